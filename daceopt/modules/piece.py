@@ -11,6 +11,7 @@ from daceopt.errors import SizesError
 from daceopt.runtime.arithmetic import evaluate
 from daceopt.runtime.binding import Binding, Result, replay, spread
 from daceopt.runtime.bridge import Higher, Pair, Present, TensorBoundary, TorchProgram, watch
+from daceopt.runtime.result_forms import ResultForm
 
 Make = Callable[[Sequence[Any], Sequence[Any], Mapping[str, int]], Any]
 
@@ -35,10 +36,9 @@ class CompiledPiece:
         self._dependents = dict(dependents or {})
         position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
         boundary = TensorBoundary(
-            orders=[o.order for o in binding.outputs],
+            forms=[ResultForm(o.order, o.layout, o.complex) for o in binding.outputs],
             differentiable=frozenset(k for k, o in enumerate(binding.outputs) if o.differentiable),
             complex_inputs=frozenset(binding.complex),
-            complex_outputs=frozenset(k for k, o in enumerate(binding.outputs) if o.complex),
             mutations=[(position[argument], output) for argument, output in binding.mutations],
             connected={position[argument]: outputs for argument, outputs in (connected or {}).items()},
             higher=higher,

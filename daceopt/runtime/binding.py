@@ -34,12 +34,14 @@ class Result:
 @dataclass(frozen=True)
 class Output:
     """An output of the program: its axes in memory, outermost first, whether autograd sees it, whether it is complex,
-    and the strides that it is copied to where there are gaps between its elements, or overlaps."""
+    the strides that it is copied to where there are gaps between its elements, or overlaps, and the ``layout`` that the
+    tensor has: see ``ResultForm.strides``."""
 
     order: tuple[int, ...]
     differentiable: bool
     complex: bool = False
     strides: tuple[Any, ...] = ()
+    layout: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Binding:
         return cls(
             tuple((kind, k) for kind, k in data["inputs"]),
             tuple(
-                Output(tuple(o["order"]), o["differentiable"], o["complex"], tuple(o["strides"]))
+                Output(tuple(o["order"]), o["differentiable"], o["complex"], tuple(o["strides"]), tuple(o["layout"]))
                 for o in data["outputs"]
             ),
             tuple(Result(r["kind"], r["index"], r["value"], tuple(r["views"])) for r in data["results"]),

@@ -26,21 +26,31 @@ _SWEEP_EVERY = 64
 _use_count = getattr(torch._C, "_storage_Use_Count", None)
 
 
-def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """An uninitialised contiguous CPU tensor; from the pool when it is large. It belongs to the caller alone."""
+def allocate(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | None = None) -> torch.Tensor:
+    """An uninitialised dense CPU tensor, without ``strides`` in rows; from the pool when it is large. It belongs to the
+    caller alone.
+    """
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < THRESHOLD or _use_count is None:
+        return _fresh(shape, dtype, strides)
+    return _pool.tensor(shape, dtype, nbytes, strides)
+
+
+def _fresh(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | None) -> torch.Tensor:
+    if strides is None:
         return torch.empty(shape, dtype=dtype, device="cpu")
-    return _pool.tensor(shape, dtype, nbytes)
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
 
 
-def allocator(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
+def allocator(
+    shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | None = None
+) -> Callable[[], torch.Tensor]:
     """:func:`allocate` of this shape and type, again and again: small tensors are made like one without memory, which
     takes half the time.
     """
     if math.prod(shape) * dtype.itemsize >= THRESHOLD:
-        return partial(allocate, shape, dtype)
-    pattern = torch.empty(shape, dtype=dtype, device="cpu")
+        return partial(allocate, shape, dtype, strides)
+    pattern = _fresh(shape, dtype, strides)
     pattern.untyped_storage().resize_(0)
     return partial(torch.empty_like, pattern)
 
@@ -96,11 +106,14 @@ class _Pool:
         self._misses = 0
         self._limit = _physical_memory() // 2
 
-    def tensor(self, shape: tuple[int, ...], dtype: torch.dtype, nbytes: int) -> torch.Tensor:
+    def tensor(
+        self, shape: tuple[int, ...], dtype: torch.dtype, nbytes: int, strides: tuple[int, ...] | None = None
+    ) -> torch.Tensor:
+        placed = (0, shape) if strides is None else (0, shape, strides)
         with self._lock:
             block = self._acquire(_size_class(nbytes))
             # set_ makes a tensor of its own (no view, own version counter) and must happen before the lock is released.
-            return torch.empty(0, dtype=dtype, device="cpu").set_(block.base.untyped_storage(), 0, shape)
+            return torch.empty(0, dtype=dtype, device="cpu").set_(block.base.untyped_storage(), *placed)
 
     def _acquire(self, size: int) -> _Block:
         self._clock += 1

@@ -20,6 +20,7 @@ from daceopt.errors import BuildError, Unsupported
 from daceopt.runtime import absent_gradients, batched, block_pool
 from daceopt.runtime.bulk_copies import copies, write
 from daceopt.runtime.device_entry import entry_of
+from daceopt.runtime.result_forms import ResultForm
 from daceopt.runtime.seeds import draw_seed
 
 
@@ -64,21 +65,19 @@ class Present(Protocol):
 class TensorBoundary:
     """What PyTorch knows of a program's inputs and outputs beyond their arrays.
 
-    ``orders``: per output its axes from the outermost in memory (None: row-major). ``differentiable``: outputs that
-    autograd sees (None: those with a gradient). ``mutations``: (input, output) pairs, new values of inputs; those whose
-    output is differentiable are left to the caller. ``connected``: per input that requires a gradient the outputs that
-    depend on it (None: not known).
-    ``complex_inputs`` and ``complex_outputs`` are complex tensors, whose arrays have both parts along one more axis.
+    ``forms``: per output how it stands in memory (None: in rows). ``differentiable``: outputs that autograd sees (None:
+    those with a gradient). ``mutations``: (input, output) pairs, new values of inputs; those whose output is
+    differentiable are left to the caller. ``connected``: per input that requires a gradient the outputs that depend on
+    it (None: not known). ``complex_inputs`` are complex tensors, whose arrays have both parts along one more axis.
     ``higher``: gradients that can be differentiated (None: there is a first derivative only). ``present``: asked where
     the zero that stands for an absent gradient meets an infinite derivative (None: their product, NaN, stays).
     """
 
-    orders: Sequence[Sequence[int]] | None = None
+    forms: Sequence[ResultForm] | None = None
     differentiable: frozenset[int] | None = None
     mutations: Sequence[tuple[int, int]] = ()
     connected: Mapping[int, frozenset[int]] | None = None
     complex_inputs: frozenset[int] = frozenset()
-    complex_outputs: frozenset[int] = frozenset()
     higher: Higher | None = None
     present: Present | None = None
 
@@ -92,6 +91,11 @@ _SECOND_TIME = (
 _INFERENCE = (
     "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a normal "
     "tensor before doing inplace update."
+)
+_INFERENCE_SAVED = (
+    "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in "
+    "computation tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in "
+    "autograd, or use `torch.no_grad()` instead of `torch.inference_mode()`."
 )
 
 
@@ -133,16 +137,19 @@ class TorchProgram:
         changed = {i for i, _ in boundary.mutations}
         is_asked_again = boundary.higher is not None or boundary.present is not None
         self.volatile = changed if is_asked_again else changed.intersection(self.kept_inputs)
-        orders = boundary.orders or [()] * len(self._order)
-        # the permutation of each output whose axes do not stand in memory as they are counted, and its inverse
-        self.orders = {k: tuple(o) for k, o in enumerate(orders) if list(o) != list(range(len(o)))}
-        self._logical = [(k, _inverse(o)) for k, o in self.orders.items()]
+        forms = dict(enumerate(boundary.forms or ()))
+        self.forward.forms = {at: forms[k] for at, k in enumerate(self._order) if k in forms}
+        # the permutation of each output whose axes do not stand in memory as they are counted
+        self.orders = {k: f.order for k, f in forms.items() if f.order and f.order != tuple(range(len(f.order)))}
         # where each output of the graph stands among the program's; None: as they are
         positions = list(_inverse(self._order))
         self._positions = None if positions == sorted(positions) else positions
-        computed = set() if self.backward is None else {k for _, k in self.backward.outputs}
+        gradients = [] if self.backward is None else [k for _, k in self.backward.outputs]
+        if self.backward is not None:
+            complexes = [at for at, k in enumerate(gradients) if k in boundary.complex_inputs]
+            self.backward.forms = dict.fromkeys(complexes, ResultForm(is_complex=True))
         # whether some input gets None or zero whatever the gradients are
-        self.has_absent = any(not of or k not in computed for k, of in (boundary.connected or {}).items())
+        self.has_absent = any(not of or k not in gradients for k, of in (boundary.connected or {}).items())
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Outputs of the graph, inputs already updated; differentiable when the pair has a backward program."""
@@ -185,10 +192,6 @@ class TorchProgram:
         entry.invoke([addresses[k] for k in self._reads], outputs, saved, seed, symbols, memory.arena)
         if self._positions is not None:
             outputs = [outputs[k] for k in self._positions]
-        for k in self.boundary.complex_outputs:
-            outputs[k] = torch.view_as_complex(outputs[k])
-        for k, permutation in self._logical:
-            outputs[k] = outputs[k].permute(permutation)
         for i, k in self.overwritten:
             outputs[k] = dense[i]
             if dense[i] is not tensors[i]:
@@ -242,7 +245,7 @@ class TorchProgram:
         result: list[torch.Tensor | None] = [None] * self.input_count
         for (_, k), gradient in zip(entry.outputs, outputs):
             if wanted[k]:
-                result[k] = torch.view_as_complex(gradient) if k in self.boundary.complex_inputs else gradient
+                result[k] = gradient
         return result
 
     def gradients_again(
@@ -254,6 +257,8 @@ class TorchProgram:
     ) -> list[torch.Tensor | None]:
         """The gradients of an earlier call, which runs again and changes nothing; the caller has switched gradients
         off."""
+        if self.backward is None:  # what has a gradient has a derivative of zero
+            return [None] * self.input_count
         written = {i for i, _ in (*self.mutations, *self.overwritten)}
         ran = self.run([t.clone() if k in written else t for k, t in enumerate(tensors)], self.volatile, seed)
         return self.gradients(self.kept(ran), grads, ran, wanted)
@@ -265,7 +270,8 @@ class TorchProgram:
 
     def zero(self, output: int, ran: Ran) -> torch.Tensor:
         """The gradient of an output that nothing depends on, as it stands in memory, beside the call's inputs."""
-        return self.forward.placed(list(ran.inputs)).memory(ran.symbols).outputs[self._order.index(output)]().zero_()
+        memory = self.forward.placed(list(ran.inputs)).memory(ran.symbols)
+        return self.in_memory_order(output, memory.outputs[self._order.index(output)]().zero_())
 
 
 class Ran(NamedTuple):
@@ -283,7 +289,7 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, program: TorchProgram, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.versions = _versions(tensors)  # before the call changes any
+        ctx.versions = _versions(tensors, program.kept_inputs)  # before the call changes any
         ran = program.run(tensors, program.volatile)
         inputs, outputs, saved, seed, symbols = ran
         ctx.operands = tensors if not program.volatile else _before(tensors, inputs, program.volatile, ctx.versions)
@@ -351,10 +357,13 @@ def _before(
     return operands
 
 
-def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
+def _versions(tensors: Sequence[torch.Tensor], saved: Iterable[int] = ()) -> list[int]:
+    """Raises PyTorch's error where autograd would refuse to save one of ``saved``."""
     try:
         return [t._version for t in tensors]
     except RuntimeError:  # tensors of inference mode have none
+        if any(tensors[k].is_inference() and tensors[k].is_contiguous() for k in saved):
+            raise RuntimeError(_INFERENCE_SAVED) from None
         return [0 if t.is_inference() else t._version for t in tensors]
 
 

@@ -14,6 +14,7 @@ import torch
 from daceopt.errors import DaceoptError
 from daceopt.runtime import device_graphs
 from daceopt.runtime.invocation import KNOWN_SIZES, ExecutableEntry
+from daceopt.runtime.result_forms import row_major
 
 
 def entry_of(executable: Any) -> ExecutableEntry:
@@ -44,6 +45,7 @@ class DeviceEntry(ExecutableEntry):
         entry = self._placed.get(device)
         if entry is None:
             entry = self._placed[device] = PlacedEntry(self.executable, device)
+            entry.forms = self.forms
         return entry
 
     def _device_of(self, tensors: Sequence[torch.Tensor]) -> torch.device:
@@ -124,25 +126,19 @@ class PlacedEntry(ExecutableEntry):
         return make()
 
 
-def _allocator(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
+def _allocator(
+    device: torch.device, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | None = None
+) -> Callable[[], torch.Tensor]:
     """What allocates a tensor, again and again. On the only device of its kind it is the function by which Inductor's
     code allocates, which takes the current device and no dispatcher; elsewhere a tensor like one without memory, which
     takes half the time of one whose type and device are said.
     """
     direct = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None) if device.type == "cuda" else None
     if direct is not None and torch.cuda.device_count() == 1:
-        return partial(direct, shape, row_major(shape), dtype)
-    pattern = torch.empty(shape, dtype=dtype, device=device)
+        return partial(direct, shape, row_major(shape) if strides is None else strides, dtype)
+    pattern = torch.empty_strided(shape, row_major(shape) if strides is None else strides, dtype=dtype, device=device)
     pattern.untyped_storage().resize_(0)
     return partial(torch.empty_like, pattern)
-
-
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides that PyTorch gives a contiguous tensor."""
-    steps = [1]
-    for extent in reversed(shape[1:]):
-        steps.append(steps[-1] * max(extent, 1))
-    return tuple(reversed(steps)) if shape else ()
 
 
 def _current_device(device: torch.device) -> Callable[[], int | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,15 +12,18 @@ import torch
 from daceopt.errors import BuildError
 from daceopt.runtime import block_pool
 from daceopt.runtime.executable import ProgramSizes
+from daceopt.runtime.result_forms import ResultForm
 
-Allocator = Callable[[tuple[int, ...], torch.dtype], Callable[[], torch.Tensor]]
+Allocator = Callable[..., Callable[[], torch.Tensor]]
+"""Of a shape and a type, and of strides where elements do not stand in rows."""
 KNOWN_SIZES = 256
 """Choices of symbols of which an entry remembers what they need."""
+_AS_WRITTEN: Mapping[int, ResultForm] = {}
 
 
 class CallMemory:
     """What a call with one choice of symbols needs: functions that allocate its outputs and its saved block (None
-    without one), and the bytes of its arena.
+    without one), and the bytes of its arena. ``forms``: of the outputs that are not what the program writes.
     """
 
     __slots__ = ("arena", "outputs", "saved")
@@ -31,15 +34,19 @@ class CallMemory:
         dtypes: Sequence[torch.dtype],
         in_place: Collection[int],
         allocator: Allocator = block_pool.allocator,
+        forms: Mapping[int, ResultForm] = _AS_WRITTEN,
     ) -> None:
+        made = list(zip(sizes.shapes, dtypes))
         self.outputs = [
-            _nothing if k in in_place else allocator(s, d) for k, (s, d) in enumerate(zip(sizes.shapes, dtypes))
+            _nothing if k in in_place else allocator(*(forms[k].of(*like) if k in forms else like))
+            for k, like in enumerate(made)
         ]
         self.saved = allocator((sizes.saved,), torch.uint8) if sizes.saved else None
         self.arena = sizes.arena
 
     def allocate(self) -> list[torch.Tensor]:
-        """Uninitialised outputs, in the program's order; empty ones for those that are written in place."""
+        """Uninitialised outputs in their forms, in the program's order; empty ones for those that are written in
+        place."""
         return [make() for make in self.outputs]
 
 
@@ -69,6 +76,7 @@ class ExecutableEntry:
         self.symbols = [(_role(s.input)[1], s.axis) for s in manifest.symbols]
         self.constants = [c.ctypes.data for c in executable.constants]
         self.allocator: Allocator = block_pool.allocator
+        self.forms: Mapping[int, ResultForm] = _AS_WRITTEN  # of outputs, by position
         self._memory: dict[tuple[int, ...], CallMemory] = {}
         self._arenas: list[torch.Tensor] = []  # small ones that no call is using
 
@@ -79,7 +87,7 @@ class ExecutableEntry:
             if len(self._memory) >= KNOWN_SIZES:
                 self._memory.clear()
             sizes = self.executable.sizes(symbols)
-            found = self._memory[symbols] = CallMemory(sizes, self.dtypes, self.in_place, self.allocator)
+            found = self._memory[symbols] = CallMemory(sizes, self.dtypes, self.in_place, self.allocator, self.forms)
         return found
 
     def placed(self, tensors: list[torch.Tensor]) -> ExecutableEntry:

@@ -353,6 +353,15 @@ def test_gradients_beside_an_absent_one_are_those_of_the_first_order(numbers, wh
     check(scenario)
 
 
+def test_a_derivative_of_zero_beside_an_absent_gradient_with_an_infinite_derivative():
+    def scenario(optimize):
+        net, x = optimize(module(lambda self, x: (x.log(), x.floor()))), torch.zeros(3).double().requires_grad_()
+        net(x)[1].sum().backward()
+        return grads(net, x)
+
+    check(scenario)
+
+
 def test_an_absent_gradient_with_an_infinite_derivative_and_random_numbers():
     """The call is made again with its seed, and changes no buffer."""
     net = optimized_module(module(_dropped, count=torch.zeros((), dtype=torch.int64)), fallback="raise")

@@ -61,6 +61,40 @@ def test_results_share_memory_as_in_eager():
     check(scenario)
 
 
+def test_results_in_other_layouts_are_tensors_of_their_own():
+    def scenario(optimize):
+        net = optimize(module(lambda self, x, z: (x.mT * self.w, z.mT * self.w), w=normal(2, 1)))
+        x, z = normal(3, 2).requires_grad_(), torch.complex(normal(3, 2), normal(3, 2)).requires_grad_()
+        found = net(x, z)
+        kinds = [(t.stride(), t._is_view(), t._base is None) for t in found]
+        changed = [t.mul_(3) for t in found]  # of a view that forward made PyTorch would not know the gradient
+        sum(t.abs().sum() for t in changed).backward()
+        with torch.no_grad():
+            kinds += [(t.stride(), t._is_view()) for t in (*net(x, z), z.grad)]
+        return found, kinds, grads(net, x, z)
+
+    check(scenario)
+
+
+def test_a_tensor_of_inference_mode_that_cannot_be_saved_changes_no_buffer():
+    def scenario(optimize):
+        def forward(self, x):
+            y = x * self.w
+            self.count.add_(1)
+            return y
+
+        net = optimize(module(forward, w=normal(3), count=torch.zeros((), dtype=torch.int64)))
+        with torch.inference_mode():
+            x = normal(2, 3)
+        net(x.clone())
+        try:
+            net(x)
+        except RuntimeError as error:
+            return str(error), net.count
+
+    check(scenario)
+
+
 def test_results_that_read_the_bits_of_others():
     def scenario(optimize):
         net = optimize(

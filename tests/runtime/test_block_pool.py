@@ -166,6 +166,14 @@ def test_an_allocator_gives_memory_of_its_own_each_time(shape):
         assert tensor.untyped_storage().nbytes() >= tensor.nbytes and bool((tensor == value).all())
 
 
+@pytest.mark.parametrize("columns", [5, ELEMENTS])
+def test_an_allocator_of_strides_makes_no_views(columns):
+    make = block_pool.allocator((3, 1, columns), torch.float32, (1, 7, 3))
+    first, second = make().fill_(1), make().fill_(2)
+    assert first.stride() == second.stride() == (1, 7, 3) and not first._is_view()
+    assert bool((first == 1).all()) and bool((second == 2).all())
+
+
 def test_empty_gives_free_blocks_back():
     kept, gone = large(), large()
     del gone

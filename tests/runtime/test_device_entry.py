@@ -12,9 +12,10 @@ import torch
 
 from daceopt.errors import DaceoptError
 from daceopt.runtime import device_entry
-from daceopt.runtime.device_entry import DeviceEntry, PlacedEntry, row_major
+from daceopt.runtime.device_entry import DeviceEntry, PlacedEntry
 from daceopt.runtime.executable import ProgramSizes
 from daceopt.runtime.manifest import Manifest, Tensor
+from daceopt.runtime.result_forms import ResultForm, row_major
 
 
 class _Program:
@@ -66,6 +67,15 @@ def test_outputs_are_tensors_of_their_own() -> None:
     (one,), (other,) = (entry.memory(()).allocate() for _ in range(2))
     assert one.data_ptr() != other.data_ptr() and one.untyped_storage().nbytes() == 16
     assert (one.shape, one.dtype, one.device.type) == ((4,), torch.float32, "cpu")
+
+
+def test_outputs_on_a_device_have_their_forms() -> None:
+    program = _Program("cpu")
+    program.sizes = lambda symbols: ProgramSizes(0, 0, ((3, 4),))  # type: ignore[method-assign]
+    whole = DeviceEntry(program)
+    whole.forms = {0: ResultForm((1, 0))}
+    ((one,), (other,)) = (whole.placed([torch.zeros(4)]).memory(()).allocate() for _ in range(2))
+    assert one.shape == (4, 3) and one.stride() == other.stride() == (1, 4) and not one._is_view()
 
 
 def test_an_entry_for_each_device_is_kept() -> None:
@@ -149,8 +159,11 @@ def test_memory_of_the_only_device_needs_no_look_at_which(devices: int, monkeypa
     asked: list[Any] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
     monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cuda", lambda *of: asked.append(of), raising=False)
-    empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: empty(shape, dtype=dtype))
-    make = device_entry._allocator(torch.device("cuda", 0), (2, 3), torch.float32)
-    assert (make() is None) == (devices == 1)
-    assert asked == ([((2, 3), (3, 1), torch.float32)] if devices == 1 else [])
+    empty = torch.empty_strided
+    monkeypatch.setattr(torch, "empty_strided", lambda *of, dtype, device: empty(*of, dtype=dtype))
+    for strides in ((3, 1), (1, 2)):
+        given = () if strides == (3, 1) else (strides,)
+        make = device_entry._allocator(torch.device("cuda", 0), (2, 3), torch.float32, *given)
+        found = make()
+        assert found is None if devices == 1 else found.stride() == strides
+    assert asked == ([((2, 3), (3, 1), torch.float32), ((2, 3), (1, 2), torch.float32)] if devices == 1 else [])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from torch._prims_common import (
 )
 from torch.nn import functional
 
+from daceopt.capture.torch.strides import layout
+
 Placement = Callable[..., torch.Tensor]
 
 _SPACES = (torch, functional, torch.special, torch._C._nn, torch._C._special, torch.Tensor, torch.ops.aten, operator)
@@ -25,7 +28,8 @@ _SPACES = (torch, functional, torch.special, torch._C._nn, torch._C._special, to
 
 def placed(target: Any, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """``result`` of the function or method ``target``, standing in memory as the operator's."""
-    placement = _PLACEMENTS.get(_name(target))
+    name = _name(target)
+    placement = _PLACEMENTS.get(name, _in_rows if _is_one_loop(name, args) else None)
     if placement is None or kwargs.get("out") is not None:
         return result
     first = result[0] if isinstance(result, tuple) else result
@@ -49,6 +53,38 @@ def _name(target: Any) -> str:
     return name.strip("_") if name.startswith("__") else name
 
 
+def _is_one_loop(name: str, args: Sequence[Any]) -> bool:
+    """Whether a call is a loop over its tensors; a number is mostly another tensor, of no axes."""
+    overloads = _pointwise(name)
+    takes_numbers = "default" in overloads or name in _BY_NUMBERS
+    return bool(overloads) and (takes_numbers or all(isinstance(x, torch.Tensor) for x in args))
+
+
+@cache
+def _pointwise(name: str) -> frozenset[str]:
+    """The overloads of an operator that work element by element, into new memory."""
+    is_new = name.isidentifier() and not name.endswith("_") and name not in _AS_THEIR_OPERAND
+    packet = getattr(torch.ops.aten, name, None) if is_new else None
+    overloads = packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else []
+    return frozenset(o for o in overloads if torch.Tag.pointwise in getattr(packet, o).tags)
+
+
+def _in_rows(result: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """A loop over operands in rows gives rows. Where an axis has one element, strides may tell of another layout, too,
+    which is the one that the shape rules see.
+    """
+    operands = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    if not any(isinstance(n, int) and n == 1 for n in result.shape) or any(x is result for x in operands):
+        return result
+    if any(x.shape != result.shape or not x.is_contiguous() for x in operands) or not result.is_contiguous():
+        return result
+    return _rows(result)
+
+
+def _first_in_rows(result: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return _in_rows(result, source, **kwargs)
+
+
 def _by_operands(result: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """As one loop over all operands gives it; those without axes have no say."""
     values = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor) and x.dim()]
@@ -64,12 +100,14 @@ def _as_first(result: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> t
 
 
 def _rows(result: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    return result.contiguous()
+    found = result.contiguous()
+    is_told_so = not layout(found, range(found.dim()))
+    return found if is_told_so else found.clone(memory_format=torch.contiguous_format)
 
 
 def _unless_in_place(result: torch.Tensor, *args: Any, inplace: bool = False, **kwargs: Any) -> torch.Tensor:
     """``F.rrelu``, whose fifth argument says so."""
-    return result if inplace or args[4:5] == (True,) else result.contiguous()
+    return result if inplace or args[4:5] == (True,) else _rows(result)
 
 
 def _by_labels(result: torch.Tensor, source: Any, target: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -79,7 +117,7 @@ def _by_labels(result: torch.Tensor, source: Any, target: Any, *args: Any, **kwa
 
 def _rows_of_number(result: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Powers of a number are contiguous."""
-    return result if isinstance(source, torch.Tensor) else result.contiguous()
+    return _in_rows(result, source, *args) if isinstance(source, torch.Tensor) else result.contiguous()
 
 
 def _divided(result: torch.Tensor, *args: Any, rounding_mode: Any = None, **kwargs: Any) -> torch.Tensor:
@@ -119,6 +157,10 @@ def _pooled(result: torch.Tensor, source: Any, output_size: Any) -> torch.Tensor
     return found.movedim(-1, 1)
 
 
+_BY_NUMBERS = frozenset("pow lerp masked_fill".split())
+"""Loops over tensors to which a number is a number."""
+_AS_THEIR_OPERAND = frozenset("clone conj_physical deg2rad rad2deg hardtanh relu6 nan_to_num isinf isfinite".split())
+_STEPS = "log_softmax layer_norm mse_loss smooth_l1_loss hardswish tanhshrink softsign tril triu index_add"
 _ONE_LOOP = "copysign floor_divide floordiv rfloordiv heaviside logaddexp logaddexp2 xlogy xlog1py".split()
 _LOGICAL = "logical_and logical_or logical_xor".split()
 
@@ -127,7 +169,8 @@ _PLACEMENTS: dict[str, Placement] = {
     **dict.fromkeys(("div", "divide"), _divided),
     "ldexp": _scaled,
     **dict.fromkeys(("binary_cross_entropy", "index_fill"), _as_first),
-    **dict.fromkeys("poisson normal logsigmoid log_sigmoid rpow nll_loss".split(), _rows),
+    **dict.fromkeys("poisson normal logsigmoid log_sigmoid rpow nll_loss one_hot".split(), _rows),
+    **dict.fromkeys(_STEPS.split(), _first_in_rows),
     "cross_entropy": _by_labels,
     "rrelu": _unless_in_place,
     **dict.fromkeys(("pow", "float_power"), _rows_of_number),

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from daceopt.capture.torch.functional import Functional
-from daceopt.capture.torch.strides import dense_order
+from daceopt.capture.torch.strides import dense_order, layout
 from daceopt.errors import Unsupported
 from daceopt.runtime.binding import Output, Result
 
@@ -99,8 +99,10 @@ class _Planner:
             rank = node.meta["val"].dim()
             self.plan.nodes.append(node)
             axes = tuple(range(rank)) if order is None else order
-            strides = () if node in self.changed else _strides(node, differentiable)  # an argument has its own
-            self.plan.outputs.append(Output(axes, differentiable, node.meta["val"].is_complex(), strides))
+            is_own = node not in self.changed  # an argument has its own strides
+            strides = _strides(node, differentiable) if is_own else ()
+            own = layout(node.meta["val"], axes) if is_own and not strides else ()
+            self.plan.outputs.append(Output(axes, differentiable, node.meta["val"].is_complex(), strides, own))
         elif differentiable and not self.plan.outputs[k].differentiable:
             self.plan.outputs[k] = replace(self.plan.outputs[k], differentiable=True)
         return k

@@ -1,10 +1,15 @@
-"""The order in which the axes of a traced tensor stand in memory."""
+"""The order in which the axes of a traced tensor stand in memory, and the strides that follow from it or do not."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import permutations
+from typing import Any
 
+import sympy
 import torch
+
+from daceopt.runtime.result_forms import ordered, row_major
 
 
 def dense_order(value: torch.Tensor) -> tuple[int, ...] | None:
@@ -33,3 +38,36 @@ def _symbolic_order(value: torch.Tensor) -> tuple[int, ...] | None:
         if value.permute(order).is_contiguous():
             return order
     return None
+
+
+def layout(value: torch.Tensor, order: Sequence[int]) -> tuple[Any, ...]:
+    """The strides of a dense tensor as a ``ResultForm`` has them; () where they follow from ``order``, as those along
+    axes of one element, or of no elements, need not.
+    """
+    shape, strides = tuple(value.shape), tuple(value.stride())
+    if all(isinstance(s, int) for s in (*shape, *strides)):
+        return () if strides == ordered(row_major([shape[k] for k in order]), order) else strides
+    inner = {k: tuple(order[at + 1 :]) for at, k in enumerate(order)}
+    found = [inner[k] if n != 1 else _of_one(strides[k], order, shape, inner[k]) for k, n in _known(shape)]
+    return () if found == [inner[k] for k in range(len(order))] else tuple(found)
+
+
+def _known(shape: Sequence[Any]) -> list[tuple[int, int]]:
+    """Axes with their extents, 0 for symbols, of which no question is asked: that would be a guard."""
+    return [(k, n if isinstance(n, int) else 0) for k, n in enumerate(shape)]
+
+
+def _of_one(stride: Any, order: Sequence[int], shape: Sequence[Any], otherwise: tuple[int, ...]) -> Any:
+    """The stride along an axis of one element, which is a product of extents inside of some axis in memory."""
+    wanted = _expression(stride)
+    if sympy.expand(wanted - sympy.Mul(*(_expression(shape[k]) for k in otherwise))) == 0:
+        return otherwise
+    for first in range(len(order), -1, -1):
+        product = sympy.Mul(*(_expression(shape[k]) for k in order[first:]))
+        if sympy.expand(wanted - product) == 0:
+            return tuple(order[first:])
+    return int(wanted) if wanted.is_Integer else otherwise
+
+
+def _expression(size: Any) -> sympy.Expr:
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)

@@ -170,3 +170,9 @@ def test_a_gradient_times_a_quotient_stays_in_range(name: str, scale: float) -> 
 def test_logit_at_negative_zero() -> None:
     x, slope = torch.tensor([0.0, -0.0, 1.0, 0.5]), torch.tensor([-1.0, -2.0, 3.0, 4.0])
     check(lambda x: torch.logit(x) * slope, x)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_an_infinite_gradient_of_a_number_that_is_replaced() -> None:
+    x = torch.tensor([1.0, -INF, INF, 2.0, float("nan")], dtype=torch.float64)
+    check(lambda x: x.nan_to_num(0, 1, -1) * torch.tensor([1.0, INF, 3.0, INF, INF]).double(), x)

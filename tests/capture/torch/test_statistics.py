@@ -55,6 +55,15 @@ def test_deviations_whose_squares_leave_the_range(size: float, dtype: torch.dtyp
     check(lambda x: torch.std_mean(x, (0, 2), correction=0), x)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_means_beside_a_spread_of_infinite_elements(axis: int, dtype: torch.dtype) -> None:
+    rows = [[INF, 1, 2], [1, 2, INF], [1, -INF, 2], [INF, 1, INF], [1, INF, -INF], [1, 2, 3]]
+    x = torch.tensor(rows, dtype=dtype)
+    check(lambda x: torch.var_mean(x, axis), x if axis else x.t().contiguous(), grad=False)
+
+
 SUMS: dict[str, Callable[..., Any]] = {
     "var": lambda x: x.var(1),
     "var_mean": lambda x: torch.var_mean(x, 1),

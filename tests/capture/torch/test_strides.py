@@ -58,6 +58,52 @@ def test_unpooling_keeps_the_layout(layout: torch.memory_format) -> None:
     check(lambda x: functional.max_unpool2d(*functional.max_pool2d(x, 2, return_indices=True), 2), x, native=False)
 
 
+_IMAGE = torch.channels_last
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "fn, x",
+    [
+        (lambda x: x.relu(), torch.ones(2, 1, 4, 3).to(memory_format=_IMAGE)),
+        (lambda x: functional.gelu(x) + 1, torch.ones(2, 1, 4, 3).to(memory_format=_IMAGE)),
+        (lambda x: x**2, torch.ones(2, 1, 4, 3).to(memory_format=_IMAGE)),
+        (lambda x: x + x, torch.ones(1, 3, 1, 1).to(memory_format=_IMAGE)),
+        (functional.hardswish, torch.ones(2, 1, 4, 3).to(memory_format=_IMAGE)),
+        (lambda x: functional.mse_loss(x, x, reduction="none"), torch.ones(2, 1, 4, 3).to(memory_format=_IMAGE)),
+        (lambda x: functional.layer_norm(x, (5,)), torch.ones(2, 5, 1).mT),
+        (lambda x: functional.one_hot(x, 2), torch.ones(2, 3, 4, 1, dtype=torch.int64).to(memory_format=_IMAGE)),
+        (lambda x: x * 2, torch.ones(2, 3, 4, 1).to(memory_format=_IMAGE)),
+        (lambda x: x * 2, torch.ones(1, 3, 4, 5).to(memory_format=_IMAGE)),
+        (lambda x: x.sum(1, keepdim=True), torch.ones(2, 3, 4, 5).to(memory_format=_IMAGE)),
+        (lambda x: x.permute(2, 0, 1) * 2, torch.ones(4, 1, 3)),
+        (lambda x: x.t() * 2, torch.ones(3, 4, dtype=torch.complex64)),
+    ],
+)
+def test_strides_along_axes_of_one_element(fn: Callable[..., Any], x: torch.Tensor, dynamic: bool) -> None:
+    ours, theirs = compiled(fn, dynamic=dynamic)(x), fn(x)
+    assert ours.stride() == theirs.stride() and not ours._is_view()
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "fn, x",
+    [
+        (lambda x: x * 2, torch.ones(2, 1, 4, 3).to(memory_format=_IMAGE)),
+        (functional.hardtanh, torch.ones(2, 1, 4, 3).to(memory_format=_IMAGE)),
+        (lambda x: x.clone(), torch.ones(20).as_strided((1, 4), (7, 1))),
+        (lambda x: x.clone(), torch.ones(20).as_strided((4, 1), (1, 0))),
+    ],
+)
+def test_strides_of_one_element_that_are_those_of_the_operand(fn: Callable[..., Any], x: torch.Tensor) -> None:
+    assert compiled(fn)(x).stride() == fn(x).stride() == x.stride()
+
+
+def test_strides_of_no_elements() -> None:
+    x = torch.ones(0, 3, 4, 4).to(memory_format=_IMAGE)
+    assert compiled(lambda x: x.clone())(x).stride() == (x.clone()).stride()
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     "change",

@@ -110,7 +110,7 @@ def logit_backward(t: Translation, grad_output: str, self: str, eps: float | Non
     return elements(t, fn, grad_output, self)
 
 
-@translates("nan_to_num")
+@translates("nan_to_num", derivative="aten")
 def nan_to_num(t: Translation, self: str, nan: float | None, posinf: float | None, neginf: float | None) -> str:
     if not types.is_float(t.dtype):
         return self

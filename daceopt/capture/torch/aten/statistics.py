@@ -63,8 +63,32 @@ def _moments(
         return sympy.sqrt(found) if root else found
 
     spread = t.kernel(deviation, square, drift)
-    flat = b.reshape(centre, reduced_shape(t.shape_of(x), axes, keepdim))
+    flat = b.reshape(_collected(t, x, centre, axes), reduced_shape(t.shape_of(x), axes, keepdim))
     return spread, t.cast(flat, t.dtype)
+
+
+def _collected(t: Translation, x: str, centre: str, axes: Sequence[int]) -> str:
+    """A mean as PyTorch has it beside a variance, where it is collected from distances to the mean so far: one to an
+    infinite mean is not a number, so the mean is infinite only where the last element alone is."""
+    shape, kept = t.shape_of(x), t.shape_of(centre)
+    if not axes or 0 in shape:
+        return centre
+    count = t.b.reduce(
+        "sum", lambda v: scalar.select(scalar.isinf(v), 1, 0), x, axes=axes, keepdims=True, dtype=dace.float64
+    )
+    last = t.graph.add_array("last", kept, dace.float64)
+    t.b.map(
+        kept,
+        {"v": (x, lambda *i: tuple(shape[k] - 1 if k in axes else e for k, e in enumerate(i)))},
+        {"out": (last, lambda *i: i)},
+        lambda i, v: v,
+    )
+
+    def fn(m: Any, c: Any, v: Any) -> Any:
+        is_last = scalar.logical_and(scalar.eq(c, 1), scalar.isinf(v))
+        return scalar.select(scalar.logical_or(scalar.eq(c, 0), is_last), m, scalar.nan())
+
+    return str(t.b.elementwise(fn, centre, count, last, dtype=dace.float64))
 
 
 def _divided(count: Dim, correction: Any, dtype: Any) -> Scalar:

@@ -10,6 +10,20 @@ from typing import Any
 import sympy
 from torch.utils._sympy import functions
 
+_MOST_BITS = 4096  # of a power of numbers: a short text can say one that no memory holds
+
+
+def _bounded(power: Callable[[sympy.Expr, sympy.Expr], Any]) -> Callable[[sympy.Expr, sympy.Expr], Any]:
+    def function(base: sympy.Expr, exponent: sympy.Expr) -> Any:
+        if base.is_number and exponent.is_number:
+            bits = (abs(exponent) * sympy.log(abs(base) + 2, 2)).evalf(8)
+            if not (bits.is_finite and bits <= _MOST_BITS):
+                raise ArithmeticError("a power of numbers beyond all sizes")
+        return power(base, exponent)
+
+    return function
+
+
 _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -17,7 +31,7 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
+    ast.Pow: _bounded(operator.pow),
     ast.BitAnd: sympy.And,
     ast.BitOr: sympy.Or,
     ast.USub: operator.neg,
@@ -30,7 +44,11 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 }
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(sympy, name) for name in "Eq Ne And Or Not Max Min Abs floor ceiling".split()},
-    **{n: f for n, f in vars(functions).items() if isinstance(f, type) and issubclass(f, sympy.Basic)},
+    **{
+        name: _bounded(f) if "Pow" in name or "Shift" in name else f
+        for name, f in vars(functions).items()
+        if isinstance(f, type) and issubclass(f, sympy.Basic)
+    },
 }
 
 

@@ -30,11 +30,11 @@ class ResultForm:
         """Shape, type and strides of the tensor for an array of ``shape``; None: strides of rows."""
         if self.is_complex:
             shape, dtype = shape[:-1], dtype.to_complex()
-        logical = shape if self.order is None else ordered(shape, self.order)
+        turned = None if self.order == tuple(sorted(self.order or ())) else self.order
+        logical = shape if turned is None else ordered(shape, turned)
         if self.strides:
             return logical, dtype, tuple(_stride(s, logical) for s in self.strides)
-        is_in_rows = self.order is None or self.order == tuple(range(len(shape)))
-        return logical, dtype, None if is_in_rows else ordered(row_major(shape), self.order or ())
+        return logical, dtype, None if turned is None else ordered(row_major(shape), turned)
 
 
 def _stride(stride: Any, shape: Sequence[int]) -> int:

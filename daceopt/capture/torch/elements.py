@@ -58,6 +58,8 @@ def literal(value: Any, dtype: Any) -> Any:
     stored = np.asarray(value).astype(types.to_numpy(dtype))
     if not types.is_float(dtype):
         return sympy.Integer(int(stored))
+    if stored == 0 and np.signbit(stored):  # which a number of SymPy cannot say
+        return scalar.copysign(0, -1)
     return scalar.number(float(stored))
 
 

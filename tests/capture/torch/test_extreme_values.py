@@ -176,3 +176,15 @@ def test_logit_at_negative_zero() -> None:
 def test_an_infinite_gradient_of_a_number_that_is_replaced() -> None:
     x = torch.tensor([1.0, -INF, INF, 2.0, float("nan")], dtype=torch.float64)
     check(lambda x: x.nan_to_num(0, 1, -1) * torch.tensor([1.0, INF, 3.0, INF, INF]).double(), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_bounds_that_are_negative_zero(dtype: torch.dtype) -> None:
+    def fn(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.clamp(-1, -0.0), x.clamp(min=-0.0), F.threshold(x, -1, -0.0), F.hardtanh(x, -1, -0.0)]
+
+    x = torch.tensor([2.0, -2.0, 0.5, -0.5], dtype=dtype)
+    backend = check(fn, x)
+    (piece,) = backend.graphs
+    signs = [t.signbit() for t in piece(x)]
+    assert [s.tolist() for s in signs] == [t.signbit().tolist() for t in fn(x)]

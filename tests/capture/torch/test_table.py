@@ -16,9 +16,13 @@ from daceopt.programs import compiled
 @pytest.fixture
 def rules() -> Iterator[None]:
     table._load()
-    before = dict(table._RULES), dict(table._COMPLEX)
+    tables = table._RULES, table._COMPLEX
+    before = tuple(map(dict, tables))
+    for content in tables:  # what the documents register, whose code the tests run
+        for target in [t for t in content if t.name().startswith("aten::special_i1e")]:
+            del content[target]
     yield
-    for content, old in zip((table._RULES, table._COMPLEX), before):
+    for content, old in zip(tables, before):
         content.clear()
         content.update(old)
 

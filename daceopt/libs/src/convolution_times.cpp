@@ -99,9 +99,9 @@ void parse(const int64_t* numbers, Call& call) {
 
 }  // namespace
 
-// `numbers`: pass, whether weights are prepared before, groups, spatial dimensions; extents of x, w, y; strides, dilations, pads before and behind. The least
-// seconds of some runs, in turn, in each layout; channels that do not fill a block are copied where others are in blocks.
-// Runs take about `budget` seconds; a layout that is far behind has no more of them. Returns 1, and no times, where a
+// `numbers`: pass, whether weights are prepared before, groups, spatial dimensions; extents of x, w, y; strides, dilations,
+// pads before and behind. The least seconds of some runs, in turn, in each layout; channels that do not fill a block are
+// copied where others are in blocks. Runs take about `budget` seconds; a layout that is far behind has no more of them. Returns 1, and no times, where a
 // layout has no kernel.
 extern "C" __attribute__((visibility("default"))) int daceopt_convolution_times(const int64_t* numbers, double budget, double* seconds) {
     clear_status();

@@ -3,8 +3,6 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <memory>
-#include <new>
 
 #include <omp.h>
 
@@ -16,29 +14,7 @@ struct Scattered {
 
 namespace detail {
 
-// Where the rows from `first` to `last` of the result get something, in order. Returns how many places that are; one more
-// may be written to.
-template <typename RowOf>
-int64_t list_places(int64_t count, RowOf row_of, int64_t first, int64_t last, int32_t* places) {
-    int64_t found = 0;
-    for (int64_t i = 0; i < count; ++i) {
-        const int64_t row = row_of(i);
-        places[found] = static_cast<int32_t>(i);
-        found += row >= first && row < last;
-    }
-    return found;
-}
-
-// `size` numbers for the team of this thread, kept from call to call; null where there is no memory.
-inline int32_t* lists_of(int64_t size) {
-    thread_local std::unique_ptr<int32_t[]> kept;
-    thread_local int64_t kept_size = 0;
-    if (size > kept_size) {
-        kept.reset(new (std::nothrow) int32_t[size]);
-        kept_size = kept ? size : 0;
-    }
-    return kept.get();
-}
+constexpr int64_t kChunk = 4096;  // updates whose places a thread lists at once
 
 template <typename T, typename Combine>
 void combine_row(const T* from, T* to, int64_t count, Combine combine) {
@@ -53,19 +29,35 @@ void combine_columns(const Scattered& s, const T* updates, T* out, RowOf row_of,
         combine_row(updates + i * s.width + first, out + row_of(i) * s.width + first, last - first, combine);
 }
 
-// Whole rows, of which the next ones are on their way already.
+// The rows from `first` to `last` of the result: the places that go there are listed, so that the next ones can be on their way.
 template <typename T, typename RowOf, typename Combine>
-void combine_places(const Scattered& s, const T* updates, T* out, RowOf row_of, Combine combine, const int32_t* places, int64_t count) {
+void combine_rows(const Scattered& s, const T* updates, T* out, RowOf row_of, Combine combine, int64_t first, int64_t last) {
     constexpr int64_t kAhead = 6, kLine = 64 / sizeof(T), kLines = 64;
     const int64_t fetched = std::min(s.width, kLine * kLines);
-    for (int64_t k = 0; k < count; ++k) {
-        if (k + kAhead < count) {
-            const int64_t next = places[k + kAhead];
-            const T *from = updates + next * s.width, *to = out + row_of(next) * s.width;
-            for (int64_t j = 0; j < fetched; j += kLine) __builtin_prefetch(from + j), __builtin_prefetch(to + j, 1);
+    int64_t places[kChunk];
+    for (int64_t start = 0; start < s.count; start += kChunk) {
+        int64_t found = 0;
+        for (int64_t i = start; i < std::min(start + kChunk, s.count); ++i) {
+            const int64_t row = row_of(i);
+            places[found] = i;
+            found += row >= first && row < last;
         }
-        combine_row(updates + places[k] * s.width, out + row_of(places[k]) * s.width, s.width, combine);
+        for (int64_t k = 0; k < found; ++k) {
+            if (k + kAhead < found) {
+                const int64_t next = places[k + kAhead];
+                const T *from = updates + next * s.width, *to = out + row_of(next) * s.width;
+                for (int64_t j = 0; j < fetched; j += kLine) __builtin_prefetch(from + j), __builtin_prefetch(to + j, 1);
+            }
+            combine_row(updates + places[k] * s.width, out + row_of(places[k]) * s.width, s.width, combine);
+        }
     }
+}
+
+template <typename RowOf>
+int64_t places_between(int64_t count, RowOf row_of, int64_t first, int64_t last) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < count; ++i) found += row_of(i) >= first && row_of(i) < last;
+    return found;
 }
 
 }  // namespace detail
@@ -81,17 +73,14 @@ void scatter(const Scattered& s, const T* updates, T* out, RowOf row_of, Begin b
         begin(0, s.rows);
         return detail::combine_columns(s, updates, out, row_of, combine, 0, s.width);
     }
-    const int64_t stride = s.count + 1;
-    int32_t* const lists = s.count < INT32_MAX ? detail::lists_of(stride * omp_get_max_threads()) : nullptr;
-    bool is_uneven = !lists;
+    bool is_uneven = false;
 #pragma omp parallel
     {
         const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
         const int64_t first = s.rows * me / threads, last = s.rows * (me + 1) / threads;
         begin(first, last);
-        int32_t* const own = lists ? lists + stride * me : nullptr;
-        const int64_t found = lists ? detail::list_places(s.count, row_of, first, last, own) : 0;
-        if (found * threads > kUneven * s.count && s.width >= kMinColumns * threads) {
+        const bool is_wide = s.width >= kMinColumns * threads;
+        if (is_wide && detail::places_between(s.count, row_of, first, last) * threads > kUneven * s.count) {
 #pragma omp atomic write
             is_uneven = true;
         }
@@ -99,7 +88,7 @@ void scatter(const Scattered& s, const T* updates, T* out, RowOf row_of, Begin b
         if (is_uneven)
             detail::combine_columns(s, updates, out, row_of, combine, s.width * me / threads, s.width * (me + 1) / threads);
         else
-            detail::combine_places(s, updates, out, row_of, combine, own, found);
+            detail::combine_rows(s, updates, out, row_of, combine, first, last);
     }
 }
 

@@ -142,10 +142,7 @@ def _library() -> Callable[..., int]:
 
 def jobs() -> tuple[CompileJob, ...]:
     """The sources of what measures."""
-    version = f"onednn-{onednn.OneDnn().version()}"
-    sources = (*onednn.SOURCES, "convolution_times.cpp")
-    found = (base.support(s, header="onednn.h", flags=onednn.flags(), version=version) for s in sources)
-    return tuple(job for needs in found for job in needs.jobs)
+    return onednn.OneDnn().support(*onednn.SOURCES, "convolution_times.cpp", header="onednn.h").jobs
 
 
 def _link(folder: Path, sources: Sequence[CompileJob]) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _LIBRARY_WHEEL, _HEADER_WHEEL = "onednn-cpu-gomp", "onednn-devel-cpu-gomp"
 _INSTALL = f"pip install {_LIBRARY_WHEEL} {_HEADER_WHEEL} (Linux on x86-64)"
-SOURCES = ("onednn_convolution.cpp", "onednn_weights.cpp", "depthwise.cpp")
+SOURCES = ("onednn_convolution.cpp", "onednn_weights.cpp", "depthwise.cpp", "scratch.cpp")
 _ABSENT = "daceopt::Tensor{nullptr, {}, {}}"
 _LAYOUTS = {"": "kFastest", "first": "kFirst", "last": "kLast", "blocked": "kBlocked"}
 
@@ -54,6 +54,11 @@ class OneDnnWheels(Library):
         """Return the version that the headers declare."""
         files = _files()
         return files.version if files else ""
+
+    def support(self, *sources: str, header: str) -> Requirements:
+        """Requirements of calls into these sources of ours, declared in ``daceopt/<header>``."""
+        parts = [support(s, header=header, flags=flags(), version=f"onednn-{self.version()}") for s in sources]
+        return sum(parts, Requirements())
 
 
 class OneDnn(OneDnnWheels):
@@ -106,9 +111,7 @@ class OneDnn(OneDnnWheels):
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our source, oneDNN's headers, and the library with its folder as run path."""
-        version = f"onednn-{self.version()}"
-        parts = [support(source, header="onednn.h", flags=flags(), version=version) for source in SOURCES]
-        return sum(parts, Requirements())
+        return self.support(*SOURCES, header="onednn.h")
 
 
 def is_chosen(graph: Graph, node: DenseNode) -> bool:

@@ -10,7 +10,7 @@ import dace
 from daceopt.cost.rates import Multiply, register_product
 from daceopt.ir.nodes.library import Contraction
 from daceopt.libs import contraction, onednn
-from daceopt.libs.base import Requirements, register, support
+from daceopt.libs.base import Requirements, register
 from daceopt.libs.emission import held
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ class OneDnnProduct(onednn.OneDnnWheels):
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our source, oneDNN's headers, and the library with its folder as run path."""
-        version = f"onednn-{self.version()}"
-        return support("contraction_onednn.cpp", header="contraction.h", flags=onednn.flags(), version=version)
+        return self.support("contraction_onednn.cpp", "scratch.cpp", header="contraction.h")
 
 
 class OneDnnNarrowProduct(OneDnnProduct):
@@ -60,8 +59,7 @@ class OneDnnNarrowProduct(OneDnnProduct):
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """As for float32, from a source of its own."""
         header = "contraction_held.h" if getattr(node, "held_over", ()) else "contraction.h"
-        version = f"onednn-{self.version()}"
-        return support("contraction_narrow.cpp", header=header, flags=onednn.flags(), version=version)
+        return self.support("contraction_narrow.cpp", "scratch.cpp", header=header)
 
 
 def _multiply() -> Multiply | None:

@@ -11,7 +11,7 @@ from daceopt.ir.dims import dim, row_major
 from daceopt.ir.nodes.library import is_constant
 from daceopt.ir.nodes.quantized import BYTES, QuantizedConvolution, QuantizedProduct, bounds, clamps
 from daceopt.libs import onednn
-from daceopt.libs.base import Requirements, register, support
+from daceopt.libs.base import Requirements, register
 from daceopt.libs.emission import boolean, braces, element, extent
 from daceopt.store.system import cpu_features
 
@@ -68,10 +68,7 @@ class OneDnnQuantized(onednn.OneDnnWheels):
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our sources, oneDNN's headers, and the library with its folder as run path."""
-        version = f"onednn-{self.version()}"
-        sources = ("onednn_quantized.cpp", "onednn_weights.cpp")
-        parts = [support(s, header="quantized.h", flags=onednn.flags(), version=version) for s in sources]
-        return sum(parts, Requirements())
+        return self.support("onednn_quantized.cpp", "onednn_weights.cpp", "scratch.cpp", header="quantized.h")
 
 
 def _why_not_weights(node: DenseNode, graph: Graph, name: str) -> str | None:

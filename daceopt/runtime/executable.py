@@ -32,6 +32,7 @@ OK, FAILED, BAD_INDEX, HOST_FAILED, CHANGED, EARLIER = 0, 1, 2, 3, 4, 5
 HostCall = Callable[["ctypes._Pointer[ctypes.c_int64]"], None]
 _HOST_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))
 _LOADED: dict[Path, Executable] = {}
+_scratch: int | None = None  # where the programs of this process have the memory that their calls share
 _LOADING = threading.Lock()
 
 
@@ -79,8 +80,10 @@ class Executable:
 
     @cached_property
     def _functions(self) -> Exports:
-        functions = Exports(open_library(self.entry / LIBRARY, self.manifest.libraries))
+        library = open_library(self.entry / LIBRARY, self.manifest.libraries)
+        functions = Exports(library)
         functions.check(self.manifest)
+        _share_scratch(library)
         if self.manifest.host_calls:
             functions.set_host(self._callback)
         return functions
@@ -226,6 +229,15 @@ def open_library(path: Path, libraries: Sequence[str] = ()) -> ctypes.CDLL:
         return ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
     except OSError as error:
         raise BuildError(f"cannot load {path}: {error}; it has to be built again") from error
+
+
+def _share_scratch(library: ctypes.CDLL) -> None:
+    """Have library calls of all programs work in the memory of the first one, which stays loaded (``scratch.cpp``)."""
+    global _scratch
+    share = getattr(library, "daceopt_share_scratch", None)
+    if share is not None:
+        share.argtypes, share.restype = (ctypes.c_void_p,), ctypes.c_void_p
+        _scratch = share(_scratch)
 
 
 def _openmp_runtime() -> list[str]:

@@ -14,6 +14,7 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 from daceopt.libs import convolution_times
 from daceopt.libs.convolution_times import times
+from tests.process_memory import bytes_in_use
 from tests.transformations.lowered import size_symbol
 
 pytestmark = pytest.mark.skipif("onednn" not in libs.names(), reason="oneDNN's wheels are not installed")
@@ -25,16 +26,24 @@ def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution_times, "assumed_limits", lambda: None)
 
 
-def call(kind: type = Convolution, batch: Any = 2, channels: int = 32, dtype: Any = dace.float32) -> tuple[Any, Graph]:
-    graph = Graph("calls")
-    image, weights = (batch, channels, 12, 12), (channels, 1, 3, 3)
+def call(
+    kind: type = Convolution,
+    batch: Any = 2,
+    channels: int = 32,
+    dtype: Any = dace.float32,
+    edge: int = 12,
+    group: int | None = None,
+) -> tuple[Any, Graph]:
+    """A convolution with padding, depthwise unless ``group`` is given."""
+    graph, group = Graph("calls"), group or channels
+    image, weights = (batch, channels, edge, edge), (channels, channels // group, 3, 3)
     operands = {
         Convolution: ({"X": image, "W": weights}, {"Y": image}),
         ConvolutionBackwardData: ({"dY": image, "W": weights}, {"dX": image}),
         ConvolutionBackwardWeights: ({"X": image, "dY": image}, {"dW": weights}),
     }
     reads, writes = ({c: graph.add_array(c, s, dtype) for c, s in side.items()} for side in operands[kind])
-    node = kind(pads=[1] * 4, group=channels)
+    node = kind(pads=[1] * 4, group=group)
     graph.add_node(node, reads, writes)
     return node, graph
 
@@ -85,6 +94,20 @@ def test_weights_that_outlast_calls_are_prepared_before(monkeypatch: pytest.Monk
     graph.saved.append(node.operands(graph)["X"])
     times(node, graph)
     assert [numbers[1] for numbers in seen] == [True, False, False]
+
+
+def test_what_measuring_takes_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as copies in blocks, of 26 MB each, in memory that a thread of a program keeps for its next call."""
+    asked: list[tuple[int, ...]] = []
+    monkeypatch.setattr(convolution_times, "_known", asked.append)
+    monkeypatch.setattr(convolution_times, "LEAST_FLOPS", 0.0)
+    for edge in (12, 160):
+        times(*call(ConvolutionBackwardData, batch=4, channels=64, edge=edge, group=1))
+    small, large = asked
+    convolution_times._measure(small)
+    before = bytes_in_use()
+    convolution_times._measure(large)
+    assert bytes_in_use() - before < 4 << 20
 
 
 def test_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:

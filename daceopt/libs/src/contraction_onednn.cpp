@@ -2,15 +2,15 @@
 #include "daceopt/contraction_folding.h"
 #include "daceopt/onednn_blas.h"
 #include "daceopt/onednn_cache.h"
+#include "daceopt/scratch.h"
 
 namespace daceopt {
 namespace {
 
-// Scratch beside that of arguments, which have positive numbers.
-enum Purpose { kTransposed = -2, kRows = -3, kResult = -4 };
+using detail::Purpose;
 
 auto memory(Purpose purpose) {
-    return [purpose](size_t bytes) { return detail::scratch(purpose).get(bytes); };
+    return [purpose](size_t bytes) { return detail::scratch(purpose, bytes); };
 }
 
 // Where the columns of b stand in memory, as those of a layer's weights do, sgemm is up to 6 times slower than where rows do,
@@ -21,9 +21,9 @@ bool pays(const Product<float>& p) {
 }
 
 void multiply(Product<float> p) {
-    if (folding::multiply_transposed(p, memory(kResult), multiply) || folding::multiply_copied(p, memory(kRows), multiply)) return;
+    if (folding::multiply_transposed(p, memory(Purpose::kResult), multiply) || folding::multiply_copied(p, memory(Purpose::kRows), multiply)) return;
     if (pays(p)) {
-        float* rows = static_cast<float*>(memory(kTransposed)(p.k * p.n * sizeof(float)));
+        float* rows = static_cast<float*>(memory(Purpose::kTurned)(p.k * p.n * sizeof(float)));
         folding::copy_rows(p.b, p.k, p.n, {}, {0, 1}, rows);
         p.b = {rows, p.n, 1, {}};
     }

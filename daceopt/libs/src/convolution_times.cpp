@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daceopt/onednn.h"
+#include "daceopt/scratch.h"
 
 namespace {
 
@@ -105,6 +106,9 @@ void parse(const int64_t* numbers, Call& call) {
 // layout has no kernel.
 extern "C" __attribute__((visibility("default"))) int daceopt_convolution_times(const int64_t* numbers, double budget, double* seconds) {
     clear_status();
+    struct Release {  // this library stays loaded, and is not called again for a while
+        ~Release() { detail::release_scratch(); }
+    } release;
     Call call;
     parse(numbers, call);
     std::fill(seconds, seconds + kLayouts, std::numeric_limits<double>::infinity());

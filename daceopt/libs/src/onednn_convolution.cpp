@@ -343,9 +343,8 @@ Cache& cache() {
 
 // What stands where the result will, in memory of its own.
 void* moved(const Tensor& residual) {
-    constexpr int kResidual = -2;  // no name of an argument
     const size_t bytes = describe(residual).get_size();
-    return std::memcpy(scratch(kResidual).get(bytes), residual.data, bytes);
+    return std::memcpy(scratch(Purpose::kResidual, bytes), residual.data, bytes);
 }
 
 const Tensor kNone{nullptr, {}, {}};

@@ -104,14 +104,12 @@ std::shared_ptr<Entry> make_product(const Problem& p, bool is_kept) {
     return entry_of(p, pd, dnnl::matmul(pd));
 }
 
-constexpr int kSigned = -2;  // scratch beside that of arguments
-
 // The same numbers less 128: oneDNN takes weights with a sign. They have no gaps.
 Tensor with_sign(const Tensor& w) {
     int64_t count = 1;
     for (int64_t n : w.dims) count *= n;
     const auto* from = static_cast<const uint8_t*>(w.data);
-    auto* to = static_cast<uint8_t*>(scratch(kSigned).get(count));
+    auto* to = static_cast<uint8_t*>(scratch(Purpose::kSigned, count));
 #pragma omp parallel for simd schedule(static)
     for (int64_t i = 0; i < count; ++i) to[i] = from[i] ^ 0x80;
     return {to, w.dims, w.strides, Element::kInt8};

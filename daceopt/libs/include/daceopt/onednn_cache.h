@@ -1,6 +1,5 @@
 // Primitives of oneDNN: created once per shape, executed from any thread.
 #pragma once
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -8,10 +7,12 @@
 #include <new>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "daceopt/onednn.h"
+#include "daceopt/scratch.h"
 
 namespace daceopt::detail {
 
@@ -43,31 +44,7 @@ inline dnnl::stream& stream() {
     return instance;
 }
 
-// Memory of one thread that lives from call to call, one block per purpose; grows and is never smaller than the last call's.
-class Scratch {
-public:
-    ~Scratch() { std::free(data_); }
-    void* get(size_t bytes) {
-        if (bytes > size_) {
-            std::free(data_);
-            size_ = (bytes + 4095) / 4096 * 4096;
-            data_ = std::aligned_alloc(64, size_);
-            if (!data_) { size_ = 0; throw std::bad_alloc(); }
-        }
-        return data_;
-    }
-
-private:
-    void* data_ = nullptr;
-    size_t size_ = 0;
-};
-
-inline Scratch& scratch(int purpose) {
-    thread_local std::unordered_map<int, Scratch> blocks;
-    return blocks[purpose];
-}
-
-constexpr int kScratchpad = -1;
+inline size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // A tensor of a call: the caller's description, and the one that the primitive wants.
 struct Argument {
@@ -75,6 +52,9 @@ struct Argument {
     memory::desc given, wanted;
     bool output;
     std::shared_ptr<dnnl::reorder> reorder;  // between the two, when they differ
+    size_t bytes;                            // of the wanted one
+
+    bool is_copied(const WeightMemory* kept) const { return reorder && !(kept && name == DNNL_ARG_WEIGHTS); }
 };
 
 struct Entry {
@@ -87,7 +67,7 @@ struct Entry {
     bool accumulates = false;      // adds to what stands where its result will
 
     void add(int name, const memory::desc& given, const memory::desc& wanted, bool output) {
-        Argument argument{name, given, wanted, output, nullptr};
+        Argument argument{name, given, wanted, output, nullptr, wanted.get_size()};
         if (given != wanted) {
             const memory::desc &from = output ? wanted : given, &to = output ? given : wanted;
             argument.reorder = std::make_shared<dnnl::reorder>(dnnl::reorder::primitive_desc(engine(), from, engine(), to));
@@ -97,29 +77,37 @@ struct Entry {
 
     // Weights are copied into memory that is `kept`, where there is some.
     void run(const std::vector<void*>& data, WeightMemory* kept = nullptr) const {
+        const size_t own = padded(scratchpad.get_size());
+        size_t total = own;
+        for (const Argument& argument : arguments) total += argument.is_copied(kept) ? padded(argument.bytes) : 0;
+        char* next = total ? static_cast<char*>(scratch(Purpose::kCall, total)) : nullptr;
         std::unordered_map<int, memory> operands;
-        for (size_t i = 0; i < arguments.size(); ++i)
-            operands[arguments[i].name] = bind(arguments[i], data[i], arguments[i].name == DNNL_ARG_WEIGHTS ? kept : nullptr);
-        if (scratchpad.get_size())
-            operands[DNNL_ARG_SCRATCHPAD] = memory(scratchpad, engine(), scratch(kScratchpad).get(scratchpad.get_size()));
+        if (own) operands[DNNL_ARG_SCRATCHPAD] = memory(scratchpad, engine(), std::exchange(next, next + own));
+        for (size_t i = 0; i < arguments.size(); ++i) {
+            const Argument& argument = arguments[i];
+            if (argument.is_copied(kept))
+                operands[argument.name] = copy(argument, data[i], std::exchange(next, next + padded(argument.bytes)));
+            else
+                operands[argument.name] = argument.reorder ? prepared(argument, data[i], kept) : memory(argument.given, engine(), data[i]);
+        }
         primitive.execute(stream(), operands);
         for (size_t i = 0; i < arguments.size(); ++i) finish(arguments[i], operands[arguments[i].name], data[i]);
     }
 
 private:
-    static memory bind(const Argument& argument, void* data, WeightMemory* kept) {
-        memory given(argument.given, engine(), data);
-        if (!argument.reorder) return given;
-        const size_t bytes = argument.wanted.get_size();
-        const auto fill = [&](void* place) {
-            memory copy(argument.wanted, engine(), place);
-            argument.reorder->execute(stream(), given, copy);
+    static memory copy(const Argument& argument, void* data, void* place) {
+        memory copied(argument.wanted, engine(), place);
+        if (!argument.output) {
+            memory given(argument.given, engine(), data);
+            argument.reorder->execute(stream(), given, copied);
             stream().wait();
-        };
-        if (kept) return memory(argument.wanted, engine(), kept->prepared({&argument.wanted, bytes, data, argument.given.get_size(), fill}));
-        void* place = scratch(argument.name).get(bytes);
-        if (!argument.output) fill(place);
-        return memory(argument.wanted, engine(), place);
+        }
+        return copied;
+    }
+
+    static memory prepared(const Argument& argument, void* data, WeightMemory* kept) {
+        const auto fill = [&](void* place) { copy(argument, data, place); };
+        return memory(argument.wanted, engine(), kept->prepared({&argument.wanted, argument.bytes, data, argument.given.get_size(), fill}));
     }
 
     static void finish(const Argument& argument, memory& computed, void* data) {

@@ -28,6 +28,7 @@ apollo = Recipe(
         "reduction-lowering",
         "epilogue-fusion",
         "cast-absorption",
+        "weight-narrowing",
         "part-writing",
         *MEMORY,
         *LOOPS,

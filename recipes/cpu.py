@@ -82,6 +82,7 @@ FUSION = (
     "reduction-lowering",
     "epilogue-fusion",
     "cast-absorption",
+    "weight-narrowing",
     "part-writing",
     "input-to-constant",  # last: a sum with a literal is no sum of arrays, which a library could add
 )

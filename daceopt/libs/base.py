@@ -45,12 +45,14 @@ class Library:
     """One external library. To add another, subclass, ``register`` an instance and name it in ``PREFERENCE``.
 
     ``portable``: what calls it needs nothing of the process but the files that it links, so it may run elsewhere.
-    ``target``: on whose arrays it works.
+    ``target``: on whose arrays it works. ``prepares``: it keeps weights where the node says so, also those of float32
+    beside a factor of bfloat16.
     """
 
     name: ClassVar[str]
     target: ClassVar[str] = "cpu"
     portable: ClassVar[bool] = False
+    prepares: ClassVar[bool] = False
 
     def available(self) -> Missing | None:
         """What is missing on this machine and what to install; None when the library is there."""

@@ -19,6 +19,7 @@ from daceopt.ir.nodes.library import (
     ConvolutionBackwardData,
     ConvolutionBackwardWeights,
     is_constant,
+    narrowed,
     takes_narrow,
 )
 from daceopt.libs.base import Library, Missing, Requirements, choose, register, support
@@ -65,6 +66,7 @@ class OneDnn(OneDnnWheels):
     """float32 and bfloat16 convolutions of 1 to 3 spatial dimensions, all three passes, channels first or last."""
 
     name: ClassVar[str] = "onednn"
+    prepares: ClassVar[bool] = True
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Any convolution of these types in 1 to 3 spatial dimensions without negative padding and activation.
@@ -75,7 +77,7 @@ class OneDnn(OneDnnWheels):
             return "oneDNN is used for convolutions only"
         names = node.operands(graph)
         found = {graph.dtype(name) for name in names.values()}
-        if found != {dace.float32} and not takes_narrow(node, graph):
+        if found != {dace.float32} and not takes_narrow(node, graph) and narrowed(node, graph) is None:
             return f"element types {sorted(map(str, found))}, expected float32, or factors of bfloat16"
         kernel = graph.shape(names["W" if "W" in names else "dW"])
         if 0 in kernel:
@@ -100,7 +102,7 @@ class OneDnn(OneDnnWheels):
 
         window = ", ".join(braces(v) for v in node.window(node.spatial(graph)))
         shared = f"daceopt::Window{{{window}}}, {extent(node.group)}, daceopt::Layout::{_LAYOUTS[node.layout]}"
-        declared, kept = _kept(node, graph)
+        declared, kept = kept_weights(node, graph)
         if isinstance(node, Convolution):
             relu = f"{boolean(node.activation == 'relu')}, float({number(node.slope)}), float({number(node.ceiling)})"
             epilogue = f"{{{tensor('S', 'T', 'Z')}, {relu}}}"
@@ -136,11 +138,11 @@ def flags() -> Flags:
     return Flags(includes=(str(files.include),), link=link)
 
 
-def _kept(node: DenseNode, graph: Graph) -> tuple[str, str]:
+def kept_weights(node: DenseNode, graph: Graph) -> tuple[str, str]:
     """(declaration, argument) of what keeps prepared weights: from call to call, for good or while they stay the same,
     or from iteration to iteration of the loops around the call."""
     packed, loops = getattr(node, "packed", False), getattr(node, "held_over", ())
-    if packed and is_constant(graph, node.operands(graph)["W"]):
+    if packed and is_constant(graph, node.operands(graph)[node.weights]):
         return "static daceopt::PackedWeights packed; ", ", &packed"
     if packed:
         use = "static thread_local daceopt::CheckedWeights::Use use(checked); "

@@ -11,7 +11,6 @@ from daceopt.cost.rates import Multiply, register_product
 from daceopt.ir.nodes.library import Contraction
 from daceopt.libs import contraction, onednn
 from daceopt.libs.base import Requirements, register
-from daceopt.libs.emission import held
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -43,23 +42,27 @@ class OneDnnNarrowProduct(OneDnnProduct):
     """bfloat16 products, with sums in float32, on the machine's AMX or AVX-512 units."""
 
     name: ClassVar[str] = "onednn_narrow_product"
+    prepares: ClassVar[bool] = True
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Any contraction of bfloat16 factors whose result has unit stride in its rows or columns."""
         if not isinstance(node, Contraction):
             return "for products only"
-        return contraction.why_not(node, graph, node.narrow)
+        return contraction.why_not(node, graph, node.narrow, prepares=True)
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call into ``src/contraction_narrow.cpp``, which may keep the right factor from iteration to iteration."""
+        """One call into ``src/contraction_narrow.cpp``, which may keep the right factor from iteration to iteration, or
+        from call to call."""
         assert isinstance(node, Contraction)
-        declared, kept = held(node.held_over) if node.held_over else ("", "")
+        declared, kept = onednn.kept_weights(node, graph)
         return declared + contraction.emit(node, graph, "contraction_onednn", kept)
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """As for float32, from a source of its own."""
-        header = "contraction_held.h" if getattr(node, "held_over", ()) else "contraction.h"
-        return self.support("contraction_narrow.cpp", "scratch.cpp", header=header)
+        assert isinstance(node, Contraction)
+        header = "contraction_held.h" if node.held_over or node.packed else "contraction.h"
+        needs = self.support("contraction_narrow.cpp", "scratch.cpp", header=header)
+        return needs + self.support("onednn_weights.cpp", header="onednn.h") if node.packed else needs
 
 
 def _multiply() -> Multiply | None:

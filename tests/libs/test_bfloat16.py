@@ -98,6 +98,22 @@ def test_product(library: str, out: torch.dtype, name: str) -> None:
         assert_within_rounding(y, exact, expected(given, torch.float32, alpha, relu).to(out), factor=2, ulps=2)
 
 
+@pytest.mark.skipif(not HAS_ONEDNN, reason="oneDNN's wheels are not installed")
+@pytest.mark.parametrize("name", CASES_OF_PRODUCTS)
+def test_wide_weights_that_are_kept(name: str) -> None:
+    """They are rounded as a cast rounds them; also where the result stands by columns."""
+    given = operands(name.replace("_", " "))
+    wide = torch.empty_strided(given["B"].shape, given["B"].stride()).normal_()
+    rounded = {**given, "B": wide.to(NARROW)}
+    for alpha, relu, turned in ((1.0, False, False), (-0.5, name == "bias", name in ("plain", "bias", "batches"))):
+        exact = expected(rounded, torch.float64, alpha, relu)
+        y = torch.full(exact.mT.shape if turned else exact.shape, 7.0, dtype=NARROW)
+        y = y.mT if turned else y
+        activation = "relu" if relu else None
+        product("onednn_narrow_product", {**given, "B": wide}, y, alpha=alpha, activation=activation, packed=True)
+        assert_within_rounding(y, exact, expected(rounded, torch.float32, alpha, relu).to(NARROW), factor=2, ulps=2)
+
+
 def test_infinite_and_unknown_numbers_pass() -> None:
     a, b = normal(8, 32), normal(32, 16)
     a[0, 0], a[1, 1], b[2, 3] = torch.inf, torch.nan, -torch.inf
@@ -162,6 +178,41 @@ def test_convolution(name: str, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.skipif(not HAS_ONEDNN, reason="oneDNN's wheels are not installed")
+@pytest.mark.parametrize("name", CASES)
+def test_convolutions_with_wide_weights_that_are_kept(name: str) -> None:
+    case = CASES[name]
+    x, w, b = (make(s, k == 0) for k, s in enumerate((case.x, case.w, case.w[:1])))
+    x, b = x.to(NARROW), b.to(NARROW)
+    exact, theirs = ([t.to(NARROW).to(d) for t in (x, w, b)] for d in (torch.float64, torch.float32))
+    for part in (exact, theirs):
+        part[0].requires_grad_()
+    expected, peer = reference(case, *exact), reference(case, *theirs)
+    dy = make(tuple(expected.shape), True).to(NARROW)
+    y, dx = torch.full_like(dy, 7.0), torch.full_like(x, 7.0)
+    expected.backward(dy.double())
+    peer.backward(dy.float())
+    attributes = {**case.attributes, "packed": True}
+    execute(
+        "onednn",
+        (Convolution(**attributes, inputs=["X", "W", "B"]), {"X": x, "W": w, "B": b}, {"Y": y}),
+        (ConvolutionBackwardData(**attributes), {"dY": dy, "W": w}, {"dX": dx}),
+    )
+    assert_within_rounding(y, expected, peer.to(NARROW), factor=2, ulps=2)
+    assert_within_rounding(dx, exact[0].grad, theirs[0].grad.to(NARROW), factor=2, ulps=2)
+
+
+@needs_units
+def test_weights_with_large_windows_are_copied_in_two_steps() -> None:
+    """7x7 and more: by way of channels innermost, beside which oneDNN's own copy takes six times as long."""
+    x, w = make((1, 32, 12, 12), True).to(NARROW), make((64, 32, 7, 7), False).to(NARROW)
+    y = torch.empty(1, 64, 6, 6, dtype=NARROW).contiguous(memory_format=torch.channels_last)
+    with announced():
+        execute("onednn", (Convolution(inputs=["X", "W"]), {"X": x, "W": w}, {"Y": y}))
+    exact, theirs = (torch.nn.functional.conv2d(x.to(d), w.to(d)) for d in (torch.float64, torch.float32))
+    assert_within_rounding(y, exact, theirs.to(NARROW), factor=2, ulps=2)
+
+
+@pytest.mark.skipif(not HAS_ONEDNN, reason="oneDNN's wheels are not installed")
 @pytest.mark.share(2)
 @pytest.mark.parametrize("isa", ["AVX512_CORE", "AVX2"])
 def test_machines_without_units(isa: str) -> None:
@@ -172,6 +223,8 @@ def test_machines_without_units(isa: str) -> None:
         "    for ours, exact, theirs in t.passes(name, True, False):\n"
         "        t.assert_within_rounding(ours, exact, theirs.to(ours.dtype), factor=2, ulps=2)\n"
         "t.test_product('onednn_narrow_product', t.NARROW, 'wide_bias')\n"
+        "t.test_wide_weights_that_are_kept('transposed')\n"
+        "t.test_convolutions_with_wide_weights_that_are_kept('block')\n"
     )
     root = Path(__file__).parents[2]
     ran = subprocess.run(

@@ -103,6 +103,7 @@ CASES: dict[str, Case] = {
     "long lstm": (lambda: States(nn.LSTM(8, 6), True), rows(20, 3, 8)),  # whose products hold their weights
     "lstm of data": (lambda: States(nn.LSTM(8, 6), False), rows(5, 3, 8)),
     "rnn": (lambda: States(nn.RNN(8, 6), True), rows(5, 3, 8)),
+    "long rnn of one unit": (lambda: States(nn.RNN(8, 1), True), rows(20, 3, 8)),  # columns, in memory as rows are
     "relu rnn": (lambda: States(nn.RNN(8, 6, nonlinearity="relu"), False), rows(5, 3, 8)),
     "gru": (lambda: States(nn.GRU(8, 6), True), rows(5, 3, 8)),
     "regions": (Regions, rows(6, 12)),

@@ -79,7 +79,7 @@ def test_a_call_that_was_moved_to_where_weights_are_given_looks_at_them() -> Non
         graph = convolutions(constant)
         for node in graph.nodes():
             node.packed = True
-            assert kind in onednn._kept(node, graph)[0]
+            assert kind in onednn.kept_weights(node, graph)[0]
 
 
 def expected(x: np.ndarray, dtype: torch.dtype, weights: np.ndarray = WEIGHTS) -> np.ndarray:

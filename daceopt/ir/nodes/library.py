@@ -36,7 +36,7 @@ def _activation() -> Any:
 
 def _packed() -> Any:
     return Property(
-        dtype=bool, default=False, desc="A library may prepare W once for all calls in which it is the same"
+        dtype=bool, default=False, desc="A library may prepare weights once for all calls in which they are the same"
     )
 
 
@@ -61,6 +61,7 @@ class DenseNode(LibraryNode):
     optional_results: ClassVar[tuple[str, ...]] = ()
     computes: ClassVar[bool] = True  # in the types of its operands, which are no types of storage but for
     narrow: ClassVar[tuple[Any, ...]] = ()  # those of its factors (what it requires); sums are float32, rounded once
+    weights: ClassVar[str] = ""  # the operand that ``packed`` and ``held_over`` are about
 
     def __init__(
         self,
@@ -152,6 +153,17 @@ def takes_narrow(node: DenseNode, graph: Graph) -> bool:
     return multiplies(type(node), {c: graph.dtype(n) for c, n in node.operands(graph).items()})
 
 
+def narrowed(node: DenseNode, graph: Graph) -> Any:
+    """The narrow type of its other factor to which the node rounds weights of float32 that it keeps; None where it
+    does not."""
+    if not getattr(node, "packed", False):
+        return None
+    dtypes = {c: graph.dtype(n) for c, n in node.operands(graph).items()}
+    (factor,) = (dtypes[c] for c in node.required if c != node.weights)
+    rounds = dtypes[node.weights] == dace.float32 and multiplies(type(node), dtypes | {node.weights: factor})
+    return factor if rounds and factor in node.narrow else None
+
+
 def multiplies(cls: type[DenseNode], dtypes: Mapping[str, Any]) -> bool:
     """:func:`takes_narrow` for a node with operands of these types."""
     factors = {dtypes[c] for c in cls.required}
@@ -164,14 +176,17 @@ class Contraction(DenseNode):
 
     A: [..., M, K]; B: [..., K, N]; leading dimensions broadcast as in NumPy; Y: [..., M, N].
     Bias: any shape that broadcasts to Y ([N], [M, 1], ...); C (residual): the shape of Y. Any strides; one dtype, or
-    factors of bfloat16 (then the others have that type or float32). ``held_over`` is about B.
+    factors of bfloat16 (then the others have that type or float32; B, where ``packed``, may have float32, too, and is
+    rounded).
     """
 
     required, optional, results = ("A", "B"), ("Bias", "C"), ("Y",)
     narrow = (types.BFLOAT16,)
+    weights = "B"
     alpha = Property(dtype=float, default=1.0, desc="Factor of the product")
     activation = _activation()
     held_over = _held_over()
+    packed = _packed()
 
     def flops(self, graph: Graph) -> sympy.Expr:
         """Two per element of the result and of the contracted dimension."""
@@ -240,9 +255,11 @@ class Convolution(ConvolutionBase):
 
     A relu multiplies what is below 0 by ``slope`` and gives at most ``ceiling``. ``doubtful``: it may make NaN of -inf;
     whatever that reaches, a :class:`NanWatch` looks at. ``accumulating``: Y may be summed up in the memory of Z.
+    One dtype, or factors of bfloat16; W, where ``packed``, may have float32 beside these, and is rounded.
     """
 
     required, optional, results = ("X", "W"), ("B", "S", "T", "Z"), ("Y",)
+    weights = "W"
     activation = _activation()
     slope = Property(dtype=float, default=0.0, desc="What a relu multiplies numbers below 0 by")
     ceiling = Property(dtype=float, default=math.inf, desc="What a relu gives for larger numbers")
@@ -262,6 +279,7 @@ class ConvolutionBackwardData(ConvolutionBase):
     """Gradient of a convolution for its input. dY: [N, O, e...]; W: [O, C/group, k...]; dX: [N, C, d...]."""
 
     required, results = ("dY", "W"), ("dX",)
+    weights = "W"
     _result = "dY"
     held_over = _held_over()
     packed = _packed()

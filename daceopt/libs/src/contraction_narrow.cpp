@@ -43,9 +43,11 @@ dnnl::post_ops operations_of(const NarrowProduct& p, const Tensor& bias, const T
     return operations;
 }
 
+// Prepared weights have a layout of the kernel's choice, and the type of the other factor.
 std::shared_ptr<Entry> make(const NarrowProduct& p, const Tensor& a, const Tensor& b, const Tensor& bias,
                             const Tensor& residual, const Tensor& y, bool packs) {
-    const dnnl::matmul::primitive_desc pd(engine(), layout(a), packs ? any(layout(b)) : layout(b), layout(y),
+    const memory::desc prepared(b.dims, data_type_of(a.type), memory::format_tag::any);
+    const dnnl::matmul::primitive_desc pd(engine(), layout(a), packs ? prepared : layout(b), layout(y),
                                           attributes(operations_of(p, bias, residual)));
     auto entry = std::make_shared<Entry>();
     entry->primitive = dnnl::matmul(pd);
@@ -59,6 +61,26 @@ std::shared_ptr<Entry> make(const NarrowProduct& p, const Tensor& a, const Tenso
             entry->add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(position++) | DNNL_ARG_SRC_1, layout(*added), layout(*added), false);
     entry->add(DNNL_ARG_DST, layout(y), pd.dst_desc(), true);
     return entry;
+}
+
+// Weights of float32 as bfloat16, one after the other, for a product that does not prepare them.
+std::unique_ptr<uint16_t[]> rounded(Place& x, int64_t rows, int64_t cols, const std::vector<int64_t>& extents) {
+    if (x.type != Element::kFloat) return nullptr;
+    std::vector<int64_t> kept = extents, strides(extents.size(), 0);
+    int64_t step = rows * cols;
+    for (size_t d = extents.size(); d-- > 0; step *= kept[d]) {
+        if (x.batch[d] == 0) kept[d] = 1;
+        else strides[d] = step;
+    }
+    std::unique_ptr<uint16_t[]> copy(new uint16_t[step]);
+    const int64_t blocks = count(kept);
+    for (int64_t block = 0; block < blocks; ++block)
+        for (int64_t i = 0; i < rows; ++i) {
+            const float* in = static_cast<const float*>(x.data) + batch_offset(x, kept, block) + i * x.row;
+            for (int64_t j = 0; j < cols; ++j) copy[(block * rows + i) * cols + j] = to_bfloat16(in[j * x.col]);
+        }
+    x = {copy.get(), cols, 1, strides, Element::kBfloat16};
+    return copy;
 }
 
 Key key_of(const NarrowProduct& p, const std::vector<const Tensor*>& operands) {
@@ -96,16 +118,33 @@ bool multiply(const NarrowProduct& p, WeightMemory* kept) {
     return true;
 }
 
+// With weights that are kept as the kernel wants them. False where they are not the right factor of what is computed: a result
+// whose columns lie side by side is that of a product the other way round.
+bool multiply_prepared(const NarrowProduct& given, WeightMemory* kept) {
+    NarrowProduct p = given;
+    if (!settle(p) || p.b.data != given.b.data || p.a.data == p.b.data) return false;
+    normalise(p.b, p.k, p.n);
+    const auto packed_a = compact(p.a, p.m, p.k, p.batch);
+    return multiply(p, kept);
+}
+
+bool multiply_anew(const NarrowProduct& given) {
+    NarrowProduct p = given;
+    if (!settle(p)) return fail("Contraction", "the output's rows and columns are both strided"), true;
+    const auto packed_a = compact(p.a, p.m, p.k, p.batch), packed_b = compact(p.b, p.k, p.n, p.batch);
+    return multiply(p, nullptr);
+}
+
 }  // namespace
 
 void contraction_onednn(const NarrowProduct& given, WeightMemory* kept) {
-    if (given.relu || given.k == 0 || !has_bfloat16_units()) return widened<OneDnn>(given);  // oneDNN's relu turns NaN into 0
     guarded("Contraction", [&] {
-        NarrowProduct p = given;
-        if (p.m == 0 || p.n == 0 || count(p.batch) == 0) return;
-        if (!settle(p)) return fail("Contraction", "the output's rows and columns are both strided");
-        const auto packed_a = compact(p.a, p.m, p.k, p.batch), packed_b = compact(p.b, p.k, p.n, p.batch);
-        if (!multiply(p, kept)) widened<OneDnn>(given);
+        if (given.m == 0 || given.n == 0 || count(given.batch) == 0) return;
+        const bool suits = !given.relu && given.k > 0 && has_bfloat16_units();  // oneDNN's relu turns NaN into 0
+        if (suits && kept && multiply_prepared(given, kept)) return;
+        NarrowProduct narrow = given;
+        const auto weights = rounded(narrow.b, given.k, given.n, given.batch);
+        if (!suits || !multiply_anew(narrow)) widened<OneDnn>(narrow);
     });
 }
 

@@ -103,8 +103,13 @@ memory::desc added_of(const dnnl::convolution_forward::primitive_desc& pd, int p
     return added.get_format_kind() == memory::format_kind::any ? pd.dst_desc() : added;
 }
 
+// Weights of any layout, in the type of the other factor: wider ones are rounded when they are prepared.
+memory::desc free_weights(const Problem& p, const memory::desc& factor) {
+    return memory::desc(p.weights.get_dims(), factor.get_data_type(), memory::format_tag::any);
+}
+
 dnnl::convolution_forward::primitive_desc forward(const Problem& p, const Choice& c) {
-    const auto weights = any(p.weights);
+    const auto weights = free_weights(p, p.src);
     if (p.bias.is_zero())
         return {engine(), prop_kind::forward_training, algorithm::convolution_direct, c.src, weights, c.dst, p.strides,
                 p.dilations, p.pads_begin, p.pads_end, attributes(operations(p, c))};
@@ -127,8 +132,8 @@ dnnl::convolution_forward::primitive_desc hint(const Problem& p) {
 }
 
 dnnl::convolution_backward_data::primitive_desc backward_data(const Problem& p, const Choice& c) {
-    return {engine(), algorithm::convolution_direct, c.src, any(p.weights), c.dst, p.strides, p.dilations, p.pads_begin,
-            p.pads_end, hint(p), attributes()};
+    return {engine(), algorithm::convolution_direct, c.src, free_weights(p, p.dst), c.dst, p.strides, p.dilations,
+            p.pads_begin, p.pads_end, hint(p), attributes()};
 }
 
 dnnl::convolution_backward_weights::primitive_desc backward_weights(const Problem& p, const Choice& c) {
@@ -374,6 +379,26 @@ private:
     std::unique_ptr<float[]> memory_;
 };
 
+// Weights of float32 that are multiplied as bfloat16, where nobody prepares them.
+class Rounded {
+public:
+    Rounded(const Tensor& w, const Tensor& factor) : rounded_(w) {
+        if (w.type == factor.type || factor.type != Element::kBfloat16) return;
+        int64_t size = 1;
+        for (size_t d = 0; d < w.dims.size(); ++d) size += (w.dims[d] - 1) * w.strides[d];
+        memory_.reset(new uint16_t[size]);
+        for (int64_t i = 0; i < size; ++i) memory_[i] = to_bfloat16(load(w.data, w.type, i));
+        rounded_.data = memory_.get();
+        rounded_.type = factor.type;
+    }
+
+    const Tensor& tensor() const { return rounded_; }
+
+private:
+    Tensor rounded_;
+    std::unique_ptr<uint16_t[]> memory_;
+};
+
 bool lacks_units(std::initializer_list<const Tensor*> tensors) {
     if (has_bfloat16_units()) return false;
     return std::any_of(tensors.begin(), tensors.end(), [](const Tensor* x) { return x->data && x->type != Element::kFloat; });
@@ -386,7 +411,8 @@ void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, co
     if (is_empty(y)) return;
     guarded("Convolution", [&] {
         if (lacks_units({&x, &w, &bias, &epilogue.residual, &y})) {
-            const Widened a(x), b(w), c(bias), d(epilogue.residual), result(y);
+            const Rounded weights(w, x);
+            const Widened a(x), b(weights.tensor()), c(bias), d(epilogue.residual), result(y);
             const Epilogue wide{epilogue.scale, epilogue.shift, d.tensor(), epilogue.relu, epilogue.slope, epilogue.ceiling};
             onednn_convolution(a.tensor(), b.tensor(), c.tensor(), result.tensor(), wide, window, groups, layout);
             return result.round();
@@ -416,7 +442,8 @@ void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const T
     if (is_empty(dy) || is_empty(dx)) return zero(dx);
     guarded("ConvolutionBackwardData", [&] {
         if (lacks_units({&dy, &w, &dx})) {
-            const Widened a(dy), b(w), result(dx);
+            const Rounded weights(w, dy);
+            const Widened a(dy), b(weights.tensor()), result(dx);
             onednn_convolution_backward_data(a.tensor(), b.tensor(), result.tensor(), window, groups, layout);
             return result.round();
         }

@@ -14,12 +14,15 @@ from daceopt.ir import blocked, types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import Memory, interpret, interprets
 from daceopt.ir.nodes import quantized
+from daceopt.ir.nodes.library import DenseNode, narrowed
 from daceopt.ir.nodes.operator import Operator
 from daceopt.ops.core import reference, registry
 
 
 def _read(memory: Memory, node: Any) -> dict[str, np.ndarray]:
     arrays = {c: memory.array(n) for c, n in memory.graph.reads(node).items()}
+    if isinstance(node, DenseNode) and (narrow := narrowed(node, memory.graph)) is not None:
+        arrays[node.weights] = arrays[node.weights].astype(memory.numpy_dtype(narrow))
     return {c: a.astype(np.float64) if a.dtype.kind in "fV" else a for c, a in arrays.items()}  # V: narrow floats
 
 

@@ -46,96 +46,6 @@ inline dnnl::stream& stream() {
 
 inline size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// A tensor of a call: the caller's description, and the one that the primitive wants.
-struct Argument {
-    int name;  // DNNL_ARG_...
-    memory::desc given, wanted;
-    bool output;
-    std::shared_ptr<dnnl::reorder> reorder;  // between the two, when they differ
-    size_t bytes;                            // of the wanted one
-
-    bool is_copied(const WeightMemory* kept) const { return reorder && !(kept && name == DNNL_ARG_WEIGHTS); }
-};
-
-struct Entry {
-    dnnl::primitive primitive;
-    memory::desc scratchpad;
-    std::vector<Argument> arguments;
-    std::string implementation;
-    std::shared_ptr<Entry> after;  // what is left to do, where no fast kernel does all of it
-    bool clamps = false;           // negative numbers are 0 when it ends
-    bool accumulates = false;      // adds to what stands where its result will
-
-    void add(int name, const memory::desc& given, const memory::desc& wanted, bool output) {
-        Argument argument{name, given, wanted, output, nullptr, wanted.get_size()};
-        if (given != wanted) {
-            const memory::desc &from = output ? wanted : given, &to = output ? given : wanted;
-            argument.reorder = std::make_shared<dnnl::reorder>(dnnl::reorder::primitive_desc(engine(), from, engine(), to));
-        }
-        arguments.push_back(std::move(argument));
-    }
-
-    // Weights are copied into memory that is `kept`, where there is some.
-    void run(const std::vector<void*>& data, WeightMemory* kept = nullptr) const {
-        const size_t own = padded(scratchpad.get_size());
-        size_t total = own;
-        for (const Argument& argument : arguments) total += argument.is_copied(kept) ? padded(argument.bytes) : 0;
-        char* next = total ? static_cast<char*>(scratch(Purpose::kCall, total)) : nullptr;
-        std::unordered_map<int, memory> operands;
-        if (own) operands[DNNL_ARG_SCRATCHPAD] = memory(scratchpad, engine(), std::exchange(next, next + own));
-        for (size_t i = 0; i < arguments.size(); ++i) {
-            const Argument& argument = arguments[i];
-            if (argument.is_copied(kept))
-                operands[argument.name] = copy(argument, data[i], std::exchange(next, next + padded(argument.bytes)));
-            else
-                operands[argument.name] = argument.reorder ? prepared(argument, data[i], kept) : memory(argument.given, engine(), data[i]);
-        }
-        primitive.execute(stream(), operands);
-        for (size_t i = 0; i < arguments.size(); ++i) finish(arguments[i], operands[arguments[i].name], data[i]);
-    }
-
-private:
-    static memory copy(const Argument& argument, void* data, void* place) {
-        memory copied(argument.wanted, engine(), place);
-        if (!argument.output) {
-            memory given(argument.given, engine(), data);
-            argument.reorder->execute(stream(), given, copied);
-            stream().wait();
-        }
-        return copied;
-    }
-
-    static memory prepared(const Argument& argument, void* data, WeightMemory* kept) {
-        const auto fill = [&](void* place) { copy(argument, data, place); };
-        return memory(argument.wanted, engine(), kept->prepared({&argument.wanted, argument.bytes, data, argument.given.get_size(), fill}));
-    }
-
-    static void finish(const Argument& argument, memory& computed, void* data) {
-        if (!argument.reorder || !argument.output) return;
-        memory given(argument.given, engine(), data);
-        argument.reorder->execute(stream(), computed, given);
-    }
-};
-
-// Two threads that miss at once both build; the first to store wins. Entries are never dropped, so references stay valid.
-class Cache {
-public:
-    const Entry& get(const Key& key, const std::function<std::shared_ptr<Entry>()>& make) {
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            auto found = entries_.find(key);
-            if (found != entries_.end()) return *found->second;
-        }
-        auto entry = make();
-        std::lock_guard<std::mutex> lock(mutex_);
-        return *entries_.emplace(key, std::move(entry)).first->second;
-    }
-
-private:
-    std::mutex mutex_;
-    std::map<Key, std::shared_ptr<Entry>> entries_;
-};
-
 inline void append(Key& key, const std::vector<int64_t>& values) {
     key.push_back(static_cast<int64_t>(values.size()));
     key.insert(key.end(), values.begin(), values.end());
@@ -221,6 +131,128 @@ inline memory::desc channels_first(const memory::desc& desc) {
 inline memory::desc any(const memory::desc& desc) {
     return memory::desc(desc.get_dims(), desc.get_data_type(), memory::format_tag::any);
 }
+
+// One copy into another layout or type.
+struct Copy {
+    memory::desc from, to;
+    std::shared_ptr<dnnl::reorder> reorder;
+
+    Copy(const memory::desc& from, const memory::desc& to)
+        : from(from), to(to), reorder(std::make_shared<dnnl::reorder>(dnnl::reorder::primitive_desc(engine(), from, engine(), to))) {}
+
+    void run(void* source, void* target) const {
+        memory given(from, engine(), source), wanted(to, engine(), target);
+        reorder->execute(stream(), given, wanted);
+        stream().wait();
+    }
+};
+
+// A tensor of a call: the caller's description, and the one that the primitive wants.
+struct Argument {
+    int name;  // DNNL_ARG_...
+    memory::desc given, wanted;
+    bool output;
+    std::vector<Copy> copies;  // one after the other, from the one to the other; none where they are the same
+    size_t bytes, between;     // of what is wanted, and of what stands between two copies
+
+    Argument(int name, const memory::desc& given, const memory::desc& wanted, bool output)
+        : name(name), given(given), wanted(wanted), output(output), bytes(wanted.get_size()), between(0) {
+        const memory::desc middle = output ? memory::desc() : turned(given, wanted);
+        const memory::desc& first = middle.is_zero() ? given : middle;
+        if (!middle.is_zero()) {
+            between = middle.get_size();
+            copies.emplace_back(given, middle);
+        }
+        if (first != wanted) copies.emplace_back(output ? wanted : first, output ? first : wanted);
+    }
+
+    bool is_copied(const WeightMemory* kept) const { return !copies.empty() && !(kept && name == DNNL_ARG_WEIGHTS); }
+    size_t room() const { return padded(bytes) + padded(between); }
+
+    // What is wanted, in `place`; what stands between two copies has its place behind.
+    memory copied(void* data, char* place) const {
+        if (!output) {
+            void* middle = place + padded(bytes);
+            for (size_t i = 0; i < copies.size(); ++i)
+                copies[i].run(i ? middle : data, i + 1 < copies.size() ? middle : place);
+        }
+        return memory(wanted, engine(), place);
+    }
+
+private:
+    // Weights with large windows, of which oneDNN copies pairs of channels one by one: 512x256x7x7 takes 11.3 ms, in two steps 2.0
+    // (docs/decisions/dense-libraries.md).
+    static memory::desc turned(const memory::desc& given, const memory::desc& wanted) {
+        constexpr int64_t kLarge = 25;
+        const auto narrow = memory::data_type::bf16;
+        const memory::dims dims = given.get_dims();
+        if (given.get_data_type() != narrow || wanted.get_data_type() != narrow || dims.size() < 4 || wanted.get_inner_nblks() < 2) return {};
+        if (dims[dims.size() - 1] * dims[dims.size() - 2] < kLarge || given != channels_first(given)) return {};
+        return channels_last(given);
+    }
+};
+
+struct Entry {
+    dnnl::primitive primitive;
+    memory::desc scratchpad;
+    std::vector<Argument> arguments;
+    std::string implementation;
+    std::shared_ptr<Entry> after;  // what is left to do, where no fast kernel does all of it
+    bool clamps = false;           // negative numbers are 0 when it ends
+    bool accumulates = false;      // adds to what stands where its result will
+
+    void add(int name, const memory::desc& given, const memory::desc& wanted, bool output) {
+        arguments.emplace_back(name, given, wanted, output);
+    }
+
+    // Weights are copied into memory that is `kept`, where there is some.
+    void run(const std::vector<void*>& data, WeightMemory* kept = nullptr) const {
+        const size_t own = padded(scratchpad.get_size());
+        size_t total = own;
+        for (const Argument& argument : arguments) total += argument.is_copied(kept) ? argument.room() : 0;
+        char* next = total ? static_cast<char*>(scratch(Purpose::kCall, total)) : nullptr;
+        std::unordered_map<int, memory> operands;
+        if (own) operands[DNNL_ARG_SCRATCHPAD] = memory(scratchpad, engine(), std::exchange(next, next + own));
+        for (size_t i = 0; i < arguments.size(); ++i) {
+            const Argument& argument = arguments[i];
+            if (argument.is_copied(kept))
+                operands[argument.name] = argument.copied(data[i], std::exchange(next, next + argument.room()));
+            else
+                operands[argument.name] = argument.copies.empty() ? memory(argument.given, engine(), data[i]) : prepared(argument, data[i], kept);
+        }
+        primitive.execute(stream(), operands);
+        for (size_t i = 0; i < arguments.size(); ++i) finish(arguments[i], operands[arguments[i].name], data[i]);
+    }
+
+private:
+    static memory prepared(const Argument& argument, void* data, WeightMemory* kept) {
+        const auto fill = [&](void* place) { Copy(argument.given, argument.wanted).run(data, place); };
+        return memory(argument.wanted, engine(), kept->prepared({&argument.wanted, argument.bytes, data, argument.given.get_size(), fill}));
+    }
+
+    static void finish(const Argument& argument, memory& computed, void* data) {
+        if (argument.output && !argument.copies.empty()) argument.copies.front().run(computed.get_data_handle(), data);
+    }
+};
+
+// Two threads that miss at once both build; the first to store wins. Entries are never dropped, so references stay valid.
+class Cache {
+public:
+    const Entry& get(const Key& key, const std::function<std::shared_ptr<Entry>()>& make) {
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            auto found = entries_.find(key);
+            if (found != entries_.end()) return *found->second;
+        }
+        auto entry = make();
+        std::lock_guard<std::mutex> lock(mutex_);
+        return *entries_.emplace(key, std::move(entry)).first->second;
+    }
+
+private:
+    std::mutex mutex_;
+    std::map<Key, std::shared_ptr<Entry>> entries_;
+};
 
 // Classes of kernels by their names: code made for the shape; im2col with a product, which takes about twice as long
 // (docs/decisions/dense-libraries.md); reference kernels, which are orders of magnitude slower than any copy.

@@ -1,0 +1,88 @@
+"""Round weights to the narrow type in which they are multiplied once for all calls in which they are the same."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dace import nodes
+
+from daceopt.errors import Unsupported
+from daceopt.ir.conversions import only_converts
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, outlasts_calls, takes_narrow
+from daceopt.ir.relations import flow
+from daceopt.libs.base import choose
+from daceopt.passes.transform import NearMiss, Site, Transformation
+
+
+@dataclass(frozen=True)
+class WeightNarrowing(Transformation):
+    """Let products and convolutions of bfloat16 keep what autocast converts at each call.
+
+    before:  at each call: w': bfloat16 = rounded(w)    y = conv(x, reordered(w'))
+    after:   at the first call: w' = reordered(rounded(w))    at each call: y = conv(x, w')
+
+    For weights that are constants, or inputs of a program that only infers: a library that prepares weights reads the
+    wide ones where their contents have changed (:class:`WeightPacking`), and rounds them as the kernel did. The copy
+    takes half as much memory as they.
+    """
+
+    level: ClassVar[str] = "local"
+
+    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+        if not isinstance(node, (Contraction, Convolution, ConvolutionBackwardData)) or not takes_narrow(node, graph):
+            return
+        weights = graph.reads(node)[node.weights]
+        root, offset = graph.root(weights)
+        wide = _converted(graph, root) if isinstance(offset, int) else None
+        if wide is None or not outlasts_calls(graph, wide):
+            return
+        refused = _why_not(graph, node)
+        yield NearMiss(node, refused) if refused else Site(graph, (node,), {"wide": wide})
+
+    def apply(self, site: Site) -> None:
+        graph, (node,), wide = site.graph, site.nodes, site["wide"]
+        reads, writes, twin = graph.reads(node), graph.writes(node), copy.deepcopy(node)
+        weights = reads[node.weights]
+        root, offset = graph.root(weights)
+        if weights != root:
+            wide = graph.add_view(wide, weights, graph.shape(weights), graph.strides(weights), offset)
+        twin.packed = True
+        graph.take_out([node])
+        graph.add_node(twin, {**reads, node.weights: wide}, writes)
+        graph.prune()
+
+
+def _why_not(graph: Graph, node: Any) -> str | None:
+    """Why the wide weights cannot be what the node takes; None if they can."""
+    if getattr(node, "activation", None):
+        return f"activation {node.activation!r}: products of narrow factors are rounded behind it"
+    try:
+        library = choose(node, graph)
+    except Unsupported as error:
+        return str(error)
+    return None if library.prepares else f"{library.name} does not keep weights"
+
+
+def _converted(graph: Graph, name: str) -> str | None:
+    """The array of float32 of which ``name`` is a rounded copy, in the same layout."""
+    entry = graph.producer(name)
+    if not isinstance(entry, nodes.MapEntry) or graph.is_kept(name):
+        return None
+    try:
+        kernel = Kernel.extract(graph, entry)
+    except Unsupported:
+        return None
+    stage = kernel.stages[0]
+    if len(kernel.stages) != 1 or len(stage.writes) != 1 or kernel.locals or not only_converts(stage):
+        return None
+    (read,), (write,) = stage.reads.values(), stage.writes.values()
+    same = graph.shape(read.array) == graph.shape(name) and graph.strides(read.array) == graph.strides(name)
+    if write.wcr or write.array != name or not same:
+        return None
+    way = flow(kernel.extents, read.index, graph.shape(read.array), write.index, graph.shape(name))
+    return read.array if way.is_equal else None

@@ -142,9 +142,10 @@ def kept_weights(node: DenseNode, graph: Graph) -> tuple[str, str]:
     """(declaration, argument) of what keeps prepared weights: from call to call, for good or while they stay the same,
     or from iteration to iteration of the loops around the call."""
     packed, loops = getattr(node, "packed", False), getattr(node, "held_over", ())
-    if packed and is_constant(graph, node.operands(graph)[node.weights]):
-        return "static daceopt::PackedWeights packed; ", ", &packed"
     if packed:
+        names = node.operands(graph)
+        if all(is_constant(graph, names[c]) for c in (node.weights, "S") if c in names):
+            return "static daceopt::PackedWeights packed; ", ", &packed"
         use = "static thread_local daceopt::CheckedWeights::Use use(checked); "
         return f"static daceopt::CheckedWeights checked; {use}", f", use.in({first_iteration(loops)})"
     return held(loops) if loops else ("", "")

@@ -25,6 +25,7 @@ from daceopt.libs import onednn
 from daceopt.libs.onednn import flags
 from daceopt.passes.transform import Transformation
 from daceopt.transformations.layout.weight_packing import WeightPacking
+from tests.libs.test_convolution import announced
 from tests.numerics import assert_within_rounding
 
 F = dace.float32
@@ -136,6 +137,49 @@ def test_weights_that_change_are_prepared_again(capfd: pytest.CaptureFixture[str
         exact, rounded = expected(x, torch.float64, weights), expected(x, torch.float32, weights)
         assert_within_rounding(result(x, weights), exact, rounded)
         assert not _reorders_weights(lambda: result(x, weights), capfd)
+
+
+def scaled(x: np.ndarray, given: dict[str, np.ndarray], dtype: torch.dtype, group: int) -> np.ndarray:
+    image, w, b, s, t = (torch.from_numpy(a).to(dtype) for a in (x, *(given[c] for c in "WBST")))
+    y = torch.nn.functional.conv2d(image, w, b, groups=group)
+    return (y * s.reshape(-1, 1, 1) + t.reshape(-1, 1, 1)).numpy()
+
+
+@needs_onednn
+@pytest.mark.parametrize(("group", "channels"), [(1, 32), (32, 32), (1, 3)])
+def test_factors_of_channels_are_multiplied_into_what_is_kept(
+    group: int, channels: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also where they alone change, and where the layout is the one that the kernel takes."""
+    rng, shapes = np.random.default_rng(6), {"W": (32, channels // group, 3, 3), "B": (32,), "S": (32,), "T": (32,)}
+    given = {c: rng.standard_normal(shape).astype(np.float32) for c, shape in shapes.items()}
+    graph = Graph("scaled")
+    x = graph.add_input("x", (2, channels, 9, 9), F)
+    operands = {c: graph.add_input(c.lower(), a.shape, F) for c, a in given.items()}
+    y = graph.add_array("y", (2, 32, 7, 7), F)
+    node = Convolution(inputs=["X", *operands], group=group)
+    graph.add_node(node, {"X": x, **operands}, {"Y": y})
+    graph.add_output(y)
+    Transformation.parse("weight-packing").run(graph)
+    roles = {**{name: f"input:{k}" for k, name in enumerate(graph.inputs)}, graph.outputs[0]: "output:0"}
+    (name,) = build.build(f"scaled weights {group} {channels}", [(graph, roles)], libs.implement)
+    program = load_program(name)
+    assert program is not None
+    image = rng.standard_normal((2, channels, 9, 9)).astype(np.float32)
+
+    def result() -> np.ndarray:
+        arrays = {f"input:{k}": a for k, a in enumerate((image, *given.values()))}
+        return run(program, arrays).outputs["output:0"]
+
+    for change in ("", *"SWBTS"):
+        if change:
+            given[change] = given[change] * np.float32(-1.5)
+        exact, rounded = (scaled(image, given, d, group) for d in (torch.float64, torch.float32))
+        assert_within_rounding(result(), exact, rounded)
+    with announced():
+        result()
+    ran = [line for line in capfd.readouterr().out.splitlines() if ",exec," in line and ",convolution," in line]
+    assert len(ran) == 1 and "binary" not in ran[0]
 
 
 @needs_onednn

@@ -91,13 +91,20 @@ def _inside(
     for node in body.nodes():
         weights = next((c for cls, c in _WEIGHTS.items() if isinstance(node, cls)), None)
         if weights is not None and not node.held_over:
-            held = _steady_in(body, body.reads(node)[weights], known)
+            held = _held(body, node, weights, known)
             if held and trips > 1:
                 yield body, node, held, trips
         if isinstance(node, Repeat):
             reads = body.reads(node)
             inner = {name: _steady_in(body, reads[c], known) for name, c in node.captures[0].items()}
             yield from _inside(node, inner | dict.fromkeys(node.body.constants, loops), loops, trips)
+
+
+def _held(body: Graph, node: Any, weights: str, known: _Steady) -> tuple[str, ...]:
+    """The loops in which the weights of a call are the same, and the factors with which they are prepared."""
+    reads = body.reads(node)
+    kept = [_steady_in(body, reads[c], known) for c in (weights, "S") if c in reads]
+    return tuple(loop for loop in kept[0] if all(loop in loops for loops in kept))
 
 
 def _start(loop: Repeat) -> str:

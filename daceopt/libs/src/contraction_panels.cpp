@@ -13,7 +13,7 @@ void contraction_panels(Product<T> p, WeightMemory* kept) try {
         zero(p);
         return epilogue(p);
     }
-    const auto fill = [&](void* place) { panels::pack(p.b, p.k, p.n, static_cast<T*>(place)); };
+    const auto fill = [&](void* place, const void*) { panels::pack(p.b, p.k, p.n, static_cast<T*>(place)); };
     const size_t bytes = p.k * panels::rounded<T>(p.n) * sizeof(T);
     const auto* packed = static_cast<const T*>(kept->prepared({nullptr, bytes, nullptr, 0, fill}));
     std::unique_ptr<T[]> rows;

@@ -379,6 +379,57 @@ private:
     std::unique_ptr<float[]> memory_;
 };
 
+// Weights of which each channel of the result has its factor: kept as products, so that no call multiplies its result.
+class ScaledWeights : public WeightMemory {
+public:
+    ScaledWeights(WeightMemory& kept, const Tensor& weights, const Tensor& factors) : kept_(kept), weights_(weights), factors_(factors) {}
+
+    bool has_factors() const override { return true; }
+
+    void* prepared(const Preparation& wanted) override {
+        Preparation scaled = wanted;
+        scaled.factors = factors_.data;
+        scaled.factors_bytes = elements_of(factors_) * sizeof(float);
+        scaled.fill = [&](void* place, const void*) { wanted.fill(place, products().get()); };
+        return kept_.prepared(scaled);
+    }
+
+private:
+    // In the same layout.
+    std::unique_ptr<float[]> products() const {
+        const auto& dims = weights_.dims;
+        const auto& strides = weights_.strides;
+        int64_t size = 1;
+        for (size_t d = 0; d < dims.size(); ++d) size += (dims[d] - 1) * strides[d];
+        std::unique_ptr<float[]> found(new float[size]());
+        const auto* given = static_cast<const float*>(weights_.data);
+        const auto* factors = static_cast<const float*>(factors_.data);
+        const int64_t each = elements_of(weights_) / dims[0];
+#pragma omp parallel for schedule(static)
+        for (int64_t channel = 0; channel < dims[0]; ++channel)
+            for (int64_t i = 0; i < each; ++i) {
+                int64_t place = channel * strides[0], rest = i;
+                for (size_t d = dims.size(); d-- > 1; rest /= dims[d]) place += rest % dims[d] * strides[d];
+                found[place] = given[place] * factors[channel];
+            }
+        return found;
+    }
+
+    WeightMemory& kept_;
+    const Tensor &weights_, &factors_;
+};
+
+// bias * scale + shift, where there are any: what scaled weights leave of these.
+Tensor folded_shift(const Tensor& bias, const Epilogue& epilogue, int64_t channels) {
+    const auto* of_bias = static_cast<const float*>(bias.data);
+    const auto* scale = static_cast<const float*>(epilogue.scale.data);
+    const auto* shift = static_cast<const float*>(epilogue.shift.data);
+    if (!of_bias && !shift) return kNone;
+    auto* found = static_cast<float*>(scratch(Purpose::kShift, channels * sizeof(float)));
+    for (int64_t i = 0; i < channels; ++i) found[i] = (of_bias ? of_bias[i] * scale[i] : 0) + (shift ? shift[i] : 0);
+    return {found, {channels}, {1}};
+}
+
 // Weights of float32 that are multiplied as bfloat16, where nobody prepares them.
 class Rounded {
 public:
@@ -410,6 +461,12 @@ void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, co
                         const Window& window, int64_t groups, Layout layout, WeightMemory* kept) {
     if (is_empty(y)) return;
     guarded("Convolution", [&] {
+        if (kept && epilogue.scale.data) {
+            ScaledWeights scaled(*kept, w, epilogue.scale);
+            Epilogue rest = epilogue;
+            rest.scale = rest.shift = kNone;
+            return onednn_convolution(x, w, folded_shift(bias, epilogue, w.dims[0]), y, rest, window, groups, layout, &scaled);
+        }
         if (lacks_units({&x, &w, &bias, &epilogue.residual, &y})) {
             const Rounded weights(w, x);
             const Widened a(x), b(weights.tensor()), c(bias), d(epilogue.residual), result(y);

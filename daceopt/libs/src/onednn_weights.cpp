@@ -37,14 +37,14 @@ void* PackedWeights::prepared(const Preparation& wanted) {
     for (const auto& copy : copies_->found)
         if (copy.layout == layout_of(wanted)) return copy.data.get();
     Block data = allocated(wanted.bytes);
-    wanted.fill(data.get());
+    wanted.fill(data.get(), wanted.source);
     copies_->found.push_back({layout_of(wanted), std::move(data)});
     return copies_->found.back().data.get();
 }
 
 struct CheckedWeights::Copy {
     memory::desc layout;
-    Digest digest;
+    Digest digest, factors;
     Block data;
 };
 
@@ -54,17 +54,18 @@ void* CheckedWeights::Use::prepared(const Preparation& wanted) {
 }
 
 std::shared_ptr<const CheckedWeights::Copy> CheckedWeights::get(const Preparation& wanted) {
-    auto copy = std::make_shared<Copy>(Copy{layout_of(wanted), digest(wanted.source, wanted.source_bytes), {nullptr, &std::free}});
+    const Digest weights = digest(wanted.source, wanted.source_bytes), factors = digest(wanted.factors, wanted.factors_bytes);
+    auto copy = std::make_shared<Copy>(Copy{layout_of(wanted), weights, factors, {nullptr, &std::free}});
     if (auto known = found(*copy)) return known;
     copy->data = allocated(wanted.bytes);
-    wanted.fill(copy->data.get());
+    wanted.fill(copy->data.get(), wanted.source);
     keep(copy);
     return copy;
 }
 
 std::shared_ptr<const CheckedWeights::Copy> CheckedWeights::found(const Copy& like) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto same = [&](const auto& c) { return c->digest == like.digest && c->layout == like.layout; };
+    const auto same = [&](const auto& c) { return c->digest == like.digest && c->factors == like.factors && c->layout == like.layout; };
     const auto position = std::find_if(copies_.begin(), copies_.end(), same);
     if (position == copies_.end()) return nullptr;
     std::rotate(copies_.begin(), position, position + 1);

@@ -54,6 +54,31 @@ def test_weights_are_held_over_the_loops_in_which_they_are_the_same() -> None:
         assert held <= {("step0", "step1"), ("step1",), ()}
 
 
+def test_factors_with_which_weights_are_prepared_are_the_same_as_well() -> None:
+    graph = Graph("net")
+    x, w, s = (
+        graph.add_input("x", (2, 3, 4, 4), F),
+        graph.add_input("w", (3, 3, 3, 3), F),
+        graph.add_input("s", (3,), F),
+    )
+    outer = LoopBuilder(graph, "outer")
+    value, own = outer.carry(x), outer.b.elementwise(lambda v: v + 1, outer.capture(s))
+    inner = LoopBuilder(outer.graph, "inner")
+    state, weights = inner.carry(value), inner.capture(outer.capture(w))
+    for scale in (inner.capture(own), inner.capture(outer.capture(s))):
+        y = inner.graph.add_array("y", (2, 3, 4, 4), F)
+        node = Convolution(inputs=["X", "W", "S"], pads=[1] * 4)
+        inner.b.attach(node, {"X": state, "W": weights, "S": scale}, {"Y": y})
+        state = y
+    last, result = (g.add_array("last", (2, 3, 4, 4), F) for g in (outer.graph, graph))
+    inner.finish([state], [last], trips=3)
+    outer.finish([last], [result], trips=5)
+    graph.add_output(result)
+    WeightHolding().run(graph)
+    held = [tuple(n.held_over) for n in inner.graph.nodes() if isinstance(n, Convolution)]
+    assert held == [("step1",), ("step0", "step1")]
+
+
 def test_a_loop_that_counts_down_says_where_it_begins() -> None:
     graph, calls = _nested(descending=True)
     WeightHolding().run(graph)
@@ -122,8 +147,8 @@ def test_products_that_hold_nothing(options: dict[str, Any], why: str | None) ->
 def test_the_call_prepares_weights_in_the_first_iteration() -> None:
     node = Convolution()
     node.held_over = ["step0", "step1"]
-    assert onednn._kept(node, Graph("net")) == (
+    assert onednn.kept_weights(node, Graph("net")) == (
         "static thread_local daceopt::HeldWeights held; ",
         ", held.in(step0 == 0 && step1 == 0)",
     )
-    assert onednn._kept(Convolution(), Graph("net")) == ("", "")
+    assert onednn.kept_weights(Convolution(), Graph("net")) == ("", "")

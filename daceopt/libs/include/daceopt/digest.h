@@ -61,7 +61,7 @@ inline Digest digest(const void* data, size_t bytes) {
     const auto* first = static_cast<const unsigned char*>(data);
     const int64_t pieces = (bytes + detail::kPiece - 1) / detail::kPiece;
     std::vector<Digest> found(pieces);
-#pragma omp parallel for schedule(static) if (pieces > 8)
+#pragma omp parallel for schedule(static) if (pieces > 3)
     for (int64_t k = 0; k < pieces; ++k) {
         const size_t at = k * detail::kPiece;
         found[k] = detail::digest_of_piece(first + at, bytes - at < detail::kPiece ? bytes - at : detail::kPiece);

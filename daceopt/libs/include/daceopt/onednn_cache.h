@@ -140,8 +140,8 @@ struct Copy {
     Copy(const memory::desc& from, const memory::desc& to)
         : from(from), to(to), reorder(std::make_shared<dnnl::reorder>(dnnl::reorder::primitive_desc(engine(), from, engine(), to))) {}
 
-    void run(void* source, void* target) const {
-        memory given(from, engine(), source), wanted(to, engine(), target);
+    void run(const void* source, void* target) const {
+        memory given(from, engine(), const_cast<void*>(source)), wanted(to, engine(), target);
         reorder->execute(stream(), given, wanted);
         stream().wait();
     }
@@ -166,7 +166,8 @@ struct Argument {
         if (first != wanted) copies.emplace_back(output ? wanted : first, output ? first : wanted);
     }
 
-    bool is_copied(const WeightMemory* kept) const { return !copies.empty() && !(kept && name == DNNL_ARG_WEIGHTS); }
+    bool is_kept(const WeightMemory* kept) const { return kept && name == DNNL_ARG_WEIGHTS && (!copies.empty() || kept->has_factors()); }
+    bool is_copied(const WeightMemory* kept) const { return !copies.empty() && !is_kept(kept); }
     size_t room() const { return padded(bytes) + padded(between); }
 
     // What is wanted, in `place`; what stands between two copies has its place behind.
@@ -218,7 +219,7 @@ struct Entry {
             if (argument.is_copied(kept))
                 operands[argument.name] = argument.copied(data[i], std::exchange(next, next + argument.room()));
             else
-                operands[argument.name] = argument.copies.empty() ? memory(argument.given, engine(), data[i]) : prepared(argument, data[i], kept);
+                operands[argument.name] = argument.is_kept(kept) ? prepared(argument, data[i], kept) : memory(argument.given, engine(), data[i]);
         }
         primitive.execute(stream(), operands);
         for (size_t i = 0; i < arguments.size(); ++i) finish(arguments[i], operands[arguments[i].name], data[i]);
@@ -226,7 +227,7 @@ struct Entry {
 
 private:
     static memory prepared(const Argument& argument, void* data, WeightMemory* kept) {
-        const auto fill = [&](void* place) { Copy(argument.given, argument.wanted).run(data, place); };
+        const auto fill = [&](void* place, const void* source) { Copy(argument.given, argument.wanted).run(source, place); };
         return memory(argument.wanted, engine(), kept->prepared({&argument.wanted, argument.bytes, data, argument.given.get_size(), fill}));
     }
 

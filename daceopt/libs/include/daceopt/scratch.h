@@ -9,6 +9,7 @@ namespace daceopt::detail {
 enum class Purpose : int {
     kCall,      // copies of operands, and what a kernel of oneDNN works in
     kResidual,  // a residual that stood where the result will
+    kShift,     // what is added to each channel
     kSigned,    // weights less 128
     kTurned,    // factors whose rows and columns change places
     kRows,      // rows of a batch, one after the other

@@ -7,14 +7,16 @@
 
 namespace daceopt {
 
-// Weights as a kernel wants them: `bytes` in `layout` (the library's description of them), where `fill` puts what stands in
-// `source`.
+// Weights as a kernel wants them: `bytes` in `layout` (the library's description of them), which `fill` makes of what stands in
+// `source`, multiplied by the `factors` of their channels where there are some.
 struct Preparation {
     const void* layout;
     size_t bytes;
     const void* source;
     size_t source_bytes;
-    std::function<void(void*)> fill;
+    std::function<void(void* place, const void* source)> fill;
+    const void* factors = nullptr;
+    size_t factors_bytes = 0;
 };
 
 // Memory for weights in the layout of a kernel, which outlives the call.
@@ -24,6 +26,9 @@ public:
 
     // The prepared weights, filled where they do not stand there yet. Throws std::bad_alloc.
     virtual void* prepared(const Preparation& wanted) = 0;
+
+    // Whether what is prepared has other numbers, which are wanted also where the layout is the same.
+    virtual bool has_factors() const { return false; }
 };
 
 // Kept by one call in one thread for the iterations of a loop in which the weights are the same.
@@ -47,7 +52,7 @@ public:
             data_ = std::aligned_alloc(64, size_);
             if (!data_) { size_ = 0; throw std::bad_alloc(); }
         }
-        if (is_first_) wanted.fill(data_);
+        if (is_first_) wanted.fill(data_, wanted.source);
         return data_;
     }
 

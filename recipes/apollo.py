@@ -6,7 +6,7 @@ the rest is that of the recipe ``cpu``.
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import LOOPS, MEMORY, PREPARATION
+from daceopt.recipes.cpu import CHANNELS, LOOPS, MEMORY, PREPARATION, RELUS
 
 apollo = Recipe(
     "apollo",
@@ -30,6 +30,8 @@ apollo = Recipe(
         "cast-absorption",
         "weight-narrowing",
         "part-writing",
+        *RELUS,
+        *CHANNELS,
         *MEMORY,
         *LOOPS,
         "parallelism-stitching",

@@ -62,6 +62,18 @@ def test_before_and_after(assume: Assume) -> None:
     assert apply(LayoutSearch(), graph).sites == []
 
 
+@pytest.mark.parametrize(("times", "layout"), [(BLOCKED, "blocked"), (FIRST, "first"), (ALL_LAST, "last")])
+def test_a_convolution_alone(assume: Assume, times: Times, layout: str) -> None:
+    """Nothing may stand in another layout; what it works in is known."""
+    graph, b, (x,) = start((2, 32, 5, 5))
+    finish(graph, convolution(b, x, 32, 3))
+    assume(times)
+    before = shapes(graph)
+    apply(LayoutSearch(), graph)
+    (node,) = (n for n in graph.nodes() if isinstance(n, Convolution))
+    assert shapes(graph) == before and node.layout == layout
+
+
 @pytest.mark.parametrize("times", [None, ALL_LAST])
 def test_where_blocks_do_not_win_images_stand_as_without(assume: Assume, times: Times | None) -> None:
     """Convolutions work in the layout of these, where it is known that they are as fast there."""

@@ -90,8 +90,8 @@ class LayoutProblem:
         return min((found, *self.uniform()), key=self.seconds)
 
     def uniform(self) -> Iterator[Choice]:
-        """The choices of one layout for all arrays that have it."""
-        for layout in range(max(map(len, self.cost.values()))):
+        """The choices of one layout for all arrays that have it; one of nothing where no array has several."""
+        for layout in range(max(map(len, self.cost.values()), default=1)):
             yield {a: layout if layout < len(costs) else 0 for a, costs in self.cost.items()}
 
 

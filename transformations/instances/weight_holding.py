@@ -11,12 +11,11 @@ import dace
 from daceopt.ir import expression_text
 from daceopt.ir.dims import assumed, dim
 from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData
+from daceopt.ir.nodes.library import Contraction, DenseNode
 from daceopt.ir.region import Repeat, regions
 from daceopt.ir.symbols import is_counter
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of
 
-_WEIGHTS = {Convolution: "W", ConvolutionBackwardData: "W", Contraction: "B"}
 _Steady = dict[str, tuple[str, ...]]  # array -> the loops, the innermost last, in whose iterations it is the same
 
 
@@ -89,9 +88,8 @@ def _inside(
     body, loops, trips = loop.body, (*around, _start(loop)), trips * assumed(loop.trips)
     known = {name: (*before, loops[-1]) for name, before in steady.items()}
     for node in body.nodes():
-        weights = next((c for cls, c in _WEIGHTS.items() if isinstance(node, cls)), None)
-        if weights is not None and not node.held_over:
-            held = _held(body, node, weights, known)
+        if isinstance(node, DenseNode) and node.weights and not node.held_over:
+            held = _held(body, node, known)
             if held and trips > 1:
                 yield body, node, held, trips
         if isinstance(node, Repeat):
@@ -100,10 +98,10 @@ def _inside(
             yield from _inside(node, inner | dict.fromkeys(node.body.constants, loops), loops, trips)
 
 
-def _held(body: Graph, node: Any, weights: str, known: _Steady) -> tuple[str, ...]:
+def _held(body: Graph, node: DenseNode, known: _Steady) -> tuple[str, ...]:
     """The loops in which the weights of a call are the same, and the factors with which they are prepared."""
     reads = body.reads(node)
-    kept = [_steady_in(body, reads[c], known) for c in (weights, "S") if c in reads]
+    kept = [_steady_in(body, reads[c], known) for c in (node.weights, "S") if c in reads]
     return tuple(loop for loop in kept[0] if all(loop in loops for loops in kept))
 
 

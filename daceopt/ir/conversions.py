@@ -1,11 +1,36 @@
-"""Statements that only convert between float32 and the narrow types that products multiply."""
+"""Statements, and kernels, that only convert between float32 and the narrow types that products multiply."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import dace
 
+from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
-from daceopt.ir.kernel import Stage
+from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.relations import flow
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+
+
+def conversion(graph: Graph, entry: Any) -> tuple[str, str] | None:
+    """(array read, array written) of a kernel that converts each element where it stands; None for others."""
+    try:
+        kernel = Kernel.extract(graph, entry)
+    except Unsupported:
+        return None
+    stage = kernel.stages[0]
+    if len(kernel.stages) != 1 or len(stage.writes) != 1 or kernel.locals or not only_converts(stage):
+        return None
+    (read,), (write,) = stage.reads.values(), stage.writes.values()
+    given, out = read.array, write.array
+    same = graph.shape(out) == graph.shape(given) and graph.strides(out) == graph.strides(given)
+    if write.wcr or graph.is_part(out) or not same:
+        return None
+    way = flow(kernel.extents, read.index, graph.shape(given), write.index, graph.shape(out))
+    return (given, out) if way.is_equal else None
 
 
 def only_converts(stage: Stage) -> bool:

@@ -9,12 +9,9 @@ from typing import Any, ClassVar
 
 from dace import nodes
 
-from daceopt.errors import Unsupported
-from daceopt.ir.conversions import only_converts
+from daceopt.ir.conversions import conversion
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes.library import DenseNode, multiplies, takes_narrow
-from daceopt.ir.relations import flow
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
@@ -54,20 +51,8 @@ def _converted(graph: Graph, node: DenseNode, connector: str, entry: nodes.MapEn
     result = graph.writes(node)[connector]
     if graph.is_kept(result) or graph.views_of(result) or graph.is_part(result):
         return None
-    try:
-        kernel = Kernel.extract(graph, entry)
-    except Unsupported:
+    found = conversion(graph, entry)
+    if found is None or found[0] != result:
         return None
-    stage = kernel.stages[0]
-    if len(kernel.stages) != 1 or len(stage.writes) != 1 or kernel.locals:
-        return None
-    if not only_converts(stage):
-        return None
-    (read,), (write,) = stage.reads.values(), stage.writes.values()
-    out = write.array
-    dtypes = {c: graph.dtype(n) for c, n in node.operands(graph).items()} | {connector: graph.dtype(out)}
-    if write.wcr or graph.is_part(out) or not multiplies(type(node), dtypes):
-        return None
-    same = graph.shape(out) == graph.shape(result) and graph.strides(out) == graph.strides(result)
-    way = flow(kernel.extents, read.index, graph.shape(result), write.index, graph.shape(out))
-    return out if same and way.is_equal else None
+    dtypes = {c: graph.dtype(n) for c, n in node.operands(graph).items()} | {connector: graph.dtype(found[1])}
+    return found[1] if multiplies(type(node), dtypes) else None

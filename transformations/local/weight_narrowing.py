@@ -10,11 +10,9 @@ from typing import Any, ClassVar
 from dace import nodes
 
 from daceopt.errors import Unsupported
-from daceopt.ir.conversions import only_converts
+from daceopt.ir.conversions import conversion
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, outlasts_calls, takes_narrow
-from daceopt.ir.relations import flow
 from daceopt.libs.base import choose
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
@@ -71,18 +69,5 @@ def _why_not(graph: Graph, node: Any) -> str | None:
 def _converted(graph: Graph, name: str) -> str | None:
     """The array of float32 of which ``name`` is a rounded copy, in the same layout."""
     entry = graph.producer(name)
-    if not isinstance(entry, nodes.MapEntry) or graph.is_kept(name):
-        return None
-    try:
-        kernel = Kernel.extract(graph, entry)
-    except Unsupported:
-        return None
-    stage = kernel.stages[0]
-    if len(kernel.stages) != 1 or len(stage.writes) != 1 or kernel.locals or not only_converts(stage):
-        return None
-    (read,), (write,) = stage.reads.values(), stage.writes.values()
-    same = graph.shape(read.array) == graph.shape(name) and graph.strides(read.array) == graph.strides(name)
-    if write.wcr or write.array != name or not same:
-        return None
-    way = flow(kernel.extents, read.index, graph.shape(read.array), write.index, graph.shape(name))
-    return read.array if way.is_equal else None
+    found = conversion(graph, entry) if isinstance(entry, nodes.MapEntry) and not graph.is_kept(name) else None
+    return found[0] if found is not None and found[1] == name else None

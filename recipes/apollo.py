@@ -6,7 +6,7 @@ the rest is that of the recipe ``cpu``.
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import CHANNELS, LOOPS, MEMORY, PREPARATION, RELUS
+from daceopt.recipes.cpu import LOOPS, MEMORY, PREPARATION, RELUS
 
 apollo = Recipe(
     "apollo",
@@ -31,7 +31,7 @@ apollo = Recipe(
         "weight-narrowing",
         "part-writing",
         *RELUS,
-        *CHANNELS,
+        "map-fusion",  # of the numbers for each channel that epilogues take
         *MEMORY,
         *LOOPS,
         "parallelism-stitching",

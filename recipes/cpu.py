@@ -94,9 +94,6 @@ FUSION_OF_WHOLE_IMAGES = tuple("layout-search{blocked=False}" if step == "layout
 RELUS = ("relu-absorption",)
 """Activations in convolutions, for programs that may run twice."""
 
-CHANNELS = ("map-fusion",)
-"""What epilogues take for each channel: one kernel for a normalization's factor and number."""
-
 MEMORY = ("residual-accumulation", "memory-ordering", "transient-reuse")
 """One buffer for arrays that are not alive at the same time (5.4)."""
 
@@ -120,6 +117,4 @@ LOOPS = (
 )
 """The loops of each kernel, and what calls in loops keep."""
 
-cpu = Recipe(
-    "cpu", (*CLEANUP, *LIFTING, *ALGEBRA, *ATTENTION, *DERIVATIVE, *FUSION, *RELUS, *CHANNELS, *MEMORY, *LOOPS)
-)
+cpu = Recipe("cpu", (*CLEANUP, *LIFTING, *ALGEBRA, *ATTENTION, *DERIVATIVE, *FUSION, *RELUS, *MEMORY, *LOOPS))

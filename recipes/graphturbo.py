@@ -4,7 +4,7 @@ GraphTurbo (Zhao et al., OSDI 2023) on this machine: ``cpu`` up to fusion, then 
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import CHANNELS, FUSION_OF_WHOLE_IMAGES, LOOPS, MEMORY, PREPARATION, RELUS
+from daceopt.recipes.cpu import FUSION_OF_WHOLE_IMAGES, LOOPS, MEMORY, PREPARATION, RELUS
 
 graphturbo = Recipe(
     "graphturbo",
@@ -14,7 +14,6 @@ graphturbo = Recipe(
         # not be cut along channels
         *(step for step in FUSION_OF_WHOLE_IMAGES if step != "relayout-fusion"),
         *RELUS,
-        *CHANNELS,
         # of what fusion has made, before its loops are scheduled: few large instances, and in them what caches hold
         "instance-loops{aim='memory'}",
         "instance-loops",

@@ -19,11 +19,18 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, narrowed
+from daceopt.transformations.local import weight_narrowing
 from daceopt.transformations.local.weight_narrowing import WeightNarrowing
 from tests.numerics import assert_within_rounding
 
 F, B = dace.float32, types.BFLOAT16
 pytestmark = pytest.mark.skipif("onednn" not in libs.names(), reason="oneDNN's wheels are not installed")
+
+
+@pytest.fixture(autouse=True)
+def units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine has: without units the library has other ways to the same numbers."""
+    monkeypatch.setattr(weight_narrowing, "cpu_features", lambda: {"avx512_bf16"})
 
 
 def product(weights: str = "rounded", **attributes: object) -> Graph:
@@ -92,6 +99,12 @@ def test_what_is_left_alone(why: str) -> None:
         graph.saved.append(graph.outputs[0])
     with libs.prefer(**({"Contraction": "mkl"} if why == "another library" else {})):
         assert not WeightNarrowing().run(graph).sites
+
+
+def test_machines_without_units_leave_weights_to_their_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weight_narrowing, "cpu_features", set)
+    outcome = WeightNarrowing().run(product())
+    assert not outcome.sites and "no units" in outcome.near_misses[0]
 
 
 class Net(nn.Module):

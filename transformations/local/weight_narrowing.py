@@ -15,6 +15,7 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, outlasts_calls, takes_narrow
 from daceopt.libs.base import choose
 from daceopt.passes.transform import NearMiss, Site, Transformation
+from daceopt.store.system import cpu_features
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class WeightNarrowing(Transformation):
 
 def _why_not(graph: Graph, node: Any) -> str | None:
     """Why the wide weights cannot be what the node takes; None if they can."""
+    if "avx512_bf16" not in cpu_features():
+        return "no units for bfloat16: each call would round what a kernel rounds faster"
     if getattr(node, "activation", None):
         return f"activation {node.activation!r}: products of narrow factors are rounded behind it"
     try:

@@ -325,6 +325,13 @@ int64_t elements_of(const Tensor& x) {
     return count;
 }
 
+// From the first element to the last, gaps included; there is one at least.
+int64_t span_of(const Tensor& x) {
+    int64_t span = 1;
+    for (size_t d = 0; d < x.dims.size(); ++d) span += (x.dims[d] - 1) * x.strides[d];
+    return span;
+}
+
 // The sum over no images.
 void zero(const Tensor& x) {
     if (x.data) std::memset(x.data, 0, elements_of(x) * bytes_of(x.type));
@@ -360,7 +367,7 @@ class Widened {
 public:
     explicit Widened(const Tensor& given) : wide_(given), given_(given) {
         if (!given.data || given.type == Element::kFloat) return;
-        for (size_t d = 0; d < given.dims.size(); ++d) size_ += (given.dims[d] - 1) * given.strides[d];
+        size_ = span_of(given);
         memory_.reset(new float[size_]);
         for (int64_t i = 0; i < size_; ++i) memory_[i] = load(given.data, given.type, i);
         wide_.data = memory_.get();
@@ -375,7 +382,7 @@ public:
 
 private:
     Tensor wide_, given_;
-    int64_t size_ = 1;
+    int64_t size_ = 0;
     std::unique_ptr<float[]> memory_;
 };
 
@@ -399,9 +406,7 @@ private:
     std::unique_ptr<float[]> products() const {
         const auto& dims = weights_.dims;
         const auto& strides = weights_.strides;
-        int64_t size = 1;
-        for (size_t d = 0; d < dims.size(); ++d) size += (dims[d] - 1) * strides[d];
-        std::unique_ptr<float[]> found(new float[size]());
+        std::unique_ptr<float[]> found(new float[span_of(weights_)]());
         const auto* given = static_cast<const float*>(weights_.data);
         const auto* factors = static_cast<const float*>(factors_.data);
         const int64_t each = elements_of(weights_) / dims[0];
@@ -435,8 +440,7 @@ class Rounded {
 public:
     Rounded(const Tensor& w, const Tensor& factor) : rounded_(w) {
         if (w.type == factor.type || factor.type != Element::kBfloat16) return;
-        int64_t size = 1;
-        for (size_t d = 0; d < w.dims.size(); ++d) size += (w.dims[d] - 1) * w.strides[d];
+        const int64_t size = span_of(w);
         memory_.reset(new uint16_t[size]);
         for (int64_t i = 0; i < size; ++i) memory_[i] = to_bfloat16(load(w.data, w.type, i));
         rounded_.data = memory_.get();

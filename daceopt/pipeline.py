@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from daceopt.passes import choice
-from daceopt.passes.choice import Choice
+from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.recipe import Recipe, recipes
 from daceopt.passes.runner import Runner
 from daceopt.passes.transform import DIFFERENTIATE
@@ -42,13 +42,16 @@ def compile_model(
     fallback: bool = True,
     patient: bool = False,
     bundle: Bundle | None = None,
+    device: str = "cpu",
 ) -> CompiledPair:
     """Compile a checked, shape-inferred ONNX model for inference; ``fallback`` runs operators without a native form in
     ONNX Runtime, with a warning.
 
     ``patient``: NotKnownYet says what has to be known of the inputs, where that is what is missing. ``bundle``: compile
-    it together with others, past the cache.
+    it together with others, past the cache. ``device``: the kind of device on which the arrays of a call are; ONNX
+    Runtime works on the host's alone.
     """
+    fallback = fallback and device == "cpu"
 
     def load() -> Imported:
         from daceopt.capture.onnx.importer import import_model
@@ -58,12 +61,12 @@ def compile_model(
         graph = import_model(
             model, fallback=fallback, refused=lambda n, why: fallbacks.setdefault(n.op_type, why), patient=patient
         )
-        return Imported(graph, fallbacks=fallbacks)
+        return Imported(graph, fallbacks=fallbacks, device=device)
 
-    source = source_of(load, recipe, verify, model)
+    source = source_of(load, recipe_for(device, recipe), verify, model)
     if bundle is not None:
         return bundled(source, bundle)
-    return compiled(source, key("onnx", model.SerializeToString(deterministic=True), fallback, patient))
+    return compiled(source, key("onnx", model.SerializeToString(deterministic=True), fallback, patient, device))
 
 
 def derive(imported: Imported, recipe: Recipe, verify: str | None = None) -> Derived:

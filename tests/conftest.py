@@ -121,3 +121,22 @@ def fresh_cache(tmp_path: Path) -> Path:
     if headers is not None:
         shutil.copytree(headers.parent, folder / headers.parent.relative_to(shared))
     return folder
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs for CUDA run in the emulation, on arrays of the host."""
+    from tests.codegen.cuda import emulated_target
+
+    emulated_target.install_on_host(monkeypatch)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA device whose libraries compute in float32, not in TF32."""
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)

@@ -133,7 +133,7 @@ def test_arguments_that_do_not_fit_say_what_was_expected() -> None:
         (x.astype(np.float16), "got torch.float16"),
         (x[0], r"got torch.float32 of shape \[4\]"),
         (x[:, :3], "axis 1: expected 4, got 3"),
-        (torch.zeros(3, 4, device="meta"), "on meta; expected a CPU tensor"),
+        (torch.zeros(3, 4, device="meta"), "on device meta; compiled programs run on cpu and cuda"),
         (torch.zeros(3, 4).to_sparse(), "expected torch.float32 of shape"),
         ("text", "got str"),
         (None, "got NoneType"),

@@ -160,7 +160,8 @@ class Prepared:
         kernels = [CompileJob(text, "kernel", own_flags, name, self.target.name) for name, text in texts]
         if self.target.has_stream:
             kernels.append(CompileJob(self.target.support, "kernel", own_flags, "support", self.target.name))
-        kernels = joined(kernels, self.target.toolchain.joins)
+        if not self.suffix:  # a bundle joins those of all its programs
+            kernels = joined(kernels, self.target.toolchain.joins)
         around = Flags(headers=("daceopt/device_calls.h",)) if self.target.has_stream else Flags()
         calls = CompileJob(self.generated.frame_source, "frame", needs.flags + around, self.generated.name)
         beside = replace(needs.flags, headers=())  # which the frame calls

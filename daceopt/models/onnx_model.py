@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from daceopt.models.variants import Compile, Variant, Variants
 from daceopt.programs.plain import plain
 from daceopt.programs.stats import Stats
 from daceopt.runtime.invocation import torch_dtype
+from daceopt.runtime.places import common_device
 from daceopt.runtime.tensors import as_tensor, dtype_of, to_numpy, to_torch
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def from_onnx(
     *,
     verify: str | None = None,
     bundle: Bundle | None = None,
+    device: str | torch.device = "cpu",
 ) -> OnnxModel:
     """Compile an ONNX model for inference.
 
@@ -46,58 +49,76 @@ def from_onnx(
     program is compiled for each of them at the first call that brings it. ``fallback``: what has no native form runs in
     ONNX Runtime, operator by operator or, where that cannot be, as a whole, with a warning that gives the reason;
     without it, it raises Unsupported. ``bundle``: compile it together with other models, when the first of them runs.
+    ``device``: where it runs on arrays of NumPy, and what it is compiled for at once; the first call with tensors on a
+    device of another kind compiles it for that one.
     Raises ModelFileError for a damaged, invalid or unsafe file.
     """
+    place = torch.device(device)
 
-    def compile_(model: onnx.ModelProto, patient: bool) -> CompiledPair:
-        return pipeline.compile_model(
-            model, recipe=recipe, verify=verify, fallback=fallback, patient=patient, bundle=bundle
-        )
+    def compile_for(kind: str) -> Compile:
+        own = bundle if kind == place.type else None
 
-    return OnnxModel(load(path_or_proto), compile_, fallback, recipe)
+        def compile_(model: onnx.ModelProto, patient: bool) -> CompiledPair:
+            options = {"recipe": recipe, "verify": verify, "fallback": fallback, "bundle": own, "device": kind}
+            return pipeline.compile_model(model, patient=patient, **options)
+
+        return compile_
+
+    return OnnxModel(load(path_or_proto), compile_for, fallback, recipe, place)
 
 
 class OnnxModel:
     """A compiled ONNX model. Call it with arrays by position or by input name; numpy in gives numpy out, torch in gives
-    torch out.
+    torch out, on the device of the inputs (arrays and numbers beside tensors of a device are copied there).
 
     One output is returned as it is, several as a list in the model's order. A wrong number, dtype or shape of inputs
-    raises DaceoptError that says what was expected; an index out of range raises IndexError. Types that PyTorch lacks
+    raises DaceoptError that says what was expected, as do tensors on several devices; an index out of range raises
+    IndexError. Types that PyTorch lacks
     (of 4 bits, say) are ``ml_dtypes`` in numpy, and uint8 tensors with one element per byte in torch. Any number of
     threads may call it.
     """
 
-    def __init__(self, model: onnx.ModelProto, compile: Compile, fallback: bool, recipe: str | Recipe):  # noqa: A002
-        start = time.perf_counter()
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        compile_for: Callable[[str], Compile],
+        fallback: bool,
+        recipe: str | Recipe,
+        device: torch.device,
+    ):
         given = {t.name for t in model.graph.initializer}
-        inputs = [v for v in model.graph.input if v.name not in given]
-        self.input_names = [v.name for v in inputs]
+        self._inputs = [v for v in model.graph.input if v.name not in given]
+        self.input_names = [v.name for v in self._inputs]
         self.output_names = [v.name for v in model.graph.output]
         self._model = model
         self.recipe = recipe
         self._fallback = fallback
+        self._device = device
+        self._compile_for = compile_for
         self._runtime: RuntimeModel | None = None
-        self._variants: Variants | None = None
-        try:
-            self._variants = Variants(model, compile, fallback)
-            self._expected = [_expectation(v) for v in inputs]
-            self._results = [dtype_of(v) for v in model.graph.output]
-        except Exception as error:
-            self._variants = None
-            self._runtime = self._instead(error)
-        self._stats = Stats(compile_seconds=time.perf_counter() - start)
+        self._expected: list[_Expectation | _Unchecked] = []
+        self._results: list[np.dtype[Any] | None] = []
+        self._of_kind: dict[str, Variants | None] = {}  # of device; None: in ONNX Runtime
+        self._making = threading.Lock()
+        self._stats = Stats()
+        self._variants = self._variants_for(device.type)  # those of the last call
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         values = self._bind(args, kwargs)
+        place = self._place_of(values)
         as_torch = any(isinstance(v, torch.Tensor) for v in values)
-        results = self._run(values, as_torch) if self._variants is not None else self._run_elsewhere(values, as_torch)
+        variants = self._variants = self._variants_for(place.type)
+        found = self._run_elsewhere(values) if variants is None else self._run(variants, values, place)
+        results = [self._placed(v, place) for v in found] if as_torch else self._arrays(found)
         return results[0] if len(results) == 1 else results
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile what a call with these inputs needs, without running it. Raises as the call does."""
         values = self._bind(args, kwargs)
-        if self._variants is not None:
-            self._select(self._tensors(values))
+        place = self._place_of(values)
+        variants = self._variants_for(place.type)
+        if variants is not None:
+            self._select(variants, self._tensors(values, place))
 
     @property
     def source(self) -> onnx.ModelProto:
@@ -143,12 +164,30 @@ class OnnxModel:
 
     # ---------------------------------------------------------------- running
 
-    def _run(self, values: Sequence[Any], as_torch: bool) -> list[Any]:
-        tensors = self._tensors(values)
+    def _variants_for(self, kind: str) -> Variants | None:
+        """The programs for calls on this kind of device; None where such calls run in ONNX Runtime."""
+        if kind in self._of_kind:
+            return self._of_kind[kind]
+        with self._making:
+            if kind not in self._of_kind:
+                start = time.perf_counter()
+                made: Variants | None = None
+                try:
+                    made = Variants(self._model, self._compile_for(kind), self._fallback)
+                    self._expected = [_expectation(v) for v in self._inputs]
+                    self._results = [dtype_of(v) for v in self._model.graph.output]
+                except Exception as error:
+                    made, self._runtime = None, self._instead(error)
+                self._of_kind[kind] = made
+                self._stats.compile_seconds += time.perf_counter() - start
+        return self._of_kind[kind]
+
+    def _run(self, variants: Variants, values: Sequence[Any], place: torch.device) -> Sequence[Any]:
+        tensors = self._tensors(values, place)
         try:
-            variant = self._select(tensors)
+            variant = self._select(variants, tensors)
         except Exception as error:
-            return self._retry(values, as_torch, error)
+            return self._retry(values, error)
         if self._stats.calls == 0:
             taken = {f"input:{k}": tuple(tensors[p].shape) for k, p in enumerate(variant.positions)}
             self._stats.record(variant.pair, taken)
@@ -156,34 +195,38 @@ class OnnxModel:
         try:
             found = variant(tensors)
         except RunError as error:  # sizes that turned out otherwise than declared, most likely
-            return self._retry(values, as_torch, error)
-        results = found if variant.tail is None else variant.tail.run(tensors, found)
-        if as_torch:
-            return [to_torch(v) for v in results]
-        return [
-            to_numpy(v, d) if isinstance(v, torch.Tensor) and d is not None else v
-            for v, d in zip(results, self._results, strict=True)
-        ]
+            return self._retry(values, error)
+        return found if variant.tail is None else variant.tail.run(tensors, found)
 
-    def _select(self, tensors: Sequence[Any]) -> Variant:
-        assert self._variants is not None
-
+    def _select(self, variants: Variants, tensors: Sequence[Any]) -> Variant:
         def array(position: int) -> np.ndarray:
             return to_numpy(tensors[position].contiguous(), self._expected[position].dtype)
 
-        return self._variants.select(array, [tuple(getattr(t, "shape", ())) for t in tensors])
+        return variants.select(array, [tuple(getattr(t, "shape", ())) for t in tensors])
 
-    def _run_elsewhere(self, values: Sequence[Any], as_torch: bool) -> list[Any]:
+    def _run_elsewhere(self, values: Sequence[Any]) -> list[Any]:
         assert self._runtime is not None
-        arrays = [v.detach().numpy() if isinstance(v, torch.Tensor) else v for v in values]
-        found = self._runtime.run(arrays)
-        return [to_torch(v) for v in found] if as_torch else found
+        return self._runtime.run([v.detach().cpu().numpy() if isinstance(v, torch.Tensor) else v for v in values])
 
-    def _retry(self, values: Sequence[Any], as_torch: bool, error: Exception) -> list[Any]:
+    def _retry(self, values: Sequence[Any], error: Exception) -> list[Any]:
         """This call in ONNX Runtime, because of ``error``."""
         if self._runtime is None or not self._may_run_elsewhere(error):
             self._runtime = self._instead(error)
-        return self._run_elsewhere(values, as_torch)
+        return self._run_elsewhere(values)
+
+    @staticmethod
+    def _placed(value: Any, place: torch.device) -> Any:
+        """A result as a tensor there, or as it is (lists, text)."""
+        found = to_torch(value)
+        return found.to(place) if isinstance(found, torch.Tensor) else found
+
+    def _arrays(self, found: Sequence[Any]) -> list[Any]:
+        """Results as arrays, or as they are."""
+        kinds = self._results or [None] * len(found)
+        return [
+            to_numpy(v, d) if isinstance(v, torch.Tensor) and d is not None else v
+            for v, d in zip(found, kinds, strict=True)
+        ]
 
     def _may_run_elsewhere(self, error: Exception) -> bool:
         """Not where the inputs are to blame, or where a verification that was asked for found wrong numbers."""
@@ -214,9 +257,16 @@ class OnnxModel:
             )
         return [*args, *(kwargs[name] for name in rest)]
 
-    def _tensors(self, values: Sequence[Any]) -> list[Any]:
-        """The inputs as tensors; those that are none (text, sequences) as they are."""
-        tensors = [e.tensor(v) for e, v in zip(self._expected, values, strict=True)]
+    def _place_of(self, values: Sequence[Any]) -> torch.device:
+        """The device on which a call with these inputs runs."""
+        given = {
+            f"input {n!r}": v for n, v in zip(self.input_names, values, strict=True) if isinstance(v, torch.Tensor)
+        }
+        return common_device(given) or self._device
+
+    def _tensors(self, values: Sequence[Any], place: torch.device) -> list[Any]:
+        """The inputs as tensors there; those that are none (text, sequences) as they are."""
+        tensors = [e.tensor(v, place) for e, v in zip(self._expected, values, strict=True)]
         named: dict[str, int] = {}
         for expected, tensor in zip(self._expected, tensors, strict=True):
             expected.check_shape(tensor, named)
@@ -236,7 +286,7 @@ class _Unchecked:
     def __init__(self, value: Any):
         self.is_tensor = value.type.HasField("tensor_type")
 
-    def tensor(self, value: Any) -> Any:
+    def tensor(self, value: Any, place: torch.device) -> Any:
         """``value``, as an array where it is to be a tensor."""
         return np.asarray(value) if self.is_tensor else value
 
@@ -258,18 +308,16 @@ class _Expectation:
                 d.dim_param or (int(d.dim_value) if d.HasField("dim_value") else None) for d in tensor.shape.dim
             ]
 
-    def tensor(self, value: Any) -> torch.Tensor:
-        """``value`` as a CPU tensor of the right type and rank; DaceoptError says what else it is."""
+    def tensor(self, value: Any, place: torch.device) -> torch.Tensor:
+        """``value`` as a tensor there, of the right type and rank; DaceoptError says what else it is."""
         found = as_tensor(value, self.dtype, self.torch_dtype)
         if found is None:
             raise DaceoptError(f"input {self.name!r}: expected {self}, got {_describe(value)}")
-        if found.device.type != "cpu":
-            raise DaceoptError(f"input {self.name!r} is on {found.device}; expected a CPU tensor: call .cpu() on it")
         wrong_rank = self.shape is not None and found.dim() != len(self.shape)
         if found.dtype != self.torch_dtype or wrong_rank:
             what = f"{found.dtype} of shape {list(found.shape)}"
             raise DaceoptError(f"input {self.name!r}: expected {self}, got {what}")
-        return found
+        return found.to(place)
 
     def check_shape(self, tensor: torch.Tensor, named: dict[str, int]) -> None:
         """Compare sizes; ``named`` has those of the dimension names seen so far."""

@@ -16,8 +16,10 @@ from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.ir import types
 from daceopt.ir.imported import Gradients, Imported
 from daceopt.ir.render import render
+from daceopt.passes.choice import recipe_for
 from daceopt.programs.plain import plain
 from daceopt.runtime.bridge import TorchProgram
+from daceopt.runtime.places import common_device
 from daceopt.runtime.tensors import as_tensor, to_numpy
 from daceopt.store.cache import key
 
@@ -57,18 +59,18 @@ def _sdfg(program: Any) -> dace.SDFG:
 
 
 class SdfgProgram:
-    """A compiled program of DaCe. NumPy in gives NumPy out, torch in gives torch out, with gradients where one of the
-    tensors requires them.
+    """A compiled program of DaCe. NumPy in gives NumPy out, torch in gives torch out on the device of the tensors, with
+    gradients where one of them requires them; arrays and numbers beside tensors of a device are copied there.
 
     One result is returned as it is, several as a list in the order of ``output_names``. Any number of threads may call
-    it. Raises DaceoptError for a wrong number, name, dtype or shape of arguments, with what was expected.
+    it. Raises DaceoptError for a wrong number, name, dtype, shape or device of arguments, with what was expected.
     """
 
     def __init__(self, imported: ImportedSdfg, recipe: str | Recipe, verify: str | None):
         self.input_names, self.output_names = imported.inputs, imported.outputs
         self._graph, self._recipe, self._verify = imported.graph, recipe, verify
         self._identity = self._fingerprint()
-        self._programs: dict[tuple[int, ...], TorchProgram] = {}
+        self._programs: dict[tuple[str, tuple[int, ...]], TorchProgram] = {}  # by device, and gradients
         self._latest: CompiledPair | None = None
         self._lock = threading.Lock()
         self._arguments = [
@@ -77,11 +79,13 @@ class SdfgProgram:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         values = self._bind(args, kwargs)
-        tensors = [argument.tensor(v) for argument, v in zip(self._arguments, values, strict=True)]
+        named = {f"input {n!r}": v for n, v in zip(self.input_names, values) if isinstance(v, torch.Tensor)}
+        place = common_device(named) or torch.device("cpu")
+        tensors = [argument.tensor(v, place) for argument, v in zip(self._arguments, values, strict=True)]
         self._check_shapes(tensors)
         wanted = tuple(k for k, t in enumerate(tensors) if t.requires_grad) if torch.is_grad_enabled() else ()
-        results = list(self._program(wanted)(tensors))
-        if not any(isinstance(v, torch.Tensor) for v in values):
+        results = list(self._program(place.type, wanted)(tensors))
+        if not named:
             kinds = [types.to_numpy(self._graph.dtype(name)) for name in self._graph.outputs]
             results = [to_numpy(t, kind) for t, kind in zip(results, kinds, strict=True)]
         return results[0] if len(results) == 1 else results
@@ -106,7 +110,7 @@ class SdfgProgram:
     def pair(self) -> CompiledPair:
         """The program that was compiled last; one for inference is compiled where there is none."""
         if self._latest is None:
-            self._program(())
+            self._program("cpu", ())
         assert self._latest is not None
         return self._latest
 
@@ -118,24 +122,24 @@ class SdfgProgram:
         arrays = [*sorted(large.items()), *sorted(self._graph.constants.items())]  # text has one NaN for all
         return key("sdfg", text, *(part for n, v in arrays for part in (n, v.tobytes())))
 
-    def _program(self, wanted: tuple[int, ...]) -> TorchProgram:
-        """The program that gives the gradients of these inputs."""
+    def _program(self, device: str, wanted: tuple[int, ...]) -> TorchProgram:
+        """The program for this kind of device that gives the gradients of these inputs."""
         with self._lock:
-            if wanted not in self._programs:
-                self._latest = self._compiled(wanted)
-                self._programs[wanted] = TorchProgram(self._latest, len(self._arguments))
-            return self._programs[wanted]
+            if (device, wanted) not in self._programs:
+                self._latest = self._compiled(device, wanted)
+                self._programs[device, wanted] = TorchProgram(self._latest, len(self._arguments))
+            return self._programs[device, wanted]
 
-    def _compiled(self, wanted: tuple[int, ...]) -> CompiledPair:
+    def _compiled(self, device: str, wanted: tuple[int, ...]) -> CompiledPair:
         graph = self._graph
         outputs = tuple(k for k, n in enumerate(graph.outputs) if types.is_float(graph.dtype(n)))
         gradients = Gradients(wanted, outputs) if wanted and outputs else None
 
         def load() -> Imported:
-            return Imported(graph.copy(), gradients)
+            return Imported(graph.copy(), gradients, device=device)
 
-        identity = key(self._identity, list(wanted))
-        return pipeline.compile_graph(identity, load, recipe=self._recipe, verify=self._verify)
+        identity, recipe = key(self._identity, device, list(wanted)), recipe_for(device, self._recipe)
+        return pipeline.compile_graph(identity, load, recipe=recipe, verify=self._verify)
 
     # ---------------------------------------------------------------- arguments
 
@@ -165,17 +169,15 @@ class _Argument:
         self.name, self.shape = name, graph.shape(array)
         self._numpy, self._torch = types.to_numpy(graph.dtype(array)), types.to_torch(graph.dtype(array))
 
-    def tensor(self, value: Any) -> torch.Tensor:
-        """``value`` as a tensor of the right type and rank; a bare number where the program takes one."""
+    def tensor(self, value: Any, place: torch.device) -> torch.Tensor:
+        """``value`` as a tensor there, of the right type and rank; a bare number where the program takes one."""
         if isinstance(value, (bool, int, float)) and not self.shape:
             value = np.asarray(value, self._numpy)
         found = value if isinstance(value, torch.Tensor) else as_tensor(value, self._numpy, self._torch)
         if found is None or found.dtype != self._torch or found.dim() != len(self.shape):
             what = type(value).__name__ if found is None else f"{found.dtype} of shape {list(found.shape)}"
             raise DaceoptError(f"input {self.name!r}: expected {self._torch} of shape {list(self.shape)}, got {what}")
-        if found.device.type != "cpu":
-            raise DaceoptError(f"input {self.name!r} is on {found.device}; expected a CPU tensor: call .cpu() on it")
-        return found
+        return found.to(place)
 
     def check_shape(self, tensor: torch.Tensor, sizes: Mapping[str, int]) -> None:
         """Raise DaceoptError for another extent than the program's under these sizes."""

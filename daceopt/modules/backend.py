@@ -27,9 +27,9 @@ from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
 from daceopt.modules import tuning
 from daceopt.modules.description import describe, identity, is_symbolic, specialised
-from daceopt.modules.options import Options, recipe_for
+from daceopt.modules.options import Options
 from daceopt.modules.piece import CompiledPiece
-from daceopt.passes.choice import Choice
+from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.recipe import Recipe, recipes
 from daceopt.programs.compiled import own_source
 from daceopt.programs.stats import Stats

@@ -16,8 +16,9 @@ from daceopt.capture.torch.fingerprint import describe as kind
 from daceopt.capture.torch.fingerprint import fingerprint, surroundings
 from daceopt.capture.torch.gradient_scopes import join_undropped
 from daceopt.capture.torch.shape_changes import as_views
-from daceopt.capture.torch.traced import DEVICES, Traced
-from daceopt.errors import Unsupported
+from daceopt.capture.torch.traced import Traced
+from daceopt.errors import DaceoptError, Unsupported
+from daceopt.runtime.places import DEVICES, common_device
 
 
 def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
@@ -75,16 +76,10 @@ def _check_input(name: str, value: Any) -> None:
 
 
 def _check_devices(tensors: Mapping[str, torch.Tensor]) -> None:
-    """All on one device of a kind that has a target; numbers of the host (no dimensions) may stand among others."""
-    strange = next((n for n, t in tensors.items() if t.device.type not in DEVICES), None)
-    if strange is not None:
-        found = tensors[strange].device
-        raise Unsupported(f"{strange} is on device {found}; compiled programs run on {' and '.join(DEVICES)}")
-    arrays = {n: t for n, t in tensors.items() if t.ndim or t.device.type != "cpu"} or tensors
-    devices = {t.device: n for n, t in reversed(list(arrays.items()))}
-    if len(devices) > 1:
-        listed = ", ".join(f"{n} is on {d}" for d, n in reversed(list(devices.items())))
-        raise Unsupported(f"arguments on several devices: {listed}; move the module and its inputs to one, by .to()")
+    try:
+        common_device(tensors)
+    except DaceoptError as error:
+        raise Unsupported(str(error)) from None
 
 
 def _fresh(fake: Any, placeholder: fx.Node) -> torch.Tensor:

@@ -16,7 +16,7 @@ from torch import fx, nn
 from daceopt.capture.quiet import quiet
 from daceopt.capture.torch.fingerprint import describe as kind
 from daceopt.capture.torch.fingerprint import fingerprint, surroundings
-from daceopt.capture.torch.traced import DEVICES, Traced
+from daceopt.capture.torch.traced import Traced
 from daceopt.errors import CaptureError, Unsupported
 from daceopt.modules import frames
 from daceopt.modules.backend import Backend, reason_of
@@ -29,6 +29,7 @@ from daceopt.programs.compiled import CompiledPair
 from daceopt.programs.stats import Stats
 from daceopt.runtime.binding import Binding
 from daceopt.runtime.bridge import TorchProgram
+from daceopt.runtime.places import DEVICES
 from daceopt.runtime.tensors import to_numpy
 from daceopt.store.cache import key
 

@@ -60,14 +60,6 @@ def check(
     return Options(recipe, backward, dynamic, fallback, verify, None if tune is None else _budget(tune))
 
 
-def recipe_for(device: str, recipe: str | Recipe) -> str | Recipe:
-    """The recipe for tensors on ``device``: what is chosen by itself is for the CPU, and ``gpu`` for CUDA devices."""
-    if device != "cuda" or (recipe if isinstance(recipe, str) else recipe.name) != "auto":
-        return recipe
-    budget = None if isinstance(recipe, str) else recipe.budget
-    return "gpu" if budget is None else recipes.get("gpu").within(budget)
-
-
 def _with_text(recipe: Any, tune: Any, budget: Any) -> tuple[Any, Any, Any]:
     """The three options where the recipe's text may give the others."""
     if not (isinstance(recipe, str) and "{" in recipe):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from daceopt.passes.recipe import Recipe
+from daceopt.passes.recipe import Recipe, recipes
 from daceopt.passes.runner import Runner
 from daceopt.passes.step import Step
 from daceopt.passes.transform import Transformation
@@ -53,6 +53,14 @@ class Candidate:
     def serves(self, trains: bool) -> bool:
         """May it be chosen for programs with gradients (``trains``), or without?"""
         return self.trains if trains else self.infers
+
+
+def recipe_for(device: str, recipe: str | Recipe) -> str | Recipe:
+    """The recipe for tensors on ``device``: what is chosen by itself is for the CPU, and ``gpu`` for CUDA devices."""
+    if device != "cuda" or (recipe if isinstance(recipe, str) else recipe.name) != "auto":
+        return recipe
+    budget = None if isinstance(recipe, str) else recipe.budget
+    return "gpu" if budget is None else recipes.get("gpu").within(budget)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class PlacedEntry(ExecutableEntry):
         self._device = device
         self.allocator = partial(_allocator, device)
         # kept here as long as the program may be called
-        self._constants = [torch.from_numpy(c).to(device) for c in executable.constants]
+        self._constants = [torch.tensor(c, device=device) for c in executable.constants]
         self.constants = [c.data_ptr() for c in self._constants]
         self._scratch: dict[int, Callable[[], torch.Tensor]] = {}  # bytes -> what allocates an arena
         self.graphs = device_graphs.graphs_for(device, len(executable.manifest.kernels))

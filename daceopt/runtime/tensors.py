@@ -1,4 +1,4 @@
-"""Arrays of NumPy as tensors of PyTorch and back without copies, types of ``ml_dtypes`` included."""
+"""Arrays of NumPy as tensors of PyTorch and back, without copies on the host; types of ``ml_dtypes`` included."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ def as_tensor(value: Any, dtype: np.dtype[Any], stored: torch.dtype) -> torch.Te
 
 
 def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> np.ndarray:
-    """The tensor's memory as an array of its own type, which may be one that PyTorch lacks."""
-    return tensor.view(torch_dtype(_bits(dtype).name)).numpy().view(dtype) if _is_foreign(dtype) else tensor.numpy()
+    """The tensor's memory as an array of its own type, which may be one that PyTorch lacks; of a tensor of another
+    device a copy."""
+    host = tensor.cpu()
+    return host.view(torch_dtype(_bits(dtype).name)).numpy().view(dtype) if _is_foreign(dtype) else host.numpy()
 
 
 def to_torch(value: Any) -> Any:

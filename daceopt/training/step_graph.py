@@ -13,8 +13,8 @@ from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, SizesError, Unsupported
 from daceopt.modules.backend import SIZE_LIMIT, Backend, BySize, CompiledGraph, reason_of
 from daceopt.modules.description import identity
-from daceopt.modules.options import recipe_for
 from daceopt.modules.piece import CompiledPiece
+from daceopt.passes.choice import recipe_for
 from daceopt.runtime import overlap
 from daceopt.runtime.binding import Binding, Output, Result
 from daceopt.training.binder import Binder

@@ -20,7 +20,7 @@ from daceopt.capture.torch.lifting import lifted
 from daceopt.codegen.cuda.toolchain import nvcc
 from daceopt.errors import DaceoptError, EarlierCallFailed, FallbackWarning, Unsupported
 from daceopt.modules import description
-from daceopt.modules.options import recipe_for
+from daceopt.passes.choice import recipe_for
 from daceopt.passes.recipe import recipes
 from tests.modules.devices import on_device, stepped
 from tests.numerics import assert_within_rounding

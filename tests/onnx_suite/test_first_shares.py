@@ -1,4 +1,4 @@
-"""One part of ONNX's backend suite; and the list of exclusions itself."""
+"""One part of ONNX's backend suite, operator by operator; and the list of exclusions itself."""
 
 from __future__ import annotations
 

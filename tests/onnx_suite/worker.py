@@ -1,4 +1,5 @@
-"""A process that has everything imported and forks a child for each batch: ``python -m tests.onnx_suite.worker``.
+"""A process that has everything imported and forks a child for each batch: ``python -m tests.onnx_suite.worker``
+(``--emulated``: kernels for CUDA run in the emulation, on arrays of the host).
 
 Writes one line with what there is: name -> kind, and whether all is numbers. Then reads one JSON request per line
 (names, mode, recipe), and writes the child's messages and {"exit": code}.
@@ -14,11 +15,16 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TextIO
 
+import pytest
+
+from tests.codegen.cuda import emulated_target
 from tests.onnx_suite import batch
 from tests.onnx_suite.cases import cases, is_numeric
 
 
 def main() -> None:
+    if "--emulated" in sys.argv:
+        emulated_target.install_on_host(pytest.MonkeyPatch())
     serve(batch.run, lambda: {name: [case.kind, is_numeric(case.model)] for name, case in cases().items()})
 
 

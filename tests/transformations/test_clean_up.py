@@ -8,7 +8,11 @@ import dace
 import numpy as np
 import pytest
 
+from daceopt.ir import types
+from daceopt.ir.interpret import interpret
 from daceopt.ir.render import render
+from daceopt.passes.transform import Transformation
+from daceopt.transformations.coarse.cast_removal import CastRemoval
 from daceopt.transformations.coarse.common_subexpressions import CommonSubexpressions
 from daceopt.transformations.coarse.constant_folding import ConstantFolding
 from daceopt.transformations.coarse.dead_code_elimination import DeadCodeElimination
@@ -115,6 +119,24 @@ def test_identities(op_type: str, operands: list[Any], attributes: dict[str, Any
     net = Net(x=(2, 5))
     y = net.op(op_type, net.x, *(net.const(*o) for o in operands), shape=(2, 5), **attributes)
     check(IdentityRemoval(), net.done(net.op("Relu", y)), ["Relu"])
+
+
+@pytest.mark.parametrize("transformation", [IdentityRemoval(), CastRemoval()])
+def test_a_conversion_keeps_how_it_rounds_and_overflows(transformation: Transformation) -> None:
+    """A CastLike becomes a Cast, two Casts become one: what lies beyond the type of 8 bits is NaN as before."""
+    net = Net(opset=25, x=(2, 5))
+    eight = types.from_name("float8_e4m3fn")
+    like = net.graph.add_input("like", (1,), eight)
+    wide = net.op("Cast", net.x, dtype=dace.float64, to=types.to_onnx(dace.float64))
+    merged = isinstance(transformation, CastRemoval)
+    operands, to = ((wide,), {"to": types.to_onnx(eight)}) if merged else ((net.x, like), {})
+    y = net.op("Cast" if merged else "CastLike", *operands, shape=(2, 5), dtype=eight, saturate=0, **to)
+    graph = net.done(y) if merged else net.done(y, wide)
+    before = graph.copy()
+    assert len(transformation.run(graph).sites) == 1
+    given = {net.x: np.full((2, 5), 1e6, np.float32), like: np.zeros(1, types.to_numpy(eight))}
+    for made in (before, graph):
+        assert np.isnan(interpret(made, given)[y].astype(np.float32)).all()
 
 
 def test_what_only_looks_like_an_identity() -> None:

@@ -163,6 +163,15 @@ def test_a_sum_over_what_statements_share_has_a_kernel_of_its_own() -> None:
     assert len(found) > before and any("accumulate block" in f for f in found)
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0, 4), (3, 4, 0), (0,)])
+def test_loops_that_never_run(shape: tuple[int, ...]) -> None:
+    graph, b, (x,) = start((0, *sorted(shape)[1:]))
+    finish(graph, b.elementwise(lambda v: v + 1, b.reshape(x, shape)))
+    for step in CUDA:
+        apply(step, graph)
+    assert sources_of(graph)  # printers refuse what is no schedule
+
+
 def test_a_schedule_given_by_hand_is_kept() -> None:
     graph, b, (x,) = start((64, 64))
     finish(graph, b.elementwise(lambda v: v + 1, x))

@@ -22,7 +22,7 @@ class CastRemoval(PatternRule):
     """
 
     thing = "the conversions"
-    pattern = op("Cast", op("Cast", "x").named("between").shared())
+    pattern = op("Cast", op("Cast", "x").named("between").shared()).named("last")
 
     def why_not(self, m: Match) -> str | None:
         graph = m.graph
@@ -37,7 +37,12 @@ class CastRemoval(PatternRule):
 
     def replace(self, m: Match) -> Op | str:
         wanted = m.graph.dtype(m.result)
-        return "x" if m.graph.dtype(m["x"]) == wanted else op("Cast", "x", to=types.to_onnx(wanted))
+        return "x" if m.graph.dtype(m["x"]) == wanted else op("Cast", "x", to=types.to_onnx(wanted), **modes(m, "last"))
+
+
+def modes(m: Match, name: str) -> dict[str, Any]:
+    """How the Cast or CastLike called ``name`` rounds and overflows: attributes of a Cast in its place."""
+    return {k: v for k, v in m.node(name).attributes.items() if k in ("saturate", "round_mode")}
 
 
 def _holds(narrow: Any, wide: Any) -> bool:

@@ -9,6 +9,7 @@ from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.operators import constant, int_list, is_op, scalar
 from daceopt.passes.patterns import Match, Op, PatternRule, either, op
+from daceopt.transformations.coarse.cast_removal import modes
 
 _SAME_SHAPE_IS_IDENTITY = "Identity|Cast|CastLike|Reshape|Expand|Squeeze|Unsqueeze|Flatten"
 _ALONE = "Concat|Sum|Max|Min|Mean"
@@ -41,7 +42,7 @@ class IdentityRemoval(PatternRule):
 
     pattern = either(
         op(f"{_SAME_SHAPE_IS_IDENTITY}|{_ALONE}|{_BY_VALUE}", "x", ...).named("same").when(_does_nothing),
-        op("CastLike", "x", "like"),
+        op("CastLike", "x", "like").named("cast"),
         op("Transpose", op("Transpose", "x").named("first").shared()).named("transpose"),
         op("Reshape", op("Reshape", "x", ...).shared(), ...).named("reshape").when(_copies_no_extent),
     )
@@ -58,7 +59,9 @@ class IdentityRemoval(PatternRule):
         if "reshape" in m:
             node = m.node("reshape")
             return op("Reshape", "x", *m.graph.inputs_of(node)[1:], **node.attributes)
-        return "x" if "same" in m else op("Cast", "x", to=types.to_onnx(m.graph.dtype(m.result)))
+        if "like" in m:
+            return op("Cast", "x", to=types.to_onnx(m.graph.dtype(m.result)), **modes(m, "cast"))
+        return "x"
 
 
 def _can_be_output(graph: Graph, name: str) -> bool:

@@ -54,8 +54,8 @@ class BlockMapping(Scheduling):
         if form.single is None:
             return self._fused(form)
         nest = form.single
-        if not nest.loops:
-            return None
+        if not nest.loops or any(loop.extent == 0 for loop in nest.loops):
+            return None  # of loops that never run indices are no digits
         return self._reduction(form, nest) if reduced_params(form, nest) else self._elementwise(form, nest)
 
     # ---------------------------------------------------------------- one statement

@@ -8,9 +8,6 @@ from typing import Any
 import torch
 from torch import fx
 
-DEVICES = ("cpu", "cuda")
-"""Where arguments of a compiled graph may be, in PyTorch's words."""
-
 
 @dataclass(frozen=True)
 class Traced:

@@ -190,6 +190,9 @@ class FrameBuilder:
             self.sdfg.add_array(buffer.name, (buffer.elements,), types.bits(buffer.dtype))
         return buffer.name
 
+    def _stream(self) -> str:
+        return self._buffer(FrameBuffer(STREAM, 1, dace.uint8))
+
     # ---------------------------------------------------------------- kernels
 
     def _kernel(self, entry: nodes.MapEntry) -> None:
@@ -205,7 +208,7 @@ class FrameBuilder:
         if argument.kind == "symbol":
             return argument.symbol
         if argument.kind == "stream":
-            return self._buffer(FrameBuffer(STREAM, 1, dace.uint8))
+            return self._stream()
         if argument.kind == "status":
             return self._buffer(FrameBuffer(REPORTS if self._target.has_stream else STATUS, 1, dace.int32))
         buffer, start = self._scope.place(argument.array)
@@ -226,6 +229,8 @@ class FrameBuilder:
         graph, types_of = self._scope.graph, {**node.in_connectors, **node.out_connectors}
         operands = [*graph.reads(node).items(), *graph.writes(node).items()]
         lines = [f"{types_of[c].ctype} {c} = {self._pointer(*self._scope.place(name))};" for c, name in operands]
+        if STREAM in node.code.as_string:
+            self._stream()
         self._run("\n".join([*lines, node.code.as_string]), node.label)
 
     # ---------------------------------------------------------------- regions
@@ -286,7 +291,7 @@ class FrameBuilder:
         elements = f"{size_text(graph.size(name))} * sizeof(*{buffer.name})"
         copied = f"{target}, {source}, {elements}"
         if self._target.has_stream:
-            self._run(f"daceopt_copy({self._buffer(FrameBuffer(STREAM, 1, dace.uint8))}, {copied});", "carry")
+            self._run(f"daceopt_copy({self._stream()}, {copied});", "carry")
         else:
             self._run(f"__builtin_memcpy({copied});", "carry")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from daceopt._version import __version__
 from daceopt.codegen.compiler import CompileJob, Flags, Requirements
+from daceopt.codegen.kernel_unit import support_header
 from daceopt.cost.rates import rates
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir import microkernels, types
@@ -101,8 +102,8 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "ConvolutionBackwardWeights": ("onednn", "aten", "torch_device"),
     "QuantizedConvolution": ("onednn_quantized",),
     "QuantizedProduct": ("onednn_quantized",),
-    "Pool": ("pool",),
-    "PoolBackward": ("pool",),
+    "Pool": ("pool", "device_pool"),
+    "PoolBackward": ("pool", "device_pool"),
     "IndexAdd": ("native", "torch_device"),
     **dict.fromkeys(("AttentionForward", "AttentionBackward"), ("torch_attention",)),
     "NanWatch": ("native",),
@@ -276,20 +277,29 @@ _CONTRACTION = "-ffp-contract=fast"
 
 
 def support(
-    source: str, *, header: str, flags: Flags | None = None, define: str = "", version: str = "", standard: str = ""
+    source: str,
+    *,
+    header: str,
+    flags: Flags | None = None,
+    define: str = "",
+    version: str = "",
+    standard: str = "",
+    target: str = "cpu",
 ) -> Requirements:
     """Return requirements of a call into ``src/<source>``, declared in ``daceopt/<header>``.
 
     ``flags`` are the external library's, for that source and for linking; ``define`` is one macro, NAME=value;
-    ``standard``: the C++ that its headers need, where that is more than ours.
+    ``standard``: the C++ that its headers need, where that is more than ours. ``target``: the machine whose compiler
+    takes the source, which begins with what kernels for a device have of ours.
     """
     own = Flags(includes=(str(INCLUDE),), version=f"{headers_digest()} {version}".strip())
     external = flags or Flags()
     macro, dialect = [f"-D{define}"] if define else [], [f"-std={standard}"] if standard else []
-    options = Flags(compile=(_CONTRACTION, *macro, *dialect))
-    job = CompileJob(
-        _source(source), "kernel", own + Flags(includes=external.includes) + options, f"daceopt {source} {define}"
-    )
+    on_host = target == "cpu"
+    options = Flags(compile=(*([_CONTRACTION] if on_host else []), *macro, *dialect))
+    text = _source(source) if on_host else support_header("", ("cuda.h",)) + _source(source)
+    compiled = own + Flags(includes=external.includes) + options
+    job = CompileJob(text, "kernel", compiled, f"daceopt {source} {define}", target)
     frame = own + Flags(headers=(f"daceopt/{header}",), link=external.link)
     return Requirements(frame, (job,))
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
+from daceopt.codegen import target
+from daceopt.codegen.frame import STREAM
 from daceopt.errors import Unsupported
 from daceopt.ir import expression_text, types
 
@@ -47,6 +49,11 @@ def _fold(function: str, terms: list[str]) -> str:
 def braces(values: Iterable[Any]) -> str:
     """``{a, b}``: a C++ initialiser list of integer expressions."""
     return "{" + ", ".join(extent(v) for v in values) + "}"
+
+
+def stream(graph: Graph) -> str:
+    """On what the kernels of the program run; null where the host runs them."""
+    return STREAM if target.get(graph.options.target).has_stream else "nullptr"
 
 
 def boolean(value: bool) -> str:

@@ -1,4 +1,5 @@
-"""Max and average pooling in our own C++: any strides, workspace in a layout of ours, NaN kept."""
+"""Max and average pooling in our own C++, on the host and on devices: any strides, workspace in a layout of ours, NaN
+kept."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import dace
 from daceopt.ir import types
 from daceopt.ir.nodes.library import Pool, PoolBackward
 from daceopt.libs.base import OwnCode, Requirements, register, support
-from daceopt.libs.emission import boolean, braces, extent
+from daceopt.libs.emission import boolean, braces, extent, stream
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -19,10 +20,12 @@ _FLOATS = (dace.float32, dace.float64)
 _BYTES = (dace.int8, dace.uint8)
 
 
-class NativePool(OwnCode):
-    """Pools of one to three spatial dimensions, float32 and float64; maxima of bytes too."""
+class _Pools(OwnCode):
+    """Pools of one to three spatial dimensions, float32 and float64; maxima of bytes too. ``prefix``: of its functions
+    and files; ``machine``: the target whose compiler takes these."""
 
-    name: ClassVar[str] = "pool"
+    prefix: ClassVar[str] = ""
+    machine: ClassVar[str] = "cpu"
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Any pool of floats, maxima of int8 and uint8, in any layouts."""
@@ -42,26 +45,48 @@ class NativePool(OwnCode):
         return _why_not_workspace(graph, names, outer)
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call into ``src/pool.cpp``."""
+        """One call."""
         assert isinstance(node, (Pool, PoolBackward))
         names = node.operands(graph)
         inner, outer = _ends(names)
         shape = _shape(node, graph, names[inner], names[outer], names.get("Workspace", names[outer]))
-        backward = "_backward" if isinstance(node, PoolBackward) else ""
+        backward = isinstance(node, PoolBackward)
+        function = f"daceopt::{self.prefix}{node.kind}_pool{'_backward' if backward else ''}"
+        first, second = (outer, inner) if backward else (inner, outer)
+        given = [*self._before(graph), shape, first, second]
         if node.kind == "average":
-            first, second = (outer, inner) if backward else (inner, outer)
-            return f"daceopt::average_pool{backward}({shape}, {first}, {second}, {boolean(node.count_include_pad)});"
-        if backward:
-            return f"daceopt::max_pool_backward({shape}, {outer}, Workspace, {inner});"
+            return f"{function}({', '.join([*given, boolean(node.count_include_pad)])});"
         where = "Workspace" if "Workspace" in names else "static_cast<uint8_t*>(nullptr)"
-        return f"daceopt::max_pool({shape}, {inner}, {outer}, {where});"
+        given.insert(len(given) - backward, where)  # the gradient of x is last
+        return f"{function}({', '.join(given)});"
+
+    def _before(self, graph: Graph) -> list[str]:
+        """Arguments of a call that only this library has."""
+        return []
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our header and source, for this one element type."""
         names = node.operands(graph)
-        return support(
-            "pool.cpp", header="pool.h", define=f"DACEOPT_T={types.cpp(graph.dtype(names[_ends(names)[1]]))}"
-        )
+        macro = f"DACEOPT_T={types.cpp(graph.dtype(names[_ends(names)[1]]))}"
+        files = {"source": f"{self.prefix}pool.cpp", "header": f"{self.prefix}pool.h"}
+        return support(**files, define=macro, target=self.machine)
+
+
+class NativePool(_Pools):
+    """Pools on the host: vectors along channels or rows."""
+
+    name: ClassVar[str] = "pool"
+
+
+class DevicePool(_Pools):
+    """Pools on CUDA devices that are no kernels of a graph (``pool-opening``): a thread for each element."""
+
+    name: ClassVar[str] = "device_pool"
+    target = machine = "cuda"
+    prefix: ClassVar[str] = "device_"
+
+    def _before(self, graph: Graph) -> list[str]:
+        return [stream(graph)]
 
 
 def _ends(names: dict[str, str]) -> tuple[str, str]:
@@ -99,3 +124,4 @@ def _shape(node: Pool | PoolBackward, graph: Graph, inner: str, outer: str, work
 
 
 register(NativePool())
+register(DevicePool())

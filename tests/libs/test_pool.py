@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import dace
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from daceopt.codegen.compiler import compile_objects
+from daceopt.codegen.cuda.toolchain import nvcc
+from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Pool, PoolBackward
+from daceopt.libs.pool import DevicePool
+from tests.codegen.cuda import emulated_target
 from tests.libs.test_convolution import execute, make
 from tests.numerics import assert_within_rounding
 
@@ -50,10 +56,19 @@ CASES = {
 }
 
 
+@pytest.fixture(params=["pool", "device_pool"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The pools of the host, and those of devices in the emulation, on arrays of the host."""
+    if request.param == "device_pool":
+        emulated_target.install(monkeypatch)
+        monkeypatch.setattr(DevicePool, "target", "cpu")
+    return str(request.param)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", [*CASES, "dilated"])
-def test_max(name: str, last: bool, dtype: torch.dtype) -> None:
+def test_max(library: str, name: str, last: bool, dtype: torch.dtype) -> None:
     case = CASES.get(name) or Case((2, 20, 12, 11), (3, 3), (2, 1), (1, 1), (2, 3))
     x = make(case.shape, last, dtype)
     function = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}[len(case.kernel)]
@@ -65,7 +80,7 @@ def test_max(name: str, last: bool, dtype: torch.dtype) -> None:
     where = torch.empty_like(y, dtype=torch.uint8 if int(np.prod(case.kernel)) <= 256 else torch.int32)
     alone, dx = torch.zeros_like(y), torch.full_like(x, 7.0)
     execute(
-        "pool",
+        library,
         (node, {"X": x}, {"Y": y, "Workspace": where}),
         (Pool(kind="max", **case.attributes), {"X": x}, {"Y": alone}),
         (PoolBackward(kind="max", **case.attributes), {"dY": dy, "Workspace": where}, {"dX": dx}),
@@ -76,7 +91,7 @@ def test_max(name: str, last: bool, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-def test_workspace_in_another_layout(last: bool) -> None:
+def test_workspace_in_another_layout(library: str, last: bool) -> None:
     """As when the result is the program's own, or its gradient comes from a product."""
     case = CASES["2d"]
     x = make(case.shape, last)
@@ -87,7 +102,7 @@ def test_workspace_in_another_layout(last: bool) -> None:
     where, dx = make(tuple(expected.shape), not last).to(torch.uint8), torch.full_like(x, 7.0)
     assert where.stride() != y.stride()
     execute(
-        "pool",
+        library,
         (Pool(kind="max", **case.attributes), {"X": x}, {"Y": y, "Workspace": where}),
         (PoolBackward(kind="max", **case.attributes), {"dY": dy, "Workspace": where}, {"dX": dx}),
     )
@@ -96,21 +111,21 @@ def test_workspace_in_another_layout(last: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=["int8", "uint8"])
-def test_maximum_of_bytes(dtype: torch.dtype) -> None:
+def test_maximum_of_bytes(library: str, dtype: torch.dtype) -> None:
     x = (make((2, 3, 9, 8), False) * 100).to(dtype)
     expected = F.max_pool2d(x.double(), 3, 2, 1)
     y = torch.zeros(expected.shape, dtype=dtype)
-    execute("pool", (Pool(kind="max", kernel=[3, 3], strides=[2, 2], pads=[1] * 4), {"X": x}, {"Y": y}))
+    execute(library, (Pool(kind="max", kernel=[3, 3], strides=[2, 2], pads=[1] * 4), {"X": x}, {"Y": y}))
     assert torch.equal(y.double(), expected)
     empty = torch.full((2, 3, 5, 5), 7, dtype=dtype)
-    execute("pool", (Pool(kind="max", kernel=[1, 1], strides=[2, 2], pads=[2, 2, 0, 0]), {"X": x}, {"Y": empty}))
+    execute(library, (Pool(kind="max", kernel=[1, 1], strides=[2, 2], pads=[2, 2, 0, 0]), {"X": x}, {"Y": empty}))
     assert (empty[:, :, 0] == torch.iinfo(dtype).min).all()
 
 
 @pytest.mark.parametrize("padding", [False, True], ids=["inside", "padding"])
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", CASES)
-def test_average(name: str, last: bool, padding: bool) -> None:
+def test_average(library: str, name: str, last: bool, padding: bool) -> None:
     case = CASES[name]
     x = make(case.shape, last)
     function = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}[len(case.kernel)]
@@ -123,7 +138,7 @@ def test_average(name: str, last: bool, padding: bool) -> None:
     attributes = {**case.attributes, "count_include_pad": padding}
     dx = torch.full_like(x, 7.0)
     execute(
-        "pool",
+        library,
         (Pool(kind="average", **attributes), {"X": x}, {"Y": y}),
         (PoolBackward(kind="average", **attributes), {"dY": dy}, {"dX": dx}),
     )
@@ -132,23 +147,34 @@ def test_average(name: str, last: bool, padding: bool) -> None:
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-def test_nan_and_infinity_are_maxima(last: bool) -> None:
+def test_nan_and_infinity_are_maxima(library: str, last: bool) -> None:
     x = torch.full((1, 16, 4, 4), -torch.inf)
     x[0, 0, 0, 1], x[0, 1, 2, 2] = torch.nan, torch.inf
     x = x.contiguous(memory_format=torch.channels_last) if last else x
     expected = F.max_pool2d(x, 2)
     y = torch.zeros_like(expected, memory_format=torch.channels_last if last else torch.contiguous_format)
-    execute("pool", (Pool(kind="max", kernel=[2, 2], strides=[2, 2]), {"X": x}, {"Y": y}))
+    execute(library, (Pool(kind="max", kernel=[2, 2], strides=[2, 2]), {"X": x}, {"Y": y}))
     np.testing.assert_array_equal(y, expected)
 
 
-def test_places_of_equal_maxima_and_of_nan_in_large_windows() -> None:
+def test_places_of_equal_maxima_and_of_nan_in_large_windows(library: str) -> None:
     """The first of equal ones in the order of rows, the last NaN."""
     x = (make((3, 5, 12, 16), False) * 3).round()
     x[:, 1, 3, 5] = x[:, 1, 2, 6] = x[:, 2, 9, 1] = torch.nan
     x[:, 3] = -torch.inf
     expected, flat = F.max_pool2d(x, (6, 8), return_indices=True)
     y, where = torch.zeros_like(expected), torch.zeros(expected.shape, dtype=torch.uint8)
-    execute("pool", (Pool(kind="max", kernel=[6, 8], strides=[6, 8]), {"X": x}, {"Y": y, "Workspace": where}))
+    execute(library, (Pool(kind="max", kernel=[6, 8], strides=[6, 8]), {"X": x}, {"Y": y, "Workspace": where}))
     np.testing.assert_array_equal(y, expected)
     np.testing.assert_array_equal(where, flat // 16 % 6 * 8 + flat % 8)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(nvcc() is None, reason="there is no nvcc")
+def test_nvcc_compiles_pools_of_devices() -> None:
+    graph = Graph("pools")
+    x = graph.add_input("x", (1, 2, 9, 9), dace.float32)
+    y = graph.add_array("y", (1, 2, 3, 3), dace.float32)
+    node = Pool(kind="max", kernel=[3, 3], strides=[3, 3])
+    graph.add_node(node, {"X": x}, {"Y": y})
+    assert compile_objects(DevicePool().requirements(node, graph).jobs)

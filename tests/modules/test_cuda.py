@@ -66,6 +66,16 @@ class Recurrent(nn.Module):
         return self.cell(x)[0]
 
 
+class Pooled(nn.Module):
+    """Pools that are no kernels of a graph: large windows, gaps beside padding, averages that reach beyond it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        large = functional.max_pool2d(x, 7, 3, 2)
+        gaps = functional.max_pool2d(x, 3, 2, 1, dilation=2)
+        rounded = functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True)
+        return large.sum((2, 3)) + (gaps * gaps).sum((2, 3)) + rounded.mean((2, 3))
+
+
 def _perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(20, 32), nn.LayerNorm(32), nn.Tanh(), nn.Linear(32, 7), nn.Softmax(-1))
 
@@ -74,9 +84,10 @@ _CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
     "perceptron": (_perceptron, lambda: torch.randn(9, 20)),
     "classifier": (Classifier, lambda: torch.randint(0, 20, (2, 6))),
     "images": (Images, lambda: torch.randn(2, 3, 17, 17)),
+    "pooled": (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), Pooled()), lambda: torch.randn(2, 3, 18, 17)),
     "recurrent": (Recurrent, lambda: torch.randn(4, 2, 5)),
 }
-_SLOW = ("classifier", "images", "recurrent")
+_SLOW = ("classifier", "images", "pooled", "recurrent")
 _NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in _SLOW else n for n in _CASES]
 
 

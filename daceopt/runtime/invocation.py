@@ -50,7 +50,7 @@ class CallMemory:
         return [make() for make in self.outputs]
 
 
-_NOTHING = torch.empty(0)
+_NOTHING = torch.empty(0, device="cpu")
 
 
 def _nothing() -> torch.Tensor:

@@ -15,9 +15,9 @@ import torch
 from daceopt.errors import Unsupported
 from daceopt.training.optimizers import BY_CLASS, RULES
 from daceopt.training.sharded_state import ShardedState, place_of
+from daceopt.training.step_counts import StepCounts
 from daceopt.training.update_plan import COLUMNS, Updated, UpdatePlan
 
-_ONE = torch.tensor(1.0)  # a number would become a tensor for each that it is added to
 _TYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "float32", torch.float16: "float32"}
 """In which type the update of a parameter is computed."""
 
@@ -54,6 +54,7 @@ class Binder:
         self.optimizer, self.options = optimizer, options
         self.rule = RULES.get(BY_CLASS.get(type(optimizer), ""))
         self.batch = 0
+        self.counts = StepCounts()
         self._latest: tuple[Any, list[tuple[int, torch.Tensor]], _Call] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -96,7 +97,7 @@ class Binder:
             for parameter, state in bound.fresh:
                 self.optimizer.state[parameter].update(state)
             if bound.steps:
-                torch._foreach_add_(bound.steps, _ONE, alpha=1.0)
+                self.counts.advance(bound.steps)
             self.optimizer._opt_called = True  # what schedulers ask for
         self.settle(bound.plan.updates)
         for parameter, gradient in gradients:
@@ -138,7 +139,7 @@ class _Call:
         self.bound.tensors += self._tables(self._numbers)
 
     def _tables(self, numbers: Sequence[tuple[float, ...]]) -> list[torch.Tensor]:
-        table = torch.tensor(numbers, dtype=torch.float64)
+        table = torch.tensor(numbers, dtype=torch.float64, device="cpu")
         device = self._members[0].device if self._members else table.device  # a device's copy: nobody waits for it
         return [table.to(device, getattr(torch, dtype), non_blocking=True) for dtype in self.bound.plan.dtypes]
 
@@ -219,14 +220,15 @@ class _Call:
         if not self._rule.counts:
             return state
         wide = torch.get_default_dtype() == torch.float64 and not group.get("fused")
-        return {"step": torch.tensor(0.0, dtype=torch.float64 if wide else torch.float32), **state}
+        beside = parameter.device if group.get("fused") or group.get("capturable") else None
+        return {"step": torch.tensor(0.0, dtype=torch.float64 if wide else torch.float32, device=beside), **state}
 
     def _step(self, state: dict[str, Any], bound: Bound) -> float:
         step = state.get("step")
         if not isinstance(step, torch.Tensor):
             raise Unsupported("the optimizer counts its steps in no tensor; expected one, as PyTorch makes it")
         bound.steps.append(step)
-        return float(step.item()) + 1
+        return self._binder.counts.value(step) + 1
 
     def _row(self, group: int, is_fresh: bool, step: float) -> int:
         key = group, is_fresh, step

@@ -70,7 +70,7 @@ def _argument(value: Any, requires_grad: bool) -> Any:
     """An argument of its own, of plain sizes."""
     if isinstance(value, torch.Tensor):
         size, stride = [_plain(n) for n in value.shape], [_plain(n) for n in value.stride()]
-        made = torch.empty_strided(size, stride, dtype=value.dtype).zero_()
+        made = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device).zero_()
         return made.requires_grad_().view_as(made) if requires_grad else made
     return _plain(value)
 

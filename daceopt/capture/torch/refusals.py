@@ -69,7 +69,7 @@ def _one(node: fx.Node) -> Any:
 
 def _shrunk(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return torch.ones((1,) * value.ndim, dtype=value.dtype)
+        return torch.ones((1,) * value.ndim, dtype=value.dtype, device="cpu")
     if isinstance(value, torch.SymFloat):  # its own value would become an assumption
         return 1.0
     return 1 if isinstance(value, (torch.SymInt, torch.SymBool)) else value

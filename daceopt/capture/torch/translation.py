@@ -396,9 +396,10 @@ def by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """The elements of a dense tensor; half types by their bits."""
+    """The elements of a dense tensor, wherever it is; half types by their bits."""
     dense = tensor.detach().resolve_conj().resolve_neg()
-    dense = torch.zeros(dense.shape, dtype=dense.dtype) if dense._is_zerotensor() else dense.contiguous()
+    is_zero = dense._is_zerotensor()  # which has no memory
+    dense = torch.zeros(dense.shape, dtype=dense.dtype, device="cpu") if is_zero else dense.contiguous().cpu()
     dense = torch.view_as_real(dense) if dense.is_complex() else dense
     dtype = types.to_numpy(types.from_torch(dense.dtype))
     if dtype.kind == "V":

@@ -32,6 +32,17 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+def test_a_fused_optimizer_counts_beside_its_parameters() -> None:
+    """As PyTorch's does, whatever the default device is."""
+    module = perceptron()
+    optimizer = torch.optim.AdamW(module.parameters(), fused=True)
+    step = training_step(module, CROSS, optimizer, fallback="raise")
+    for x, target in batches(2):
+        with torch.device("meta"):
+            step(x, target)
+    assert {(s["step"].device.type, s["step"].item()) for s in optimizer.state.values()} == {("cpu", 2.0)}
+
+
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_each_option_is_pytorch_s(name: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,7 @@ from daceopt.errors import DaceoptError, Unsupported, WorkerError
 from daceopt.modules import options as checked
 from daceopt.modules.dispatch import Dispatcher, note
 from daceopt.modules.options import Options
+from daceopt.runtime.places import common_device
 from daceopt.training.objective import Objective
 
 if TYPE_CHECKING:
@@ -88,7 +90,9 @@ class DataParallel(nn.Module, Joinable):
         self.daceopt_reducer = Reducer(exchange)
         self.require_backward_grad_sync = self.synced_before = True
         self.reasons: dict[str, int] = {}  # why calls exchange behind the backward pass, and how many for each
-        self._refusal = ""
+        self._refusal = exchange.refusal
+        if self._refusal and options.fallback == "raise":
+            raise Unsupported(self._refusal)
         whole = Options(options.recipe, None, options.dynamic, "raise", None)
         self._dispatcher = ParallelDispatcher(whole, exchange)
         self._in_pieces = Dispatcher(Options(options.recipe, None, options.dynamic, options.fallback))
@@ -158,12 +162,13 @@ class DataParallel(nn.Module, Joinable):
         """Within the block gradients stay those of this rank; the first backward pass behind it averages what was
         accumulated."""
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        refusal = self.daceopt_exchange.refusal
         self.daceopt_exchange.refusal = "a step in no_sync would update by gradients of one rank"
         try:
             yield
         finally:
             self.require_backward_grad_sync = before
-            self.daceopt_exchange.refusal = ""
+            self.daceopt_exchange.refusal = refusal
 
     # ---------------------------------------------------------------- uneven inputs
 
@@ -173,6 +178,7 @@ class DataParallel(nn.Module, Joinable):
     ) -> Iterator[None]:
         """Ranks may have different numbers of batches: those that have ended take part in the exchanges of the others
         with zeros, and all have the same model at the end. ValueError unless it divides by the initial world size."""
+        refusal = self.daceopt_exchange.refusal
         self.daceopt_exchange.refusal = "ranks may have ended (join), which take part in plain steps only"
         try:
             with Join(
@@ -180,7 +186,7 @@ class DataParallel(nn.Module, Joinable):
             ):
                 yield
         finally:
-            self.daceopt_exchange.refusal = ""
+            self.daceopt_exchange.refusal = refusal
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """What this rank does once it has ended."""
@@ -190,7 +196,7 @@ class DataParallel(nn.Module, Joinable):
 
     @property
     def join_device(self) -> torch.device:
-        return torch.device("cpu")
+        return self.daceopt_exchange.device
 
     @property
     def join_process_group(self) -> dist.ProcessGroup:
@@ -219,6 +225,7 @@ def _check(module: nn.Module) -> None:
     trained = [p for p in module.parameters() if p.requires_grad]
     if not trained:
         raise ValueError(f"{type(module).__name__} has no parameter that is trained; expected one or more")
-    elsewhere = {str(t.device) for t in (*module.parameters(), *module.buffers()) if t.device.type != "cpu"}
-    if elsewhere:
-        raise Unsupported(f"parameters or buffers are on {sorted(elsewhere)}; expected all on the cpu")
+    try:
+        common_device(dict(chain(module.named_parameters(), module.named_buffers())))
+    except DaceoptError as error:
+        raise Unsupported(f"parameters and buffers: {error}") from None

@@ -40,10 +40,24 @@ class Exchange:
         if not _NAME.fullmatch(self.name):
             raise Unsupported(f"the process group is called {self.name!r}; expected letters, digits and any of _ . : -")
         self.broadcasts_buffers = True
-        self.refusal = ""  # why no program of a training step can exchange now
+        self.device = next(model.parameters()).device
+        # of the numbers that ranks tell each other: nccl moves those of a device only
+        self.told_on = self.device if dist.get_backend(group) == dist.Backend.NCCL else torch.device("cpu")
+        self.refusal = self._refusal()  # why no program can exchange now
         self.has_own = False  # whether .grad may hold what was accumulated without an exchange
         self._published: set[int] = set()
         self.taken = False  # whether whoever traces the model exchanges what it computes
+
+    def _refusal(self) -> str:
+        if self.world == 1 or self.device.type == "cpu":
+            return ""
+        return f"the model is on {self.device.type}: its gradients are exchanged behind the backward pass"
+
+    def told(self, number: int) -> list[int]:
+        """The numbers that all ranks tell in this place, this one ``number``."""
+        every = [torch.empty(1, dtype=torch.int64, device=self.told_on) for _ in range(self.world)]
+        dist.all_gather(every, torch.tensor([number], device=self.told_on), group=self.group)
+        return [int(t) for t in every]
 
     def reduction(self, arguments: Mapping[int, Any]) -> Reduction | None:
         """Which of ``arguments``, by position, are parameters whose gradients are averaged; None for none, and for a
@@ -64,10 +78,9 @@ class Exchange:
     def agree(self, names: Sequence[str], what: str) -> None:
         """All ranks tell that they are about to gather ``names`` of ``what``, in the place where programs tell their
         sequences. Raises WorkerError, on all ranks, where one does something else."""
-        told = [torch.empty(1, dtype=torch.int64) for _ in range(self.world)]
         with self.watch.inside():
-            dist.all_gather(told, torch.tensor([listed_number(what, names)]), group=self.group)
-        others = [r for r, number in enumerate(told) if int(number) != int(told[self.rank])]
+            told = self.told(listed_number(what, names))
+        others = [r for r, number in enumerate(told) if number != told[self.rank]]
         if others:
             raise WorkerError(f"rank {others[0]} does not gather {what} of the same parameters as rank {self.rank}")
 

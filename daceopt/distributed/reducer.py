@@ -69,11 +69,9 @@ class Reducer:
     def _agree(self, number: int, present: list[str], names: list[str]) -> None:
         """All ranks tell the ``number`` of the gradients that they have, where programs tell their sequences."""
         exchange = self._exchange
-        told = [torch.empty(1, dtype=torch.int64) for _ in range(exchange.world)]
-        dist.all_gather(told, torch.tensor([number]), group=exchange.group)
-        if len({int(t) for t in told} - {ENDED}) == 1:
+        if len({*exchange.told(number)} - {ENDED}) == 1:
             return
-        flags = torch.tensor([n in present for n in names], dtype=torch.uint8)
+        flags = torch.tensor([n in present for n in names], dtype=torch.uint8, device=exchange.told_on)
         every = [torch.empty_like(flags) for _ in range(exchange.world)]
         dist.all_gather(every, flags, group=exchange.group)
         for k, name in enumerate(names):

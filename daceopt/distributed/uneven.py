@@ -33,12 +33,10 @@ class ShadowHook(JoinHook):
         owner.synced_before = syncs
         if not syncs:
             return
-        group = exchange.group
-        told = [torch.empty(1, dtype=torch.int64) for _ in range(exchange.world)]
         with exchange.watch.inside():
-            dist.all_gather(told, torch.tensor([ENDED]), group=group)
-            for _, count, dtype in self._exchanged({int(t) for t in told} - {ENDED}):
-                dist.all_reduce(torch.zeros(count, dtype=getattr(torch, dtype)), group=group)
+            for _, count, dtype in self._exchanged({*exchange.told(ENDED)} - {ENDED}):
+                zeros = torch.zeros(count, dtype=getattr(torch, dtype), device=exchange.device)
+                dist.all_reduce(zeros, group=exchange.group)
 
     def _exchanged(self, told: set[int]) -> list[Exchanged]:
         """What stands behind the one number that the others have ``told``. Raises WorkerError where they do not agree,
@@ -56,7 +54,7 @@ class ShadowHook(JoinHook):
     @staticmethod
     def common_rank(exchange: Exchange, own: int) -> int:
         """The last rank of those that do not say -1."""
-        found = torch.tensor([own])
+        found = torch.tensor([own], device=exchange.told_on)
         with exchange.watch.inside():
             dist.all_reduce(found, dist.ReduceOp.MAX, group=exchange.group)
         return int(found)
@@ -64,7 +62,7 @@ class ShadowHook(JoinHook):
     @staticmethod
     def tell_sync(exchange: Exchange, syncs: bool) -> bool:
         """Whether a rank that has not ended exchanges gradients in this iteration."""
-        found = torch.tensor([int(syncs)])
+        found = torch.tensor([int(syncs)], device=exchange.told_on)
         with exchange.watch.inside():
             dist.all_reduce(found, dist.ReduceOp.MAX, group=exchange.group)
         return bool(found)

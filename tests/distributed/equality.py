@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import daceopt
+from daceopt.distributed.exchange import Exchange
 from daceopt.distributed.strategy import Bucket, Identity, Strategy
 from daceopt.errors import Unsupported, WorkerError
 from tests.distributed import ranks
@@ -435,6 +436,33 @@ def one_rank_compiles() -> None:
     assert int(built) == 1
 
 
+def as_on_a_device() -> None:
+    """Where no program exchanges, gradients are averaged behind the backward pass; steps run in parts."""
+    refusal, Exchange._refusal = Exchange._refusal, lambda self: "the model is far"  # type: ignore[method-assign]
+    try:
+        raises(Unsupported, "the model is far", lambda: parallel(Net()))
+        model = Net()
+        ours, theirs = daceopt.data_parallel(copy.deepcopy(model), fallback="silent"), peer(model)
+        exact, optimizers = Reference(model, sgd), (sgd(ours), sgd(theirs))
+        step = daceopt.training_step(ours, functional.cross_entropy, optimizers[0], fallback="silent")
+        every = [batches(rank, 4) for rank in range(dist.get_world_size())]
+        for k in range(4):
+            now = [own[k] for own in every]
+            if k % 2:
+                step(*now[dist.get_rank()])
+            else:
+                train(ours, optimizers[0], now[dist.get_rank()])
+            train(theirs, optimizers[1], now[dist.get_rank()])
+            exact.step(now)
+            with ours.no_sync():
+                pass
+        assert ours.reasons == {"the model is far": 4} and step.reasons == {"the model is far": 2}
+        equal_on_all_ranks(ours)
+        compare(ours, theirs, exact.model)
+    finally:
+        Exchange._refusal = refusal  # type: ignore[method-assign]
+
+
 def second_derivatives() -> None:
     ours = parallel(Net())
     x, y = batches(dist.get_rank(), 1)[0]
@@ -447,7 +475,7 @@ CHECKS = (
     *(by_backward, by_training_step, with_no_sync, uneven_batches, uneven_batches_of_some_parameters),
     *(checkpoints, evaluation, in_parts, ddp_of_an_optimized_module, one_rank_compiles),
     *(differing_models, differing_strategies, a_strategy_for_more_ranks, a_group_without_this_rank),
-    *(a_gradient_on_one_rank_only, micro_batches),
+    *(a_gradient_on_one_rank_only, micro_batches, as_on_a_device),
 )
 
 MORE = (by_adamw_each_gradient_alone, by_a_file, without_no_sync, second_derivatives)

@@ -12,6 +12,7 @@ from pathlib import Path
 import dace
 import numpy as np
 import pytest
+import torch
 
 from daceopt import ops
 from daceopt.autodiff import differentiate
@@ -19,6 +20,7 @@ from daceopt.commands.main import main
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.logs import ARTIFACTS
+from tests.modules.devices import on_device
 from tests.registered import restored
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,6 +71,18 @@ def test_what_the_document_shows_runs(document: str, workplace: Path) -> None:
         run_block(code, number, workplace)
     for command in commands(document):
         assert main(command) == 0, command
+
+
+@on_device
+@pytest.mark.filterwarnings("default")
+def test_the_readme_runs_on_a_device(workplace: Path) -> None:
+    """Its modules, inputs and optimizers there; arrays of NumPy are the host's."""
+    torch.set_default_device("cuda")
+    try:
+        for number, code in enumerate(blocks("README.md", "python")):
+            run_block(code.replace(".numpy()", ".cpu().numpy()"), number, workplace)
+    finally:
+        torch.set_default_device(None)
 
 
 def test_the_operator_of_contributing_and_its_gradient_rule_are_right(workplace: Path) -> None:

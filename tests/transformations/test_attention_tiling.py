@@ -34,17 +34,21 @@ def attention(
     size: int = 8,
     mask: Any = None,
     heads: tuple[int, int] = (3, 3),
+    packed: bool = False,
     **attributes: Any,
 ) -> Graph:
     graph = Graph("attention")
     graph.source.opset[""] = 23
-    shapes = [(2, heads[0], length, 8), (2, heads[1], keys, 8), (2, heads[1], keys, 9)]
+    shapes = [(2, heads[0], length, 8), (2, heads[1], keys, 8), (2, heads[1], keys, 9), (2, heads[0], length, 9)]
+    if packed:
+        shapes = [(batch, rows, own * width) for batch, own, rows, width in shapes]
+        attributes |= {"q_num_heads": heads[0], "kv_num_heads": heads[1]}
     names: list[str | None] = [graph.add_input(n, s, dace.float32) for n, s in zip("qkv", shapes)]
     if not isinstance(length, int):
-        graph.symbols[str(length)] = (str(names[0]), 2)
+        graph.symbols[str(length)] = (str(names[0]), 1 if packed else 2)
     if mask is not None:
         names.append(graph.add_input("mask", mask, dace.float32))
-    y = graph.add_array("y", (2, heads[0], length, 9), dace.float32)
+    y = graph.add_array("y", shapes[3], dace.float32)
     graph.add_operator("Attention", names, [y], attributes)
     graph.add_output(y)
     return graph
@@ -92,6 +96,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "shared heads": {"heads": (4, 2)},
     "one head for all, causal": {"heads": (3, 1), "is_causal": 1},
     "shared heads, full mask": {"heads": (6, 2), "mask": (2, 6, 21, 70)},
+    "packed": {"packed": True},
+    "packed, shared heads, a size": {"packed": True, "heads": (4, 2), "length": dace.symbolic.symbol("n", dace.int64)},
+    "packed, full mask": {"packed": True, "mask": (2, 3, 21, 70)},
 }
 
 
@@ -126,8 +133,9 @@ def test_scores_that_are_no_numbers_spoil_their_row_only(special: float) -> None
     np.testing.assert_allclose(_value(_tiled(before.copy()), feeds), _value(before, feeds), rtol=1e-11, atol=1e-13)
 
 
-def test_no_scores_stand_in_memory() -> None:
-    graph = _tiled(attention(length=500, keys=700))
+@pytest.mark.parametrize("packed", [False, True])
+def test_no_scores_stand_in_memory(packed: bool) -> None:
+    graph = _tiled(attention(length=500, keys=700, packed=packed))
     largest = max(int(np.prod(graph.shape(n))) for n in graph.arrays())
     assert largest <= 2 * 3 * 700 * 9
     (entry,) = (e for e in graph.kernels() if Kernel.extract(graph, e).serial)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from daceopt.ir import types
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph import Graph, dim
 from daceopt.ir.nodes.operator import Operator
 from daceopt.ops.core import values
 
@@ -32,6 +34,28 @@ def rounded(graph: Graph, wide: str, onnx_type: int) -> str:
     narrow = graph.add_array("narrow", graph.shape(wide), dtype)
     graph.add_operator("Cast", [narrow], [wide], {"to": types.to_onnx(graph.dtype(wide))})
     return narrow
+
+
+def heads_apart(graph: Graph, packed: str, heads: int) -> str:
+    """[batch, length, heads * size] as [batch, heads, length, size]."""
+    batch, length, width = graph.shape(packed)
+    shape = graph.add_constant("heads", np.array([0, 0, heads, -1]))
+    split = graph.add_array("split", (batch, length, heads, dim(width // heads)), graph.dtype(packed))
+    graph.add_operator("Reshape", [packed, shape], [split])
+    apart = graph.add_array("apart", (batch, heads, length, dim(width // heads)), graph.dtype(packed))
+    graph.add_operator("Transpose", [split], [apart], {"perm": [0, 2, 1, 3]})
+    return apart
+
+
+def heads_beside(graph: Graph, packed: str, heads: int) -> str:
+    """What is written in the place of ``packed``, [batch, length, heads * size], as [batch, heads, length, size]."""
+    batch, length, width = graph.shape(packed)
+    apart = graph.add_array("apart", (batch, heads, length, dim(width // heads)), graph.dtype(packed))
+    beside = graph.add_array("beside", (batch, length, heads, dim(width // heads)), graph.dtype(packed))
+    graph.add_operator("Transpose", [apart], [beside], {"perm": [0, 2, 1, 3]})
+    shape = graph.add_constant("packed", np.array([0, 0, -1]))
+    graph.add_operator("Reshape", [beside, shape], [packed])
+    return apart
 
 
 _MOVERS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")  # of their first operand, without a change

@@ -12,8 +12,8 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall, AttentionForward, padded
 from daceopt.ops.core import values
 from daceopt.ops.core.widening import FACTORS_WERE, MASK_WAS
-from daceopt.ops.families.attention import DROPOUT, SEES_A_KEY
-from daceopt.ops.families.fused_attention import DOMAIN, NAME, attributes_of, default_scale, laid_out, why_not_whole
+from daceopt.ops.families.attention import DROPOUT, SEES_A_KEY, scale_of
+from daceopt.ops.families.fused_attention import DOMAIN, NAME, attributes_of, laid_out, why_not_whole
 from daceopt.ops.families.tiled_attention import why_not_plain
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.coarse._attention_operands import as_it_was, dropped, move_narrow, rounded
@@ -47,7 +47,7 @@ class AttentionFusing(Transformation):
         graph, (node,) = site.graph, site.nodes
         inputs, out = graph.inputs_of(node)[:4], graph.result(node, 0)
         attributes = {a: node.attributes[a] for a in _KEPT if a in node.attributes}
-        attributes["scale"] = default_scale(graph, node)
+        attributes["scale"] = scale_of(graph, node)
         were, origins = node.attribute(FACTORS_WERE), graph.origins_of(node)
         graph.remove(node)
         with graph.made_for(origins=origins):
@@ -103,7 +103,7 @@ class _Sample:
         ]
         self._result = self.graph.add_array("result", graph.shape(graph.result(node, 0)), dtype)
         attributes = {a: node.attributes[a] for a in _KEPT if a in node.attributes}
-        attributes["scale"] = default_scale(graph, node)
+        attributes["scale"] = scale_of(graph, node)
         self.operator = self.graph.add_operator(NAME, self._inputs, [self._result], attributes, DOMAIN)
 
     def calls(self) -> Sequence[AttentionCall]:

@@ -12,10 +12,10 @@ from daceopt.ir.operands import required
 from daceopt.ir.view_index import nominal
 from daceopt.ops.core.registry import FACTORS
 from daceopt.ops.core.widening import FACTORS_WERE, MASK_WAS
-from daceopt.ops.families.attention import DROPOUT
-from daceopt.ops.families.tiled_attention import DOMAIN, NAME, default_scale, why_not_in_tiles, why_not_tiled
+from daceopt.ops.families.attention import DROPOUT, apart, scale_of
+from daceopt.ops.families.tiled_attention import DOMAIN, NAME, why_not_in_tiles, why_not_tiled
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.transformations.coarse._attention_operands import as_it_was, dropped, rounded
+from daceopt.transformations.coarse._attention_operands import as_it_was, dropped, heads_apart, heads_beside, rounded
 
 # queries and keys of a tile: as measured, and where the tiles above a diagonal are left out, which takes square ones.
 # Products of bfloat16 are over sooner: what is done for each row and panel counts for more.
@@ -38,7 +38,8 @@ class AttentionTiling(Transformation):
     Differentiated, it leaves two numbers for each row, by which the backward graph has the weights again, tile by tile.
     Milakov and Gimelshein, 2018; Dao et al., NeurIPS 2022.
     Where queries, keys and values were bfloat16 before they were widened, tiles multiply them as they were, and weights
-    rounded to it; scores and sums stay float32.
+    rounded to it; scores and sums stay float32. Packed heads are taken apart before, and stand side by side again
+    behind.
     ``rows`` and ``keys``: the size of a tile, None: as measured (docs/decisions/014-carried-values.md and 030).
     ``least``: bytes of all scores for which it is worth it; sizes that are open count as large.
     """
@@ -62,17 +63,19 @@ class AttentionTiling(Transformation):
         yield Site(graph, (node,), {"dropped": found}) if reason is None else NearMiss(node, reason)
 
     def _why_small(self, graph: Graph, node: Any) -> str | None:
-        (batch, heads, rows, _), keys = graph.shape(graph.operand(node, 0)), graph.shape(graph.operand(node, 1))[2]
+        (batch, heads, rows, _), (_, _, keys, _), _ = apart(graph, node)
         size = nominal(batch * heads * rows * keys) * graph.dtype(graph.operand(node, 0)).bytes
         return f"its scores are {size} bytes; expected at least {self.least}" if size < self.least else None
 
     def apply(self, site: Site) -> None:
         graph, (node,) = site.graph, site.nodes
         inputs, out = graph.inputs_of(node)[:4], required(graph.outputs_of(node), 0)
-        attributes = {**node.attributes, "scale": default_scale(graph, node), **site["dropped"]}
+        attributes = {**node.attributes, "scale": scale_of(graph, node), **site["dropped"]}
         were = attributes.pop(FACTORS_WERE, None)
         were = were if were is not None and types.from_onnx(were) in FACTORS else None
         attributes.pop(MASK_WAS, None)
+        heads = attributes.pop("q_num_heads", 0), attributes.pop("kv_num_heads", 0)
+        packed = len(graph.shape(required(inputs, 0))) == 3
         rows, keys = (_CAUSAL_TILES if node.attribute("is_causal", 0) else _TILES)[were is not None]
         attributes |= {"rows": self.rows or rows, "keys": self.keys or keys}
         origins = graph.origins_of(node)
@@ -81,4 +84,8 @@ class AttentionTiling(Transformation):
             if were is not None:
                 inputs = [*(as_it_was(graph, required(inputs, k), were) for k in range(3)), *inputs[3:]]
                 out = rounded(graph, out, were)
+            if packed:
+                operands = zip(inputs, (heads[0], heads[1], heads[1]))
+                inputs = [*(heads_apart(graph, required([n], 0), h) for n, h in operands), *inputs[3:]]
+                out = heads_beside(graph, out, heads[0])
             graph.add_operator(NAME, inputs, [out], attributes, DOMAIN)

@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.graph import Dim, Graph, Shape, dim
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.operands import all_required, required
 from daceopt.ops.core import values
@@ -91,6 +91,21 @@ def weights_of(b: Builder, node: Operator, scores: str, guarded: bool) -> str:
     else:
         b.graph.add_operator("Softmax", [scores], [weights], {"axis": -1})
     return b.cast(weights, own) if wide else weights
+
+
+def apart(graph: Graph, node: Operator) -> list[Shape]:
+    """The shapes of queries, keys and values as [batch, heads, length, size], also where they are packed; as they are
+    where the attributes say nothing of heads that divide them."""
+    shapes = [graph.shape(n) for n in all_required(graph.inputs_of(node), 3)]
+    heads = [node.attribute("q_num_heads", 0), *[node.attribute("kv_num_heads", 0)] * 2]
+    if not all(len(s) == 3 and h and isinstance(s[2], int) and s[2] % h == 0 for s, h in zip(shapes, heads)):
+        return shapes
+    return [(s[0], h, s[1], dim(s[2] // h)) for s, h in zip(shapes, heads)]
+
+
+def scale_of(graph: Graph, node: Operator) -> float:
+    """What an Attention operator, packed or not, multiplies its scores by."""
+    return float(node.attribute("scale", 1 / math.sqrt(int(apart(graph, node)[0][3]))))
 
 
 def _split_heads(b: Builder, x: str, heads: int) -> str:

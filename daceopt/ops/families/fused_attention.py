@@ -6,7 +6,6 @@ weights again (Dao et al., FlashAttention, NeurIPS 2022). The step ``attention-f
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import dace
@@ -18,7 +17,7 @@ from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall, A
 from daceopt.ir.operands import all_required, required
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import Names, Operator, gradient, keeps, lowering, supports, without_gradient
-from daceopt.ops.families.attention import SEES_A_KEY
+from daceopt.ops.families.attention import SEES_A_KEY, apart
 from daceopt.ops.families.tiled_attention_gradient import by_all_scores
 
 DOMAIN, NAME, GRADIENT = "daceopt", "FusedAttention", "FusedAttentionGradient"
@@ -54,12 +53,7 @@ def why_not_whole(graph: Graph, node: Operator) -> str | None:
     if len(found) != 1 or not found <= set(FUSED_TYPES):
         listed = ", ".join(types.name_of(t) for t in FUSED_TYPES)
         return f"element types {sorted(map(types.name_of, found))}; expected one of {listed}"
-    shapes = [graph.shape(n) for n in names]
-    if {len(s) for s in shapes} == {3} and node.attribute("q_num_heads", 0) and node.attribute("kv_num_heads", 0):
-        heads = node.attribute("q_num_heads"), *[node.attribute("kv_num_heads")] * 2
-        if not all(isinstance(s[2], int) and s[2] % h == 0 for s, h in zip(shapes, heads)):
-            return f"packed operands of shapes {shapes} for {heads[0]} and {heads[1]} heads"
-        shapes = [(s[0], h, s[1], dim(s[2] // h)) for s, h in zip(shapes, heads)]
+    shapes = apart(graph, node)
     return _why_not_shapes(shapes) or _why_not_mask(graph, node, values.at(inputs, 3), shapes)
 
 
@@ -89,13 +83,6 @@ def _why_not_mask(graph: Graph, node: Operator, mask: str | None, shapes: list[S
     if types.is_bool(dtype) or (dtype == factors and len(graph.shape(graph.operand(node, 0))) == 4):
         return None
     return f"a mask of {types.name_of(dtype)}; expected bool or, beside four axes, {types.name_of(factors)}"
-
-
-def default_scale(graph: Graph, node: Operator) -> float:
-    """What an Attention operator, packed or not, multiplies its scores by."""
-    shape = graph.shape(graph.operand(node, 0))
-    size = int(shape[3]) if len(shape) == 4 else int(shape[2]) // int(node.attribute("q_num_heads"))
-    return float(node.attribute("scale", 1 / math.sqrt(size)))
 
 
 @keeps(NAME, domain=DOMAIN)

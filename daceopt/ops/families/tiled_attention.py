@@ -6,7 +6,6 @@ Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; Dao et 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.operands import all_required, required
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import FACTORS, FLOATS, Names, Operator, keeps, lowering, supports
-from daceopt.ops.families.attention import SEES_A_KEY
+from daceopt.ops.families.attention import SEES_A_KEY, apart
 from daceopt.ops.families.attention_tiles import (
     BATCH,
     HEAD,
@@ -41,7 +40,7 @@ TILED_TYPES = FLOATS + FACTORS
 
 
 def why_not_tiled(graph: Graph, node: Operator) -> str | None:
-    """Why an Attention operator has no tiled form: it takes queries, keys and values of rank 4."""
+    """Why an Attention operator has no tiled form."""
     return why_not_plain(graph, node) or why_not_in_tiles(graph, node)
 
 
@@ -60,7 +59,7 @@ def why_not_plain(graph: Graph, node: Operator) -> str | None:
 def why_not_in_tiles(graph: Graph, node: Operator) -> str | None:
     """Why operands are none that tiles are made of."""
     inputs = graph.inputs_of(node)
-    shapes = [graph.shape(n) for n in all_required(inputs, 3)]
+    shapes = apart(graph, node)
     dtypes = {graph.dtype(n) for n in all_required(inputs, 3)}
     if any(len(s) != 4 for s in shapes) or len({s[0] for s in shapes}) != 1 or not _are_shared(*(s[1] for s in shapes)):
         return f"queries, keys and values of shapes {shapes}; expected four dimensions, and heads that others share"
@@ -75,11 +74,6 @@ def _are_shared(queries: Dim, keys: Dim, values: Dim) -> bool:
     """Does each head of keys, and of values, serve as many heads of queries?"""
     known = isinstance(queries, int) and isinstance(keys, int) and keys > 0
     return keys == values and (queries == keys or (known and int(queries) % int(keys) == 0))
-
-
-def default_scale(graph: Graph, node: Operator) -> float:
-    """What an Attention operator multiplies its scores by."""
-    return float(node.attribute("scale", 1 / math.sqrt(int(graph.shape(graph.operand(node, 0))[3]))))
 
 
 def _why_not_mask(graph: Graph, inputs: Names, shapes: list[Any], broadcast: bool) -> str | None:

@@ -7,11 +7,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from daceopt.errors import DaceoptError, did_you_mean
+from daceopt.errors import DaceoptError, Unsupported, did_you_mean
 from daceopt.passes import memory_budget
 from daceopt.passes.recipe import Recipe, recipes
 from daceopt.passes.transform import parse_step
 
+_AUTOMATIC, _ON_DEVICE = "auto", "gpu"
 FALLBACKS = ("warn", "raise", "silent")
 VERIFICATIONS = ("structure", "numerics")
 _DYNAMIC = (
@@ -60,12 +61,23 @@ def check(
     return Options(recipe, backward, dynamic, fallback, verify, None if tune is None else _budget(tune))
 
 
-def recipe_for(device: str, recipe: str | Recipe) -> str | Recipe:
-    """The recipe for tensors on ``device``: what is chosen by itself is for the CPU, and ``gpu`` for CUDA devices."""
-    if device != "cuda" or (recipe if isinstance(recipe, str) else recipe.name) != "auto":
-        return recipe
-    budget = None if isinstance(recipe, str) else recipe.budget
-    return "gpu" if budget is None else recipes.get("gpu").within(budget)
+def recipe_for(device: str, recipe: str | Recipe) -> Recipe:
+    """The recipe for tensors on ``device``: what is chosen by itself is for the CPU, and ``gpu`` for CUDA devices; an
+    edited choice is ``gpu`` with the same edits there.
+
+    Raises Unsupported for edits at steps that ``gpu`` does not have.
+    """
+    asked = recipes.get(recipe) if isinstance(recipe, str) else recipe
+    if device != "cuda" or not (asked.chosen == _AUTOMATIC or asked == recipes.get(_AUTOMATIC)):
+        return asked
+    found = recipes.get(_ON_DEVICE)
+    try:
+        for edit in asked.edits:
+            found = edit.on(found)
+    except DaceoptError as error:
+        place = f"the recipe auto stands for {_ON_DEVICE} where tensors are on {device}"
+        raise Unsupported(f"{place}: {error}; edit recipes.get({_ON_DEVICE!r}) for modules there") from error
+    return found
 
 
 def _with_text(recipe: Any, tune: Any, budget: Any) -> tuple[Any, Any, Any]:

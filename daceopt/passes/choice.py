@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from daceopt.passes.recipe import Recipe
+from daceopt.passes.recipe import Edit, Recipe
 from daceopt.passes.runner import Runner
 from daceopt.passes.step import Step
 from daceopt.passes.transform import Transformation
@@ -74,9 +74,9 @@ class Choice(Recipe):
     def fingerprint(self) -> str:
         return " ".join(r.fingerprint() for r in self.recipes())
 
-    def _edited(self, steps: Iterable[Any]) -> Recipe:
+    def _edited(self, steps: Iterable[Any], *edits: Edit) -> Recipe:
         """An edited choice is none: whoever edits it has chosen."""
-        return replace(self.among[0].recipe, name=self.name)._edited(steps)
+        return replace(self.among[0].recipe, name=self.name, chosen=self.name)._edited(steps, *edits)
 
 
 @dataclass(frozen=True)

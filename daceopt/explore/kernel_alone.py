@@ -29,7 +29,7 @@ _AT_LEAST = 15
 _RESOLUTION = 1e-9  # of the clock, in seconds
 
 
-class Place(NamedTuple):
+class MeasuringPlace(NamedTuple):
     """Where kernels run, and what they can reach there."""
 
     device: torch.device
@@ -79,7 +79,7 @@ class KernelMeasurement:
 
 
 def measured_alone(
-    graph: Graph, position: int, row: KernelRow, place: Place, sizes: Mapping[str, int], seconds: float
+    graph: Graph, position: int, row: KernelRow, place: MeasuringPlace, sizes: Mapping[str, int], seconds: float
 ) -> KernelMeasurement:
     """Run node number ``position`` of ``graph`` by itself for about ``seconds``. Raises Unsupported where it is none
     without what stands around it, BuildError and what a run raises."""

@@ -15,7 +15,7 @@ from daceopt.explore import site_list
 from daceopt.explore.comparison import Comparison, compare
 from daceopt.explore.guilt import explained
 from daceopt.explore.html import to_document, to_fragment
-from daceopt.explore.kernel_alone import KernelMeasurement, Place, measured_alone
+from daceopt.explore.kernel_alone import KernelMeasurement, MeasuringPlace, measured_alone
 from daceopt.explore.report import Report
 from daceopt.explore.saved_path import recipe_file
 from daceopt.explore.session_page import walk
@@ -259,7 +259,7 @@ class Session:
             )
         assert report.machine is not None
         with progress.phase("measure"):
-            place = Place(self._subject.device, report.machine)
+            place = MeasuringPlace(self._subject.device, report.machine)
             return measured_alone(graph, position, row, place, self._at.sizes, seconds)
 
     def report(self, *, measure: bool = False, code: bool = True) -> Report:

@@ -10,8 +10,11 @@ import torch
 _get = getattr(torch._C, "_get_fp32_precision_getter", None)  # newer than the switches called allow_tf32
 _set = getattr(torch._C, "_set_fp32_precision_setter", None)
 _OPERATIONS = ("matmul", "conv", "rnn")
-_REDUCED = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
-_REDUCED += ("allow_fp16_accumulation",)
+_REDUCED = (
+    "allow_bf16_reduced_precision_reduction",
+    "allow_fp16_reduced_precision_reduction",
+    "allow_fp16_accumulation",
+)
 
 
 def uses_tf32() -> bool:

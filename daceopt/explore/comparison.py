@@ -154,9 +154,8 @@ def _timed(
         difference = _difference(subject, one, two)
         tensors = [_own(subject), _own(subject)]
         spent = interleave({"one": one.clocked(tensors[0]), "two": two.clocked(tensors[1])}, seconds=seconds)
-    found = zip(names, (added, more))
-    lacks = unfinished(first)
-    notes = [f"{name} is {lacks} yet: finished by {', '.join(steps)}" for name, steps in found if steps]
+    found = zip(names, (first, other), (added, more))
+    notes = [f"{name} is {unfinished(p)} yet: finished by {', '.join(steps)}" for name, p, steps in found if steps]
     by_host = subject.device.type == "cpu"  # a device has a clock of its own
     short = by_host and max(spent.values()) < _SHORT
     notes += ["of calls as short as these a good part is the call itself"] if short else []

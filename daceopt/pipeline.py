@@ -6,6 +6,7 @@ None of it runs on a warm start: the fingerprint of what was captured finds the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from daceopt.passes import choice
@@ -55,12 +56,14 @@ def compile_model(
 
     def load() -> Imported:
         from daceopt.capture.onnx.importer import import_model
+        from daceopt.codegen import target
         from daceopt.ir.imported import Imported
 
         fallbacks: dict[str, str] = {}
         graph = import_model(
             model, fallback=fallback, refused=lambda n, why: fallbacks.setdefault(n.op_type, why), patient=patient
         )
+        graph.options = replace(graph.options, target=target.on(device).name)
         return Imported(graph, fallbacks=fallbacks, device=device)
 
     source = source_of(load, recipe_for(device, recipe), verify, model)

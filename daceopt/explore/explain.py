@@ -14,7 +14,7 @@ from torch import nn
 from daceopt import pipeline
 from daceopt.codegen.shown import by_result
 from daceopt.codegen.working_memory import planned
-from daceopt.cost.machine import this_machine
+from daceopt.cost.device_machine import machine_of
 from daceopt.errors import BuildError, DaceoptError, FallbackWarning, Unsupported
 from daceopt.explore import collect, memory, model_error
 from daceopt.explore.collect import Direction, operators
@@ -23,8 +23,10 @@ from daceopt.explore.report import Report
 from daceopt.ir import types
 from daceopt.modules.observe import observe
 from daceopt.modules.options import Options
+from daceopt.passes.choice import recipe_for
 from daceopt.passes.feeds import random_inputs
 from daceopt.programs.stats import effect, sizes_of
+from daceopt.runtime.device_entry import place_of
 
 if TYPE_CHECKING:
     import onnx
@@ -102,6 +104,7 @@ def _module(
         report.reason = "; ".join(found.refused) or ("" if found.graphs else "nothing in it was compiled")
         report.operators = collect.aten_operators([graph for graph, _ in found.graphs], found.refused)
         for graph, tensors in found.graphs:
+            report.recipe = recipe_for(graph.traced.device, chosen.recipe).name
             _graph(report, graph, tensors, measure)
     except DaceoptError as error:
         report.reason = str(error)
@@ -224,7 +227,7 @@ def _operators(report: Report, model: onnx.ModelProto) -> None:
 def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: ModelNames, measure: bool) -> None:
     """Fill in what the compiled pair shows."""
     report.notes += [f"valid for {assumption}" for assumption in pair.forward.manifest.assumptions]
-    report.cached, report.machine = pair.cached, this_machine()
+    report.cached, report.machine = pair.cached, machine_of(place_of(pair.forward.manifest, tensors.values()))
     report.seconds = {k: v + report.seconds.get(k, 0.0) for k, v in pair.report["seconds"].items()}
     shapes = {f"input:{k}": tuple(t.shape) for k, t in tensors.items()}
     sizes = sizes_of(pair.forward.manifest, shapes)
@@ -235,7 +238,8 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: ModelN
     report.steps += collect.steps(pair.report["history"], sizes)
     directions = list(_directions(pair, names, _measured(report, pair, tensors) if measure else [{}, {}]))
     report.machine = collect.calibrated(report.machine, directions, sizes)
-    off = model_error.said(model_error.modelled_and_measured(directions, sizes)) if measure else None
+    modelled = measure and not pair.forward.manifest.has_stream  # the model of time is of processors
+    off = model_error.said(model_error.modelled_and_measured(directions, sizes)) if modelled else None
     report.notes += [line for line in (pair.report.get("choice"), off) if line and line not in report.notes]
     found_memory = planned(pair.graphs.program, sizes)
     report.memory += memory.rows(found_memory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import torch
 
 from daceopt import pipeline
 from daceopt.capture.dace.importer import ImportedSdfg, import_sdfg
+from daceopt.codegen import target
 from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.ir import types
 from daceopt.ir.imported import Gradients, Imported
@@ -136,7 +138,9 @@ class SdfgProgram:
         gradients = Gradients(wanted, outputs) if wanted and outputs else None
 
         def load() -> Imported:
-            return Imported(graph.copy(), gradients, device=device)
+            own = graph.copy()
+            own.options = replace(own.options, target=target.on(device).name)
+            return Imported(own, gradients, device=device)
 
         identity, recipe = key(self._identity, device, list(wanted)), recipe_for(device, self._recipe)
         return pipeline.compile_graph(identity, load, recipe=recipe, verify=self._verify)

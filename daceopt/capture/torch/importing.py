@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from daceopt.capture.torch.gradient_scopes import family, hidden_writes, require
 from daceopt.capture.torch.plan import Plan, plan
 from daceopt.capture.torch.traced import Traced
 from daceopt.capture.torch.translation import Importer, Translation
+from daceopt.codegen import target
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
@@ -55,6 +57,7 @@ def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
     """Build the graph that computes what ``planned`` says."""
     context, graph = Context(), Graph("program")
     graph.source.precision = torch.get_float32_matmul_precision()
+    graph.options = replace(graph.options, target=target.on(traced.device).name)
     trains = any(o.differentiable for o in planned.outputs)
     translation = Translation(graph, context, whole=derivative.op_type if trains else None)
     inputs, binding, symbols = _add_inputs(translation, traced)

@@ -198,9 +198,6 @@ class FrameBuilder:
             self.sdfg.add_array(buffer.name, (buffer.elements,), types.bits(buffer.dtype))
         return buffer.name
 
-    def _stream(self) -> str:
-        return self._buffer(FrameBuffer(STREAM, 1, dace.uint8))
-
     # ---------------------------------------------------------------- kernels
 
     def _kernel(self, entry: nodes.MapEntry) -> None:

@@ -27,6 +27,7 @@ from daceopt.passes.choice import recipe_for
 from daceopt.passes.feeds import random_inputs
 from daceopt.programs.stats import effect, sizes_of
 from daceopt.runtime.device_entry import place_of
+from daceopt.runtime.places import common_device
 
 if TYPE_CHECKING:
     import onnx
@@ -69,7 +70,7 @@ def explain(
     if isinstance(model, nn.Module):
         return _module(model, inputs, kwargs, recipe, backward, verify, measure)
     if hasattr(model, "source"):  # what from_onnx returns
-        return _onnx(model.source, inputs, recipe or model.recipe, verify, measure)
+        return _onnx(model.source, inputs, recipe or model.recipe, verify, measure, model.device)
     if isinstance(model, str | os.PathLike | bytes) or hasattr(model, "graph"):
         return _onnx(model, inputs, recipe or "auto", verify, measure)
     raise TypeError(f"explain takes an nn.Module, an ONNX file or what from_onnx returns, not {type(model).__name__}")
@@ -127,7 +128,14 @@ def _graph(report: Report, graph: CompiledGraph, tensors: Sequence[torch.Tensor]
 # -------------------------------------------------------------------- ONNX files
 
 
-def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str | None, measure: bool) -> Report:
+def _onnx(
+    source: Any,
+    inputs: Sequence[Any],
+    recipe: str | Recipe,
+    verify: str | None,
+    measure: bool,
+    device: torch.device | None = None,
+) -> Report:
     from daceopt.capture.onnx.file import load
 
     title = os.fspath(source) if isinstance(source, str | os.PathLike) else "ONNX model"
@@ -139,7 +147,10 @@ def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str 
         return report
     _operators(report, model)
     try:
-        variants = _variants(model, recipe, verify)
+        placed = {f"input {k}": v for k, v in enumerate(inputs) if isinstance(v, torch.Tensor)}
+        place = common_device(placed) or device or torch.device("cpu")
+        inputs = [v.detach().cpu() if isinstance(v, torch.Tensor) else v for v in inputs]
+        variants = _variants(model, recipe, verify, place.type)
         variant = _variant(variants, inputs)
         if variant is None:
             report.notes.append(
@@ -151,7 +162,7 @@ def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str 
             report.notes.append(str(variant.tail))
             report.operators = collect.operators(model, variant.tail.reasons)
         pair, taken = variant.pair, [inputs[k] for k in variant.positions] if inputs else ()
-        tensors = _onnx_inputs(report, *pair.graphs.directions()[0], taken)
+        tensors = {k: t.to(place) for k, t in _onnx_inputs(report, *pair.graphs.directions()[0], taken).items()}
         names = ModelNames(
             [variants.input_names[k] for k in variant.positions], [f"output {v.name}" for v in pair.model.graph.output]
         )
@@ -164,11 +175,11 @@ def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str 
     return report
 
 
-def _variants(model: onnx.ModelProto, recipe: str | Recipe, verify: str | None) -> Variants:
+def _variants(model: onnx.ModelProto, recipe: str | Recipe, verify: str | None, device: str) -> Variants:
     from daceopt.models.variants import Variants
 
     def compile_(made: onnx.ModelProto, patient: bool) -> CompiledPair:
-        return pipeline.compile_model(made, recipe=recipe, verify=verify, patient=patient)
+        return pipeline.compile_model(made, recipe=recipe, verify=verify, patient=patient, device=device)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)  # the report says which and why

@@ -131,7 +131,7 @@ class SdfgProgram:
         outputs = tuple(k for k, n in enumerate(graph.outputs) if types.is_float(graph.dtype(n)))
         gradients = Gradients(wanted, outputs) if wanted and outputs else None
 
-        def load() -> Imported:
+        def load(_: str) -> Imported:
             return Imported(graph.copy(), gradients)
 
         identity = key(self._identity, list(wanted))

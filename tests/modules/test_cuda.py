@@ -433,7 +433,7 @@ def test_what_is_chosen_by_itself_is_for_the_device() -> None:
 def test_nvcc_builds_the_program_of_tensors_on_a_device() -> None:
     traced = _traced(_perceptron(), lambda: [_of("cuda", 9, 20)])
     chosen = recipe_for(traced.device, "auto")
-    pair = pipeline.compile_graph(description.identity(traced), lambda: load(traced), recipe=chosen)
+    pair = pipeline.compile_graph(description.identity(traced), lambda target: load(traced, target), recipe=chosen)
     manifest = pair.forward.manifest
     assert manifest.device == "cuda" and manifest.has_stream
     assert {t.device for t in (*manifest.inputs, *manifest.outputs)} == {"cuda"}

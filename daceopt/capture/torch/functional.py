@@ -171,7 +171,8 @@ class _Opening(fx.Interpreter):
     """Takes apart what autocast acts inside of; the shape rules of these operators do not know of it."""
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        opened = _OPENED.get(target) if torch.is_autocast_enabled("cpu") else None
+        opened = _OPENED.get(target)
+        opened = None if opened is None or _autocast_type(args) is None else opened
         return super().call_function(target, args, kwargs) if opened is None else opened(*args, **kwargs)
 
 
@@ -228,14 +229,20 @@ class DynamoInterpreter(_Opening):
             return generic_associative_scan(args[0], list(args[1]), additional_inputs=tuple(args[2]))
         if target is torch.nn.functional.scaled_dot_product_attention:
             _check_lengths(*args, **kwargs)
-        if target in _NARROWED and torch.is_autocast_enabled("cpu"):
-            args, kwargs = tree_map(_narrowed, (args, kwargs))
+        if target in _NARROWED and (dtype := _autocast_type(args)) is not None:
+            args, kwargs = tree_map(lambda value: _narrowed(value, dtype), (args, kwargs))
         return placed(target, super().call_function(target, args, kwargs), args, kwargs)
 
 
-def _narrowed(value: Any) -> Any:
+def _autocast_type(args: tuple[Any, ...]) -> torch.dtype | None:
+    """The type that autocast gives to factors where the first argument is; None where it is off."""
+    place = args[0].device.type
+    return torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None
+
+
+def _narrowed(value: Any, dtype: torch.dtype) -> Any:
     is_wide = isinstance(value, torch.Tensor) and value.dtype == torch.float32
-    return value.to(torch.get_autocast_dtype("cpu")) if is_wide else value
+    return value.to(dtype) if is_wide else value
 
 
 def _check_lengths(query: Any, key: Any, value: Any, attn_mask: Any = None, *_: Any, **__: Any) -> None:

@@ -37,13 +37,18 @@ Tensor batched(const Tensor& t, at::IntArrayRef batch) {
     return t.expand(full).reshape({c10::multiply_integers(batch), t.size(-2), t.size(-1)});
 }
 
+// Does torch multiply narrow factors into float32? On devices, but for float16 where the user wants sums in float16.
+bool multiplies_into_float(const Tensor& factor) {
+    return factor.is_cuda() && !(factor.scalar_type() == at::kHalf && at::globalContext().allowFP16AccumulationCuBLAS());
+}
+
 // y = alpha * a @ b + added, in y's type; factors of another one are narrow, and their products are summed in y's.
 void multiply(Tensor& y, const Tensor& a, const Tensor& b, const std::optional<Tensor>& added, double alpha, bool relu) {
     const bool flat = y.dim() == 2, same = a.scalar_type() == y.scalar_type();
-    if (!same && !a.is_cuda()) return multiply(y, a.to(y.scalar_type()), b.to(y.scalar_type()), added, alpha, relu);
+    if (!same && !multiplies_into_float(a)) return multiply(y, a.to(y.scalar_type()), b.to(y.scalar_type()), added, alpha, relu);
     const Tensor& start = added ? *added : y;
     const double beta = added ? 1 : 0;
-    if (flat && same && relu && added) {
+    if (flat && same && relu && added && a.size(1) > 0) {  // of no products at all torch returns what is added as it is
         at::_addmm_activation_out(y, start, a, b, beta, alpha, /*use_gelu=*/false);
         return;
     }
@@ -138,11 +143,12 @@ DeviceWindow planes(const DeviceWindow& window) {
     return {{1, window.strides[0]}, {1, window.dilations[0]}, {0, window.begin[0]}, {0, window.end[0]}, window.group};
 }
 
-// result = conv(x, w), written where it belongs by the kernel that torch would take, if that one can.
+// result = conv(x, w), written where it belongs by the kernel that torch would take, if that one can; rounded to the
+// type of the factors in any case.
 void convolved(Tensor& result, const Tensor& x, const Tensor& w, const DeviceWindow& window) {
     const std::vector<int64_t> pads = padding(window), none = no_output_padding(window);
     const auto symbolic = [](const std::vector<int64_t>& v) { return c10::fromIntArrayRefSlow(v); };
-    if (x.is_cuda()) {
+    if (x.is_cuda() && x.scalar_type() == result.scalar_type()) {
         const auto kind = at::native::select_conv_backend(x, w, std::nullopt, symbolic(window.strides), symbolic(pads),
                                                           symbolic(window.dilations), false, symbolic(none), window.group, std::nullopt);
         if (kind == at::native::ConvBackend::CudaDepthwise2d && x.is_contiguous() && w.is_contiguous() && result.is_contiguous()) {
@@ -206,8 +212,7 @@ void device_convolution_data(Where where, const DeviceWindow& given, const Devic
     Tensor result = planes(tensor(where, dx));
     const Tensor gradient = planes(tensor(where, dy)), weights = planes(tensor(where, w));
     const DeviceWindow window = evened(planes(given), result, weights, gradient);
-    const bool same = result.scalar_type() == gradient.scalar_type();
-    if (const auto around = turned(window, weights); same && around && gradient.numel())
+    if (const auto around = turned(window, weights); around && gradient.numel())
         return convolved(result, gradient, turned_around(weights), *around);
     const Tensor like = result.to(gradient.scalar_type());  // itself, unless wanted wide
     const Tensor image = is_even(window) ? like : padded(like, window);

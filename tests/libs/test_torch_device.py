@@ -140,6 +140,10 @@ _OPERANDS = {
     "batch": _Operands((3, 5, 7), (3, 7, 6), None, True),
     "broadcast": _Operands((2, 1, 5, 7), (3, 7, 6), (3, 1, 6), True),
     "one right factor": _Operands((3, 5, 7), (7, 6), (6,), stands="transposed"),
+    "one right factor, numbers of a batch": _Operands((3, 5, 7), (1, 7, 6), (3, 1, 1), True),
+    "one right factor, two batches": _Operands((2, 3, 5, 7), (7, 6), (1, 1, 6), stands="padded"),
+    "rows that do not stand as one": _Operands((3, 5, 7), (7, 6), (6,), stands="every other batch"),
+    "one left factor": _Operands((5, 7), (3, 7, 6), (6,)),
     "vectors": _Operands((4, 1, 7), (4, 7, 1)),
     "no rows": _Operands((0, 7), (7, 6), (6,)),
     "no columns": _Operands((3, 5, 7), (3, 7, 0), None),
@@ -155,6 +159,8 @@ def _standing(tensor: torch.Tensor, how: str) -> torch.Tensor:
         return tensor.mT.contiguous().mT
     if how == "every other":
         return torch.stack([tensor, tensor + 1], -1)[..., 0]
+    if how == "every other batch" and tensor.dim() > 2:
+        return tensor.transpose(0, 1).contiguous().transpose(0, 1)
     if how == "padded":
         return functional.pad(tensor, (0, 3))[..., : tensor.shape[-1]]
     return tensor
@@ -175,7 +181,8 @@ def test_narrow_operands_of_any_shape(name: str, kind: torch.dtype, wide: str, a
     given |= {"C": torch.randn(product.shape).to(added)} if case.residual else {}
     exact = product + given.get("Bias", torch.zeros(())).double() + given.get("C", torch.zeros(())).double()
     given = {c: _standing(t, case.stands if c in "AB" else "in rows") for c, t in given.items()}
-    y = _standing(torch.full(exact.shape, 7.0, dtype=result), case.stands if case.stands == "transposed" else "")
+    y = torch.full(exact.shape, 7.0, dtype=result)
+    y = _standing(y, case.stands) if case.stands in ("transposed", "every other batch") else y
     _multiplied(y, given, alpha=1.5, activation=activation)
     _assert_rounded_once(y, exact.relu() if activation else exact)
 

@@ -22,7 +22,7 @@ from torch._higher_order_ops.register_hook import register_hook_op
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from daceopt.capture.torch import custom_gradient, hooks
 from daceopt.capture.torch.encoder_layer import encoder_layer
@@ -66,8 +66,11 @@ _REFLECTED = {
     operator.ne: operator.ne,
 }
 
-# functions whose operator stays whole, where autocast acts on what PyTorch takes it apart into
-_NARROWED = frozenset({torch.lstm, torch.rnn_tanh, torch.rnn_relu})
+# functions whose operator stays whole, where autocast acts on what PyTorch takes it apart into -> on which devices
+_NARROWED: dict[Any, tuple[str, ...]] = {
+    **dict.fromkeys((torch.lstm, torch.rnn_tanh, torch.rnn_relu), ("cpu", "cuda")),
+    torch.gru: ("cuda",),  # cuDNN's
+}
 _OPENED: dict[Any, Callable[..., Any]] = {torch._transformer_encoder_layer_fwd: encoder_layer}
 
 
@@ -172,7 +175,8 @@ class _Opening(fx.Interpreter):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         opened = _OPENED.get(target)
-        opened = None if opened is None or _autocast_type(args) is None else opened
+        if opened is not None and _autocast_type(("cpu", "cuda"), args, kwargs) is None:
+            opened = None
         return super().call_function(target, args, kwargs) if opened is None else opened(*args, **kwargs)
 
 
@@ -229,15 +233,16 @@ class DynamoInterpreter(_Opening):
             return generic_associative_scan(args[0], list(args[1]), additional_inputs=tuple(args[2]))
         if target is torch.nn.functional.scaled_dot_product_attention:
             _check_lengths(*args, **kwargs)
-        if target in _NARROWED and (dtype := _autocast_type(args)) is not None:
+        places = _NARROWED.get(target)
+        if places is not None and (dtype := _autocast_type(places, args, kwargs)) is not None:
             args, kwargs = tree_map(lambda value: _narrowed(value, dtype), (args, kwargs))
         return placed(target, super().call_function(target, args, kwargs), args, kwargs)
 
 
-def _autocast_type(args: tuple[Any, ...]) -> torch.dtype | None:
-    """The type that autocast gives to factors where the first argument is; None where it is off."""
-    place = args[0].device.type
-    return torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None
+def _autocast_type(places: Sequence[str], *arguments: Any) -> torch.dtype | None:
+    """The type that autocast gives to factors where these arguments are, one of ``places``; None where it is off."""
+    place = next(x.device.type for x in tree_leaves(arguments) if isinstance(x, torch.Tensor))
+    return torch.get_autocast_dtype(place) if place in places and torch.is_autocast_enabled(place) else None
 
 
 def _narrowed(value: Any, dtype: torch.dtype) -> Any:

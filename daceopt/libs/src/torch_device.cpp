@@ -5,6 +5,7 @@
 #include "daceopt/torch_tensors.h"
 
 #include <ATen/Context.h>
+#include <ATen/TensorUtils.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/_addmm_activation.h>
 #include <ATen/ops/_conv_depthwise2d.h>
@@ -35,6 +36,19 @@ Tensor batched(const Tensor& t, at::IntArrayRef batch) {
     std::vector<int64_t> full(batch.begin(), batch.end());
     full.insert(full.end(), t.sizes().end() - 2, t.sizes().end());
     return t.expand(full).reshape({c10::multiply_integers(batch), t.size(-2), t.size(-1)});
+}
+
+bool is_matrix(const Tensor& t) { return t.numel() == t.size(-2) * t.size(-1); }
+
+bool is_view(const Tensor& t, at::IntArrayRef shape) {
+    return t.numel() == c10::multiply_integers(shape) && at::detail::computeStride(t.sizes(), t.strides(), shape);
+}
+
+// What is added to all of y, which is seen in this shape; numbers of columns stay a row, which cuBLAS adds by itself.
+std::optional<Tensor> added_to(const Tensor& y, const std::optional<Tensor>& t, at::IntArrayRef shape) {
+    if (!t) return std::nullopt;
+    if (shape.size() == 2 && t->dim() && t->numel() == t->size(-1) && t->numel() == y.size(-1)) return t->reshape({y.size(-1)});
+    return t->expand(y.sizes()).reshape(shape);
 }
 
 // Does torch multiply narrow factors into float32? On devices, but for float16 where the user wants sums in float16.
@@ -105,13 +119,15 @@ void device_product(const DeviceProduct& product) {
         if (*t && (*t)->scalar_type() != sum.scalar_type()) *t = (*t)->to(sum.scalar_type());
     const std::optional<Tensor> first = bias ? bias : c;
     const bool both = bias && c;
-    if (batch.empty()) {
-        multiply(sum, a, b, first, product.alpha, product.relu && !both);
+    const std::vector<int64_t> flat{c10::multiply_integers(batch) * sum.size(-2), sum.size(-1)}, left{flat[0], a.size(-1)};
+    if (is_matrix(b) && is_view(a, left) && is_view(sum, flat)) {  // all batches as rows of one product
+        Tensor rows = sum.view(flat);
+        const Tensor right = b.view({b.size(-2), b.size(-1)});
+        multiply(rows, a.view(left), right, added_to(sum, first, flat), product.alpha, product.relu && !both);
     } else {
         const std::vector<int64_t> rows{c10::multiply_integers(batch), sum.size(-2), sum.size(-1)};
         Tensor three = sum.is_contiguous() ? sum.view(rows) : at::empty(rows, sum.options());
-        std::optional<Tensor> added;
-        if (first) added = first->expand(sum.sizes()).reshape(rows);
+        const std::optional<Tensor> added = added_to(sum, first, rows);
         multiply(three, batched(a, batch), batched(b, batch), added, product.alpha, product.relu && !both);
         if (!sum.is_contiguous()) sum.copy_(three.view(sum.sizes()));
     }

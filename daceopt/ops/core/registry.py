@@ -38,7 +38,7 @@ ANY = types.ALL  # for operators that move data and compute nothing
 
 _LOWERINGS: dict[tuple[str, str], Lowering] = {}
 _TYPES: dict[tuple[str, str], tuple[Any, ...]] = {}
-_MULTIPLYING: set[tuple[str, str]] = set()  # operators that take narrow factors where libraries of the target do
+_FACTORS: dict[tuple[str, str], bool] = {}  # whether narrow ones are taken where libraries of the target do
 _CHECKS: dict[tuple[str, str], Check] = {}
 _GRADIENTS: dict[tuple[str, str], tuple[Gradient, Callable[[Any], bool]]] = {}
 _KEEPING: dict[tuple[str, str], Keeping] = {}
@@ -65,7 +65,7 @@ def lowering(
         for op_type in op_types:
             _LOWERINGS[domain, op_type] = rule
             _TYPES[domain, op_type] = tuple(types)
-            (_MULTIPLYING.add if factors else _MULTIPLYING.discard)((domain, op_type))
+            _FACTORS[domain, op_type] = factors
         return rule
 
     return register
@@ -190,7 +190,7 @@ def foreign_source() -> str:
 
 def _entries() -> _Entries:
     tables: dict[str, Mapping[tuple[str, str], Any]] = {
-        "lowering": {k: (rule, k in _MULTIPLYING, *map(_name_of, _TYPES[k])) for k, rule in _LOWERINGS.items()},
+        "lowering": {k: (rule, _FACTORS[k], *map(_name_of, _TYPES[k])) for k, rule in _LOWERINGS.items()},
         "check": _CHECKS,
         "gradient": _GRADIENTS,
         "keeping": _KEEPING,
@@ -236,7 +236,7 @@ def accepted_types(op_type: str, domain: str = "", factors: Iterable[Any] = ()) 
     """Element types of an operator's own lowering; for others all that compute. ``factors``: the narrow types that
     products may have."""
     key = (_domain(domain), op_type)
-    return (*_TYPES.get(key, COMPUTED), *(factors if key in _MULTIPLYING else ()))
+    return (*_TYPES.get(key, COMPUTED), *(factors if _FACTORS.get(key) else ()))
 
 
 def supported(op_type: str, domain: str = "", version: int | None = None) -> bool:

@@ -13,7 +13,6 @@ import torch
 
 from daceopt import pipeline
 from daceopt.capture.dace.importer import ImportedSdfg, import_sdfg
-from daceopt.codegen import target
 from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.ir import types
 from daceopt.ir.imported import Gradients, Imported
@@ -137,9 +136,9 @@ class SdfgProgram:
         outputs = tuple(k for k, n in enumerate(graph.outputs) if types.is_float(graph.dtype(n)))
         gradients = Gradients(wanted, outputs) if wanted and outputs else None
 
-        def load() -> Imported:
+        def load(target: str) -> Imported:
             own = graph.copy()
-            own.options = replace(own.options, target=target.on(device).name)
+            own.options = replace(own.options, target=target)
             return Imported(own, gradients, device=device)
 
         identity, recipe = key(self._identity, device, list(wanted)), recipe_for(device, self._recipe)

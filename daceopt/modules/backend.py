@@ -245,10 +245,10 @@ class CompiledGraph:
         called = [n.target for n in nodes if isinstance(n.target, torch._ops.OpOverload)]
         return Counter(str(t).removeprefix("aten.") for t in called)
 
-    def _load(self) -> Any:
+    def _load(self, target: str) -> Any:
         from daceopt.capture.torch.importing import load
 
-        found = load(self.traced)
+        found = load(self.traced, target)
         if self._reduction is not None and found.gradients is not None:
             inputs = Binding.from_json(found.notes["binding"]).inputs
             position = {argument: k for k, (kind, argument) in enumerate(inputs) if kind == "tensor"}

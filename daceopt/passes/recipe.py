@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _BEFORE = ("coarse", "lower", "local")
 _AT_SITE = "at-site"  # a step at one of its sites: it is that step's source that counts
+_PLACEMENT = "device-placement"
 _AFTER = ("lower", "layout", "local", "hardware")  # fusion looks at how loops walk memory, so layouts come first
 
 
@@ -195,6 +196,12 @@ class Recipe:
         first, last = self._split()
         step = self.steps[first] if first < last else DIFFERENTIATE
         return None if step == DIFFERENTIATE else as_step(step).budget  # type: ignore[attr-defined]
+
+    @property
+    def target(self) -> str:
+        """Where its steps place graphs."""
+        placed = next((step for step in reversed(self.steps) if _step_name(step) == _PLACEMENT), None)
+        return "cpu" if placed is None else as_step(placed).target  # type: ignore[attr-defined]
 
     def _differentiating(self) -> Transformation | str:
         first, last = self._split()

@@ -166,7 +166,7 @@ def test_a_device_has_no_cores() -> None:
 @pytest.mark.skipif(nvcc() is None, reason="there is no nvcc")
 def test_nvcc_builds_profiled_programs() -> None:
     traced = _traced(_perceptron(), lambda: [_of("cuda", 9, 20)])
-    pair = pipeline.compile_graph(description.identity(traced), lambda: load(traced), recipe="gpu")
+    pair = pipeline.compile_graph(description.identity(traced), lambda target: load(traced, target), recipe="gpu")
     assert pair.graphs.forward.options.target == "cuda"
     (name,) = build.build("test profiled", pair.graphs.directions(), libs.implement, profiled=True)
     program = load_program(name)

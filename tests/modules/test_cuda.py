@@ -534,8 +534,8 @@ def test_edits_of_what_is_chosen_by_itself_are_made_on_the_device_s_recipe() -> 
 @pytest.mark.parametrize("recipe", ["cpu", "none", "training"])
 def test_recipes_for_a_cpu_are_refused_with_their_reason(recipe: str) -> None:
     traced = _traced(_perceptron(), lambda: [_of("cuda", 9, 20)])
-    with pytest.raises(Unsupported, match="runs on blocks or lanes; take the recipe gpu, or end with cuda-kernels"):
-        pipeline.compile_graph(description.identity(traced), lambda: load(traced), recipe=recipe)
+    with pytest.raises(Unsupported, match="arrays live on cpu, those of this call on cuda; take another"):
+        pipeline.compile_graph(description.identity(traced), lambda target: load(traced, target), recipe=recipe)
 
 
 @pytest.mark.slow
@@ -543,7 +543,7 @@ def test_recipes_for_a_cpu_are_refused_with_their_reason(recipe: str) -> None:
 def test_nvcc_builds_the_program_of_tensors_on_a_device() -> None:
     traced = _traced(_perceptron(), lambda: [_of("cuda", 9, 20)])
     chosen = recipe_for(traced.device, "auto")
-    pair = pipeline.compile_graph(description.identity(traced), lambda: load(traced), recipe=chosen)
+    pair = pipeline.compile_graph(description.identity(traced), lambda target: load(traced, target), recipe=chosen)
     manifest = pair.forward.manifest
     assert manifest.device == "cuda" and manifest.has_stream
     assert {t.device for t in (*manifest.inputs, *manifest.outputs)} == {"cuda"}

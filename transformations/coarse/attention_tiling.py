@@ -10,10 +10,16 @@ from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.operands import required
 from daceopt.ir.view_index import nominal
-from daceopt.ops.core.registry import FACTORS
 from daceopt.ops.core.widening import FACTORS_WERE, MASK_WAS
 from daceopt.ops.families.attention import DROPOUT
-from daceopt.ops.families.tiled_attention import DOMAIN, NAME, default_scale, why_not_in_tiles, why_not_tiled
+from daceopt.ops.families.tiled_attention import (
+    DOMAIN,
+    NAME,
+    TILED_TYPES,
+    default_scale,
+    why_not_in_tiles,
+    why_not_tiled,
+)
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.coarse._attention_operands import as_it_was, dropped, rounded
 
@@ -71,7 +77,7 @@ class AttentionTiling(Transformation):
         inputs, out = graph.inputs_of(node)[:4], required(graph.outputs_of(node), 0)
         attributes = {**node.attributes, "scale": default_scale(graph, node), **site["dropped"]}
         were = attributes.pop(FACTORS_WERE, None)
-        were = were if were is not None and types.from_onnx(were) in FACTORS else None
+        were = were if were is not None and types.from_onnx(were) in TILED_TYPES else None
         attributes.pop(MASK_WAS, None)
         rows, keys = (_CAUSAL_TILES if node.attribute("is_causal", 0) else _TILES)[were is not None]
         attributes |= {"rows": self.rows or rows, "keys": self.keys or keys}

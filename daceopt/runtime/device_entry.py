@@ -73,7 +73,8 @@ class PlacedEntry(ExecutableEntry):
         self._constants = [torch.from_numpy(c).to(device) for c in executable.constants]
         self.constants = [c.data_ptr() for c in self._constants]
         self._scratch: dict[int, Callable[[], torch.Tensor]] = {}  # bytes -> what allocates an arena
-        self.graphs = device_graphs.graphs_for(device, len(executable.manifest.kernels))
+        manifest = executable.manifest
+        self.graphs = device_graphs.graphs_for(device, len(manifest.kernels)) if manifest.repeats else None
         self._current, self._stream = _current_device(device), _current_stream(device)
 
     def invoke(

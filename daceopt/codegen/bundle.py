@@ -123,10 +123,10 @@ def _joinable(job: CompileJob) -> bool:
 
 
 def _joined(jobs: Iterable[CompileJob]) -> Iterator[CompileJob]:
-    """Few sources for many: those of one kind and with equal compile flags, each text once."""
+    """Few sources for many: those of one kind and target, with equal compile flags, each text once."""
     groups: dict[tuple[object, ...], list[CompileJob]] = {}
     for job in dict.fromkeys(j for j in jobs if _joinable(j)):
-        groups.setdefault((job.kind, job.flags.compile, bool(job.flags.includes)), []).append(job)
+        groups.setdefault((job.kind, job.target, job.flags.compile, bool(job.flags.includes)), []).append(job)
     for members in groups.values():
         size, unit = 0, []
         for job in members:
@@ -151,7 +151,7 @@ def _unit(jobs: Sequence[CompileJob]) -> CompileJob:
     sources = [job.source for job in jobs]
     if jobs[0].kind == "entry":
         sources = _apart(sources)
-    return CompileJob("\n".join([*sources, ""]), jobs[0].kind, flags, f"{len(jobs)} joined")
+    return CompileJob("\n".join([*sources, ""]), jobs[0].kind, flags, f"{len(jobs)} joined", jobs[0].target)
 
 
 def _apart(sources: Iterable[str]) -> list[str]:

@@ -1,6 +1,7 @@
 // Algorithms by torch's operators. None of them makes the host wait.
 #include "daceopt/torch_algorithms.h"
 
+#include "daceopt/status.h"
 #include "daceopt/torch_tensors.h"
 
 #include <ATen/TensorOperators.h>
@@ -23,7 +24,6 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <limits>
-#include <stdexcept>
 
 // Where kernels of the program report, if there is one around this (codegen/include/daceopt/device.h).
 extern "C" __attribute__((weak)) int32_t* daceopt_reports();
@@ -134,7 +134,7 @@ void device_product_gradient(Where where, const DeviceArrays& in, const DeviceAr
 void device_ranked_index(Where where, const DeviceArrays& in, const DeviceArrays& out, const Parameters& parameters) {
     const Plain plain;
     const int64_t wanted = parameters[3], rank = parameters[4];
-    if (rank < 0 || rank >= parameters[1]) throw std::runtime_error("kthvalue: no element of that rank along the axis");
+    if (rank < 0 || rank >= parameters[1]) return fail_index("kthvalue", "no element of that rank along the axis");
     const Tensor x = around(where, in[0], parameters);
     Tensor places = around(where, out[0], parameters, 1);
     if (places.numel() == 0) return;
@@ -168,7 +168,8 @@ void device_scatter_rows(Where where, const DeviceArrays& in, const DeviceArrays
     };
     Tensor result = whole(out[0]).view({rows, width});
     result.copy_(whole(in[0]).view({rows, width}));
-    if (count == 0 || result.numel() == 0) return;
+    if (count == 0) return;
+    if (rows == 0) return fail_index("scatter", "an index is out of range");
     const Tensor places = inside(where, tensor(where, in[1]).view({count}), rows), updates = whole(in[2]).view({count, width});
     if (reduction == 0) {
         result.index_copy_(0, places, updates);
@@ -186,13 +187,15 @@ void device_searchsorted(Where where, const DeviceArrays& in, const DeviceArrays
     const Plain plain;
     const int64_t rows = parameters[0], extent = parameters[1], count = parameters[2];
     const bool shared = parameters[3], right = parameters[4];
-    Tensor boundaries = tensor(where, in[0]).view({shared ? 1 : rows, extent}), places = tensor(where, out[0]).view({rows, count});
+    // rows that share their boundaries share those of the first
+    const auto lines = [&](const DeviceArray& array) {
+        const Tensor all = tensor(where, array).view({-1});
+        return shared ? all.narrow(0, 0, extent) : all.view({rows, extent});
+    };
+    Tensor boundaries = lines(in[0]), places = tensor(where, out[0]).view({rows, count});
     if (places.numel() == 0) return;
-    if (in[2].data && extent) {
-        const Tensor order = tensor(where, in[2]).view(boundaries.sizes()).to(at::kLong);
-        boundaries = boundaries.gather(1, inside(where, order, extent));
-    }
-    if (shared) boundaries = boundaries.view({extent});
+    if (in[2].data && extent)
+        boundaries = boundaries.gather(-1, inside(where, lines(in[2]).to(at::kLong), extent));
     at::searchsorted_out(places, boundaries, tensor(where, in[1]).view({rows, count}), false, right);
 }
 
@@ -200,7 +203,7 @@ void device_top_indices(Where where, const DeviceArrays& in, const DeviceArrays&
     const Plain plain;
     const int64_t extent = parameters[1], k = parameters[3], ties = parameters[5];
     const bool largest = parameters[4];
-    if (k < 0 || k > extent) throw std::runtime_error("TopK: k is larger than the extent of the axis");
+    if (k < 0 || k > extent) return fail_index("TopK", "k is larger than the extent of the axis");
     const Tensor x = around(where, in[0], parameters);
     Tensor places = around(where, out[0], parameters, k);
     if (places.numel() == 0) return;

@@ -3,14 +3,17 @@
 
 #include "daceopt/torch_tensors.h"
 
+#include <ATen/ScalarOps.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/complex.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
 
+#include <sstream>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <unordered_map>
 
 namespace daceopt {
@@ -77,7 +80,7 @@ struct Arguments {
             case CallValue::kSize: return number_of(type, sizes.at(given.integer));
             case CallValue::kFloat: return number_of(type, given.real);
             case CallValue::kItem: return item_of(type, tensors.at(given.integer).item());
-            case CallValue::kComplex: return c10::complex<double>(given.real, given.imaginary);
+            case CallValue::kComplex: return number_of(type, c10::complex<double>(given.real, given.imaginary));
             case CallValue::kText: return std::string(given.text);
             case CallValue::kName: return named(given.text);
             case CallValue::kDevice: return device(where);
@@ -104,21 +107,28 @@ private:
     template <typename T>
     static c10::IValue number_of(const c10::TypePtr& type, T value) {
         switch (type->kind()) {
-            case c10::TypeKind::FloatType:
-            case c10::TypeKind::SymFloatType: return double(value);
-            case c10::TypeKind::IntType:
-            case c10::TypeKind::SymIntType: return int64_t(value);
-            case c10::TypeKind::BoolType:
-            case c10::TypeKind::SymBoolType: return bool(value);
-            case c10::TypeKind::ComplexType: return c10::complex<double>(double(value), 0);
-            default: return value;
+            case c10::TypeKind::TensorType: return at::native::wrapped_scalar_tensor(value);  // as from Python
+            case c10::TypeKind::ComplexType: return c10::complex<double>(value);
+            default: break;
         }
+        if constexpr (std::is_arithmetic_v<T>) {
+            switch (type->kind()) {
+                case c10::TypeKind::FloatType:
+                case c10::TypeKind::SymFloatType: return double(value);
+                case c10::TypeKind::IntType:
+                case c10::TypeKind::SymIntType: return int64_t(value);
+                case c10::TypeKind::BoolType:
+                case c10::TypeKind::SymBoolType: return bool(value);
+                default: break;
+            }
+        }
+        return value;
     }
 
     static c10::IValue item_of(const c10::TypePtr& type, const at::Scalar& item) {
         if (item.isBoolean()) return number_of(type, item.toBool());
         if (item.isIntegral(false)) return number_of(type, item.toLong());
-        if (item.isComplex()) return item.toComplexDouble();
+        if (item.isComplex()) return number_of(type, item.toComplexDouble());
         return number_of(type, item.toDouble());
     }
 };

@@ -142,7 +142,8 @@ def _value(value: Any) -> str:
     if kind == "float":
         return _made("kFloat", real=float.fromhex(content))
     if kind == "complex":
-        return _made("kComplex", 0, *map(float.fromhex, content))
+        real, imaginary = map(float.fromhex, content)
+        return _made("kComplex", 0, real, imaginary)
     if kind == "torch":
         return _made("kName", text=content)
     if kind == "device":

@@ -65,7 +65,7 @@ class BlockMapping(Scheduling):
         starts small blocks is busy starting them."""
         *outer, inner = nest.loops
         mapping: dict[Any, Any] = {}
-        while outer and not at_least(inner.extent, self.threads // 2):
+        while outer and not at_least(inner.extent, self.threads // 2) and 0 not in (inner.extent, outer[-1].extent):
             inner, both = merged_loop(outer.pop(), inner)
             mapping = _then(mapping, both)
         block, tile, own = self._tiled(inner)

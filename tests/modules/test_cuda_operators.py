@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,10 +13,13 @@ from torch import nn
 from torch.nn import functional
 
 from daceopt import optimized_module
-from daceopt.errors import DaceoptError, FallbackWarning, RunError
+from daceopt.capture.torch.calls import Operand
+from daceopt.errors import FallbackWarning, RunError, Unsupported
+from daceopt.ir import types
 from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.library import HostCall
 from daceopt.libs import aten_call
-from daceopt.libs.base import why_not
+from daceopt.libs.base import choose, why_not
 from daceopt.runtime import device_graphs
 from daceopt.runtime.device_graphs import CallGraphs
 from tests.modules.devices import on_device
@@ -25,6 +28,7 @@ from tests.runtime.recorded import kept
 from tests.twins import module
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_F32 = types.from_name("float32")
 _Function = Callable[[torch.Tensor], Any]
 
 
@@ -294,33 +298,24 @@ def _keep_factor(ctx: Any, inputs: Any, output: Any) -> None:
 
 def test_a_device_elsewhere_is_refused() -> None:
     graph = Graph("elsewhere")
-    x = graph.add_input("x", (3,), torch_float := aten_call.types.from_name("float32"))
+    x = graph.add_input("x", (3,), _F32)
     call = torch.ops.aten._to_copy.default
-    given = {"self": _operand(0), **{a.name: None for a in call._schema.arguments[1:]}, "device": torch.device("cpu")}
-    given["non_blocking"] = False
-    (y,) = aten_call.add(graph, call, given, [x], [((3,), torch_float)])
+    given = {**{a.name: None for a in call._schema.arguments}, "self": Operand(0), "non_blocking": False}
+    (y,) = aten_call.add(graph, call, {**given, "device": torch.device("cpu")}, [x], [((3,), _F32)])
     graph.add_output(str(y))
-    graph.options = graph.options.__class__(**{**vars(graph.options), "target": "cuda"})
+    graph.options = replace(graph.options, target="cuda")
     (node,) = graph.nodes()
-    assert "device" in json.loads(node.payload)["arguments"]["device"]
     assert why_not("torch_call", node, graph) == "an argument names the device cpu; arrays are on cuda"
 
 
-def _operand(position: int) -> Any:
-    from daceopt.capture.torch.calls import Operand
-
-    return Operand(position)
-
-
-def test_what_only_the_host_can_do_is_refused(emulated: None) -> None:
-    """A choice that the data make."""
-
-    def choose(x: torch.Tensor) -> torch.Tensor:
-        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,))
-
-    net = optimized_module(module(lambda self, x: choose(x)), recipe="gpu", fallback="raise")
-    with pytest.raises(DaceoptError):
-        net(torch.ones(8))
+def test_other_calls_of_python_are_refused() -> None:
+    graph = Graph("python")
+    x, y = graph.add_input("x", (3,), _F32), graph.add_array("y", (3,), _F32)
+    call = HostCall(callback="tests.libs.test_host:flip", payload="float32")
+    graph.add_node(call, {"In0": x}, {"Out0": y})
+    graph.options = replace(graph.options, target="cuda")
+    with pytest.raises(Unsupported, match="torch_call: for calls of ATen only"):
+        choose(call, graph)
 
 
 @on_device

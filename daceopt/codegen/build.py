@@ -117,6 +117,7 @@ class Prepared:
             kernels=tuple(KernelInfo(str(n.label), tuple(filter(None, graph.outputs_of(n)))) for n in graph.nodes()),
             assumptions=tuple(self._assumptions()),
             has_stream=self.target.has_stream,
+            repeats=needs.repeats,
         )
 
     def _assumptions(self) -> Iterator[Assumption]:

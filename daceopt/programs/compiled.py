@@ -243,7 +243,8 @@ def _check_device(derived: Derived) -> None:
         found = target.get(graph.options.target)
         if found.device != given:
             reason = f"its arrays live on {found.device}, those of this call on {given}"
-            raise Unsupported(f"a program for {found.name}: {reason}; take another recipe (auto is for either), or move them with .to()")
+            advice = "take another recipe (auto is for either), or move them with .to()"
+            raise Unsupported(f"a program for {found.name}: {reason}; {advice}")
 
 
 def _check_built(derived: Derived, names: Sequence[str]) -> None:

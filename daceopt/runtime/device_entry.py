@@ -80,8 +80,9 @@ class PlacedEntry(ExecutableEntry):
         self._constants = [torch.tensor(c, device=device) for c in executable.constants]
         self.constants = [c.data_ptr() for c in self._constants]
         self._scratch: dict[int, Callable[[], torch.Tensor]] = {}  # bytes -> what allocates an arena
-        profiled = executable.manifest.is_profiled  # waits for its end, which a recording cannot
-        self.graphs = None if profiled else device_graphs.graphs_for(device, len(executable.manifest.kernels))
+        manifest = executable.manifest
+        recorded = manifest.repeats and not manifest.is_profiled  # which waits for its end, as a recording cannot
+        self.graphs = device_graphs.graphs_for(device, len(manifest.kernels)) if recorded else None
         self._current, self._stream = _current_device(device), _current_stream(device)
 
     def stream(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from daceopt.errors import BuildError
 
-FORMAT = 3
+FORMAT = 5
 TICKS = "ticks:0"
 """What the times of a profiled program are called among its outputs."""
 
@@ -71,7 +71,8 @@ class Manifest:
 
     A call passes one address per input, constant and output, in this order, then the saved block, the arena and the
     seed (null where unused), and, where ``has_stream``, the stream on which kernels run. A program that ``consumes``
-    overwrites the saved block that it gets: it runs on it once. ``host_calls`` names the
+    overwrites the saved block that it gets: it runs on it once. What one starts on a device may be recorded and
+    started again if it ``repeats``. ``host_calls`` names the
     Python callbacks by position; ``libraries`` are absolute paths of shared libraries to load first. ``kernels`` are in
     the order in which they run.
     """
@@ -89,6 +90,7 @@ class Manifest:
     assumptions: tuple[Assumption, ...] = ()
     has_stream: bool = False
     consumes: bool = False
+    repeats: bool = True
 
     @property
     def pointer_count(self) -> int:

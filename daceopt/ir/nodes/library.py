@@ -30,6 +30,16 @@ def _ints(description: str) -> Any:
     return ListProperty(element_type=int, default=[], desc=description)
 
 
+class Expressions(ListProperty):
+    """Integer expressions over size symbols."""
+
+    def __init__(self, **options: Any):
+        super().__init__(element_type=sympy.sympify, default=[], **options)
+
+    def to_json(self, obj: Sequence[Any]) -> list[str]:
+        return [str(e) for e in obj]
+
+
 def _activation() -> Any:
     return Property(dtype=str, default=None, allow_none=True, desc="Applied last: None or 'relu'")
 
@@ -386,11 +396,13 @@ class HostCall(DenseNode):
     """A Python function called with the operands' memory.
 
     ``callback`` is ``"package.module:function"``, called as ``function(payload, inputs, outputs)``: a string and two
-    lists of numpy arrays without copies, in the order In0, In1, ..., Out0, Out1, ...; it writes the outputs.
+    lists of numpy arrays without copies, in the order In0, In1, ..., Out0, Out1, ...; it writes the outputs. Values
+    of ``sizes``, if there are any, follow the inputs as one more array, int64.
     """
 
     callback = Property(dtype=str, default="", desc="package.module:function")
     payload = Property(dtype=str, default="", desc="Handed to the callback as it is")
+    sizes = Expressions(desc="Numbers that follow from sizes alone, which the callback gets as well")
     computes: ClassVar[bool] = False  # the callback gets arrays of any type
 
     @classmethod

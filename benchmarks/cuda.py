@@ -10,7 +10,7 @@ from torch import nn
 from benchmarks.contenders import COMPILED, EAGER
 from benchmarks.harness import OURS, Budget, Result, at_most, case
 from daceopt import optimized_module
-from daceopt.cost.measure import Elapsed, interleave
+from daceopt.cost.measure import interleave, on_stream
 
 _FIGURE_5: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "layer norm": (lambda: nn.LayerNorm(1024), (8192, 1024)),
@@ -18,7 +18,6 @@ _FIGURE_5: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "softmax": (lambda: nn.Softmax(-1), (8192, 2048)),
 }
 _BOUND = 1.1
-_CYCLES = 5_000_000  # of the device's clock, in which the host starts a call
 COPY = "a copy of the input"
 """As many bytes as forward must move; with the backward, two and a half times as many: the incoming gradient, what it
 is computed from, and the gradient."""
@@ -75,20 +74,3 @@ def _call(module: nn.Module, x: torch.Tensor, training: bool) -> Callable[[], ob
             return module(x)
 
     return step if training else forward
-
-
-def on_stream(call: Callable[[], object], ahead: bool = False) -> Callable[[], Elapsed]:
-    """``call`` as it is measured: seconds between two marks on the stream, for which only the measurement waits.
-    ``ahead``: the device is busy until all has been started, so that the host's time does not count."""
-
-    def timed() -> Elapsed:
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        if ahead:
-            torch.cuda._sleep(_CYCLES)
-        first.record()
-        call()
-        last.record()
-        last.synchronize()
-        return Elapsed(first.elapsed_time(last) / 1e3)
-
-    return timed

@@ -11,13 +11,14 @@ from benchmarks.calls import in_turns
 from benchmarks.checking import reference
 from benchmarks.comparison import compare, entered
 from benchmarks.contenders import CHANNELS_LAST, COMPILED, EAGER, Contender, enter, forward, step, torch_modules
-from benchmarks.cuda import on_stream, without_device
+from benchmarks.cuda import without_device
 from benchmarks.harness import OURS, Budget, Result, at_most, case
 from benchmarks.mixed_precision import Mixed
 from benchmarks.models.named import tiny
 from benchmarks.models.suite import Example
 from benchmarks.steps import step_reference, steps
 from benchmarks.suite import networks
+from daceopt.cost.measure import on_stream
 
 _TABLE_1 = (
     "resnet50",

@@ -5,7 +5,6 @@ None of it runs on a warm start: the fingerprint of what was captured finds the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from daceopt.passes import choice
@@ -13,7 +12,7 @@ from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.recipe import Recipe, recipes
 from daceopt.passes.runner import Runner
 from daceopt.passes.transform import DIFFERENTIATE
-from daceopt.programs.compiled import CompiledPair, Derived, Source, compiled
+from daceopt.programs.compiled import CompiledPair, Derived, Load, Source, compiled
 from daceopt.store.cache import key
 
 if TYPE_CHECKING:
@@ -24,9 +23,10 @@ if TYPE_CHECKING:
 
 
 def compile_graph(
-    fingerprint: str, load: Callable[[], Imported], *, recipe: str | Recipe = "auto", verify: str | None = None
+    fingerprint: str, load: Load, *, recipe: str | Recipe = "auto", verify: str | None = None
 ) -> CompiledPair:
-    """Compile what ``load`` gives, unless the cache has it: ``fingerprint`` identifies it, gradients included.
+    """Compile what ``load(target)`` gives for the recipe's target, unless the cache has it: ``fingerprint`` identifies
+    it, gradients included.
 
     ``verify`` as in :class:`daceopt.passes.runner.Runner`. Raises Unsupported, BuildError or VerificationError with the
     reason.
@@ -53,13 +53,17 @@ def compile_model(
     """
     fallback = fallback and device == "cpu"
 
-    def load() -> Imported:
+    def load(target: str) -> Imported:
         from daceopt.capture.onnx.importer import import_model
         from daceopt.ir.imported import Imported
 
         fallbacks: dict[str, str] = {}
         graph = import_model(
-            model, fallback=fallback, refused=lambda n, why: fallbacks.setdefault(n.op_type, why), patient=patient
+            model,
+            fallback=fallback,
+            refused=lambda n, why: fallbacks.setdefault(n.op_type, why),
+            patient=patient,
+            target=target,
         )
         return Imported(graph, fallbacks=fallbacks, device=device)
 
@@ -103,7 +107,7 @@ def bundled(source: Source, bundle: Bundle) -> CompiledPair:
 
 
 def source_of(
-    load: Callable[[], Imported],
+    load: Load,
     recipe: str | Recipe,
     verify: str | None = None,
     model: onnx.ModelProto | None = None,

@@ -10,7 +10,7 @@ from daceopt.recipes.cpu import ALGEBRA, CLEANUP, DERIVATIVE, LIFTING, MEMORY
 from daceopt.recipes.cuda_kernels import PLACEMENT, SCHEDULES
 
 LIFTED = tuple("attention-lifting{narrow=True}" if step == "attention-lifting" else step for step in LIFTING)
-"""Attention of bfloat16 as well, which a library has."""
+"""Attention of narrow products as well, which a library has."""
 
 ATTENTION = ("attention-fusing",)
 """Attention as one operation of a library, in both directions."""

@@ -21,7 +21,7 @@ from daceopt.errors import BuildError, Unsupported
 from daceopt.ir import order, region, region_bounds, region_settling, schedule, schedule_text, types
 from daceopt.ir.graph import SEED, Dim, Graph
 from daceopt.ir.kernel import Kernel
-from daceopt.runtime.manifest import Assumption, KernelInfo, Manifest, Symbol, Tensor
+from daceopt.runtime.manifest import TICKS, Assumption, KernelInfo, Manifest, Symbol, Tensor
 from daceopt.runtime.sources import Sources
 
 logger = logging.getLogger("daceopt.build")
@@ -38,7 +38,8 @@ def build(
 
     ``implement`` replaces the library nodes of a copy of each graph by C++ calls. The sources of all programs compile
     in one go, equal kernels once. A ``profiled`` program has one more output, ``ticks:0``: int64, the nanoseconds of a
-    clock before its first node and after each of ``manifest.kernels``. Raises BuildError and Unsupported.
+    clock before its first node and after each of ``manifest.kernels``; the clock is that of the device, where kernels
+    have a stream, and the run waits for its end. Raises BuildError and Unsupported.
     """
     prepared = [Prepared(graph, roles, implement, k, profiled) for k, (graph, roles) in enumerate(parts)]
     compile_objects([job for program in prepared for job in program.jobs])
@@ -99,7 +100,7 @@ class Prepared:
         """An output for the times, which the frame itself writes."""
         name = self.graph.add_array("ticks", (len(self.graph.nodes()) + 1,), dace.int64)
         self.graph.add_output(name)
-        self.roles[name] = "ticks:0"
+        self.roles[name] = TICKS
         return name
 
     def _manifest(self, needs: Requirements) -> Manifest:
@@ -116,6 +117,7 @@ class Prepared:
             kernels=tuple(KernelInfo(str(n.label), tuple(filter(None, graph.outputs_of(n)))) for n in graph.nodes()),
             assumptions=tuple(self._assumptions()),
             has_stream=self.target.has_stream,
+            repeats=needs.repeats,
         )
 
     def _assumptions(self) -> Iterator[Assumption]:

@@ -74,13 +74,19 @@ class CompileJob:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a program that calls libraries needs: ``flags`` for its frame and linking, ``jobs`` to compile beside it."""
+    """What a program that calls libraries needs: ``flags`` for its frame and linking, ``jobs`` to compile beside it.
+
+    ``repeats``: what it starts on a device may be recorded and started again, since the host neither reads what kernels
+    compute nor draws random numbers.
+    """
 
     flags: Flags = Flags()
     jobs: tuple[CompileJob, ...] = ()
+    repeats: bool = True
 
     def __add__(self, other: Requirements) -> Requirements:
-        return Requirements(self.flags + other.flags, tuple(dict.fromkeys((*self.jobs, *other.jobs))))
+        jobs = tuple(dict.fromkeys((*self.jobs, *other.jobs)))
+        return Requirements(self.flags + other.flags, jobs, self.repeats and other.repeats)
 
 
 _always = Flags()

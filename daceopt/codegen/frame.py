@@ -65,7 +65,8 @@ def generate(graph: Graph, ticks: str | None = None, reports: bool = False) -> G
 
     Library nodes must be C++ tasklets over whole arrays by now. Raises ``Unsupported`` for any other node. ``ticks``
     names an int64 array of the graph: the frame writes the nanoseconds of a steady clock into it, before the first node
-    and after each. ``reports``: library calls report errors into ``daceopt/status.h``.
+    and after each; where kernels have a stream, of events on it, for which the run waits. ``reports``: library calls
+    report errors into ``daceopt/status.h``.
     """
     frame = FrameBuilder(graph, ticks, reports)
     with _configured(), tempfile.TemporaryDirectory(prefix="daceopt-") as folder:
@@ -129,8 +130,6 @@ class FrameBuilder:
         self._scope = Scope(graph)
         self._target = target.get(graph.options.target)
         self._ticks = ticks
-        if ticks is not None:
-            self._check_waits("a profile")
         self.sdfg = dace.SDFG(graph.sdfg.name)
         self._flow = FrameFlow(self.sdfg)
         self._symbols = set(graph.sdfg.symbols)
@@ -147,6 +146,8 @@ class FrameBuilder:
                 self._begin_changes(reports)
             self._add(node)
             self._tick(k)
+        if ticks is not None and self._target.has_stream:
+            self._run(f"daceopt_ticks({self._stream()}, {ticks});", "ticks")
 
     def _begin_changes(self, reports: bool) -> None:
         """What has failed by now has changed no input; from here on arguments are written."""
@@ -156,10 +157,17 @@ class FrameBuilder:
         self.uses_status = True
 
     def _tick(self, k: int) -> None:
-        """Let the clock be read here in a profiled program."""
-        if self._ticks is not None:
-            self._buffer(self._scope.place(self._ticks)[0])
+        """Let the clock be read here in a profiled program: that of the device, where the host does not wait for it."""
+        if self._ticks is None:
+            return
+        self._buffer(self._scope.place(self._ticks)[0])
+        if self._target.has_stream:
+            self._run(f"daceopt_tick({self._stream()}, {k});", "tick")
+        else:
             self._run(f"{self._ticks}[{k}] = {_CLOCK};", "tick")
+
+    def _stream(self) -> str:
+        return self._buffer(FrameBuffer(STREAM, 1, dace.uint8))
 
     def _run(self, code: str, label: str) -> None:
         """Chain a piece of C++ over buffers of the frame."""
@@ -189,9 +197,6 @@ class FrameBuilder:
         if buffer.name not in self.sdfg.arrays:
             self.sdfg.add_array(buffer.name, (buffer.elements,), types.bits(buffer.dtype))
         return buffer.name
-
-    def _stream(self) -> str:
-        return self._buffer(FrameBuffer(STREAM, 1, dace.uint8))
 
     # ---------------------------------------------------------------- kernels
 

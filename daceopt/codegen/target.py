@@ -61,6 +61,17 @@ def get(name: str) -> Target:
     return _TARGETS[name]
 
 
+def on(device: str) -> Target:
+    """The target for arrays on a device, in PyTorch's words: the first that is registered for it.
+
+    Raises Unsupported where there is none.
+    """
+    found = next((made for made in _TARGETS.values() if made.device == device), None)
+    if found is None:
+        raise Unsupported(f"no target has its arrays on {device}; there are: {', '.join(_TARGETS)}")
+    return found
+
+
 def names() -> list[str]:
     """The names of all targets."""
     return list(_TARGETS)

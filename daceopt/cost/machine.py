@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,18 +15,19 @@ from daceopt.cost.limits import Limits
 from daceopt.store import system as facts
 from daceopt.store.cache import default_cache, key
 
-_KIND, _FILE, _VERSION = "machine", "machine.json", 2
+_KIND, _FILE, _VERSION = "machine", "machine.json", 3
 _WORKING_SETS = (256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20)  # bytes that a copy touches; the last is memory
 _GEMM = 1024
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine's limits, of all its cores together.
+    """A machine's limits, of all its cores together; or a device's, whose ``cores`` are 0.
 
     ``l1``, ``l2``, ``l3``: bytes of the first core's data caches (0 where unknown). ``bandwidths``: (working set in
     bytes, bytes read plus written per second), small sets first, memory last. ``flops``: float32 additions and
-    multiplications per second of a large matrix product; float64 goes at half of it.
+    multiplications per second of a large matrix product, whose factors are rounded to ``factors``. ``rates``: (bytes of
+    an element, the same of products of such elements); where float64 is not among them it goes at half of ``flops``.
     """
 
     name: str
@@ -36,6 +37,13 @@ class Machine:
     l3: int
     bandwidths: tuple[tuple[int, float], ...]
     flops: float
+    rates: tuple[tuple[int, float], ...] = ()
+    factors: str = "float32"
+
+    @property
+    def is_device(self) -> bool:
+        """Is it an accelerator beside the processor?"""
+        return self.cores == 0
 
     @property
     def limits(self) -> Limits:
@@ -55,14 +63,25 @@ class Machine:
         """The bandwidth that a node touching ``nbytes`` may reach, as if they lay in the smallest cache they fit."""
         return next((rate for size, rate in self.bandwidths if nbytes <= size), self.memory_bandwidth)
 
+    def rate(self, itemsize: int = 4) -> float:
+        """Operations per second on elements of ``itemsize`` bytes."""
+        return dict(self.rates).get(itemsize, self.flops / max(1.0, itemsize / 4))
+
     def best(self, other: Machine) -> Machine:
         """The same machine with the higher of both rates."""
-        rates = tuple((size, max(a, b)) for (size, a), (_, b) in zip(self.bandwidths, other.bandwidths))
-        return replace(self, bandwidths=rates, flops=max(self.flops, other.flops))
+        bandwidths = tuple((size, max(a, b)) for (size, a), (_, b) in zip(self.bandwidths, other.bandwidths))
+        rates = tuple((size, max(a, b)) for (size, a), (_, b) in zip(self.rates, other.rates))
+        return replace(self, bandwidths=bandwidths, flops=max(self.flops, other.flops), rates=rates)
+
+    def reached(self, rate: float, itemsize: int = 4) -> Machine:
+        """The machine, on which something has computed at ``rate`` on elements of ``itemsize`` bytes."""
+        if itemsize in dict(self.rates):
+            return replace(self, rates=tuple((n, max(r, rate) if n == itemsize else r) for n, r in self.rates))
+        return replace(self, flops=max(self.flops, rate))
 
     def seconds(self, nbytes: float, flops: float, itemsize: int = 4) -> float:
         """A lower bound of the time that moves ``nbytes`` and computes ``flops`` on elements of ``itemsize`` bytes."""
-        return max(nbytes / self.bandwidth(nbytes), flops * max(1.0, itemsize / 4) / self.flops)
+        return max(nbytes / self.bandwidth(nbytes), flops / self.rate(itemsize))
 
 
 @cache
@@ -75,8 +94,13 @@ def this_machine() -> Machine:
     import torch
 
     threads = torch.get_num_threads()
-    store, identity = default_cache(), key(_KIND, _VERSION, facts.fingerprint(), torch.__version__, threads)
-    fresh, known = measure(threads), store.read(_KIND, identity, _read)
+    return best_known([facts.fingerprint(), torch.__version__, threads], measure(threads))
+
+
+def best_known(who: Sequence[Any], fresh: Machine) -> Machine:
+    """What was measured now, or before on what ``who`` stands for, where that was faster; it is kept."""
+    store, identity = default_cache(), key(_KIND, _VERSION, *who)
+    known = store.read(_KIND, identity, _read)
     if known is None:
         store.put(_KIND, identity, lambda folder: _write(folder, fresh))
         return fresh
@@ -89,7 +113,7 @@ def this_machine() -> Machine:
 
 def _read(entry: Path) -> Machine:
     fields = json.loads((entry / _FILE).read_text())
-    return Machine(**{**fields, "bandwidths": tuple(map(tuple, fields["bandwidths"]))})
+    return Machine(**{**fields, **{name: tuple(map(tuple, fields[name])) for name in ("bandwidths", "rates")}})
 
 
 def _write(folder: Path, machine: Machine) -> None:
@@ -100,10 +124,13 @@ def measure(cores: int) -> Machine:
     """Measure the limits with ``cores`` threads (those that torch uses now)."""
     caches = facts.caches()
     rates = [_copy_bandwidth(size // 2, seconds=0.05) for size in _WORKING_SETS]
-    # What a larger set reaches, a smaller one reaches too.
-    rates = list(itertools.accumulate(reversed(rates), max))[::-1]
-    bandwidths = tuple(zip(_WORKING_SETS, rates))
+    bandwidths = by_working_set(_WORKING_SETS, rates)
     return Machine(facts.cpu_name(), cores, caches.l1, caches.l2, caches.l3, bandwidths, _gemm_rate(seconds=0.15))
+
+
+def by_working_set(sizes: Sequence[int], rates: Sequence[float]) -> tuple[tuple[int, float], ...]:
+    """Bandwidths, small sets first: what a larger set reaches, a smaller one reaches too."""
+    return tuple(zip(sizes, list(itertools.accumulate(reversed(rates), max))[::-1]))
 
 
 def _copy_bandwidth(nbytes: int, seconds: float) -> float:

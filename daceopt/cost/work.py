@@ -14,6 +14,7 @@ from daceopt.cost.movement import data_movement
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir.kernel import Kernel, Stage
 from daceopt.ir.region import Region, iterations
+from daceopt.ir.types import is_float
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -85,13 +86,16 @@ def roofline(
 
 def _cost(graph: Graph, node: Any, costs: tuple[Any, Any, Any], sizes: Mapping[str, int], machine: Machine) -> NodeCost:
     reads, writes, work = (resolve(value, sizes) for value in costs)
-    seconds = machine.seconds(reads + writes, work, _itemsize(graph, node))
+    seconds = machine.seconds(reads + writes, work, itemsize(graph, node))
     return NodeCost(node, str(getattr(node, "label", node)), reads, writes, work, seconds)
 
 
-def _itemsize(graph: Graph, node: Any) -> int:
+def itemsize(graph: Graph, node: Any) -> int:
+    """Bytes of the elements on which a node computes: of what it writes, or of the narrowest factor of a product."""
     names = [n for n in graph.outputs_of(node) if n is not None]
-    return max((graph.dtype(n).bytes for n in names), default=4)
+    own = max((graph.dtype(n).bytes for n in names), default=4)
+    factors = [graph.dtype(n).bytes for n in graph.inputs_of(node) if n is not None and is_float(graph.dtype(n))]
+    return min([own, *factors]) if hasattr(node, "flops") else own
 
 
 def resolve(value: Any, sizes: Mapping[str, int]) -> int:

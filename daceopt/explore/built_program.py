@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,15 @@ import torch
 
 from daceopt.codegen import build
 from daceopt.codegen.assemble import KIND, load_program
+from daceopt.cost.measure import on_stream
 from daceopt.errors import BuildError
-from daceopt.runtime.invocation import ExecutableEntry
+from daceopt.runtime.device_entry import entry_of, place_of
 from daceopt.store.cache import default_cache
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
     from daceopt.ir.program import Program
+    from daceopt.runtime.invocation import ExecutableEntry
 
 Role = tuple[str, int]
 Times = dict[str, float]
@@ -26,7 +28,10 @@ _SEED = 0
 
 
 class BuiltProgram:
-    """Built programs of one or both directions; ``profiled`` ones read a clock between their nodes."""
+    """Built programs of one or both directions; ``profiled`` ones read a clock between their nodes.
+
+    They run where their inputs are, for which they were built: on the host or on a device.
+    """
 
     def __init__(self, entries: Sequence[ExecutableEntry]):
         self._entries = entries
@@ -39,7 +44,7 @@ class BuiltProgram:
         from daceopt import libs
 
         names = build.build(identity, parts, libs.implement, profiled=profiled)
-        return cls([ExecutableEntry(_load(name)) for name in names])
+        return cls([entry_of(_load(name)) for name in names])
 
     @classmethod
     @contextmanager
@@ -50,7 +55,7 @@ class BuiltProgram:
         parts = [(graph, program.roles(graph)) for graph in program.directions()]
         names = build.build(f"temporary {uuid.uuid4()}", parts, libs.implement, profiled=profiled)
         try:
-            yield cls([ExecutableEntry(_load(name)) for name in names])
+            yield cls([entry_of(_load(name)) for name in names])
         finally:
             for name in names:
                 default_cache().discard(KIND, name)
@@ -62,32 +67,49 @@ class BuiltProgram:
     def run(
         self, inputs: Mapping[int, torch.Tensor], gradients: Mapping[int, torch.Tensor] | None = None
     ) -> dict[Role, torch.Tensor]:
-        """One call of each program, the backward on what the forward left; their results by role.
+        """One call of each program, the backward on what the forward left; their results by role, once they are there.
 
         ``inputs``: contiguous tensors by position in the trace. ``gradients``: those of the outputs by position; ones
-        where they are not given.
+        where they are not given. Raises what a run raises, and EarlierCallFailed for what a device has reported.
         """
-        return self._run(inputs, gradients or {})[0]
+        return self._run(inputs, gradients or {}, waits=True)[0]
+
+    def clocked(self, inputs: Mapping[int, torch.Tensor]) -> Callable[[], object]:
+        """What runs each program once, to be measured: on a device it returns the seconds that this takes there."""
+        results = self.run(inputs)
+        gradients = {k: torch.ones_like(t) for (kind, k), t in results.items() if kind == "output"}
+
+        def call() -> None:
+            self._run(inputs, gradients, waits=False)
+
+        device = place_of(self._entries[0].executable.manifest, inputs.values())
+        return on_stream(call, ahead=True, device=device) if device.type == "cuda" else call
 
     def times(self, inputs: Mapping[int, torch.Tensor]) -> list[Times]:
         """The seconds of each node in one call, of each program that was built as a profiled one."""
-        return self._run(inputs, {})[1]
+        return self._run(inputs, {}, waits=True)[1]
 
     def _run(
-        self, inputs: Mapping[int, torch.Tensor], gradients: Mapping[int, torch.Tensor]
+        self, inputs: Mapping[int, torch.Tensor], gradients: Mapping[int, torch.Tensor], waits: bool
     ) -> tuple[dict[Role, torch.Tensor], list[Times]]:
         tensors: dict[Role, torch.Tensor] = {("input", k): t for k, t in inputs.items()}
         tensors |= {("grad", k): t for k, t in gradients.items()}
-        forward, times = self._entries[0], []
-        symbols = tuple(tensors["input", k].shape[axis] for k, axis in forward.symbols)
-        allocate = forward.memory(symbols).saved
-        saved = None if allocate is None else allocate()
+        symbols = tuple(tensors["input", k].shape[axis] for k, axis in self._entries[0].symbols)
         results: dict[Role, torch.Tensor] = {}
-        for entry in self._entries:
+        saved, times = None, []
+        for k, whole in enumerate(self._entries):
             ones = {("grad", k): torch.ones_like(t) for (kind, k), t in results.items() if kind == "output"}
-            made = _call(entry, {**ones, **tensors, **results}, saved, symbols)
+            given = {**ones, **tensors, **results}
+            taken = [given[role] for role in whole.inputs]
+            entry = whole.placed(taken)
+            if k == 0 and (allocate := entry.memory(symbols).saved) is not None:
+                saved = allocate()
+            made = _call(entry, taken, saved, symbols)
+            if waits:
+                entry.wait()
+            written = {entry.outputs[o]: tensors["input", at] for o, at in entry.in_place.items()}
             times += [_times(entry, made.pop(_TICKS))] if _TICKS in made else []
-            results |= made
+            results |= made | written
         return results, times
 
 
@@ -99,16 +121,13 @@ def _load(name: str) -> Any:
 
 
 def _call(
-    entry: ExecutableEntry, tensors: Mapping[Role, torch.Tensor], saved: torch.Tensor | None, symbols: tuple[int, ...]
+    entry: ExecutableEntry, inputs: Sequence[torch.Tensor], saved: torch.Tensor | None, symbols: tuple[int, ...]
 ) -> dict[Role, torch.Tensor]:
     memory = entry.memory(symbols)
     outputs = memory.allocate()
     seed = _SEED if entry.uses_seed else None
-    addresses = [tensors[role].data_ptr() for role in entry.inputs]
-    entry.invoke(addresses, outputs, saved, seed, symbols, memory.arena)
-    results = dict(zip(entry.outputs, outputs))
-    written = {entry.outputs[k]: tensors["input", position] for k, position in entry.in_place.items()}
-    return {**results, **written}
+    entry.invoke([t.data_ptr() for t in inputs], outputs, saved, seed, symbols, memory.arena)
+    return dict(zip(entry.outputs, outputs))
 
 
 def _times(entry: ExecutableEntry, ticks: torch.Tensor) -> Times:

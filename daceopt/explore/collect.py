@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from daceopt.cost.machine import Machine
-from daceopt.cost.work import NodeCost, resolve, roofline
+from daceopt.cost.work import NodeCost, itemsize, resolve, roofline
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.explore.tables import Edge, KernelRow, OperatorRow, StepRow
 from daceopt.ir.kernel import Kernel as Loops
@@ -137,7 +137,7 @@ def calibrated(machine: Machine, directions: Iterable[Direction], sizes: Mapping
             seconds = measured(direction, node)
             if hasattr(node, "flops") and seconds:
                 reached = resolve(node.flops(direction.graph), sizes) / seconds
-                machine = replace(machine, flops=max(machine.flops, reached))
+                machine = machine.reached(reached, itemsize(direction.graph, node))
     return machine
 
 
@@ -222,10 +222,11 @@ def _library(graph: Graph, node: Any) -> tuple[str, str]:
     chosen = next((name for name, reason in found.items() if reason is None), None)
     if chosen is None:
         raise Unsupported(f"no library implements {node.label!r}: {found}")
-    before = [f"{name}: {reason}" for name, reason in list(found.items())[: list(found).index(chosen)]]
+    here = [name for name in found if libs.get(name).target == graph.options.target]
+    before = [f"{name}: {found[name]}" for name in here[: here.index(chosen)]]
     if before:
         return chosen, "; ".join(before)
-    return chosen, "first choice as measured" if len(found) > 1 else "the only one"
+    return chosen, "first choice as measured" if len(here) > 1 else "the only one"
 
 
 # -------------------------------------------------------------------- steps

@@ -16,7 +16,7 @@ from daceopt.cost.measure import interleave
 from daceopt.errors import Unsupported
 from daceopt.explore.built_program import BuiltProgram, Role
 from daceopt.explore.units import change, duration, printable
-from daceopt.explore.version_report import finished, said
+from daceopt.explore.version_report import finished, said, unfinished
 from daceopt.ir import schedule, schedule_text
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.render import render
@@ -153,10 +153,12 @@ def _timed(
     with BuiltProgram.temporary(first) as one, BuiltProgram.temporary(other) as two:
         difference = _difference(subject, one, two)
         tensors = [_own(subject), _own(subject)]
-        spent = interleave({"one": lambda: one.run(tensors[0]), "two": lambda: two.run(tensors[1])}, seconds=seconds)
-    found = zip(names, (added, more))
-    notes = [f"{name} is not lowered yet: finished by {', '.join(steps)}" for name, steps in found if steps]
-    notes += ["of calls as short as these a good part is the call itself"] if max(spent.values()) < _SHORT else []
+        spent = interleave({"one": one.clocked(tensors[0]), "two": two.clocked(tensors[1])}, seconds=seconds)
+    found = zip(names, (first, other), (added, more))
+    notes = [f"{name} is {unfinished(p)} yet: finished by {', '.join(steps)}" for name, p, steps in found if steps]
+    by_host = subject.device.type == "cpu"  # a device has a clock of its own
+    short = by_host and max(spent.values()) < _SHORT
+    notes += ["of calls as short as these a good part is the call itself"] if short else []
     return (spent["one"], spent["two"]), difference, tuple(notes)
 
 
@@ -170,9 +172,9 @@ def _difference(subject: Subject, one: BuiltProgram, two: BuiltProgram) -> tuple
     in normalizations."""
     outputs = {k: t for (kind, k), t in one.run(_own(subject)).items() if kind == "output" and t.is_floating_point()}
     draw = torch.Generator().manual_seed(0)
-    gradients = {k: torch.randn(t.shape, generator=draw).to(t.dtype) for k, t in outputs.items()}
+    gradients = {k: torch.randn(t.shape, generator=draw).to(t) for k, t in outputs.items()}
     found = [
-        {role: t.double().numpy() for role, t in program.run(_own(subject), gradients).items()}
+        {role: t.double().cpu().numpy() for role, t in program.run(_own(subject), gradients).items()}
         for program in (one, two)
     ]
     apart = {role: _apart(role, *found) for role in found[0] if role in found[1]}

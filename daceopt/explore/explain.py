@@ -14,7 +14,7 @@ from torch import nn
 from daceopt import pipeline
 from daceopt.codegen.shown import by_result
 from daceopt.codegen.working_memory import planned
-from daceopt.cost.machine import this_machine
+from daceopt.cost.device_machine import machine_of
 from daceopt.errors import BuildError, DaceoptError, FallbackWarning, Unsupported
 from daceopt.explore import collect, memory, model_error
 from daceopt.explore.collect import Direction, operators
@@ -23,8 +23,11 @@ from daceopt.explore.report import Report
 from daceopt.ir import types
 from daceopt.modules.observe import observe
 from daceopt.modules.options import Options
+from daceopt.passes.choice import recipe_for
 from daceopt.passes.feeds import random_inputs
 from daceopt.programs.stats import effect, sizes_of
+from daceopt.runtime.device_entry import place_of
+from daceopt.runtime.places import common_device
 
 if TYPE_CHECKING:
     import onnx
@@ -67,7 +70,7 @@ def explain(
     if isinstance(model, nn.Module):
         return _module(model, inputs, kwargs, recipe, backward, verify, measure)
     if hasattr(model, "source"):  # what from_onnx returns
-        return _onnx(model.source, inputs, recipe or model.recipe, verify, measure)
+        return _onnx(model.source, inputs, recipe or model.recipe, verify, measure, model.device)
     if isinstance(model, str | os.PathLike | bytes) or hasattr(model, "graph"):
         return _onnx(model, inputs, recipe or "auto", verify, measure)
     raise TypeError(f"explain takes an nn.Module, an ONNX file or what from_onnx returns, not {type(model).__name__}")
@@ -102,6 +105,7 @@ def _module(
         report.reason = "; ".join(found.refused) or ("" if found.graphs else "nothing in it was compiled")
         report.operators = collect.aten_operators([graph for graph, _ in found.graphs], found.refused)
         for graph, tensors in found.graphs:
+            report.recipe = recipe_for(graph.traced.device, chosen.recipe).name
             _graph(report, graph, tensors, measure)
     except DaceoptError as error:
         report.reason = str(error)
@@ -124,7 +128,14 @@ def _graph(report: Report, graph: CompiledGraph, tensors: Sequence[torch.Tensor]
 # -------------------------------------------------------------------- ONNX files
 
 
-def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str | None, measure: bool) -> Report:
+def _onnx(
+    source: Any,
+    inputs: Sequence[Any],
+    recipe: str | Recipe,
+    verify: str | None,
+    measure: bool,
+    device: torch.device | None = None,
+) -> Report:
     from daceopt.capture.onnx.file import load
 
     title = os.fspath(source) if isinstance(source, str | os.PathLike) else "ONNX model"
@@ -136,7 +147,10 @@ def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str 
         return report
     _operators(report, model)
     try:
-        variants = _variants(model, recipe, verify)
+        placed = {f"input {k}": v for k, v in enumerate(inputs) if isinstance(v, torch.Tensor)}
+        place = common_device(placed) or device or torch.device("cpu")
+        inputs = [v.detach().cpu() if isinstance(v, torch.Tensor) else v for v in inputs]
+        variants = _variants(model, recipe, verify, place.type)
         variant = _variant(variants, inputs)
         if variant is None:
             report.notes.append(
@@ -148,7 +162,7 @@ def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str 
             report.notes.append(str(variant.tail))
             report.operators = collect.operators(model, variant.tail.reasons)
         pair, taken = variant.pair, [inputs[k] for k in variant.positions] if inputs else ()
-        tensors = _onnx_inputs(report, *pair.graphs.directions()[0], taken)
+        tensors = {k: t.to(place) for k, t in _onnx_inputs(report, *pair.graphs.directions()[0], taken).items()}
         names = ModelNames(
             [variants.input_names[k] for k in variant.positions], [f"output {v.name}" for v in pair.model.graph.output]
         )
@@ -161,11 +175,11 @@ def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str 
     return report
 
 
-def _variants(model: onnx.ModelProto, recipe: str | Recipe, verify: str | None) -> Variants:
+def _variants(model: onnx.ModelProto, recipe: str | Recipe, verify: str | None, device: str) -> Variants:
     from daceopt.models.variants import Variants
 
     def compile_(made: onnx.ModelProto, patient: bool) -> CompiledPair:
-        return pipeline.compile_model(made, recipe=recipe, verify=verify, patient=patient)
+        return pipeline.compile_model(made, recipe=recipe, verify=verify, patient=patient, device=device)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)  # the report says which and why
@@ -224,7 +238,7 @@ def _operators(report: Report, model: onnx.ModelProto) -> None:
 def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: ModelNames, measure: bool) -> None:
     """Fill in what the compiled pair shows."""
     report.notes += [f"valid for {assumption}" for assumption in pair.forward.manifest.assumptions]
-    report.cached, report.machine = pair.cached, this_machine()
+    report.cached, report.machine = pair.cached, machine_of(place_of(pair.forward.manifest, tensors.values()))
     report.seconds = {k: v + report.seconds.get(k, 0.0) for k, v in pair.report["seconds"].items()}
     shapes = {f"input:{k}": tuple(t.shape) for k, t in tensors.items()}
     sizes = sizes_of(pair.forward.manifest, shapes)
@@ -235,7 +249,8 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: ModelN
     report.steps += collect.steps(pair.report["history"], sizes)
     directions = list(_directions(pair, names, _measured(report, pair, tensors) if measure else [{}, {}]))
     report.machine = collect.calibrated(report.machine, directions, sizes)
-    off = model_error.said(model_error.modelled_and_measured(directions, sizes)) if measure else None
+    modelled = measure and not pair.forward.manifest.has_stream  # the model of time is of processors
+    off = model_error.said(model_error.modelled_and_measured(directions, sizes)) if modelled else None
     report.notes += [line for line in (pair.report.get("choice"), off) if line and line not in report.notes]
     found_memory = planned(pair.graphs.program, sizes)
     report.memory += memory.rows(found_memory)

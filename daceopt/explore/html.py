@@ -90,7 +90,8 @@ def _foot(report: Tables) -> Iterator[str]:
         phases = ", ".join(f"{name} {duration(seconds)}" for name, seconds in report.seconds.items())
         yield f'<p class="quiet">Compilation: {escape(phases)}.</p>'
     if report.machine:
-        yield f'<p class="quiet">Limits of this machine: {escape(limits(report.machine))}.</p>'
+        what = "device" if report.machine.is_device else "machine"
+        yield f'<p class="quiet">Limits of this {what}: {escape(limits(report.machine))}.</p>'
 
 
 # -------------------------------------------------------------------- tables

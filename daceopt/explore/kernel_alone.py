@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -16,6 +16,7 @@ from daceopt.cost.work import resolve
 from daceopt.explore.built_program import BuiltProgram
 from daceopt.explore.tables import KernelRow
 from daceopt.explore.units import amount, duration, percent, printable
+from daceopt.explore.version_report import finished
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.program import Program
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 
 _AT_LEAST = 15
 _RESOLUTION = 1e-9  # of the clock, in seconds
+
+
+class MeasuringPlace(NamedTuple):
+    """Where kernels run, and what they can reach there."""
+
+    device: torch.device
+    machine: Machine
 
 
 @dataclass(frozen=True)
@@ -71,21 +79,30 @@ class KernelMeasurement:
 
 
 def measured_alone(
-    graph: Graph, position: int, row: KernelRow, machine: Machine, sizes: Mapping[str, int], seconds: float
+    graph: Graph, position: int, row: KernelRow, place: MeasuringPlace, sizes: Mapping[str, int], seconds: float
 ) -> KernelMeasurement:
     """Run node number ``position`` of ``graph`` by itself for about ``seconds``. Raises Unsupported where it is none
     without what stands around it, BuildError and what a run raises."""
     own = alone(graph, [position])
-    tensors = {k: _random(own, name, sizes) for k, name in enumerate(own.inputs)}
+    tensors = {k: _random(own, name, sizes).to(place.device) for k, name in enumerate(own.inputs)}
     found: list[float] = []
-    with BuiltProgram.temporary(Program.of(own), profiled=True) as program:
+    made, added = finished(Program.of(own))
+    with BuiltProgram.temporary(made, profiled=True) as program:
         program.times(tensors)  # what is loaded, allocated and created at a first call
         deadline = time.perf_counter() + seconds
         while len(found) < _AT_LEAST or time.perf_counter() < deadline:
             found.append(sum(program.times(tensors)[0].values()))
-        (shown,) = {*by_result(program.executables()[0]).values()}
-    measured = replace(row, seconds=statistics.median(found), source=shown.source, schedule=shown.schedule)
-    return KernelMeasurement(measured, machine, len(found), "by itself, its arrays in the caches where they fit")
+        shown = list(dict.fromkeys(by_result(program.executables()[0]).values()))
+    texts = ["\n".join(getattr(one, name) for one in shown) for name in ("source", "schedule")]
+    measured = replace(row, seconds=statistics.median(found), source=texts[0], schedule=texts[1])
+    return KernelMeasurement(measured, place.machine, len(found), _how(len(shown), added))
+
+
+def _how(kernels: int, added: Sequence[str]) -> str:
+    """Nothing else runs on the host or the device meanwhile, so what fits stays where the last run left it."""
+    finish = f", finished by {', '.join(added)}" if added else ""
+    several = f" as {kernels} kernels" if kernels > 1 else ""
+    return f"by itself{several}{finish}, its arrays in the caches where they fit"
 
 
 def _random(graph: Graph, name: str, sizes: Mapping[str, int]) -> torch.Tensor:

@@ -11,6 +11,7 @@ from html import escape
 
 from daceopt.cost.machine import Machine
 from daceopt.explore.tables import KernelRow, Tables
+from daceopt.explore.text import computing
 from daceopt.explore.units import amount, duration, percent
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 300, 74, 16, 14, 34
@@ -46,11 +47,12 @@ class _Plot:
     def __init__(self, machine: Machine, kernels: Sequence[KernelRow]):
         self._machine = machine
         self._longest = max(_seconds(k) for k in kernels)
-        ridge = machine.flops / machine.memory_bandwidth
+        self._roofs = computing(machine)
+        ridges = [rate / machine.memory_bandwidth for _, rate in self._roofs]
         intensities = [k.flops / k.bytes for k in kernels]
-        self._x = min([*intensities, ridge / 8]) / _MARGIN, max([*intensities, ridge * 8]) * _MARGIN
+        self._x = min([*intensities, min(ridges) / 8]) / _MARGIN, max([*intensities, max(ridges) * 8]) * _MARGIN
         rates = [k.flops / _seconds(k) for k in kernels]
-        top = max([machine.flops, *rates]) * _MARGIN
+        top = max([*(rate for _, rate in self._roofs), *rates]) * _MARGIN
         self._y = max(min([*rates, self._x[0] * machine.memory_bandwidth]) / _MARGIN, top / 10**_DECADES), top
 
     def _place(self, intensity: float, rate: float) -> tuple[float, float]:
@@ -70,14 +72,15 @@ class _Plot:
             yield f'<text class="detail left" x="2" y="{y + 4:.1f}">{said}</text>'
 
     def roofs(self) -> Iterator[str]:
-        """Of memory and of the smallest cache that was measured."""
+        """Of memory and of the smallest cache that was measured, for each kind of element that has a rate."""
         machine = self._machine
-        for name, bandwidth in (("memory", machine.memory_bandwidth), ("caches", machine.cache_bandwidth)):
-            ridge = machine.flops / bandwidth
-            points = [(self._x[0], self._x[0] * bandwidth), (ridge, machine.flops), (self._x[1], machine.flops)]
-            path = "L".join(f"{x:.1f} {y:.1f}" for x, y in (self._place(*p) for p in points if p[1] >= self._y[0]))
-            said = escape(f"{name}: {amount(bandwidth, 'B/s')}, {amount(machine.flops, 'flop/s')}")
-            yield f'<path class="roof {name}" d="M{path}"><title>{said}</title></path>'
+        for what, flops in self._roofs:
+            for name, bandwidth in (("memory", machine.memory_bandwidth), ("caches", machine.cache_bandwidth)):
+                points = [(self._x[0], self._x[0] * bandwidth), (flops / bandwidth, flops), (self._x[1], flops)]
+                path = "L".join(f"{x:.1f} {y:.1f}" for x, y in (self._place(*p) for p in points if p[1] >= self._y[0]))
+                rates = f"{name}: {amount(bandwidth, 'B/s')}, {amount(flops, 'flop/s')}"
+                said = escape(f"{rates} in {what}" if machine.is_device else rates)
+                yield f'<path class="roof {name}" d="M{path}"><title>{said}</title></path>'
 
     def point(self, k: int, kernel: KernelRow) -> str:
         seconds = _seconds(kernel)

@@ -15,7 +15,7 @@ from daceopt.explore import site_list
 from daceopt.explore.comparison import Comparison, compare
 from daceopt.explore.guilt import explained
 from daceopt.explore.html import to_document, to_fragment
-from daceopt.explore.kernel_alone import KernelMeasurement, measured_alone
+from daceopt.explore.kernel_alone import KernelMeasurement, MeasuringPlace, measured_alone
 from daceopt.explore.report import Report
 from daceopt.explore.saved_path import recipe_file
 from daceopt.explore.session_page import walk
@@ -49,6 +49,8 @@ def explore(
     **kwargs: Any,
 ) -> Session:
     """A session that starts at the captured graph of ``model``; nothing is compiled before something is measured.
+
+    Where module and inputs are on a CUDA device, the graph is for that device, and is measured there.
 
     ``model``: a module, plain or optimized, of which a copy is called once on ``inputs`` and ``kwargs``; an ONNX file's
     path, bytes or proto, or what ``from_onnx`` returned; or an ``ir`` graph. The latter get random inputs where none
@@ -209,8 +211,9 @@ class Session:
         """What is different here from ``other``: a branch or its name, a version's number, by default the captured
         graph.
 
-        Both are built and run in turns, for about ``seconds`` each; None compares without. A version whose operators
-        are not lowered yet is measured as the recipe ``none`` finishes it.
+        Both are built and run in turns, for about ``seconds`` each, on a device by its own clock; None compares
+        without. A version whose operators are not lowered yet is measured as the recipe ``none`` finishes it, one
+        whose kernels are not scheduled for its device as ``cuda-kernels`` does.
 
         Raises SessionError for a version that is not there; BuildError and what a run raises.
         """
@@ -256,7 +259,8 @@ class Session:
             )
         assert report.machine is not None
         with progress.phase("measure"):
-            return measured_alone(graph, position, row, report.machine, self._at.sizes, seconds)
+            place = MeasuringPlace(self._subject.device, report.machine)
+            return measured_alone(graph, position, row, place, self._at.sizes, seconds)
 
     def report(self, *, measure: bool = False, code: bool = True) -> Report:
         """The version as ``explain`` reports on a model: kernels, what moves, memory, steps.

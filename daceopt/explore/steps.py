@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from daceopt.codegen import target
 from daceopt.errors import DaceoptError, SessionError, did_you_mean
 from daceopt.explore.site_list import FoundSite, selected
 from daceopt.passes import choice
-from daceopt.passes.choice import Choice
+from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.loading import run_file
 from daceopt.passes.recipe import Recipe, as_step, recipes
 from daceopt.passes.runner import Before, Runner
@@ -99,17 +100,20 @@ def _as_asked(step: Any, version: Version) -> Change:
             raise SessionError(f"{step} belongs to another session, on {step.session.title}")
         made = at_site(step, version.program)
         return Change(str(step), (made,))
+    device = target.get(version.program.forward.options.target).device
     if isinstance(step, os.PathLike) or (isinstance(step, str) and (step.endswith(".py") or os.sep in step)):
-        return _of_recipe(_recipe_in(Path(step)))
+        return _of_recipe(_recipe_in(Path(step)), device)
     if isinstance(step, Recipe):
-        return _of_recipe(step)
+        return _of_recipe(step, device)
     if isinstance(step, str) and _is_recipe(step):
-        return _of_recipe(recipes.get(step))
+        return _of_recipe(recipes.get(step), device)
     found = resolved(step)
     return Change(str(found), (found,))
 
 
-def _of_recipe(recipe: Recipe) -> Change:
+def _of_recipe(asked: Recipe, device: str) -> Change:
+    """The recipe for arrays on ``device`` that was asked for."""
+    recipe = recipe_for(device, asked)
     among = recipe if isinstance(recipe, Choice) else None
     return Change(f"recipe {recipe.name}", tuple(map(resolved, recipe.resolved())), among)
 

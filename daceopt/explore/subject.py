@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from daceopt.codegen import target
 from daceopt.errors import CaptureError, DaceoptError
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
@@ -20,6 +21,7 @@ from daceopt.modules.captured import Captured, captured
 from daceopt.modules.options import Options
 from daceopt.passes.feeds import random_inputs
 from daceopt.runtime.tensors import as_tensor, to_numpy, torch_dtype
+from daceopt.transformations.coarse.device_placement import DevicePlacement
 
 if TYPE_CHECKING:
     import onnx
@@ -41,6 +43,12 @@ class Subject:
     @property
     def trains(self) -> bool:
         return self.program.wanted is not None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the inputs are; numbers of the host may stand among those of a device."""
+        found = [t.device for t in self.tensors.values()]
+        return next((d for d in found if d.type != "cpu"), torch.device("cpu"))
 
     def values(self) -> dict[str, np.ndarray]:
         """The inputs by the names of their arrays, as the interpreter takes them."""
@@ -120,8 +128,11 @@ def _of_onnx(source: Any, inputs: Sequence[Any], backward: bool | None) -> Subje
 
 
 def _of_graph(title: str, graph: Graph, inputs: Sequence[Any], backward: bool | None) -> Subject:
-    wanted = _all_gradients(graph) if backward else None
-    return Subject(title, Program.of(graph, wanted), _tensors(graph, inputs))
+    wanted, tensors = _all_gradients(graph) if backward else None, _tensors(graph, inputs)
+    found = Subject(title, Program.of(graph, wanted), tensors)
+    if found.device.type != "cpu":
+        DevicePlacement(target.on(found.device.type).name).run(graph)
+    return found
 
 
 def _all_gradients(graph: Graph) -> Gradients:
@@ -163,4 +174,4 @@ def _tensor(graph: Graph, name: str, value: Any) -> torch.Tensor:
 
 
 def _array(tensor: torch.Tensor, dtype: Any) -> np.ndarray:
-    return to_numpy(tensor, types.to_numpy(dtype))
+    return to_numpy(tensor.cpu(), types.to_numpy(dtype))

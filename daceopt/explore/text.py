@@ -63,15 +63,25 @@ def _tables(report: Tables) -> Iterator[tuple[str, list[tuple[str, ...]], str]]:
 
 
 def limits(machine: Machine) -> str:
-    """Name and rates of a machine in one line."""
-    rates = ", ".join(
-        (
-            f"memory {amount(machine.memory_bandwidth, 'B/s')}",
-            f"caches {amount(machine.cache_bandwidth, 'B/s')}",
-            amount(machine.flops, "flop/s"),
-        )
-    )
-    return f"{machine.name}, {plural(machine.cores, 'core')}: {rates}"
+    """Name and rates of a machine or a device in one line."""
+    rates = [f"memory {amount(machine.memory_bandwidth, 'B/s')}", cache_rate(machine)]
+    if not machine.is_device:
+        cores = plural(machine.cores, "core")
+        return f"{machine.name}, {cores}: {', '.join([*rates, amount(machine.flops, 'flop/s')])}"
+    rates += [f"{amount(rate, 'flop/s')} in {what}" for what, rate in computing(machine)]
+    return f"{machine.name}: {', '.join(rates)}"
+
+
+def cache_rate(machine: Machine) -> str:
+    """The bandwidth of what fits into its caches."""
+    what = "L2 cache" if machine.is_device else "caches"
+    return f"{what} {amount(machine.cache_bandwidth, 'B/s')}"
+
+
+def computing(machine: Machine) -> list[tuple[str, float]]:
+    """What elements or factors are, and how many operations per second on them."""
+    known = {2: "bfloat16", 8: "float64"}
+    return [(machine.factors, machine.flops), *((known[size], rate) for size, rate in machine.rates)]
 
 
 def idle_steps(report: Tables) -> list[str]:

@@ -7,16 +7,20 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from daceopt import libs
+from daceopt.codegen import target
 from daceopt.codegen.build import Prepared
 from daceopt.codegen.shown import Shown, by_result
 from daceopt.codegen.working_memory import planned
-from daceopt.cost.machine import this_machine
+from daceopt.cost.device_machine import machine_of
 from daceopt.errors import DaceoptError
 from daceopt.explore import collect, memory
 from daceopt.explore.built_program import BuiltProgram
 from daceopt.explore.collect import Direction
 from daceopt.explore.profile import shortest
 from daceopt.explore.report import Report
+from daceopt.ir import schedule
+from daceopt.ir.hardware import LIMITS, is_mapped
+from daceopt.ir.kernel import Kernel
 from daceopt.ir.region import everything
 from daceopt.passes.recipe import recipes
 from daceopt.passes.runner import Runner
@@ -33,15 +37,31 @@ _LEAST = "none"  # the recipe that does what every program needs to run, and not
 
 
 def finished(program: Program) -> tuple[Program, list[str]]:
-    """A copy of which every operator is lowered, and the steps that this took: of the recipe ``none``."""
-    made, least = program.copy(), recipes.get(_LEAST)
-    records = Runner(least).apply(made, least.resolved())
-    return made, list(dict.fromkeys(r.name for r in records if r.sites))
+    """A copy that can be built, and the steps that this took: of the recipe ``none``, which lowers every operator, and
+    where kernels run on an accelerator and some of them are not scheduled for it, of the recipe that does that."""
+    made, runner = program.copy(), Runner(recipes.get(_LEAST))
+    runner.apply(made, runner.recipe.resolved())
+    if not all(map(_is_scheduled, made.directions())):
+        schedules = recipes.get(target.get(made.forward.options.target).recipe).resolved()
+        runner.apply(made, [step for step in schedules if step.level == "hardware"])
+    return made, list(dict.fromkeys(r.name for r in runner.history if r.sites))
+
+
+def unfinished(program: Program) -> str:
+    """What a version may lack that had to be finished to run: ``not lowered``."""
+    return "not lowered or scheduled" if program.forward.options.target in LIMITS else "not lowered"
+
+
+def _is_scheduled(graph: Graph) -> bool:
+    """Can each of its kernels run as it is scheduled? On a processor any can."""
+    parts = [part for part in everything(graph) if part.options.target in LIMITS]
+    trees = (schedule.schedule_of(Kernel.extract(part, entry)) for part in parts for entry in part.kernels())
+    return all(map(is_mapped, trees))
 
 
 def report_of(subject: Subject, version: Version, session: str, measure: bool, code: bool) -> Report:
-    """What a version is. ``measure``: build it and run it kernel by kernel; where it is not lowered yet, as the recipe
-    ``none`` finishes it, which a note says. ``code``: with the C++ of its kernels, where they are lowered."""
+    """What a version is. ``measure``: build it and run it kernel by kernel; where it cannot be built as it is, as
+    :func:`finished` has it, which a note says. ``code``: with the C++ of its kernels, where they are lowered."""
     program, added = finished(version.program) if measure else (version.program, [])
     first = version.line()[0]
     report = Report(
@@ -50,9 +70,9 @@ def report_of(subject: Subject, version: Version, session: str, measure: bool, c
         f"of session {session}, {len(version.path())} steps",
         notes=[*subject.notes, *version.notes],
         nodes=(first.nodes, sum(len(g.nodes()) for g in program.directions())),
-        machine=this_machine(),
+        machine=machine_of(subject.device),
     )
-    report.notes += [f"not lowered yet: finished by {', '.join(added)}"] if added else []
+    report.notes += [f"{unfinished(program)} yet: finished by {', '.join(added)}"] if added else []
     report.steps = collect.steps(map(_record, version.history()), version.sizes)
     own = {k: t for k, t in subject.tensors.items() if k not in subject.state}
     report.inputs = [collect.described(subject.names.get(f"input:{k}", f"input {k}"), t) for k, t in own.items()]

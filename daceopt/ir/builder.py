@@ -314,9 +314,8 @@ class Builder:
     def attach(self, node: LibraryNode, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
         """Add a library node; narrow operands are widened before it, narrow results rounded behind it, unless it takes
         narrow factors as they are."""
-        if not node.computes or multiplies(
-            type(node), {c: self.graph.dtype(n) for c, n in {**inputs, **outputs}.items()}
-        ):
+        dtypes = {c: self.graph.dtype(n) for c, n in {**inputs, **outputs}.items()}
+        if not node.computes or multiplies(type(node), dtypes, self.graph):
             self.graph.add_node(node, dict(inputs), dict(outputs))
             return
         results = {c: self._unrounded(n) for c, n in outputs.items()}

@@ -22,7 +22,7 @@ def conversion(graph: Graph, entry: Any) -> tuple[str, str] | None:
     except Unsupported:
         return None
     stage = kernel.stages[0]
-    if len(kernel.stages) != 1 or len(stage.writes) != 1 or kernel.locals or not only_converts(stage):
+    if len(kernel.stages) != 1 or len(stage.writes) != 1 or kernel.locals or not only_converts(graph, stage):
         return None
     (read,), (write,) = stage.reads.values(), stage.writes.values()
     given, out = read.array, write.array
@@ -33,12 +33,15 @@ def conversion(graph: Graph, entry: Any) -> tuple[str, str] | None:
     return (given, out) if way.is_equal else None
 
 
-def only_converts(stage: Stage) -> bool:
-    """Whether the value written is the one value read, rounded to bfloat16 or not."""
+def only_converts(graph: Graph, stage: Stage) -> bool:
+    """Whether the value written is the one value read, rounded to the type of its array, or to one of float32's range,
+    or not."""
     known = {str(c) for c in stage.reads}
+    kinds = {graph.dtype(a.array) for a in (*stage.reads.values(), *stage.writes.values())}
+    roundings = {dace.float32, types.BFLOAT16, *kinds.intersection(types.HALVES)}
     for assignment in stage.assignments:
         value = assignment.expr
-        while scalar.cast_target(value) in (dace.float32, types.BFLOAT16):
+        while scalar.cast_target(value) in roundings:
             value = value.args[0]
         if str(value) not in known or assignment.dtype != dace.float32:
             return False

@@ -46,9 +46,9 @@ class Graph(Arrays):
     below, which keep the def-use tables.
     """
 
-    def __init__(self, name: str = "program"):
+    def __init__(self, name: str = "program", target: str = "cpu"):
         super().__init__(name)
-        self.options = BuildOptions()
+        self.options = BuildOptions(target=target)
         self._compute: dict[Node, nodes.MapExit | None] = {}  # top-level compute nodes; kernels with their exit
         self._entries: dict[nodes.MapExit, MapEntry] = {}
         self.schedules: dict[MapEntry, Any] = {}  # kernels that are scheduled -> their ir.schedule.Tree

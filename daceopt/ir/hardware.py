@@ -92,6 +92,11 @@ class Threads:
         return (self.groups if below is None else below) == 1
 
 
+def is_mapped(tree: Tree) -> bool:
+    """Does it run on blocks, warps or lanes, or has no loops to run on them?"""
+    return not loops(tree) or Threads(tree).is_used
+
+
 def _width(tree: Tree) -> int:
     """Groups that the block loops of ``tree`` need."""
     inside = max((_width(c) for c in children(tree)), default=1)

@@ -152,7 +152,8 @@ class Memory:
 
     def store_sums(self, name: str, value: np.ndarray) -> None:
         """Write a whole array of sums of products, rounded once."""
-        value = value.astype(self.array(name).dtype)
+        with np.errstate(all="ignore"):  # what float16 cannot hold is infinite
+            value = value.astype(self.array(name).dtype)
         self.store(name, value if self.disturbance is None else self.disturbance.sums(value))
 
 

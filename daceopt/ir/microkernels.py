@@ -23,7 +23,7 @@ from daceopt.ir.references import Reference, StatementInstance
 from daceopt.ir.schedule import Accumulate, Call, Do, Loop, Tree, chain, walk
 
 PRODUCT, TRANSPOSITION = "product", "transposition"
-_TYPES = (dace.float32, dace.float64, types.BFLOAT16)  # of factors
+FACTORS = (dace.float32, dace.float64, types.BFLOAT16)  # their types
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class _Reader:
         body = self._bodies[do.statement]
         factors = {r.buffer.dtype for r in body.reads.values()}
         sums = {r.buffer.dtype for r in body.writes.values()} | {a.dtype for a in body.assignments}
-        if len(factors) != 1 or not factors <= set(_TYPES) or sums != {types.computed(f) for f in factors}:
+        if len(factors) != 1 or not factors <= set(FACTORS) or sums != {types.computed(f) for f in factors}:
             found = ", ".join(sorted(map(str, factors | sums)))
             self._refuse(f"{name} has elements of {found}; expected one floating type, or bfloat16 summed in float32")
         wide = [

@@ -7,7 +7,7 @@ symbols of the graph around them; what a body reads from outside is an input of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import dace
@@ -179,8 +179,7 @@ def counter_for(graph: Graph) -> Any:
 
 def body_of(graph: Graph, name: str, counter: Any = None) -> Graph:
     """An empty body for a region of ``graph``: it knows the sizes of ``graph`` and, if given, a loop's counter."""
-    body = Graph(name)
-    body.options = replace(body.options, target=graph.options.target)
+    body = Graph(name, graph.options.target)
     body.source.opset, body.source.trips = dict(graph.source.opset), dict(graph.source.trips)
     for symbol in (*graph.sdfg.symbols, *([str(counter)] if counter is not None else [])):
         body.sdfg.add_symbol(symbol, dace.int64)

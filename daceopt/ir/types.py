@@ -180,6 +180,13 @@ def is_integer(dtype: DType) -> bool:
     return not is_float(dtype) and not is_bool(dtype)
 
 
+def has_range(dtype: DType, other: DType) -> bool:
+    """Of floats: does ``dtype`` reach as far as ``other``, so that rounding to it makes no number infinite but the very
+    last ones?"""
+    largest, rounded = (ml_dtypes.finfo(to_numpy(t)).maxexp for t in (other, dtype))
+    return bool(largest <= rounded)
+
+
 def itemsize(dtype: DType) -> int:
     """Bytes of one element."""
     return to_numpy(dtype).itemsize

@@ -15,7 +15,9 @@ from daceopt.libs import (
     plain,
     pool,
     product,
+    torch_algorithms,
     torch_attention,
+    torch_call,
     torch_device,
 )
 from daceopt.libs.anticipation import anticipate
@@ -68,7 +70,9 @@ __all__ = [
     "product",
     "reasons",
     "register",
+    "torch_algorithms",
     "torch_attention",
+    "torch_call",
     "torch_device",
     "why_not",
 ]

@@ -1,7 +1,8 @@
 """One ATen operator run by PyTorch itself as a host call: what operators without a native form become.
 
-The payload is JSON: the operator's name, its arguments with tensors and sizes by position among the operands, and the
-element types, which the arrays of a host call do not tell for types that NumPy lacks.
+The payload is JSON: the operator's name, its arguments with tensors by position among the operands and sizes among the
+node's, and the element types, which the arrays of a host call do not tell for types that NumPy lacks. ``run`` reads it
+on a CPU; on a device ``libs/torch_call.py`` does, as it prints the call.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     import torch
 
     from daceopt.ir.graph import Graph
+
+RUN, REFUSE = "daceopt.libs.aten_call:run", "daceopt.libs.aten_call:refuse"
+"""The callbacks of the calls that are made here."""
 
 _SIMPLE = (bool, int, float, str, type(None))
 _PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}  # the type of both parts
@@ -60,7 +64,7 @@ def add(
         "results": [[k, _kind(results[k][1], k in complex_results), len(results[k][0])] for k in written],
     }
     label = target._schema.name.rpartition("::")[2].strip("_")
-    call = HostCall(label, callback="daceopt.libs.aten_call:run", payload=json.dumps(payload))
+    call = HostCall(label, callback=RUN, payload=json.dumps(payload), sizes=encoder.sizes)
     reads = {f"In{k}": name for k, name in enumerate(encoder.operands)}
     writes = {f"Out{k}": required(outputs, at) for k, at in enumerate(written)}
     graph.add_node(call, reads, writes)
@@ -73,18 +77,19 @@ def _kind(dtype: Any, is_complex: bool) -> str:
 
 
 class _Encoder:
-    """Arguments as JSON; sizes known at run time only become further operands."""
+    """Arguments as JSON. Sizes known at run time only go into ``sizes``; numbers that follow from them, and are not
+    whole, become further operands."""
 
     def __init__(self, graph: Graph, operands: list[str]) -> None:
         self.graph, self.operands = graph, operands
-        self.tensors = len(operands)
+        self.sizes: list[Any] = []
 
     def encode(self, value: Any) -> Any:
         import sympy
         import torch
 
         if isinstance(value, sympy.Expr):
-            return {"size": self._size(value)} if value.is_integer else {"number": self._size(value, "float64")}
+            return {"size": self._size(value)} if value.is_integer else {"number": self._number(value)}
         if type(value).__name__ in _POSITIONS:
             return {_POSITIONS[type(value).__name__]: int(value)}
         if isinstance(value, float):
@@ -97,13 +102,17 @@ class _Encoder:
             return {"complex": [value.real.hex(), value.imag.hex()]}
         if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
             return {"torch": str(value).removeprefix("torch.")}
-        if isinstance(value, torch.device) and value.type == "cpu":
-            return {"device": "cpu"}
+        if isinstance(value, torch.device):
+            return {"device": value.type}
         raise Unsupported(f"an argument of type {type(value).__name__} ({value})")
 
-    def _size(self, value: Any, dtype: str = "int64") -> int:
-        out = self.graph.add_array("size", (), types.from_name(dtype))
-        Builder(self.graph, "size").map((), {}, {"out": (out, lambda: ())}, lambda i: value)
+    def _size(self, value: Any) -> int:
+        self.sizes.append(value)
+        return len(self.sizes) - 1
+
+    def _number(self, value: Any) -> int:
+        out = self.graph.add_array("number", (), types.from_name("float64"))
+        Builder(self.graph, "number").map((), {}, {"out": (out, lambda: ())}, lambda i: value)
         self.operands.append(out)
         return len(self.operands) - 1
 
@@ -111,7 +120,7 @@ class _Encoder:
 def refusal(graph: Graph, message: str, results: Sequence[Any]) -> list[str]:
     """Arrays of these (shape, dtype) that nobody can compute: a program that does raises RuntimeError(``message``)."""
     outputs = [graph.add_array("refused", shape, dtype) for shape, dtype in results]
-    call = HostCall("refused", callback="daceopt.libs.aten_call:refuse", payload=message)
+    call = HostCall("refused", callback=REFUSE, payload=message)
     graph.add_node(call, {}, {f"Out{k}": name for k, name in enumerate(outputs)})
     return outputs
 
@@ -126,10 +135,11 @@ def run(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray
     import torch
 
     name, arguments, names, orders, results = _decoded(payload)
-    target = _operator(name)
-    tensors = [_tensor(array, name) for array, name in zip(inputs, names, strict=True)]
+    target = operator(name)
+    sizes = [int(n) for array in inputs[len(names) :] for n in array]
+    tensors = [_tensor(array, name) for array, name in zip(inputs, names)]
     tensors[: len(orders)] = [_laid_out(t, *order) for t, order in zip(tensors, orders)]
-    positional, named = _arguments(target, arguments, tensors)
+    positional, named = _arguments(target, arguments, tensors, sizes)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         found = target(*positional, **named)
     values = found if isinstance(found, (tuple, list)) else (found,)
@@ -163,7 +173,7 @@ def _decoded(payload: str) -> tuple[str, dict[str, Any], list[str], list[_Order]
     return text["target"], text["arguments"], text["types"], orders, [(k, n, r) for k, n, r in text["results"]]
 
 
-def _operator(name: str) -> Any:
+def operator(name: str) -> Any:
     """The operator of that name now: one that a user has registered anew is gone, and so is what calls it."""
     import torch
 
@@ -172,25 +182,29 @@ def _operator(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
-def _arguments(target: Any, arguments: dict[str, Any], tensors: list[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
-    values = {name: _decode(value, tensors) for name, value in arguments.items()}
+def _arguments(
+    target: Any, arguments: dict[str, Any], tensors: list[torch.Tensor], sizes: Sequence[int]
+) -> tuple[list[Any], dict[str, Any]]:
+    values = {name: _decode(value, tensors, sizes) for name, value in arguments.items()}
     schema = target._schema.arguments
     return [values[a.name] for a in schema if not a.kwarg_only], {
         a.name: values[a.name] for a in schema if a.kwarg_only
     }
 
 
-def _decode(value: Any, tensors: list[torch.Tensor]) -> Any:
+def _decode(value: Any, tensors: list[torch.Tensor], sizes: Sequence[int]) -> Any:
     import torch
 
     if isinstance(value, list):
-        return [_decode(v, tensors) for v in value]
+        return [_decode(v, tensors, sizes) for v in value]
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == "tensor":
         return tensors[content]
-    if kind in ("size", "item"):
+    if kind == "size":
+        return sizes[content]
+    if kind == "item":
         return tensors[content].item()
     if kind == "number":
         return float(tensors[content].item())

@@ -107,8 +107,8 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "IndexAdd": ("native", "torch_device"),
     **dict.fromkeys(("AttentionForward", "AttentionBackward"), ("torch_attention",)),
     "NanWatch": ("native",),
-    "Algorithm": ("algorithms",),
-    "HostCall": ("host",),
+    "Algorithm": ("algorithms", "torch_algorithms"),
+    "HostCall": ("host", "torch_call"),
     "MicroProduct": ("torch_product", "native_product"),
     **dict.fromkeys(COLLECTIVES, ("torch_collectives",)),
 }

@@ -10,6 +10,7 @@ import sympy
 
 from daceopt.codegen import target
 from daceopt.codegen.frame import STREAM
+from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import Unsupported
 from daceopt.ir import expression_text, types
 
@@ -37,6 +38,11 @@ def extent(value: Any) -> str:
     if isinstance(expr, (sympy.Max, sympy.Min)):
         return _fold("std::max" if isinstance(expr, sympy.Max) else "std::min", [extent(a) for a in expr.args])
     raise Unsupported(f"size {expr}: expected sums, products, powers, floor, min or max of integers and size symbols")
+
+
+def whole(value: Any) -> str:
+    """An integer expression over the graph's symbols as C++, also with quotients and remainders, for frames alone."""
+    return Printer({}, floor_division="int_floor").size(sympy.sympify(value))
 
 
 def _fold(function: str, terms: list[str]) -> str:

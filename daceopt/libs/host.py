@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +17,7 @@ from daceopt.errors import RunError
 from daceopt.ir import types
 from daceopt.ir.nodes.library import HostCall
 from daceopt.libs.base import Library, Missing, Requirements, register, support
-from daceopt.libs.emission import braces, literal
+from daceopt.libs.emission import braces, literal, whole
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -85,13 +85,34 @@ def dispatcher_address() -> int:
     return ctypes.cast(_dispatch, ctypes.c_void_p).value or 0
 
 
-def emit_call(graph: Graph, callback: str, payload: str, inputs: dict[str, str], outputs: dict[str, str]) -> str:
+def emit_call(
+    graph: Graph,
+    callback: str,
+    payload: str,
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+    sizes: Sequence[Any] = (),
+) -> str:
     """Return C++ that calls ``callback`` with ``payload`` over the operands (connector -> array), in their order."""
     rows = []
-    for connector, name in {**inputs, **outputs}.items():
+    for connector, name in (*inputs.items(), *outputs.items()):
         kind = literal(types.name_of(graph.dtype(name)))
         rows.append(f"{{{connector}, {kind}, {braces(graph.shape(name))}, {braces(graph.strides(name))}}}")
-    return f"daceopt::host_call({literal(callback)}, {literal(payload)}, {{{', '.join(rows)}}}, {len(inputs)});"
+    taken, declared = len(inputs), ""
+    if sizes:
+        rows.insert(taken, f'{{host_sizes, "int64", {{{len(sizes)}}}, {{1}}}}')
+        taken, declared = taken + 1, f"int64_t host_sizes[] = {{{', '.join(map(whole, sizes))}}}; "
+    call = f"daceopt::host_call({literal(callback)}, {literal(payload)}, {{{', '.join(rows)}}}, {taken});"
+    return f"{{ {declared}{call} }}"
+
+
+def operands(graph: Graph, node: HostCall) -> tuple[dict[str, str], dict[str, str]]:
+    """Connector -> array of what ``node`` reads, and of what it writes, in the order of the call."""
+    reads, writes = graph.reads(node), graph.writes(node)
+    return (
+        {f"In{i}": reads[f"In{i}"] for i in range(len(reads))},
+        {f"Out{i}": writes[f"Out{i}"] for i in range(len(writes))},
+    )
 
 
 class Host(Library):
@@ -120,10 +141,7 @@ class Host(Library):
     def emit(self, node: DenseNode, graph: Graph) -> str:
         """One call into ``src/host_call.cpp``."""
         assert isinstance(node, HostCall)
-        reads, writes = graph.reads(node), graph.writes(node)
-        inputs = {f"In{i}": reads[f"In{i}"] for i in range(len(reads))}
-        outputs = {f"Out{i}": writes[f"Out{i}"] for i in range(len(writes))}
-        return emit_call(graph, node.callback, node.payload, inputs, outputs)
+        return emit_call(graph, node.callback, node.payload, *operands(graph, node), node.sizes)
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our header and source; the interpreter is found in the process."""

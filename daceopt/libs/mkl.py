@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import dace
 
 from daceopt.cost.rates import Multiply, register_product
+from daceopt.ir import types
 from daceopt.ir.nodes.library import Contraction
 from daceopt.libs import contraction
 from daceopt.libs.base import Library, Missing, Requirements, register, support
@@ -46,7 +47,7 @@ class Mkl(Library):
         """Any contraction of float32, float64 or bfloat16 whose result has unit stride in its rows or columns."""
         if not isinstance(node, Contraction):
             return "MKL is used for products only"
-        return contraction.why_not(node, graph, (dace.float32, dace.float64, *node.narrow))
+        return contraction.why_not(node, graph, (dace.float32, dace.float64, types.BFLOAT16))
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
         """One call into ``src/contraction_mkl.cpp``."""

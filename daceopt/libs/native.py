@@ -29,7 +29,7 @@ class Native(OwnCode):
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Contractions of any arithmetic type; IndexAdd of floats and 4 or 8 byte integers; NanWatch of float32."""
         if isinstance(node, Contraction):
-            return contraction.why_not(node, graph, (*_PRODUCTS, *node.narrow))
+            return contraction.why_not(node, graph, (*_PRODUCTS, types.BFLOAT16))
         if isinstance(node, IndexAdd):
             return _why_not_index_add(node, graph)
         if isinstance(node, NanWatch):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import dace
 
 from daceopt.cost.rates import Multiply, register_product
+from daceopt.ir import types
 from daceopt.ir.nodes.library import Contraction
 from daceopt.libs import contraction, onednn
 from daceopt.libs.base import Requirements, register
@@ -48,7 +49,7 @@ class OneDnnNarrowProduct(OneDnnProduct):
         """Any contraction of bfloat16 factors whose result has unit stride in its rows or columns."""
         if not isinstance(node, Contraction):
             return "for products only"
-        return contraction.why_not(node, graph, node.narrow, prepares=True)
+        return contraction.why_not(node, graph, (types.BFLOAT16,), prepares=True)
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
         """One call into ``src/contraction_narrow.cpp``, which may keep the right factor from iteration to iteration, or

@@ -68,8 +68,8 @@ class _Pools(OwnCode):
         """Our header and source, for this one element type."""
         names = node.operands(graph)
         macro = f"DACEOPT_T={types.cpp(graph.dtype(names[_ends(names)[1]]))}"
-        files = {"source": f"{self.prefix}pool.cpp", "header": f"{self.prefix}pool.h"}
-        return support(**files, define=macro, target=self.machine)
+        header = f"{self.prefix}pool.h"
+        return support(f"{self.prefix}pool.cpp", header=header, define=macro, target=self.machine)
 
 
 class NativePool(_Pools):

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import dace
-
 from daceopt.codegen import target
 from daceopt.ir import types
 from daceopt.libs.emission import extent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from daceopt.ir.graph import Graph, Shape
 
 _NUMBERS = {
-    dace.float32: "kFloat32",
-    dace.float64: "kFloat64",
-    types.HALVES[0]: "kFloat16",
-    types.HALVES[1]: "kBfloat16",
-    dace.int32: "kInt32",
-    dace.int64: "kInt64",
-    dace.bool_: "kBool",
+    types.from_name(name): "k" + "".join(part.capitalize() for part in name.split("_"))
+    for name in (
+        *("float32", "float64", "float16", "bfloat16"),
+        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
+    )
 }
 _WHERE = {"cuda": "kCuda", "cpu": "kHost"}
 
@@ -41,6 +38,12 @@ def array(graph: Graph, names: Mapping[str, str], connector: str, layout: tuple[
     kind = f"daceopt::Number::{_NUMBERS[graph.dtype(name)]}"
     extents, steps = (", ".join(map(extent, values)) for values in (shape, strides))
     return f"{{{connector}, {kind}, {{{extents}}}, {{{steps}}}}}"
+
+
+def why_no_tensors(graph: Graph, names: Iterable[str]) -> str | None:
+    """Why these arrays are none of torch's: an element type that it lacks; None where they are."""
+    unknown = {types.name_of(graph.dtype(n)) for n in names} - {types.name_of(dtype) for dtype in _NUMBERS}
+    return f"element types {sorted(unknown)}, which torch lacks" if unknown else None
 
 
 def is_negative(stride: Any) -> bool:

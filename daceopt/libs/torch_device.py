@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import dace
 
+from daceopt.ir import types
 from daceopt.ir.nodes.library import (
     Contraction,
     Convolution,
@@ -43,13 +44,13 @@ class TorchDevice(TorchOperators):
     name: ClassVar[str] = "torch_device"
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
-        """Products and convolutions of one floating type, or of bfloat16 factors (rounded as eager PyTorch's); added
+        """Products and convolutions of one floating type, or of narrow factors (rounded as eager PyTorch's); added
         rows."""
         negative = [c for c, n in node.operands(graph).items() if any(is_negative(s) for s in graph.strides(n))]
         if negative:
             return f"{' and '.join(sorted(negative))} has negative strides, which torch does not take"
         if isinstance(node, Contraction):
-            return contraction.why_not(node, graph, (*_FLOATS, *node.narrow))
+            return contraction.why_not(node, graph, (*_FLOATS, *types.HALVES))
         if isinstance(node, IndexAdd):
             return _why_not_index_add(node, graph)
         return _why_not_convolution(node, graph) if type(node) in _CONVOLUTIONS else "torch has no form of it here"

@@ -59,8 +59,9 @@ def from_onnx(
         own = bundle if kind == place.type else None
 
         def compile_(model: onnx.ModelProto, patient: bool) -> CompiledPair:
-            options = {"recipe": recipe, "verify": verify, "fallback": fallback, "bundle": own, "device": kind}
-            return pipeline.compile_model(model, patient=patient, **options)
+            return pipeline.compile_model(
+                model, recipe=recipe, verify=verify, fallback=fallback, patient=patient, bundle=own, device=kind
+            )
 
         return compile_
 
@@ -69,7 +70,8 @@ def from_onnx(
 
 class OnnxModel:
     """A compiled ONNX model. Call it with arrays by position or by input name; numpy in gives numpy out, torch in gives
-    torch out, on the device of the inputs (arrays and numbers beside tensors of a device are copied there).
+    torch out, on the device of the inputs (arrays and numbers beside tensors of a device are copied there). ``device``:
+    where calls with arrays alone run.
 
     One output is returned as it is, several as a list in the model's order. A wrong number, dtype or shape of inputs
     raises DaceoptError that says what was expected, as do tensors on several devices; an index out of range raises
@@ -93,7 +95,7 @@ class OnnxModel:
         self._model = model
         self.recipe = recipe
         self._fallback = fallback
-        self._device = device
+        self.device = device
         self._compile_for = compile_for
         self._runtime: RuntimeModel | None = None
         self._expected: list[_Expectation | _Unchecked] = []
@@ -262,7 +264,7 @@ class OnnxModel:
         given = {
             f"input {n!r}": v for n, v in zip(self.input_names, values, strict=True) if isinstance(v, torch.Tensor)
         }
-        return common_device(given) or self._device
+        return common_device(given) or self.device
 
     def _tensors(self, values: Sequence[Any], place: torch.device) -> list[Any]:
         """The inputs as tensors there; those that are none (text, sequences) as they are."""

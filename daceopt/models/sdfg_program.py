@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,8 +136,10 @@ class SdfgProgram:
         outputs = tuple(k for k, n in enumerate(graph.outputs) if types.is_float(graph.dtype(n)))
         gradients = Gradients(wanted, outputs) if wanted and outputs else None
 
-        def load() -> Imported:
-            return Imported(graph.copy(), gradients, device=device)
+        def load(target: str) -> Imported:
+            own = graph.copy()
+            own.options = replace(own.options, target=target)
+            return Imported(own, gradients, device=device)
 
         identity, recipe = key(self._identity, device, list(wanted)), recipe_for(device, self._recipe)
         return pipeline.compile_graph(identity, load, recipe=recipe, verify=self._verify)

@@ -30,12 +30,13 @@ from daceopt.modules.description import describe, identity, is_symbolic, special
 from daceopt.modules.options import Options
 from daceopt.modules.piece import CompiledPiece
 from daceopt.passes.choice import Choice, recipe_for
-from daceopt.passes.recipe import Recipe, recipes
+from daceopt.passes.recipe import Recipe
 from daceopt.programs.compiled import own_source
 from daceopt.programs.stats import Stats
 from daceopt.runtime import overlap
 from daceopt.runtime.arithmetic import evaluate
 from daceopt.runtime.binding import Binding
+from daceopt.runtime.seeds import own_random_numbers
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
@@ -135,19 +136,19 @@ class Backend:
 
     def _tuned(self, traced: Traced, inputs: Sequence[Any]) -> Recipe | None:
         """The fastest recipe as measured; None for eager PyTorch."""
-        chosen = recipe_for(traced.device, self.options.recipe)
-        given = recipes.get(chosen) if isinstance(chosen, str) else chosen
-        key = tuning.identity(identity(traced), given, own_source())
+        asked, chosen = (recipe_for(device, self.options.recipe) for device in ("cpu", traced.device))
+        key = tuning.identity(identity(traced), chosen, own_source(), tuning.device_of(inputs))
         found = tuning.known(key)
         if found is None:
             eager = None
-            if isinstance(given, Choice) and not effects.lasting(traced.graph.graph):
+            if isinstance(asked, Choice) and not effects.lasting(traced.graph.graph):
                 eager = tuning.repeated(traced, traced.graph.forward, inputs)
-            seconds = self.options.tune or 0.0
-            found = tuning.search(given, lambda r: self._run(traced, r, inputs), eager, seconds, tuning.trains(traced))
+            seconds, trains = self.options.tune or 0.0, tuning.trains(traced)
+            with own_random_numbers(inputs):
+                found = tuning.search(chosen, lambda r: self._run(traced, r, inputs), eager, seconds, trains)
             tuning.keep(key, found)
         self.stats.choices.append(str(found))
-        return found.recipe(given)
+        return found.recipe(chosen)
 
     def _run(self, traced: Traced, recipe: Recipe, inputs: Sequence[Any]) -> Callable[[], object]:
         return tuning.repeated(traced, CompiledGraph(self, traced, recipe).piece, inputs)
@@ -244,10 +245,10 @@ class CompiledGraph:
         called = [n.target for n in nodes if isinstance(n.target, torch._ops.OpOverload)]
         return Counter(str(t).removeprefix("aten.") for t in called)
 
-    def _load(self) -> Any:
+    def _load(self, target: str) -> Any:
         from daceopt.capture.torch.importing import load
 
-        found = load(self.traced)
+        found = load(self.traced, target)
         if self._reduction is not None and found.gradients is not None:
             inputs = Binding.from_json(found.notes["binding"]).inputs
             position = {argument: k for k, (kind, argument) in enumerate(inputs) if kind == "tensor"}

@@ -68,7 +68,7 @@ def bisected(
 
 
 def _guilty(traced: Traced, inputs: Sequence[Any], recipe: Recipe, built: bool) -> Guilty | None:
-    imported = importing.load(traced)
+    imported = importing.load(traced, recipe.target)
     binding = Binding.from_json(imported.notes["binding"])
     program = Program.of(imported.graph, imported.gradients)
     return bisect(recipe, program, _feeds(imported.graph, binding, inputs), built)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from daceopt.codegen import target
 from daceopt.modules.backend import Backend, own_mode
 from daceopt.modules.observe import call_twin
 from daceopt.modules.options import Options
@@ -51,7 +52,7 @@ class _Capturing(Backend):
         from daceopt.capture.torch.importing import load
 
         with own_mode():
-            imported = load(traced)
+            imported = load(traced, target.on(traced.device).name)
         binding = Binding.from_json(imported.notes["binding"])
         tensors = [_tensor(kind, inputs[k]) for kind, k in binding.inputs]
         names = [traced.names[k] for _, k in binding.inputs]

@@ -88,11 +88,11 @@ class Frozen:
             graph = self.load().graph
             return outputs(graph, dict(zip(graph.inputs, self.feeds, strict=True)), exact=True)
 
-    def load(self) -> Imported:
-        """Import the graph and bind the state. Raises Unsupported with the reason."""
+    def load(self, target: str = "cpu") -> Imported:
+        """Import the graph for a target and bind the state. Raises Unsupported with the reason."""
         from daceopt.capture.torch.importing import load
 
-        imported = load(self.traced)
+        imported = load(self.traced, target)
         binding = Binding.from_json(imported.notes["binding"])
         _check_plain(binding)
         graph = imported.graph

@@ -21,6 +21,7 @@ from daceopt.modules.backend import Backend, CompiledGraph
 from daceopt.modules.dispatch import first_line
 from daceopt.modules.options import Options
 from daceopt.programs.stats import Stats
+from daceopt.runtime.seeds import own_random_numbers
 
 
 @dataclass
@@ -77,7 +78,8 @@ def call_twin(
     own = own_forward(twin)
     grad = torch.is_grad_enabled() if options.backward is None else options.backward
     dynamic = options.dynamic if isinstance(options.dynamic, bool) else None
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.set_grad_enabled(grad):
+    tensors = [*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))]
+    with own_random_numbers(tensors), torch.inference_mode(False), torch.set_grad_enabled(grad):
         frames.compiled(own, backend, dynamic=dynamic)(*given, **named)
 
 

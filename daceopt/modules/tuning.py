@@ -69,9 +69,16 @@ def alternatives(recipe: Recipe, trains: bool | None = None) -> tuple[Recipe, ..
     return recipe.recipes(trains) if isinstance(recipe, Choice) else (recipe,)
 
 
-def identity(graph: str, recipe: Recipe, code: str) -> str:
-    """What a finding is kept by; ``code`` stands for the version of the compiler."""
-    return key(_KIND, graph, recipe.fingerprint(), system.fingerprint(), torch.get_num_threads(), code)
+def identity(graph: str, recipe: Recipe, code: str, device: torch.device | None = None) -> str:
+    """What a finding is kept by; ``code`` stands for the version of the compiler, ``device``: where calls run."""
+    where = "" if device is None or device.type != "cuda" else torch.cuda.get_device_name(device)
+    return key(_KIND, graph, recipe.fingerprint(), system.fingerprint(), torch.get_num_threads(), code, where)
+
+
+def device_of(arguments: Sequence[Any]) -> torch.device:
+    """Where a call runs: on the device of its tensors; numbers of the host may stand among them."""
+    found = [a.device for a in arguments if isinstance(a, torch.Tensor)]
+    return next((d for d in found if d.type != "cpu"), torch.device("cpu"))
 
 
 def known(identity: str) -> Found | None:
@@ -181,6 +188,8 @@ def _variants(recipe: Recipe) -> Iterator[tuple[str, str, int]]:
         ("reduction-ordering", "columns", own.columns, (0.25, 4)),
         ("transposition-tiling", "size", own.edge, (0.5, 2)),
         ("threading", "enough", own.enough, (0.25, 4)),
+        ("block-mapping", "threads", 256, (0.5, 2)),
+        ("grid-reduction", "blocks", 1024, (0.25,)),
     )
     names = {step.name for step in recipe}
     for step, option, value, factors in scaled:
@@ -194,10 +203,10 @@ def _variants(recipe: Recipe) -> Iterator[tuple[str, str, int]]:
 def repeated(traced: Traced, call: Callable[..., Any], arguments: Sequence[Any]) -> Run:
     """A call on copies of ``arguments``, with its backward pass where the graph trains: nothing of the user's changes.
 
-    The random numbers of the process stay where they are.
+    The random numbers of the host stay where they are. On a device it says by the device's clock what it took.
     """
     taken = [_own(a, needed) for a, needed in zip(arguments, traced.requires_grad)]
-    needs_gradients = trains(traced)
+    needs_gradients, device = trains(traced), device_of(taken)
 
     def run() -> None:
         with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(needs_gradients):
@@ -208,7 +217,11 @@ def repeated(traced: Traced, call: Callable[..., Any], arguments: Sequence[Any])
             if isinstance(argument, torch.Tensor):
                 argument.grad = None
 
-    return run
+    if device.type != "cuda":
+        return run
+    from daceopt.cost.measure import on_stream
+
+    return on_stream(run, device=device)
 
 
 def trains(traced: Traced) -> bool:

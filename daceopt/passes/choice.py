@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from daceopt.passes.recipe import Recipe, recipes
+from daceopt.errors import DaceoptError, Unsupported
+from daceopt.passes.recipe import Edit, Recipe, recipes
 from daceopt.passes.runner import Runner
 from daceopt.passes.step import Step
 from daceopt.passes.transform import Transformation
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from daceopt.cost.program_time import ProgramTime
     from daceopt.ir.program import Program
 
+_AUTOMATIC, _ON_DEVICE = "auto", "gpu"
 logger = logging.getLogger("daceopt.recipe")
 
 MARGIN = 0.05
@@ -55,12 +57,23 @@ class Candidate:
         return self.trains if trains else self.infers
 
 
-def recipe_for(device: str, recipe: str | Recipe) -> str | Recipe:
-    """The recipe for tensors on ``device``: what is chosen by itself is for the CPU, and ``gpu`` for CUDA devices."""
-    if device != "cuda" or (recipe if isinstance(recipe, str) else recipe.name) != "auto":
-        return recipe
-    budget = None if isinstance(recipe, str) else recipe.budget
-    return "gpu" if budget is None else recipes.get("gpu").within(budget)
+def recipe_for(device: str, recipe: str | Recipe) -> Recipe:
+    """The recipe for tensors on ``device``: what is chosen by itself is for the CPU, and ``gpu`` for CUDA devices; an
+    edited choice is ``gpu`` with the same edits there.
+
+    Raises Unsupported for edits at steps that ``gpu`` does not have.
+    """
+    asked = recipes.get(recipe) if isinstance(recipe, str) else recipe
+    if device != "cuda" or not (asked.chosen == _AUTOMATIC or asked == recipes.get(_AUTOMATIC)):
+        return asked
+    found = recipes.get(_ON_DEVICE)
+    try:
+        for edit in asked.edits:
+            found = edit.on(found)
+    except DaceoptError as error:
+        place = f"the recipe auto stands for {_ON_DEVICE} where tensors are on {device}"
+        raise Unsupported(f"{place}: {error}; edit recipes.get({_ON_DEVICE!r}) for modules there") from error
+    return found
 
 
 @dataclass(frozen=True)
@@ -82,9 +95,9 @@ class Choice(Recipe):
     def fingerprint(self) -> str:
         return " ".join(r.fingerprint() for r in self.recipes())
 
-    def _edited(self, steps: Iterable[Any]) -> Recipe:
+    def _edited(self, steps: Iterable[Any], *edits: Edit) -> Recipe:
         """An edited choice is none: whoever edits it has chosen."""
-        return replace(self.among[0].recipe, name=self.name)._edited(steps)
+        return replace(self.among[0].recipe, name=self.name, chosen=self.name)._edited(steps, *edits)
 
 
 @dataclass(frozen=True)

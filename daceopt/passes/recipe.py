@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _BEFORE = ("coarse", "lower", "local")
 _AT_SITE = "at-site"  # a step at one of its sites: it is that step's source that counts
+_PLACEMENT = "device-placement"
 _AFTER = ("lower", "layout", "local", "hardware")  # fusion looks at how loops walk memory, so layouts come first
 
 
@@ -45,14 +46,31 @@ _built_in = lru_cache(None)(Transformation.parse)
 
 
 @dataclass(frozen=True)
+class Edit:
+    """What somebody changed of a recipe: the method that does it, and what it was given."""
+
+    method: str
+    given: tuple[Any, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def on(self, recipe: Recipe) -> Recipe:
+        """The same change of another recipe. Raises DaceoptError where that has no such place."""
+        made: Recipe = getattr(recipe, self.method)(*self.given, **self.options)
+        return made
+
+
+@dataclass(frozen=True)
 class Recipe:
     """Transformations in order of level, given as instances, classes or text. Immutable: edits give a new one.
 
-    Text is looked up when the recipe is first used, so that naming a recipe imports nothing.
+    Text is looked up when the recipe is first used, so that naming a recipe imports nothing. ``chosen``: the choice
+    among recipes from whose first one it was made by ``edits``.
     """
 
     name: str
     steps: tuple[Transformation | str, ...] = ()
+    chosen: str = field(default="", compare=False, repr=False, kw_only=True)
+    edits: tuple[Edit, ...] = field(default=(), compare=False, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         name: Any = self.name  # both are what a file of the user's says
@@ -79,34 +97,36 @@ class Recipe:
     def before(self, name: str, *steps: Any) -> Recipe:
         """A recipe with ``steps`` inserted before the first step called ``name``."""
         at = self._index(name)
-        return self._edited([*self.steps[:at], *steps, *self.steps[at:]])
+        return self._edited([*self.steps[:at], *steps, *self.steps[at:]], Edit("before", (name, *steps)))
 
     def after(self, name: str, *steps: Any) -> Recipe:
         """A recipe with ``steps`` inserted after the last step called ``name``."""
         at = self._index(name, last=True) + 1
-        return self._edited([*self.steps[:at], *steps, *self.steps[at:]])
+        return self._edited([*self.steps[:at], *steps, *self.steps[at:]], Edit("after", (name, *steps)))
 
     def without(self, name: str) -> Recipe:
         """A recipe without any step called ``name``."""
         self._index(name)
-        return self._edited([s for s in self.steps if _step_name(s) != name])
+        return self._edited([s for s in self.steps if _step_name(s) != name], Edit("without", (name,)))
 
     def with_options(self, name: str, **options: Any) -> Recipe:
         """A recipe in which every step called ``name`` has these options, and its others as before."""
         self._index(name)
-        return self._edited([as_step(s).changed(options) if _step_name(s) == name else s for s in self.steps])
+        steps = [as_step(s).changed(options) if _step_name(s) == name else s for s in self.steps]
+        return self._edited(steps, Edit("with_options", (name,), options))
 
     def __add__(self, other: Recipe | Transformation | str) -> Recipe:
         """A recipe with one more step, the last of its level, or with all steps of another recipe.
 
         Where it matters, a single local step stands after the differentiation; use ``before`` to place it elsewhere.
         """
+        edit = Edit("__add__", (other,))
         if not isinstance(other, Recipe):
             step = as_step(other)
             other = Recipe("", (step,) if step.level in ("coarse", DIFFERENTIATE) else (DIFFERENTIATE, step))
         early = _by_level((*self.before_differentiation().steps, *other.before_differentiation().steps), _BEFORE)
         late = _by_level((*self.after_differentiation().steps, *other.after_differentiation().steps), _AFTER)
-        return self._edited([*early, self._differentiating(), *late])
+        return self._edited([*early, self._differentiating(), *late], edit)
 
     def run(
         self,
@@ -148,8 +168,8 @@ class Recipe:
             digest.update(f"{step}\n{_source_behind(step)}\n".encode())
         return digest.hexdigest()
 
-    def _edited(self, steps: Iterable[Any]) -> Recipe:
-        recipe = replace(self, steps=tuple(steps))
+    def _edited(self, steps: Iterable[Any], *edits: Edit) -> Recipe:
+        recipe = replace(self, steps=tuple(steps), edits=(*self.edits, *edits))
         recipe.resolved()
         return recipe
 
@@ -176,6 +196,12 @@ class Recipe:
         first, last = self._split()
         step = self.steps[first] if first < last else DIFFERENTIATE
         return None if step == DIFFERENTIATE else as_step(step).budget  # type: ignore[attr-defined]
+
+    @property
+    def target(self) -> str:
+        """Where its steps place graphs."""
+        placed = next((step for step in reversed(self.steps) if _step_name(step) == _PLACEMENT), None)
+        return "cpu" if placed is None else as_step(placed).target  # type: ignore[attr-defined]
 
     def _differentiating(self) -> Transformation | str:
         first, last = self._split()

@@ -8,7 +8,7 @@ comparison, both decide on the same numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,13 +17,14 @@ import ml_dtypes
 import numpy as np
 
 from daceopt.codegen import memory_plan, trial
-from daceopt.errors import RunError, VerificationError
+from daceopt.errors import EarlierCallFailed, RunError, VerificationError
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import Memory, interpret, strided
 from daceopt.passes import reproducer
 from daceopt.passes.feeds import random_inputs
 from daceopt.passes.verification import disturbed_errors, relative_error, within_rounding
+from daceopt.runtime.device_precision import exact
 from daceopt.runtime.executable import Executable
 
 Arrays = dict[str, np.ndarray]
@@ -93,10 +94,11 @@ def _compare_all(forward: Built, backward: Sequence[Built], inputs: Mapping[str,
 
 
 def _run(built: Built, given: Arrays, saved: np.ndarray | None = None) -> trial.Trial:
+    libraries = exact() if built.program.manifest.has_stream else nullcontext()  # TF32 is a setting of calls
     try:
-        with _several_threads():
+        with _several_threads(), libraries:
             return trial.run(built.program, given, saved)
-    except RunError as error:
+    except (RunError, EarlierCallFailed) as error:
         raise _Differs(built, str(error)) from error
 
 

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from daceopt.passes.recipe import Recipe
     from daceopt.passes.step import Step
 
+Load = Callable[[str], "Imported"]
+"""Imports for a target: what its libraries multiply as it is, nothing widens."""
+
 REPORT = "report.json"
 _REGISTRIES = (  # of what decides about code, each by itself: a warm start has imported some
     *("ops.core.registry", "libs.base", "autodiff.rules", "splits.rules"),
@@ -84,7 +87,7 @@ class Derived:
 class Source:
     """What the graphs can be derived from, and how: ``pipeline.derive`` as ``way``."""
 
-    load: Callable[[], Imported]
+    load: Load
     recipe: Recipe
     way: Callable[[Imported, Recipe, str | None], Derived]
     verify: str | None = None
@@ -94,7 +97,7 @@ class Source:
     def derive(self) -> Derived:
         """Load and derive."""
         started = time.perf_counter()
-        imported = self.load()
+        imported = self.load(self.recipe.target)
         capture = time.perf_counter() - started
         derived = self.way(imported, self.recipe, self.verify)
         derived.seconds = {"capture": capture, **derived.seconds}
@@ -240,7 +243,8 @@ def _check_device(derived: Derived) -> None:
         found = target.get(graph.options.target)
         if found.device != given:
             reason = f"its arrays live on {found.device}, those of this call on {given}"
-            raise Unsupported(f"a program for {found.name}: {reason}; take another recipe, or move them with .to()")
+            advice = "take another recipe (auto is for either), or move them with .to()"
+            raise Unsupported(f"a program for {found.name}: {reason}; {advice}")
 
 
 def _check_built(derived: Derived, names: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ What a call looks up is looked up without torch's Python layer, which costs more
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,19 @@ import torch
 from daceopt.errors import DaceoptError
 from daceopt.runtime import device_graphs
 from daceopt.runtime.invocation import KNOWN_SIZES, ExecutableEntry
+from daceopt.runtime.manifest import Manifest
 from daceopt.runtime.result_forms import row_major
 
 
 def entry_of(executable: Any) -> ExecutableEntry:
     """How ``executable`` is called on tensors of the host, or of the device for which it was built."""
     return DeviceEntry(executable) if executable.manifest.has_stream else ExecutableEntry(executable)
+
+
+def place_of(manifest: Manifest, tensors: Iterable[torch.Tensor]) -> torch.device:
+    """Where a program runs that is called on ``tensors``: on the first device among theirs that is of its kind."""
+    kind = manifest.device
+    return next((t.device for t in tensors if t.device.type == kind), torch.device(kind))
 
 
 class DeviceEntry(ExecutableEntry):
@@ -73,8 +80,18 @@ class PlacedEntry(ExecutableEntry):
         self._constants = [torch.tensor(c, device=device) for c in executable.constants]
         self.constants = [c.data_ptr() for c in self._constants]
         self._scratch: dict[int, Callable[[], torch.Tensor]] = {}  # bytes -> what allocates an arena
-        self.graphs = device_graphs.graphs_for(device, len(executable.manifest.kernels))
+        manifest = executable.manifest
+        recorded = manifest.repeats and not manifest.is_profiled  # which waits for its end, as a recording cannot
+        self.graphs = device_graphs.graphs_for(device, len(manifest.kernels)) if recorded else None
         self._current, self._stream = _current_device(device), _current_stream(device)
+
+    def stream(self) -> tuple[int, ...]:
+        return (self._stream(),)
+
+    def wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self.executable.raise_earlier()
 
     def invoke(
         self,

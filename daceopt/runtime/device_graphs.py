@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -192,12 +193,30 @@ def _record(device: torch.device, start: Callable[[], None]) -> Recorded:
             try:
                 start()
             finally:
-                graph.capture_end()
+                _end(device, graph, pool)
         finally:
             torch._C._cuda_clearCublasWorkspaces()
         place.graphs.add(graph)
     logger.info("a graph of a program's calls on %s is recorded", device)
     return _Graph(device, graph)
+
+
+_refused: list[torch.cuda.CUDAGraph] = []
+
+
+def _end(device: torch.device, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+    """End a recording. Raises RuntimeError where something was started that cannot be recorded, as a wait."""
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        # torch leaves before its allocator and its generator know that the recording is over
+        _refused.append(graph)  # which the allocator may still ask
+        generator = torch.cuda.default_generators[device.index]
+        with suppress(RuntimeError, AttributeError):
+            torch._C._cuda_endAllocateToPool(device.index, pool)
+        with suppress(RuntimeError, AttributeError):
+            generator.graphsafe_set_state(generator.clone_state())
+        raise
 
 
 class _Graph:

@@ -94,6 +94,13 @@ class ExecutableEntry:
         """The entry that runs where ``tensors`` are, the inputs of a call; numbers among them are moved there."""
         return self
 
+    def stream(self) -> tuple[int, ...]:
+        """The address on which a call now would run its kernels, where the program takes one: its last pointer."""
+        return ()
+
+    def wait(self) -> None:
+        """Until what was called has run. Raises EarlierCallFailed where kernels of a device have reported something."""
+
     def invoke(
         self,
         inputs: Sequence[int],

@@ -10,7 +10,9 @@ from typing import Any
 
 from daceopt.errors import BuildError
 
-FORMAT = 3
+FORMAT = 5
+TICKS = "ticks:0"
+"""What the times of a profiled program are called among its outputs."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class Manifest:
 
     A call passes one address per input, constant and output, in this order, then the saved block, the arena and the
     seed (null where unused), and, where ``has_stream``, the stream on which kernels run. A program that ``consumes``
-    overwrites the saved block that it gets: it runs on it once. ``host_calls`` names the
+    overwrites the saved block that it gets: it runs on it once. What one starts on a device may be recorded and
+    started again if it ``repeats``. ``host_calls`` names the
     Python callbacks by position; ``libraries`` are absolute paths of shared libraries to load first. ``kernels`` are in
     the order in which they run.
     """
@@ -87,11 +90,17 @@ class Manifest:
     assumptions: tuple[Assumption, ...] = ()
     has_stream: bool = False
     consumes: bool = False
+    repeats: bool = True
 
     @property
     def pointer_count(self) -> int:
         """Length of the pointer list of a call."""
         return len(self.inputs) + len(self.constants) + len(self.outputs) + 3 + self.has_stream
+
+    @property
+    def is_profiled(self) -> bool:
+        """Does it write the times of its kernels?"""
+        return any(t.name == TICKS for t in self.outputs)
 
     @property
     def device(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,3 +30,10 @@ def uniform(seed: int, node: int, elements: int | np.ndarray) -> np.ndarray:
 
     index = np.arange(elements, dtype=np.int64) if isinstance(elements, int) else elements
     return philox.uniform(seed, node, index)
+
+
+def own_random_numbers(values: Iterable[Any]) -> AbstractContextManager[None]:
+    """Within the block random numbers are drawn that nobody misses behind it: of the host, and of the CUDA devices on
+    which tensors among ``values`` are."""
+    found = {x.device.index for x in values if isinstance(x, torch.Tensor) and x.device.type == "cuda"}
+    return torch.random.fork_rng(devices=sorted(found))

@@ -181,11 +181,13 @@ class StepProgram:
             effect()
         return results
 
-    def _load(self) -> Imported:
-        return imported_step(self.traced, self._plan, self._reduction)
+    def _load(self, target: str) -> Imported:
+        return imported_step(self.traced, self._plan, self._reduction, target)
 
 
-def imported_step(traced: Traced, plan: UpdatePlan, reduction: Reduction | None = None) -> Imported:
+def imported_step(
+    traced: Traced, plan: UpdatePlan, reduction: Reduction | None = None, target: str = "cpu"
+) -> Imported:
     """The graph of an objective, with what follows it: its gradients, and the update by them."""
     from daceopt.capture.torch.importing import load
     from daceopt.ir.imported import Gradients
@@ -196,7 +198,7 @@ def imported_step(traced: Traced, plan: UpdatePlan, reduction: Reduction | None 
         parameters = [traced.inputs[p.argument] for p in plan.parameters]
         return eager_memory.saved_bytes(traced) + sum(p.numel() * p.element_size() for p in parameters)
 
-    found = load(traced)
+    found = load(traced, target)
     binding = Binding.from_json(found.notes["binding"])
     loss = _loss_output(binding)
     position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from daceopt.ir import expression_text, scalar, types
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import SEED, Graph
+from daceopt.ir.interpret import interpret
 from daceopt.ir.nodes.library import Contraction, HostCall
 from daceopt.ir.parse import parse
 from daceopt.ir.region_builder import ChoiceBuilder
@@ -223,12 +224,13 @@ def test_library_nodes() -> None:
     y = graph.add_array("y", (2, 4), F)
     Builder(graph, "dense").library(Contraction, {"A": a, "B": c}, {"Y": y}, alpha=0.1)
     out = graph.add_array("out", (2, 4), F)
-    call = HostCall("call", callback="nowhere:nothing", payload='{"a": 1}')
+    call = HostCall("call", callback="nowhere:nothing", payload='{"a": 1}', sizes=[3])
     graph.add_node(call, {"In0": y}, {"Out0": out})
     graph.add_output(out)
     product, host = read_back(graph).nodes()
     assert isinstance(product, Contraction) and product.alpha == 0.1
     assert isinstance(host, HostCall) and (host.callback, host.payload) == ("nowhere:nothing", '{"a": 1}')
+    assert host.sizes == [3]
 
 
 def choice() -> Graph:
@@ -452,3 +454,20 @@ def test_every_broken_text_is_refused_or_read() -> None:
         for broken in (text[:at], text[:at] + text[at + 1 :], text[:at] + "]" + text[at:]):
             with contextlib.suppress(GraphTextError):
                 parse(broken, large)
+
+
+def test_sizes_of_a_call_of_python() -> None:
+    graph = Graph("call")
+    x, y = graph.add_input("x", (N, 2), F), graph.add_array("y", (3,), dace.int64)
+    graph.symbols["n"] = (x, 0)
+    call = HostCall("call", callback="tests.ir.test_parse:sizes_given", sizes=[N, 2 * N + 1, 7])
+    graph.add_node(call, {"In0": x}, {"Out0": y})
+    graph.add_output(y)
+    (node,) = read_back(graph).nodes()
+    assert isinstance(node, HostCall) and list(map(str, node.sizes)) == ["n", "2*n + 1", "7"]
+    found = interpret(graph, {x: np.zeros((5, 2), np.float32)})[y]
+    np.testing.assert_array_equal(found, [5, 11, 7])
+
+
+def sizes_given(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    outputs[0][...] = inputs[1]

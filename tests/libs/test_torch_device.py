@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from daceopt import libs
-from daceopt.ir import types
+from daceopt.ir import build_options, types
 from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.library import Contraction, IndexAdd
+from daceopt.ir.nodes.library import Contraction, Convolution, IndexAdd
 from daceopt.libs.torch_device import TorchDevice
 from tests.libs import test_contraction as products
 from tests.libs import test_convolution as convolutions
@@ -28,6 +30,7 @@ TORCH_VIEWS = [name for name in products.VIEWS if name != "flipped"]  # torch ha
 @pytest.fixture(autouse=True)
 def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(TorchDevice, "target", "cpu")
+    monkeypatch.setitem(build_options.FACTORS, "cpu", build_options.FACTORS["cuda"])
     with libs.prefer(Contraction=NAME, IndexAdd=NAME):
         yield
 
@@ -77,30 +80,148 @@ def test_a_result_may_be_transposed_or_padded() -> None:
     products.test_result_may_be_transposed_or_padded(NAME)
 
 
-def _narrow(result: torch.dtype, added: torch.dtype) -> tuple[torch.Tensor, ...]:
-    torch.manual_seed(0)
-    a, b = (torch.randn(shape).bfloat16() for shape in ((40, 64), (64, 24)))
-    bias, c, y = torch.randn(24).to(added), torch.randn(40, 24).to(added), torch.zeros(40, 24, dtype=result)
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def _array(graph: Graph, name: str, tensor: torch.Tensor) -> str:
+    """An array that stands as ``tensor`` does."""
+    return graph.add_array(name, tensor.shape, types.from_torch(tensor.dtype), tensor.stride(), transient=False)
+
+
+def _multiplied(y: torch.Tensor, operands: dict[str, torch.Tensor], **attributes: object) -> None:
     graph = Graph("narrow")
-    operands = {"A": a, "B": b, "Bias": bias, "C": c}
-    reads = {k: graph.add_input(k, t.shape, types.from_torch(t.dtype)) for k, t in operands.items()}
-    out = graph.add_array("y", y.shape, types.from_torch(y.dtype))
-    graph.add_node(Contraction(), reads, {"Y": out})
+    reads = {connector: _array(graph, connector.lower(), t) for connector, t in operands.items()}
+    out = graph.add_array("y", y.shape, types.from_torch(y.dtype), y.stride())
+    graph.add_node(Contraction(inputs=list(reads), **attributes), reads, {"Y": out})
     graph.add_output(out)
     compile_graph(graph)(*operands.values(), y)
-    return y, a, b, bias, c
 
 
-@pytest.mark.parametrize("added", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("result", [torch.bfloat16, torch.float32])
-def test_products_of_bfloat16_are_rounded_once(result: torch.dtype, added: torch.dtype) -> None:
-    y, a, b, bias, c = _narrow(result, added)
-    wide = a.double() @ b.double() + bias.double() + c.double()
+def _assert_rounded_once(y: torch.Tensor, exact: torch.Tensor) -> None:
+    """Half a step of the result's type, of an exact sum or of what float32 makes of it; infinite beyond its range."""
+    kind = torch.finfo(y.dtype)
+    step = 2.0 ** torch.floor(torch.log2(exact.abs().clamp(min=kind.smallest_normal))) * kind.eps
+    near = (y.double() - exact).abs() <= 0.51 * step + 1e-5 * exact.abs().clamp(min=1).mean()
+    beyond = (exact.abs() >= kind.max) & (y == torch.sign(exact) * torch.inf)
+    assert (near | beyond).all()
+
+
+@pytest.mark.parametrize("kind", HALVES)
+@pytest.mark.parametrize("wide", ["", "added", "result", "added and result"])
+def test_narrow_products_are_rounded_once(wide: str, kind: torch.dtype) -> None:
+    torch.manual_seed(0)
+    added, result = (torch.float32 if part in wide else kind for part in ("added", "result"))
+    a, b = (torch.randn(shape).to(kind) for shape in ((40, 64), (64, 24)))
+    bias, c, y = torch.randn(24).to(added), torch.randn(40, 24).to(added), torch.zeros(40, 24, dtype=result)
+    _multiplied(y, {"A": a, "B": b, "Bias": bias, "C": c})
+    exact = a.double() @ b.double() + bias.double() + c.double()
     if result is torch.float32:
-        assert_within_rounding(y, wide, a.float() @ b.float() + bias.float() + c.float())
+        assert_within_rounding(y, exact, a.float() @ b.float() + bias.float() + c.float())
     else:
-        step = 2.0 ** (torch.floor(torch.log2(wide.abs())) - 7)  # of bfloat16 at each element
-        assert ((y.double() - wide).abs() <= 0.51 * step).all()
+        _assert_rounded_once(y, exact)
+
+
+class _Operands(NamedTuple):
+    """Shapes of factors, of what is added, and how all of it stands in memory."""
+
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    bias: tuple[int, ...] | None = None
+    residual: bool = False
+    stands: str = "in rows"
+
+
+_OPERANDS = {
+    "single": _Operands((5, 7), (7, 6), (6,)),
+    "a column of numbers": _Operands((5, 7), (7, 6), (5, 1)),
+    "transposed": _Operands((5, 7), (7, 6), (6,), stands="transposed"),
+    "every other": _Operands((5, 7), (7, 6), (6,), True, stands="every other"),
+    "padded": _Operands((3, 5, 7), (3, 7, 6), (6,), stands="padded"),
+    "batch": _Operands((3, 5, 7), (3, 7, 6), None, True),
+    "broadcast": _Operands((2, 1, 5, 7), (3, 7, 6), (3, 1, 6), True),
+    "one right factor": _Operands((3, 5, 7), (7, 6), (6,), stands="transposed"),
+    "one right factor, numbers of a batch": _Operands((3, 5, 7), (1, 7, 6), (3, 1, 1), True),
+    "one right factor, two batches": _Operands((2, 3, 5, 7), (7, 6), (1, 1, 6), stands="padded"),
+    "rows that do not stand as one": _Operands((3, 5, 7), (7, 6), (6,), stands="every other batch"),
+    "one left factor": _Operands((5, 7), (3, 7, 6), (6,)),
+    "vectors": _Operands((4, 1, 7), (4, 7, 1)),
+    "no rows": _Operands((0, 7), (7, 6), (6,)),
+    "no columns": _Operands((3, 5, 7), (3, 7, 0), None),
+    "no products": _Operands((5, 0), (0, 6), (6,)),
+    "no products, a residual": _Operands((5, 0), (0, 6), None, True),
+    "no products in a batch": _Operands((3, 5, 0), (3, 0, 6), (6,), True),
+    "nothing": _Operands((0, 0), (0, 0)),
+}
+
+
+def _standing(tensor: torch.Tensor, how: str) -> torch.Tensor:
+    if how == "transposed" and tensor.dim() > 1:
+        return tensor.mT.contiguous().mT
+    if how == "every other":
+        return torch.stack([tensor, tensor + 1], -1)[..., 0]
+    if how == "every other batch" and tensor.dim() > 2:
+        return tensor.transpose(0, 1).contiguous().transpose(0, 1)
+    if how == "padded":
+        return functional.pad(tensor, (0, 3))[..., : tensor.shape[-1]]
+    return tensor
+
+
+@pytest.mark.share(5)
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("wide", ["", "added", "result"])
+@pytest.mark.parametrize("kind", HALVES)
+@pytest.mark.parametrize("name", _OPERANDS)
+def test_narrow_operands_of_any_shape(name: str, kind: torch.dtype, wide: str, activation: str | None) -> None:
+    torch.manual_seed(1)
+    case = _OPERANDS[name]
+    added, result = (torch.float32 if part == wide else kind for part in ("added", "result"))
+    given = {"A": torch.randn(case.a).to(kind), "B": torch.randn(case.b).to(kind)}
+    product = 1.5 * (given["A"].double() @ given["B"].double())
+    given |= {"Bias": torch.randn(case.bias).to(added)} if case.bias is not None else {}
+    given |= {"C": torch.randn(product.shape).to(added)} if case.residual else {}
+    exact = product + given.get("Bias", torch.zeros(())).double() + given.get("C", torch.zeros(())).double()
+    given = {c: _standing(t, case.stands if c in "AB" else "in rows") for c, t in given.items()}
+    y = torch.full(exact.shape, 7.0, dtype=result)
+    y = _standing(y, case.stands) if case.stands in ("transposed", "every other batch") else y
+    _multiplied(y, given, alpha=1.5, activation=activation)
+    _assert_rounded_once(y, exact.relu() if activation else exact)
+
+
+def test_float16_overflows_as_in_pytorch() -> None:
+    """Infinities and what is too small for float16; sums are float32, and may be larger than their results."""
+    a = torch.tensor([[300.0, 300.0], [-300.0, -300.0], [60000.0, -60000.0], [3e-4, 0.0]]).half()
+    b = torch.tensor([[300.0, 1.0, 1e-5], [300.0, 1.0, 1e-5]]).half()
+    y = torch.zeros(4, 3, dtype=torch.half)
+    _multiplied(y, {"A": a, "B": b})
+    assert y.isinf().any() and torch.equal(y, a @ b)
+    wide = torch.zeros(4, 3)
+    _multiplied(wide, {"A": a, "B": b})
+    assert_within_rounding(wide, a.double() @ b.double(), a.float() @ b.float())
+
+
+@pytest.mark.parametrize("kind", HALVES)
+@pytest.mark.parametrize("wide", ["", "Y", "B Z"])
+def test_narrow_convolutions(wide: str, kind: torch.dtype) -> None:
+    torch.manual_seed(2)
+    tensors = {
+        "X": torch.randn(2, 8, 9, 7),
+        "W": torch.randn(6, 8, 3, 3),
+        "B": torch.randn(6),
+        "Z": torch.randn(2, 6, 7, 5),
+    }
+    tensors = {c: t if c in wide else t.to(kind) for c, t in tensors.items()}
+    x, w, b, z = tensors.values()
+    y = torch.zeros(z.shape, dtype=torch.float32 if "Y" in wide else kind)
+    graph = Graph("narrow")
+    reads = {c: _array(graph, c.lower(), t) for c, t in tensors.items()}
+    out = graph.add_array("y", y.shape, types.from_torch(y.dtype))
+    graph.add_node(Convolution(inputs=list(reads)), reads, {"Y": out})
+    graph.add_output(out)
+    with libs.prefer(Convolution=NAME):
+        compile_graph(graph)(*tensors.values(), y)
+    exact = functional.conv2d(x.double(), w.double(), b.double()) + z.double()
+    theirs = functional.conv2d(x, w, b.to(kind)) + z.to(kind)
+    assert_within_rounding(y, exact, theirs.to(y.dtype), factor=2, ulps=2)
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])

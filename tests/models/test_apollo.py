@@ -38,7 +38,7 @@ class Programs:
         torch._dynamo.reset()
 
     def _compile(self, fingerprint: str, load: Callable[[], Any], **_: Any) -> CompiledPair:
-        imported = load()
+        imported = load("cpu")
         for name, found in (("apollo", self.apollo), ("cpu", self.cpu)):
             program = Program.of(imported.graph.copy(), imported.gradients)
             Runner(recipes.get(name)).run(program, ABOVE_LOOPS)

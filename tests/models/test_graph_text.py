@@ -32,7 +32,7 @@ def graphs(module: nn.Module, args: Any, kwargs: Any, monkeypatch: pytest.Monkey
     found: list[Graph] = []
 
     def derived(fingerprint: str, load: Callable[[], Any], **_: Any) -> CompiledPair:
-        imported = load()
+        imported = load("cpu")
         program = Program.of(imported.graph, imported.gradients)
         found.append(program.forward.copy())
         Runner(recipes.get("auto")).run(program)

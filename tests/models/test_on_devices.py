@@ -51,6 +51,12 @@ def test_an_onnx_model(emulated: None) -> None:
         run(torch.empty(2, 8, device="meta"))
 
 
+def test_what_explain_says_of_an_onnx_model(emulated: None) -> None:
+    report = daceopt.explain(daceopt.from_onnx(_layer(), recipe="gpu"), torch.randn(3, 8))
+    assert not report.reason and report.recipe == "gpu"
+    assert report.kernels and all(kernel.seconds for kernel in report.kernels)
+
+
 def test_onnx_models_compiled_together(emulated: None) -> None:
     bundle = Bundle()
     run, other = (daceopt.from_onnx(_layer(), recipe=recipe, bundle=bundle) for recipe in ("gpu", "cpu"))
@@ -94,6 +100,8 @@ def test_an_onnx_model_on_a_device() -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: own(torch.ones(5, 8, device="cuda")), range(8)))
     assert all(torch.equal(y, found[0]) for y in found)
+    report = daceopt.explain(own, torch.randn(3, 8, device="cuda"))
+    assert not report.reason and all(kernel.seconds for kernel in report.kernels)
 
 
 @on_device

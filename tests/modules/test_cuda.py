@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,11 +18,14 @@ from torch.nn import functional
 from daceopt import optimized_module, pipeline, training_step
 from daceopt.capture.torch.importing import load
 from daceopt.capture.torch.lifting import lifted
+from daceopt.codegen import target
 from daceopt.codegen.cuda.toolchain import nvcc
-from daceopt.errors import DaceoptError, EarlierCallFailed, FallbackWarning, Unsupported
+from daceopt.errors import DaceoptError, EarlierCallFailed, Unsupported, VerificationError
+from daceopt.ir.graph import Graph
 from daceopt.modules import description
 from daceopt.passes.choice import recipe_for
-from daceopt.passes.recipe import recipes
+from daceopt.passes.recipe import Recipe, recipes
+from daceopt.passes.transform import NearMiss, Site, Transformation
 from tests.modules.devices import on_device, stepped
 from tests.numerics import assert_within_rounding
 
@@ -231,13 +235,6 @@ def test_autocast_on_a_device(name: str, dtype: torch.dtype) -> None:
 
 
 @on_device
-def test_what_a_device_does_not_run_is_eager() -> None:
-    net, x = optimized_module(_Sorted()), torch.randn(9, 33, device="cuda")
-    with pytest.warns(FallbackWarning):
-        assert torch.equal(net(x), _Sorted()(x))
-
-
-@on_device
 def test_inputs_of_host_and_device_are_refused() -> None:
     net = optimized_module(nn.Bilinear(3, 4, 5).cuda(), fallback="raise")
     with pytest.raises((RuntimeError, DaceoptError), match="same device|several devices"):
@@ -268,11 +265,6 @@ class _Mixed(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = functional.gelu(x) * torch.exp(-x.abs()) + torch.erf(x)
         return y, x.sum(0), x.softmax(-1), (x > 0).sum(1), x.to(torch.int32) // 3, torch.where(x > 0, x, -x)
-
-
-class _Sorted(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.sort(-1)[0]
 
 
 # ---------------------------------------------------------------- random numbers, updates
@@ -336,6 +328,79 @@ def test_autocast(emulated: None) -> None:
     assert (found.double() - wide).abs().max() <= 2 * (single.double() - wide).abs().max()
 
 
+# ---------------------------------------------------------------- checks, measured choices
+
+
+@dataclass(frozen=True)
+class _Unchanged(Transformation):
+    """Finds nothing to do."""
+
+    level: ClassVar[str] = "coarse"
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        yield from ()
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_numerics_are_checked_up_to_what_was_compiled(name: str, emulated: None) -> None:
+    _check_numerics(name, "cpu", "gpu")
+
+
+@on_device
+@pytest.mark.parametrize("name", _CASES)
+def test_numerics_are_checked_on_a_device(name: str) -> None:
+    torch.backends.cudnn.allow_tf32 = True  # a setting of calls, which the check sets aside; the fixture puts it back
+    _check_numerics(name, "cuda", "auto")
+
+
+def _check_numerics(name: str, device: str, recipe: str) -> None:
+    torch.manual_seed(0)
+    make, data = _CASES[name]
+    chosen = recipes.get(recipe).before("dead-code-elimination", _Unchanged())
+    net = optimized_module(make().to(device), recipe=chosen, verify="numerics", fallback="raise")
+    net(data().to(device)).sum().backward()
+    steps = [step for step in net.daceopt.history if step["error"] is not None]
+    assert len(steps) > 30 and [step for step in steps if step["name"] == "_unchanged"]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "found"),
+    [("tanhf(", "sinhf(", "output:0 .* is .* at"), ("p1[i0] =", "p1[i0 + 1] =", "the program wrote outside of output")],
+)
+def test_wrong_kernels_are_found(
+    right: str, wrong: str, found: str, emulated: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = target.get("cuda")
+
+    def changed(*arguments: Any) -> Any:
+        source = original.print_kernel(*arguments)
+        return replace(source, text=source.text.replace(right, wrong))
+
+    monkeypatch.setitem(target._TARGETS, "cuda", replace(original, print_kernel=changed))
+    net = optimized_module(nn.Tanh(), recipe="gpu", verify="numerics", fallback="raise")
+    with pytest.raises(VerificationError, match=f"the compiled program of graph .*: .*{found}"):
+        net(torch.randn(7))
+
+
+def test_options_are_tuned(emulated: None) -> None:
+    net = optimized_module(_perceptron(), recipe="gpu", tune="3s", fallback="raise")
+    net(torch.randn(9, 20))
+    assert net.daceopt.stats.choices[0].startswith("gpu")
+
+
+@on_device
+def test_what_is_chosen_by_itself_is_tuned_on_a_device() -> None:
+    before = torch.cuda.get_rng_state()
+    net, x = optimized_module(_perceptron().cuda(), tune="5s", fallback="raise"), torch.randn(9, 20, device="cuda")
+    states = torch.random.get_rng_state()
+    found = net(x)
+    assert re.match(
+        r"(gpu|eager PyTorch).* is the fastest as measured: gpu .*eager PyTorch", net.daceopt.stats.choices[0]
+    )
+    assert torch.equal(torch.cuda.get_rng_state(), before) or net.daceopt.stats.eager_calls
+    assert found.isfinite().all() and states.numel()
+
+
 # ---------------------------------------------------------------- errors
 
 
@@ -373,17 +438,6 @@ def _check_index(device: str, recipe: str) -> None:
 def test_arrays_elsewhere_than_the_recipe_s_are_refused() -> None:
     net = optimized_module(nn.Tanh(), recipe="gpu", fallback="raise")
     with pytest.raises(DaceoptError, match="a program for cuda: its arrays live on cuda, those of this call on cpu"):
-        net(torch.ones(8))
-
-
-class _Running(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cumsum(x, 0)
-
-
-def test_what_only_the_host_can_do_is_refused(emulated: None) -> None:
-    net = optimized_module(_Running(), recipe="gpu", fallback="raise")
-    with pytest.raises(DaceoptError, match="it works on arrays of cpu; these live on cuda"):
         net(torch.ones(8))
 
 
@@ -433,10 +487,32 @@ def test_numbers_of_the_host_stand_among_arrays() -> None:
 
 
 def test_what_is_chosen_by_itself_is_for_the_device() -> None:
-    assert recipe_for("cuda", "auto") == "gpu" and recipe_for("cpu", "auto") == "auto"
-    assert recipe_for("cuda", "cpu") == "cpu"  # which is refused with its reason
+    assert recipe_for("cuda", "auto") == recipes.get("gpu") and recipe_for("cpu", "auto") == recipes.get("auto")
+    assert recipe_for("cuda", "cpu") == recipes.get("cpu")  # which is refused with its reason
     budgeted = recipe_for("cuda", recipes.get("auto").within("50%"))
-    assert not isinstance(budgeted, str) and (budgeted.name, budgeted.budget) == ("gpu", "50%")
+    assert (budgeted.name, budgeted.budget) == ("gpu", "50%")
+
+
+def test_edits_of_what_is_chosen_by_itself_are_made_on_the_device_s_recipe() -> None:
+    edited = (
+        recipes.get("auto").before("dead-code-elimination", _Unchanged()).without("map-fusion") + "map-tiling{size=16}"
+    )
+    found = recipe_for("cuda", edited)
+    expected = recipes.get("gpu").before("dead-code-elimination", _Unchanged()).without("map-fusion")
+    assert found == expected + "map-tiling{size=16}" and recipe_for("cpu", edited) is edited
+    with pytest.raises(Unsupported, match=r"recipe gpu has no step 'threading'.*edit recipes.get\('gpu'\)"):
+        recipe_for("cuda", recipes.get("auto").without("threading"))
+    own = Recipe("auto", ("lower-operators",))
+    assert recipe_for("cuda", own) is own, "a recipe of the user's that has the name"
+    cpu = recipes.get("cpu").without("threading")
+    assert recipe_for("cuda", cpu) is cpu
+
+
+@pytest.mark.parametrize("recipe", ["cpu", "none", "training"])
+def test_recipes_for_a_cpu_are_refused_with_their_reason(recipe: str) -> None:
+    traced = _traced(_perceptron(), lambda: [_of("cuda", 9, 20)])
+    with pytest.raises(Unsupported, match="arrays live on cpu, those of this call on cuda; take another"):
+        pipeline.compile_graph(description.identity(traced), lambda target: load(traced, target), recipe=recipe)
 
 
 @pytest.mark.slow
@@ -444,7 +520,7 @@ def test_what_is_chosen_by_itself_is_for_the_device() -> None:
 def test_nvcc_builds_the_program_of_tensors_on_a_device() -> None:
     traced = _traced(_perceptron(), lambda: [_of("cuda", 9, 20)])
     chosen = recipe_for(traced.device, "auto")
-    pair = pipeline.compile_graph(description.identity(traced), lambda: load(traced), recipe=chosen)
+    pair = pipeline.compile_graph(description.identity(traced), lambda target: load(traced, target), recipe=chosen)
     manifest = pair.forward.manifest
     assert manifest.device == "cuda" and manifest.has_stream
     assert {t.device for t in (*manifest.inputs, *manifest.outputs)} == {"cuda"}

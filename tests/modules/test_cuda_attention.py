@@ -131,9 +131,10 @@ def test_a_module(name: str, emulated: None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.share(3)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", sorted(NARROW_TOO))
-def test_autocast(name: str, emulated: None) -> None:
-    _check(name, "cpu", "gpu", torch.bfloat16)
+def test_autocast(name: str, dtype: torch.dtype, emulated: None) -> None:
+    _check(name, "cpu", "gpu", dtype)
 
 
 def test_attention_without_gradients(emulated: None) -> None:
@@ -245,9 +246,8 @@ def test_a_training_step(dtype: torch.dtype | None, emulated: None) -> None:
 @pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", CASES)
 def test_a_module_on_a_device(name: str, dtype: torch.dtype | None) -> None:
-    """With the kernel that torch takes. Products of float16 that are spelled out are no operation of it."""
-    if (name, dtype) != ("spelled out", torch.float16):
-        _check(name, "cuda", "auto", dtype)
+    """With the kernel that torch takes."""
+    _check(name, "cuda", "auto", dtype)
 
 
 _FLASH, _WHOLE = (SDPBackend.FLASH_ATTENTION,), (SDPBackend.EFFICIENT_ATTENTION,)

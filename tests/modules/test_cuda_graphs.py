@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -275,3 +276,22 @@ def test_a_switch_of_torch_between_calls_is_heeded(device_s_graphs: list[CallGra
         torch.backends.cuda.matmul.allow_tf32 = True  # the fixture sets it back
         rough = [net(x).clone() for _ in range(6)]
         assert not torch.equal(rough[0], exact) and torch.equal(rough[0], rough[-1])
+
+
+@on_device
+def test_a_recording_that_is_refused_leaves_nothing_behind() -> None:
+    """Memory, random numbers and later recordings are as if it had not been."""
+    place = torch.device("cuda", torch.cuda.current_device())
+    x = torch.ones(8, device=place)
+    refused, others = (CallGraphs(place, partial(device_graphs._record, place)) for _ in range(2))
+    assert not any(refused.launch("a", lambda _: (x + 1).sum().item(), None) for _ in range(4))
+    torch.cuda.synchronize()
+    torch.manual_seed(0)
+    drawn = torch.randn(1000, device=place)
+    torch.manual_seed(0)
+    assert torch.equal(torch.randn(1000, device=place), drawn)
+    blocks = [torch.full((1 << 20,), float(k), device=place) for k in range(4)]
+    assert [float(b.max()) for b in blocks] == [0, 1, 2, 3]
+    assert [others.launch("b", lambda _: x.add_(1), None) for _ in range(4)] == [False, False, True, True]
+    torch.cuda.synchronize()
+    assert torch.equal(x, torch.full_like(x, 3))

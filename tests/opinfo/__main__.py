@@ -49,7 +49,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo", description=__doc__)
     parser.add_argument("pattern", nargs="?", default="", help="regular expression that an entry's name must contain")
     parser.add_argument(
-        "-m", "--mode", default="interpret", help="interpret (default), build, or peer:NAME, a backend of PyTorch"
+        "-m",
+        "--mode",
+        default="interpret",
+        help="interpret (default), build, emulate (the same for cuda, with -r gpu), or peer:NAME, a backend of PyTorch",
     )
     parser.add_argument("-d", "--dtype", action="append", choices=DTYPES, help=f"default: {', '.join(USUAL)}")
     parser.add_argument("-r", "--recipe", default="none")

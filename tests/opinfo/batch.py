@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
 import torch._dynamo
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -22,6 +23,7 @@ from daceopt.modules.options import Options
 from daceopt.programs.compiled import Source
 from daceopt.programs.stats import Stats
 from tests.capture.torch.interpreted import compile_interpreted
+from tests.codegen.cuda import emulated_target
 from tests.opinfo import comparison, outcome
 from tests.opinfo.entries import DTYPES, MODULES, Case, entries
 from tests.opinfo.outcome import NARROW, WIDE, Arguments
@@ -130,7 +132,10 @@ def _trial(name: str, mode: str, recipe: str, bundle: Bundle) -> Any:
 
 
 def compiler(mode: str, bundle: Bundle) -> Callable[..., Any]:
-    """Stands in for ``pipeline.compile_graph``: the interpreter, or what it compiles waits in a bundle."""
+    """Stands in for ``pipeline.compile_graph``: the interpreter, or what it compiles waits in a bundle. ``emulate``:
+    programs for cuda run in the emulation, in this process from now on."""
+    if mode == "emulate":
+        emulated_target.install_on_host(pytest.MonkeyPatch())
     return compile_interpreted if mode == "interpret" else _Bundled(bundle).compile
 
 

@@ -13,8 +13,10 @@ from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
+from daceopt.ir.nodes.library import Contraction, takes_narrow
 from daceopt.ir.nodes.operator import make, operator_class
-from daceopt.ops.core import operator_table, registry
+from daceopt.ir.types import BFLOAT16, HALVES
+from daceopt.ops.core import operator_table, registry, widening
 from tests.ops.single import check, lowered, single
 
 X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
@@ -22,7 +24,7 @@ X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
 
 @pytest.fixture
 def clean() -> Iterator[None]:
-    tables = (registry._LOWERINGS, registry._TYPES, registry._CHECKS, registry._GRADIENTS)
+    tables = (registry._LOWERINGS, registry._TYPES, registry._FACTORS, registry._CHECKS, registry._GRADIENTS)
     before = [dict(t) for t in tables]
     yield
     for table, content in zip(tables, before):
@@ -93,6 +95,28 @@ def test_why_unsupported_names_operator_type_and_alternatives() -> None:
     with pytest.raises(Unsupported, match="cannot lower onnx.Exp: .* over int32"):
         ops.lower(graph, node)
     assert node in graph
+
+
+@pytest.mark.parametrize(("target", "taken"), [("cpu", (BFLOAT16,)), ("cuda", HALVES), ("unheard of", ())])
+def test_factors_are_widened_where_no_library_multiplies_them(target: str, taken: tuple[dace.typeclass, ...]) -> None:
+    """When an operator is imported, and when it is lowered; what computes is widened on all targets."""
+    for dtype in HALVES:
+        graph = Graph("factors", target)
+        a, b = (graph.add_input(n, (4, 4), dtype) for n in "ab")
+        y, z = (graph.add_array(n, (4, 4), dtype) for n in "yz")
+        widening.add_operator(graph, "MatMul", [a, b], [y], {})
+        widening.add_operator(graph, "Exp", [y], [z], {})
+        graph.add_output(z)
+        (product,) = (n for n in graph.operators() if n.op_type == "MatMul")
+        (exp,) = (n for n in graph.operators() if n.op_type == "Exp")
+        assert (graph.dtype(graph.operand(product, 0)) == dtype) == (dtype in taken)
+        assert graph.dtype(graph.operand(exp, 0)) == dace.float32
+        bare = Graph("bare", target)
+        a, b = (bare.add_input(n, (4, 4), dtype) for n in "ab")
+        bare.add_operator("MatMul", [a, b], [bare.add_array("y", (4, 4), dtype)])
+        ops.lower_all(bare)
+        (node,) = (n for n in bare.nodes() if isinstance(n, Contraction))
+        assert takes_narrow(node, bare) == (dtype in taken)
 
 
 def test_an_unknown_operator_says_so() -> None:

@@ -15,9 +15,10 @@ from daceopt.errors import DaceoptError, VerificationError
 from daceopt.ir.graph import Graph
 from daceopt.passes import recipe, transform
 from daceopt.passes.bisect import bisect
-from daceopt.passes.recipe import Recipe
+from daceopt.passes.recipe import Recipe, recipes
 from daceopt.passes.runner import Runner
 from daceopt.passes.transform import NearMiss, Site, Transformation
+from daceopt.transformations.coarse.device_placement import DevicePlacement
 from tests.transformations.graphs import Net, op_types
 
 
@@ -169,6 +170,13 @@ def test_adding_recipes_keeps_the_parts_apart() -> None:
         "transient-reuse",
     ]
     assert names(both) == expected
+
+
+def test_the_target_is_where_the_last_placement_says() -> None:
+    assert recipes.get("gpu").target == recipes.get("cuda-kernels").target == "cuda"
+    assert recipes.get("cpu").target == recipes.get("auto").target == "cpu"
+    placed = Recipe("r", ("device-placement", DevicePlacement("cpu"), "differentiate"))
+    assert placed.target == "cpu" and Recipe("r", placed.steps[:1]).target == "cuda"
 
 
 def test_order_of_levels() -> None:

@@ -129,6 +129,6 @@ def test_the_reproducer_has_the_code_and_the_inputs(planted: Any) -> None:
 
 def test_the_pipeline_checks_what_it_compiled(planted: Any) -> None:
     planted("tanhf(", "sinf(")
-    pipeline.compile_graph("wrong norm", lambda: Imported(norm()), recipe="cpu", verify="structure")
+    pipeline.compile_graph("wrong norm", lambda _: Imported(norm()), recipe="cpu", verify="structure")
     with pytest.raises(VerificationError, match="compiled program of graph norm"):
-        pipeline.compile_graph("wrong norm", lambda: Imported(norm()), recipe="cpu", verify="numerics")
+        pipeline.compile_graph("wrong norm", lambda _: Imported(norm()), recipe="cpu", verify="numerics")

@@ -210,7 +210,7 @@ def test_random_weights_stay_those_of_all_targets(ratio: float, training: bool, 
         assert "weights are dropped at random, the same ones on each target" in _reason(graph)
 
 
-# -------------------------------------------------------------------- products of bfloat16 around a wide softmax
+# -------------------------------------------------------------------- narrow products around a wide softmax
 
 
 def _spelled(factor: Any = BFLOAT16, narrowed: Any = BFLOAT16, mask: bool = False) -> Graph:
@@ -239,9 +239,10 @@ def _spelled(factor: Any = BFLOAT16, narrowed: Any = BFLOAT16, mask: bool = Fals
     return graph
 
 
+@pytest.mark.parametrize("factor", types.HALVES, ids=types.name_of)
 @pytest.mark.parametrize("mask", [False, True])
-def test_attention_of_bfloat16_products_is_lifted_and_fused(mask: bool) -> None:
-    graph = _spelled(mask=mask)
+def test_attention_of_narrow_products_is_lifted_and_fused(mask: bool, factor: Any) -> None:
+    graph = _spelled(factor, factor, mask)
     before, feeds = graph.copy(), _feeds(graph)
     assert len(AttentionLifting(narrow=True).run(graph).sites) == 1
     assert STEP.run(graph).sites == ["Attention"]
@@ -258,4 +259,4 @@ def test_it_is_no_attention_of_float32() -> None:
     outcome = AttentionLifting().run(_spelled())
     assert outcome.sites == [] and "its products are of other types than its softmax" in "\n".join(outcome.near_misses)
     outcome = AttentionLifting(narrow=True).run(_spelled(factor=dace.float32, narrowed=dace.float32))
-    assert "expected bfloat16 around a softmax of float32" in "\n".join(outcome.near_misses)
+    assert "expected float16 or bfloat16 around a softmax of float32" in "\n".join(outcome.near_misses)

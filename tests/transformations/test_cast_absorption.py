@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import daceopt.ops  # noqa: F401  (registers how library nodes are interpreted)
-from daceopt.ir import scalar
+from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
@@ -16,10 +16,12 @@ from daceopt.ir.types import BFLOAT16, HALVES
 from daceopt.transformations.local.cast_absorption import CastAbsorption
 from daceopt.transformations.local.product_transposition import ProductTransposition
 
+FLOAT16 = HALVES[0]
 
-def product(dtype: dace.typeclass = BFLOAT16) -> tuple[Graph, Builder, str]:
-    graph = Graph("test")
-    a, c = graph.add_input("a", (3, 4), BFLOAT16), graph.add_input("b", (4, 5), BFLOAT16)
+
+def product(dtype: dace.typeclass = BFLOAT16, factor: dace.typeclass = BFLOAT16) -> tuple[Graph, Builder, str]:
+    graph = Graph("test", "cpu" if factor == BFLOAT16 else "cuda")
+    a, c = graph.add_input("a", (3, 4), factor), graph.add_input("b", (4, 5), factor)
     y = graph.add_array("y", (3, 5), dtype)
     b = Builder(graph, "k")
     b.library(Contraction, {"A": a, "B": c}, {"Y": y})
@@ -28,7 +30,7 @@ def product(dtype: dace.typeclass = BFLOAT16) -> tuple[Graph, Builder, str]:
 
 def results(graph: Graph) -> np.ndarray:
     rng = np.random.default_rng(3)
-    feeds = {n: rng.standard_normal(graph.shape(n)).astype("bfloat16") for n in graph.inputs}
+    feeds = {n: rng.standard_normal(graph.shape(n)).astype(types.to_numpy(graph.dtype(n))) for n in graph.inputs}
     exact = np.matmul(*(feeds[n].astype(np.float64) for n in graph.inputs))
     found = np.asarray(interpret(graph, feeds)[graph.outputs[0]], np.float64)
     return np.abs((found if found.shape == exact.shape else found.T) - exact).max()
@@ -46,12 +48,29 @@ def test_a_result_that_is_widened_is_never_rounded(turned: bool) -> None:
     assert results(graph) < 1e-6 < before
 
 
-def test_a_result_that_is_rounded_is_rounded_by_the_product() -> None:
-    graph, b, y = product(dace.float32)
-    graph.add_output(b.cast(y, BFLOAT16))
+@pytest.mark.parametrize("factor", HALVES, ids=types.name_of)
+def test_a_result_that_is_rounded_is_rounded_by_the_product(factor: dace.typeclass) -> None:
+    graph, b, y = product(dace.float32, factor)
+    graph.add_output(b.cast(y, factor))
     before = results(graph)
     assert len(CastAbsorption().run(graph).sites) == 1
-    assert not graph.kernels() and graph.dtype(graph.outputs[0]) == BFLOAT16 and results(graph) == before
+    assert not graph.kernels() and graph.dtype(graph.outputs[0]) == factor and results(graph) == before
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_overflows_float16_stays_infinite(turned: bool) -> None:
+    """Turned, the product writes as the copy stands, and the conversion follows it."""
+    graph, b, y = product(FLOAT16, FLOAT16)
+    graph.add_output(b.cast(b.transpose(y, [1, 0]) if turned else y, dace.float32))
+    before = results(graph)
+    assert not CastAbsorption().run(graph).sites
+    assert len(ProductTransposition().run(graph).sites) == turned
+    graph.validate()
+    (node,) = (n for n in graph.nodes() if isinstance(n, Contraction))
+    assert graph.dtype(graph.writes(node)["Y"]) == FLOAT16 and len(graph.kernels()) == 1
+    assert graph.shape(graph.writes(node)["Y"]) == graph.shape(graph.outputs[0]) and results(graph) == before
+    large = {n: np.full(graph.shape(n), 300, np.float16) for n in graph.inputs}
+    assert np.isinf(interpret(graph, large)[graph.outputs[0]]).all()
 
 
 @pytest.mark.parametrize(

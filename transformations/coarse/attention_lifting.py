@@ -12,7 +12,6 @@ import numpy as np
 from daceopt.ir import types
 from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.operators import made_by
-from daceopt.ops.core.registry import FACTORS
 from daceopt.ops.core.widening import FACTORS_WERE, MASK_WAS
 from daceopt.ops.families.attention import DOMAIN, DROPOUT, SEES_A_KEY
 from daceopt.ops.families.random import as_attribute, stream_of
@@ -34,8 +33,8 @@ class AttentionLifting(PatternRule):
     after:   y = Attention(q, k, v, mask; scale=s)
 
     Where weights are dropped at random it is one DropoutAttention, which draws the same numbers.
-    ``narrow``: also where products are of bfloat16 and the softmax between them is of float32, as autocast has them.
-    Then the operator notes what its factors were, for a library to multiply them so, and scores are not rounded.
+    ``narrow``: also where products are of a narrow type and the softmax between them is of float32, as autocast has
+    them. Then the operator notes what its factors were, for a library to multiply them so, and scores are not rounded.
     """
 
     thing = "the attention"
@@ -59,8 +58,10 @@ class AttentionLifting(PatternRule):
         if not self.narrow or "dropout" in m:
             return f"its products are of other types than its softmax{', and weights are dropped' * ('dropout' in m)}"
         found = {m.graph.dtype(m[n]) for n in ("q", "kt", "v")}
-        if not found <= set(FACTORS) or len(found) != 1 or m.graph.dtype(m["weights"]) != dace.float32:
-            return f"products of {sorted(map(types.name_of, found))}, expected bfloat16 around a softmax of float32"
+        factors = m.graph.options.factors
+        if not found <= set(factors) or len(found) != 1 or m.graph.dtype(m["weights"]) != dace.float32:
+            expected = " or ".join(map(types.name_of, factors))
+            return f"products of {sorted(map(types.name_of, found))}, expected {expected} around a softmax of float32"
         if "mask" in m and _was(m.graph, m["mask"]) not in found:
             return f"a mask that was not of {types.name_of(found.pop())} before"
         return None

@@ -10,10 +10,9 @@ from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.operands import required
 from daceopt.ir.view_index import nominal
-from daceopt.ops.core.registry import FACTORS
 from daceopt.ops.core.widening import FACTORS_WERE, MASK_WAS
 from daceopt.ops.families.attention import DROPOUT, apart, scale_of
-from daceopt.ops.families.tiled_attention import DOMAIN, NAME, why_not_in_tiles, why_not_tiled
+from daceopt.ops.families.tiled_attention import DOMAIN, NAME, TILED_TYPES, why_not_in_tiles, why_not_tiled
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.coarse._attention_operands import as_it_was, dropped, heads_apart, heads_beside, rounded
 
@@ -72,7 +71,7 @@ class AttentionTiling(Transformation):
         inputs, out = graph.inputs_of(node)[:4], required(graph.outputs_of(node), 0)
         attributes = {**node.attributes, "scale": scale_of(graph, node), **site["dropped"]}
         were = attributes.pop(FACTORS_WERE, None)
-        were = were if were is not None and types.from_onnx(were) in FACTORS else None
+        were = were if were is not None and types.from_onnx(were) in TILED_TYPES else None
         attributes.pop(MASK_WAS, None)
         heads = attributes.pop("q_num_heads", 0), attributes.pop("kv_num_heads", 0)
         packed = len(graph.shape(required(inputs, 0))) == 3

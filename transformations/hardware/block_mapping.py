@@ -54,8 +54,8 @@ class BlockMapping(Scheduling):
         if form.single is None:
             return self._fused(form)
         nest = form.single
-        if not nest.loops or any(loop.extent == 0 for loop in nest.loops):
-            return None  # of loops that never run indices are no digits
+        if not nest.loops:
+            return None
         return self._reduction(form, nest) if reduced_params(form, nest) else self._elementwise(form, nest)
 
     # ---------------------------------------------------------------- one statement
@@ -65,7 +65,7 @@ class BlockMapping(Scheduling):
         starts small blocks is busy starting them."""
         *outer, inner = nest.loops
         mapping: dict[Any, Any] = {}
-        while outer and not at_least(inner.extent, self.threads // 2):
+        while outer and not at_least(inner.extent, self.threads // 2) and 0 not in (inner.extent, outer[-1].extent):
             inner, both = merged_loop(outer.pop(), inner)
             mapping = _then(mapping, both)
         block, tile, own = self._tiled(inner)

@@ -60,7 +60,7 @@ class WeightHolding(Transformation):
     def _why_not(self, body: Graph, node: Contraction, trips: int) -> str | None:
         names = node.operands(body)
         shape, rows = body.shape(names["Y"]), assumed(body.shape(names["A"])[-2])
-        if len(shape) != 2 or body.dtype(names["B"]) not in (dace.float32, dace.float64, *node.narrow):
+        if len(shape) != 2 or body.dtype(names["B"]) not in (dace.float32, dace.float64, *body.options.factors):
             return f"nothing holds a factor of {body.dtype(names['B'])} in a product of {len(shape)} dimensions"
         if rows > self.most:
             return f"{rows} rows hide what packing costs"

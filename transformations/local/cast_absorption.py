@@ -11,7 +11,7 @@ from dace import nodes
 
 from daceopt.ir.conversions import conversion
 from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.library import DenseNode, multiplies, takes_narrow
+from daceopt.ir.nodes.library import DenseNode, may_write, takes_narrow
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
@@ -22,7 +22,8 @@ class CastAbsorption(Transformation):
     before:  y: bfloat16 = Contraction(a, b)    for i, j: z[i, j] = float32(y[i, j])
     after:   z: float32 = Contraction(a, b)
 
-    Only when nothing else reads y. Gradients of weights that autocast converted have this form; one rounding less.
+    Only when nothing else reads y. Gradients of weights that autocast converted have this form; one rounding less. Of
+    float16 only what rounds is absorbed: what overflows there stays infinite.
     """
 
     level: ClassVar[str] = "local"
@@ -54,5 +55,4 @@ def _converted(graph: Graph, node: DenseNode, connector: str, entry: nodes.MapEn
     found = conversion(graph, entry)
     if found is None or found[0] != result:
         return None
-    dtypes = {c: graph.dtype(n) for c, n in node.operands(graph).items()} | {connector: graph.dtype(found[1])}
-    return found[1] if multiplies(type(node), dtypes) else None
+    return found[1] if may_write(node, connector, graph.dtype(found[1]), graph) else None

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 from dace import nodes
 
 from daceopt.errors import Unsupported
+from daceopt.ir.builder import Builder
 from daceopt.ir.conversions import only_converts
 from daceopt.ir.dataflow import address
 from daceopt.ir.graph import Graph, row_major
 from daceopt.ir.kernel import Kernel, Stage
-from daceopt.ir.nodes.library import Contraction, multiplies
+from daceopt.ir.nodes.library import Contraction, may_write, takes_narrow
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
@@ -24,7 +25,8 @@ class ProductTransposition(Transformation):
     before:  y = Contraction(A, B)    t = transpose(y) (a view)    z = copy(t)
     after:   z = Contraction(transpose(B), transpose(A))
 
-    A copy that converts is the product's as well, where its factors are narrow and its sums are float32.
+    A copy that converts is the product's as well, where its factors are narrow and its sums are float32; of a product
+    that may not write that type it becomes a conversion that stands as the product does.
 
     Weight gradients have this form: PyTorch keeps a linear layer's weight as (out, in) and multiplies by its transpose.
     """
@@ -46,11 +48,15 @@ class ProductTransposition(Transformation):
 
     def apply(self, site: Site) -> None:
         graph, (node, copy) = site.graph, site.nodes
-        reads = graph.reads(node)
+        reads, dtype, out = graph.reads(node), graph.dtype(graph.writes(node)["Y"]), site["out"]
         left, right = _transposed(graph, reads["B"]), _transposed(graph, reads["A"])
+        whole = graph.dtype(out) == dtype or may_write(node, "Y", graph.dtype(out), graph)
         graph.remove(node)
         graph.remove(copy)
-        graph.add_node(Contraction(node.label, alpha=node.alpha), {"A": left, "B": right}, {"Y": site["out"]})
+        product = out if whole else graph.add_array(node.label, graph.shape(out), dtype)
+        graph.add_node(Contraction(node.label, alpha=node.alpha), {"A": left, "B": right}, {"Y": product})
+        if not whole:
+            Builder(graph, node.label).cast(product, graph.dtype(out), out=out)
 
 
 def _transposed(graph: Graph, name: str) -> str:
@@ -88,9 +94,8 @@ def _transposing_copy(graph: Graph, node: Contraction, product: str, entry: node
 
 
 def _passes(graph: Graph, node: Contraction, stage: Stage, conn: str, out: str) -> bool:
-    """Whether the copy writes what it reads, or a conversion that the product may do itself."""
+    """Whether the copy writes what it reads, or converts the product of narrow factors."""
     product = graph.writes(node)["Y"]
     if graph.dtype(out) == graph.dtype(product):
         return len(stage.assignments) == 1 and str(stage.assignments[0].expr) == conn
-    dtypes = {c: graph.dtype(n) for c, n in node.operands(graph).items()} | {"Y": graph.dtype(out)}
-    return multiplies(Contraction, dtypes) and only_converts(stage)
+    return takes_narrow(node, graph) and only_converts(graph, stage)

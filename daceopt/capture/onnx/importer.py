@@ -37,9 +37,14 @@ Refused = Callable[[onnx.NodeProto, str], object]
 
 
 def import_model(
-    model: onnx.ModelProto, *, fallback: bool = False, refused: Refused | None = None, patient: bool = False
+    model: onnx.ModelProto,
+    *,
+    fallback: bool = False,
+    refused: Refused | None = None,
+    patient: bool = False,
+    target: str = "cpu",
 ) -> Graph:
-    """Import ``model``; initializers become constants, graph inputs and outputs keep their order.
+    """Import ``model`` for a target; initializers become constants, graph inputs and outputs keep their order.
 
     With ``fallback``, an operator without a native lowering becomes a host call into ONNX Runtime (one warning names
     it); without it, or when its output shapes are unknown, ``Unsupported`` names the operator and the reason.
@@ -49,11 +54,11 @@ def import_model(
 
     Where sizes stand in the way, the graph may be one for some sizes alone: those that ``Graph.assumptions`` allow.
     """
-    importer = _Importer(model, fallback, patient)
+    importer = _Importer(model, fallback, patient, target)
     try:
         graph = importer.run()
     except NotKnownYet as gap:
-        bold = _Importer(model, fallback, patient, speculative=True)
+        bold = _Importer(model, fallback, patient, target, speculative=True)
         graph_or_gap = _second_try(bold, gap) if gap.sizes and importer.graph.symbols else gap
         if isinstance(graph_or_gap, NotKnownYet):
             importer.report(refused)
@@ -92,14 +97,16 @@ def survey(model: onnx.ModelProto) -> Survey:
 
 
 class _Importer:
-    def __init__(self, model: onnx.ModelProto, fallback: bool, patient: bool, speculative: bool = False):
+    def __init__(
+        self, model: onnx.ModelProto, fallback: bool, patient: bool, target: str = "cpu", speculative: bool = False
+    ):
         self.model = model
         self.patient = patient
         self.gaps: list[NotKnownYet] = []
         self.pending: set[str] = set()  # ONNX values whose shape is not known yet
         self.refusals: list[tuple[onnx.NodeProto, str]] = []
         self.fallback = fallback
-        self.graph = Graph("program")
+        self.graph = Graph("program", target)
         self.graph.source.speculative = speculative
         self.graph.source.opset = {o.domain or "": o.version for o in model.opset_import}
         self.types = _value_types(model.graph)

@@ -56,11 +56,17 @@ class AtenCall:
         return self
 
     def __repr__(self) -> str:
-        return f"<{self.target}>"
+        """The same for calls that compute the same of the same operands, and for no others: steps compare it."""
+        draws = torch.Tag.nondeterministic_seeded in getattr(self.target, "tags", ())
+        own = [self.position] if draws else [] if self.backward is None else [id(self.backward)]
+        return f"<{self.target} {dict(self.arguments)} {own}>"
 
 
 class Operand(int):
     """Position of a tensor argument among the operands of a :class:`AtenCall`."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({int(self)})"
 
 
 class Item(Operand):

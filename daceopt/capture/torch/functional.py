@@ -22,7 +22,7 @@ from torch._higher_order_ops.register_hook import register_hook_op
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from daceopt.capture.torch import custom_gradient, hooks
 from daceopt.capture.torch.encoder_layer import encoder_layer
@@ -66,8 +66,11 @@ _REFLECTED = {
     operator.ne: operator.ne,
 }
 
-# functions whose operator stays whole, where autocast acts on what PyTorch takes it apart into
-_NARROWED = frozenset({torch.lstm, torch.rnn_tanh, torch.rnn_relu})
+# functions whose operator stays whole, where autocast acts on what PyTorch takes it apart into -> on which devices
+_NARROWED: dict[Any, tuple[str, ...]] = {
+    **dict.fromkeys((torch.lstm, torch.rnn_tanh, torch.rnn_relu), ("cpu", "cuda")),
+    torch.gru: ("cuda",),  # cuDNN's
+}
 _OPENED: dict[Any, Callable[..., Any]] = {torch._transformer_encoder_layer_fwd: encoder_layer}
 
 
@@ -171,7 +174,9 @@ class _Opening(fx.Interpreter):
     """Takes apart what autocast acts inside of; the shape rules of these operators do not know of it."""
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        opened = _OPENED.get(target) if torch.is_autocast_enabled("cpu") else None
+        opened = _OPENED.get(target)
+        if opened is not None and _autocast_type(("cpu", "cuda"), args, kwargs) is None:
+            opened = None
         return super().call_function(target, args, kwargs) if opened is None else opened(*args, **kwargs)
 
 
@@ -228,14 +233,21 @@ class DynamoInterpreter(_Opening):
             return generic_associative_scan(args[0], list(args[1]), additional_inputs=tuple(args[2]))
         if target is torch.nn.functional.scaled_dot_product_attention:
             _check_lengths(*args, **kwargs)
-        if target in _NARROWED and torch.is_autocast_enabled("cpu"):
-            args, kwargs = tree_map(_narrowed, (args, kwargs))
+        places = _NARROWED.get(target)
+        if places is not None and (dtype := _autocast_type(places, args, kwargs)) is not None:
+            args, kwargs = tree_map(lambda value: _narrowed(value, dtype), (args, kwargs))
         return placed(target, super().call_function(target, args, kwargs), args, kwargs)
 
 
-def _narrowed(value: Any) -> Any:
+def _autocast_type(places: Sequence[str], *arguments: Any) -> torch.dtype | None:
+    """The type that autocast gives to factors where these arguments are, one of ``places``; None where it is off."""
+    place = next(x.device.type for x in tree_leaves(arguments) if isinstance(x, torch.Tensor))
+    return torch.get_autocast_dtype(place) if place in places and torch.is_autocast_enabled(place) else None
+
+
+def _narrowed(value: Any, dtype: torch.dtype) -> Any:
     is_wide = isinstance(value, torch.Tensor) and value.dtype == torch.float32
-    return value.to(torch.get_autocast_dtype("cpu")) if is_wide else value
+    return value.to(dtype) if is_wide else value
 
 
 def _check_lengths(query: Any, key: Any, value: Any, attn_mask: Any = None, *_: Any, **__: Any) -> None:

@@ -32,13 +32,13 @@ from daceopt.runtime.binding import Binding
 logger = logging.getLogger("daceopt.importer")
 
 
-def load(traced: Traced) -> Imported:
-    """Trace to ATen and import. Raises Unsupported with the reason."""
+def load(traced: Traced, target: str = "cpu") -> Imported:
+    """Trace to ATen and import for a target. Raises Unsupported with the reason."""
     with paused():
-        return _load(traced)
+        return _load(traced, target)
 
 
-def _load(traced: Traced) -> Imported:
+def _load(traced: Traced, target: str) -> Imported:
     environment = guards.environment(traced.inputs)
     before = guards.known(environment)
     hidden = _hidden(traced.graph.graph)
@@ -46,14 +46,14 @@ def _load(traced: Traced) -> Imported:
     changed = [traced.changed[k] and k not in hidden for k in found.mutated]
     _check_mutations(traced, found)
     _check_types(traced, found)
-    result = imported(traced, found, plan(found, traced.results, changed))
+    result = imported(traced, found, plan(found, traced.results, changed), target)
     result.notes["guards"] = guards.since(environment, before)
     return result
 
 
-def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
+def imported(traced: Traced, found: Functional, planned: Plan, target: str = "cpu") -> Imported:
     """Build the graph that computes what ``planned`` says."""
-    context, graph = Context(), Graph("program")
+    context, graph = Context(), Graph("program", target)
     graph.source.precision = torch.get_float32_matmul_precision()
     trains = any(o.differentiable for o in planned.outputs)
     translation = Translation(graph, context, whole=derivative.op_type if trains else None)

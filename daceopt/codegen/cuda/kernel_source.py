@@ -21,7 +21,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import schedule, types
 from daceopt.ir.graph import Graph
 from daceopt.ir.guards import Branches, in_branches
-from daceopt.ir.hardware import CUDA, Threads, block_loops, copies
+from daceopt.ir.hardware import CUDA, Threads, block_loops, copies, is_mapped
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import KernelBuffer, Reference
 from daceopt.ir.schedule import HARDWARE, Accumulate, Alloc, Do, Loop, Partial, Tree
@@ -39,8 +39,8 @@ def kernel_source(graph: Graph, kernel: Kernel) -> KernelSource:
     without loops runs in one thread.
     """
     tree = schedule.schedule_of(kernel)
-    if schedule.loops(tree) and not Threads(tree).is_used:
-        reason = "no loop of its schedule runs on blocks or lanes; schedule it with the recipe of its target"
+    if not is_mapped(tree):
+        reason = "no loop of its schedule runs on blocks or lanes; take the recipe gpu, or end with cuda-kernels"
         raise Unsupported(f"kernel {kernel.label}: {reason}")
     check(graph, kernel, tree)
     return _CudaEmitter(graph, kernel).source()

@@ -30,6 +30,16 @@ def _ints(description: str) -> Any:
     return ListProperty(element_type=int, default=[], desc=description)
 
 
+class Expressions(ListProperty):
+    """Integer expressions over size symbols."""
+
+    def __init__(self, **options: Any):
+        super().__init__(element_type=sympy.sympify, default=[], **options)
+
+    def to_json(self, obj: Sequence[Any]) -> list[str]:
+        return [str(e) for e in obj]
+
+
 def _activation() -> Any:
     return Property(dtype=str, default=None, allow_none=True, desc="Applied last: None or 'relu'")
 
@@ -60,7 +70,7 @@ class DenseNode(LibraryNode):
     results: ClassVar[tuple[str, ...]] = ()
     optional_results: ClassVar[tuple[str, ...]] = ()
     computes: ClassVar[bool] = True  # in the types of its operands, which are no types of storage but for
-    narrow: ClassVar[tuple[Any, ...]] = ()  # those of its factors (what it requires); sums are float32, rounded once
+    has_factors: ClassVar[bool] = False  # what it requires, of a narrow type too if the target's libraries take that
     weights: ClassVar[str] = ""  # the operand that ``packed`` and ``held_over`` are about
 
     def __init__(
@@ -150,7 +160,7 @@ def outlasts_calls(graph: Graph, name: str) -> bool:
 
 def takes_narrow(node: DenseNode, graph: Graph) -> bool:
     """Whether the node multiplies narrow factors of one type; what it adds and writes has that type or float32."""
-    return multiplies(type(node), {c: graph.dtype(n) for c, n in node.operands(graph).items()})
+    return multiplies(type(node), {c: graph.dtype(n) for c, n in node.operands(graph).items()}, graph)
 
 
 def narrowed(node: DenseNode, graph: Graph) -> Any:
@@ -160,14 +170,26 @@ def narrowed(node: DenseNode, graph: Graph) -> Any:
         return None
     dtypes = {c: graph.dtype(n) for c, n in node.operands(graph).items()}
     (factor,) = (dtypes[c] for c in node.required if c != node.weights)
-    rounds = dtypes[node.weights] == dace.float32 and multiplies(type(node), dtypes | {node.weights: factor})
-    return factor if rounds and factor in node.narrow else None
+    rounds = dtypes[node.weights] == dace.float32 and multiplies(type(node), dtypes | {node.weights: factor}, graph)
+    return factor if rounds else None
 
 
-def multiplies(cls: type[DenseNode], dtypes: Mapping[str, Any]) -> bool:
+def multiplies(cls: type[DenseNode], dtypes: Mapping[str, Any], graph: Graph) -> bool:
     """:func:`takes_narrow` for a node with operands of these types."""
     factors = {dtypes[c] for c in cls.required}
-    return len(factors) == 1 and factors <= set(cls.narrow) and set(dtypes.values()) <= {*factors, dace.float32}
+    is_narrow = cls.has_factors and len(factors) == 1 and factors <= set(graph.options.factors)
+    return is_narrow and set(dtypes.values()) <= {*factors, dace.float32}
+
+
+def may_write(node: DenseNode, connector: str, dtype: Any, graph: Graph) -> bool:
+    """May a node with narrow factors write this result in another type, of the numbers that it has summed up?
+
+    What it would have been rounded to before is left out only where that is no more than a rounding: infinities of
+    float16 are finite in float32, and what a scaler of gradients looks for.
+    """
+    dtypes = {c: graph.dtype(n) for c, n in node.operands(graph).items()}
+    able = multiplies(type(node), dtypes | {connector: dtype}, graph)
+    return able and types.has_range(dtypes[connector], dtype)
 
 
 @dace.library.node
@@ -176,12 +198,12 @@ class Contraction(DenseNode):
 
     A: [..., M, K]; B: [..., K, N]; leading dimensions broadcast as in NumPy; Y: [..., M, N].
     Bias: any shape that broadcasts to Y ([N], [M, 1], ...); C (residual): the shape of Y. Any strides; one dtype, or
-    factors of bfloat16 (then the others have that type or float32; B, where ``packed``, may have float32, too, and is
-    rounded).
+    factors of a narrow type that libraries of the target multiply (``BuildOptions.factors``; then the others have that
+    type or float32; B, where ``packed``, may have float32, too, and is rounded).
     """
 
     required, optional, results = ("A", "B"), ("Bias", "C"), ("Y",)
-    narrow = (types.BFLOAT16,)
+    has_factors = True
     weights = "B"
     alpha = Property(dtype=float, default=1.0, desc="Factor of the product")
     activation = _activation()
@@ -226,7 +248,7 @@ class ConvolutionBase(_Window):
         choices=list(LAYOUTS),
         desc="Layout of images inside; '': the library's choice",
     )
-    narrow: ClassVar[tuple[Any, ...]] = (types.BFLOAT16,)
+    has_factors: ClassVar[bool] = True
     _result: ClassVar[str] = "Y"
     _weight: ClassVar[str] = "W"
 
@@ -255,7 +277,8 @@ class Convolution(ConvolutionBase):
 
     A relu multiplies what is below 0 by ``slope`` and gives at most ``ceiling``. ``doubtful``: it may make NaN of -inf;
     whatever that reaches, a :class:`NanWatch` looks at. ``accumulating``: Y may be summed up in the memory of Z.
-    One dtype, or factors of bfloat16; W, where ``packed``, may have float32 beside these, and is rounded.
+    One dtype, or narrow factors as of a :class:`Contraction`; W, where ``packed``, may have float32 beside these, and
+    is rounded.
     """
 
     required, optional, results = ("X", "W"), ("B", "S", "T", "Z"), ("Y",)
@@ -373,11 +396,13 @@ class HostCall(DenseNode):
     """A Python function called with the operands' memory.
 
     ``callback`` is ``"package.module:function"``, called as ``function(payload, inputs, outputs)``: a string and two
-    lists of numpy arrays without copies, in the order In0, In1, ..., Out0, Out1, ...; it writes the outputs.
+    lists of numpy arrays without copies, in the order In0, In1, ..., Out0, Out1, ...; it writes the outputs. Values
+    of ``sizes``, if there are any, follow the inputs as one more array, int64.
     """
 
     callback = Property(dtype=str, default="", desc="package.module:function")
     payload = Property(dtype=str, default="", desc="Handed to the callback as it is")
+    sizes = Expressions(desc="Numbers that follow from sizes alone, which the callback gets as well")
     computes: ClassVar[bool] = False  # the callback gets arrays of any type
 
     @classmethod

@@ -60,7 +60,7 @@ class QuantizedConvolution(ConvolutionBase):
     float64; Y: [N, O, e...], int8, uint8 or float32. Strides are the physical layout, channels first or last."""
 
     required, optional, results = ("X", "W", "S"), ("B",), ("Y",)
-    narrow: ClassVar[tuple[Any, ...]] = ()
+    has_factors: ClassVar[bool] = False
     zero_x, zero_y, low, high = _zero_x(), _zero_y(), _low(), _high()
 
 

@@ -5,6 +5,7 @@
 #include "daceopt/torch_tensors.h"
 
 #include <ATen/Context.h>
+#include <ATen/TensorUtils.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/_addmm_activation.h>
 #include <ATen/ops/_conv_depthwise2d.h>
@@ -37,13 +38,31 @@ Tensor batched(const Tensor& t, at::IntArrayRef batch) {
     return t.expand(full).reshape({c10::multiply_integers(batch), t.size(-2), t.size(-1)});
 }
 
+bool is_matrix(const Tensor& t) { return t.numel() == t.size(-2) * t.size(-1); }
+
+bool is_view(const Tensor& t, at::IntArrayRef shape) {
+    return t.numel() == c10::multiply_integers(shape) && at::detail::computeStride(t.sizes(), t.strides(), shape);
+}
+
+// What is added to all of y, which is seen in this shape; numbers of columns stay a row, which cuBLAS adds by itself.
+std::optional<Tensor> added_to(const Tensor& y, const std::optional<Tensor>& t, at::IntArrayRef shape) {
+    if (!t) return std::nullopt;
+    if (shape.size() == 2 && t->dim() && t->numel() == t->size(-1) && t->numel() == y.size(-1)) return t->reshape({y.size(-1)});
+    return t->expand(y.sizes()).reshape(shape);
+}
+
+// Does torch multiply narrow factors into float32? On devices, but for float16 where the user wants sums in float16.
+bool multiplies_into_float(const Tensor& factor) {
+    return factor.is_cuda() && !(factor.scalar_type() == at::kHalf && at::globalContext().allowFP16AccumulationCuBLAS());
+}
+
 // y = alpha * a @ b + added, in y's type; factors of another one are narrow, and their products are summed in y's.
 void multiply(Tensor& y, const Tensor& a, const Tensor& b, const std::optional<Tensor>& added, double alpha, bool relu) {
     const bool flat = y.dim() == 2, same = a.scalar_type() == y.scalar_type();
-    if (!same && !a.is_cuda()) return multiply(y, a.to(y.scalar_type()), b.to(y.scalar_type()), added, alpha, relu);
+    if (!same && !multiplies_into_float(a)) return multiply(y, a.to(y.scalar_type()), b.to(y.scalar_type()), added, alpha, relu);
     const Tensor& start = added ? *added : y;
     const double beta = added ? 1 : 0;
-    if (flat && same && relu && added) {
+    if (flat && same && relu && added && a.size(1) > 0) {  // of no products at all torch returns what is added as it is
         at::_addmm_activation_out(y, start, a, b, beta, alpha, /*use_gelu=*/false);
         return;
     }
@@ -100,13 +119,15 @@ void device_product(const DeviceProduct& product) {
         if (*t && (*t)->scalar_type() != sum.scalar_type()) *t = (*t)->to(sum.scalar_type());
     const std::optional<Tensor> first = bias ? bias : c;
     const bool both = bias && c;
-    if (batch.empty()) {
-        multiply(sum, a, b, first, product.alpha, product.relu && !both);
+    const std::vector<int64_t> flat{c10::multiply_integers(batch) * sum.size(-2), sum.size(-1)}, left{flat[0], a.size(-1)};
+    if (is_matrix(b) && is_view(a, left) && is_view(sum, flat)) {  // all batches as rows of one product
+        Tensor rows = sum.view(flat);
+        const Tensor right = b.view({b.size(-2), b.size(-1)});
+        multiply(rows, a.view(left), right, added_to(sum, first, flat), product.alpha, product.relu && !both);
     } else {
         const std::vector<int64_t> rows{c10::multiply_integers(batch), sum.size(-2), sum.size(-1)};
         Tensor three = sum.is_contiguous() ? sum.view(rows) : at::empty(rows, sum.options());
-        std::optional<Tensor> added;
-        if (first) added = first->expand(sum.sizes()).reshape(rows);
+        const std::optional<Tensor> added = added_to(sum, first, rows);
         multiply(three, batched(a, batch), batched(b, batch), added, product.alpha, product.relu && !both);
         if (!sum.is_contiguous()) sum.copy_(three.view(sum.sizes()));
     }
@@ -138,11 +159,12 @@ DeviceWindow planes(const DeviceWindow& window) {
     return {{1, window.strides[0]}, {1, window.dilations[0]}, {0, window.begin[0]}, {0, window.end[0]}, window.group};
 }
 
-// result = conv(x, w), written where it belongs by the kernel that torch would take, if that one can.
+// result = conv(x, w), written where it belongs by the kernel that torch would take, if that one can; rounded to the
+// type of the factors in any case.
 void convolved(Tensor& result, const Tensor& x, const Tensor& w, const DeviceWindow& window) {
     const std::vector<int64_t> pads = padding(window), none = no_output_padding(window);
     const auto symbolic = [](const std::vector<int64_t>& v) { return c10::fromIntArrayRefSlow(v); };
-    if (x.is_cuda()) {
+    if (x.is_cuda() && x.scalar_type() == result.scalar_type()) {
         const auto kind = at::native::select_conv_backend(x, w, std::nullopt, symbolic(window.strides), symbolic(pads),
                                                           symbolic(window.dilations), false, symbolic(none), window.group, std::nullopt);
         if (kind == at::native::ConvBackend::CudaDepthwise2d && x.is_contiguous() && w.is_contiguous() && result.is_contiguous()) {
@@ -206,8 +228,7 @@ void device_convolution_data(Where where, const DeviceWindow& given, const Devic
     Tensor result = planes(tensor(where, dx));
     const Tensor gradient = planes(tensor(where, dy)), weights = planes(tensor(where, w));
     const DeviceWindow window = evened(planes(given), result, weights, gradient);
-    const bool same = result.scalar_type() == gradient.scalar_type();
-    if (const auto around = turned(window, weights); same && around && gradient.numel())
+    if (const auto around = turned(window, weights); around && gradient.numel())
         return convolved(result, gradient, turned_around(weights), *around);
     const Tensor like = result.to(gradient.scalar_type());  // itself, unless wanted wide
     const Tensor image = is_even(window) ? like : padded(like, window);

@@ -19,21 +19,11 @@ from daceopt.errors import DaceoptError
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import Memory, interprets
-from daceopt.ir.nodes.library import DenseNode
+from daceopt.ir.nodes.library import DenseNode, Expressions
 
 Reference = Callable[[Sequence[Any], Sequence[Any], Sequence[int]], None]
 _REFERENCES: dict[str, Reference] = {}
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-
-
-class _Expressions(ListProperty):
-    """Integer expressions over size symbols."""
-
-    def __init__(self, **options: Any):
-        super().__init__(element_type=sympy.sympify, default=[], **options)
-
-    def to_json(self, obj: Sequence[Any]) -> list[str]:
-        return [str(e) for e in obj]
 
 
 @dace.library.node
@@ -46,7 +36,7 @@ class Algorithm(DenseNode):
 
     wants_rows = True
     function = Property(dtype=str, default="", desc="The template's name, and its header's")
-    parameters = _Expressions(desc="What the template gets as int64_t: extents, counts, switches")
+    parameters = Expressions(desc="What the template gets as int64_t: extents, counts, switches")
     arity = ListProperty(element_type=int, default=[0, 0], desc="Number of inputs and outputs, absent ones included")
 
     def _check_connectors(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:

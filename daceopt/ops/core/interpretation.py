@@ -245,6 +245,8 @@ def _host_call(memory: Memory, node: Any) -> None:
     reads, writes = memory.graph.reads(node), memory.graph.writes(node)
     inputs = [_own(memory, reads[c]) for c in sorted(reads, key=_number)]
     outputs = [_own(memory, writes[c]) for c in sorted(writes, key=_number)]
+    if node.sizes:
+        inputs.append(np.asarray([memory.number(size) for size in node.sizes], np.int64))
     module, _, name = node.callback.partition(":")
     getattr(import_module(module), name)(node.payload, inputs, outputs)
     for c, value in zip(sorted(writes, key=_number), outputs):

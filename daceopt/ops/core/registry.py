@@ -33,12 +33,12 @@ INTEGERS = tuple(t for t in types.DTYPES if types.is_integer(t))
 SIGNED = tuple(t for t in types.DTYPES if types.is_float(t) or types.to_numpy(t).kind == "i")
 BOOL = tuple(t for t in types.DTYPES if types.is_bool(t))
 NUMBERS = FLOATS + INTEGERS
-FACTORS = (types.BFLOAT16,)  # narrow types that products take as they are
 COMPUTED = types.DTYPES
 ANY = types.ALL  # for operators that move data and compute nothing
 
 _LOWERINGS: dict[tuple[str, str], Lowering] = {}
 _TYPES: dict[tuple[str, str], tuple[Any, ...]] = {}
+_FACTORS: dict[tuple[str, str], bool] = {}  # whether narrow ones are taken where libraries of the target do
 _CHECKS: dict[tuple[str, str], Check] = {}
 _GRADIENTS: dict[tuple[str, str], tuple[Gradient, Callable[[Any], bool]]] = {}
 _KEEPING: dict[tuple[str, str], Keeping] = {}
@@ -49,10 +49,13 @@ _WITHOUT_GRADIENT: set[tuple[str, str]] = set()
 # -------------------------------------------------------------------- registration
 
 
-def lowering(*op_types: str, types: Iterable[Any] = COMPUTED, domain: str = "") -> Callable[[Lowering], Lowering]:
+def lowering(
+    *op_types: str, types: Iterable[Any] = COMPUTED, factors: bool = False, domain: str = ""
+) -> Callable[[Lowering], Lowering]:
     """Register the native expansion of operators; ``types`` are the element types that its first input may have.
 
     Narrow types (half, 8 bits and less) that ``types`` does not list are widened around the operator at import.
+    ``factors``: but for the half types that the libraries of the graph's target multiply, of which it makes products.
 
     The rule ``(builder, node, inputs, outputs)`` runs after the node was taken out of the graph and writes every
     output that is not None.
@@ -62,6 +65,7 @@ def lowering(*op_types: str, types: Iterable[Any] = COMPUTED, domain: str = "") 
         for op_type in op_types:
             _LOWERINGS[domain, op_type] = rule
             _TYPES[domain, op_type] = tuple(types)
+            _FACTORS[domain, op_type] = factors
         return rule
 
     return register
@@ -186,7 +190,7 @@ def foreign_source() -> str:
 
 def _entries() -> _Entries:
     tables: dict[str, Mapping[tuple[str, str], Any]] = {
-        "lowering": {k: (rule, *map(_name_of, _TYPES[k])) for k, rule in _LOWERINGS.items()},
+        "lowering": {k: (rule, _FACTORS[k], *map(_name_of, _TYPES[k])) for k, rule in _LOWERINGS.items()},
         "check": _CHECKS,
         "gradient": _GRADIENTS,
         "keeping": _KEEPING,
@@ -228,9 +232,11 @@ def how_differentiated(op_type: str, domain: str = "") -> str:
     return "derived" if supported(op_type, domain) and key not in _WITHOUT_GRADIENT else ""
 
 
-def accepted_types(op_type: str, domain: str = "") -> tuple[Any, ...]:
-    """Element types of an operator's own lowering; for others all that compute."""
-    return _TYPES.get((_domain(domain), op_type), COMPUTED)
+def accepted_types(op_type: str, domain: str = "", factors: Iterable[Any] = ()) -> tuple[Any, ...]:
+    """Element types of an operator's own lowering; for others all that compute. ``factors``: the narrow types that
+    products may have."""
+    key = (_domain(domain), op_type)
+    return (*_TYPES.get(key, COMPUTED), *(factors if _FACTORS.get(key) else ()))
 
 
 def supported(op_type: str, domain: str = "", version: int | None = None) -> bool:
@@ -259,9 +265,10 @@ def _why_no_body(graph: Graph, node: Operator) -> str | None:
 
 def _wrong_type(graph: Graph, node: Operator, key: tuple[str, str]) -> str | None:
     operands = present(graph.inputs_of(node)) or present(graph.outputs_of(node))
-    if not operands or graph.dtype(operands[0]) in _TYPES[key]:
+    accepted = accepted_types(key[1], key[0], types.HALVES)  # those that no library multiplies are widened
+    if not operands or graph.dtype(operands[0]) in accepted:
         return None
-    names = ", ".join(types.name_of(t) for t in _TYPES[key])
+    names = ", ".join(types.name_of(t) for t in accepted)
     return f"{_title(node)} over {types.name_of(graph.dtype(operands[0]))}; supported are {names}"
 
 

@@ -116,7 +116,7 @@ def _add_cast(graph: Graph, source: str, target: str, attributes: dict[str, Any]
 def _is_widened(
     graph: Graph, op_type: str, domain: str, inputs: Sequence[str | None], outputs: Sequence[str | None]
 ) -> bool:
-    accepted = set(registry.accepted_types(op_type, domain))
+    accepted = set(registry.accepted_types(op_type, domain, graph.options.factors))
     narrow = {graph.dtype(n) for n in (*inputs, *outputs) if n is not None and types.is_narrow(graph.dtype(n))}
     if not narrow <= accepted:
         main = next((graph.dtype(n) for n in (*inputs, *outputs) if n is not None), None)

@@ -11,10 +11,10 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.operands import required
 from daceopt.ops.core import values
-from daceopt.ops.core.registry import FACTORS, NUMBERS, Names, Operator, lowering
+from daceopt.ops.core.registry import NUMBERS, Names, Operator, lowering
 
 
-@lowering("MatMul", types=NUMBERS + FACTORS)
+@lowering("MatMul", types=NUMBERS, factors=True)
 def matmul(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     first, second, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
     if types.is_float(b.graph.dtype(first)):
@@ -36,7 +36,7 @@ def integer_matmul(b: Builder, first: str, second: str, out: str) -> str:
     return b.squeeze(product, [g + 1 if g == -3 else g for g in gone], out=out)
 
 
-@lowering("Gemm", types=NUMBERS + FACTORS)
+@lowering("Gemm", types=NUMBERS, factors=True)
 def gemm(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """alpha A' B' + beta C, where C broadcasts to the result."""
     first, second, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)

@@ -15,7 +15,7 @@ from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
 from daceopt.ir.operands import required
 from daceopt.ops.core import values
-from daceopt.ops.core.registry import FACTORS, FLOATS, Names, Operator, lowering, supports
+from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
 
 
 def window(graph: Graph, node: Operator, x: str, kernel: list[int], out: str) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def why_not_window(graph: Graph, node: Operator, rank: int) -> str | None:
     return None
 
 
-@lowering("Conv", types=FLOATS + FACTORS)
+@lowering("Conv", types=FLOATS, factors=True)
 def convolution(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     x, w, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
     bias = values.at(inputs, 2)
@@ -106,7 +106,7 @@ def per_channel(b: Builder, name: str, rank: int) -> str:
 # -------------------------------------------------------------------- transposed
 
 
-@lowering("ConvTranspose", types=FLOATS + FACTORS)
+@lowering("ConvTranspose", types=FLOATS, factors=True)
 def transposed_convolution(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The transpose of a convolution in its data, and the bias. W: [C, M/group, k...]."""
     x, w, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)

@@ -19,7 +19,7 @@ from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.operands import all_required, required
 from daceopt.ir.region_builder import LoopBuilder
 from daceopt.ops.core import values
-from daceopt.ops.core.registry import FACTORS, FLOATS, Names, Operator, lowering, supports
+from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
 from daceopt.ops.families.recurrent_activations import (
     ACTIVATIONS,
     DEFAULT,
@@ -349,7 +349,7 @@ def _gru(layer: _Layer, outputs: Names) -> None:
 _CELLS = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}
 
 
-@lowering("RNN", "GRU", "LSTM", types=(*FLOATS, *FACTORS))
+@lowering("RNN", "GRU", "LSTM", types=FLOATS, factors=True)
 def recurrent(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """One loop per direction; two directions are joined afterwards."""
     wanted: Names = [*outputs, *[None] * (3 - len(outputs))][: 3 if node.op_type == "LSTM" else 2]

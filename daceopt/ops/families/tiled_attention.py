@@ -12,13 +12,13 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import scalar, types
+from daceopt.ir import microkernels, scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, Shape
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.operands import all_required, required
 from daceopt.ops.core import values
-from daceopt.ops.core.registry import FACTORS, FLOATS, Names, Operator, keeps, lowering, supports
+from daceopt.ops.core.registry import Names, Operator, keeps, lowering, supports
 from daceopt.ops.families.attention import SEES_A_KEY, apart
 from daceopt.ops.families.attention_tiles import (
     BATCH,
@@ -36,7 +36,7 @@ from daceopt.ops.families.attention_tiles import (
 )
 
 DOMAIN, NAME = "daceopt", "TiledAttention"
-TILED_TYPES = FLOATS + FACTORS
+TILED_TYPES = microkernels.FACTORS  # by which tiles are multiplied
 
 
 def why_not_tiled(graph: Graph, node: Operator) -> str | None:

@@ -35,7 +35,7 @@ NORMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 
 
 def operators(backend: Backend) -> set[str]:
-    graph = backend.graphs[0].pair.source.load().graph
+    graph = backend.graphs[0].pair.source.load("cpu").graph
     return {n.op_type for n in graph.operators()}
 
 

@@ -5,6 +5,7 @@
 // Between two meetings threads run one after another, in an order that `emulation_order` sets (0: ascending,
 // 1: descending, else: shuffled by it): what lacks a barrier gives another result in one of them.
 #pragma once
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -44,11 +45,46 @@ inline cudaError_t cudaHostAlloc(void** place, size_t size, unsigned) {
   *place = std::malloc(size);
   return *place ? cudaSuccess : cudaErrorLaunchFailure;
 }
-enum { cudaMemcpyDeviceToDevice = 3 };
+enum { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToDevice = 3 };
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, int, cudaStream_t) {
   std::memcpy(to, from, size);
   return cudaSuccess;
 }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+
+// Kernels have run when what starts them returns, so an event happens as it is recorded.
+struct EmulatedEvent {
+  bool is_recorded = false;
+  std::chrono::steady_clock::time_point at;
+};
+using cudaEvent_t = EmulatedEvent*;
+inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = new EmulatedEvent;
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  event->is_recorded = true;
+  event->at = std::chrono::steady_clock::now();
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return event->is_recorded ? cudaSuccess : cudaErrorLaunchFailure;
+}
+inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEvent_t last) {
+  if (!first->is_recorded || !last->is_recorded) return cudaErrorLaunchFailure;
+  *milliseconds = std::chrono::duration<float, std::milli>(last->at - first->at).count();
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+// What waits for the host waits in vain here: its time is over at once.
+inline long long clock64() {
+  static long long now = 0;
+  return now += 1LL << 40;
+}
+
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes;

@@ -13,7 +13,6 @@ from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Shape, dim
-from daceopt.ops.core.registry import FACTORS
 
 
 def _product(t: Translation, left: str, right: str, shape: Shape | None = None, dtype: Any = None) -> str:
@@ -40,7 +39,7 @@ def _scaled(t: Translation, x: str, factor: Any) -> str:
 
 def _sum(t: Translation, added: str, left: str, right: str, beta: Any, alpha: Any) -> str:
     """``beta * added + alpha * left @ right``, rounded once; what a beta of 0 hides may be NaN."""
-    if t.dtype not in FACTORS:
+    if t.dtype not in t.graph.options.factors:
         product = _scaled(t, _product(t, left, right), alpha)
         return product if beta == 0 else str(t.operator("Add", product, _scaled(t, added, beta)))
     product = _product(t, left, right, dtype=types.computed(t.dtype))
@@ -56,7 +55,7 @@ def _sum(t: Translation, added: str, left: str, right: str, beta: Any, alpha: An
 def linear(t: Translation, input: str, weight: str, bias: str | None) -> str:
     _check_numbers(t)
     columns = weight if len(t.shape_of(weight)) == 1 else t.transpose(weight, [1, 0])
-    if bias is None or t.dtype not in FACTORS or columns == weight:
+    if bias is None or t.dtype not in t.graph.options.factors or columns == weight:
         product = _product(t, input, columns)
         return product if bias is None else str(t.operator("Add", product, bias))
     *lead, inner = t.shape_of(input)

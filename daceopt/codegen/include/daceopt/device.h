@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 // Where kernels report what they check: memory that devices write and the host reads without waiting for them.
 extern "C" int32_t* daceopt_reports() {
@@ -20,4 +21,79 @@ extern "C" int32_t* daceopt_reports() {
 extern "C" void daceopt_copy(void* stream, void* to, const void* from, int64_t bytes) {
   const cudaError_t error = cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream));
   if (error != cudaSuccess) throw std::runtime_error(std::string("a copy did not start: ") + cudaGetErrorString(error));
+}
+
+// ---------------------------------------------------------------- times between nodes, in programs that ask for them
+
+// Lets nothing on the stream begin before the host has given it all of a run: times are those of the device then, and
+// not those of the calls that start its kernels. Not longer than `most` cycles, for a library may wait for the device.
+static __global__ void daceopt_gate(const volatile int32_t* open, long long most) {
+  const long long start = clock64();
+  while (!*open && clock64() - start < most) {
+  }
+}
+
+static void daceopt_clocked(cudaError_t error) {
+  if (error != cudaSuccess) throw std::runtime_error(std::string("a time was not taken: ") + cudaGetErrorString(error));
+}
+
+// What a run has recorded so far. Events belong to the device on which they were made, so each run makes its own.
+struct DaceoptEvents {
+  std::vector<cudaEvent_t> made;
+  volatile int32_t* open = nullptr;
+
+  void begin(cudaStream_t stream) {
+    clear();
+    if (!open) {
+      void* place = nullptr;
+      daceopt_clocked(cudaHostAlloc(&place, sizeof(int32_t), cudaHostAllocPortable | cudaHostAllocMapped));
+      open = static_cast<volatile int32_t*>(place);
+    }
+    *open = 0;
+    cudaLaunchConfig_t one = {};
+    one.gridDim = one.blockDim = dim3(1, 1, 1);
+    one.stream = stream;
+    daceopt_clocked(cudaLaunchKernelEx(&one, daceopt_gate, static_cast<const volatile int32_t*>(open), 100000000LL));
+  }
+
+  void record(cudaStream_t stream) {
+    cudaEvent_t event;
+    daceopt_clocked(cudaEventCreate(&event));
+    made.push_back(event);
+    daceopt_clocked(cudaEventRecord(event, stream));
+  }
+
+  void clear() {
+    for (cudaEvent_t event : made) cudaEventDestroy(event);
+    made.clear();
+  }
+};
+
+static DaceoptEvents& daceopt_events() {
+  static thread_local DaceoptEvents events;
+  return events;
+}
+
+// The time before node k, counted from 0; behind the last one k is their number.
+extern "C" void daceopt_tick(void* stream, int64_t k) {
+  DaceoptEvents& events = daceopt_events();
+  if (k == 0) events.begin(static_cast<cudaStream_t>(stream));
+  events.record(static_cast<cudaStream_t>(stream));
+}
+
+// Waits for the end of the run; `ticks`, memory of the device, gets the nanoseconds of each time since the first.
+extern "C" void daceopt_ticks(void* stream, int64_t* ticks) {
+  DaceoptEvents& events = daceopt_events();
+  *events.open = 1;
+  daceopt_clocked(cudaEventSynchronize(events.made.back()));
+  std::vector<int64_t> found(events.made.size());
+  for (size_t k = 1; k < found.size(); ++k) {
+    float milliseconds = 0;
+    daceopt_clocked(cudaEventElapsedTime(&milliseconds, events.made[k - 1], events.made[k]));
+    found[k] = found[k - 1] + int64_t(double(milliseconds) * 1e6 + 0.5);
+  }
+  events.clear();
+  const cudaStream_t own = static_cast<cudaStream_t>(stream);
+  daceopt_clocked(cudaMemcpyAsync(ticks, found.data(), found.size() * sizeof(int64_t), cudaMemcpyHostToDevice, own));
+  daceopt_clocked(cudaStreamSynchronize(own));
 }

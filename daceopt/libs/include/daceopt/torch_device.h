@@ -5,7 +5,10 @@
 
 namespace daceopt {
 
-enum class Number : int8_t { kFloat32, kFloat64, kFloat16, kBfloat16, kInt32, kInt64, kBool };
+enum class Number : int8_t {
+    kFloat32, kFloat64, kFloat16, kBfloat16, kFloat8E4m3fn, kFloat8E4m3fnuz, kFloat8E5m2, kFloat8E5m2fnuz,
+    kInt8, kInt16, kInt32, kInt64, kUint8, kUint16, kUint32, kUint64, kBool,
+};
 enum class Where : int8_t { kHost, kCuda };
 
 // An array in memory; without an address there is none.

@@ -21,14 +21,25 @@ struct Plain {
 
 inline at::ScalarType number(Number number) {
     switch (number) {
+        case Number::kFloat32: return at::kFloat;
         case Number::kFloat64: return at::kDouble;
         case Number::kFloat16: return at::kHalf;
         case Number::kBfloat16: return at::kBFloat16;
+        case Number::kFloat8E4m3fn: return at::kFloat8_e4m3fn;
+        case Number::kFloat8E4m3fnuz: return at::kFloat8_e4m3fnuz;
+        case Number::kFloat8E5m2: return at::kFloat8_e5m2;
+        case Number::kFloat8E5m2fnuz: return at::kFloat8_e5m2fnuz;
+        case Number::kInt8: return at::kChar;
+        case Number::kInt16: return at::kShort;
         case Number::kInt32: return at::kInt;
         case Number::kInt64: return at::kLong;
+        case Number::kUint8: return at::kByte;
+        case Number::kUint16: return at::kUInt16;
+        case Number::kUint32: return at::kUInt32;
+        case Number::kUint64: return at::kUInt64;
         case Number::kBool: return at::kBool;
-        default: return at::kFloat;
     }
+    return at::kFloat;
 }
 
 inline at::Device device(Where where) {

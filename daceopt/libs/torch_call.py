@@ -1,0 +1,166 @@
+"""Operators of ATen on a device: host calls of ``libs/aten_call.py`` as C++ that goes through torch's dispatcher.
+
+The payload is printed when the program is built, so nothing is read of it in a call, and Python is entered only by
+operators that are written in it. The arguments find the types of the operator's schema in ``src/torch_call.cpp``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from daceopt.codegen import target
+from daceopt.errors import DaceoptError, Unsupported
+from daceopt.ir.nodes.library import HostCall
+from daceopt.libs import aten_call, host
+from daceopt.libs.base import Requirements, register, support
+from daceopt.libs.emission import boolean, literal, number, whole
+from daceopt.libs.torch_arrays import array, place, why_no_tensors
+from daceopt.libs.torch_headers import TorchOperators, linked_to_torch
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+    from daceopt.ir.nodes.library import DenseNode
+
+_READ = ("item", "number")  # kinds of arguments that the host reads of an array
+_KINDS = {"tensor": "kArray", "item": "kItem", "number": "kItem", "size": "kSize"}
+
+
+class TorchCall(TorchOperators):
+    """Calls of ATen's operators, and refusals in their place, on CUDA devices."""
+
+    name: ClassVar[str] = "torch_call"
+
+    def supports(self, node: DenseNode, graph: Graph) -> str | None:
+        """Any call of ATen whose arrays and devices are those of the program."""
+        if not isinstance(node, HostCall) or node.callback not in (aten_call.RUN, aten_call.REFUSE):
+            return "for calls of ATen only"
+        if node.callback == aten_call.REFUSE:
+            return None
+        here = target.get(graph.options.target).device
+        given = _decoded(node.payload)["arguments"].values()
+        if elsewhere := {content for kind, content in _tagged(given) if kind == "device"} - {here}:
+            return f"an argument names the device {', '.join(elsewhere)}; arrays are on {here}"
+        try:
+            _ = [_value(v) for v in given]
+        except Unsupported as error:
+            return str(error)
+        return why_no_tensors(graph, node.operands(graph).values())
+
+    def emit(self, node: DenseNode, graph: Graph) -> str:
+        """One call into ``src/torch_call.cpp``."""
+        assert isinstance(node, HostCall)
+        if node.callback == aten_call.REFUSE:
+            return f"daceopt::torch_refusal({literal(node.payload)});"
+        text = _decoded(node.payload)
+        inputs, outputs = host.operands(graph, node)
+        orders = [*text["orders"], *[[]] * len(inputs)]
+        operands = [
+            f"{{{array(graph, inputs, c)}, {boolean(_is_complex(kind))}, {{{', '.join(map(str, order))}}}}}"
+            for c, kind, order in zip(inputs, text["types"], orders)
+        ]
+        results = [
+            f"{{{position}, {boolean(_is_complex(kind))}, {array(graph, outputs, c)}}}"
+            for c, (position, kind, _) in zip(outputs, text["results"], strict=True)
+        ]
+        schema = aten_call.operator(text["target"])._schema
+        arguments = [_value(text["arguments"][a.name]) for a in schema.arguments]
+        given = ", ".join(
+            f"std::vector<{kind}>{{{', '.join(values)}}}"
+            for kind, values in (
+                ("daceopt::CallValue", arguments),
+                ("int64_t", map(whole, node.sizes)),
+                ("daceopt::CallOperand", operands),
+                ("daceopt::CallResult", results),
+            )
+        )
+        return f"daceopt::torch_call({place(graph)}, {literal(schema.name)}, {literal(schema.overload_name)}, {given});"
+
+    def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
+        """Our source against torch's headers, linked to the libraries that are in the process already."""
+        assert isinstance(node, HostCall)
+        needs = support(
+            "torch_call.cpp",
+            header="torch_call.h",
+            flags=linked_to_torch(),
+            version=self.version(),
+            standard="c++20",
+        )
+        return replace(needs, repeats=node.callback == aten_call.RUN and _repeats(_decoded(node.payload)))
+
+
+def _repeats(text: Mapping[str, Any]) -> bool:
+    """Whether a call only starts kernels, the same ones each time: surely so where torch's tags say what they are."""
+    import torch
+
+    if any(kind in _READ for kind, _ in _tagged(text["arguments"].values())):
+        return False
+    tags = aten_call.operator(text["target"]).tags
+    kernels = {torch.Tag.pointwise, getattr(torch.Tag, "reduction", torch.Tag.pointwise)}
+    return not kernels.isdisjoint(tags) and torch.Tag.nondeterministic_seeded not in tags
+
+
+@lru_cache(1024)
+def _decoded(payload: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(payload)
+    return found
+
+
+def _is_complex(kind: str) -> bool:
+    return kind.startswith("complex")
+
+
+def _tagged(values: Any) -> Iterator[tuple[str, Any]]:
+    """Kind and content of each argument that is no plain value."""
+    for value in values:
+        if isinstance(value, list):
+            yield from _tagged(value)
+        elif isinstance(value, dict):
+            yield from value.items()
+
+
+def _value(value: Any) -> str:
+    """An argument of the payload as a ``daceopt::CallValue``; raises Unsupported for integers of more than 64 bits."""
+    if value is None:
+        return _made("kNone")
+    if isinstance(value, bool):
+        return _made("kBool", int(value))
+    if isinstance(value, int):
+        if not -(2**63) < value < 2**63:
+            raise Unsupported(f"the argument {value}: expected an integer of 64 bits")
+        return _made("kInteger", value)
+    if isinstance(value, str):
+        return _made("kText", text=value)
+    if isinstance(value, list):
+        return _made("kList", items=map(_value, value))
+    ((kind, content),) = value.items()
+    if kind in _KINDS:
+        return _made(_KINDS[kind], content)
+    if kind == "float":
+        return _made("kFloat", real=float.fromhex(content))
+    if kind == "complex":
+        real, imaginary = map(float.fromhex, content)
+        return _made("kComplex", 0, real, imaginary)
+    if kind == "torch":
+        return _made("kName", text=content)
+    if kind == "device":
+        return _made("kDevice")
+    raise DaceoptError(f"an argument of the kind {kind!r} in a call of ATen")
+
+
+def _made(
+    kind: str,
+    integer: int = 0,
+    real: float = 0.0,
+    imaginary: float = 0.0,
+    text: str = "",
+    items: Iterable[str] = (),
+) -> str:
+    parts = number(real), number(imaginary), literal(text), f"{{{', '.join(items)}}}"
+    return f"daceopt::CallValue{{daceopt::CallValue::{kind}, {integer}, {', '.join(parts)}}}"
+
+
+register(TorchCall())

@@ -1,0 +1,76 @@
+"""In what torch's operators on CUDA devices compute products of float32: the user's switches, read and set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+_get = getattr(torch._C, "_get_fp32_precision_getter", None)  # newer than the switches called allow_tf32
+_set = getattr(torch._C, "_set_fp32_precision_setter", None)
+_OPERATIONS = ("matmul", "conv", "rnn")
+_REDUCED = (
+    "allow_bf16_reduced_precision_reduction",
+    "allow_fp16_reduced_precision_reduction",
+    "allow_fp16_accumulation",
+)
+
+
+def uses_tf32() -> bool:
+    """Do products of float32 round their factors to TF32?"""
+    if _get is None:
+        return bool(torch.backends.cuda.matmul.allow_tf32)
+    return bool(_get("cuda", "matmul") == "tf32")
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """Within the block, products and convolutions of float32 are computed in float32, and narrower ones are added up
+    in it; the switches are the whole process's."""
+    matmul = torch.backends.cuda.matmul
+    reduced = {name: getattr(matmul, name) for name in _REDUCED if hasattr(matmul, name)}
+    for name in reduced:
+        setattr(matmul, name, False)
+    try:
+        with _without_tf32():
+            yield
+    finally:
+        for name, before in reduced.items():
+            setattr(matmul, name, before)
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    if _get is None or _set is None:
+        places = (torch.backends.cuda.matmul, torch.backends.cudnn)
+        before = [place.allow_tf32 for place in places]
+        for place in places:
+            place.allow_tf32 = False
+        try:
+            yield
+        finally:
+            for place, allowed in zip(places, before):
+                place.allow_tf32 = allowed
+        return
+    rounded = [operation for operation in _OPERATIONS if _get("cuda", operation) == "tf32"]
+    told = _older_switch()
+    if told not in (None, "highest"):
+        torch.set_float32_matmul_precision("highest")  # operators refuse to run where both kinds of switches differ
+    for operation in rounded:
+        _set("cuda", operation, "ieee")
+    try:
+        yield
+    finally:
+        if told not in (None, "highest"):
+            torch.set_float32_matmul_precision(told)
+        for operation in rounded:
+            _set("cuda", operation, "tf32")
+
+
+def _older_switch() -> str | None:
+    """None where only the newer ones have been used: torch refuses to tell it then."""
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except RuntimeError:
+        return None

@@ -118,7 +118,7 @@ class OnnxModel:
         """Compile what a call with these inputs needs, without running it. Raises as the call does."""
         values = self._bind(args, kwargs)
         place = self._place_of(values)
-        variants = self._variants_for(place.type)
+        variants = self._variants = self._variants_for(place.type)
         if variants is not None:
             self._select(variants, self._tensors(values, place))
 

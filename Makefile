@@ -56,7 +56,7 @@ test-models: $(READY) ## dozens of architectures of transformers, trained for a 
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist load -m models
 
 test-gpu: $(READY) ## what needs a CUDA device, and what nvcc compiles; skipped with the reason where they are missing
-	$(BIN)/python -m pytest -q -rs tests/codegen/cuda tests/codegen/test_target.py tests/modules/test_cuda.py tests/modules/test_cuda_attention.py tests/modules/test_cuda_graphs.py tests/libs/test_torch_device.py tests/libs/test_torch_attention.py tests/transformations/test_attention_fusing.py tests/transformations/test_cuda_kernels.py tests/transformations/test_lane_vectors.py tests/transformations/test_row_holding.py
+	$(BIN)/python -m pytest -q -rs $(shell grep -rliE "on_device|emulated|cuda|a device" tests --include="test_*.py")
 
 lint: $(READY) ## ruff: rules and formatting
 	$(BIN)/ruff check .

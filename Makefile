@@ -56,7 +56,7 @@ test-models: $(READY) ## dozens of architectures of transformers, trained for a 
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist load -m models
 
 test-gpu: $(READY) ## what needs a CUDA device, and what nvcc compiles; skipped with the reason where they are missing
-	$(BIN)/python -m pytest -q -rs $(shell grep -rliE "on_device|emulated|cuda|a device" tests --include="test_*.py")
+	$(BIN)/python -m pytest -q -rs $(shell grep -rliE "on_device|emulated|cuda|a device|torch_algorithms" tests --include="test_*.py")
 
 lint: $(READY) ## ruff: rules and formatting
 	$(BIN)/ruff check .

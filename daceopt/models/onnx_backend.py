@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from onnx.backend import base
 
 from daceopt.errors import DaceoptError
@@ -35,7 +36,8 @@ class BackendRep(base.BackendRep):
 
 
 class OnnxBackend(base.Backend):
-    """Compiles for the CPU. Options: ``fallback``, ``recipe`` and ``bundle``, as for ``daceopt.from_onnx``."""
+    """Compiles for the CPU, or a CUDA device. Options: ``fallback``, ``recipe`` and ``bundle``, as for
+    ``daceopt.from_onnx``."""
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
@@ -50,7 +52,7 @@ class OnnxBackend(base.Backend):
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> BackendRep:
         """Compile ``model``. Raises ModelFileError for a damaged or hostile one, Unsupported as ``from_onnx`` does."""
         _check(device, kwargs, "fallback", "recipe", "bundle")
-        return BackendRep(from_onnx(model, **kwargs))
+        return BackendRep(from_onnx(model, device=device.lower(), **kwargs))
 
     @classmethod
     def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
@@ -75,13 +77,17 @@ class OnnxBackend(base.Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """True for the CPU."""
-        return device.partition(":")[0].upper() == "CPU"
+        """True for the CPU, and for CUDA devices that torch sees."""
+        try:
+            place = torch.device(device.lower())
+        except RuntimeError:
+            return False
+        return place.type == "cpu" or (place.type == "cuda" and (place.index or 0) < torch.cuda.device_count())
 
 
 def _check(device: str, options: dict[str, Any], *known: str) -> None:
     if not OnnxBackend.supports_device(device):
-        raise DaceoptError(f"device {device!r}: expected 'CPU'")
+        raise DaceoptError(f"device {device!r}: expected 'CPU', or 'CUDA' where torch sees such a device")
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise DaceoptError(f"unknown options {unknown}; expected some of {list(known)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper
 
 import daceopt
@@ -47,7 +48,9 @@ def test_run_model_and_run_node() -> None:
 
 def test_what_is_not_supported() -> None:
     backend = daceopt.onnx_backend
-    assert backend.supports_device("CPU") and not backend.supports_device("CUDA:0")
+    assert backend.supports_device("CPU") and not backend.supports_device("CUDA:99")
+    assert backend.supports_device("CUDA:0") == torch.cuda.is_available()
+    assert not backend.supports_device("TPU") and not backend.supports_device("meta")
     with pytest.raises(DaceoptError, match="'CUDA'"):
         backend.prepare(model(num_outputs=2), "CUDA")
     with pytest.raises(DaceoptError, match=r"unknown options \['speed'\]"):

@@ -117,7 +117,7 @@ class Prepared:
             kernels=tuple(KernelInfo(str(n.label), tuple(filter(None, graph.outputs_of(n)))) for n in graph.nodes()),
             assumptions=tuple(self._assumptions()),
             has_stream=self.target.has_stream,
-            repeats=needs.repeats,
+            repeats=needs.repeats and not self.generated.seen,
         )
 
     def _assumptions(self) -> Iterator[Assumption]:
@@ -211,6 +211,8 @@ class Prepared:
             return entry.Argument("status")
         if name == frame.REPORTS:
             return entry.Argument("reports")
+        if name.startswith(frame.SEEN):
+            return entry.Argument("seen", int(name.removeprefix(frame.SEEN)))
         if name in (SEED, frame.STREAM):
             return entry.Argument("seed" if name == SEED else "stream")
         if name in graph.symbols:

@@ -18,7 +18,20 @@ if TYPE_CHECKING:
 HOST_DECLARATION = "void daceopt_host_call(int64_t id, void** pointers);"
 """What a frame declares to call a Python function: it throws when that function raised."""
 
-_SOURCES = ("input", "constant", "output", "lent", "saved", "arena", "seed", "stream", "status", "reports", "symbol")
+_SOURCES = (
+    "input",
+    "constant",
+    "output",
+    "lent",
+    "saved",
+    "arena",
+    "seed",
+    "stream",
+    "status",
+    "reports",
+    "seen",
+    "symbol",
+)
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*( (int|long|char|short))*")
 _EXPRESSION = re.compile(r"[A-Za-z0-9_+\-*/%()<>=!?:&|, ]+")
@@ -40,8 +53,8 @@ class Argument:
 
     ``source``: ``input``, ``constant`` or ``output`` (the ``index``-th), ``lent`` (memory of the ``index``-th output),
     ``saved`` or ``arena`` (these three plus ``offset`` bytes, an expression), ``seed``, ``stream``, ``status`` (where
-    kernels report what they check), ``reports`` (the same where nobody waits for them), or ``symbol`` (the
-    ``index``-th).
+    kernels report what they check), ``reports`` (the same where nobody waits for them), ``seen`` (the ``index``-th
+    number of the host that is read of a device), or ``symbol`` (the ``index``-th).
     """
 
     source: str
@@ -94,7 +107,9 @@ def entry_source(program: FrameProgram, manifest: Manifest) -> str:
     reports = manifest.has_stream and (kernels_report or program.status_header)  # library calls may do so, too
     return _TEMPLATE.format(
         reports_declaration=_REPORTS if reports else "",
-        earlier=_earlier() if reports else "",
+        reported=_reported() if reports else "",
+        earlier=EARLIER,
+        seen=1 + max((a.index for a in program.arguments if a.source == "seen"), default=0),
         status_include='#include "daceopt/status.h"' if program.status_header else "",
         clear="daceopt::clear_status();" if program.status_header else "",
         library_failed=_LIBRARY_CHECK if program.status_header else "",
@@ -121,11 +136,11 @@ def entry_source(program: FrameProgram, manifest: Manifest) -> str:
     )
 
 
-def _earlier() -> str:
-    return _EARLIER.format(index=checks.INDEX, earlier=EARLIER, checks=_checks(EARLIER))
+def _reported() -> str:
+    return _REPORTED.format(index=checks.INDEX, checks=_checks("failed"))
 
 
-def _checks(code: int) -> str:
+def _checks(code: int | str) -> str:
     return "".join(_CHECK.format(kind=k, code=code, message=m) for k, m in checks.MESSAGES.items())
 
 
@@ -158,6 +173,8 @@ def _value(parameter: FrameParameter, argument: Argument, manifest: Manifest) ->
         return "daceopt_reports()"
     if argument.source == "status":
         return f"reinterpret_cast<{parameter.ctype}*>(&status)"
+    if argument.source == "seen":
+        return f"reinterpret_cast<{parameter.ctype}*>(&seen[{argument.index}])"
     address = f"pointers[{_position(argument, manifest)}]"
     if argument.source in ("lent", "saved", "arena"):
         address = f"static_cast<char*>({address}) + ({_expression(argument.offset, symbols)})"
@@ -239,10 +256,10 @@ _CHECK = """
 
 _REPORTS = 'extern "C" int32_t* daceopt_reports();'
 
-_EARLIER = """
+_REPORTED = """
     const int32_t status = __atomic_exchange_n(daceopt_reports(), 0, __ATOMIC_RELAXED);
-    if (status & {index}) return report({earlier}, "an index is out of range");{checks}
-    if (status) return report({earlier}, "a kernel failed");"""
+    if (status & {index}) return report(bad_index, "an index is out of range");{checks}
+    if (status) return report(failed, "a kernel failed");"""
 
 _TEMPLATE = """\
 #include <daceopt/frame.h>
@@ -269,17 +286,18 @@ int report(int code, const char* text) {{
     return code;
 }}
 
-// What kernels of a device have reported since they were last asked.
-int earlier() {{{earlier}
+// What kernels of a device have reported since they were last asked, as these codes.
+int reported([[maybe_unused]] int failed, [[maybe_unused]] int bad_index) {{{reported}
     return {ok};
 }}
 
 int run([[maybe_unused]] void** pointers, [[maybe_unused]] const int64_t* symbols, int64_t& status) {{
 {symbols}
+    [[maybe_unused]] int64_t seen[{seen}] = {{}};
     static void* const handle = __dace_init_{name}({init_values});
     if (!handle) return report({failed}, "the program could not be initialised");
     {clear}
-    if (const int code = earlier(); code != {ok}) return code;
+    if (const int code = reported({earlier}, {earlier}); code != {ok}) return code;
     const auto program = [&] {{ __program_{name}(handle{values}); }};
     {attempt}{library_failed}
     if (status & {index}) return report({bad_index}, "an index is out of range");{checks}
@@ -292,7 +310,8 @@ int caught(void** pointers, const int64_t* symbols, int64_t& status) {{
     }} catch (const HostFailed& error) {{
         return report({host_failed}, error.what());
     }} catch (const std::exception& error) {{
-        return report({failed}, error.what());
+        const int code = reported({failed}, {bad_index});  // more than that the host has seen it
+        return code != {ok} ? code : report({failed}, error.what());
     }} catch (...) {{
         return report({failed}, "an exception of unknown type");
     }}
@@ -313,7 +332,7 @@ EXPORTED int daceopt_run{suffix}(void** pointers, const int64_t* symbols) {{
 
 EXPORTED int daceopt_earlier{suffix}() {{
     try {{
-        return earlier();
+        return reported({earlier}, {earlier});
     }} catch (const std::exception& error) {{
         return report({failed}, error.what());
     }}

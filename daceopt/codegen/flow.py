@@ -50,11 +50,16 @@ class FrameFlow:
 
     @contextmanager
     def loop(
-        self, counter: str, trips: str | None, test: str | None, first: Mapping[str, str], descending: bool = False
+        self,
+        counter: str,
+        trips: str | None,
+        test: Callable[[], str] | None,
+        first: Mapping[str, str],
+        descending: bool = False,
     ) -> Iterator[None]:
         """``for counter in range(trips)``, or the same counting down; stops before an iteration for which ``test`` does
-        not hold; ``first`` is assigned at the begin of each iteration. An ascending ``counter`` is left at the number
-        of iterations made.
+        not hold (it is called where code that it needs may be added, once); ``first`` is assigned at the begin of each
+        iteration. An ascending ``counter`` is left at the number of iterations made.
         """
         begin, goes_on, step = "0", f"< {trips or _ENDLESS}", "+ 1"
         if descending:
@@ -70,7 +75,7 @@ class FrameFlow:
         self._append(region)
         with self._within(region):
             if test is not None:
-                self._break_unless(test)
+                self._break_unless(test())
             self.assign(first)
             yield
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import dace
@@ -32,6 +33,7 @@ from daceopt.ir.region import CONDITION, TRIPS, Conditional, Repeat
 _CLOCK = "std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)"
 STATUS = "kernel_status"  # int32: kernels set it to what failed (daceopt/ir/checks.py)
 REPORTS = "kernel_reports"  # the same for kernels that the host does not wait for: in memory of both
+SEEN = "kernel_seen_"  # and a number: memory of the host, for an element of a device that control flow reads
 STREAM = "kernel_stream"  # the address by which an accelerator knows on what its kernels run
 _UNIT = "KernelUnit"
 _config_lock = threading.Lock()
@@ -43,7 +45,8 @@ class GeneratedProgram:
 
     ``sdfg`` is what the frame was generated from: ``sdfg.arglist()`` gives its parameters, which are the root buffers
     that the graph's nodes use (no views), sizes, and ``STATUS`` where ``uses_status``. ``calls`` has the kernel name of
-    each map entry, ``texts`` each kernel without the header that all share.
+    each map entry, ``texts`` each kernel without the header that all share. ``seen``: how many times it waits for its
+    kernels and reads what control flow depends on.
     """
 
     name: str
@@ -53,6 +56,7 @@ class GeneratedProgram:
     uses_status: bool = False
     calls: dict[Any, str] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
+    seen: int = 0
 
     @property
     def arguments(self) -> list[str]:
@@ -74,7 +78,8 @@ def generate(graph: Graph, ticks: str | None = None, reports: bool = False) -> G
         objects = codegen.generate_code(frame.sdfg, validate=False)
     kernels = {o.name: o.code for o in objects if o.title == _UNIT}
     source = next(o.code for o in objects if o.title == "Frame")
-    return GeneratedProgram(frame.sdfg.name, source, kernels, frame.sdfg, frame.uses_status, frame.calls, frame.texts)
+    made = frame.uses_status, frame.calls, frame.texts, frame.seen
+    return GeneratedProgram(frame.sdfg.name, source, kernels, frame.sdfg, *made)
 
 
 @contextmanager
@@ -138,6 +143,7 @@ class FrameBuilder:
         self.calls: dict[Any, str] = {}
         self.texts: dict[str, str] = {}
         self.uses_status = False
+        self.seen = 0
         self._tick(0)
         order = graph.nodes()
         changing = [n for n in order if not graph.in_place.keys().isdisjoint(graph.outputs_of(n))]
@@ -187,12 +193,6 @@ class FrameBuilder:
                 f"{node} is no kernel and no C++ tasklet: lower operators and implement library nodes first"
             )
 
-    def _check_waits(self, what: str) -> None:
-        """Raise Unsupported where the host does not wait for kernels."""
-        if self._target.has_stream:
-            reason = "the host would have to wait for its kernels and read their memory"
-            raise Unsupported(f"{what} in a program for {self._target.name}: {reason}")
-
     def _buffer(self, buffer: FrameBuffer) -> str:
         if buffer.name not in self.sdfg.arrays:
             self.sdfg.add_array(buffer.name, (buffer.elements,), types.bits(buffer.dtype))
@@ -241,7 +241,6 @@ class FrameBuilder:
     # ---------------------------------------------------------------- regions
 
     def _conditional(self, node: Conditional) -> None:
-        self._check_waits("a choice between branches")
         scope = self._scope
         with self._flow.branches(self._element(scope.graph.reads(node)[CONDITION])) as branch:
             for k, body in enumerate(scope.inner[node].scopes):
@@ -255,8 +254,6 @@ class FrameBuilder:
         self._scope = outer
 
     def _repeat(self, node: Repeat) -> None:
-        if node.trips is None or node.condition is not None or node.is_checked:
-            self._check_waits("a loop whose end is known only as it runs")
         inner, counter, half = self._scope.inner[node], str(node.counter), str(odd(node))
         for name in (counter, half):
             self._symbol(name)
@@ -265,7 +262,7 @@ class FrameBuilder:
         test = None
         if node.condition is not None:
             flag = inner.carried[node.condition]
-            test = f"{self._buffer(flag)}[({counter} % 2) * {symstr(slot(flag))}]"
+            test = partial(self._value_of, flag, f"({counter} % 2) * {symstr(slot(flag))}")
         trips = self._trips(node)
         made = f"({trips}) - 1 - {counter}" if node.descending else counter
         with self._flow.loop(counter, trips, test, {half: f"({made}) % 2"}, node.descending):
@@ -281,7 +278,17 @@ class FrameBuilder:
     def _element(self, name: str) -> str:
         """The only element of an array, as control flow reads it."""
         buffer, offset = self._scope.place(name)
-        return f"{self._buffer(buffer)}[{symstr(offset)}]"
+        return self._value_of(buffer, symstr(offset))
+
+    def _value_of(self, buffer: FrameBuffer, index: str) -> str:
+        """An element of a buffer as control flow reads it, here and now: the host waits for those of a device."""
+        element = f"{self._buffer(buffer)}[{index}]"
+        if not self._target.has_stream:
+            return element
+        seen = self._buffer(FrameBuffer(f"{SEEN}{self.seen}", 1, buffer.dtype))
+        self.seen += 1
+        self._run(f"daceopt_read({self._stream()}, {seen}, &{element}, sizeof(*{seen}));", "read")
+        return f"{seen}[0]"
 
     def _symbol(self, name: str) -> None:
         if name not in self._symbols:
@@ -318,10 +325,10 @@ class FrameBuilder:
         self._flow.assign({bound: f"min({count}, {symstr(node.limit)})"})
         return bound
 
-    def _check(self, node: Repeat, test: str | None) -> None:
+    def _check(self, node: Repeat, test: Callable[[], str] | None) -> None:
         """Report a loop whose number of iterations is not the extent of its outputs."""
         counter, limit = str(node.counter), size_text(node.limit or 0)
-        more = [test] if test else []
+        more = [test()] if test else []
         if node.trips is None and TRIPS in self._scope.graph.reads(node):
             more.append(f"{counter}_trips > {counter}")
         elif node.trips is not None:

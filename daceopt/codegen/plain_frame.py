@@ -6,7 +6,7 @@ and each node has a state of its own, so that the order of states is that of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import dace
@@ -104,6 +104,9 @@ class PlainFrame(FrameBuilder):
         self._tasklet("element", code, {"In_0": buffer.name}, {"Out_0": copy})
         return f"{copy}[0]"
 
+    def _value_of(self, buffer: FrameBuffer, index: str) -> str:
+        return f"{self._buffer(buffer)}[{index}]"  # of the host, whatever the graph was made for
+
     # ---------------------------------------------------------------- nodes
 
     def _kernel(self, entry: nodes.MapEntry) -> None:
@@ -171,7 +174,7 @@ class PlainFrame(FrameBuilder):
         code = f"memcpy(Out_0 + {left}, In_0 + {right}, {size} * sizeof(*Out_0));"
         self._tasklet("carry", code, {"In_0": self._buffer(source)}, {"Out_0": self._buffer(target)})
 
-    def _check(self, node: Any, test: str | None) -> None:
+    def _check(self, node: Any, test: Callable[[], str] | None) -> None:
         """Loops whose number of iterations is known when running are checked by the programs of daceopt alone."""
 
     def _begin_changes(self, reports: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,13 +29,15 @@ def plain(graph: Graph) -> PlainSdfg:
     What is loaded from a file of it needs DaCe and a C++ compiler, nothing else. It computes the same in plain loops;
     schedules and libraries stay behind. Arrays have the graph's names and layouts, the narrow types of storage are
     unsigned integers of their size. Where a check fails (an index out of range), the process ends with a message.
-    Raises Unsupported for what calls Python (host calls) or other ranks.
+    A program for a device becomes one for the host. Raises Unsupported for what calls Python (host calls), other ranks,
+    or what only libraries of a device have.
     """
     from daceopt import libs, ops
     from daceopt.codegen.plain_frame import PlainFrame
     from daceopt.ir import region_settling
 
     lowered = graph.copy()
+    lowered.options = replace(lowered.options, target="cpu")  # whatever it was made for
     ops.lower_all(lowered)
     region_settling.settle(lowered)
     support = libs.plain.implement_plain(lowered)

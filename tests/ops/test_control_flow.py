@@ -74,7 +74,7 @@ def check(text: str, feeds: Feeds, *, opset: int = 18, compiled: bool = False) -
 
 # -------------------------------------------------------------------- If
 
-_CHOICE = """(bool c, float[3] x, float[3] z) => (float[3] y, float[3] w) {
+CHOICE = """(bool c, float[3] x, float[3] z) => (float[3] y, float[3] w) {
     k = Exp (x)
     y, w = If (c) <
         then_branch = t () => (float[3] a, float[3] b) { a = Add (k, z)  b = Mul (a, a) },
@@ -84,22 +84,22 @@ _CHOICE = """(bool c, float[3] x, float[3] z) => (float[3] y, float[3] w) {
 
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_choice_at_run_time(taken: bool) -> None:
-    graph = check(_CHOICE, {"c": np.array(taken), "x": floats(3), "z": floats(3)})
+    graph = check(CHOICE, {"c": np.array(taken), "x": floats(3), "z": floats(3)})
     (node,) = regions(graph)
     assert isinstance(node, Conditional)
 
 
 def test_a_compiled_choice_goes_both_ways() -> None:
-    compiled = daceopt.from_onnx(model(_CHOICE), fallback=False, verify="numerics")
+    compiled = daceopt.from_onnx(model(CHOICE), fallback=False, verify="numerics")
     for taken in (True, False, True):
         feeds = {"c": np.array(taken), "x": floats(3), "z": floats(3)}
-        for ours, peer in zip(compiled(*feeds.values()), onnx_runtime(model(_CHOICE), feeds), strict=True):
+        for ours, peer in zip(compiled(*feeds.values()), onnx_runtime(model(CHOICE), feeds), strict=True):
             np.testing.assert_allclose(np.asarray(ours), peer, rtol=1e-6)
 
 
 def test_a_known_condition_leaves_the_nodes_of_one_branch() -> None:
     graph = check(
-        _CHOICE.replace("{\n    k", "<bool c = {0}> {\n    k", 1).replace("bool c, ", "", 1),
+        CHOICE.replace("{\n    k", "<bool c = {0}> {\n    k", 1).replace("bool c, ", "", 1),
         {"x": floats(3), "z": floats(3)},
     )
     assert not regions(graph)
@@ -131,7 +131,7 @@ def test_values_are_captured_through_several_levels() -> None:
 
 # -------------------------------------------------------------------- Loop
 
-_POWERS = """(int64 n, float[2,2] x) => (float[2,2] last, float[4,2,2] all) {
+POWERS = """(int64 n, float[2,2] x) => (float[2,2] last, float[4,2,2] all) {
     one = Constant <value = bool {1}> ()
     last, all = Loop (n, one, x) <body = b (int64 i, bool go, float[2,2] v) => (bool go2, float[2,2] w, float[2,2] s) {
         go2 = Identity (go)
@@ -142,14 +142,14 @@ _POWERS = """(int64 n, float[2,2] x) => (float[2,2] last, float[4,2,2] all) {
 
 
 def test_a_for_loop_counts_in_an_array() -> None:
-    graph = check(_POWERS, {"n": np.array(4), "x": floats(2, 2)})
+    graph = check(POWERS, {"n": np.array(4), "x": floats(2, 2)})
     (node,) = regions(graph)
     assert isinstance(node, Repeat) and node.condition is None and node.trips is None
 
 
 def test_a_compiled_loop_counts_in_an_array() -> None:
     feeds = {"n": np.array(4), "x": floats(2, 2)}
-    for ours, peer in zip(_powers()(*feeds.values()), onnx_runtime(model(_POWERS), feeds), strict=True):
+    for ours, peer in zip(_powers()(*feeds.values()), onnx_runtime(model(POWERS), feeds), strict=True):
         np.testing.assert_allclose(np.asarray(ours), peer, rtol=1e-5, atol=1e-6)
 
 
@@ -158,7 +158,7 @@ def test_a_loop_of_another_length_than_declared_is_an_error(count: int) -> None:
     with pytest.raises(RunError, match="number of iterations"):
         _powers()(np.array(count), floats(2, 2))
     with pytest.raises(DaceoptError, match="iterations"):
-        interpreted(imported(model(_POWERS)), {"n": np.array(count), "x": floats(2, 2)})
+        interpreted(imported(model(POWERS)), {"n": np.array(count), "x": floats(2, 2)})
 
 
 _compiled: list[object] = []
@@ -166,23 +166,25 @@ _compiled: list[object] = []
 
 def _powers() -> object:
     if not _compiled:
-        _compiled.append(daceopt.from_onnx(model(_POWERS), fallback=False, recipe="none"))
+        _compiled.append(daceopt.from_onnx(model(POWERS), fallback=False, recipe="none"))
     return _compiled[0]
 
 
+WHILE = """(float x, float bound) => (float y, int64 count) {
+    zero = Constant <value = int64 {0}> ()
+    start = Less (x, bound)
+    y, count = Loop (, start, x, zero) <body = b (int64 i, bool go, float v, int64 k) =>
+            (bool go2, float w, int64 k2) {
+        w = Add (v, v)
+        one = Constant <value = int64 {1}> ()
+        k2 = Add (k, one)
+        go2 = Less (w, bound) }> }"""
+
+
 def test_a_while_loop_stops_by_its_condition() -> None:
-    text = """(float x, float bound) => (float y, int64 count) {
-        zero = Constant <value = int64 {0}> ()
-        start = Less (x, bound)
-        y, count = Loop (, start, x, zero) <body = b (int64 i, bool go, float v, int64 k) =>
-                (bool go2, float w, int64 k2) {
-            w = Add (v, v)
-            one = Constant <value = int64 {1}> ()
-            k2 = Add (k, one)
-            go2 = Less (w, bound) }> }"""
     for bound in (100.0, 0.5):
         feeds = {"x": np.array(1.5, np.float32), "bound": np.array(bound, np.float32)}
-        check(text, feeds, compiled=bound > 1)
+        check(WHILE, feeds, compiled=bound > 1)
 
 
 def test_a_loop_of_no_iterations_keeps_its_values() -> None:
@@ -193,22 +195,24 @@ def test_a_loop_of_no_iterations_keeps_its_values() -> None:
     check(text, {"x": floats(3)}, compiled=True)
 
 
+NESTED = """(float[3] x, float[2,3] t) => (float[3] y, float[2,3] rows) {
+    two = Constant <value = int64 {2}> ()
+    three = Constant <value = int64 {3}> ()
+    yes = Constant <value = bool {1}> ()
+    y, rows = Loop (two, yes, x) <body = outer (int64 i, bool go, float[3] v) =>
+            (bool go2, float[3] w, float[3] row) {
+        go2 = Identity (go)
+        row = Gather <axis = 0> (t, i)
+        w = Loop (three, yes, v) <body = inner (int64 j, bool g, float[3] a) => (bool g2, float[3] c) {
+            g2 = Identity (g)
+            k = Add (i, j)
+            odd = Equal (k, two)
+            c = If (odd) <then_branch = p () => (float[3] q) { q = Add (a, row) },
+                          else_branch = r () => (float[3] s) { s = Mul (a, v) }> }> }> }"""
+
+
 def test_nested_loops_and_a_choice_inside() -> None:
-    text = """(float[3] x, float[2,3] t) => (float[3] y, float[2,3] rows) {
-        two = Constant <value = int64 {2}> ()
-        three = Constant <value = int64 {3}> ()
-        yes = Constant <value = bool {1}> ()
-        y, rows = Loop (two, yes, x) <body = outer (int64 i, bool go, float[3] v) =>
-                (bool go2, float[3] w, float[3] row) {
-            go2 = Identity (go)
-            row = Gather <axis = 0> (t, i)
-            w = Loop (three, yes, v) <body = inner (int64 j, bool g, float[3] a) => (bool g2, float[3] c) {
-                g2 = Identity (g)
-                k = Add (i, j)
-                odd = Equal (k, two)
-                c = If (odd) <then_branch = p () => (float[3] q) { q = Add (a, row) },
-                              else_branch = r () => (float[3] s) { s = Mul (a, v) }> }> }> }"""
-    graph = check(text, {"x": floats(3), "t": floats(2, 3)}, compiled=True)
+    graph = check(NESTED, {"x": floats(3), "t": floats(2, 3)}, compiled=True)
     assert [type(n).__name__ for part in everything(graph) for n in regions(part)] == [
         "Repeat",
         "Repeat",
@@ -262,7 +266,7 @@ def test_a_size_that_follows_the_counter_is_refused() -> None:
 
 
 def test_a_body_that_reads_what_does_not_exist_is_refused() -> None:
-    proto = model(_POWERS)
+    proto = model(POWERS)
     proto.graph.node[1].attribute[0].g.node[1].input[1] = "nowhere"
     with pytest.raises(DaceoptError, match="nowhere"):
         imported(proto)

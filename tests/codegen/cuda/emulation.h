@@ -45,7 +45,7 @@ inline cudaError_t cudaHostAlloc(void** place, size_t size, unsigned) {
   *place = std::malloc(size);
   return *place ? cudaSuccess : cudaErrorLaunchFailure;
 }
-enum { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToDevice = 3 };
+enum { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, int, cudaStream_t) {
   std::memcpy(to, from, size);
   return cudaSuccess;

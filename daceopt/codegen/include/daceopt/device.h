@@ -97,3 +97,16 @@ extern "C" void daceopt_ticks(void* stream, int64_t* ticks) {
   daceopt_clocked(cudaMemcpyAsync(ticks, found.data(), found.size() * sizeof(int64_t), cudaMemcpyHostToDevice, own));
   daceopt_clocked(cudaStreamSynchronize(own));
 }
+
+// ---------------------------------------------------------------- what control flow depends on
+
+// An element for the host, which waits for it. What a kernel has reported by then ends the call: control flow that
+// depends on what is wrong might not end.
+extern "C" void daceopt_read(void* stream, void* to, const void* from, int64_t bytes) {
+  if (daceopt_events().open) *daceopt_events().open = 1;  // else it would wait for itself
+  const cudaStream_t own = static_cast<cudaStream_t>(stream);
+  cudaError_t error = cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToHost, own);
+  if (error == cudaSuccess) error = cudaStreamSynchronize(own);
+  if (error != cudaSuccess) throw std::runtime_error(std::string("a number was not read: ") + cudaGetErrorString(error));
+  if (*daceopt_reports()) throw std::runtime_error("a kernel has failed");
+}

@@ -34,10 +34,11 @@ def plain(graph: Graph) -> PlainSdfg:
     """
     from daceopt import libs, ops
     from daceopt.codegen.plain_frame import PlainFrame
-    from daceopt.ir import region_settling
+    from daceopt.ir import region, region_settling
 
     lowered = graph.copy()
-    lowered.options = replace(lowered.options, target="cpu")  # whatever it was made for
+    for part in region.everything(lowered):  # whatever it was made for
+        part.options = replace(part.options, target="cpu")
     ops.lower_all(lowered)
     region_settling.settle(lowered)
     support = libs.plain.implement_plain(lowered)

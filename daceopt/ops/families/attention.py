@@ -96,7 +96,7 @@ def weights_of(b: Builder, node: Operator, scores: str, guarded: bool) -> str:
 def apart(graph: Graph, node: Operator) -> list[Shape]:
     """The shapes of queries, keys and values as [batch, heads, length, size], also where they are packed; as they are
     where the attributes say nothing of heads that divide them."""
-    shapes = [graph.shape(n) for n in all_required(graph.inputs_of(node), 3)]
+    shapes = [graph.shape(graph.operand(node, k)) for k in range(3)]
     heads = [node.attribute("q_num_heads", 0), *[node.attribute("kv_num_heads", 0)] * 2]
     if not all(len(s) == 3 and h and isinstance(s[2], int) and s[2] % h == 0 for s, h in zip(shapes, heads)):
         return shapes

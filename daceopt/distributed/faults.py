@@ -20,6 +20,7 @@ from daceopt.errors import WorkerError
 
 POLL = 0.5  # seconds between two looks at the store
 PATIENCE = 4.0  # seconds that the others have to answer
+_LAST_LOOK = 20.0  # seconds that a look at the store may take on a busy machine (a file's lock, a slow disk)
 _numbers = count()
 _ending = threading.Event()
 _answering: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -30,7 +31,7 @@ def _end() -> None:
     """A thread that the interpreter ends inside of the store's C++ would abort the process."""
     _ending.set()
     for thread in list(_answering):
-        thread.join(2)
+        thread.join(_LAST_LOOK)
 
 
 class Watch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -15,7 +16,9 @@ from daceopt.codegen.bundle import Bundle
 from daceopt.codegen.cuda.toolchain import nvcc
 from daceopt.errors import DaceoptError, FallbackWarning
 from tests.capture.dace import programs
+from tests.models.test_models import compare, example, gradients, tensors, widened
 from tests.models.test_sdfg_program import operands, reference
+from tests.models.zoo import ARCHITECTURES
 from tests.modules.devices import on_device
 from tests.numerics import assert_within_rounding
 from tests.onnx_models import detector, proto
@@ -141,3 +144,16 @@ def test_a_program_of_dace_on_a_device() -> None:
     q, k, v = operands(3, 5)
     with pytest.raises(DaceoptError, match="several devices: input 'q' is on cuda:0, input 'k' is on cpu"):
         run(q.cuda(), k, v)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n == "dlrm" else pytest.mark.models) for n in ARCHITECTURES]
+)
+def test_architectures(name: str, emulated: None) -> None:
+    """Whole networks by the recipe ``gpu``, forward and backward."""
+    found = example(name)
+    ours = daceopt.optimized_module(copy.deepcopy(found.module), recipe="gpu", fallback="raise")
+    with torch.no_grad():
+        compare(tensors(ours(**found.inputs)), found)
+    exact, peer = copy.deepcopy(found.module).double(), gradients(found.module, found.inputs)
+    assert_within_rounding(gradients(ours, found.inputs), gradients(exact, widened(found.inputs)), peer)

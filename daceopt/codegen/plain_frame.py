@@ -104,9 +104,6 @@ class PlainFrame(FrameBuilder):
         self._tasklet("element", code, {"In_0": buffer.name}, {"Out_0": copy})
         return f"{copy}[0]"
 
-    def _value_of(self, buffer: FrameBuffer, index: str) -> str:
-        return f"{self._buffer(buffer)}[{index}]"  # of the host, whatever the graph was made for
-
     # ---------------------------------------------------------------- nodes
 
     def _kernel(self, entry: nodes.MapEntry) -> None:

@@ -225,7 +225,4 @@ def _check(module: nn.Module) -> None:
     trained = [p for p in module.parameters() if p.requires_grad]
     if not trained:
         raise ValueError(f"{type(module).__name__} has no parameter that is trained; expected one or more")
-    try:
-        common_device(dict(chain(module.named_parameters(), module.named_buffers())))
-    except DaceoptError as error:
-        raise Unsupported(f"parameters and buffers: {error}") from None
+    common_device(dict(chain(module.named_parameters(), module.named_buffers())))

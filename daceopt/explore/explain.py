@@ -142,37 +142,51 @@ def _onnx(
     report = Report(str(title), recipe=_name(recipe))
     try:
         model = load(source)
+        placed = {f"input {k}": v for k, v in enumerate(inputs) if isinstance(v, torch.Tensor)}
+        place = common_device(placed) or device or torch.device("cpu")
     except DaceoptError as error:
         report.reason = str(error)
         return report
     _operators(report, model)
     try:
-        placed = {f"input {k}": v for k, v in enumerate(inputs) if isinstance(v, torch.Tensor)}
-        place = common_device(placed) or device or torch.device("cpu")
-        inputs = [v.detach().cpu() if isinstance(v, torch.Tensor) else v for v in inputs]
         variants = _variants(model, recipe, verify, place.type)
-        variant = _variant(variants, inputs)
-        if variant is None:
-            report.notes.append(
-                f"no program yet: one is compiled at the first call with new {variants.wanted}; give explain the "
-                "inputs of a call"
-            )
-            return report
-        if variant.tail is not None:
-            report.notes.append(str(variant.tail))
-            report.operators = collect.operators(model, variant.tail.reasons)
-        pair, taken = variant.pair, [inputs[k] for k in variant.positions] if inputs else ()
-        tensors = {k: t.to(place) for k, t in _onnx_inputs(report, *pair.graphs.directions()[0], taken).items()}
-        names = ModelNames(
-            [variants.input_names[k] for k in variant.positions], [f"output {v.name}" for v in pair.model.graph.output]
-        )
-        report.inputs = [collect.described(names.inputs[k], t) for k, t in tensors.items()]
-        _program(report, pair, tensors, names, measure)
+        _onnx_program(report, model, variants, [_on_host(v) for v in inputs], place, measure)
     except (Unsupported, BuildError) as error:
         report.reason = f"the model as a whole, in ONNX Runtime: {error}"
     except DaceoptError as error:
         report.reason = str(error)
     return report
+
+
+def _onnx_program(
+    report: Report,
+    model: onnx.ModelProto,
+    variants: Variants,
+    inputs: Sequence[Any],
+    place: torch.device,
+    measure: bool,
+) -> None:
+    variant = _variant(variants, inputs)
+    if variant is None:
+        report.notes.append(
+            f"no program yet: one is compiled at the first call with new {variants.wanted}; give explain the inputs of "
+            "a call"
+        )
+        return
+    pair, taken = variant.pair, [inputs[k] for k in variant.positions] if inputs else ()
+    if variant.tail is not None:
+        report.notes.append(str(variant.tail))
+        report.operators = collect.operators(model, variant.tail.reasons)
+    tensors = {k: t.to(place) for k, t in _onnx_inputs(report, *pair.graphs.directions()[0], taken).items()}
+    names = ModelNames(
+        [variants.input_names[k] for k in variant.positions], [f"output {v.name}" for v in pair.model.graph.output]
+    )
+    report.inputs = [collect.described(names.inputs[k], t) for k, t in tensors.items()]
+    _program(report, pair, tensors, names, measure)
+
+
+def _on_host(value: Any) -> Any:
+    return value.detach().cpu() if isinstance(value, torch.Tensor) else value
 
 
 def _variants(model: onnx.ModelProto, recipe: str | Recipe, verify: str | None, device: str) -> Variants:

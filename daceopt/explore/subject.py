@@ -20,6 +20,7 @@ from daceopt.ir.program import Program
 from daceopt.modules.captured import Captured, captured
 from daceopt.modules.options import Options
 from daceopt.passes.feeds import random_inputs
+from daceopt.runtime.places import device_of
 from daceopt.runtime.tensors import as_tensor, to_numpy, torch_dtype
 from daceopt.transformations.coarse.device_placement import DevicePlacement
 
@@ -46,9 +47,8 @@ class Subject:
 
     @property
     def device(self) -> torch.device:
-        """Where the inputs are; numbers of the host may stand among those of a device."""
-        found = [t.device for t in self.tensors.values()]
-        return next((d for d in found if d.type != "cpu"), torch.device("cpu"))
+        """Where the inputs are."""
+        return device_of(self.tensors.values())
 
     def values(self) -> dict[str, np.ndarray]:
         """The inputs by the names of their arrays, as the interpreter takes them."""
@@ -174,4 +174,4 @@ def _tensor(graph: Graph, name: str, value: Any) -> torch.Tensor:
 
 
 def _array(tensor: torch.Tensor, dtype: Any) -> np.ndarray:
-    return to_numpy(tensor.cpu(), types.to_numpy(dtype))
+    return to_numpy(tensor, types.to_numpy(dtype))

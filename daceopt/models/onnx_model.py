@@ -75,9 +75,8 @@ class OnnxModel:
 
     One output is returned as it is, several as a list in the model's order. A wrong number, dtype or shape of inputs
     raises DaceoptError that says what was expected, as do tensors on several devices; an index out of range raises
-    IndexError. Types that PyTorch lacks
-    (of 4 bits, say) are ``ml_dtypes`` in numpy, and uint8 tensors with one element per byte in torch. Any number of
-    threads may call it.
+    IndexError. Types that PyTorch lacks (of 4 bits, say) are ``ml_dtypes`` in numpy, and uint8 tensors with one element
+    per byte in torch. Any number of threads may call it.
     """
 
     def __init__(

@@ -36,6 +36,7 @@ from daceopt.programs.stats import Stats
 from daceopt.runtime import overlap
 from daceopt.runtime.arithmetic import evaluate
 from daceopt.runtime.binding import Binding
+from daceopt.runtime.places import device_of
 from daceopt.runtime.seeds import own_random_numbers
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Backend:
     def _tuned(self, traced: Traced, inputs: Sequence[Any]) -> Recipe | None:
         """The fastest recipe as measured; None for eager PyTorch."""
         asked, chosen = (recipe_for(device, self.options.recipe) for device in ("cpu", traced.device))
-        key = tuning.identity(identity(traced), chosen, own_source(), tuning.device_of(inputs))
+        key = tuning.identity(identity(traced), chosen, own_source(), device_of(inputs))
         found = tuning.known(key)
         if found is None:
             eager = None

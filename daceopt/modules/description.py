@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from daceopt.capture.torch.fingerprint import fingerprint, surroundings
 from daceopt.capture.torch.gradient_scopes import join_undropped
 from daceopt.capture.torch.shape_changes import as_views
 from daceopt.capture.torch.traced import Traced
-from daceopt.errors import DaceoptError, Unsupported
+from daceopt.errors import Unsupported
 from daceopt.runtime.places import DEVICES, common_device
 
 
@@ -28,7 +28,7 @@ def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
     values = [n.meta.get("example_value", x) for n, x in zip(placeholders, inputs, strict=True)]
     for node, value in zip(placeholders, values):
         _check_input(node.name, value)
-    _check_devices({n.name: v for n, v in zip(placeholders, values) if isinstance(v, torch.Tensor)})
+    common_device({n.name: v for n, v in zip(placeholders, values) if isinstance(v, torch.Tensor)})
     _check_storage(graph)
     _check_transforms(graph)
     refusals.check(graph, values)
@@ -73,13 +73,6 @@ def _check_input(name: str, value: Any) -> None:
         raise Unsupported(f"{name} has layout {value.layout}; expected a dense tensor")
     if torch.utils._python_dispatch.is_traceable_wrapper_subclass(value):
         raise Unsupported(f"{name} is a {type(value).__name__}; expected a plain torch.Tensor")
-
-
-def _check_devices(tensors: Mapping[str, torch.Tensor]) -> None:
-    try:
-        common_device(tensors)
-    except DaceoptError as error:
-        raise Unsupported(str(error)) from None
 
 
 def _fresh(fake: Any, placeholder: fx.Node) -> torch.Tensor:

@@ -19,6 +19,7 @@ from daceopt import progress
 from daceopt.errors import DaceoptError
 from daceopt.passes.choice import Choice
 from daceopt.passes.recipe import Recipe
+from daceopt.runtime.places import device_of
 from daceopt.store import system
 from daceopt.store.cache import default_cache, key
 
@@ -73,12 +74,6 @@ def identity(graph: str, recipe: Recipe, code: str, device: torch.device | None 
     """What a finding is kept by; ``code`` stands for the version of the compiler, ``device``: where calls run."""
     where = "" if device is None or device.type != "cuda" else torch.cuda.get_device_name(device)
     return key(_KIND, graph, recipe.fingerprint(), system.fingerprint(), torch.get_num_threads(), code, where)
-
-
-def device_of(arguments: Sequence[Any]) -> torch.device:
-    """Where a call runs: on the device of its tensors; numbers of the host may stand among them."""
-    found = [a.device for a in arguments if isinstance(a, torch.Tensor)]
-    return next((d for d in found if d.type != "cpu"), torch.device("cpu"))
 
 
 def known(identity: str) -> Found | None:

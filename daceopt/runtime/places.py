@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
-from daceopt.errors import DaceoptError
+from daceopt.errors import Unsupported
 
 DEVICES = ("cpu", "cuda")
 """The kinds of devices that programs are compiled for, in PyTorch's words."""
@@ -16,15 +17,21 @@ def common_device(tensors: Mapping[str, torch.Tensor]) -> torch.device | None:
     """The device of tensors, by their names; None where there are none.
 
     Numbers of the host (tensors without dimensions) may stand among those of another device, as in PyTorch. Raises
-    DaceoptError for several devices, and for one of a kind that no program is compiled for.
+    Unsupported for several devices, and for one of a kind that no program is compiled for.
     """
     strange = next((n for n, t in tensors.items() if t.device.type not in DEVICES), None)
     if strange is not None:
         found = tensors[strange].device
-        raise DaceoptError(f"{strange} is on device {found}; compiled programs run on {' and '.join(DEVICES)}")
+        raise Unsupported(f"{strange} is on device {found}; compiled programs run on {' and '.join(DEVICES)}")
     arrays = {n: t for n, t in tensors.items() if t.ndim or t.device.type != "cpu"} or tensors
     devices = {t.device: n for n, t in reversed(list(arrays.items()))}
     if len(devices) > 1:
         listed = ", ".join(f"{n} is on {d}" for d, n in reversed(list(devices.items())))
-        raise DaceoptError(f"arguments on several devices: {listed}; move the module and its inputs to one, by .to()")
+        raise Unsupported(f"arguments on several devices: {listed}; move the module and its inputs to one, by .to()")
     return next(iter(devices), None)
+
+
+def device_of(values: Iterable[Any]) -> torch.device:
+    """Where a call runs: on the device of its tensors, among which numbers of the host may stand. Unchecked."""
+    found = [value.device for value in values if isinstance(value, torch.Tensor)]
+    return next((device for device in found if device.type != "cpu"), torch.device("cpu"))

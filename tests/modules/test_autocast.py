@@ -106,6 +106,11 @@ CASES: dict[str, Case] = {
     "long rnn of one unit": (lambda: States(nn.RNN(8, 1), True), rows(20, 3, 8)),  # columns, in memory as rows are
     "relu rnn": (lambda: States(nn.RNN(8, 6, nonlinearity="relu"), False), rows(5, 3, 8)),
     "gru": (lambda: States(nn.GRU(8, 6), True), rows(5, 3, 8)),
+    "gru of narrow rows": (lambda: nn.Sequential(nn.Linear(8, 8), States(nn.GRU(8, 6), True)), rows(5, 3, 8)),
+    "both ways, narrow": (
+        lambda: nn.Sequential(nn.Linear(8, 8), States(nn.GRU(8, 6, 2, bidirectional=True, batch_first=True), False)),
+        rows(5, 3, 8),
+    ),
     "regions": (Regions, rows(6, 12)),
     "cross-entropy": (lambda: Loss(functional.cross_entropy, lambda: torch.arange(6) % 5), rows(6, 12)),
     "mean-square": (lambda: Loss(functional.mse_loss, lambda: torch.ones(6, 5)), rows(6, 12)),

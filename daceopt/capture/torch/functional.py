@@ -234,6 +234,8 @@ class DynamoInterpreter(_Opening):
         if target is torch.nn.functional.scaled_dot_product_attention:
             _check_lengths(*args, **kwargs)
         places = _NARROWED.get(target)
+        if target is torch.gru and {x.dtype for x in args[:2]} == {torch.get_autocast_dtype("cpu")}:
+            places = ("cpu", "cuda")  # on a CPU its gates have the type of input and state, whatever autocast rounds
         if places is not None and (dtype := _autocast_type(places, args, kwargs)) is not None:
             args, kwargs = tree_map(lambda value: _narrowed(value, dtype), (args, kwargs))
         return placed(target, super().call_function(target, args, kwargs), args, kwargs)

@@ -149,12 +149,8 @@ class DataParallel(nn.Module, Joinable):
         return found
 
     def _in_parts(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        note(
-            self.reasons,
-            self._refusal,
-            f"{type(self.module).__name__} exchanges gradients behind its backward pass",
-            self._options.fallback,
-        )
+        message = f"{type(self.module).__name__} exchanges gradients behind its backward pass: {self._refusal}"
+        note(self.reasons, self._refusal, message, self._options.fallback)
         return self._in_pieces.call(self._called[0], Objective.forward, arguments, kwargs)
 
     @contextmanager

@@ -13,6 +13,7 @@ from torch import nn
 from daceopt.errors import CaptureError, DaceoptError
 from daceopt.modules import frames
 from daceopt.modules.backend import Backend
+from daceopt.modules.breaks import Break
 from daceopt.modules.dispatch import first_line
 from daceopt.modules.observe import own_forward
 from daceopt.modules.options import Options
@@ -52,8 +53,8 @@ class _Capture(Backend):
         self._parameters = parameters
         self.found: list[tuple[Traced, dict[int, str], list[Any]]] = []
 
-    def _leave(self, reason: str, error: BaseException) -> None:
-        raise CaptureError(f"a part of the step has no graph: {reason}") from error
+    def _leave(self, reason: Break, error: BaseException) -> None:
+        raise CaptureError(f"a part of the step has no graph: {reason.text}") from error
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:
         known = enumerate(self._parameters.get(id(x)) for x in inputs)
@@ -84,7 +85,7 @@ def capture(
         frames.compiled(own_forward(called), backend, dynamic=False)(*given, **named)
     breaks = backend.new_breaks()
     if len(backend.found) != 1:
-        why = f": {'; '.join(breaks)}" if breaks else ""
+        why = f": {'; '.join(b.text for b in breaks)}" if breaks else ""
         raise CaptureError(f"a strategy is for a step of one graph, and this one has {len(backend.found)}{why}")
     traced, names, inputs = backend.found[0]
     if step is not None:

@@ -100,10 +100,10 @@ def _module(
     report = Report(type(model).__name__, recipe=_name(chosen.recipe))
     try:
         found = observe(model, args, kwargs, chosen)
-        report.notes += [f"the graph breaks: {reason}" for reason in found.breaks]
+        report.notes += map(str, found.breaks)
         report.notes += found.choices
-        report.reason = "; ".join(found.refused) or ("" if found.graphs else "nothing in it was compiled")
-        report.operators = collect.aten_operators([graph for graph, _ in found.graphs], found.refused)
+        report.reason = "; ".join(map(str, found.refused)) or ("" if found.graphs else "nothing in it was compiled")
+        report.operators = collect.aten_operators([graph for graph, _ in found.graphs], [b.text for b in found.refused])
         for graph, tensors in found.graphs:
             report.recipe = recipe_for(graph.traced.device, chosen.recipe).name
             _graph(report, graph, tensors, measure)

@@ -90,15 +90,14 @@ def _of_module(
     graph = one.imported.graph
     names = {f"input:{k}": name for k, name in enumerate(one.names)}
     names |= {f"output:{k}": f"output {k}" for k in range(len(graph.outputs))}
-    notes = [f"the graph breaks: {reason}" for reason in found.breaks]
-    notes += [f"stays in eager PyTorch: {reason}" for reason in found.refused]
+    notes = list(map(str, [*found.breaks, *found.refused]))
     program = Program.of(graph, one.imported.gradients)
     return Subject(type(model).__name__, program, dict(enumerate(one.tensors)), names, notes, one.state)
 
 
 def _chosen(title: str, found: Captured, which: int | None) -> int:
     """The graph to explore. Raises CaptureError where there is none, or several and nobody said which."""
-    count, why = len(found.graphs), "; ".join([*found.refused, *found.breaks])
+    count, why = len(found.graphs), "; ".join(b.text for b in [*found.refused, *found.breaks])
     if count == 0:
         raise CaptureError(f"nothing of {title} can be compiled: {why or 'the call computes nothing'}")
     if which is None and count > 1:

@@ -25,7 +25,8 @@ from daceopt.capture.torch.functional import functional
 from daceopt.capture.torch.lifting import lifted
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
-from daceopt.modules import tuning
+from daceopt.modules import breaks, tuning
+from daceopt.modules.breaks import Break
 from daceopt.modules.description import describe, identity, is_symbolic, specialised
 from daceopt.modules.options import Options
 from daceopt.modules.piece import CompiledPiece
@@ -45,10 +46,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("daceopt.dispatch")
 
-Refused = Callable[[str, BaseException], None]
+Refused = Callable[[Break, BaseException], None]
 Compile = Callable[..., Any]
 
 tracing.install()
+
+_CALLS = ("call_function", "call_method", "call_module")
 
 SIZE_LIMIT = 16
 """Programs of one graph whose sizes cannot be symbols."""
@@ -57,7 +60,8 @@ SIZE_LIMIT = 16
 class Backend:
     """Compiles graphs with the given options; ``graphs`` are those compiled so far, the latest last.
 
-    ``refused`` is called with the reason and the error where a graph stays in eager PyTorch; it may raise.
+    ``refused`` is called with the reason and the error where a graph stays in eager PyTorch; it may raise. Dynamo's own
+    reasons (it is told by ``begins``, ``broke`` and ``failed``) are kept until ``new_breaks`` asks for them.
     """
 
     daceopt_backend = True  # what ``tracing`` knows its graphs by
@@ -67,25 +71,39 @@ class Backend:
         self.graphs: list[CompiledGraph] = []
         self.compile: Compile = _compile_graph
         self.ran = 0  # calls of compiled graphs, to tell a call that ran none
-        self._breaks = _breaks()
-        self._failures: list[str] = []  # of Dynamo's, since they were asked for
+        self._breaks: list[Break] = []  # Dynamo's, since they were asked for
+        self._code: Any = None  # that Dynamo looks at, or looked at last
+        self._begun = 0  # how many breaks there were when it began with that
+        self._broken: set[Any] = set()  # code whose graph broke
 
     @staticmethod
     def frames() -> int:
         """How many pieces of code Dynamo has looked at."""
         return int(counters["frames"]["total"])
 
-    def new_breaks(self) -> list[str]:
-        """Reasons of graph breaks, and what Dynamo failed at, since the last time."""
-        found = _breaks()
-        new = [reason for reason, count in found.items() if count > self._breaks.get(reason, 0)]
-        failures, self._failures = self._failures, []
-        self._breaks = found
-        return list(dict.fromkeys(next((x.strip() for x in r.splitlines() if x.strip()), r) for r in [*new, *failures]))
+    def new_breaks(self) -> list[Break]:
+        """Graph breaks, and what Dynamo failed at, since the last time."""
+        found, self._breaks = self._breaks, []
+        self._begun, self._broken = 0, set()
+        return list({b.text: b for b in found}.values())  # the last has seen most
+
+    def is_broken(self, code: Any) -> bool:
+        """Whether the graph of this code broke since ``new_breaks`` was asked last."""
+        return code in self._broken
+
+    def begins(self, code: Any) -> None:
+        """Dynamo looks at a piece of code."""
+        self._code, self._begun = code, len(self._breaks)
+
+    def broke(self, error: BaseException) -> None:
+        """Dynamo breaks the graph, and goes on behind."""
+        self._broken.add(self._code)
+        self._breaks.append(breaks.of_error(error, breaks.BETWEEN))
 
     def failed(self, error: BaseException) -> None:
-        """Dynamo could not compile a piece of code."""
-        self._failures.append(str(error).strip() or type(error).__name__)
+        """Dynamo compiles nothing of the code, whatever it had before."""
+        part = f"in all of {breaks.function_name(self._code.co_name)}"
+        self._breaks[self._begun :] = [breaks.of_error(error, part)]
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         """Dynamo's interface: a callable for ``graph``, which takes its placeholders and gives a sequence."""
@@ -97,14 +115,14 @@ class Backend:
         except RestartAnalysis:
             raise
         except Exception as error:  # whatever it is, the user's call is not lost
-            self._refused(reason_of(error), error)
-            return graph.forward
+            self._refused(breaks.of_error(error, _part(graph), reason_of(error)), error)
+            return EagerPiece(self.stats, graph.forward)
         finally:
             self.stats.compile_seconds += time.perf_counter() - start
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         conditions.install()
-        if not any(n.op in ("call_function", "call_method", "call_module") for n in graph.graph.nodes):
+        if not any(n.op in _CALLS for n in graph.graph.nodes):
             return graph.forward
         whole, held = lifted(graph)
         traced, given = describe(whole, [*inputs, *held]), [_concrete(x) for x in (*inputs, *held)]
@@ -123,11 +141,11 @@ class Backend:
                 return BySize(self, traced)
         return made
 
-    def add(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | KeptEager:
+    def add(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | EagerPiece:
         """Compile a graph; ``inputs`` are its arguments in the first call. One that eager PyTorch runs faster stays."""
         recipe = self.options.recipe if self.options.tune is None else self._tuned(traced, inputs)
         if recipe is None:
-            return KeptEager(self, traced)
+            return EagerPiece(self.stats, traced.graph.forward)
         made = CompiledGraph(self, traced, recipe)
         self.graphs.append(made)
         shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(made.piece.inputs(inputs))}
@@ -157,7 +175,8 @@ class Backend:
     def leave(self, traced: Traced, error: BaseException, arguments: Sequence[Any]) -> Any:
         """Run a call in eager PyTorch after a compiled program, or the compiler, failed."""
         result = traced.graph.forward(*arguments)  # if this raises, the call itself is wrong and the error says how
-        self._refused(reason_of(error), error)
+        self.stats.eager_pieces += 1
+        self._refused(breaks.of_error(error, _part(traced.graph), reason_of(error)), error)
         return result
 
 
@@ -190,8 +209,9 @@ def own_mode() -> Iterator[None]:
             torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
 
-def _breaks() -> dict[str, int]:
-    return counters["graph_break"] + counters["unimplemented"]
+def _part(graph: fx.GraphModule) -> str:
+    count = sum(n.op in _CALLS for n in graph.graph.nodes)
+    return f"in a piece of {count} operator{'s' * (count != 1)}"
 
 
 class CompiledGraph:
@@ -323,15 +343,14 @@ class CompiledGraph:
         return evaluate(str(value), sizes)
 
 
-class KeptEager:
-    """A graph that runs in eager PyTorch because that is fastest as measured: no fallback, nothing to warn of."""
+class EagerPiece:
+    """A graph that runs in eager PyTorch: it was refused, or that is fastest as measured; its calls are counted."""
 
-    def __init__(self, backend: Backend, traced: Traced) -> None:
-        self._backend, self._forward = backend, traced.graph.forward
+    def __init__(self, stats: Stats, forward: Callable[..., Any]) -> None:
+        self._stats, self._forward = stats, forward
 
     def __call__(self, *arguments: Any) -> Any:
-        self._backend.ran += 1
-        self._backend.stats.eager_calls += 1
+        self._stats.eager_pieces += 1
         return self._forward(*arguments)
 
 
@@ -340,7 +359,7 @@ class BySize:
 
     def __init__(self, backend: Backend, traced: Traced) -> None:
         self._backend, self.traced = backend, traced
-        self._programs: dict[Any, CompiledGraph | KeptEager | Exception] = {}
+        self._programs: dict[Any, CompiledGraph | EagerPiece | Exception] = {}
         self._lock = threading.RLock()
 
     def __call__(self, *arguments: Any) -> Any:
@@ -350,13 +369,13 @@ class BySize:
             return self._backend.leave(self.traced, program, arguments)
         return program(*arguments)
 
-    def _compile(self, key: Any, arguments: Sequence[Any]) -> CompiledGraph | KeptEager | Exception:
+    def _compile(self, key: Any, arguments: Sequence[Any]) -> CompiledGraph | EagerPiece | Exception:
         with self._lock:
             if key not in self._programs:
                 self._programs[key] = self._made(arguments)
             return self._programs[key]
 
-    def _made(self, arguments: Sequence[Any]) -> CompiledGraph | KeptEager | Exception:
+    def _made(self, arguments: Sequence[Any]) -> CompiledGraph | EagerPiece | Exception:
         if len(self._programs) >= SIZE_LIMIT:
             return Unsupported(f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all")
         with own_mode():

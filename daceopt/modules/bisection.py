@@ -16,6 +16,7 @@ from daceopt.ir import types
 from daceopt.ir.program import Program
 from daceopt.modules import frames
 from daceopt.modules.backend import Backend
+from daceopt.modules.breaks import Break
 from daceopt.modules.dispatch import first_line
 from daceopt.modules.observe import own_forward
 from daceopt.modules.options import Options
@@ -37,7 +38,7 @@ class _Graphs(Backend):
         super().__init__(options, Stats(), self._leave)
         self.found: list[tuple[Traced, list[Any]]] = []
 
-    def _leave(self, reason: str, error: BaseException) -> None:
+    def _leave(self, reason: Break, error: BaseException) -> None:
         """What has no graph runs as it is."""
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:

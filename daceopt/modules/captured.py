@@ -11,6 +11,7 @@ from torch import nn
 
 from daceopt.codegen import target
 from daceopt.modules.backend import Backend, own_mode
+from daceopt.modules.breaks import Break
 from daceopt.modules.observe import call_twin
 from daceopt.modules.options import Options
 from daceopt.programs.stats import Stats
@@ -37,8 +38,8 @@ class Captured:
     """The graphs of a call in order; ``breaks`` and ``refused``: why there are several, and what stays in eager."""
 
     graphs: list[CapturedGraph] = field(default_factory=list)
-    breaks: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    breaks: list[Break] = field(default_factory=list)
+    refused: list[Break] = field(default_factory=list)
 
 
 class _Capturing(Backend):

@@ -15,6 +15,7 @@ from daceopt.capture.torch.connection import differentiable
 from daceopt.capture.torch.fingerprint import describe as kind
 from daceopt.capture.torch.fingerprint import fingerprint, surroundings
 from daceopt.capture.torch.gradient_scopes import join_undropped
+from daceopt.capture.torch.lines import line_of, note_line
 from daceopt.capture.torch.shape_changes import as_views
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import Unsupported
@@ -27,7 +28,7 @@ def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
     values = [n.meta.get("example_value", x) for n, x in zip(placeholders, inputs, strict=True)]
     for node, value in zip(placeholders, values):
-        _check_input(node.name, value)
+        _check_input(_name(node), value)
     common_device({n.name: v for n, v in zip(placeholders, values) if isinstance(v, torch.Tensor)})
     _check_storage(graph)
     _check_transforms(graph)
@@ -60,8 +61,14 @@ def _check_storage(graph: fx.GraphModule) -> None:
 def _check_transforms(graph: fx.GraphModule) -> None:
     """Gradients inside of a gradient stop elsewhere than those of the graph."""
     transforms = {"_grad_increment_nesting", "_jvp_increment_nesting", "_enter_dual_level"}
-    if any(getattr(node.target, "__name__", "") in transforms for node in graph.graph.nodes):
-        raise Unsupported("a transform of torch.func that differentiates, inside of forward; expected one around it")
+    nodes = list(graph.graph.nodes)
+    for k, node in enumerate(nodes):
+        if getattr(node.target, "__name__", "") in transforms:
+            error = Unsupported(
+                "a transform of torch.func that differentiates, inside of forward; expected one around it"
+            )
+            note_line(error, next(filter(None, map(line_of, nodes[k:])), ""))
+            raise error
 
 
 def _check_input(name: str, value: Any) -> None:

@@ -8,6 +8,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,9 +19,10 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from daceopt.capture.torch.dynamic import mark
-from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, MemoryBudgetError, Unsupported
+from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, MemoryBudgetError
 from daceopt.logs import caller_depth
-from daceopt.modules import frames
+from daceopt.modules import breaks, frames
+from daceopt.modules.breaks import Break, SourceLine
 from daceopt.modules.options import Options
 from daceopt.programs.stats import Stats
 
@@ -67,6 +69,7 @@ class Dispatcher:
         self.owner = weakref.ref(owner) if owner is not None else None
         self.stats = Stats()
         self.reasons = self.stats.fallbacks
+        self.breaks: dict[str, Break] = {}  # by the text that ``reasons`` counts, those that were raised as well
         self._compiled: Compiled | None = None
         self._name = ""  # of the module's class, for messages
         self._beyond: MemoryBudgetError | None = None
@@ -91,9 +94,11 @@ class Dispatcher:
             return original(module, *args, **kwargs)
         self.stats.calls += 1
         if _has_any_global_hook():
-            return self._eagerly(module, original, args, kwargs, "hooks of all modules are registered")
+            found = breaks.made("hooks of all modules are registered", breaks.WHOLE)
+            return self._eagerly(module, original, args, kwargs, found)
         if torch._C._len_torch_function_stack() and (mode := strange_mode()):
-            return self._eagerly(module, original, args, kwargs, f"a mode of functions is active ({mode})")
+            found = breaks.made(f"a mode of functions is active ({mode})", breaks.WHOLE)
+            return self._eagerly(module, original, args, kwargs, found)
         compiled = self._compiled
         if compiled is None or not compiled.is_of(original):
             self._name = type(module).__name__
@@ -109,21 +114,24 @@ class Dispatcher:
 
     def _run(self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         program = compiled.fast.find((module, *args), kwargs)
-        if program is not None:
-            return program(module, *args, **kwargs)
-        if compiled.fast.broken:
+        if program is None and compiled.fast.broken:
             return self._through_dynamo(compiled, module, args, kwargs)
-        with self._lock:  # while one thread compiles, the others wait for what it makes
-            program = compiled.fast.find((module, *args), kwargs)
-            if program is None:
-                return self._through_dynamo(compiled, module, args, kwargs)
-        return program(module, *args, **kwargs)
+        if program is None:
+            with self._lock:  # while one thread compiles, the others wait for what it makes
+                program = compiled.fast.find((module, *args), kwargs)
+                if program is None:
+                    return self._through_dynamo(compiled, module, args, kwargs)
+        eager = self.stats.eager_pieces
+        result = program(module, *args, **kwargs)
+        if self.stats.eager_pieces != eager:  # the only piece of the call
+            self.stats.eager_calls += 1
+        return result
 
     def _through_dynamo(
         self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         backend = compiled.backend
-        ran, seen = backend.ran, backend.frames()
+        ran, seen, eager = backend.ran, backend.frames(), self.stats.eager_pieces
         try:
             result = compiled.run(module, *args, **kwargs)
         except Exception as error:
@@ -136,26 +144,28 @@ class Dispatcher:
                 compiled.original(module, *args, **kwargs)  # a wrong call gets the error that PyTorch has for it
             if self.options.fallback == "raise":
                 raise self._translated(module, error) from error
-            return self._eagerly(module, compiled.original, args, kwargs, first_line(error))
+            return self._eagerly(module, compiled.original, args, kwargs, breaks.of_error(error, breaks.WHOLE))
         if self._beyond is not None:
             beyond, self._beyond = self._beyond, None
             self._forget(compiled)
             raise beyond
+        if backend.frames() != seen or not compiled.fast.broken:
+            compiled.fast.refresh(is_whole=not backend.is_broken(compiled.fast.code))
         if backend.frames() != seen:
             self._note_breaks(backend)
-        if backend.frames() != seen or not compiled.fast.broken:
-            compiled.fast.refresh()
-        if backend.ran == ran and (self.reasons or compiled.fast.find((module, *args), kwargs) is None):
-            self._note_eager(compiled.fast)  # else it was compiled, and computes nothing
+        if backend.ran == ran:
+            is_known = self.stats.eager_pieces != eager or bool(self.reasons)
+            if is_known or compiled.fast.find((module, *args), kwargs) is None:
+                self._note_eager(compiled.fast, is_known)  # else it was compiled, and computes nothing
         return result
 
     def _eagerly(
-        self, module: nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
+        self, module: nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], found: Break
     ) -> Any:
-        if self.options.fallback == "raise":
-            raise CaptureError(f"{type(module).__name__} cannot be compiled: {reason}")
         self._name = type(module).__name__
-        self._note(reason)
+        self._note(found)
+        if self.options.fallback == "raise":
+            raise breaks.with_place(CaptureError(f"{self._name} cannot be compiled: {found.reason}"), found)
         self.stats.eager_calls += 1
         return original(module, *args, **kwargs)
 
@@ -165,7 +175,7 @@ class Dispatcher:
         except CaptureError as error:
             if self.options.fallback == "raise":
                 raise
-            self._note(f"sizes are taken as they come: {error}")
+            self._note(breaks.made(f"sizes are taken as they come: {error}", "where they change"))
 
     def _compile(self, original: Forward) -> Compiled:
         from daceopt.modules.fast_path import FastPath
@@ -202,54 +212,60 @@ class Dispatcher:
 
     # ---------------------------------------------------------------- what did not compile
 
-    def _refused(self, reason: str, error: BaseException) -> None:
+    def _refused(self, found: Break, error: BaseException) -> None:
         """A graph stays in eager PyTorch."""
         if self.options.fallback == "raise":
-            raise error if isinstance(error, DaceoptError) else Unsupported(reason)
+            self._note(found)
+            raise breaks.as_error(found, error)
         if isinstance(error, MemoryBudgetError):
             self._beyond = error  # eager PyTorch would not stay within the budget either: the call raises
         else:
-            self._note(reason)
+            self._note(found)
 
     def _translated(self, module: nn.Module, error: BaseException) -> BaseException:
         """Dynamo's errors as ours."""
         inner = getattr(error, "inner_exception", None)
         if isinstance(inner, DaceoptError):
             return inner
-        return CaptureError(f"{type(module).__name__} cannot be compiled as a whole: {first_line(error)}")
+        found = breaks.of_error(error, breaks.WHOLE)
+        self._note(found)
+        return breaks.with_place(
+            CaptureError(f"{type(module).__name__} cannot be compiled as a whole: {found.reason}"), found
+        )
 
     def _note_change(self, failure: Any) -> None:
         self._changed = str(failure.reason).splitlines()[0]
         logger.info("looked at again, because %s", self._changed)
 
     def _note_breaks(self, backend: Backend) -> None:
-        for reason in backend.new_breaks():
-            if "recompile limit" in reason:
-                self._note(self._limit())
-            else:
-                self._note(reason, " where its graph breaks")
+        for found in backend.new_breaks():
+            self._note(replace(found, reason=self._limit()) if "recompile limit" in found.said else found)
 
-    def _note_eager(self, fast: FastPath) -> None:
+    def _note_eager(self, fast: FastPath, is_known: bool) -> None:
         self.stats.eager_calls += 1
-        if not self.reasons:
-            self._note(self._limit() if fast.count >= RECOMPILE_LIMIT else "nothing in it was compiled")
+        if not is_known:
+            reason = self._limit() if fast.count >= RECOMPILE_LIMIT else "nothing in it was compiled"
+            self._note(Break(reason, breaks.WHOLE))
 
     def _limit(self) -> str:
         return f"it has {RECOMPILE_LIMIT} programs already; last, this did not hold: {self._changed}"
 
-    def _note(self, reason: str, where: str = "") -> None:
-        note(self.reasons, reason, f"{self._name} runs in eager PyTorch{where}", self.options.fallback)
+    def _note(self, found: Break) -> None:
+        self.breaks.setdefault(found.text, found)
+        if self.options.fallback != "raise":
+            note(self.reasons, found.text, f"{self._name} {found}", self.options.fallback, found.place)
 
 
-def note(reasons: dict[str, int], reason: str, what: str, fallback: str) -> None:
-    """Count ``reason``; say ``what`` and why at the first time."""
+def note(reasons: dict[str, int], reason: str, message: str, fallback: str, place: SourceLine | None = None) -> None:
+    """Count ``reason``; at the first time give the message, as one about a line of the model where that is known."""
     known = reasons.get(reason, 0)
     reasons[reason] = known + 1
     if known:
         return
-    message = f"{what}: {reason}"
     logger.info("%s", message)
-    if fallback == "warn":
+    if fallback == "warn" and place is not None and place.is_users:
+        warnings.warn_explicit(message, FallbackWarning, place.file, place.line)
+    elif fallback == "warn":
         warnings.warn(message, FallbackWarning, stacklevel=caller_depth())
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.fx import GraphModule
 
 from daceopt.capture.torch.tracing import OURS
-from daceopt.errors import DaceoptError, FallbackWarning, Unsupported
-from daceopt.logs import caller_depth
 from daceopt.modules.backend import Backend
+from daceopt.modules.breaks import Break, as_error
+from daceopt.modules.dispatch import note
 from daceopt.modules.options import check
 from daceopt.programs.stats import Stats
 
@@ -25,12 +24,10 @@ def daceopt(
     chosen = given.pop("options", None) or {}
     options = check(**{**given, **chosen})
 
-    def refused(reason: str, error: BaseException) -> None:
+    def refused(found: Break, error: BaseException) -> None:
         if options.fallback == "raise":
-            raise error if isinstance(error, DaceoptError) else Unsupported(reason)
-        if options.fallback == "warn":
-            message = f"a part runs in eager PyTorch: {reason}"
-            warnings.warn(message, FallbackWarning, stacklevel=caller_depth())
+            raise as_error(found, error)
+        note({}, found.text, f"a function {found}", options.fallback, found.place)
 
     return Backend(options, Stats(), refused)(graph, example_inputs)
 

@@ -17,7 +17,6 @@ from torch._dynamo import utils
 from torch._dynamo.eval_frame import _get_cache_entries_for_region
 
 _COMPILED = "__compiled_fn"
-_RESUME = "__resume"
 _UTILITIES = "__import_torch_dot__dynamo_dot_utils"
 
 
@@ -117,24 +116,30 @@ class FastPath:
         """Programs of the function, of broken frames as well, that are alive."""
         return len(self._programs)
 
-    def refresh(self) -> None:
-        """Take in what Dynamo has compiled since."""
+    @property
+    def code(self) -> types.CodeType | None:
+        """What Dynamo compiles."""
+        return None if self._function is None else self._function.__code__
+
+    def refresh(self, is_whole: bool) -> None:
+        """Take in what Dynamo has compiled since; ``is_whole``: as one graph. Where a graph breaks, what is called
+        has to be run by Dynamo, too."""
         if self._function is None:
             return
         found = _get_cache_entries_for_region(self._function.__code__, self._region)
         entries = [entry for entry in found if entry.code is not None]  # the others' guards are of objects that died
         for entry in entries:
             if entry.guard_manager not in self._programs:
-                self._programs[entry.guard_manager] = self._whole(entry.code)
+                self._programs[entry.guard_manager] = self._unwrapped_code(entry.code) if is_whole else None
         live = [(e.guard_manager, self._programs[e.guard_manager]) for e in entries]
         self._checked = [(guards, program) for guards, program in live if program is not None]
         self._programs = dict(live)
         self.broken = bool(live) and not self._checked
 
-    def _whole(self, code: types.CodeType) -> Callable[..., Any] | None:
+    def _unwrapped_code(self, code: types.CodeType) -> Callable[..., Any] | None:
         function = self._function
         assert function is not None
-        if any(name.startswith(_RESUME) for name in code.co_names) or code.co_freevars != function.__code__.co_freevars:
+        if code.co_freevars != function.__code__.co_freevars:
             return None
         renamed = {n: self._unwrapped(n) for n in code.co_names if n.startswith(_COMPILED)}
         if _UTILITIES in code.co_names:

@@ -20,16 +20,18 @@ Function = Callable[..., Any]
 
 _NOISE = (
     "The .grad attribute of a Tensor that is not a leaf",
-    "Dynamo detected a call to a `functools.lru_cache`",
     "<class '[^']*'> should not be instantiated",  # it makes instances of the user's autograd functions
 )
-"""How warnings of Dynamo begin that say nothing about the user's module, as regular expressions."""
+"""How warnings about what Dynamo itself does begin, as regular expressions; its own modules give advice on it."""
 
-_LOUD = ("torch._dynamo.convert_frame", "torch._subclasses.fake_tensor")
+_LOGGERS = ("torch", "torch._dynamo", "torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
+"""Whose handlers show what Dynamo says while it looks."""
 
 
 class Listener(Protocol):
-    """A backend of Dynamo's that hears of what Dynamo itself failed at."""
+    """A backend of Dynamo's that hears when Dynamo begins with a piece of code, and why it compiles nothing of it."""
+
+    def begins(self, code: types.CodeType) -> None: ...
 
     def failed(self, error: BaseException) -> None: ...
 
@@ -53,12 +55,16 @@ class FrameCompiler:
     def __init__(self, callback: Function, listener: Listener | None = None, seen: SeenSizes | None = None) -> None:
         self._torchdynamo_orig_backend = callback  # by which Dynamo finds whose programs these are
         self._listener = listener
+        if listener is not None:  # Dynamo itself passes over most of what it cannot compile
+            convert = callback._torchdynamo_orig_backend  # type: ignore[attr-defined]
+            convert._inner_convert = _Told(convert._inner_convert, listener)
         self._seen = seen or SeenSizes()
 
     def __call__(self, *args: Any) -> Any:
         with self._seen.in_place(), warnings.catch_warnings(), _settings(), paused():
             for noise in _NOISE:
                 warnings.filterwarnings("ignore", noise)
+            warnings.filterwarnings("ignore", module=r"torch\._(dynamo|functorch|subclasses)\.")
             try:
                 return self._torchdynamo_orig_backend(*args)
             except Exception as error:
@@ -67,8 +73,25 @@ class FrameCompiler:
                     if named is error:  # no error is its own cause: who follows causes would not come back
                         raise
                     raise named from error
-                self._listener.failed(error)
                 return _as_it_is(error)
+
+
+class _Told:
+    """What compiles a frame in Dynamo, or raises why not; ``listener`` hears of it."""
+
+    def __init__(self, convert: Function, listener: Listener) -> None:
+        self._convert, self._listener = convert, listener
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._convert, name)
+
+    def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        self._listener.begins(frame.f_code)
+        try:
+            return self._convert(frame, *args, **kwargs)
+        except Exception as error:
+            self._listener.failed(error)
+            raise
 
 
 class SeenSizes:
@@ -122,13 +145,13 @@ def _as_it_is(error: Exception) -> Any:
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """Dynamo takes recurrent layers, and sees hooks of children that come and go; its errors are not logged, and its
-    guards not timed: that takes 0.02 s for each frame, which is half of the time of a small one."""
+    """Dynamo takes recurrent layers, and sees hooks of children that come and go; what it says is not shown, and its
+    guards are not timed: that takes 0.02 s for each frame, which is half of the time of a small one."""
     from torch._dynamo import config, guards
 
-    loggers = [logging.getLogger(name) for name in _LOUD]
-    for logger in loggers:
-        logger.addFilter(_is_no_failure)
+    handlers = [handler for name in _LOGGERS for handler in logging.getLogger(name).handlers]
+    for handler in handlers:
+        handler.addFilter(_is_asked_for)
     timed, guards.profile_guard_manager = guards.profile_guard_manager, _not_timed
     try:
         with config.patch(
@@ -137,8 +160,8 @@ def _settings() -> Iterator[None]:
             yield
     finally:
         guards.profile_guard_manager = timed
-        for logger in loggers:
-            logger.removeFilter(_is_no_failure)
+        for handler in handlers:
+            handler.removeFilter(_is_asked_for)
 
 
 def _not_timed(root: Any, scope: Any, runs: int) -> float:
@@ -146,9 +169,9 @@ def _not_timed(root: Any, scope: Any, runs: int) -> float:
     return 0.0
 
 
-def _is_no_failure(record: logging.LogRecord) -> bool:
-    """Not Dynamo's traceback of what runs as it is; the reason is among ours."""
-    return not str(record.msg).startswith(("WON'T CONVERT", "failed while attempting to run meta"))
+def _is_asked_for(record: logging.LogRecord) -> bool:
+    """By ``TORCH_LOGS``; not a warning, advice or a traceback of what runs as it is: the reason is among ours."""
+    return record.levelno < logging.WARNING
 
 
 def twin(function: Function) -> Function:

@@ -189,7 +189,7 @@ def _recorded(title: str, call: _Call) -> tuple[Traced, list[Any], Sequence[Any]
             raise CaptureError(f"{title}: the call fails: {reason_of(error)}") from error
     if not backend.has_all:
         count = f"{len(backend.found)} or more" if backend.found else "none"
-        why = "; ".join(backend.new_breaks()) or "nothing of it can be compiled"
+        why = "; ".join(b.text for b in backend.new_breaks()) or "nothing of it can be compiled"
         raise CaptureError(f"{title} is no single graph ({count} found): {why}")
     ((traced, arguments),) = backend.found
     return traced, arguments, backend.results, expected

@@ -20,6 +20,7 @@ import daceopt
 from daceopt.codegen.shown import source_of
 from daceopt.errors import Unsupported
 from daceopt.modules import options as checked
+from daceopt.modules.breaks import Break
 from daceopt.modules.dispatch import Dispatcher
 from daceopt.modules.options import Options
 from daceopt.programs.plain import plain
@@ -317,6 +318,11 @@ class Handle:
         """Why calls ran in eager PyTorch, and how many for each reason."""
         return dict(self._dispatcher.reasons)
 
+    def explain_breaks(self) -> list[Break]:
+        """Why parts of the calls so far ran in eager PyTorch, or raised: each with the line, what about it, which part,
+        and what to write instead. ``reasons`` counts them by their ``text``."""
+        return list(self._dispatcher.breaks.values())
+
     @property
     def options(self) -> Options:
         """What ``optimized_module`` was called with."""
@@ -353,4 +359,5 @@ class Handle:
 
     def __repr__(self) -> str:
         s = self.stats
-        return f"<daceopt: {s.programs} programs, {s.calls} calls, {s.eager_calls} of them eager>"
+        pieces = f", {s.eager_pieces} pieces in eager" if s.eager_pieces else ""
+        return f"<daceopt: {s.programs} programs, {s.calls} calls, {s.eager_calls} of them eager{pieces}>"

@@ -18,6 +18,7 @@ from torch import fx, nn
 from daceopt.errors import CaptureError
 from daceopt.modules import frames
 from daceopt.modules.backend import Backend, CompiledGraph
+from daceopt.modules.breaks import Break
 from daceopt.modules.dispatch import first_line
 from daceopt.modules.options import Options
 from daceopt.programs.stats import Stats
@@ -31,8 +32,8 @@ class Observed:
     recipe."""
 
     graphs: list[tuple[CompiledGraph, list[torch.Tensor]]] = field(default_factory=list)
-    breaks: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    breaks: list[Break] = field(default_factory=list)
+    refused: list[Break] = field(default_factory=list)
     choices: list[str] = field(default_factory=list)
     error: BaseException | None = None
 
@@ -44,7 +45,7 @@ class _Observer(Backend):
         super().__init__(options, Stats(), self._leave)
         self.found = found
 
-    def _leave(self, reason: str, error: BaseException) -> None:
+    def _leave(self, reason: Break, error: BaseException) -> None:
         self.found.refused.append(reason)
         self.found.error = self.found.error or error
 

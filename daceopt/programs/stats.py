@@ -69,13 +69,15 @@ def sizes_of(manifest: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, in
 class Stats:
     """What became of the calls of one module, and what daceopt made of it.
 
-    ``fallbacks``: why calls ran in eager PyTorch, and how many for each reason. ``choices``: why programs have the
+    ``eager_calls`` computed nothing in compiled code; ``eager_pieces``: how often a graph, of these or of other calls,
+    ran in eager PyTorch. ``fallbacks``: why, and how many for each reason. ``choices``: why programs have the
     recipes that they have. ``kernels`` and ``bytes_moved`` are (before, after) of
     the training program compiled last, or of the last program where none trains.
     """
 
     calls: int = 0
     eager_calls: int = 0
+    eager_pieces: int = 0
     programs: int = 0
     cache_hits: int = 0
     compile_seconds: float = 0.0

@@ -211,7 +211,8 @@ class TrainingStep:
             nn.utils.clip_grad_value_(parameters, options.bound)
 
     def _note(self, reason: str) -> None:
-        note(self.reasons, reason, f"a step of {type(self.model).__name__} runs in parts", self._options.fallback)
+        message = f"a step of {type(self.model).__name__} runs in parts: {reason}"
+        note(self.reasons, reason, message, self._options.fallback)
 
     def __repr__(self) -> str:
         return f"<training step of {type(self.model).__name__} with {type(self.optimizer).__name__}>"

@@ -150,6 +150,7 @@ def test_a_broken_graph_is_reported_with_its_pieces() -> None:
     report = daceopt.explain(Branches(), torch.randn(3))
     (note,) = [n for n in report.notes if "breaks" in n]
     assert report.kernels and not report.reason and note in str(report)
+    assert "`return x + 1 if x.sum() > 0 else x - 1`. Instead: torch.where" in note
 
 
 def test_what_cannot_be_compiled_is_reported() -> None:

@@ -19,6 +19,7 @@ from daceopt import pipeline
 from daceopt.codegen.bundle import Bundle
 from daceopt.errors import DaceoptError
 from daceopt.modules.backend import Backend, reason_of
+from daceopt.modules.breaks import Break
 from daceopt.modules.options import Options
 from daceopt.programs.compiled import Source
 from daceopt.programs.stats import Stats
@@ -296,7 +297,7 @@ def _compiled(fn: Callable[..., Any], backend: Any) -> Callable[..., Any]:
     return torch.compile(own, backend=backend, fullgraph=True, dynamic=False)
 
 
-def _refused(reason: str, error: BaseException) -> None:
+def _refused(reason: Break, error: BaseException) -> None:
     raise error
 
 

@@ -35,7 +35,7 @@ class AtenCall:
     ``operands``: the fake tensors that it was traced with, in the order in which they occur in the arguments;
     ``arguments``: by name of the schema, an ``Operand`` for each tensor, extents for sizes; ``traced``: the same with
     PyTorch's own sizes. ``results``: what it gave, fake. ``position``: how many calls that draw random numbers stand
-    before it in the graph.
+    before it in the graph. ``line``: where the model makes it (:mod:`daceopt.capture.torch.lines`).
     """
 
     target: Any
@@ -46,6 +46,7 @@ class AtenCall:
     context: Context
     backward: Backward | None = None
     position: int = 0
+    line: str = ""
 
     @property
     def is_complex(self) -> bool:

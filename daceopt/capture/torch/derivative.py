@@ -16,6 +16,7 @@ from torch import fx
 from daceopt.capture.torch.calls import AtenCall, Item, Operand
 from daceopt.capture.torch.foreign import has_derivative
 from daceopt.capture.torch.functional import DynamoInterpreter, trace
+from daceopt.capture.torch.lines import note_line
 from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.translation import DOMAIN, Importer, Translation
 from daceopt.errors import Unsupported
@@ -85,9 +86,13 @@ def _lower(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 def _gradient(b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]) -> Names:
     call: AtenCall = node.attributes["call"]
-    if call.backward is not None:
-        return _custom(b, call, inputs, grads_out, wanted)
-    return _traced(b, call, inputs, outputs, grads_out, wanted)
+    try:
+        if call.backward is not None:
+            return _custom(b, call, inputs, grads_out, wanted)
+        return _traced(b, call, inputs, outputs, grads_out, wanted)
+    except Unsupported as error:
+        note_line(error, call.line)
+        raise
 
 
 def _traced(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]) -> Names:

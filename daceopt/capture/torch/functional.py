@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from daceopt.capture.torch import custom_gradient, hooks
 from daceopt.capture.torch.encoder_layer import encoder_layer
 from daceopt.capture.torch.gradient_scopes import differentiated, is_in_place, requires_grad, stop_gradients
+from daceopt.capture.torch.lines import line_of, note_line
 from daceopt.capture.torch.placement import placed
 from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.table import decompositions, translated
@@ -188,6 +189,13 @@ class DynamoInterpreter(_Opening):
         return list(result) if isinstance(result, (list, tuple)) else [result]
 
     def run_node(self, n: fx.Node) -> Any:
+        try:
+            return self._run_node(n)
+        except Exception as error:
+            note_line(error, line_of(n))
+            raise
+
+    def _run_node(self, n: fx.Node) -> Any:
         given = {x: v for x in n.all_input_nodes if isinstance(v := self.env[x], FunctionalTensor)}
         changed = given.get(n.all_input_nodes[0]) if is_in_place(n) and n.all_input_nodes else None
         if changed is None:

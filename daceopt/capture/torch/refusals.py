@@ -17,6 +17,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import fx
 
+from daceopt.capture.torch.lines import line_of, note_line
 from daceopt.errors import Unsupported
 
 _OF_TYPES = re.compile(
@@ -43,7 +44,11 @@ def check(graph: fx.GraphModule, inputs: Sequence[Any]) -> None:
         return
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for node in tried:
-            _try(node)
+            try:
+                _try(node)
+            except Unsupported as error:
+                note_line(error, line_of(node))
+                raise
 
 
 def _try(node: fx.Node) -> None:

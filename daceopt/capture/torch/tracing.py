@@ -25,6 +25,7 @@ from torch._dynamo.variables.constant import ConstantVariable
 from torch._guards import Guard
 
 from daceopt.capture.torch.conditions import condition, note_exception
+from daceopt.capture.torch.lines import UNLIKE_PYTHON
 from daceopt.capture.torch.shape_changes import BEFORE, CHANGES, Geometry
 from daceopt.capture.torch.spelling import is_negative_zero
 
@@ -59,32 +60,37 @@ def _for_ours(original: Method, made: Callable[..., Any]) -> Method:
 
 
 def _is_ours() -> bool:
+    return bool(getattr(_backend(), OURS, False))
+
+
+def _backend() -> Any:
+    """What Dynamo compiles for."""
     backend: Any = InstructionTranslator.current_tx().output.compiler_fn
     for name in ("_torchdynamo_orig_backend", "compiler_fn"):
         backend = getattr(backend, name, backend)
-    return bool(getattr(backend, OURS, False))
+    return backend
 
 
 def _break(reason: str, hint: str) -> NoReturn:
-    raise unimplemented(gb_type=reason, context="", explanation="A program would do something else.", hints=[hint])
+    raise unimplemented(gb_type=reason, context="", explanation=UNLIKE_PYTHON, hints=[hint])
 
 
 def _draw(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
     if self.source is not None:
-        _break("numbers of a random.Random that outlives the call", "Draw them outside of forward.")
+        _break("numbers of a random.Random that outlives the call", "draw them outside of forward")
     return original(self, *args, **kwargs)
 
 
 def _call_numpy(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Dynamo would draw other numbers, of PyTorch's generator."""
     if isinstance(getattr(self.value, "__self__", None), np.random.RandomState):
-        _break("random numbers of NumPy", "Draw them outside of forward, or by torch.")
+        _break("random numbers of NumPy", "draw them outside of forward, or by torch")
     return original(self, *args, **kwargs)
 
 
 def _wrap_list(original: Method, self: Any, value: Any) -> Any:
     if isinstance(value, collections.deque) and value.maxlen is not None:
-        _break("a collections.deque with maxlen", "Keep it outside of forward.")
+        _break("a collections.deque with maxlen", "keep it outside of forward")
     return original(self, value)
 
 
@@ -97,12 +103,12 @@ def _wrap_float(original: Method, self: Any, value: float) -> Any:
 
 
 def _enter_inference_mode(original: Method, self: Any, *args: Any) -> NoReturn:
-    _break("torch.inference_mode inside of forward", "Use torch.no_grad there.")
+    _break("torch.inference_mode inside of forward", "use torch.no_grad there")
 
 
 def _attribute_of_tensor(original: Method, self: Any, tx: Any, name: str) -> Any:
     if name in _UNTRACED:
-        _break(f"{name} of a tensor", "Read it outside of forward.")
+        _break(f"{name} of a tensor", "read it outside of forward")
     return original(self, tx, name)
 
 
@@ -113,7 +119,7 @@ def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) ->
         return tx.inline_user_function_return(VariableTracker.build(tx, _normalized_with_average), args, kwargs)
     asked = self.value is torch.compiler.is_compiling and tx.f_code.co_code == forward.co_code  # or a copy of it
     if asked and not _is_differentiated(tx.symbolic_locals["self"].realize().value, tx.symbolic_locals["src"]):
-        _break("nn.TransformerEncoder, which leaves padded positions out", "Make it with enable_nested_tensor=False.")
+        _break("nn.TransformerEncoder, which leaves padded positions out", "make it with enable_nested_tensor=False")
     call, name = functools.partial(original, self, tx, args, kwargs), _name(self.value)
     return _reshape(call, tx, name, args, kwargs) if args and name in CHANGES else call()
 
@@ -207,7 +213,7 @@ class _Text(lazy.LazySymNodeFormatString):
 def _trace_custom_forward(original: Method, self: Any, tx: Any, ctx: Any, *args: Any) -> Any:
     result = original(self, tx, ctx, *args)
     if "materialize_grads" in tx.output.side_effects.store_attr_mutations.get(ctx, ()):
-        _break("ctx.set_materialize_grads of a torch.autograd.Function", "Test gradients for being zero instead.")
+        _break("ctx.set_materialize_grads of a torch.autograd.Function", "test gradients for being zero")
     return result
 
 
@@ -238,7 +244,7 @@ def _is_cache(function: Any) -> bool:
 
 
 def _break_cache() -> NoReturn:
-    _break("a functools.lru_cache of something other than numbers and strings", "Take the cache away.")
+    _break("a functools.lru_cache of something other than numbers and strings", "take the cache away")
 
 
 def _constant(value: VariableTracker) -> Any:
@@ -262,6 +268,12 @@ def _check_cached(call: Callable[[], Any], found: Any, builder: Any, guard: Guar
     builder.guard_manager.root.add_epilogue_lambda_guard(same, ["a cached function gives something else"], None)
 
 
+def _note_break(original: Method, self: Any, options: Any, reason: str, exc: Exception) -> None:
+    if not getattr(exc, "logged", False) and hasattr(backend := _backend(), "broke"):
+        backend.broke(exc)
+    original(self, options, reason, exc)
+
+
 _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (misc.RandomVariable, "call_method", _draw),
     (misc.NumpyVariable, "call_function", _call_numpy),
@@ -274,6 +286,7 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (torch_functions.TorchInGraphFunctionVariable, "call_function", _call_torch),
     (symbolic_convert.InstructionTranslatorBase, "_format_value", _format),
     (symbolic_convert.InstructionTranslatorBase, "exception_handler", _handle_exception),
+    (symbolic_convert.InstructionTranslatorBase, "log_graph_break", _note_break),
     (higher_order_ops.AutogradFunctionApplyVariable, "trace_forward_graph", _trace_custom_forward),
     (functions.WrapperUserFunctionVariable, "call_function", _call_wrapped),
 )

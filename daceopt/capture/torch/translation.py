@@ -16,6 +16,7 @@ from daceopt.capture.torch import table
 from daceopt.capture.torch.calls import AtenCall, Context, Item, NumberArray, Operand, Promise
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.folding import is_repeated, known_values, needed
+from daceopt.capture.torch.lines import line_of, note_line
 from daceopt.capture.torch.strides import dense_order
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
@@ -292,9 +293,16 @@ class Importer:
             elif node in self.known:
                 self.values[node] = self.known[node]
             elif node.op == "call_function":
-                with self.t.graph.made_for(origins=origins(node)):
-                    self.values[node] = self._call(node)
+                self.values[node] = self._made(node)
         return [self._value(x) for x in self.module.graph.output_node().args[0]]
+
+    def _made(self, node: fx.Node) -> Any:
+        try:
+            with self.t.graph.made_for(origins=origins(node)):
+                return self._call(node)
+        except Exception as error:
+            note_line(error, line_of(node))
+            raise
 
     def _constant(self, node: fx.Node) -> Any:
         value = getattr(self.module, str(node.target))
@@ -368,7 +376,7 @@ class Importer:
         position = self.draws
         self.draws += torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         return AtenCall(
-            node.target, arguments, traced, tuple(fakes), results, self.t.context, backward, position
+            node.target, arguments, traced, tuple(fakes), results, self.t.context, backward, position, line_of(node)
         ), operands
 
     def _value(self, x: Any) -> Any:

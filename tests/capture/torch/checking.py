@@ -12,6 +12,7 @@ import torch._dynamo
 import torch.utils._pytree as pytree
 
 from daceopt.modules.backend import Backend
+from daceopt.modules.breaks import Break
 from daceopt.modules.options import Options
 from daceopt.programs.stats import Stats
 from tests.capture.torch.interpreted import compile_interpreted
@@ -48,7 +49,7 @@ def hosted(backend: Backend) -> dict[str, str]:
 
 
 def make_backend(pipeline: Callable[..., Any]) -> Backend:
-    def refused(reason: str, error: BaseException) -> None:
+    def refused(reason: Break, error: BaseException) -> None:
         raise error
 
     backend = Backend(Options(recipe="none"), Stats(), refused)

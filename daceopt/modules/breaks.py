@@ -1,0 +1,143 @@
+"""Why parts of a model run in eager PyTorch: the user's line, what about it, which part, and what to write instead."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import daceopt
+from daceopt.capture.torch.lines import UNLIKE_PYTHON, stack_of
+from daceopt.errors import DaceoptError, Unsupported
+from daceopt.modules.hints import HINTS
+
+_TORCH, _OWN = (str(Path(str(package.__file__)).parent) + os.sep for package in (torch, daceopt))
+_PYTHON = sysconfig.get_path("stdlib") + os.sep
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)')
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(\w+)_at_\d+$")
+
+WHOLE = "as a whole"
+BETWEEN = "where its graph breaks, between compiled pieces"
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of source."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is in no file of PyTorch, Python or daceopt."""
+        installed = f"{os.sep}site-packages{os.sep}" in self.file
+        return not self.file.startswith((_TORCH, _OWN)) and (installed or not self.file.startswith(_PYTHON))
+
+    @property
+    def source(self) -> str:
+        """The line itself; empty where the file cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        said = f"{_shown(self.file)}:{self.line}, in {self.function}"
+        return f"{said}: `{self.source}`" if self.source else said
+
+
+@dataclass(frozen=True)
+class Break:
+    """Why a part of a model runs in eager PyTorch.
+
+    ``reason``: what about the line ``place``, the innermost one that is neither PyTorch's nor daceopt's (None where
+    nothing tells it); ``part``: which part runs in eager PyTorch; ``instead``: what to write (empty: unknown);
+    ``said``: the reason as PyTorch or the compiler put it.
+    """
+
+    reason: str
+    part: str
+    place: SourceLine | None = None
+    instead: str = ""
+    said: str = ""
+
+    @property
+    def text(self) -> str:
+        """The reason with its place: one line."""
+        return self.reason if self.place is None else f"{self.reason}, at {self.place}"
+
+    def __str__(self) -> str:
+        end = f". Instead: {self.instead}" if self.instead else ""
+        return f"runs in eager PyTorch {self.part}: {self.text}{end}"
+
+
+def of_error(error: BaseException, part: str, said: str = "") -> Break:
+    """What an error of Dynamo's, or of the compiler about a line of the model, says; ``said``: in place of its text."""
+    return made(said or str(error).strip() or type(error).__name__, part, innermost(_stack(error)))
+
+
+def made(said: str, part: str, place: SourceLine | None = None) -> Break:
+    """A break for the reason ``said``, in the words of the table of hints."""
+    for hint in HINTS:
+        if (match := hint.pattern.search(said)) is not None:
+            return Break(match.expand(hint.reason), part, place, hint.instead, said)
+    return Break(_first(said), part, place, _own_hint(said), said)
+
+
+def with_place(error: DaceoptError, found: Break) -> DaceoptError:
+    """The error, whose message ends with the line that it is about, and what to write instead."""
+    more = [f"  at {found.place}"] if found.place is not None else []
+    more += [f"  instead: {found.instead}"] if found.instead else []
+    text = str(error)
+    if more and more[0] not in text:
+        error.args = ("\n".join([text, *more]), *error.args[1:])
+    return error
+
+
+def as_error(found: Break, error: BaseException) -> DaceoptError:
+    """What is raised where ``fallback="raise"``: the error itself where it is one of daceopt's, with the line."""
+    return with_place(error if isinstance(error, DaceoptError) else Unsupported(found.reason), found)
+
+
+def innermost(stack: Iterable[Any]) -> SourceLine | None:
+    """The innermost of these frames (of ``traceback``) that is the user's; PyTorch's own where all are."""
+    places = [SourceLine(f.filename, f.lineno, function_name(f.name)) for f in stack if f.lineno is not None]
+    known = [p for p in places if not p.file.startswith((_OWN, "<"))]
+    return next((p for p in reversed(known) if p.is_users), known[-1] if known else None)
+
+
+def function_name(name: str) -> str:
+    """Of a function, where Dynamo has called the rest of it by a name of its own."""
+    return _RESUMED.sub(r"\1", name)
+
+
+def _stack(error: BaseException) -> Iterable[Any]:
+    stack = getattr(error, "real_stack", None)
+    if stack:
+        return list(stack)
+    found = _FRAME.findall(stack_of(error))
+    return [traceback.FrameSummary(file, int(line), name, lookup_line=False) for file, line, name in found]
+
+
+def _first(said: str) -> str:
+    return next((line.strip() for line in said.splitlines() if line.strip()), said)
+
+
+def _own_hint(said: str) -> str:
+    """What a break that ``tracing`` makes itself says to do."""
+    hint = re.search(r"^ *Hint: (.+)$", said, re.MULTILINE) if UNLIKE_PYTHON in said else None
+    return hint[1] if hint is not None else ""
+
+
+def _shown(file: str) -> str:
+    """Below the working directory without it."""
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return file

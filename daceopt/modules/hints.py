@@ -1,0 +1,109 @@
+"""What is said of each kind of graph break and refusal, in the user's words, and what to write instead.
+
+Data alone: the first kind whose pattern is found in what PyTorch, or the compiler, says.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Hint(NamedTuple):
+    """``reason``: with groups of ``pattern``, as ``re.Match.expand`` writes them; ``instead``: empty where unknown."""
+
+    pattern: re.Pattern[str]
+    reason: str
+    instead: str = ""
+
+
+def _hint(pattern: str, reason: str, instead: str = "") -> Hint:
+    return Hint(re.compile(pattern, re.DOTALL), reason, instead)
+
+
+_OUTSIDE = "take it out of forward"
+_EFFECT = f"{_OUTSIDE}, or into a forward hook"
+_MASKS = "torch.where(mask, a, b), or a product with the mask, which keep the shape"
+_ITEMS = "keep the number a tensor, or read it outside of the model"
+_DENSE = "programs are over dense ones"
+_PADDED = "a padded tensor with a mask"
+
+HINTS: tuple[Hint, ...] = (
+    # what data decide
+    _hint("^Data-dependent assertion|^an assert on the values", "an assertion depends on what a tensor holds", _ITEMS),
+    _hint(
+        "^Data-dependent branching",
+        "a branch depends on what a tensor holds",
+        "torch.where where both sides are cheap, torch.cond where they are not, or decide outside of the model",
+    ),
+    _hint(
+        r"^Dynamic shape operator.*?Operator `(?:aten\.)?(\w+)[\w.]*`"
+        r"|(?:aten)[.:]+(nonzero|masked_select|_?unique\w*|bincount|repeat_interleave)(?:\.\w+)?\W*$",
+        r"the size of what \1\2 gives depends on what a tensor holds",
+        _MASKS,
+    ),
+    _hint("^Dynamic slicing with Tensor", "a tensor says where a slice begins or ends", _ITEMS),
+    _hint(
+        r"^(Data dependent operator|Unsupported Tensor\.(item|tolist)|Tensor\.(item|tolist|numpy))|_local_scalar_dense",
+        "a number is read out of a tensor (by item, tolist, int, float or as an index)",
+        _ITEMS,
+    ),
+    _hint("^Indexing list with non-scalar tensor", "a list is indexed by a tensor", _ITEMS),
+    # effects outside of tensors
+    _hint("builtin operator `print`", "print writes to the terminal", _EFFECT),
+    _hint("builtin operator `open`", "a file is opened", _OUTSIDE),
+    _hint(r"^logging\.Logger method|module: logging", "a logger is called", _EFFECT),
+    _hint(r"module: _?warnings\b", "a warning is given", _EFFECT),
+    _hint(r"module: time, qualname: (\w+)", r"time.\1 reads a clock", _EFFECT),
+    _hint(r"module: (_?random|numpy\.random\S*), q", "random numbers, but not PyTorch's", "torch.rand or torch.randn"),
+    # Python
+    _hint(r"module: (\S+), qualname: (\S+?), skip", r"\1.\2 is Python that cannot be traced", _OUTSIDE),
+    _hint(
+        r"^Attempted to inline function marked as skipped.*?function `(\S+?)` should not",
+        r"\1 is not to be traced (torch.compiler.disable, or a function of PyTorch's own)",
+        _OUTSIDE,
+    ),
+    _hint(
+        r"^Failed to trace builtin operator.*?builtin operator `(\S+?)` with argument types (\[.*?\])",
+        r"Python's \1 of \2 cannot be traced",
+        _OUTSIDE,
+    ),
+    _hint(
+        r"^Unsupported context manager.*?enter a `(\S+?)`",
+        r"a context manager, \1, is entered",
+        "enter it around the call of the model",
+    ),
+    _hint(
+        "GenericContextWrappingVariable",
+        "the graph breaks inside of a context manager",
+        "enter it around the call of the model",
+    ),
+    _hint("^Attempt to trace generator", "a generator is called", "a list"),
+    _hint("^Excessive RestartAnalysis", "tracing it came to no end: a number in it changes what is traced"),
+    # hooks
+    _hint(
+        r"intermediate hooks requires|^Module-level backwards hooks|(?:register_hook|hooks?).*compiled autograd",
+        "hooks on gradients, of a kind that runs in Python alone",
+        "hooks on parameters, or on results outside of the model",
+    ),
+    # kinds of tensors
+    _hint(
+        r"^Attempted to wrap sparse Tensor|^Sparse tensor creation|layout torch\.sparse_\w+",
+        f"a sparse tensor: {_DENSE}",
+        "a dense tensor; index_add_ or scatter_add_ over the edges of a graph; Embedding(sparse=False)",
+    ),
+    _hint(r"has layout torch\.jagged|strided NestedTensor", f"a nested tensor: {_DENSE}", _PADDED),
+    # what is written into
+    _hint(r"(\w+ writes into \w+, which requires a gradient)", r"\1", "the same without out= or inplace=True"),
+    _hint(
+        r"^torch\.\* op returned non-Tensor.*?value type: (\w+).*?target: (\S+)",
+        r"\2 returned a non-Tensor, of type \1",
+        "ask before the call of the model",
+    ),
+    _hint(
+        r"(a transform of torch\.func that differentiates, inside of forward)",
+        r"\1",
+        "torch.autograd.grad with create_graph=True, or the transform around the model",
+    ),
+    _hint(r"^NotImplementedError:?\s*(While|$)", "PyTorch cannot tell the shapes of what it computes"),
+)

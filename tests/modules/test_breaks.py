@@ -1,0 +1,233 @@
+"""What is said of the parts of a model that run in eager PyTorch: the line, what about it, which part, what instead."""
+
+from __future__ import annotations
+
+import copy
+import linecache
+import pickle
+import time
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from daceopt import optimized_module
+from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, Unsupported
+from daceopt.modules import breaks
+from daceopt.modules.breaks import Break, SourceLine, innermost
+
+
+@pytest.fixture(autouse=True)
+def _programs(interpreted):
+    pass
+
+
+class Model(nn.Module):
+    """Two layers, and ``between`` them."""
+
+    def __init__(self, between: Any) -> None:
+        super().__init__()
+        self.first, self.last, self.between = nn.Linear(4, 4), nn.Linear(4, 4), between
+
+    def forward(self, x):
+        return self.last(self.between(self.first(x)).tanh()).tanh()
+
+
+def _pickles(h):
+    pickle.dumps(3)  # HERE
+    return h
+
+
+def _infers(h):
+    with torch.inference_mode():  # HERE
+        h = h * 2
+    return h.clone()
+
+
+def _generates(h):
+    return h * torch.distributions.Bernoulli(0.5).sample().tolist()  # HERE
+
+
+def _asks(h):
+    return h * 2 if h.is_pinned() else h * 3  # HERE
+
+
+def _writes(h):
+    windows = h.detach().clone().unfold(1, 2, 1)
+    windows.mul_(2)  # HERE
+    return h + windows.sum()
+
+
+BREAKS = {
+    "_pickle.dumps is Python that cannot be traced": (_pickles, breaks.BETWEEN, "take it out of forward"),
+    "torch.inference_mode inside of forward": (_infers, "in all of _infers", "torch.no_grad"),
+    "is_pinned returned a non-Tensor, of type bool": (_asks, breaks.BETWEEN, "before the call of the model"),
+    "a write into windows (by unfold)": (_writes, "in a piece of", ""),
+}
+
+
+def line_of(function: Any) -> int:
+    first = function.__code__.co_firstlineno
+    return next(n for n in range(first, first + 9) if "# HERE" in linecache.getline(__file__, n))
+
+
+@pytest.mark.parametrize("reason", BREAKS)
+def test_a_warning_is_about_the_line(reason):
+    between, part, instead = BREAKS[reason]
+    model = Model(between)
+    expected, x = copy.deepcopy(model), torch.ones(3, 4)
+    optimized_module(model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            assert torch.allclose(model(x), expected(x))
+    said = next(w for w in caught if reason in str(w.message))
+    assert said.category is FallbackWarning
+    assert (said.filename, said.lineno) == (__file__, line_of(between))
+    assert all(w.category is FallbackWarning for w in caught), [str(w.message) for w in caught]
+    found = next(b for b in model.daceopt.explain_breaks() if reason in b.reason)
+    assert str(said.message) == f"Model {found}"
+    assert part in found.part and instead in found.instead and bool(instead) == bool(found.instead)
+    assert found.place.source.endswith("# HERE") and found.place.function == between.__name__
+    assert model.daceopt.reasons[found.text] >= 1
+
+
+def test_what_fallback_raises_has_the_line():
+    model = optimized_module(Model(_pickles), fallback="raise")
+    line = f"test_breaks.py:{line_of(_pickles)}"
+    with pytest.raises(CaptureError, match=rf"_pickle.dumps(.|\n)*{line}(.|\n)*instead: take"):
+        model(torch.ones(3, 4))
+    assert [b.reason for b in model.daceopt.explain_breaks()] == ["_pickle.dumps is Python that cannot be traced"]
+    model = optimized_module(Model(_writes), fallback="raise")
+    with pytest.raises(Unsupported, match=rf"by unfold(.|\n)*test_breaks.py:{line_of(_writes)}"):
+        model(torch.ones(3, 4))
+
+
+# -------------------------------------------------------------------- counts
+
+
+def test_pieces_that_run_in_eager_are_counted():
+    """Also where the code that Dynamo made of a whole call is run past Dynamo."""
+    model = optimized_module(Model(_writes), fallback="silent")
+    for _ in range(4):
+        model(torch.ones(3, 4))
+    stats = model.daceopt.stats
+    assert (stats.programs, stats.calls, stats.eager_calls, stats.eager_pieces) == (0, 4, 4, 4)
+    assert repr(model.daceopt) == "<daceopt: 0 programs, 4 calls, 4 of them eager, 4 pieces in eager>"
+
+
+def test_calls_are_not_eager_where_another_piece_is_compiled():
+    model = Model(lambda h: _writes(_pickles(h).tanh()))
+    optimized_module(model, fallback="silent")
+    for _ in range(4):
+        model(torch.ones(3, 4))
+    stats = model.daceopt.stats
+    assert stats.programs >= 1 and stats.eager_calls == 0 and stats.eager_pieces == 4
+
+
+class Tail(nn.Module):
+    """A graph that breaks inside of what ``forward`` does last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def helper(self, x):
+        return self.last(_pickles(self.first(x).tanh())).tanh()
+
+    def forward(self, x):
+        return self.helper(x)
+
+
+def test_pieces_of_what_is_called_last_run_in_each_call():
+    model = optimized_module(Tail(), fallback="silent")
+    counts = []
+    for _ in range(3):
+        model(torch.ones(3, 4))
+        counts.append(model.daceopt._dispatcher._compiled.backend.ran)
+    assert counts == [2, 4, 6] and model.daceopt.stats.programs == 2
+
+
+# -------------------------------------------------------------------- what PyTorch says is not shown
+
+
+def test_dynamo_is_not_heard(capfd):
+    """Neither its advice on what it does not trace, nor its limit, nor how a function fails in its trace."""
+
+    def between(self, h):
+        time.perf_counter()
+        with torch.profiler.record_function("name"):
+            return h * self.scale
+
+    class Scaled(Model):
+        def forward(self, x):
+            return self.last(between(self, self.first(x)))
+
+    model = Scaled(None)
+    optimized_module(model, fallback="silent")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for k in range(3):
+            model.scale = f"{k}" and float(k)
+            model(torch.ones(3, 4))
+    captured = capfd.readouterr()
+    assert captured.out == "" and captured.err == ""
+
+
+# -------------------------------------------------------------------- the records
+
+
+def test_text():
+    place = SourceLine(__file__, line_of(_pickles), "_pickles")
+    found = Break("it is Python", breaks.BETWEEN, place, "something else")
+    assert found.text.startswith("it is Python, at ") and found.text.endswith("in _pickles: `pickle.dumps(3)  # HERE`")
+    assert str(found) == f"runs in eager PyTorch {breaks.BETWEEN}: {found.text}. Instead: something else"
+    assert str(Break("why", breaks.WHOLE)) == "runs in eager PyTorch as a whole: why"
+    assert str(SourceLine("<string>", 3, "f")) == "<string>:3, in f"
+
+
+def test_innermost():
+    """The user's where there is one, PyTorch's own otherwise; never what daceopt or Python put around."""
+    own = [
+        SourceLine(nn.__file__, 3, "forward"),
+        SourceLine(breaks.__file__, 1, "g"),
+        SourceLine(warnings.__file__, 1, "warn"),
+    ]
+    user = SourceLine(__file__, 5, "torch_dynamo_resume_in_forward_at_7")
+    frames = [_Frame(p.file, p.line, p.function) for p in (user, *own)]
+    assert innermost(frames) == SourceLine(__file__, 5, "forward")
+    assert innermost(frames[1:3]) == own[0] and innermost(frames[2:3]) is None and innermost([]) is None
+
+
+class _Frame:
+    def __init__(self, filename: str, lineno: int, name: str) -> None:
+        self.filename, self.lineno, self.name = filename, lineno, name
+
+
+SAID = {
+    "Data-dependent branching\n  Explanation: Detected": "a branch depends on what a tensor holds",
+    "Dynamic shape operator\n  Explanation: Operator `aten.nonzero.default`'s output shape": (
+        "the size of what nonzero gives depends on what a tensor holds"
+    ),
+    "the derivative of aten.index_put.default, by PyTorch's formula: aten.nonzero.default": (
+        "the size of what nonzero gives depends on what a tensor holds"
+    ),
+    "Failed to trace builtin operator\n  Explanation: builtin operator `print` with": ("print writes to the terminal"),
+    "x has layout torch.sparse_csr; expected a dense tensor": "a sparse tensor: programs are over dense ones",
+    "NotImplementedError:": "PyTorch cannot tell the shapes of what it computes",
+    "something new\n  Explanation: of Dynamo's": "something new",
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_reasons_in_the_user_s_words(said):
+    found = breaks.made(said, breaks.WHOLE)
+    assert found.reason == SAID[said] and found.said == said
+
+
+def test_an_error_keeps_its_first_line():
+    error = breaks.with_place(DaceoptError("why"), Break("why", breaks.WHOLE, SourceLine(__file__, 1, "f"), "that"))
+    again = breaks.with_place(error, Break("why", breaks.WHOLE, SourceLine(__file__, 1, "f"), "that"))
+    assert str(again).splitlines()[0] == "why" and len(str(again).splitlines()) == 3

@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: help demo test test-fast test-onnx test-opinfo test-fuzz test-models test-breadth test-gpu bench-gpu lint format types bench clean setup
+.PHONY: help demo test test-fast test-isa test-onnx test-opinfo test-fuzz test-models test-breadth test-gpu bench-gpu lint format types bench clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -38,6 +38,16 @@ test: $(READY) ## each mechanism, with an eighth of ONNX's backend suite
 
 test-fast: $(READY) ## the tests without those marked slow
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not onnx and not fuzz and not models and not breadth"
+
+# libraries, compiler and PyTorch are told of an older CPU than this one; what depends on vector units says so
+AVX2 := DACEOPT_MARCH=x86-64-v3 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2
+AVX512 := DACEOPT_MARCH=x86-64-v4 ONEDNN_MAX_CPU_ISA=AVX512_CORE ATEN_CPU_CAPABILITY=avx512 MKL_ENABLE_INSTRUCTIONS=AVX512
+
+test-isa: $(READY) ## what depends on vector units, as CPUs with AVX2 alone and with AVX-512 alone run it
+	for isa in "$(AVX2)" "$(AVX512)"; do \
+		env $$isa $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not onnx and not fuzz and not models and not breadth and not gpu" \
+			$(shell grep -rliE "onednn|bfloat16|vector_bits|convolution|layout|microkernel" tests --include="test_*.py") || exit; \
+	done
 
 test-onnx: $(READY) ## all of ONNX's backend suite, natively and with fallbacks; thousands of random operators
 	$(BIN)/python -m tests.onnx_suite --mode all --jobs $(JOBS)

@@ -1,4 +1,4 @@
-"""Images in blocks of channels: (N, C, spatial...) stored as an array (N, C/16, spatial..., 16) in rows.
+"""Images in blocks of channels: (N, C, spatial...) stored as an array (N, C/b, spatial..., b) in rows, b = ``BLOCK``.
 
 No strides say that, so such an array has one dimension more than the image, and what reads and writes it says so:
 kernels by their indices, convolutions by the rank of their operands (``nodes.library``).
@@ -23,14 +23,17 @@ from daceopt.ir.nodes.library import IMAGES, Convolution, ConvolutionBackwardDat
 from daceopt.ir.scalar import symbol
 from daceopt.ir.symbols import Parameter, param
 from daceopt.ir.tasklet import Assignment
+from daceopt.store.system import vector_bits
 
-BLOCK = 16  # channels that stand together: a vector of float32
+BLOCK = 16 if vector_bits() == 512 else 8
+"""Channels that stand together: a vector of float32, as oneDNN's kernels for this CPU have them; others it copies."""
+
 CONVOLUTIONS = (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)
 _RANKS = (3, 4, 5)
 
 
 def blocked_shape(shape: Sequence[Any]) -> Shape:
-    """That of an image in blocks: ``shape`` is (N, C, spatial...), C a multiple of 16."""
+    """That of an image in blocks: ``shape`` is (N, C, spatial...), C a multiple of ``BLOCK``."""
     count, channels, *spatial = shape
     return (count, channels // BLOCK, *spatial, BLOCK)
 

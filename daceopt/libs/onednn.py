@@ -58,7 +58,8 @@ class OneDnnWheels(Library):
 
     def support(self, *sources: str, header: str) -> Requirements:
         """Requirements of calls into these sources of ours, declared in ``daceopt/<header>``."""
-        parts = [support(s, header=header, flags=flags(), version=f"onednn-{self.version()}") for s in sources]
+        define, version = f"DACEOPT_BLOCK={BLOCK}", f"onednn-{self.version()}"
+        parts = [support(s, header=header, flags=flags(), define=define, version=version) for s in sources]
         return sum(parts, Requirements())
 
 

@@ -24,6 +24,12 @@ INSTALL_COMPILER = (
     "conda-forge gxx`; macOS: `xcode-select --install`), or set the environment variable CXX to its path"
 )
 _OPENMP_PROBE = "#include <omp.h>\nint main() { return omp_get_max_threads() > 0 ? 0 : 1; }\n"
+NATIVE = "native"
+# Levels of x86-64 (its psABI): the vector units that a CPU of that level lacks.
+_BEYOND = {
+    "x86-64-v3": re.compile(r"avx512|avx_|amx|vaes|vpclmul|gfni"),
+    "x86-64-v4": re.compile(r"avx512(?!f$|bw$|cd$|dq$|vl$)|avx_|amx|vaes|vpclmul|gfni"),
+}
 # float32 functions of which kernels may call a vector form.
 _MVEC_FUNCTIONS = ("logf", "sinf", "cosf", "powf", "tanhf", "erff", "atanhf", "log1pf", "expm1f")
 
@@ -97,10 +103,23 @@ def openmp_works() -> bool:
 
 
 @cache
+def march() -> str:
+    """Return the CPU that code is compiled for, as ``-march`` names it: this one, or the older one that
+    ``$DACEOPT_MARCH`` names. Raises BuildError for another name."""
+    name = os.environ.get("DACEOPT_MARCH", "").strip() or NATIVE
+    if name != NATIVE and name not in _BEYOND:
+        raise BuildError(f"DACEOPT_MARCH={name!r} is no CPU to compile for: expected {NATIVE}, {', '.join(_BEYOND)}")
+    return name
+
+
+@cache
 def cpu_features() -> frozenset[str]:
-    """Return the CPU's feature flags as the Linux kernel names them; empty where there is no /proc/cpuinfo."""
+    """Return the feature flags of the CPU that code is compiled for, as the Linux kernel names them; empty where there
+    is no /proc/cpuinfo."""
     line = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", _cpuinfo(), re.MULTILINE)
-    return frozenset(line.group(1).split()) if line else frozenset()
+    features = line.group(1).split() if line else []
+    beyond = _BEYOND.get(march())
+    return frozenset(f for f in features if beyond is None or not beyond.match(f))
 
 
 @cache

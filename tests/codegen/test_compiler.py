@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -128,3 +129,26 @@ def test_machine_facts() -> None:
     assert system.vector_bits() in (128, 256, 512)
     assert system.openmp_works()
     assert len(system.fingerprint()) == 64
+
+
+@pytest.mark.parametrize(("name", "bits"), [("x86-64-v3", 256), ("x86-64-v4", 512), ("no-cpu", 0)])
+def test_code_for_an_older_cpu(name: str, bits: int) -> None:
+    """As the environment says; a process finds it once."""
+    code = (
+        "from daceopt.codegen.cpu.toolchain import target_flags\n"
+        "from daceopt.errors import BuildError\n"
+        "from daceopt.ir.blocked import BLOCK\n"
+        "from daceopt.store import system\n"
+        "print(system.vector_bits(), BLOCK, target_flags()[0], sorted(system.cpu_features()))"
+    )
+    environment = {**os.environ, "DACEOPT_MARCH": name}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    if not bits:
+        assert "'no-cpu' is no CPU to compile for: expected native, x86-64-v3, x86-64-v4" in done.stderr
+        return
+    features = system.cpu_features()
+    if "avx2" not in features or (bits == 512 and "avx512f" not in features):
+        pytest.skip("this CPU is older")
+    assert done.stdout.startswith(f"{bits} {bits // 32} -march={name} "), done.stderr
+    assert "amx" not in done.stdout and "avx512_bf16" not in done.stdout
+    assert ("avx512f" in done.stdout) == (bits == 512)

@@ -173,7 +173,10 @@ def test_convolution(name: str, capfd: pytest.CaptureFixture[str]) -> None:
         for ours, exact, theirs in found:
             assert_within_rounding(ours, exact, theirs.to(ours.dtype), factor=2, ulps=2)
     ran = [line for line in capfd.readouterr().out.splitlines() if ",exec," in line and ",convolution," in line]
-    assert len(ran) == (6 if HAS_ONEDNN else 0)
+    case = CASES[name]
+    # where oneDNN has no kernel of its own for depthwise weight gradients, ours computes them
+    least = 4 if case.group == case.w[0] else 6
+    assert least <= len(ran) <= 6 if HAS_ONEDNN else not ran
     assert not [line for line in ran if ",ref" in line]
 
 

@@ -100,9 +100,10 @@ def test_what_is_no_block_is_refused() -> None:
         graph.add_node(node := Convolution(), {"X": x, "W": w}, {"Y": y})
         return libs.why_not("onednn", node, graph)
 
-    assert reason((2, 2, 5, 5, 16), dace.float32) is None
-    assert "expected float32, 16 channels inside" in str(reason((2, 4, 5, 5, 8), dace.float32))
-    assert "in rows" in str(reason((2, 2, 5, 5, 16), dace.float32, (800, 400, 16, 80, 1)))
+    b, other = BLOCK, 24 - BLOCK
+    assert reason((2, 32 // b, 5, 5, b), dace.float32) is None
+    assert f"expected float32, {b} channels inside" in str(reason((2, 32 // other, 5, 5, other), dace.float32))
+    assert "in rows" in str(reason((2, 32 // b, 5, 5, b), dace.float32, (800, 25 * b, b, 5 * b, 1)))
 
 
 @pytest.mark.parametrize("library", ["aten", "torch_device"])

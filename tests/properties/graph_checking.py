@@ -37,6 +37,10 @@ class Case:
     def graph(self) -> Graph:
         return Maker(self.seed, self.kind).build()
 
+    def deviation(self, name: str, shape: Sequence[int]) -> float:
+        """The standard deviation of the values of an input: results are of order one, too."""
+        return 1.0
+
 
 @dataclass
 class Run:
@@ -103,7 +107,9 @@ def _values(graph: Graph, case: Case, size: int) -> Arrays:
     shapes = {f"input:{k}": graph.shape(n) for k, n in enumerate(graph.inputs)}
     shapes |= {f"grad:{k}": graph.shape(n) for k, n in enumerate(graph.outputs)}
     numbers = {r: [n if isinstance(n, int) else int(n.subs({SIZE: size})) for n in s] for r, s in shapes.items()}
-    return {role: rng.standard_normal(shape).astype(np.float32) for role, shape in numbers.items()}
+    names = {f"input:{k}": n for k, n in enumerate(graph.inputs)}
+    scales = {role: case.deviation(names[role], shape) if role in names else 1.0 for role, shape in numbers.items()}
+    return {role: (scales[role] * rng.standard_normal(shape)).astype(np.float32) for role, shape in numbers.items()}
 
 
 def reference(graph: Graph, given: Arrays, backward: bool, dtype: type | None) -> Arrays:

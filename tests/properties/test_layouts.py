@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.properties.graph_checking import Case, failures
 
 F = dace.float32
 Shape = tuple[int, int, int, int]
+WEIGHTS = "w"  # how names of weights begin
 
 
 class Images:
@@ -37,6 +40,9 @@ class Images:
     def _input(self, shape: tuple[int, ...]) -> str:
         return self.graph.add_input("x", shape, F)
 
+    def _weights(self, shape: tuple[int, ...]) -> str:
+        return self.graph.add_input(WEIGHTS, shape, F)
+
     def _op(self, op_type: str, inputs: list[str], shape: tuple[int, ...], **attributes: Any) -> str:
         out = self.graph.add_array(op_type, shape, F)
         self.graph.add_operator(op_type, inputs, [out], attributes)
@@ -48,7 +54,7 @@ class Images:
     def conv(self, x: str) -> str:
         n, c, *image = self._shape(x)
         group, out = self._draw.choice((*((1, n) for n in self._channels), (c, c)))
-        w = self._input((out, c // group, 3, 3))
+        w = self._weights((out, c // group, 3, 3))
         return self._op("Conv", [x, w], (n, out, *image), pads=[1] * 4, group=group)
 
     def relu(self, x: str) -> str:
@@ -70,7 +76,7 @@ class Images:
         n, c, h, w = self._shape(x)
         turned = self._op("Transpose", [x], (n, h, w, c), perm=[0, 2, 3, 1])
         out = self._channels[0]
-        mixed = self._op("MatMul", [turned, self._input((c, out))], (n, h, w, out))
+        mixed = self._op("MatMul", [turned, self._weights((c, out))], (n, h, w, out))
         return self._op("Transpose", [mixed], (n, out, h, w), perm=[0, 3, 1, 2])
 
 
@@ -81,9 +87,14 @@ class ImageCase(Case):
     def graph(self) -> Graph:
         return Images(self.seed).graph
 
+    def deviation(self, name: str, shape: Sequence[int]) -> float:
+        """Weights keep the variance of what they multiply, as initialization sees to it."""
+        summed = math.prod(shape[1:]) if len(shape) == 4 else shape[0]
+        return summed**-0.5 if name.startswith(WEIGHTS) else 1.0
+
 
 @dataclass(frozen=True)
-class WideCase(Case):
+class WideCase(ImageCase):
     """One whose images have whole blocks of channels, but for some."""
 
     def graph(self) -> Graph:
@@ -104,8 +115,7 @@ def test_random_networks_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         LayoutSearch, "apply", lambda step, site: (blocks.extend(site.found.get("blocks", ())), apply(step, site))
     )
-    # network 1 rounds more than 64 ulps in any layout: its sums over 24 channels cancel
-    cases = [WideCase(seed, "images", backward=True) for seed in range(2, 9)]
+    cases = [WideCase(seed, "images", backward=True) for seed in range(1, 9)]
     found = failures(cases)
     assert not found, f"{len(found)} of {len(cases)} networks:\n" + "\n".join(found[:5])
     assert len(blocks) > 2 * len(cases)

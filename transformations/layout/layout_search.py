@@ -28,8 +28,8 @@ class LayoutSearch(Transformation):
     change: shapes and indices stay, views follow, and an array that a view cannot follow keeps its layout (Rausch et
     al., DaCeML, section 5.4).
 
-    ``blocked``: images may also stand in blocks of 16 channels, as arrays of one dimension more that kernels and
-    convolutions read and write as they are:
+    ``blocked``: images may also stand in blocks of channels (16, or 8 where vectors are short), as arrays of one
+    dimension more that kernels and convolutions read and write as they are:
 
     before:  y: (N, C, H, W) = Convolution(x, w)                   z[n, c, h, w] = max(y[n, c, h, w], 0)
     after:   y: (N, C/16, H, W, 16) = Convolution(x, w; blocked)   z[n, b, h, w, k] = max(y[n, b, h, w, k], 0)

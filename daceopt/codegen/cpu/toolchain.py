@@ -37,4 +37,4 @@ def arithmetic(source: str) -> tuple[str, ...]:
 def target_flags() -> tuple[str, ...]:
     """Return the flags that fit code to this CPU, at its full vector width."""
     wide = ("-mprefer-vector-width=512",) if system.vector_bits() == 512 else ()
-    return ("-march=native", *wide)
+    return (f"-march={system.march()}", *wide)

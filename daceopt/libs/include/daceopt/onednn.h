@@ -17,13 +17,15 @@
 
 namespace daceopt {
 
-constexpr int64_t kBlock = 16;  // channels that stand together in a blocked tensor
+#ifdef DACEOPT_BLOCK  // what calls the sources does not need it
+constexpr int64_t kBlock = DACEOPT_BLOCK;  // channels that stand together in a blocked tensor: a vector of float32
+#endif
 
 struct Tensor {  // data may be null: absent
     void* data;
     std::vector<int64_t> dims, strides;
     Element type = Element::kFloat;
-    bool is_blocked = false;  // (N, C / 16, spatial..., 16) without gaps, whatever the strides say
+    bool is_blocked = false;  // (N, C / kBlock, spatial..., kBlock) without gaps, whatever the strides say
 };
 
 // The layout in which a convolution works on images; operands in others are copied.

@@ -77,11 +77,12 @@ inline std::vector<int64_t> dense(const std::vector<int64_t>& dims, const std::v
     return strides;
 }
 
-// The same tensor in blocks of 16 channels, the last of which may be filled up.
+// The same tensor in blocks of kBlock channels, the last of which may be filled up.
 inline memory::desc blocked(const memory::dims& dims, memory::data_type type) {
     using tag = memory::format_tag;
-    const tag tags[] = {tag::nCw16c, tag::nChw16c, tag::nCdhw16c};
-    return memory::desc(dims, type, tags[dims.size() - 3]);
+    static_assert(kBlock == 8 || kBlock == 16, "oneDNN's kernels know no other blocks");
+    const tag wide[] = {tag::nCw16c, tag::nChw16c, tag::nCdhw16c}, narrow[] = {tag::nCw8c, tag::nChw8c, tag::nCdhw8c};
+    return memory::desc(dims, type, (kBlock == 16 ? wide : narrow)[dims.size() - 3]);
 }
 
 // The description of a tensor in memory. Strides along extents of 1 are arbitrary: they are set so that oneDNN recognises

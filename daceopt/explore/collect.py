@@ -222,7 +222,7 @@ def _library(graph: Graph, node: Any) -> tuple[str, str]:
     chosen = next((name for name, reason in found.items() if reason is None), None)
     if chosen is None:
         raise Unsupported(f"no library implements {node.label!r}: {found}")
-    here = [name for name in found if libs.get(name).target == graph.options.target]
+    here = [name for name in found if graph.options.target in libs.get(name).targets]
     before = [f"{name}: {found[name]}" for name in here[: here.index(chosen)]]
     if before:
         return chosen, "; ".join(before)

@@ -46,12 +46,12 @@ class Library:
     """One external library. To add another, subclass, ``register`` an instance and name it in ``PREFERENCE``.
 
     ``portable``: what calls it needs nothing of the process but the files that it links, so it may run elsewhere.
-    ``target``: on whose arrays it works. ``prepares``: it keeps weights where the node says so, also those of float32
+    ``targets``: on whose arrays it works. ``prepares``: it keeps weights where the node says so, also those of float32
     beside a factor of bfloat16.
     """
 
     name: ClassVar[str]
-    target: ClassVar[str] = "cpu"
+    targets: ClassVar[tuple[str, ...]] = ("cpu",)
     portable: ClassVar[bool] = False
     prepares: ClassVar[bool] = False
 
@@ -108,7 +108,7 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("AttentionForward", "AttentionBackward"), ("torch_attention",)),
     "NanWatch": ("native",),
     "Algorithm": ("algorithms", "torch_algorithms"),
-    "HostCall": ("host", "torch_call"),
+    "HostCall": ("torch_call", "host"),
     "MicroProduct": ("torch_product", "native_product"),
     **dict.fromkeys(COLLECTIVES, ("torch_collectives",)),
 }
@@ -192,8 +192,8 @@ def portable() -> Iterator[None]:
 def why_not(name: str, node: DenseNode, graph: Graph) -> str | None:
     """Return why the library called ``name`` cannot implement ``node``; None if it can."""
     library = get(name)
-    if library.target != graph.options.target:
-        return f"it works on arrays of {library.target}; these live on {graph.options.target}"
+    if graph.options.target not in library.targets:
+        return f"it works on arrays of {', '.join(library.targets)}; these live on {graph.options.target}"
     if _portable_only.get() and not library.portable:
         return "it works only in a process that has PyTorch"
     missing = library.available()
@@ -294,7 +294,9 @@ def support(
     """
     own = Flags(includes=(str(INCLUDE),), version=f"{headers_digest()} {version}".strip())
     external = flags or Flags()
-    macro, dialect = [f"-D{define}"] if define else [], [f"-std={standard}"] if standard else []
+    macro = [f"-D{define}"] if define else []
+    # what includes another's headers only calls: more than -O1 takes seconds and gains nothing
+    dialect = [f"-std={standard}", "-O1"] if standard else []
     on_host = target == "cpu"
     options = Flags(compile=(*([_CONTRACTION] if on_host else []), *macro, *dialect))
     text = _source(source) if on_host else support_header("", ("cuda.h",)) + _source(source)

@@ -82,7 +82,8 @@ class DevicePool(_Pools):
     """Pools on CUDA devices that are no kernels of a graph (``pool-opening``): a thread for each element."""
 
     name: ClassVar[str] = "device_pool"
-    target = machine = "cuda"
+    targets = ("cuda",)
+    machine = "cuda"
     prefix: ClassVar[str] = "device_"
 
     def _before(self, graph: Graph) -> list[str]:

@@ -1,4 +1,4 @@
-"""Operators of ATen on a device: host calls of ``libs/aten_call.py`` as C++ that goes through torch's dispatcher.
+"""Operators of ATen: host calls of ``libs/aten_call.py`` as C++ that goes through torch's dispatcher.
 
 The payload is printed when the program is built, so nothing is read of it in a call, and Python is entered only by
 operators that are written in it. The arguments find the types of the operator's schema in ``src/torch_call.cpp``.
@@ -30,9 +30,10 @@ _KINDS = {"tensor": "kArray", "item": "kItem", "number": "kItem", "size": "kSize
 
 
 class TorchCall(TorchOperators):
-    """Calls of ATen's operators, and refusals in their place, on CUDA devices."""
+    """Calls of ATen's operators, and refusals in their place, wherever torch keeps arrays."""
 
     name: ClassVar[str] = "torch_call"
+    targets: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Any call of ATen whose arrays and devices are those of the program."""
@@ -71,13 +72,14 @@ class TorchCall(TorchOperators):
         given = ", ".join(
             f"std::vector<{kind}>{{{', '.join(values)}}}"
             for kind, values in (
-                ("daceopt::CallValue", arguments),
                 ("int64_t", map(whole, node.sizes)),
                 ("daceopt::CallOperand", operands),
                 ("daceopt::CallResult", results),
             )
         )
-        return f"daceopt::torch_call({place(graph)}, {literal(schema.name)}, {literal(schema.overload_name)}, {given});"
+        name = f"{literal(schema.name)}, {literal(schema.overload_name)}"
+        values = f"static const std::vector<daceopt::CallValue> call_values{{{', '.join(arguments)}}};"
+        return f"{{ {values} daceopt::torch_call({place(graph)}, {name}, call_values, {given}); }}"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our source against torch's headers, linked to the libraries that are in the process already."""

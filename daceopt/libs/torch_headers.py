@@ -30,9 +30,9 @@ def linked_to_torch() -> Flags:
 
 
 class TorchOperators(Library):
-    """A library of torch's operators on CUDA devices."""
+    """A library of torch's operators, on CUDA devices where a subclass does not say more."""
 
-    target: ClassVar[str] = "cuda"
+    targets: ClassVar[tuple[str, ...]] = ("cuda",)
 
     def available(self) -> Missing | None:
         """Missing where torch comes without its C++ headers."""

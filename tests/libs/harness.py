@@ -83,7 +83,13 @@ def _address(array: np.ndarray | torch.Tensor) -> int:
     return array.data_ptr() if isinstance(array, torch.Tensor) else array.ctypes.data
 
 
-_INCLUDES = ('#include "daceopt/status.h"', "#include <algorithm>", "#include <cstdint>", "#include <cstring>")
+_INCLUDES = (
+    '#include "daceopt/status.h"',
+    "#include <algorithm>",
+    "#include <cstdint>",
+    "#include <cstring>",
+    "#include <exception>",
+)
 
 
 def _source(part: Implemented, number: int) -> str:
@@ -106,7 +112,8 @@ def _source(part: Implemented, number: int) -> str:
     lines.append(f"int run_{number}(void** pointers, const int64_t* sizes, char* message) {{")
     lines.append("    daceopt::clear_status();")
     lines += ["    const daceopt::Careless careless;"] if part.careless else []
-    lines.append(f"    nodes_{number}(pointers, sizes);")
+    lines.append(f"    try {{ nodes_{number}(pointers, sizes); }}")
+    lines.append('    catch (const std::exception& error) { daceopt::fail("run", error.what()); }')
     lines.append("    std::memcpy(message, daceopt::status.message, sizeof daceopt::status.message);")
     lines.append("    return daceopt::status.failed;\n}")
     return "\n".join(lines)

@@ -10,6 +10,7 @@
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
 
+#include <cstring>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -36,15 +37,47 @@ Tensor readable(Where where, DeviceArray array) {
     return turned.empty() ? found : found.flip(turned);
 }
 
+bool is_laid_out(const Tensor& tensor, const std::vector<int64_t>& order) {
+    int64_t step = 1;
+    for (size_t k = order.size(); k-- > 0;) {
+        const int64_t extent = tensor.size(order[k]);
+        if (extent != 1 && tensor.stride(order[k]) != step) return false;
+        step *= extent;
+    }
+    return true;
+}
+
 Tensor laid_out(const Tensor& tensor, const std::vector<int64_t>& order) {
+    if (is_laid_out(tensor, order)) return tensor;
     std::vector<int64_t> inverse(order.size());
     for (size_t k = 0; k < order.size(); ++k) inverse[order[k]] = int64_t(k);
     return tensor.permute(order).contiguous().permute(inverse);
 }
 
+// The complex tensor over an array of both parts; undefined where its strides are none of complex numbers.
+Tensor complex_over(Where where, const DeviceArray& array) {
+    const size_t rank = array.shape.size() - 1;
+    bool pairs = array.strides[rank] == 1;
+    std::vector<int64_t> strides(rank);
+    for (size_t axis = 0; axis < rank; ++axis) {
+        pairs = pairs && array.strides[axis] >= 0 && array.strides[axis] % 2 == 0;
+        strides[axis] = array.strides[axis] / 2;
+    }
+    if (!pairs) return {};
+    return over(where, array.data, complex_of(number(array.number)), at::IntArrayRef(array.shape.data(), rank), strides);
+}
+
+Tensor complex_copy(const Tensor& parts) {
+    if (parts.numel()) return at::view_as_complex(parts.contiguous());
+    const auto shape = parts.sizes().slice(0, parts.dim() - 1);  // strides of no elements say nothing
+    return at::empty(shape, parts.options().dtype(complex_of(parts.scalar_type())));
+}
+
 Tensor operand(Where where, const CallOperand& given) {
-    Tensor found = readable(where, given.array);
-    if (given.is_complex) found = at::view_as_complex(found.contiguous());
+    Tensor found;
+    if (given.is_complex) found = complex_over(where, given.array);
+    if (!found.defined()) found = readable(where, given.array);
+    if (given.is_complex && !found.is_complex()) found = complex_copy(found);
     return given.order.empty() ? found : laid_out(found, given.order);
 }
 
@@ -143,16 +176,28 @@ std::vector<Tensor> returned(const torch::jit::Stack& stack) {
     return found;
 }
 
+// Small results of the same layout without an operator's overhead.
+void copy(Where where, const Tensor& to, const Tensor& from) {
+    constexpr size_t small = 1 << 16;
+    const bool alike = where == Where::kHost && to.scalar_type() == from.scalar_type() && to.nbytes() <= small &&
+                       to.is_contiguous() && from.is_contiguous() && !from.is_conj() && !from.is_neg() &&
+                       !from._is_zerotensor() && from.layout() == at::kStrided && from.device().is_cpu();
+    if (!alike) to.copy_(from);
+    else if (to.nbytes()) std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
+}
+
 void store(Where where, const CallResult& result, Tensor value) {
-    if (result.is_complex) value = at::view_as_real(value.resolve_conj().resolve_neg());
-    const DeviceArray& array = result.array;
-    if (value.sizes() != at::IntArrayRef(array.shape)) {
+    Tensor found;
+    if (result.is_complex) found = complex_over(where, result.array);
+    if (!found.defined()) found = tensor(where, result.array);
+    if (result.is_complex && !found.is_complex()) value = at::view_as_real(value.resolve_conj().resolve_neg());
+    if (value.sizes() != found.sizes()) {
         std::ostringstream text;
-        text << "ATen returned shape " << value.sizes() << "; expected " << at::IntArrayRef(array.shape)
+        text << "ATen returned shape " << value.sizes() << "; expected " << found.sizes()
              << ", which its shape rule promised";
         throw std::runtime_error(text.str());
     }
-    tensor(where, array).copy_(value);
+    copy(where, found, value);
 }
 
 }  // namespace

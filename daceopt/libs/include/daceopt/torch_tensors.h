@@ -4,6 +4,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -13,10 +14,18 @@ namespace daceopt {
 
 using at::Tensor;
 
-// No autograd, no autocast: types and gradients have been decided.
+// What stands between a caller and kernels: autocast, modes of Python, functionalization, transforms of torch.func.
+constexpr c10::DispatchKeySet caller = c10::autocast_dispatch_keyset | c10::DispatchKeySet({
+    c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot, c10::DispatchKey::Functionalize,
+    c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::FuncTorchDynamicLayerBackMode,
+    c10::DispatchKey::FuncTorchVmapMode,
+});
+
+// No autograd, and nothing else of the caller's: types and gradients have been decided.
 struct Plain {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+    c10::AutoGradMode no_grad{false};
+    c10::impl::ExcludeDispatchKeyGuard no_caller{caller};
 };
 
 inline at::ScalarType number(Number number) {
@@ -42,18 +51,26 @@ inline at::ScalarType number(Number number) {
     return at::kFloat;
 }
 
+inline at::ScalarType complex_of(at::ScalarType part) {
+    return part == at::kDouble ? at::kComplexDouble : part == at::kHalf ? at::kComplexHalf : at::kComplexFloat;
+}
+
 inline at::Device device(Where where) {
     if (where == Where::kHost) return at::Device(at::kCPU);
     return c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();  // the current one, which the caller has set
 }
 
-inline Tensor tensor(Where where, const DeviceArray& a) {
+inline Tensor over(Where where, const void* data, at::ScalarType dtype, at::IntArrayRef shape, at::IntArrayRef strides) {
     const at::Device place = device(where);
-    return at::for_blob(const_cast<void*>(a.data), a.shape)
-        .strides(a.strides)
-        .options(at::TensorOptions().dtype(number(a.number)).device(place))
+    return at::for_blob(const_cast<void*>(data), shape)
+        .strides(strides)
+        .options(at::TensorOptions().dtype(dtype).device(place))
         .target_device(place)
         .make_tensor();
+}
+
+inline Tensor tensor(Where where, const DeviceArray& a) {
+    return over(where, a.data, number(a.number), a.shape, a.strides);
 }
 
 inline std::optional<Tensor> optional(Where where, const DeviceArray& a) {

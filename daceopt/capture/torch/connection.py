@@ -12,8 +12,9 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from daceopt.capture.torch.gradient_scopes import is_in_place, is_wrapped, requires_grad, storage, without_gradients
+from daceopt.capture.torch.gradient_scopes import is_wrapped, requires_grad, storage, without_gradients
 from daceopt.capture.torch.operand_gradients import with_gradient
+from daceopt.capture.torch.writes import unrecorded, written
 from daceopt.runtime.binding import Binding
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _sources(result: fx.Node, operands: Operands | None = None) -> set[fx.Node]:
 def _connects(node: fx.Node) -> bool:
     """Whether a call itself gives what requires a gradient, before anything is written into it (unlike zeros_like)."""
     value = node.meta.get("example_value")
-    if node.op not in ("call_function", "call_method") or not isinstance(value, FakeTensor) or is_in_place(node):
+    if node.op not in ("call_function", "call_method") or not isinstance(value, FakeTensor) or written(node):
         return True
     with value.fake_mode, torch.enable_grad():
         args, kwargs = fx.map_arg((node.args, node.kwargs), _fresh)
@@ -142,11 +143,11 @@ def _operands(node: fx.Node) -> Sequence[fx.Node]:
 
 
 def _writes(graph: fx.Graph) -> dict[int | None, list[fx.Node]]:
-    """The nodes that write in place, by the memory that they write."""
+    """The nodes that write in place and that autograd records, by the memory that they write."""
     found: dict[int | None, list[fx.Node]] = {}
     for node in graph.nodes:
-        if node.args and isinstance(node.args[0], fx.Node) and is_in_place(node):
-            found.setdefault(storage(node.args[0]), []).append(node)
+        for operand in set(written(node)) - set(unrecorded(node)):
+            found.setdefault(storage(operand), []).append(node)
     return found
 
 

@@ -122,6 +122,13 @@ def mark(results: Any, operands: Any, saved: Any, backward: Backward) -> list[to
     return list(torch.ops.daceopt.with_gradient(results, operands, saved, len(own) - 1))
 
 
+def as_gradient_of(value: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """``value``, whose gradient is that of ``before``."""
+    body = fx.Graph()
+    body.output([body.placeholder("gradient")])
+    return mark([value.detach()], [before], [], Backward(fx.GraphModule({}, body), (None,), (0,), ()))[0]
+
+
 def _slot(value: Any, results: Sequence[Any], arguments: Sequence[tuple[Any, Any]], tensors: list[Any]) -> Any:
     """Where the marker has a saved value. What is an operand or a result is that itself, through which the derivative
     of the derivative goes on, as in PyTorch; through what was computed in between it does not."""

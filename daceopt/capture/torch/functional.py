@@ -7,7 +7,7 @@ by PyTorch's functionalization, which runs only for graphs that have any.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._C import _functionalization
 from torch._dispatch.python import enable_python_dispatcher
 from torch._higher_order_ops.associative_scan import generic_associative_scan
 from torch._higher_order_ops.register_hook import register_hook_op
@@ -26,11 +25,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from daceopt.capture.torch import custom_gradient, hooks
 from daceopt.capture.torch.encoder_layer import encoder_layer
-from daceopt.capture.torch.gradient_scopes import differentiated, is_in_place, requires_grad, stop_gradients
+from daceopt.capture.torch.functional_writes import Before, check_views, keeping_gradients, plain, windows
+from daceopt.capture.torch.gradient_scopes import differentiated, requires_grad, stop_gradients, storage, unseen_writes
 from daceopt.capture.torch.lines import line_of, note_line
 from daceopt.capture.torch.placement import placed
-from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.table import decompositions, translated
+from daceopt.capture.torch.writes import written
 from daceopt.errors import Unsupported
 
 _aten = torch.ops.aten
@@ -94,7 +94,7 @@ def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
     stop_gradients(graph)
     hooks.check(graph)
     _reflect(graph)
-    mutating = any(is_in_place(n) for n in graph.graph.nodes if n.op in ("call_function", "call_method"))
+    mutating = any(map(written, graph.graph.nodes))
     with _kept_whole(), fx.traceback.preserve_node_meta():  # nn_module_stack, for reports
         return _functional(DynamoInterpreter(graph), inputs, mutating)
 
@@ -131,9 +131,9 @@ def _functional(fn: Callable[..., Any], inputs: Sequence[Any], mutating: bool = 
     """``mutating``: something is written in place for sure, so the trace that would find that out is not made."""
     if not mutating:
         with custom_gradient.collected() as backwards:
-            plain = _trace(fn, inputs)
-        if not _is_mutating(plain):
-            return Functional(plain, _result_count(plain), (), tuple(backwards))
+            graph = _trace(fn, inputs)
+        if not _is_mutating(graph):
+            return Functional(graph, _result_count(graph), (), tuple(backwards))
     body = _Functionalized(fn)
     with custom_gradient.collected() as backwards:
         traced = _trace(body, inputs)
@@ -184,6 +184,10 @@ class _Opening(fx.Interpreter):
 class DynamoInterpreter(_Opening):
     """Runs a graph of Dynamo; higher-order operators of autograd become plain ones."""
 
+    def __init__(self, graph: fx.GraphModule) -> None:
+        super().__init__(graph)
+        self._wholes: dict[int | None, FunctionalTensor] = {}  # memory -> the first tensor in it
+
     def __call__(self, *inputs: Any) -> Any:
         result = self.run(*inputs)
         return list(result) if isinstance(result, (list, tuple)) else [result]
@@ -197,25 +201,32 @@ class DynamoInterpreter(_Opening):
 
     def _run_node(self, n: fx.Node) -> Any:
         given = {x: v for x in n.all_input_nodes if isinstance(v := self.env[x], FunctionalTensor)}
-        changed = given.get(n.all_input_nodes[0]) if is_in_place(n) and n.all_input_nodes else None
-        if changed is None:
-            return self._run_unnamed(n, given)
-        _check_views(changed, requires_grad(n.all_input_nodes[0]))
-        with _same_strides(changed):
-            return super().run_node(n)
-
-    def _run_unnamed(self, n: fx.Node, given: Mapping[fx.Node, FunctionalTensor]) -> Any:
-        """A call whose name does not say that it writes, as those with ``out`` and of running statistics do not."""
-        before = [_plain(value) for value in given.values()]
-        found = super().run_node(n)
+        before = {x: Before(value, self._wholes.get(storage(x), value)) for x, value in given.items()}
+        for operand in given.keys() & written(n):
+            check_views(given[operand], requires_grad(operand))
+        with keeping_gradients([before[x] for x in before if self._is_unseen(n, x)]):
+            found = super().run_node(n)
+        if isinstance(found, FunctionalTensor) and storage(n) is not None:
+            self._wholes.setdefault(storage(n), found._base if found._is_view() else found)
         if n.target is torch.ops.higher_order.tag_activation_checkpoint:  # whose nodes have been looked at
             return found
-        for (operand, value), old in zip(given.items(), before):
-            if _plain(value) is not old:
-                if operand in self._differentiated:
-                    raise Unsupported(f"{_name(n.target)} writes into {operand.name}, which requires a gradient")
-                _check_views(value, requires_grad(operand))
+        for operand in [x for x, old in before.items() if old.is_changed()]:
+            check_views(given[operand], requires_grad(operand))
+            before[operand].keep_strides()
+            if operand in self._differentiated and not any(storage(x) == storage(operand) for x in written(n)):
+                raise Unsupported(f"{_name(n.target)} writes into {operand.name}, which requires a gradient")
         return found
+
+    def _is_unseen(self, n: fx.Node, operand: fx.Node) -> bool:
+        """Whether ``n`` writes into the memory of an operand that autograd differentiates as if it did not."""
+        if operand not in self._differentiated:
+            return False
+        writes = [(n, x) in self._unseen for x in written(n) if storage(x) == storage(operand)]
+        return bool(writes) and all(writes)
+
+    @cached_property
+    def _unseen(self) -> set[tuple[fx.Node, fx.Node]]:
+        return unseen_writes(self.graph)
 
     @cached_property
     def _differentiated(self) -> frozenset[fx.Node]:
@@ -223,7 +234,7 @@ class DynamoInterpreter(_Opening):
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target == "unfold" and isinstance(args[0], FunctionalTensor):
-            return _windows(*args, **kwargs)
+            return windows(*args, **kwargs)
         return placed(target, super().call_method(target, args, kwargs), args, kwargs)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -280,9 +291,9 @@ class _Functionalized:
             wrapped = [FunctionalTensor.to_functional(x) if isinstance(x, torch.Tensor) else x for x in inputs]
             results = self.body(*wrapped)
             changed = [k for k, x in enumerate(wrapped) if isinstance(x, torch.Tensor) and _is_changed(x)]
-            values = [_plain(x) for x in results]
+            values = [plain(x) for x in results]
             self.mutated = tuple(changed)
-            return [*values, *(_plain(wrapped[k]) for k in changed)]
+            return [*values, *(plain(wrapped[k]) for k in changed)]
 
 
 @contextmanager
@@ -304,66 +315,8 @@ def _is_changed(tensor: Any) -> bool:
     return bool(torch._functionalize_has_data_mutation(tensor.elem))
 
 
-@contextmanager
-def _same_strides(changed: FunctionalTensor) -> Iterator[None]:
-    """What is changed in place stands in memory as before, which the operators that give a new value do not know.
-
-    Of a view that holds for what it is a view of, from whose new value all views are made again.
-    """
-    tensor = changed._base if changed._is_view() else changed
-    before, seen = _plain(tensor), tensor.stride()
-    yield
-    value, order = _plain(tensor), dense_order(before)
-    if value.stride() == before.stride() or order is None or tensor.stride() != seen:  # as by ``t_``
-        return
-    kept = value.permute(order).contiguous().permute([order.index(k) for k in range(len(order))])
-    torch._functionalize_replace(tensor.elem, kept)
-    torch._functionalize_commit_update(tensor.elem)
-    torch._sync(tensor)
-
-
-def _windows(tensor: FunctionalTensor, dimension: int, size: int, step: int) -> Any:
-    """``unfold`` in views through which functionalization writes right: its inverse of ``unfold`` itself loses what is
-    in no window, and adds what is in several."""
-    if tensor.dim() == 0:
-        return tensor.unfold(dimension, size, step)
-    axis = dimension % tensor.dim()
-    count = (tensor.shape[axis] - size) // step + 1
-    step = size if count == 1 and step > tensor.shape[axis] else step
-    if step < size or count * step > tensor.shape[axis]:
-        return tensor.unfold(dimension, size, step)
-    apart = tensor.narrow(axis, 0, count * step).unflatten(axis, (count, step))
-    return apart.narrow(axis + 1, 0, size).movedim(axis + 1, -1)
-
-
-def _check_views(changed: FunctionalTensor, differentiated: bool) -> None:
-    """Raises Unsupported for a view by ``unfold`` itself, and for one by ``as_strided`` whose elements share memory or
-    are differentiated: PyTorch's derivative of ``as_strided_scatter`` keeps what is written over."""
-    views = {type(view).__name__ for view in _functionalization.get_view_meta_sequence(changed.elem)}
-    if "unfold_ViewMeta" in views:
-        raise Unsupported("a write into windows (by unfold) that overlap, or end apart from their source")
-    if "as_strided_ViewMeta" in views and (differentiated or _may_overlap(changed)):
-        raise Unsupported("a write through as_strided, of elements that share memory or are differentiated")
-
-
-def _may_overlap(tensor: torch.Tensor) -> bool:
-    reach = 0
-    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape) if n != 1):
-        if stride <= reach:
-            return True
-        reach += stride * (size - 1)
-    return False
-
-
 def _name(target: Any) -> str:
     return target if isinstance(target, str) else getattr(target, "__name__", str(target))
-
-
-def _plain(value: Any) -> Any:
-    if not isinstance(value, FunctionalTensor):
-        return value
-    torch._sync(value)
-    return torch._from_functional_tensor(value.elem)
 
 
 @contextmanager

@@ -6,42 +6,42 @@ which says the same to a graph that is differentiated later.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
 from torch import fx
 
+from daceopt.capture.torch.writes import unrecorded, written
 from daceopt.errors import Unsupported
-
-_AUGMENTED = frozenset(
-    "iadd iand ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv ixor setitem".split()
-)
-_NO_WRITES = ("detach_", "requires_grad_")
 
 
 def stop_gradients(graph: fx.GraphModule) -> None:
-    """Detach the operands of nodes whose results require no gradient. Raises Unsupported where autograd does not see
-    that a value is changed which it differentiates: the gradient is not that of the new value."""
+    """Detach the operands of nodes whose results require no gradient. Raises Unsupported where a value and a detached
+    one of the same memory are both differentiated, and changed."""
     called = [n for n in graph.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
-    unrecorded = without_gradients(graph.graph)
-    for node in unrecorded:
-        if is_in_place(node) and node.all_input_nodes:
-            _refuse_unrecorded(node, node.all_input_nodes[0])
+    region = without_gradients(graph.graph)
     for node in filter(_is_undropped, called):
-        _refuse_undropped(node, unrecorded)
-    for write in hidden_writes(graph.graph):
-        _refuse_hidden(write)
+        _refuse_undropped(node, region)
+    for write, operand in hidden_writes(graph.graph):
+        _refuse_hidden(write, operand)
     if not any(t.requires_grad for n in called for t in _tensors(n.meta.get("example_value"))):
         return  # no result is differentiated
     for node in called:
-        if node in unrecorded or _stops(node):
+        if node in region or _stops(node):
             _detach_operands(graph.graph, node)
     graph.recompile()
 
 
-def hidden_writes(graph: fx.Graph) -> list[fx.Node]:
-    """What writes into memory of which there is a detached value, where a gradient is required on either side."""
+def unseen_writes(graph: fx.Graph) -> set[tuple[fx.Node, fx.Node]]:
+    """Calls that write into what autograd differentiates and does not know to have changed, with the operands that they
+    write: where gradients are off, or through detached values. The gradient of the new value is that of the old one."""
+    found = {(node, x) for node in graph.nodes for x in unrecorded(node)}
+    return found | {(node, x) for node, x in hidden_writes(graph) if not requires_grad(x)}
+
+
+def hidden_writes(graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
+    """Calls that write into memory of which there is a detached value, where a gradient is required on either side, and
+    the operands that they write."""
     sides: dict[int, dict[int, bool]] = {}
     for node in graph.nodes:
         memory = storage(node)
@@ -49,12 +49,7 @@ def hidden_writes(graph: fx.Graph) -> list[fx.Node]:
             known = sides.setdefault(memory, {})
             known[family(node)] = known.get(family(node), False) or requires_grad(node)
     divided = {memory for memory, known in sides.items() if len(known) > 1 and any(known.values())}
-    return [n for n in graph.nodes if writes(n) and storage(n.all_input_nodes[0]) in divided]
-
-
-def writes(node: fx.Node) -> bool:
-    """Whether a call of Dynamo's graph changes the numbers of its first operand."""
-    return is_in_place(node) and bool(node.all_input_nodes) and node.target not in _NO_WRITES
+    return [(n, x) for n in graph.nodes for x in written(n) if storage(x) in divided]
 
 
 def family(node: fx.Node) -> int:
@@ -63,18 +58,19 @@ def family(node: fx.Node) -> int:
     return int(node.meta.get("family") or id(value._base if value._is_view() else value))
 
 
-def _refuse_hidden(write: fx.Node) -> None:
-    """Unless what is detached stays so, and nothing differentiates the new value on the other side."""
-    operand = write.all_input_nodes[0]
+def _refuse_hidden(write: fx.Node, operand: fx.Node) -> None:
+    """Unless one side alone is differentiated."""
+    if not requires_grad(operand):
+        return
     owner = next(n for n in write.graph.nodes if storage(n) == storage(operand))
-    if requires_grad(operand) and family(operand) != family(owner):
+    if family(operand) != family(owner):
         raise Unsupported(
             f"{write.target} lets {operand.name}, a detached value, require a gradient; write into a clone"
         )
     node = write
     while node.next.op != "root":
         node = node.next
-        if not (node.op == "output" or is_in_place(node) or requires_grad(node)):
+        if not (node.op == "output" or written(node) or requires_grad(node)):
             continue
         for read in node.all_input_nodes:
             if requires_grad(read) and storage(read) == storage(operand) and family(read) != family(operand):
@@ -122,7 +118,7 @@ def _refuse_undropped(node: fx.Node, unrecorded: set[fx.Node]) -> None:
 def _is_operand(node: fx.Node) -> bool:
     """Whether the result is the very operand, as of ``to`` that has nothing to convert: it keeps its gradient."""
     operands = [x.meta.get("example_value") for x in node.all_input_nodes]
-    return not is_in_place(node) and requires_grad(node) and any(x is node.meta["example_value"] for x in operands)
+    return not written(node) and requires_grad(node) and any(x is node.meta["example_value"] for x in operands)
 
 
 def requires_grad(node: fx.Node) -> bool:
@@ -149,13 +145,14 @@ def _stops(node: fx.Node) -> bool:
 
 def _detach_operands(graph: fx.Graph, node: fx.Node) -> None:
     known: dict[fx.Node, fx.Node] = {}
+    changed = written(node)
 
     def detached(operand: fx.Node) -> fx.Node:
         value = operand.meta.get("example_value")
         if not (isinstance(value, torch.Tensor) and (value.requires_grad or is_wrapped(value))):
             return operand
-        if is_in_place(node) and operand is node.all_input_nodes[0]:
-            _refuse_unrecorded(node, operand)
+        if operand in changed:
+            return operand
         if operand not in known:
             with graph.inserting_before(node):
                 known[operand] = graph.call_method("detach", (operand,))
@@ -178,24 +175,9 @@ def without_gradients(graph: fx.Graph) -> set[fx.Node]:
     return found
 
 
-def _refuse_unrecorded(node: fx.Node, operand: fx.Node) -> None:
-    value = operand.meta.get("example_value")
-    if isinstance(value, torch.Tensor) and value.requires_grad:
-        raise Unsupported(f"{node.target} changes {operand.name}, which requires a gradient, where gradients are off")
-
-
 def is_wrapped(tensor: torch.Tensor) -> bool:
     """Whether this is ``torch.vmap``'s view of a tensor, which never says that it requires a gradient."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
-
-
-def is_in_place(node: fx.Node) -> bool:
-    """Whether a call of Dynamo's graph writes into its first operand, by its name."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if name in _AUGMENTED or node.kwargs.get("inplace") is True:
-        return True
-    is_pythons = getattr(node.target, "__module__", None) == operator.and_.__module__  # whose and_, or_, not_ are words
-    return name.endswith("_") and not name.endswith("__") and not is_pythons
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

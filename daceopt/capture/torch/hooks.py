@@ -9,7 +9,7 @@ from torch import fx
 from torch._higher_order_ops.register_hook import register_hook_op
 
 from daceopt.capture.torch.custom_gradient import Backward, Slot, mark
-from daceopt.capture.torch.gradient_scopes import is_in_place
+from daceopt.capture.torch.writes import written
 from daceopt.errors import Unsupported
 
 
@@ -30,7 +30,7 @@ def check(graph: fx.GraphModule) -> None:
             raise Unsupported(f"two hooks on {hooks[0].args[0].name}; register one that does both")
         if any(nodes.index(n) < nodes.index(hooked) for n in others):
             raise Unsupported(f"a hook on {hooked.name}, a view; register it on a clone")
-        if any(map(is_in_place, others)):
+        if any(map(written, others)):
             raise Unsupported(f"a hook on {hooked.name}, which is written into; register it on a clone")
 
 

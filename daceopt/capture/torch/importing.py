@@ -11,15 +11,16 @@ import torch
 from torch import fx
 
 from daceopt.capture.torch import call_text as call_text
-from daceopt.capture.torch import derivative, guards
+from daceopt.capture.torch import derivative, guards, saved
 from daceopt.capture.torch.calls import Context
 from daceopt.capture.torch.collection import paused
 from daceopt.capture.torch.eager_memory import saved_bytes
 from daceopt.capture.torch.functional import Functional, eager_types, functional
-from daceopt.capture.torch.gradient_scopes import family, hidden_writes, requires_grad, storage, writes
+from daceopt.capture.torch.gradient_scopes import family, requires_grad, storage, unseen_writes
 from daceopt.capture.torch.plan import Plan, plan
 from daceopt.capture.torch.traced import Traced
 from daceopt.capture.torch.translation import Importer, Translation
+from daceopt.capture.torch.writes import written
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
@@ -39,6 +40,7 @@ def load(traced: Traced, target: str = "cpu") -> Imported:
 
 
 def _load(traced: Traced, target: str) -> Imported:
+    saved.check(traced.graph.graph)
     environment = guards.environment(traced.inputs)
     before = guards.known(environment)
     hidden = _hidden(traced.graph.graph)
@@ -94,9 +96,10 @@ def _replace(graph: Graph, planned: Plan, binding: Sequence[tuple[str, int]]) ->
 
 
 def _hidden(graph: fx.Graph) -> set[int]:
-    """Arguments that are changed behind autograd's back, through detached values."""
-    hidden = {storage(n.all_input_nodes[0]) for n in hidden_writes(graph)}
-    seen = {family(n.all_input_nodes[0]) for n in graph.nodes if writes(n)}
+    """Arguments that are changed behind autograd's back."""
+    unseen = unseen_writes(graph)
+    hidden = {storage(operand) for _, operand in unseen}
+    seen = {family(operand) for n in graph.nodes for operand in written(n) if (n, operand) not in unseen}
     arguments = [n for n in graph.nodes if n.op == "placeholder"]
     found = {k: n for k, n in enumerate(arguments) if storage(n) in hidden and requires_grad(n)}
     for node in found.values():

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import nn
-from torch._dynamo import symbolic_convert
+from torch import fx, nn
+from torch._dynamo import symbolic_convert, utils
 from torch._dynamo.exc import ObservedException, unimplemented
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.symbolic_convert import InstructionTranslator
@@ -28,6 +28,7 @@ from daceopt.capture.torch.conditions import condition, note_exception
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
 from daceopt.capture.torch.shape_changes import BEFORE, CHANGES, Geometry
 from daceopt.capture.torch.spelling import is_negative_zero
+from daceopt.capture.torch.writes import note
 
 Method = Callable[..., Any]
 
@@ -274,6 +275,10 @@ def _note_break(original: Method, self: Any, options: Any, reason: str, exc: Exc
     original(self, options, reason, exc)
 
 
+def _run_node(original: Method, tracer: Any, node: fx.Node, *args: Any) -> Any:
+    return note(functools.partial(original, tracer, node, *args), node)
+
+
 _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (misc.RandomVariable, "call_method", _draw),
     (misc.NumpyVariable, "call_function", _call_numpy),
@@ -289,4 +294,5 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (symbolic_convert.InstructionTranslatorBase, "log_graph_break", _note_break),
     (higher_order_ops.AutogradFunctionApplyVariable, "trace_forward_graph", _trace_custom_forward),
     (functions.WrapperUserFunctionVariable, "call_function", _call_wrapped),
+    (utils, "run_node", _run_node),
 )

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import fx
 
-from daceopt.capture.torch.gradient_scopes import is_in_place
 from tests import twins
 from tests.capture.torch.checking import check, make_backend
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.twins import normal
-
-
-@pytest.mark.parametrize(
-    ("target", "writes"),
-    [(operator.and_, False), (operator.not_, False), (operator.iand, True), (torch.relu_, True), (torch.relu, False)],
-    ids=["and_", "not_", "iand", "relu_", "relu"],
-)
-def test_what_is_in_place(target: Callable[..., Any], writes: bool) -> None:
-    graph = fx.Graph()
-    x = graph.placeholder("x")
-    assert is_in_place(graph.call_function(target, (x, x))) is writes
 
 
 def test_what_is_written_later_does_not_connect_what_a_region_read() -> None:
@@ -42,7 +28,7 @@ def test_what_is_written_later_does_not_connect_what_a_region_read() -> None:
 def test_what_is_written_after_a_value_was_read_does_not_connect_it() -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         padded = x + 1
-        result = padded.prod()
+        result = padded.sum()
         padded.add_(y)
         return result
 
@@ -141,15 +127,14 @@ def test_an_argument_is_changed_through_a_detached_value() -> None:
 
 
 @pytest.mark.parametrize("read", [lambda x, y: x * 2, lambda x, y: (y * 2, x), lambda x, y: x.add_(1)])
-def test_a_value_that_changed_where_it_was_detached_is_not_differentiated(read: Callable[..., Any]) -> None:
+def test_a_value_that_changed_where_it_was_detached_is_differentiated(read: Callable[..., Any]) -> None:
     def fn(x: torch.Tensor) -> Any:
         base = x * 1
         detached = base.detach()
         detached[0].mul_(3)
         return read(base, detached)
 
-    with pytest.raises(Exception, match="is differentiated, where it is detached"):
-        check(fn, torch.randn(2, 3))
+    check(fn, torch.randn(2, 3))
 
 
 @pytest.mark.parametrize("read", [lambda base, new: base, lambda base, new: new * new, lambda base, new: new])
@@ -185,7 +170,7 @@ def _by_numpy(x: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
 UNNAMED = {
     "out": lambda x, kept: torch.exp(x[0].detach(), out=kept),
     "batch_norm": _into_statistics,
-    "instance_norm": lambda x, kept: F.instance_norm(x[:, :, None].expand(2, 3, 4), kept, torch.ones(3)),
+    "instance_norm": lambda x, kept: F.instance_norm(x[:, :, None] * torch.arange(1, 5), kept, torch.ones_like(kept)),
     "embedding": lambda x, kept: F.embedding(torch.tensor([0, 1, 1]), kept.view(3, 1), max_norm=0.1),
     "numpy": _by_numpy,
 }
@@ -193,15 +178,18 @@ UNNAMED = {
 
 @pytest.mark.parametrize("write", UNNAMED.values(), ids=UNNAMED)
 @pytest.mark.parametrize("own", [lambda y: y * 1, lambda y: y], ids=["value", "argument"])
-def test_writes_that_no_name_tells_into_what_is_differentiated_are_refused(
+def test_writes_that_no_name_tells_into_what_is_differentiated(
     write: Callable[..., Any], own: Callable[..., Any]
 ) -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
         kept = own(y)
         return write(x, kept.detach()), kept * x
 
-    with pytest.raises(Exception, match=r"writes into \w+, which requires a gradient"):
-        check(fn, torch.randn(2, 3), torch.randn(3))
+    if write is _into_statistics:  # which raises no version
+        with pytest.raises(Exception, match=r"writes into \w+, which requires a gradient"):
+            check(fn, torch.randn(2, 3), torch.randn(3))
+    else:
+        check(fn, torch.randn(2, 3), torch.randn(3), native=False)
 
 
 def test_writes_that_no_name_tells_without_gradients() -> None:

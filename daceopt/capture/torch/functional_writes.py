@@ -1,0 +1,116 @@
+"""Writes under PyTorch's functionalization, where they become new values: in memory as before, with the gradient that
+autograd knows of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch._C import _functionalization
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from daceopt.capture.torch import custom_gradient
+from daceopt.capture.torch.strides import dense_order
+from daceopt.errors import Unsupported
+
+
+class Before:
+    """An operand as it was before a call that may write into it."""
+
+    def __init__(self, operand: FunctionalTensor, whole: FunctionalTensor) -> None:
+        """``whole``: from whose new value all views are made again."""
+        self._operand, self._value = operand, plain(operand)
+        self._whole, self._before, self._strides = whole, plain(whole), whole.stride()
+        self._kept = self._before
+
+    def is_changed(self) -> bool:
+        """Whether it has a new value."""
+        return plain(self._operand) is not self._value
+
+    def keep_strides(self) -> None:
+        """What is changed in place stands in memory as before: the operators that give a new value do not know that."""
+        value, order = plain(self._whole), dense_order(self._before)
+        is_same = value.stride() == self._before.stride() or self._whole.stride() != self._strides  # as by ``t_``
+        if order is not None and not is_same:
+            _replace(self._whole, value.permute(order).contiguous().permute([*map(order.index, range(len(order)))]))
+
+    def keep_gradient(self) -> None:
+        """Autograd does not see the write: the gradient of what was there is that of the new value."""
+        value = plain(self._whole)
+        if value is not self._kept:
+            before = FunctionalTensor.to_functional(self._kept)
+            self._kept = plain(custom_gradient.as_gradient_of(self._whole, before))
+            _replace(self._whole, self._kept)
+
+
+class _KeepingGradients(TorchDispatchMode):
+    """Each operator that writes is followed by that: a call may read what it has written, as ``embedding`` does."""
+
+    def __init__(self, operands: Sequence[Before]) -> None:
+        super().__init__()
+        self._operands = operands
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func._schema.is_mutable:
+            for operand in self._operands:
+                operand.keep_gradient()
+        return result
+
+
+def keeping_gradients(operands: Sequence[Before]) -> AbstractContextManager[Any]:
+    """Around a call whose writes into these operands autograd does not record."""
+    return _KeepingGradients(operands) if operands else nullcontext()
+
+
+def _replace(tensor: FunctionalTensor, value: torch.Tensor) -> None:
+    torch._functionalize_replace(tensor.elem, value)
+    torch._functionalize_commit_update(tensor.elem)
+    torch._sync(tensor)
+
+
+def windows(tensor: FunctionalTensor, dimension: int, size: int, step: int) -> Any:
+    """``unfold`` in views through which functionalization writes right: its inverse of ``unfold`` itself loses what is
+    in no window, and adds what is in several."""
+    if tensor.dim() == 0:
+        return tensor.unfold(dimension, size, step)
+    axis = dimension % tensor.dim()
+    count = (tensor.shape[axis] - size) // step + 1
+    step = size if count == 1 and step > tensor.shape[axis] else step
+    if step < size or count * step > tensor.shape[axis]:
+        return tensor.unfold(dimension, size, step)
+    apart = tensor.narrow(axis, 0, count * step).unflatten(axis, (count, step))
+    return apart.narrow(axis + 1, 0, size).movedim(axis + 1, -1)
+
+
+def check_views(changed: FunctionalTensor, differentiated: bool) -> None:
+    """Raises Unsupported for a view by ``unfold`` itself, and for one by ``as_strided`` whose elements share memory or
+    are differentiated: PyTorch's derivative of ``as_strided_scatter`` keeps what is written over. And for elements that
+    stand in one place, as by ``expand``: eager PyTorch may refuse to write them."""
+    if any(stride == 0 and size != 1 for size, stride in zip(changed.shape, changed.stride())):
+        raise Unsupported("a write into elements that share memory (by expand)")
+    views = {type(view).__name__ for view in _functionalization.get_view_meta_sequence(changed.elem)}
+    if "unfold_ViewMeta" in views:
+        raise Unsupported("a write into windows (by unfold) that overlap, or end apart from their source")
+    if "as_strided_ViewMeta" in views and (differentiated or _may_overlap(changed)):
+        raise Unsupported("a write through as_strided, of elements that share memory or are differentiated")
+
+
+def _may_overlap(tensor: torch.Tensor) -> bool:
+    reach = 0
+    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape) if n != 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def plain(value: Any) -> Any:
+    """A tensor as it is now below functionalization; other values as they are."""
+    if not isinstance(value, FunctionalTensor):
+        return value
+    torch._sync(value)
+    return torch._from_functional_tensor(value.elem)

@@ -61,6 +61,8 @@ class FrameCompiler:
         self._seen = seen or SeenSizes()
 
     def __call__(self, *args: Any) -> Any:
+        from torch._dynamo.symbolic_convert import TensorifyState
+
         with self._seen.in_place(), warnings.catch_warnings(), _settings(), paused():
             for noise in _NOISE:
                 warnings.filterwarnings("ignore", noise)
@@ -74,6 +76,8 @@ class FrameCompiler:
                         raise
                     raise named from error
                 return _as_it_is(error)
+            finally:
+                TensorifyState.clear()  # which numbers are constants in this code: in other code they are not
 
 
 class _Told:
@@ -155,7 +159,11 @@ def _settings() -> Iterator[None]:
     timed, guards.profile_guard_manager = guards.profile_guard_manager, _not_timed
     try:
         with config.patch(
-            allow_rnn=True, allow_empty_graphs=True, skip_nnmodule_hook_guards=False, suppress_errors=False
+            allow_rnn=True,
+            allow_empty_graphs=True,
+            skip_nnmodule_hook_guards=False,
+            suppress_errors=False,
+            allow_unspec_int_on_nn_module=True,
         ):
             yield
     finally:

@@ -25,7 +25,8 @@ class Backward:
 
     ``others``: per result None where the marker has it, else the ``Slot`` of what is like its gradient, which is zero.
     ``operands``: positions of the tensor operands among the backward graph's results. ``saved``: a ``Slot`` or
-    ``ResultSlot`` for a tensor that the marker has, else the value itself.
+    ``ResultSlot`` for a tensor that the marker has, a ``NumberSlot`` for a number that only a call knows, else the
+    value itself.
     """
 
     graph: fx.GraphModule
@@ -43,6 +44,8 @@ class Backward:
     def _kept(value: Any, results: Sequence[Any], saved: Sequence[Any]) -> Any:
         if isinstance(value, Slot):
             return saved[value]
+        if isinstance(value, NumberSlot):
+            return saved[value].item()
         return results[value] if isinstance(value, ResultSlot) else value
 
 
@@ -52,6 +55,10 @@ class Slot(int):
 
 class ResultSlot(int):
     """Position of a tensor among the marker's results."""
+
+
+class NumberSlot(int):
+    """Position, among the marker's saved tensors, of one that holds a number."""
 
 
 BACKWARDS = "daceopt_backwards"  # where the graph of a gradient keeps the backward graphs of its markers
@@ -94,7 +101,7 @@ def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -
     for functions that change their operands."""
     if kwargs.get("dirty_idx"):
         raise Unsupported("a custom autograd.Function that calls ctx.mark_dirty")
-    detached = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
+    detached = [_detached(a) for a in args]
     result, saved = fwd.run(*detached)
     results = [result] if isinstance(result, torch.Tensor) else list(result)
     fixed = set(kwargs.get("non_differentiable_idx") or ())
@@ -108,6 +115,11 @@ def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -
     marked = iter(mark([r.detach() for r in own], [args[k] for k in operands], tensors, backward))
     results = [next(marked) if flag else r for r, flag in zip(results, flags)]
     return results[0] if isinstance(result, torch.Tensor) else type(result)(results)
+
+
+def _detached(value: Any) -> Any:
+    holds_number = getattr(value, "item_memo", None) is not None  # and would not be known to
+    return value.detach() if isinstance(value, torch.Tensor) and not holds_number else value
 
 
 def again(backwards: Sequence[Backward], results: Any, operands: Any, saved: Any, number: int) -> list[torch.Tensor]:
@@ -132,6 +144,8 @@ def as_gradient_of(value: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
 def _slot(value: Any, results: Sequence[Any], arguments: Sequence[tuple[Any, Any]], tensors: list[Any]) -> Any:
     """Where the marker has a saved value. What is an operand or a result is that itself, through which the derivative
     of the derivative goes on, as in PyTorch; through what was computed in between it does not."""
+    if isinstance(value, torch.SymFloat):
+        return NumberSlot(_added(tensors, torch.scalar_tensor(value, dtype=torch.float64)))
     if not isinstance(value, torch.Tensor):
         return value
     for k, r in enumerate(results):

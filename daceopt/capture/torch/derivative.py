@@ -12,11 +12,14 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 from daceopt.capture.torch.calls import AtenCall, Item, Operand
+from daceopt.capture.torch.custom_gradient import NumberSlot
 from daceopt.capture.torch.foreign import has_derivative
 from daceopt.capture.torch.functional import DynamoInterpreter, trace
 from daceopt.capture.torch.lines import note_line
+from daceopt.capture.torch.numbers import holder_of, stand_for_number, symbols_in
 from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.translation import DOMAIN, Importer, Translation
 from daceopt.errors import Unsupported
@@ -105,7 +108,11 @@ def _traced(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out
             f"{call.target} has no derivative of its own; expected one by torch.library.register_autograd"
         )
 
+    numbers = symbols_in(call.traced)
+
     def vjp(*values: torch.Tensor) -> list[torch.Tensor | None]:
+        for holder in values[len(inputs) + len(given) :]:
+            holder.item()  # so that the trace knows the number
         operands = list(values[: len(inputs)])
         for k in by:
             operands[k] = operands[k].detach().requires_grad_()
@@ -119,14 +126,15 @@ def _traced(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out
 
     grads = [call.results[k] for k in given]
     try:
-        graph = trace(vjp, [*map(like, call.operands), *(like(g) for g in grads if g is not None)])
+        fakes = [*_operands_like(call), *(like(g) for g in grads if g is not None)]
+        graph = trace(vjp, [*fakes, *(holder_of(n, call.operands) for n in numbers)])
     except RuntimeError as error:
         if _NO_DERIVATIVE.search(str(error)) is None:  # the formula needs what only data tell, say
             raise Unsupported(f"the derivative of {call.target}, by PyTorch's formula: {error}") from error
         return _refused(b, inputs, by, str(error))
     importer = Importer(Translation(b.graph, call.context), graph)
     _reuse_results(importer, call, outputs)
-    found = importer.run([*inputs, *(grads_out[k] for k in given)])
+    found = importer.run([*inputs, *(grads_out[k] for k in given), *[None] * len(numbers)])
     return _by_position(found, by, len(inputs))
 
 
@@ -144,6 +152,12 @@ def _invoke(call: AtenCall, operands: Sequence[torch.Tensor]) -> list[Any]:
     target = WITH_DERIVATIVE.get(call.target, call.target)
     found = target(*positional, **{a.name: arguments[a.name] for a in schema if a.kwarg_only})
     return list(found) if isinstance(found, (tuple, list)) else [found]
+
+
+def _operands_like(call: AtenCall) -> list[torch.Tensor]:
+    numbers = {int(x) for x in tree_leaves(list(call.arguments.values())) if isinstance(x, Item)}
+    fakes = [like(x) for x in call.operands]
+    return [stand_for_number(fake) if k in numbers else fake for k, fake in enumerate(fakes)]
 
 
 def _filled(value: Any, operands: Sequence[torch.Tensor]) -> Any:
@@ -190,18 +204,24 @@ def _custom(b: Builder, call: AtenCall, inputs: Names, grads_out: Names, wanted:
     given = [k for k, g in enumerate(grads_out) if g is not None]
     by = [k for k in range(lengths[1]) if wanted[lengths[0] + k] and _has_gradient(operands[k])]
 
+    numbers = symbols_in(backward.saved)
+
     def rule(*values: torch.Tensor) -> list[torch.Tensor | None]:
-        grads = dict(zip(given, values))
-        own, kept = values[len(given) : len(given) + lengths[0]], values[len(given) + lengths[0] :]
+        grads, rest = dict(zip(given, values)), values[len(given) :]
+        own, kept = rest[: lengths[0]], rest[lengths[0] : lengths[0] + lengths[2]]
+        for holder in rest[lengths[0] + lengths[2] :]:
+            holder.item()  # so that the trace knows the number
         incoming = [grads[k] if k in grads else torch.zeros_like(r) for k, r in enumerate(own)]
         found = DynamoInterpreter(backward.graph)(*backward.arguments(incoming, own, kept))
         return [_fitted(found[backward.operands[k]], operands[k]) for k in by]
 
-    fakes = [call.results[k] for k in given]
-    read = [*call.operands[: lengths[0]], *call.operands[lengths[0] + lengths[1] :]]
-    graph = trace(rule, [*(like(f) for f in fakes if f is not None), *map(like, read)])
+    fakes = [call.results[k] for k in given] + [*call.operands[: lengths[0]], *call.operands[lengths[0] + lengths[1] :]]
+    read = [like(f) for f in fakes if f is not None]
+    for slot in (s for s in backward.saved if isinstance(s, NumberSlot)):
+        stand_for_number(read[len(given) + lengths[0] + slot])
+    graph = trace(rule, [*read, *(holder_of(n, read) for n in numbers)])
     importer = Importer(Translation(b.graph, call.context), graph)
-    found = importer.run([*(grads_out[k] for k in given), *results, *saved])
+    found = importer.run([*(grads_out[k] for k in given), *results, *saved, *[None] * len(numbers)])
     return _by_position(found, [lengths[0] + k for k in by], len(inputs))
 
 

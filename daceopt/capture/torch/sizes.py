@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import dace
@@ -15,6 +16,60 @@ from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.symbols import size
+
+
+def _power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
+    """As Python has it, of numbers: a product for a small whole exponent."""
+    return sympy.Pow(base, exponent) if exponent.is_Integer and abs(exponent) <= 4 else scalar.power(base, exponent)
+
+
+_FUNCTIONS: dict[str, Callable[..., sympy.Expr]] = {
+    "Add": lambda *terms: sympy.Add(*terms),
+    "Mul": lambda *factors: sympy.Mul(*factors),
+    "Pow": _power,
+    "FloatPow": _power,
+    "PowByNatural": _power,
+    "FloatTrueDiv": lambda a, b: a / b,
+    "IntTrueDiv": lambda a, b: a / b,
+    "FloorDiv": lambda a, b: scalar.floor(a / b),
+    "Mod": scalar.pymod,
+    "PythonMod": scalar.pymod,
+    "Min": lambda *terms: reduce(scalar.minimum, terms),
+    "Max": lambda *terms: reduce(scalar.maximum, terms),
+    "Abs": scalar.absolute,
+    "ToFloat": lambda a: a,
+    "Identity": lambda a: a,
+    "TruncToFloat": scalar.trunc,
+    "TruncToInt": scalar.trunc,
+    "FloorToInt": scalar.floor,
+    "CeilToInt": scalar.ceil,
+    "RoundToInt": scalar.round_even,
+    "OpaqueUnaryFn_sqrt": lambda a: sympy.sqrt(a),
+    "OpaqueUnaryFn_exp": sympy.exp,
+    "OpaqueUnaryFn_log": sympy.log,
+    "OpaqueUnaryFn_log2": scalar.log2,
+    **{f"OpaqueUnaryFn_{name}": getattr(sympy, name) for name in "sin cos tan sinh cosh tanh asin acos atan".split()},
+}
+"""What PyTorch computes with numbers, by the name of its class, as scalar code of float64."""
+
+
+_WHOLE: dict[Any, Callable[..., Any]] = {
+    sympy.Add: lambda *terms: sympy.Add(*terms),
+    sympy.Mul: lambda *factors: sympy.Mul(*factors),
+    sympy.Pow: sympy.Pow,
+    torch_functions.PowByNatural: sympy.Pow,
+    **dict.fromkeys((sympy.Max, torch_functions.Max), lambda *terms: sympy.Max(*terms)),
+    **dict.fromkeys((sympy.Min, torch_functions.Min), lambda *terms: sympy.Min(*terms)),
+    sympy.Abs: lambda value: sympy.Max(value, -value),
+    **dict.fromkeys((torch_functions.FloorDiv, torch_functions.CleanDiv), lambda a, b: sympy.floor(a / b)),
+    **dict.fromkeys((torch_functions.Mod, torch_functions.PythonMod), lambda a, b: a - b * sympy.floor(a / b)),
+    torch_functions.IntTrueDiv: lambda a, b: a / b,
+    torch_functions.ToFloat: lambda value: value,
+    torch_functions.FloorToInt: sympy.floor,
+    torch_functions.CeilToInt: lambda quotient: -sympy.floor(-quotient),
+    torch_functions.TruncToInt: lambda x: sympy.Max(sympy.floor(x), 0) - sympy.Max(sympy.floor(-x), 0),
+}
+"""What PyTorch computes with sizes, as extents."""
 
 
 class Sizes:
@@ -51,20 +106,13 @@ class Sizes:
         if str(expr) in floats:
             return floats[str(expr)]
         if expr.is_number:
-            return sympy.Float(expr, 17)
-        if expr.is_integer:
+            return scalar.number(float(expr))
+        if expr.is_integer and not any(str(s) in floats for s in expr.free_symbols):
             return scalar.cast(dim(self._convert(expr)), dace.float64)
-        if isinstance(expr, torch_functions.ToFloat):
-            return self._real(expr.args[0], floats)
-        if isinstance(expr, (torch_functions.FloatTrueDiv, torch_functions.IntTrueDiv)):
-            return self._real(expr.args[0], floats) / self._real(expr.args[1], floats)
-        if type(expr).__name__ == "OpaqueUnaryFn_sqrt":
-            return sympy.sqrt(self._real(expr.args[0], floats))
-        if isinstance(expr, (sympy.Pow, torch_functions.FloatPow)) and expr.args[1].is_number:
-            return sympy.Pow(self._real(expr.args[0], floats), sympy.nsimplify(expr.args[1]))
-        if isinstance(expr, (sympy.Add, sympy.Mul)):
-            return expr.func(*(self._real(a, floats) for a in expr.args))
-        raise Unsupported(f"a number computed from sizes as {expr}, a {type(expr).__name__}")
+        function = _FUNCTIONS.get(type(expr).__name__)
+        if function is None:
+            raise Unsupported(f"a number computed as {expr}, a {type(expr).__name__}")
+        return function(*(self._real(a, floats) for a in expr.args))
 
     def _convert(self, expr: Any) -> Any:
         if isinstance(expr, sympy.Symbol):
@@ -73,15 +121,14 @@ class Sizes:
             return self.symbol(expr.name)
         if isinstance(expr, sympy.Integer):
             return expr
-        args = [self._convert(a) for a in expr.args]
-        if isinstance(expr, (torch_functions.FloorDiv, torch_functions.CleanDiv)):
-            return sympy.floor(args[0] / args[1])
-        if isinstance(expr, (torch_functions.Mod, torch_functions.PythonMod)):
-            return args[0] - args[1] * sympy.floor(args[0] / args[1])
-        if isinstance(expr, (sympy.Max, torch_functions.Max)):
-            return sympy.Max(*args)
-        if isinstance(expr, (sympy.Min, torch_functions.Min)):
-            return sympy.Min(*args)
-        if isinstance(expr, (sympy.Add, sympy.Mul)) or (isinstance(expr, sympy.Pow) and args[1].is_Integer):
-            return expr.func(*args)
-        raise Unsupported(f"a size computed as {expr}, a {type(expr).__name__}")
+        if isinstance(expr, sympy.Float) and float(expr).is_integer():
+            return sympy.Integer(int(expr))
+        function = _WHOLE.get(type(expr))
+        if function is None:
+            raise Unsupported(f"a size computed as {expr}, a {type(expr).__name__}")
+        return function(*(self._convert(a) for a in expr.args))
+
+
+def is_known(value: torch.SymInt | torch.SymFloat) -> bool:
+    """Whether a number follows from sizes, and from integers among the arguments of the call."""
+    return all(symbol_is_type(s, SymT.SIZE) for s in value.node.expr.free_symbols)

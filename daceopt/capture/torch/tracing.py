@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import numpy as np
+import sympy
 import torch
 from torch import fx, nn
 from torch._dynamo import symbolic_convert, utils
@@ -22,10 +23,12 @@ from torch._dynamo.variables import builder, ctx_manager, functions, higher_orde
 from torch._dynamo.variables import torch as torch_functions
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
-from torch._guards import Guard
+from torch._guards import Guard, GuardSource
+from torch.fx.experimental.sym_node import SymNode
 
 from daceopt.capture.torch.conditions import condition, note_exception
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
+from daceopt.capture.torch.numbers import MATHEMATICS, example_numbers
 from daceopt.capture.torch.shape_changes import BEFORE, CHANGES, Geometry
 from daceopt.capture.torch.spelling import is_negative_zero
 from daceopt.capture.torch.writes import note
@@ -61,7 +64,10 @@ def _for_ours(original: Method, made: Callable[..., Any]) -> Method:
 
 
 def _is_ours() -> bool:
-    return bool(getattr(_backend(), OURS, False))
+    try:
+        return bool(getattr(_backend(), OURS, False))
+    except AttributeError:  # Dynamo traces nothing in this thread
+        return False
 
 
 def _backend() -> Any:
@@ -121,6 +127,8 @@ def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) ->
     asked = self.value is torch.compiler.is_compiling and tx.f_code.co_code == forward.co_code  # or a copy of it
     if asked and not _is_differentiated(tx.symbolic_locals["self"].realize().value, tx.symbolic_locals["src"]):
         _break("nn.TransformerEncoder, which leaves padded positions out", "make it with enable_nested_tensor=False")
+    if self.value in MATHEMATICS and any(isinstance(a.realize(), tensor.SymNodeVariable) for a in args):
+        return tx.inline_user_function_return(VariableTracker.build(tx, MATHEMATICS[self.value]), args, kwargs)
     call, name = functools.partial(original, self, tx, args, kwargs), _name(self.value)
     return _reshape(call, tx, name, args, kwargs) if args and name in CHANGES else call()
 
@@ -275,8 +283,28 @@ def _note_break(original: Method, self: Any, options: Any, reason: str, exc: Exc
     original(self, options, reason, exc)
 
 
-def _run_node(original: Method, tracer: Any, node: fx.Node, *args: Any) -> Any:
-    return note(functools.partial(original, tracer, node, *args), node)
+def _run_node(original: Method, tracer: Any, node: fx.Node, args: Any, kwargs: Any, module: Any) -> Any:
+    """A call on fake tensors, for what is known of its result."""
+    with example_numbers(tracer.fake_mode, args, kwargs):
+        return note(functools.partial(original, tracer, node, args, kwargs, module), node)
+
+
+def _is_constant_int(original: Method, value: Any, source: Any) -> bool:
+    """Whether an integer of Python stays one in a program after it has changed: those of layers of torch decide about
+    code, those of globals do not."""
+    if source.guard_source is GuardSource.GLOBAL:
+        return False
+    return bool(source.guard_source.is_unspecialized_builtin_nn_module() or original(value, source))
+
+
+def _constant_float(original: Method, self: Any, file: str, line: int) -> float:
+    """A number whose value an operator asks for. What it is computed from becomes constant: compared with the result,
+    the number computed again would differ by rounding."""
+    if self.has_hint() and not self.expr.is_Symbol:
+        for symbol in self.expr.free_symbols:
+            self.shape_env.evaluate_expr(sympy.Eq(symbol, self.shape_env.backed_var_to_val[symbol]))
+        return float(self.hint)
+    return float(original(self, file, line))
 
 
 _REPLACED: Iterable[tuple[Any, str, Method]] = (
@@ -295,4 +323,6 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (higher_order_ops.AutogradFunctionApplyVariable, "trace_forward_graph", _trace_custom_forward),
     (functions.WrapperUserFunctionVariable, "call_function", _call_wrapped),
     (utils, "run_node", _run_node),
+    (builder, "is_int_specialization_case", _is_constant_int),
+    (SymNode, "guard_float", _constant_float),
 )

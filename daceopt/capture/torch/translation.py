@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from daceopt.capture.torch import table
+from daceopt.capture.torch import sizes, table
 from daceopt.capture.torch.calls import AtenCall, Context, Item, NumberArray, Operand, Promise
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.folding import is_repeated, known_values, needed
@@ -313,7 +313,8 @@ class Importer:
     def _call(self, node: fx.Node) -> Any:
         value = node.meta.get("val")
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
-            if node.target is torch.ops.aten._local_scalar_dense.default:
+            is_element = node.target is torch.ops.aten._local_scalar_dense.default
+            if is_element and not (isinstance(value, torch.SymInt) and sizes.is_known(value)):
                 raise Unsupported(f"a size that only the data decides ({value}, an element of {node.args[0]})")
             return self.t.sizes.dim(value)
         if isinstance(value, torch.SymFloat):
@@ -331,7 +332,7 @@ class Importer:
 
     def _number(self, node: fx.Node, value: torch.SymFloat) -> Any:
         """A scalar expression over sizes, or an array where numbers that come with the call are in it."""
-        if node.target is torch.ops.aten._local_scalar_dense.default:
+        if node.target is torch.ops.aten._local_scalar_dense.default and not sizes.is_known(value):
             source = NumberArray(self.t.cast(self.values[node.args[0]], types.from_name("float64")))
             self.floats[str(value.node.expr)] = source
             self.fake_number = node.args[0].meta["val"].to(torch.float64)

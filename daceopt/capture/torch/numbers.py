@@ -1,0 +1,109 @@
+"""Numbers of Python that change from call to call: traces keep them symbols where operators ask for values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_SIZED = frozenset("arange range linspace logspace".split())
+"""Packets whose numbers decide about the extents of results."""
+
+_ANY = 0.5  # where there is no example
+
+
+def _exp(x: float) -> float:
+    return math.e**x
+
+
+def _log(x: float, base: float | None = None) -> float:
+    found = math.log2(x) * math.log(2)  # Dynamo knows this one
+    return found if base is None else found / _log(base)
+
+
+def _log10(x: float) -> float:
+    return math.log2(x) * math.log10(2)
+
+
+def _pow(x: float, y: float) -> float:
+    return float(x) ** float(y)
+
+
+MATHEMATICS: dict[Any, Any] = {math.exp: _exp, math.log: _log, math.log10: _log10, math.pow: _pow}
+"""Functions of ``math`` that PyTorch computes with no symbol -> what gives the same by those that it knows."""
+
+
+@contextmanager
+def example_numbers(mode: Any, *values: Any) -> Iterator[None]:
+    """The shape rules of a FakeTensorMode get the numbers of the example in place of symbols, where any of ``values``
+    is one: a rule that reads a number's value, which does not decide about what it says, would make it a constant of
+    the program. What traces the calls, above the mode, sees the symbols."""
+    if mode is None or not any(map(_is_number, tree_leaves(values))):
+        yield
+        return
+    original = mode.dispatch
+
+    def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        positions, names = _numbers(func)
+        args = [_example(a) if k in positions else a for k, a in enumerate(args)]
+        return original(func, types, args, {k: _example(a) if k in names else a for k, a in (kwargs or {}).items()})
+
+    with patch.object(mode, "dispatch", dispatch):
+        yield
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, _SYMBOLIC) or getattr(value, "item_memo", None) is not None
+
+
+@cache
+def _numbers(func: Any) -> tuple[frozenset[int], frozenset[str]]:
+    """Positions and names of the arguments of an overload that are numbers, and neither sizes nor tensors."""
+    if func._schema.name.rpartition("::")[2] in _SIZED:
+        return frozenset(), frozenset()
+    arguments = func._schema.arguments
+    found = {k: a.name for k, a in enumerate(arguments) if "number" in str(a.type)}
+    return frozenset(found), frozenset(found.values())
+
+
+def _example(value: Any) -> Any:
+    return tree_map(_hint, value)
+
+
+def _hint(value: Any) -> Any:
+    if not isinstance(value, _SYMBOLIC):
+        return value
+    if value.node.has_hint():
+        return value.node.hint
+    return _ANY if isinstance(value, torch.SymFloat) else value
+
+
+def stand_for_number(fake: torch.Tensor, number: Any = None) -> torch.Tensor:
+    """Let ``fake``, of rank 0 and with history nowhere, be what holds ``number`` in a trace; by default one that only
+    the call knows, so that a trace which asks for its value is refused."""
+    environment = fake.fake_mode.shape_env
+    if number is None:
+        with environment.ignore_fresh_unbacked_symbols():
+            number = environment.create_unbacked_symfloat()
+    fake.item_memo = number
+    return fake
+
+
+def symbols_in(values: Any) -> list[Any]:
+    """The numbers among ``values`` that are symbols, each once."""
+    return list({id(x): x for x in tree_leaves(values) if isinstance(x, torch.SymInt | torch.SymFloat)}.values())
+
+
+def holder_of(number: Any, fakes: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A fake tensor, as those of ``fakes``, that holds a number of another trace for one that is to know it."""
+    dtype = torch.float64 if isinstance(number, torch.SymFloat) else torch.int64
+    with next(f.fake_mode for f in fakes if isinstance(f, FakeTensor)):
+        return stand_for_number(torch.empty((), dtype=dtype), number)

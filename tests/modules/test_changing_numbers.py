@@ -1,0 +1,156 @@
+"""Numbers of Python that change from call to call are run-time values of one program, whatever holds or reads them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from daceopt import optimized_module
+from tests.numerics import assert_within_rounding
+
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+CALLS = 5
+X = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
+
+whole, weight = 0, 1.0  # globals that a model below reads
+
+
+class Config:
+    def __init__(self) -> None:
+        self.n, self.w = 1, 1.0
+
+
+class Reverse(torch.autograd.Function):
+    """The reversal of gradients, by an annealed weight."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.weight = weight
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return -ctx.weight * grad, None
+
+
+class Model(nn.Module):
+    """Counts its calls and anneals a number; what it computes with them is ``body``."""
+
+    def __init__(self, body: Callable[[Model, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.a, self.body = nn.Linear(4, 4), body
+        self.step, self.tau = 0, 1.0
+        self.config, self.items, self.table = Config(), [1.0, 2], {"n": 1, "w": 1.0}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.step += 1
+        self.tau = self.tau * 0.93
+        return self.body(self, x)
+
+
+def assert_few_programs(model: nn.Module, count: int, calls: int = CALLS, **arguments: Callable[[int], object]) -> None:
+    """Steps are right, and so few programs are made; ``arguments``: what is handed over in the k-th call."""
+    ours, double = optimized_module(copy.deepcopy(model), fallback="raise"), copy.deepcopy(model).double()
+    for k in range(calls):
+        given = {name: value(k) for name, value in arguments.items()}
+        results = []
+        for module in (ours, double, model):
+            module.zero_grad()
+            x = X.to(module.a.weight.dtype)
+            out = module(x, **given)
+            out.square().sum().backward()
+            results.append([out, *(p.grad for p in module.parameters())])
+        for mine, exact, theirs in zip(*results, strict=True):
+            assert_within_rounding(mine.detach(), exact.detach(), theirs.detach())
+    assert (ours.daceopt.stats.programs, ours.daceopt.stats.eager_calls) == (count, 0)
+
+
+BODIES: dict[str, Callable[[Model, torch.Tensor], torch.Tensor]] = {
+    "counted only": lambda s, x: s.a(x),
+    "warm-up": lambda s, x: s.a(x) * min(1.0, s.step / 100),
+    "cosine": lambda s, x: s.a(x) * 0.5 * (1 + math.cos(math.pi * s.step / 100)),
+    "sigmoid": lambda s, x: s.a(x) * (2 / (1 + math.exp(-10 * s.step / 100)) - 1),
+    "powers": lambda s, x: s.a(x) * 0.99**s.step + s.step**2 * 1e-3 + math.pow(0.99, s.step) + s.step**-0.5,
+    "logarithms": lambda s, x: s.a(x) * math.log(1 + s.step) + math.log10(1.0 + s.step) + math.log(2 + s.step, 2),
+    "whole": lambda s, x: s.a(x) * int(s.step / 3 + 1) + math.floor(s.step / 3) + math.ceil(s.step / 4) + s.step // 2,
+    "below zero": lambda s, x: s.a(x) * (3 - s.step) + abs(3 - s.step) + max(3 - s.step, 0) * 0.5,
+    "temperature": lambda s, x: torch.softmax(s.a(x) / s.tau, -1),
+    "slope": lambda s, x: nn.functional.leaky_relu(s.a(x), s.tau) + nn.functional.elu(x, s.tau),
+    "bounds": lambda s, x: s.a(x).clamp(1 - s.tau, 1 + s.tau) + nn.functional.hardtanh(s.a(x), -s.tau, s.tau),
+    "average": lambda s, x: x.clone().lerp_(s.a(x), 1 - s.tau) + x.mul(s.tau).add_(s.a(x), alpha=1 - s.tau),
+    "exponent": lambda s, x: (s.a(x).abs() + 1) ** s.tau + s.tau**x,
+    "fills": lambda s, x: (
+        s.a(x).masked_fill(x > 0, -s.step) + torch.where(x > s.tau, s.tau, x) + x.new_full((4,), s.tau)
+    ),
+    "tensors": lambda s, x: s.a(x) + torch.tensor(s.tau) + torch.tensor([s.tau, 1.0, 2, 3]) + torch.full((4,), s.tau),
+    "operand": lambda s, x: torch.add(x, s.a(x), alpha=s.tau) + torch.addcmul(x, s.a(x), x, value=s.tau) + s.tau / x,
+    "remainder": lambda s, x: torch.div(s.a(x), s.tau, rounding_mode="floor") + torch.fmod(x, s.tau) + s.a(x),
+    "list": lambda s, x: sum(torch._foreach_mul([s.a(x), x], s.tau)),
+    "size": lambda s, x: s.a(x.repeat(s.step, 1))[: s.step + 1].sum(0) + x.repeat(s.step, 1)[s.step],
+    "reversal": lambda s, x: s.a(Reverse.apply(torch.tanh(s.a(x)), s.tau)),
+    "reversal by step": lambda s, x: s.a(Reverse.apply(torch.tanh(s.a(x)), min(1.0, s.step / 100))),
+    "two numbers": lambda s, x: s.a(x) * s.step * s.tau + s.step,
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_a_number_on_the_module(body):
+    assert_few_programs(Model(body), 2)
+
+
+def test_a_number_that_decides_about_code_costs_a_program_for_each_decision():
+    assert_few_programs(Model(lambda s, x: s.a(x * 2 if s.step % 3 == 0 else x)), 3, calls=8)
+
+
+def test_numbers_on_objects_and_in_collections():
+    def body(s: Model, x: torch.Tensor) -> torch.Tensor:
+        s.config.n += 1
+        s.config.w *= 0.9
+        s.table["n"] += 2
+        s.table["w"] *= 0.8
+        s.items[0] *= 0.7
+        s.items[1] += 3
+        return s.a(x) * s.config.w + s.config.n + s.table["n"] * s.table["w"] + s.items[0] * s.items[1]
+
+    assert_few_programs(Model(body), 2)
+
+
+def test_globals_and_closures():
+    state = 0
+
+    def change(k: int) -> None:
+        nonlocal state
+        global whole, weight
+        state, whole, weight = 2 * k, 3 * k, 1 - 0.1 * k
+
+    class Reads(Model):
+        def forward(self, x: torch.Tensor, k: object) -> torch.Tensor:
+            return self.a(x) * weight + whole + state
+
+    assert_few_programs(Reads(lambda s, x: x), 2, k=change)
+
+
+def test_arguments():
+    class Takes(Model):
+        def forward(self, x: torch.Tensor, n: int, w: float) -> torch.Tensor:
+            return self.a(Reverse.apply(x * self.a(x), w)) * max(0.0, 1 - n / 5) + 0.5 ** (n / 10)
+
+    assert_few_programs(Takes(lambda s, x: x), 2, n=lambda k: k + 2, w=lambda k: 0.1 * k + 0.05)
+
+
+def test_what_one_model_makes_constant_does_not_concern_another():
+    """Both have a number of one name; PyTorch keeps for all code which of them are constants."""
+    fixed = optimized_module(Model(lambda s, x: torch.quantile(s.a(x), s.tau * 0.5)))
+    for _ in range(3):
+        fixed(X)
+    assert_few_programs(Model(BODIES["temperature"]), 2)
+
+
+def test_a_number_that_an_operator_needs_costs_a_program_for_each_value():
+    assert_few_programs(Model(lambda s, x: nn.functional.layer_norm(s.a(x), (4,), eps=1e-3 * s.tau)), 4, calls=4)

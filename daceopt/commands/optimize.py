@@ -7,6 +7,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from daceopt.ir.render import render
 from daceopt.models.onnx_model import OnnxModel, from_onnx
 from daceopt.modules.frozen import FrozenProgram
 from daceopt.passes.feeds import random_inputs
-from daceopt.passes.verification import outputs, relative_error, within_rounding
+from daceopt.passes.rounding import outputs, relative_error, within_rounding
+from daceopt.passes.witness import objection
 from daceopt.runtime.bridge import TorchProgram
 from daceopt.runtime.tensors import dtype_of, from_file, to_numpy, to_torch
 from daceopt.standalone import export, stored_program
 
 Arrays = list[np.ndarray]
+_DOUBTFUL = 1e-5  # an error for which the reference may be to blame
 
 
 @dataclass
@@ -34,7 +37,7 @@ class Summary:
 
     ``peer``: what else runs it, ONNX Runtime or PyTorch. ``fallbacks``: operators that the peer runs, and why.
     ``error_written``: that of the program that was written, which calls other libraries. ``refused``: why none could
-    be written.
+    be written. ``objection``: why the float64 run is no reference, if it is none.
     """
 
     model: str
@@ -52,9 +55,10 @@ class Summary:
     fallbacks: dict[str, str] = field(default_factory=dict)
     error_written: float | None = None
     refused: str = ""
+    objection: str = ""
 
     def __str__(self) -> str:
-        verdict = "within rounding" if self.correct else "LARGER THAN ROUNDING EXPLAINS"
+        verdict = "within rounding" if self.correct else self.objection or "LARGER THAN ROUNDING EXPLAINS"
         ratio = self.milliseconds_peer / self.milliseconds if self.milliseconds else float("nan")
         return "\n".join(
             (
@@ -73,7 +77,8 @@ class Summary:
 @dataclass(frozen=True)
 class _Subject:
     """A compiled model and what it is measured with: ``checked`` gives what it computes on ``feeds``, what the peer
-    does for the same part, and what both should; ``theirs`` is a whole call of the peer."""
+    does for the same part, and what both should; ``theirs`` is a whole call of the peer; ``objection`` says why what
+    both should compute is not known after all."""
 
     compiled: OnnxModel | FrozenProgram
     feeds: Arrays
@@ -81,6 +86,7 @@ class _Subject:
     theirs: Callable[[], Any]
     checked: Callable[[Callable[..., Any] | None], tuple[Arrays, Arrays, Arrays]]
     fallbacks: dict[str, str]
+    objection: Callable[[], str | None] = lambda: None
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -132,12 +138,9 @@ def _of_file(path: Path, recipe: Any, verify: str | None, inputs: Path | None) -
     compiled = from_onnx(path, recipe=recipe, verify=verify)
     feeds = _feeds(compiled, inputs)
     compiled.prepare(*feeds)
-
-    def checked(program: Callable[..., Any] | None) -> tuple[Arrays, Arrays, Arrays]:
-        return _checked(compiled, feeds, program)
-
-    theirs = _onnxruntime(str(path), feeds)
-    return _Subject(compiled, feeds, "ONNX Runtime", theirs, checked, dict(compiled.pair.report["fallbacks"]))
+    checks = _Checks(compiled, feeds)
+    theirs, fallbacks = _onnxruntime(str(path), feeds), dict(compiled.pair.report["fallbacks"])
+    return _Subject(compiled, feeds, "ONNX Runtime", theirs, checks.compare, fallbacks, checks.objection)
 
 
 def _of_module(on_disk: model.ModuleOnDisk, recipe: Any, verify: str | None) -> _Subject:
@@ -155,6 +158,8 @@ def _summary(title: str, recipe: str, made: _Subject, times: dict[str, float], e
     pair = made.compiled.pair
     errors = [_errors(results, found[-1]) for results in found[:-1]]
     history = pair.report["history"]
+    doubtful = any(error > _DOUBTFUL for each in errors for error in each)
+    against = (made.objection() if doubtful else None) or ""
     return Summary(
         title,
         recipe,
@@ -164,11 +169,12 @@ def _summary(title: str, recipe: str, made: _Subject, times: dict[str, float], e
         max(errors[0], default=0.0),
         made.peer,
         max(errors[1], default=0.0),
-        _within_rounding(errors, found[-1]),
+        not against and _within_rounding(errors, found[-1]),
         times["ours"] * 1e3,
         times["peer"] * 1e3,
         elapsed,
         made.fallbacks,
+        objection=against,
     )
 
 
@@ -198,20 +204,43 @@ def _reference(compiled: OnnxModel) -> tuple[Any, list[str]]:
     return reference, [v.name for v in proto.graph.input if v.name not in constants]
 
 
-def _checked(compiled: OnnxModel, feeds: Arrays, program: Callable[..., Any] | None) -> tuple[Arrays, Arrays, Arrays]:
-    """What the compiled part (or ``program`` in its place) computes, what ONNX Runtime does, and what both should."""
-    reference, names = _reference(compiled)
-    given = dict(zip(compiled.input_names, feeds, strict=True))
-    taken = [given[name] for name in names]
-    proto = compiled.pair.model
-    if program is not None or [v.name for v in proto.graph.output] == compiled.output_names:
-        ours = _arrays((program or compiled)(*feeds))
-    else:
-        found = TorchProgram(compiled.pair, len(taken))([to_torch(array) for array in taken])
+class _Checks:
+    """What the compiled part of a file should compute on ``feeds``, and what ONNX Runtime does; each is found once."""
+
+    def __init__(self, compiled: OnnxModel, feeds: Arrays):
+        self._compiled, self._feeds = compiled, feeds
+        self._graph, names = _reference(compiled)
+        given = dict(zip(compiled.input_names, feeds, strict=True))
+        self._taken = [given[name] for name in names]
+
+    @cached_property
+    def _exact(self) -> Arrays:
+        return outputs(self._graph, self._named, exact=True)
+
+    @cached_property
+    def _theirs(self) -> Arrays:
+        return _onnxruntime(self._compiled.pair.model.SerializeToString(), self._taken)()
+
+    @property
+    def _named(self) -> dict[str, np.ndarray]:
+        return dict(zip(self._graph.inputs, self._taken, strict=True))
+
+    def compare(self, program: Callable[..., Any] | None) -> tuple[Arrays, Arrays, Arrays]:
+        """What the compiled part, or ``program`` in its place, computes, what ONNX Runtime does, and what both
+        should."""
+        return self._ours(program), self._theirs, self._exact
+
+    def objection(self) -> str | None:
+        """Why the last of these is no reference."""
+        return objection(self._graph, self._named, self._exact)
+
+    def _ours(self, program: Callable[..., Any] | None) -> Arrays:
+        compiled, proto = self._compiled, self._compiled.pair.model
+        if program is not None or [v.name for v in proto.graph.output] == compiled.output_names:
+            return _arrays((program or compiled)(*self._feeds))
+        found = TorchProgram(compiled.pair, len(self._taken))([to_torch(array) for array in self._taken])
         dtypes = map(dtype_of, proto.graph.output)
-        ours = [to_numpy(t, dtype) for t, dtype in zip(found, dtypes, strict=True) if dtype is not None]
-    exact = outputs(reference, dict(zip(reference.inputs, taken, strict=True)), exact=True)
-    return ours, _onnxruntime(proto.SerializeToString(), taken)(), exact
+        return [to_numpy(t, dtype) for t, dtype in zip(found, dtypes, strict=True) if dtype is not None]
 
 
 def _onnxruntime(proto: str | bytes, feeds: Sequence[np.ndarray]) -> Callable[[], Arrays]:

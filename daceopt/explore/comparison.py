@@ -20,7 +20,7 @@ from daceopt.explore.version_report import finished, said, unfinished
 from daceopt.ir import schedule, schedule_text
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.render import render
-from daceopt.passes.verification import relative_error
+from daceopt.passes.rounding import relative_error
 
 if TYPE_CHECKING:
     from daceopt.explore.subject import Subject

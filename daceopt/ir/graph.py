@@ -121,14 +121,19 @@ class Graph(Arrays):
         for conn, name in reads.items():
             self.read(node, conn, name)
         for conn, name in writes.items():
-            self._check_unwritten(name)
-            self.state.add_edge(node, conn, self._access[name], None, self.whole(name))
+            self.write(node, conn, name)
         self._compute[node] = None
         self._order.edited()
 
     def read(self, node: nodes.CodeNode, connector: str, name: str) -> None:
         """Let ``connector`` of a library node or region read the array ``name``."""
         self.state.add_edge(self._access[name], None, node, connector, self.whole(name))
+        self._order.edited()
+
+    def write(self, node: nodes.CodeNode, connector: str, name: str) -> None:
+        """Let ``connector`` of a library node or region write the array ``name``, which nothing writes yet."""
+        self._check_unwritten(name)
+        self.state.add_edge(node, connector, self._access[name], None, self.whole(name))
         self._order.edited()
 
     def add_scope(self, entry: MapEntry, exit_: nodes.MapExit) -> None:

@@ -57,11 +57,12 @@ def interpret(
     """
     memory = Memory(graph, inputs, dtype is not None, sizes, disturbance)
     for node in graph.nodes():
-        _run(memory, node)
+        run_node(memory, node)
     return {name: memory.array(name).copy() for name in (*graph.outputs, *graph.saved)}
 
 
-def _run(memory: Memory, node: Node) -> None:
+def run_node(memory: Memory, node: Node) -> None:
+    """Execute one node on the buffers of ``memory``."""
     if isinstance(node, dace_nodes.MapEntry):
         _kernel(memory, Kernel.extract(memory.graph, node))
         return

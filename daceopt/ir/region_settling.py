@@ -118,7 +118,7 @@ def _lay_out_loop(graph: Graph, node: Repeat) -> None:
         if not graph.is_contiguous(source):
             _rebind(graph, node, c.initial, Builder(graph, "carried").copy(source))
         if c.final is not None and not graph.is_contiguous(writes[c.final]):
-            raise Unsupported(f"{node.label}: the final value {writes[c.final]} must be row-major")
+            _write_beside(graph, node, c.final)
     for s in node.stacked:
         strides = graph.strides(writes[s.connector])
         layouts.append(strides if s.extent is not None else strides[: s.axis] + strides[s.axis + 1 :])
@@ -130,6 +130,16 @@ def _rebind(graph: Graph, node: Region, connector: str, name: str) -> None:
     (edge,) = [e for e in graph.state.in_edges(node) if e.dst_conn == connector]
     graph.state.remove_edge(edge)
     graph.read(node, connector, name)
+
+
+def _write_beside(graph: Graph, node: Region, connector: str) -> None:
+    """Let ``connector`` write an array in rows, of which the one that it wrote becomes a copy."""
+    name = graph.writes(node)[connector]
+    (edge,) = [e for e in graph.state.out_edges(node) if e.src_conn == connector]
+    graph.state.remove_edge(edge)
+    rows = graph.add_array(name, graph.shape(name), graph.dtype(name))
+    graph.write(node, connector, rows)
+    Builder(graph, "carried").copy(rows, out=name)
 
 
 def _lay_out_outputs(bodies: Sequence[Graph], layouts: Sequence[tuple[Dim, ...]]) -> None:

@@ -23,7 +23,7 @@ from daceopt.modules.backend import Backend, reason_of
 from daceopt.modules.description import describe
 from daceopt.modules.observe import own_forward
 from daceopt.modules.options import Options
-from daceopt.passes.verification import outputs
+from daceopt.passes.rounding import outputs
 from daceopt.pipeline import compile_graph
 from daceopt.programs.compiled import CompiledPair
 from daceopt.programs.stats import Stats

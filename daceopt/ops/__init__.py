@@ -7,6 +7,7 @@ import daceopt.ops.core.simulated_ranks
 import daceopt.ops.families  # noqa: F401  (as those above: registers its rules)
 from daceopt.ir.nodes.operator import Operator
 from daceopt.ops.core import registry
+from daceopt.ops.core.interpretation import dissent
 from daceopt.ops.core.operator_table import Coverage, coverage
 from daceopt.ops.core.registry import (
     elementwise,
@@ -27,6 +28,7 @@ __all__ = [
     "Coverage",
     "Operator",
     "coverage",
+    "dissent",
     "elementwise",
     "gradient",
     "gradient_rule",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +11,16 @@ import numpy as np
 from daceopt.errors import VerificationError
 from daceopt.passes import reproducer
 from daceopt.passes.feeds import needed_inputs, random_inputs
+from daceopt.passes.rounding import disturbed_errors, outputs, relative_error, results, within_rounding
 from daceopt.passes.transform import Outcome, Transformation, look
+from daceopt.passes.witness import objection
 from daceopt.store import identity
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
     from daceopt.ir.imported import Gradients
 
-# A step may reorder operations: this many times the unoptimized graph's error plus some ulps is rounding.
-_FACTOR = 4.0
-_ULPS = 16.0
 _COARSE = 2.0**-6  # the most that a step may lose that is asked to be less exact: some roundings to bfloat16
-_DISTURBED = 4  # executions with other roundings, where one alone does not explain an error
 _SHOWN = 3  # changes that a message lists
 
 
@@ -243,7 +241,12 @@ class Numerics:
 
     def _other_roundings(self, output: int, sums: float = 0.0) -> float:
         """The error that other roundings of the graph as it was at first have: where terms cancel, a result may be
-        rounding alone, and its error in one execution is chance. ``sums``: as of :class:`Disturbance`."""
+        rounding alone, and its error in one execution is chance. ``sums``: as of :class:`Disturbance`.
+
+        Raises VerificationError where the reference is what is wrong.
+        """
+        if not self._disturbed and (reason := objection(self._initial, self.inputs, self._exact)):
+            raise VerificationError(reason)
         if sums not in self._disturbed:
             exact = dict(zip(results(self._initial), self._exact, strict=True))
             self._disturbed[sums] = disturbed_errors(self._initial, self.inputs, exact, sums)
@@ -289,58 +292,9 @@ def guilty_site(transformation: Transformation, graph: Graph, count: int, wrong:
     return high - 1
 
 
-def results(graph: Graph) -> list[str]:
-    """What ``graph`` computes for others: its outputs, then what it saves for the backward pass."""
-    return [*graph.outputs, *graph.saved]
-
-
-def outputs(graph: Graph, inputs: dict[str, np.ndarray], exact: bool = False) -> list[np.ndarray]:
-    """Interpret ``graph``; its results in order, computed in float64 if ``exact``."""
-    import daceopt.ops  # noqa: F401  (registers how library nodes and operators are interpreted)
-    from daceopt.ir.interpret import interpret
-
-    found = interpret(graph, inputs, np.float64 if exact else None)
-    return [np.asarray(found[name]) for name in results(graph)]
-
-
 def _as_image(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """What a step has saved in blocks of channels, as it was before."""
     from daceopt.ir import blocked
 
     is_blocked = value.ndim == len(shape) + 1 and blocked.image_shape(value.shape) == shape
     return blocked.unpacked(value) if is_blocked else value
-
-
-def disturbed_errors(
-    graph: Graph, inputs: dict[str, np.ndarray], exact: Mapping[str, np.ndarray], sums: float = 0.0
-) -> dict[str, float]:
-    """The largest finite error of each array of ``exact`` in executions of ``graph`` with other roundings; ``sums``: as
-    of :class:`daceopt.ir.disturbance.Disturbance`."""
-    from daceopt import ops
-    from daceopt.ir.disturbance import Disturbance
-    from daceopt.ir.interpret import interpret
-
-    lowered = graph.copy()
-    ops.lower_all(lowered)
-    runs = [interpret(lowered, inputs, disturbance=Disturbance(seed, sums)) for seed in range(_DISTURBED)]
-    errors = {n: [relative_error(np.asarray(run[n]), e) for run in runs] for n, e in exact.items()}
-    return {n: max((e for e in found if np.isfinite(e)), default=0.0) for n, found in errors.items()}
-
-
-def relative_error(ours: np.ndarray, exact: np.ndarray) -> float:
-    """Largest difference relative to the largest magnitude; infinite where shapes, NaN or infinities differ."""
-    if ours.shape != exact.shape:
-        return float("inf")
-    a, e = ours.astype(np.float64), exact.astype(np.float64)
-    finite = np.isfinite(e)
-    if not np.array_equal(a[~finite], e[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
-        return float("inf")
-    if not finite.any():
-        return 0.0
-    scale = max(float(np.abs(e[finite]).max()), float(np.finfo(np.float32).tiny))
-    return float(np.abs(a[finite] - e[finite]).max()) / scale
-
-
-def within_rounding(error: float, peer: float, floating: bool = True) -> bool:
-    """Is a float32 result's relative ``error`` explained by rounding, given that of another program for the same?"""
-    return error <= _FACTOR * peer + (_ULPS * float(np.finfo(np.float32).eps) if floating else 0.0)

@@ -23,7 +23,7 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import Memory, interpret, strided
 from daceopt.passes import reproducer
 from daceopt.passes.feeds import random_inputs
-from daceopt.passes.verification import disturbed_errors, relative_error, within_rounding
+from daceopt.passes.rounding import disturbed_errors, relative_error, within_rounding
 from daceopt.runtime.device_precision import exact
 from daceopt.runtime.executable import Executable
 

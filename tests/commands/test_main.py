@@ -16,6 +16,7 @@ import daceopt
 from daceopt.commands.main import main
 from daceopt.errors import FallbackWarning
 from daceopt.models.onnx_model import OnnxModel
+from daceopt.ops.core import reference
 from daceopt.store import learned_rules
 from tests.numerics import assert_within_rounding
 from tests.onnx_models import detector
@@ -71,6 +72,21 @@ def test_optimize(
     monkeypatch.setattr(OnnxModel, "__call__", lambda self, *args: compiled(self, *args) * np.float32(1 + 3e-5))
     assert main(command) == 1, "an error of 3e-5 is more than rounding explains"
     assert "LARGER THAN ROUNDING" in capsys.readouterr().out
+
+
+@pytest.fixture
+def wrong_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The float64 reference computes Softmax as if it were Identity."""
+    monkeypatch.setattr(reference, "correction", lambda node: (lambda _, x: x) if node.op_type == "Softmax" else None)
+
+
+@pytest.mark.usefixtures("wrong_reference")
+def test_a_reference_that_stands_alone(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever else agrees is as far from it, and no proof."""
+    assert main(["optimize", str(model), "--seconds", "0"]) == 1
+    assert "the float64 reference stands alone: what operator Softmax" in capsys.readouterr().out
+    assert main(["optimize", str(model), "--seconds", "0", "--verify", "numerics"]) == 2
+    assert "the float64 reference stands alone: what operator Softmax" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_loaded_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

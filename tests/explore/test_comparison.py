@@ -9,7 +9,7 @@ from torch import nn
 
 import daceopt
 from daceopt.errors import Unsupported
-from daceopt.passes.verification import outputs, relative_error
+from daceopt.passes.rounding import outputs, relative_error
 from tests.explore.sessions import ReluTwice, chain, lowered, session
 
 

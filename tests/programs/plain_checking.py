@@ -16,7 +16,7 @@ from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.passes.feeds import random_inputs
-from daceopt.passes.verification import disturbed_errors, relative_error, within_rounding
+from daceopt.passes.rounding import disturbed_errors, relative_error, within_rounding
 from daceopt.programs.plain import plain
 
 _SCRIPT = Path(__file__).with_name("plain_run.py")

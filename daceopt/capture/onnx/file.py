@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import os
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,14 +16,17 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import numpy_helper
 
+from daceopt.capture.onnx.declared import open_meaningless, warn_of_results, without_results
 from daceopt.capture.onnx.external_data import load_external
 from daceopt.capture.onnx.limits import check_declared_sizes, check_functions, check_messages
+from daceopt.capture.onnx.spelled import lower_ceiling, spell_out, with_stand_ins
 from daceopt.capture.onnx.weights import WithoutWeights
 from daceopt.errors import ModelFileError
 from daceopt.ir.sparse import dense
 
 _OLDEST_IR = 3
 _OLDEST_OPSET = 7  # older models are converted to this one
+_SIGNED_AXES = 11
 _ASSUMED_OPSET = 18  # where a model names none
 _PROTOBUF_LIMIT = 2**31 - 1
 _MAIN_DOMAIN = ("", "ai.onnx")
@@ -39,6 +43,7 @@ def load(source: Source) -> onnx.ModelProto:
     name = _name(source)
     try:
         model = _parse(source, name)
+        open_meaningless(model, name)
         check_messages(model, name)
         check_functions(model, name)
         _check_versions(model, name)
@@ -46,7 +51,9 @@ def load(source: Source) -> onnx.ModelProto:
         light = WithoutWeights(model)
         checked = _with_dense_initializers(_checked(light.model, name), name)
         _import_main_domain(checked)
-        model = light.restore(_inferred(_modern(checked, name), name))
+        modern = _modern(checked, name)
+        spell_out(modern)
+        model = light.restore(_inferred(modern, name))
         check_declared_sizes(model, name)
     except RecursionError as error:
         raise ModelFileError(f"{name}: messages are nested too deeply; the file is damaged, export it again") from error
@@ -150,10 +157,17 @@ def _checked(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
 
 
 def _modern(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    if _version(model) >= _OLDEST_OPSET:
+    oldest = _SIGNED_AXES if any(map(_counts_from_behind, model.graph.node)) else _OLDEST_OPSET
+    if _version(model) >= oldest:
         return model
     _align_slopes(model)
-    return _converted(model, _OLDEST_OPSET, name)
+    return _converted(model, oldest, name)
+
+
+def _counts_from_behind(node: onnx.NodeProto) -> bool:
+    """Has it axes that other runtimes take in all versions, and inference from opset 11 on?"""
+    axes = [n for a in node.attribute if a.name == "axes" for n in a.ints]
+    return node.op_type in ("Squeeze", "Unsqueeze") and node.domain in _MAIN_DOMAIN and min(axes, default=0) < 0
 
 
 def _version(model: onnx.ModelProto) -> int:
@@ -162,7 +176,9 @@ def _version(model: onnx.ModelProto) -> int:
 
 def _converted(model: onnx.ModelProto, target: int, name: str) -> onnx.ModelProto:
     try:
-        return _checked(onnx.version_converter.convert_version(model, target), name)
+        converted = onnx.version_converter.convert_version(model, target)
+        _store_constants(converted.graph)
+        return _checked(converted, name)
     except ModelFileError:
         raise
     except Exception as error:  # the converter raises RuntimeError, ValueError and its own kinds
@@ -170,6 +186,17 @@ def _converted(model: onnx.ModelProto, target: int, name: str) -> onnx.ModelProt
             f"{name}: opset {_version(model)} cannot be converted to {target}: {_first_lines(error)}. "
             f"Export with opset_version={target} or later"
         ) from error
+
+
+def _store_constants(graph: onnx.GraphProto) -> None:
+    """Constants that the converter makes of attributes are integers, which nodes of the old versions cannot hold."""
+    made = [n for n in graph.node if n.op_type == "Constant" and any(a.name == "value" for a in n.attribute)]
+    for node in made:
+        tensor = next(a.t for a in node.attribute if a.name == "value")
+        stored = graph.initializer.add()
+        stored.CopyFrom(tensor)
+        stored.name = node.output[0]
+        graph.node.remove(node)
 
 
 def _align_slopes(model: onnx.ModelProto) -> None:
@@ -215,13 +242,43 @@ def _spell_out_attributes(model: onnx.ModelProto) -> bool:
 
 
 def infer(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """A copy of ``model`` with the types and shapes of its values; ``name`` is for ModelFileError's message."""
+    """A copy of ``model`` with the types and shapes of its values; ``name`` is for messages. ``model`` may lose a
+    ``ceil_mode`` that adds nothing.
+
+    Where the shapes that it declares of results do not fit what its nodes compute, they are passed over with a warning.
+    Raises ModelFileError.
+    """
+    found = _inferred_once(model, name)
+    while lower_ceiling(model, found):
+        found = _inferred_once(model, name)
+    return found
+
+
+def _inferred_once(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     try:
-        return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+        return _strictly(model)
     except Exception as error:  # InferenceError, or whatever the C++ side meets in a damaged model
-        raise ModelFileError(
-            f"{name}: shapes or types do not fit together: {_first_lines(error)}. Repair or export it again"
-        ) from error
+        found = _without_declared(model)
+        if found is None:
+            raise ModelFileError(
+                f"{name}: shapes or types do not fit together: {_first_lines(error)}. Repair or export it again"
+            ) from error
+        warn_of_results(name, _first_lines(error))
+        return found
+
+
+def _strictly(model: onnx.ModelProto) -> onnx.ModelProto:
+    return with_stand_ins(
+        model, partial(onnx.shape_inference.infer_shapes, check_type=True, strict_mode=True, data_prop=True)
+    )
+
+
+def _without_declared(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """Types and shapes as the graph has them, whatever is declared of results; None where they do not fit either."""
+    try:
+        return _strictly(without_results(model))
+    except Exception:  # the same kinds: what is said of the model as it is, is what is wrong with it
+        return None
 
 
 def _first_lines(error: Exception) -> str:

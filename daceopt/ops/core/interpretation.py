@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from itertools import product
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from daceopt.errors import Unsupported
 from daceopt.ir import blocked, types
 from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import Memory, interpret, interprets
+from daceopt.ir.interpret import Memory, interpret, interprets, run_node
 from daceopt.ir.nodes import quantized
 from daceopt.ir.nodes.library import DenseNode, narrowed
 from daceopt.ir.nodes.operator import Operator
@@ -265,15 +265,39 @@ def _number(connector: str) -> int:
 @interprets("Operator")
 def _operator(memory: Memory, node: Operator) -> None:
     """An operator that is not lowered yet: ONNX's reference evaluator or, where that fails, our lowering."""
-    names_in, names_out = memory.graph.inputs_of(node), memory.graph.outputs_of(node)
-    inputs = [None if n is None else np.array(memory.array(n)) for n in names_in]
     try:
-        with np.errstate(all="ignore"):
-            results = reference.compute(node, inputs)
+        results = _by_evaluator(memory, node)
     except Unsupported:
         results = _by_lowering(memory, node)
-    for name, value in zip([n for n in names_out if n is not None], results):
+    for name, value in zip(registry.present(memory.graph.outputs_of(node)), results):
         memory.store(name, value)
+
+
+def _by_evaluator(memory: Memory, node: Operator) -> list[np.ndarray]:
+    inputs = [None if n is None else np.array(memory.array(n)) for n in memory.graph.inputs_of(node)]
+    with np.errstate(all="ignore"):
+        return reference.compute(node, inputs)
+
+
+def dissent(graph: Graph, inputs: Mapping[str, np.ndarray], tolerance: float) -> Operator | None:
+    """The first operator of ``graph`` for which its lowering gives another result than ONNX's evaluator, by more than
+    ``tolerance`` of the largest magnitude, both on the same values in float64."""
+    memory = Memory(graph, inputs, reference=True)
+    for node in graph.nodes():
+        run_node(memory, node)
+        if isinstance(node, Operator) and not _is_lowered_to_the_same(memory, node, tolerance):
+            return node
+    return None
+
+
+def _is_lowered_to_the_same(memory: Memory, node: Operator, tolerance: float) -> bool:
+    names = registry.present(memory.graph.outputs_of(node))
+    for name, value in zip(names, _by_lowering(memory, node), strict=True):
+        expected = np.asarray(memory.array(name), np.float64)
+        margin = tolerance * float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0))
+        if not np.allclose(np.asarray(value, np.float64), expected, rtol=0.0, atol=margin, equal_nan=True):
+            return False
+    return True
 
 
 def _by_lowering(memory: Memory, node: Operator) -> list[np.ndarray]:

@@ -1,4 +1,5 @@
-"""One operator computed by the reference implementation that comes with ONNX: for constants and interpretation."""
+"""One operator computed by the reference implementation that comes with ONNX, or by what corrects it: for constants and
+interpretation."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from daceopt.errors import Unsupported
 from daceopt.ir.nodes.operator import Operator, schema_of
+from daceopt.ops.core.reference_corrections import correction
 
 
 def compute(node: Operator, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray]:
@@ -21,6 +23,9 @@ def compute(node: Operator, inputs: Sequence[np.ndarray | None]) -> list[np.ndar
     schema = schema_of(node.op_type, node.domain, node.since_version)
     if schema is not None and len(node.output_connectors) > schema.max_output:
         raise Unsupported(f"{node.op_type} has outputs that the standard does not know")
+    corrected = correction(node)
+    if corrected is not None:
+        return corrected(node, inputs)
     feeds = {f"i{k}": v for k, v in enumerate(inputs) if v is not None}
     try:
         return [np.asarray(v) for v in ReferenceEvaluator(_model(node, feeds, len(inputs))).run(None, feeds)]

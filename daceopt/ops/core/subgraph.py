@@ -1,13 +1,23 @@
-"""ONNX graphs inside of operators: which outer values they read."""
+"""ONNX graphs inside of operators, and which outer values they read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 
 def graphs_of(node: Any) -> list[Any]:
     """The graph attributes of an ONNX node."""
     return [g for a in node.attribute for g in ([a.g] if a.HasField("g") else a.graphs)]
+
+
+def all_graphs(graph: Any) -> Iterator[Any]:
+    """An ONNX graph and those inside of its nodes, outer ones first."""
+    stack = [graph]
+    while stack:
+        current = stack.pop()
+        yield current
+        stack += [inner for node in current.node for inner in graphs_of(node)]
 
 
 def captures(node: Any) -> list[str]:

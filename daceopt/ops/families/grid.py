@@ -116,9 +116,11 @@ class _Sampler:
         return cubic_weight(EXPRESSIONS, distance, _CUBIC_COEFFICIENT)
 
     def _padded(self, at: Any, size: Any) -> Any:
-        """Positions outside are brought inside, unless zeros stand there."""
+        """Positions outside are brought inside, unless zeros stand there, or taps that each are brought inside."""
         low, high = self._bounds(size)
         outside = scalar.logical_or(scalar.lt(at, low), scalar.gt(at, high))
+        if self.padding == "border" and self.taps == _CUBIC:
+            return at
         if self.padding == "border":
             return scalar.select(outside, _limited(at, 0, size - 1), at)
         return scalar.select(outside, _reflected(at, low, high), at) if self.padding == "reflection" else at

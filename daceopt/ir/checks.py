@@ -19,8 +19,9 @@ MESSAGES = {
     8: "expected weights of 0 or more, finite and with a sum above 0; found others, or NaN",
     16: "expected labels of 0 or more that are less than the number of classes; found others",
     32: "expected standard deviations of 0 or more; found another number, or NaN",
+    64: "AssertionError",
 }
-DIVISION, PROBABILITY, WEIGHT, LABEL, DEVIATION = MESSAGES
+DIVISION, PROBABILITY, WEIGHT, LABEL, DEVIATION, ASSERTION = MESSAGES
 
 
 def require(condition: Any, value: Any, kind: Any) -> Any:

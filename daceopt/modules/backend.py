@@ -61,7 +61,7 @@ class Backend:
     """Compiles graphs with the given options; ``graphs`` are those compiled so far, the latest last.
 
     ``refused`` is called with the reason and the error where a graph stays in eager PyTorch; it may raise. Dynamo's own
-    reasons (it is told by ``begins``, ``broke`` and ``failed``) are kept until ``new_breaks`` asks for them.
+    reasons (told by ``begins``, ``broke``, ``failed`` and ``goes_on``) are kept until ``new_breaks`` asks for them.
     """
 
     daceopt_backend = True  # what ``tracing`` knows its graphs by
@@ -104,6 +104,11 @@ class Backend:
         """Dynamo compiles nothing of the code, whatever it had before."""
         part = f"in all of {breaks.function_name(self._code.co_name)}"
         self._breaks[self._begun :] = [breaks.of_error(error, part)]
+
+    def goes_on(self) -> None:
+        """What Dynamo failed at is compiled in parts."""
+        self._broken.add(self._code)
+        self._breaks[self._begun :] = [replace(b, part=breaks.BETWEEN) for b in self._breaks[self._begun :]]
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         """Dynamo's interface: a callable for ``graph``, which takes its placeholders and gives a sequence."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from daceopt.capture.torch import guards, refusals
+from daceopt.capture.torch import assertions, guards, refusals
 from daceopt.capture.torch.connection import differentiable
 from daceopt.capture.torch.fingerprint import describe as kind
 from daceopt.capture.torch.fingerprint import fingerprint, surroundings
@@ -24,6 +24,7 @@ from daceopt.runtime.places import DEVICES, common_device
 
 def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
     """What the compiler has to know of a graph of Dynamo. Raises Unsupported for inputs that it cannot take."""
+    assertions.as_statements(graph)
     graph = as_views(graph)
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
     values = [n.meta.get("example_value", x) for n, x in zip(placeholders, inputs, strict=True)]

@@ -16,6 +16,8 @@ from typing import Any
 from torch._dynamo import utils
 from torch._dynamo.eval_frame import _get_cache_entries_for_region
 
+from daceopt.capture.torch import function_parts
+
 _COMPILED = "__compiled_fn"
 _UTILITIES = "__import_torch_dot__dynamo_dot_utils"
 
@@ -139,7 +141,7 @@ class FastPath:
     def _unwrapped_code(self, code: types.CodeType) -> Callable[..., Any] | None:
         function = self._function
         assert function is not None
-        if code.co_freevars != function.__code__.co_freevars:
+        if function_parts.is_in_parts(code) or code.co_freevars != function.__code__.co_freevars:
             return None
         renamed = {n: self._unwrapped(n) for n in code.co_names if n.startswith(_COMPILED)}
         if _UTILITIES in code.co_names:

@@ -9,12 +9,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from daceopt.capture.torch.collection import paused
 from daceopt.errors import DaceoptError
+
+if TYPE_CHECKING:
+    from daceopt.modules.frame_parts import Parts
 
 Function = Callable[..., Any]
 
@@ -29,11 +32,14 @@ _LOGGERS = ("torch", "torch._dynamo", "torch._subclasses.fake_tensor", "torch.fx
 
 
 class Listener(Protocol):
-    """A backend of Dynamo's that hears when Dynamo begins with a piece of code, and why it compiles nothing of it."""
+    """A backend of Dynamo's that hears when Dynamo begins with a piece of code, why it compiles nothing of it, and that
+    it goes on with the parts of that."""
 
     def begins(self, code: types.CodeType) -> None: ...
 
     def failed(self, error: BaseException) -> None: ...
+
+    def goes_on(self) -> None: ...
 
 
 def compiled(function: Function, backend: Any, seen: SeenSizes | None = None, **options: Any) -> Any:
@@ -41,9 +47,14 @@ def compiled(function: Function, backend: Any, seen: SeenSizes | None = None, **
     which sizes vary, unless ``seen`` is."""
     from torch import _dynamo
 
+    from daceopt.modules.frame_parts import Parts
+
     context = _dynamo.optimize(backend, isolate_recompiles=True, **options)
-    context.callback = FrameCompiler(context.callback, None if options.get("nopython") else backend, seen)
-    return context(function)
+    parts = Parts()
+    context.callback = FrameCompiler(context.callback, parts, None if options.get("nopython") else backend, seen)
+    made = context(function)
+    parts.region = made._isolate_recompiles_id
+    return made
 
 
 class FrameCompiler:
@@ -52,8 +63,11 @@ class FrameCompiler:
     Where Dynamo fails, the frame runs as it is, and ``listener`` hears why; without one the error is raised.
     """
 
-    def __init__(self, callback: Function, listener: Listener | None = None, seen: SeenSizes | None = None) -> None:
+    def __init__(
+        self, callback: Function, parts: Parts, listener: Listener | None = None, seen: SeenSizes | None = None
+    ) -> None:
         self._torchdynamo_orig_backend = callback  # by which Dynamo finds whose programs these are
+        self._parts = parts
         self._listener = listener
         if listener is not None:  # Dynamo itself passes over most of what it cannot compile
             convert = callback._torchdynamo_orig_backend  # type: ignore[attr-defined]
@@ -61,6 +75,19 @@ class FrameCompiler:
         self._seen = seen or SeenSizes()
 
     def __call__(self, *args: Any) -> Any:
+        code = args[0].f_code
+        known = self._parts.of(code)
+        if known is not None:
+            return known
+        answer = self._convert(*args)
+        split = self._parts.split(code, answer)
+        if split is None:
+            return answer
+        if self._listener is not None:
+            self._listener.goes_on()
+        return split
+
+    def _convert(self, *args: Any) -> Any:
         from torch._dynamo.symbolic_convert import TensorifyState
 
         with self._seen.in_place(), warnings.catch_warnings(), _settings(), paused():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves, tree_map
 
-from daceopt.capture.torch import custom_gradient, hooks
+from daceopt.capture.torch import assertions, custom_gradient, hooks
 from daceopt.capture.torch.encoder_layer import encoder_layer
 from daceopt.capture.torch.functional_writes import Before, check_views, keeping_gradients, plain, windows
 from daceopt.capture.torch.gradient_scopes import differentiated, requires_grad, stop_gradients, storage, unseen_writes
@@ -81,13 +81,15 @@ class Functional:
     """A functional graph of ATen operators.
 
     ``graph`` takes what the graph of Dynamo takes. Its outputs are the results of the call (``results`` of them, which
-    may be None or numbers), then the new values of the inputs at the positions ``mutated``.
+    may be None or numbers), conditions that have to hold (``asserted`` of them), then the new values of the inputs at
+    the positions ``mutated``.
     """
 
     graph: fx.GraphModule
     results: int
     mutated: tuple[int, ...]
     backwards: tuple[custom_gradient.Backward, ...] = ()
+    asserted: int = 0
 
 
 def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
@@ -97,7 +99,10 @@ def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
     _reflect(graph)
     mutating = any(map(written, graph.graph.nodes))
     with _kept_whole(), fx.traceback.preserve_node_meta():  # nn_module_stack, for reports
-        return _functional(DynamoInterpreter(graph), inputs, mutating)
+        body = DynamoInterpreter(graph)
+        found = _functional(body, inputs, mutating)
+    count = len(body.asserted)
+    return replace(found, results=found.results - count, asserted=count)
 
 
 def eager_types(graph: fx.GraphModule, inputs: Sequence[Any]) -> list[torch.dtype | None]:
@@ -188,10 +193,12 @@ class DynamoInterpreter(_Opening):
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__(graph)
         self._wholes: dict[int | None, FunctionalTensor] = {}  # memory -> the first tensor in it
+        self.asserted: Sequence[torch.Tensor] = ()  # conditions of the assertions that have been met
 
     def __call__(self, *inputs: Any) -> Any:
+        self.asserted = []
         result = self.run(*inputs)
-        return list(result) if isinstance(result, (list, tuple)) else [result]
+        return [*(result if isinstance(result, (list, tuple)) else [result]), *self.asserted]
 
     def run_node(self, n: fx.Node) -> Any:
         try:
@@ -247,7 +254,13 @@ class DynamoInterpreter(_Opening):
         if target is torch.ops.daceopt.with_gradient.default:
             return custom_gradient.again(self.module.meta[custom_gradient.BACKWARDS], *args)
         if target is torch.ops.higher_order.tag_activation_checkpoint:
-            return DynamoInterpreter(args[0]).run(*args[1:])
+            inner = DynamoInterpreter(args[0])
+            found = inner.run(*args[1:])
+            self.asserted = [*self.asserted, *inner.asserted]
+            return found
+        if target is assertions.asserted:
+            self.asserted = [*self.asserted, assertions.condition(*args, **kwargs)]
+            return None
         if target is torch.ops.higher_order.associative_scan:
             # in its steps: as one operator it would be traced with its operands detached
             return generic_associative_scan(args[0], list(args[1]), additional_inputs=tuple(args[2]))

@@ -22,13 +22,13 @@ from daceopt.capture.torch.traced import Traced
 from daceopt.capture.torch.translation import Importer, Translation
 from daceopt.capture.torch.writes import written
 from daceopt.errors import Unsupported
-from daceopt.ir import types
+from daceopt.ir import checks, scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients, Imported
 from daceopt.ops.core import widening
 from daceopt.ops.core.assumptions import assume
-from daceopt.runtime.binding import Binding
+from daceopt.runtime.binding import Binding, Output
 
 logger = logging.getLogger("daceopt.importer")
 
@@ -67,6 +67,8 @@ def imported(traced: Traced, found: Functional, planned: Plan, target: str = "cp
         _add_output(
             graph, importer.values[node], (*output.order, len(output.order)) if output.complex else output.order
         )
+    for node in planned.asserted:
+        _add_output(graph, _asserted(graph, importer.values[node]), ())
     _replace(graph, planned, binding)
     widening.settle(graph)
     graph.prune()
@@ -75,7 +77,7 @@ def imported(traced: Traced, found: Functional, planned: Plan, target: str = "cp
         logger.debug("  %s runs in ATen: %s", name, why)
     kept = Binding(
         tuple(binding),
-        tuple(planned.outputs),
+        (*planned.outputs, *[Output((), False)] * len(planned.asserted)),
         tuple(planned.results),
         tuple(planned.mutations),
         symbols,
@@ -83,6 +85,12 @@ def imported(traced: Traced, found: Functional, planned: Plan, target: str = "cp
     )
     gradients, notes = _gradients(graph, traced, planned, binding), {"binding": kept.to_json()}
     return Imported(graph, gradients, hosted=context.hosted, notes=notes, device=traced.device)
+
+
+def _asserted(graph: Graph, name: str) -> str:
+    """The condition ``name``, of which the run is an error where it does not hold."""
+    check = lambda holds: scalar.checked(holds, holds, checks.ASSERTION)  # noqa: E731
+    return str(Builder(graph, "assert").elementwise(check, name, dtype=graph.dtype(name), label="assert"))
 
 
 def _replace(graph: Graph, planned: Plan, binding: Sequence[tuple[str, int]]) -> None:

@@ -23,12 +23,14 @@ _UNSAFE = (_aten.unsafe_split.Tensor, _aten.unsafe_split_with_sizes.default)
 
 @dataclass
 class Plan:
-    """What the program has to compute: ``nodes`` of the functional graph, one per output, and the binding's parts."""
+    """What the program has to compute: ``nodes`` of the functional graph, one per output, the binding's parts, and
+    conditions that have to hold, which are further outputs."""
 
     nodes: list[fx.Node]
     outputs: list[Output]
     results: list[Result]
     mutations: list[tuple[int, int]]
+    asserted: list[fx.Node]
 
 
 def plan(functional: Functional, differentiable: Sequence[bool], changed_with_gradient: Sequence[bool]) -> Plan:
@@ -44,11 +46,12 @@ class _Planner:
     def __init__(self, functional: Functional) -> None:
         graph = functional.graph.graph
         values = list(graph.output_node().args[0])
-        self.results, self.changed = values[: functional.results], values[functional.results :]
+        first, last = functional.results, functional.results + functional.asserted
+        self.results, asserted, self.changed = values[:first], values[first:last], values[last:]
         self.mutated = functional.mutated
         self.arguments = {n: k for k, n in enumerate(n for n in graph.nodes if n.op == "placeholder")}
         self.outputs: dict[fx.Node, int] = {}
-        self.plan = Plan([], [], [], [])
+        self.plan = Plan([], [], [], [], asserted)
 
     def run(self, differentiable: Sequence[bool], changed_with_gradient: Sequence[bool]) -> Plan:
         for argument, node, flag in zip(self.mutated, self.changed, changed_with_gradient, strict=True):

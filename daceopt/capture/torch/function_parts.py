@@ -1,0 +1,313 @@
+"""A function whose loops stay in Python, and what is in between in functions of their own, which can be compiled.
+
+Dynamo cannot go on behind a graph break inside of a loop: it leaves the whole function to Python. In parts, the body of
+a loop is a function that is called for each iteration: ``state = part(a, b)``, where ``state`` says how the part ended
+(``_ON``, ``_BREAK`` or ``_RETURN``), and has the variables that it has set, or the value that is returned.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import types
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from torch._dynamo.utils import ExactWeakKeyDictionary
+
+from daceopt.capture.torch import variables
+from daceopt.capture.torch.function_text import FunctionText, compiled, text_of
+
+_ON, _BREAK, _RETURN = 0, 1, 2
+_UNBOUND = "\0 a variable without a value"
+_STATE = "_daceopt_state"
+
+_Loop = (ast.For, ast.While)
+_UNSUPPORTED = (
+    *(ast.AsyncFor, ast.AsyncWith, ast.Await, ast.Yield, ast.YieldFrom),
+    *(ast.Global, ast.Nonlocal, ast.Delete, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef),
+)
+_LOOKING = frozenset({"super", "locals", "vars", "dir", "eval", "exec"})
+_PLAIN = (
+    *(ast.Return, ast.Break, ast.Continue, ast.Pass, ast.Assign, ast.AnnAssign, ast.Expr, ast.expr_context),
+    *(ast.Name, ast.Constant, ast.Tuple, ast.List, ast.Dict),
+)
+
+
+class _Unsplit(Exception):
+    """The function has to stay as it is."""
+
+
+_parts: Any = ExactWeakKeyDictionary()
+"""The parts that were made, code -> ``FunctionText``: they may have to be taken apart in their turn."""
+
+
+def is_in_parts(code: types.CodeType) -> bool:
+    """Whether this is what ``in_parts`` gave for some function."""
+    return _STATE in code.co_varnames
+
+
+def in_parts(code: types.CodeType) -> types.CodeType | None:
+    """The same function in parts; None where it has no loop, or its text is not known or has what parts cannot have."""
+    try:
+        return _in_parts(code)
+    except (_Unsplit, LookupError, SyntaxError, ValueError):  # text that is gone, or is not that of the code
+        return None
+
+
+def _in_parts(code: types.CodeType) -> types.CodeType:
+    known = _parts.get(code)
+    made = text_of(code) if known is None else known.of(known.tree, known.free)
+    split = _Splitter(made)
+    split.run()
+    found = compiled(made.of(split.tree, made.free), code)
+    if found.co_freevars != code.co_freevars:
+        raise _Unsplit
+    parts = [c for c in found.co_consts if isinstance(c, types.CodeType) and c.co_name in split.parts]
+    if not all(set(part.co_freevars) <= set(made.free) for part in parts):
+        raise _Unsplit
+    for part in parts:
+        _parts[part] = made.of(split.parts[part.co_name], part.co_freevars)
+    return found
+
+
+def _is_open(statement: ast.AST) -> bool:
+    """Whether it holds a loop or a try, and therefore stays in Python itself."""
+    return any(isinstance(n, (*_Loop, ast.Try)) for n in variables.nodes(statement))
+
+
+def _is_plain(statement: ast.stmt) -> bool:
+    """Nothing that a compiler could do better."""
+    return all(isinstance(n, _PLAIN) for n in variables.nodes(statement))
+
+
+class _Exits(ast.NodeTransformer):
+    """How a part is left: ``break`` and ``continue`` of the loop around it, and ``return``, as values of the part."""
+
+    def __init__(self, outputs: Sequence[str]) -> None:
+        self._outputs, self._depth, self.kinds = outputs, 0, set[int]()
+
+    def visit_Return(self, node: ast.Return) -> ast.stmt:
+        self.kinds.add(_RETURN)
+        return ast.copy_location(_state(_RETURN, [node.value or ast.Constant(None)]), node)
+
+    def visit_Break(self, node: ast.Break) -> ast.stmt:
+        return node if self._depth else self._exit(_BREAK, node)
+
+    def visit_Continue(self, node: ast.Continue) -> ast.stmt:
+        return node if self._depth else self._exit(_ON, node)
+
+    def _exit(self, kind: int, node: ast.stmt) -> ast.stmt:
+        self.kinds.add(kind)
+        return ast.copy_location(_state(kind, [ast.Name(n, ast.Load()) for n in self._outputs]), node)
+
+    def _inner(self, node: Any) -> Any:
+        self._depth += 1
+        node.body = [self.visit(s) for s in node.body]
+        self._depth -= 1
+        node.orelse = [self.visit(s) for s in node.orelse]
+        return node
+
+    visit_For = visit_While = _inner
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
+        return node
+
+
+def _state(kind: int, values: Sequence[ast.expr]) -> ast.Return:
+    return ast.Return(ast.Tuple([ast.Constant(kind), *values], ast.Load()))
+
+
+@dataclass
+class _Splitter:
+    """Takes one function apart; ``tree`` is what it becomes, ``parts`` the trees of its parts by their names."""
+
+    made: FunctionText
+    parts: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    tree: ast.FunctionDef = field(init=False)
+
+    def run(self) -> None:
+        function = self.made.tree
+        _check(function)
+        if not any(map(_is_open, function.body)):
+            raise _Unsplit
+        arguments = [a.arg for a in variables.parameters(function.args)]
+        caught = [n.name for n in variables.nodes(function.body) if isinstance(n, ast.ExceptHandler) and n.name]
+        self._locals = {*arguments, *caught, *variables.stored(function.body)}
+        self._readers = Counter(variables.names(function.body).read)
+        self._late: set[str] = set()  # variables that may have no value where a part takes them
+        body = self._block(function.body, set(arguments))
+        absent = [_assigned([name], ast.Constant(_UNBOUND)) for name in sorted(self._late)]
+        self.tree = ast.FunctionDef(function.name, function.args, [*absent, *body], [], None)
+        ast.copy_location(self.tree, function)
+
+    def _block(self, statements: Sequence[ast.stmt], bound: set[str]) -> list[ast.stmt]:
+        """The statements in parts; ``bound``, to which is added: variables that have a value for sure."""
+        found: list[ast.stmt] = []
+        run: list[ast.stmt] = []
+        for s in statements:
+            if _is_open(s):
+                found += self._part(run, bound)
+                run = []
+                found.append(self._opened(s, bound))
+                bound |= variables.certain([s])
+            else:
+                run.append(s)
+        return [*found, *self._part(run, bound)]
+
+    def _opened(self, s: ast.stmt, bound: set[str]) -> ast.stmt:
+        """A statement whose blocks are in parts."""
+        made = ast.copy_location(type(s)(**dict(ast.iter_fields(s))), s)
+        if isinstance(made, ast.For | ast.While):
+            self._check_bound(made.iter if isinstance(made, ast.For) else made.test, bound)
+            inside = bound | (variables.stored(made.target) if isinstance(made, ast.For) else set())
+            made.body = self._body(made.body, inside)
+        elif isinstance(made, ast.If):
+            self._check_bound(made.test, bound)
+            made.body = self._block(made.body, set(bound))
+        elif isinstance(made, ast.With):
+            self._check_bound([i.context_expr for i in made.items], bound)
+            own = variables.stored([i.optional_vars for i in made.items if i.optional_vars is not None])
+            made.body = self._block(made.body, bound | own)
+        elif isinstance(made, ast.Try):
+            self._open_try(made, bound)
+        else:
+            raise _Unsplit
+        if isinstance(made, ast.For | ast.While | ast.If | ast.Try):
+            made.orelse = self._block(made.orelse, set(bound))
+        return made
+
+    def _open_try(self, made: ast.Try, bound: set[str]) -> None:
+        made.body = self._block(made.body, set(bound))
+        made.finalbody = self._block(made.finalbody, set(bound))
+        for handler in made.handlers:
+            own = {handler.name} if handler.name else set()
+            if handler.type is not None:
+                self._check_bound(handler.type, bound)
+            handler.body = self._block(handler.body, bound | own)
+
+    def _check_bound(self, of: ast.AST | Sequence[ast.AST], bound: set[str]) -> None:
+        if (variables.read(of) & self._locals) - bound:
+            raise _Unsplit
+
+    def _body(self, statements: Sequence[ast.stmt], bound: set[str]) -> list[ast.stmt]:
+        """One part, which gives what is added to lists: a program that takes a list is for one length of it."""
+        added: dict[str, ast.stmt] = {}
+        run = list(statements)
+        for k, s in enumerate(_without_exits(run)):
+            value = self._addition(s, run)
+            if value is not None:
+                name = f"_daceopt_added_{k}"
+                run[k] = ast.copy_location(_assigned([name], value), s)
+                added[name] = ast.copy_location(_added(s, name), s)
+        return self._part(run, bound, added)
+
+    def _addition(self, s: ast.stmt, run: Sequence[ast.stmt]) -> ast.expr | None:
+        """The value of a statement ``name.append(value)``, where nothing else in the part knows the list."""
+        call = s.value if isinstance(s, ast.Expr) else None
+        if not (isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords):
+            return None
+        of = call.func
+        if not (isinstance(of, ast.Attribute) and of.attr == "append" and isinstance(of.value, ast.Name)):
+            return None
+        name, names = of.value.id, variables.names(run)
+        known = names.read.count(name) > 1 or name in names.stored or isinstance(call.args[0], ast.Starred)
+        returns = any(isinstance(n, ast.Return) for n in variables.nodes(run))
+        return None if known or returns or name not in self._locals else call.args[0]
+
+    def _part(
+        self, run: Sequence[ast.stmt], bound: set[str], added: Mapping[str, ast.stmt] | None = None
+    ) -> list[ast.stmt]:
+        """A call of a function with these statements. ``added``: what Python does behind it, with these results."""
+        if all(map(_is_plain, run)) and not (variables.read(run) & self._locals) - bound:
+            bound |= variables.certain(run)
+            return list(run)
+        inner = Counter(variables.names(run).read)
+        first, stored = variables.read_first(run) & self._locals, variables.stored(run) & self._locals
+        certain = variables.certain(_without_exits(run))
+        later = {n for n in stored if self._readers[n] > inner[n] or n in first}
+        takes = sorted(first | (later - certain))
+        late = {n for n in takes if n not in bound}
+        self._late |= late
+        if late & first & (later - certain):
+            raise _Unsplit  # whether it has a value at the end is not known
+        call = self._define(list(run), takes, sorted(later), sorted(late & first), added or {})
+        bound |= certain
+        return call
+
+    def _define(
+        self,
+        run: list[ast.stmt],
+        takes: list[str],
+        sets: list[str],
+        late: list[str],
+        added: Mapping[str, ast.stmt],
+    ) -> list[ast.stmt]:
+        gives = [*sets, *added]
+        exits = _Exits(gives)
+        body = [exits.visit(s) for s in run]
+        if not variables.leaves(body):
+            body.append(_state(_ON, [ast.Name(n, ast.Load()) for n in gives]))
+        name = f"{self.made.tree.name}_{len(self.parts) + 1}"
+        if name in self._locals or name in self._readers:
+            raise _Unsplit
+        unset = [_parsed(f"if type({n}) is str and {n} == {_UNBOUND!r}: del {n}") for n in late]
+        arguments = ast.arguments([], [ast.arg(n) for n in takes], None, [], [], None, [])
+        part = ast.FunctionDef(name, arguments, [*unset, *body], [], None)
+        self.parts[name] = part
+        call = f"{name}({', '.join(takes)})"
+        is_last = exits.kinds == {_RETURN} and isinstance(run[-1], ast.Return)
+        made = [part, *([_parsed(f"return {call}[1]")] if is_last else _called(call, gives, exits.kinds, added))]
+        return [ast.copy_location(s, run[0]) for s in made]
+
+
+def _called(call: str, gives: list[str], kinds: set[int], added: Mapping[str, ast.stmt]) -> list[ast.stmt]:
+    """Call a part, and leave as it was left."""
+    found = [_parsed(f"{_STATE} = {call}")]
+    if _RETURN in kinds:
+        found.append(_parsed(f"if {_STATE}[0] == {_RETURN}: return {_STATE}[1]"))
+    found.append(_parsed(f"{', '.join([_STATE, *gives])}, = {_STATE}"))
+    found += added.values()
+    if _BREAK in kinds:
+        found.append(_parsed(f"if {_STATE} == {_BREAK}: break"))
+    return found
+
+
+def _added(s: ast.stmt, name: str) -> ast.stmt:
+    """The statement ``s`` that adds to a list, with a variable for what it adds."""
+    made = copy.deepcopy(cast("ast.Expr", s))
+    cast("ast.Call", made.value).args = [ast.Name(name, ast.Load())]
+    return made
+
+
+def _without_exits(statements: Sequence[ast.stmt]) -> Sequence[ast.stmt]:
+    """Those before the first that may leave, or go on with, the loop around them."""
+    for k, s in enumerate(statements):
+        if any(isinstance(n, ast.Break | ast.Continue) for n in variables.nodes(s)):
+            return statements[:k]
+    return statements
+
+
+def _parsed(text: str) -> ast.stmt:
+    return ast.parse(text).body[0]
+
+
+def _assigned(names: Sequence[str], value: ast.expr) -> ast.stmt:
+    return ast.Assign([ast.Name(n, ast.Store()) for n in names], value)
+
+
+def _check(function: ast.FunctionDef) -> None:
+    """Raises _Unsplit for what a part cannot have: functions that see the variables of the whole, above all."""
+    stored = variables.stored(function.body) | {a.arg for a in variables.parameters(function.args)}
+    for node in variables.nodes(function.body):
+        if isinstance(node, _UNSUPPORTED) or (isinstance(node, ast.Name) and node.id in _LOOKING):
+            raise _Unsplit
+        if isinstance(node, ast.ExceptHandler) and node.name in stored:
+            raise _Unsplit
+    called = {a for n in variables.nodes(function.body) if isinstance(n, ast.Call) for a in n.args}
+    for node in variables.nodes(function.body):
+        is_kept = isinstance(node, ast.Lambda) or (isinstance(node, ast.GeneratorExp) and node not in called)
+        if is_kept and variables.read(node) & stored:
+            raise _Unsplit

@@ -1,0 +1,123 @@
+"""Which variables statements of Python read and set."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def parameters(args: ast.arguments) -> list[ast.arg]:
+    """All of them, in the order in which they are written but for those of any number, which are last."""
+    several = [a for a in (args.vararg, args.kwarg) if a is not None]
+    return [*args.posonlyargs, *args.args, *args.kwonlyargs, *several]
+
+
+def nodes(of: ast.AST | Iterable[ast.AST]) -> list[ast.AST]:
+    """All nodes of a tree or of several."""
+    return list(ast.walk(of)) if isinstance(of, ast.AST) else [n for x in of for n in ast.walk(x)]
+
+
+class VariableNames(ast.NodeVisitor):
+    """Variables of a function that are read and set, without those of comprehensions and lambdas inside of it."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+        self.stored: set[str] = set()
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self.read.append(node.id)
+        else:
+            self.stored.add(node.id)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self.read.append(node.target.id)
+        self.generic_visit(node)
+
+    def visit_alias(self, node: ast.alias) -> None:
+        self.stored.add((node.asname or node.name).partition(".")[0])
+
+    def _visit_pattern(self, node: Any) -> None:
+        names = [getattr(node, "name", None), getattr(node, "rest", None)]
+        self.stored.update(name for name in names if name)
+        self.generic_visit(node)
+
+    visit_MatchAs = visit_MatchStar = visit_MatchMapping = _visit_pattern
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        inner = VariableNames()
+        inner.generic_visit(node)
+        self.read += [name for name in inner.read if name != node.name]
+        self.stored |= inner.stored
+
+    def _visit_scope(self, node: Any) -> None:
+        inner = VariableNames()
+        inner.generic_visit(node)
+        own = {a.arg for a in parameters(node.args)} if isinstance(node, ast.Lambda) else inner.stored
+        self.read += [name for name in inner.read if name not in own]
+
+    visit_Lambda = visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_scope
+
+
+def names(of: ast.AST | Iterable[ast.AST]) -> VariableNames:
+    """What a tree or several read, with each place where they do, and what they set."""
+    found = VariableNames()
+    for node in [of] if isinstance(of, ast.AST) else of:
+        found.visit(node)
+    return found
+
+
+def stored(of: ast.AST | Iterable[ast.AST]) -> set[str]:
+    """Variables that are set."""
+    return names(of).stored
+
+
+def read(of: ast.AST | Iterable[ast.AST]) -> set[str]:
+    """Variables that are read."""
+    return set(names(of).read)
+
+
+def certain(statements: Sequence[ast.stmt]) -> set[str]:
+    """Variables that have a value behind the statements, wherever these are left at their end."""
+    found: set[str] = set()
+    for s in statements:
+        if isinstance(s, ast.If):
+            branches = [certain(b) for b in (s.body, s.orelse) if not leaves(b)]
+            found |= set.intersection(*branches) if branches else set()
+        elif isinstance(s, ast.With):
+            found |= stored([i.optional_vars for i in s.items if i.optional_vars is not None]) | certain(s.body)
+        elif isinstance(s, ast.Assign | ast.AugAssign | ast.Import | ast.ImportFrom):
+            found |= stored(s) - _walruses(s)
+        elif isinstance(s, ast.AnnAssign) and s.value is not None:
+            found |= stored(s.target)
+    return found
+
+
+def _walruses(of: ast.AST) -> set[str]:
+    """What an expression sets, which may be in a part of it that does not run."""
+    return stored([n.target for n in nodes(of) if isinstance(n, ast.NamedExpr)])
+
+
+def leaves(statements: Sequence[ast.stmt]) -> bool:
+    """Whether nothing goes on behind the statements."""
+    return bool(statements) and isinstance(statements[-1], ast.Return | ast.Raise | ast.Break | ast.Continue)
+
+
+def read_first(statements: Sequence[ast.stmt]) -> set[str]:
+    """Variables that may be read before the statements have set them."""
+    sure: set[str] = set()
+    found: set[str] = set()
+    for s in statements:
+        if isinstance(s, ast.If):
+            found |= (read(s.test) | read_first(s.body) | read_first(s.orelse)) - sure
+        elif isinstance(s, ast.With):
+            found |= (read([i.context_expr for i in s.items]) | read_first(s.body)) - sure
+        elif isinstance(s, ast.For):
+            own = stored(s.target)
+            found |= (read(s.iter) | (read_first(s.body) - own) | read_first(s.orelse)) - sure
+        else:
+            found |= read(s) - sure
+        sure |= certain([s])
+    return found

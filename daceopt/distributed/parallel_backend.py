@@ -20,6 +20,8 @@ from daceopt.modules.options import Options
 class ParallelDispatcher(Dispatcher):
     """Dispatches calls of a model whose programs exchange gradients, while ``exchanges``."""
 
+    is_alone = False
+
     def __init__(self, options: Options, exchange: Exchange) -> None:
         super().__init__(options)
         self.exchange, self.exchanges = exchange, True

@@ -16,6 +16,7 @@ from torch import fx
 from torch._dynamo.exc import RestartAnalysis, TensorifyScalarRestartAnalysis
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._dynamo.utils import counters
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from daceopt import pipeline
 from daceopt.capture.torch import conditions, effects, guards, tracing
@@ -86,6 +87,10 @@ class Backend:
         found, self._breaks = self._breaks, []
         self._begun, self._broken = 0, set()
         return list({b.text: b for b in found}.values())  # the last has seen most
+
+    def drop_breaks(self) -> bool:
+        """Forget the breaks since ``new_breaks`` was asked last; whether there were any."""
+        return bool(self.new_breaks())
 
     def is_broken(self, code: Any) -> bool:
         """Whether the graph of this code broke since ``new_breaks`` was asked last."""
@@ -179,7 +184,12 @@ class Backend:
 
     def leave(self, traced: Traced, error: BaseException, arguments: Sequence[Any]) -> Any:
         """Run a call in eager PyTorch after a compiled program, or the compiler, failed."""
-        result = traced.graph.forward(*arguments)  # if this raises, the call itself is wrong and the error says how
+        try:
+            _LazyGraphModule.force_recompile(traced.graph)  # which would print the error as well
+            result = traced.graph.forward(*arguments)
+        except Exception as wrong:  # the call itself is, and the error says how
+            setattr(wrong, breaks.WRONG_CALL, True)
+            raise wrong.with_traceback(None) from None
         self.stats.eager_pieces += 1
         self._refused(breaks.of_error(error, _part(traced.graph), reason_of(error)), error)
         return result

@@ -22,8 +22,9 @@ from daceopt.capture.torch.dynamic import mark
 from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, MemoryBudgetError
 from daceopt.logs import caller_depth
 from daceopt.modules import breaks, frames
-from daceopt.modules.breaks import Break, SourceLine
+from daceopt.modules.breaks import WRONG_CALL, Break, SourceLine
 from daceopt.modules.options import Options
+from daceopt.modules.structure import structure
 from daceopt.programs.stats import Stats
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def _parts(function: Forward) -> tuple[Any, Any, Any] | None:
 class Dispatcher:
     """The compiled side of one module. Copies and pickles carry the options only and compile anew."""
 
+    is_alone = True  # whether nobody calls the module again where a call of it raises that it cannot be compiled
+
     def __init__(self, options: Options, owner: nn.Module | None = None) -> None:
         self.options = options
         self.owner = weakref.ref(owner) if owner is not None else None
@@ -73,6 +76,7 @@ class Dispatcher:
         self._compiled: Compiled | None = None
         self._name = ""  # of the module's class, for messages
         self._beyond: MemoryBudgetError | None = None
+        self._has_settled = False  # whether its first call, which may install something in it, has been looked at
         self._changed = ""  # what made Dynamo look at the code again
         self._sizes = frames.SeenSizes()  # what is compiled anew, after an error for one, has them still
         self._lock = threading.RLock()
@@ -122,7 +126,14 @@ class Dispatcher:
                 if program is None:
                     return self._through_dynamo(compiled, module, args, kwargs)
         eager = self.stats.eager_pieces
-        result = program(module, *args, **kwargs)
+        try:
+            result = program(module, *args, **kwargs)
+        except Exception as error:
+            if not is_wrong_call(error):
+                raise
+            result = _WRONG
+        if result is _WRONG:
+            return compiled.original(module, *args, **kwargs)
         if self.stats.eager_pieces != eager:  # the only piece of the call
             self.stats.eager_calls += 1
         return result
@@ -132,19 +143,19 @@ class Dispatcher:
     ) -> Any:
         backend = compiled.backend
         ran, seen, eager = backend.ran, backend.frames(), self.stats.eager_pieces
+        before = None if self._has_settled else structure(module)
+        failure: Exception | None = None
         try:
             result = compiled.run(module, *args, **kwargs)
         except Exception as error:
-            backend.new_breaks()  # what broke the graph is the error itself
+            backend.drop_breaks()  # what broke the graph is the error itself
             if backend.frames() != seen:
                 self._forget(compiled)
-            if type(error).__module__ != "torch._dynamo.exc":
+            if not (is_wrong_call(error) or type(error).__module__ == "torch._dynamo.exc"):
                 raise
-            if type(error).__name__ == "TorchRuntimeError":
-                compiled.original(module, *args, **kwargs)  # a wrong call gets the error that PyTorch has for it
-            if self.options.fallback == "raise":
-                raise self._translated(module, error) from error
-            return self._eagerly(module, compiled.original, args, kwargs, breaks.of_error(error, breaks.WHOLE))
+            failure = error
+        if failure is not None:  # out of the block: the error that eager PyTorch has does not come from it
+            return self._after(failure, compiled.original, module, args, kwargs)
         if self._beyond is not None:
             beyond, self._beyond = self._beyond, None
             self._forget(compiled)
@@ -152,6 +163,9 @@ class Dispatcher:
         if backend.frames() != seen or not compiled.fast.broken:
             compiled.fast.refresh(is_whole=not backend.is_broken(compiled.fast.code))
         if backend.frames() != seen:
+            if self._settles(module, before) and backend.drop_breaks():
+                self._forget(compiled)
+                return result
             self._note_breaks(backend)
         if backend.ran == ran:
             is_known = self.stats.eager_pieces != eager or bool(self.reasons)
@@ -159,15 +173,45 @@ class Dispatcher:
                 self._note_eager(compiled.fast, is_known)  # else it was compiled, and computes nothing
         return result
 
+    def _after(
+        self,
+        failure: Exception,
+        original: Forward,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """What a call gives that Dynamo fails at; of a wrong call, the error that eager PyTorch has for it."""
+        if is_wrong_call(failure):
+            return original(module, *args, **kwargs)
+        logger.debug("%s", first_line(failure), exc_info=failure)
+        if self.options.fallback != "raise":
+            return self._eagerly(module, original, args, kwargs, breaks.of_error(failure, breaks.WHOLE))
+        if self.is_alone:
+            before = None if self._has_settled else structure(module)
+            result = original(module, *args, **kwargs)
+            if self._settles(module, before):
+                self.stats.eager_calls += 1
+                return result
+        raise self._translated(module, failure).with_traceback(None) from None
+
+    def _settles(self, module: nn.Module, before: Any) -> bool:
+        """Whether the first call installed something in the model, whose structure was ``before``: what did not compile
+        may do so now."""
+        self._has_settled = True
+        return before is not None and structure(module) != before
+
     def _eagerly(
         self, module: nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], found: Break
     ) -> Any:
         self._name = type(module).__name__
-        self._note(found)
         if self.options.fallback == "raise":
+            self._note(found)
             raise breaks.with_place(CaptureError(f"{self._name} cannot be compiled: {found.reason}"), found)
+        result = original(module, *args, **kwargs)
+        self._note(found)
         self.stats.eager_calls += 1
-        return original(module, *args, **kwargs)
+        return result
 
     def _mark(self, forward: Forward, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         try:
@@ -273,6 +317,14 @@ def first_line(error: BaseException) -> str:
     """What a long message of Dynamo says first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+_WRONG = object()
+
+
+def is_wrong_call(error: BaseException) -> bool:
+    """Whether eager PyTorch raised this, too, where a compiled piece ran again in it."""
+    return getattr(error, WRONG_CALL, False)
 
 
 def _forgotten() -> None:

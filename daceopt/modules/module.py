@@ -20,6 +20,7 @@ import daceopt
 from daceopt.codegen.shown import source_of
 from daceopt.errors import Unsupported
 from daceopt.modules import options as checked
+from daceopt.modules import torchscript
 from daceopt.modules.breaks import Break
 from daceopt.modules.dispatch import Dispatcher
 from daceopt.modules.options import Options
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
 _STATE = "_daceopt_dispatcher"  # where an instance of a decorated class keeps its dispatcher
 _OWN = "_daceopt_own"  # a forward that was set on an instance before it was optimized
 _ADDED = ("forward", "daceopt", "_replicate_for_data_parallel")  # what an optimized instance has besides
+_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)  # their own forwards are about processes and devices
 _creating = threading.Lock()
+
+torchscript.install()
 
 
 def optimized_module(
@@ -53,7 +57,7 @@ def optimized_module(
     """Compile the calls of a module, or of every instance of a class.
 
     A module is returned itself. As a decorator the class is; elsewhere the class is left as it was and a subclass of
-    the same name is returned.
+    the same name is returned. Of a DistributedDataParallel or DataParallel the module inside is compiled.
 
     recipe    name of a recipe, which may bring ``tune`` and ``memory_budget`` (``"apollo{tune='30s'}"``), or a
               ``daceopt.Recipe``
@@ -105,6 +109,14 @@ class OptimizedForward:
     __wrapped__ = daceopt_original  # so that inspect.signature shows the user's parameters
 
     @property
+    def __func__(self) -> Callable[..., Any]:  # what wraps a forward, and takes the wrapper away, binds it again
+        return _optimized_forward
+
+    @property
+    def __self__(self) -> nn.Module:
+        return self.module
+
+    @property
     def __code__(self) -> Any:  # torch.export asks a module's forward for it
         return self.daceopt_original.__code__
 
@@ -117,6 +129,11 @@ class OptimizedForward:
         if self._plain[0] is not own:
             self._plain = own, _ignoring_self(own)
         return self.dispatcher.call(module, self._plain[1], args, kwargs)
+
+
+def _optimized_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """The forward of an optimized instance, as a function."""
+    return self.__dict__["daceopt"].forward(*args, **kwargs)
 
 
 def _original(cls: type[nn.Module]) -> Callable[..., Any]:
@@ -132,6 +149,9 @@ def _ignoring_self(own: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _optimize_instance(model: nn.Module, options: Options) -> nn.Module:
+    if isinstance(model, _WRAPPERS):
+        model.__dict__["daceopt"] = _optimize_instance(model.module, options).daceopt
+        return model
     own = model.__dict__.get("forward")
     if own is not None and not isinstance(own, OptimizedForward):
         model.__dict__[_OWN] = own
@@ -143,7 +163,7 @@ def _optimize_instance(model: nn.Module, options: Options) -> nn.Module:
 def _attach(model: nn.Module, dispatcher: Dispatcher) -> None:
     # Past nn.Module.__setattr__: neither is a parameter, a buffer or a submodule.
     model.__dict__["forward"] = OptimizedForward(model, dispatcher)
-    model.__dict__["daceopt"] = Handle(model, dispatcher)
+    model.__dict__["daceopt"] = Handle(model, dispatcher, model.__dict__["forward"])
     model.__dict__["_replicate_for_data_parallel"] = functools.partial(_replica, model)
 
 
@@ -194,6 +214,7 @@ def _optimize_class(cls: type[nn.Module], options: Options) -> type[nn.Module]:
 
     target.__init_subclass__ = classmethod(init_subclass)  # type: ignore[assignment]
     target.daceopt = property(lambda self: _handle(self, options))
+    target.__jit_unused_properties__ = [*getattr(target, "__jit_unused_properties__", ()), "daceopt"]
     return target
 
 
@@ -278,8 +299,8 @@ def _dispatcher(module: nn.Module, options: Options) -> Dispatcher:
 class Handle:
     """What daceopt knows about one module: ``model.daceopt``."""
 
-    def __init__(self, module: nn.Module, dispatcher: Dispatcher) -> None:
-        self._module, self._dispatcher = module, dispatcher
+    def __init__(self, module: nn.Module, dispatcher: Dispatcher, forward: OptimizedForward | None = None) -> None:
+        self._module, self._dispatcher, self.forward = module, dispatcher, forward
 
     @property
     def sdfg(self) -> dace.SDFG:

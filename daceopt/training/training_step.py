@@ -221,6 +221,8 @@ class TrainingStep:
 class _StepDispatcher(Dispatcher):
     """Dispatches calls of an objective to programs that also update."""
 
+    is_alone = False
+
     def __init__(self, options: Options, binder: Binder, exchange: StepExchange | None) -> None:
         super().__init__(options)
         self._binder, self._exchange = binder, exchange

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from daceopt import pipeline
 from daceopt.capture.torch import conditions, effects, guards, tracing
 from daceopt.capture.torch.collection import resumed
-from daceopt.capture.torch.connection import connected, dependents
+from daceopt.capture.torch.connection import connected
 from daceopt.capture.torch.functional import functional
 from daceopt.capture.torch.lifting import lifted
 from daceopt.capture.torch.traced import Traced
@@ -35,9 +35,9 @@ from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.recipe import Recipe
 from daceopt.programs.compiled import own_source
 from daceopt.programs.stats import Stats
-from daceopt.runtime import overlap
+from daceopt.runtime import absent_gradients, overlap
 from daceopt.runtime.arithmetic import evaluate
-from daceopt.runtime.binding import Binding
+from daceopt.runtime.binding import Binding, ResultStage
 from daceopt.runtime.places import device_of
 from daceopt.runtime.seeds import own_random_numbers
 
@@ -244,6 +244,7 @@ class CompiledGraph:
         self._by_size: BySize | None = None  # for sizes that the program is not for
         self._higher_graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], CompiledGraph | BySize] = {}
         self._present_graphs: dict[frozenset[int], CompiledGraph] = {}
+        self._segments: dict[tuple[int, ...], CompiledGraph] = {}
         options = backend.options
         fingerprint = identity(traced) if reduction is None else f"{identity(traced)} {reduction}"
         chosen = recipe_for(traced.device, recipe or options.recipe)
@@ -253,8 +254,9 @@ class CompiledGraph:
             guards.install(guards.environment(traced.inputs), notes["guards"])
         binding = Binding.from_json(notes["binding"])
         connection = connected(traced, binding, _computed(pair, binding))
-        own = (self._higher, self._present) if reduction is None else (None, None)  # they would be of this rank alone
-        self.piece = CompiledPiece(pair, binding, connection, own[0], dependents(traced, binding), own[1])
+        # under a reduction they would be of this rank alone
+        own = (self._higher, self._present, self._apart) if reduction is None else ()
+        self.piece = CompiledPiece(pair, binding, connection, *own)
         self.pair = pair
         self._effects = effects.lasting(traced.graph.graph)
         self._overlaps = overlap.check([argument for argument, _ in binding.mutations], traced.is_state)
@@ -302,9 +304,7 @@ class CompiledGraph:
         of = tuple(k for k, g in enumerate(outputs) if g is not None)
         graph = self._higher_graphs.get((by, of)) or self._compile_higher(by, of)
         _check_unchanged(graph.traced, [binding.inputs[k][1] for k in changed])
-        given = dict(zip([a for _, a in binding.inputs], tensors))
-        values = [given[k] if k in given else self._size(x, given) for k, x in enumerate(self.traced.inputs)]
-        found = dict(zip(by, graph(*values, *(outputs[k] for k in of))))
+        found = dict(zip(by, graph(*self._arguments(tensors), *(outputs[k] for k in of))))
         return [found.get(k) if kind == "tensor" else None for kind, k in binding.inputs]
 
     def _compile_higher(self, by: tuple[int, ...], of: tuple[int, ...]) -> CompiledGraph | BySize:
@@ -345,6 +345,63 @@ class CompiledGraph:
         with own_mode(), torch.enable_grad():
             made = CompiledGraph(self._backend, replace(traced, results=results, changed=changed))
         return self._present_graphs.setdefault(given, made)
+
+    def _apart(
+        self,
+        stage: ResultStage,
+        tensors: Sequence[Any],
+        held: Sequence[Any],
+        grads: Sequence[Any],
+        wanted: Sequence[bool],
+        changed: frozenset[int],
+        changed_held: frozenset[int],
+        seed: int | None,
+    ) -> list[Any]:
+        """Gradients by the program's inputs and by the results that the stage holds: of a program from these to the
+        outputs that have a gradient."""
+        outputs = tuple(k for k, g in zip(stage.outputs, grads) if g is not None)
+        graph = self._segments.get(outputs) or self._compile_segment(stage, outputs)
+        arguments, count = [k for _, k in self.piece.binding.inputs], len(self.traced.inputs)
+        moved = [arguments[k] for k in changed] + [count + k for k in changed_held]
+        is_wanted = dict(zip(arguments, wanted)) | dict.fromkeys(range(count, count + len(held)), True)
+        given = [g for g in grads if g is not None]
+        found = graph.gradients([*self._arguments(tensors), *held], given, is_wanted, moved, seed)
+        return [found.get(k) for k in (*arguments, *range(count, count + len(held)))]
+
+    def gradients(
+        self,
+        arguments: Sequence[Any],
+        grads: Sequence[Any],
+        wanted: Mapping[int, bool],
+        changed: Sequence[int],
+        seed: int | None,
+    ) -> dict[int, Any]:
+        """Gradients by arguments of a call that has been made elsewhere, of results each of which has one."""
+        program, inputs = self.piece.program, self.piece.binding.inputs
+        tensors, by = self.piece.inputs(arguments), [wanted.get(k, False) for _, k in inputs]
+        outputs: list[Any] = [None] * len(self.piece.binding.outputs)
+        for result, grad in zip(self.piece.binding.results, grads, strict=True):
+            outputs[result.index] = grad
+        if torch.is_grad_enabled():
+            found = self._higher(tensors, outputs, by, frozenset(k for k, (_, a) in enumerate(inputs) if a in changed))
+        else:
+            _check_unchanged(self.traced, changed)
+            found = program.gradients_again(tensors, outputs, seed, by)
+        absent_gradients.settle(program.boundary.connected, tensors, outputs, by, found)
+        return {k: g for (_, k), g in zip(inputs, found) if g is not None}
+
+    def _compile_segment(self, stage: ResultStage, outputs: tuple[int, ...]) -> CompiledGraph:
+        from daceopt.capture.torch.stages import segment
+
+        with own_mode(), torch.enable_grad():
+            graph = CompiledGraph(self._backend, segment(self.traced, stage, outputs))
+        return self._segments.setdefault(outputs, graph)
+
+    def _arguments(self, tensors: Sequence[Any]) -> list[Any]:
+        """The arguments of the graph in a call whose program had these inputs."""
+        given = dict(zip([k for _, k in self.piece.binding.inputs], tensors))
+        tensors_at = {k for kind, k in self.piece.binding.inputs if kind == "tensor"}
+        return [given[k] if k in tensors_at else self._size(x, given) for k, x in enumerate(self.traced.inputs)]
 
     def _size(self, value: Any, given: dict[int, Any]) -> int:
         """What a size argument was in a call, from the sizes of the tensors."""

@@ -117,7 +117,7 @@ def identity(traced: Traced) -> str:
     """Of a graph with everything that decides what is compiled."""
     inputs = [kind(x) for x in traced.inputs]
     inputs += guards.hints(traced.inputs)
-    flags = [traced.requires_grad, traced.results, traced.changed]
+    flags = [traced.requires_grad, traced.results, traced.changed, traced.draws]
     return fingerprint(traced.graph, [inputs, *flags, surroundings(DEVICES)])
 
 

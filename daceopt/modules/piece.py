@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from daceopt.errors import SizesError
+from daceopt.runtime import stages
 from daceopt.runtime.arithmetic import evaluate
-from daceopt.runtime.binding import Binding, Result, replay, spread
-from daceopt.runtime.bridge import Higher, Pair, Present, TensorBoundary, TorchProgram, watch
+from daceopt.runtime.binding import Binding, Result, ResultStage, replay, spread
+from daceopt.runtime.boundary import Apart, Higher, Present, TensorBoundary
+from daceopt.runtime.bridge import Pair, TorchProgram
 from daceopt.runtime.result_forms import ResultForm
 
 Make = Callable[[Sequence[Any], Sequence[Any], Mapping[str, int]], Any]
@@ -19,8 +21,8 @@ Make = Callable[[Sequence[Any], Sequence[Any], Mapping[str, int]], Any]
 class CompiledPiece:
     """A compiled program with its binding; see :mod:`daceopt.runtime.binding`.
 
-    ``connected``: per argument that requires a gradient the outputs that depend on it; ``dependents``: per result of
-    which there are some the outputs that are computed from it.
+    ``connected``: per argument that requires a gradient the outputs that depend on it. ``higher``, ``present`` and
+    ``apart``: see ``TensorBoundary``.
     """
 
     def __init__(
@@ -29,11 +31,10 @@ class CompiledPiece:
         binding: Binding,
         connected: Mapping[int, frozenset[int]] | None = None,
         higher: Higher | None = None,
-        dependents: Mapping[int, frozenset[int]] | None = None,
         present: Present | None = None,
+        apart: Apart | None = None,
     ) -> None:
         self.pair, self.binding = pair, binding
-        self._dependents = dict(dependents or {})
         position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
         boundary = TensorBoundary(
             forms=[ResultForm(o.order, o.layout, o.complex) for o in binding.outputs],
@@ -43,17 +44,20 @@ class CompiledPiece:
             connected={position[argument]: outputs for argument, outputs in (connected or {}).items()},
             higher=higher,
             present=present,
+            apart=apart,
         )
         self.program = TorchProgram(pair, len(binding.inputs), boundary)
         self._tensors = [k if kind == "tensor" else None for kind, k in binding.inputs]
         self._sizes = [k for kind, k in binding.inputs if kind == "size"]
         # what autograd has to see being copied; TorchProgram copies the other new values
-        self._copies = [(a, k) for a, k in binding.mutations if binding.outputs[k].differentiable]
+        self._copies = {k: a for a, k in binding.mutations if binding.outputs[k].differentiable}
         self._makers = [_maker(r) for r in binding.results]
         plain = [r.index for r in binding.results if r.kind == "output" and not r.views]
-        self._spread = [(k, o.strides) for k, o in enumerate(binding.outputs) if o.strides]
-        is_direct = len(plain) == len(binding.results) and not self._copies and not self._spread
+        self._spread = {k: o.strides for k, o in enumerate(binding.outputs) if o.strides}
+        is_direct = len(plain) == len(binding.results) and not (self._copies or self._spread or binding.stages)
         self._direct = plain if is_direct else None
+        later = {k for stage in binding.stages for k in stage.outputs}
+        self._first = [k for k in range(len(binding.outputs)) if k not in later]
 
     def inputs(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """The program's inputs in a call. Raises SizesError for numbers below zero where it takes sizes."""
@@ -70,28 +74,48 @@ class CompiledPiece:
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         """The results of the graph on the arguments of its placeholders."""
         outputs = self.program(self.inputs(arguments))
-        results = self._results(arguments, outputs)
-        if self._dependents:
-            watch(outputs, [(results[k], of) for k, of in self._dependents.items()])
-        return results
-
-    def _results(self, arguments: Sequence[Any], outputs: Sequence[torch.Tensor]) -> list[Any]:
         if self._direct is not None:
             return [outputs[k] for k in self._direct]
-        for argument, k in self._copies:
-            arguments[argument].copy_(outputs[k])
-        sizes = {name: _size(arguments[k], axis) for name, (k, axis) in self.binding.symbols.items()}
-        outputs = self._strided(outputs, sizes) if self._spread else outputs
-        results: list[Any] = []
-        for make, result in zip(self._makers, self.binding.results):
-            results.append(results[result.index] if make is None else make(arguments, outputs, sizes))
-        return results
+        call = _Call(self, arguments, list(outputs))
+        call.finish(self._first)
+        for stage in self.binding.stages:
+            call.attach(stage)
+        return [call.result(k) for k in range(len(self._makers))]
 
-    def _strided(self, outputs: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> Sequence[torch.Tensor]:
-        found = list(outputs)
-        for k, strides in self._spread:
-            found[k] = spread(found[k], strides, sizes)
-        return found
+
+class _Call:
+    """The results of one call, which come out of a program's outputs."""
+
+    def __init__(self, piece: CompiledPiece, arguments: Sequence[Any], outputs: list[torch.Tensor]) -> None:
+        self._piece, self._arguments, self._outputs = piece, arguments, outputs
+        symbols = piece.binding.symbols
+        self._sizes = {name: _size(arguments[k], axis) for name, (k, axis) in symbols.items()}
+        self._results: dict[int, Any] = {}
+
+    def finish(self, outputs: Iterable[int]) -> None:
+        """Give these outputs the strides that they are to have, or copy them into the arguments that they are for."""
+        for k in outputs:
+            if k in self._piece._spread:
+                self._outputs[k] = spread(self._outputs[k], self._piece._spread[k], self._sizes)
+            if k in self._piece._copies:
+                self._arguments[self._piece._copies[k]].copy_(self._outputs[k])
+
+    def attach(self, stage: ResultStage) -> None:
+        """Join a stage's outputs to the results that it holds, where autograd sees them."""
+        if self._outputs[stage.outputs[0]].requires_grad:
+            with torch.enable_grad():
+                held = [self.result(k) if kind == "result" else self._arguments[k] for kind, k in stage.held]
+                stages.attach(stage, self._outputs, held)
+        self.finish(stage.outputs)
+
+    def result(self, position: int) -> Any:
+        """A result of the call."""
+        if position not in self._results:
+            make, result = self._piece._makers[position], self._piece.binding.results[position]
+            self._results[position] = (
+                self.result(result.index) if make is None else make(self._arguments, self._outputs, self._sizes)
+            )
+        return self._results[position]
 
 
 def _size(argument: Any, axis: int | None) -> int:

@@ -45,10 +45,19 @@ class Output:
 
 
 @dataclass(frozen=True)
+class ResultStage:
+    """Outputs that are computed from results of the call, ``held``: ("result", k), or ("argument", k) for the new value
+    of an argument. Autograd sees these between the outputs and the arguments."""
+
+    outputs: tuple[int, ...]
+    held: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
 class Binding:
     """``inputs``: per input of the program the argument it is, as ("tensor", k), or an empty array as long as it, as
     ("size", k). ``mutations``: (argument, output) pairs; ``symbols``: where sizes for views are read, (argument, axis
-    or None); ``complex``: inputs of the program that are."""
+    or None); ``complex``: inputs of the program that are; ``stages``: outputs that are computed from results."""
 
     inputs: tuple[tuple[str, int], ...]
     outputs: tuple[Output, ...]
@@ -56,6 +65,7 @@ class Binding:
     mutations: tuple[tuple[int, int], ...]
     symbols: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     complex: tuple[int, ...] = ()
+    stages: tuple[ResultStage, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -74,6 +84,7 @@ class Binding:
             tuple((a, o) for a, o in data["mutations"]),
             {name: (a, axis) for name, (a, axis) in data["symbols"].items()},
             tuple(data["complex"]),
+            tuple(ResultStage(tuple(s["outputs"]), tuple((kind, k) for kind, k in s["held"])) for s in data["stages"]),
         )
 
 

@@ -6,18 +6,18 @@ version counters, freed graphs, checkpointing and saved-tensor hooks.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+from torch._C._dynamo.eval_frame import set_code_exec_strategy
 from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd.graph import increment_version
 
 from daceopt.errors import BuildError, Unsupported
-from daceopt.runtime import absent_gradients, batched, block_pool
+from daceopt.runtime import absent_gradients, batched, block_pool, stages
+from daceopt.runtime.binding import ResultStage
+from daceopt.runtime.boundary import TensorBoundary
 from daceopt.runtime.bulk_copies import copies, write
 from daceopt.runtime.device_entry import entry_of
 from daceopt.runtime.result_forms import ResultForm
@@ -29,57 +29,6 @@ class Pair(Protocol):
 
     forward: Any
     backward: Any
-
-
-class Higher(Protocol):
-    """Gradients as differentiable functions of the program's inputs and of the gradients of its outputs.
-
-    ``changed``: positions of inputs that are not what they were in the call. Raises RuntimeError where it reads one.
-    """
-
-    def __call__(
-        self,
-        tensors: Sequence[torch.Tensor],
-        grads: Sequence[torch.Tensor | None],
-        wanted: Sequence[bool],
-        changed: frozenset[int],
-    ) -> list[torch.Tensor | None]: ...
-
-
-class Present(Protocol):
-    """Gradients of a call by a program in which only the outputs that have one take part; the call is made again from
-    what it was given, with its ``seed``. ``changed``: as for ``Higher``.
-    """
-
-    def __call__(
-        self,
-        tensors: Sequence[torch.Tensor],
-        grads: Sequence[torch.Tensor | None],
-        wanted: Sequence[bool],
-        changed: frozenset[int],
-        seed: int | None,
-    ) -> list[torch.Tensor | None]: ...
-
-
-@dataclass(frozen=True)
-class TensorBoundary:
-    """What PyTorch knows of a program's inputs and outputs beyond their arrays.
-
-    ``forms``: per output how it stands in memory (None: in rows). ``differentiable``: outputs that autograd sees (None:
-    those with a gradient). ``mutations``: (input, output) pairs, new values of inputs; those whose output is
-    differentiable are left to the caller. ``connected``: per input that requires a gradient the outputs that depend on
-    it (None: not known). ``complex_inputs`` are complex tensors, whose arrays have both parts along one more axis.
-    ``higher``: gradients that can be differentiated (None: there is a first derivative only). ``present``: asked where
-    the zero that stands for an absent gradient meets an infinite derivative (None: their product, NaN, stays).
-    """
-
-    forms: Sequence[ResultForm] | None = None
-    differentiable: frozenset[int] | None = None
-    mutations: Sequence[tuple[int, int]] = ()
-    connected: Mapping[int, frozenset[int]] | None = None
-    complex_inputs: frozenset[int] = frozenset()
-    higher: Higher | None = None
-    present: Present | None = None
 
 
 _SECOND_TIME = (
@@ -135,7 +84,7 @@ class TorchProgram:
         self.overwritten = [(i, k) for k, i in stand.items()]
         # inputs whose values before the call a backward reads
         changed = {i for i, _ in boundary.mutations}
-        is_asked_again = boundary.higher is not None or boundary.present is not None
+        is_asked_again = any(x is not None for x in (boundary.higher, boundary.present, boundary.apart))
         self.volatile = changed if is_asked_again else changed.intersection(self.kept_inputs)
         forms = dict(enumerate(boundary.forms or ()))
         self.forward.forms = {at: forms[k] for at, k in enumerate(self._order) if k in forms}
@@ -263,6 +212,25 @@ class TorchProgram:
         ran = self.run([t.clone() if k in written else t for k, t in enumerate(tensors)], self.volatile, seed)
         return self.gradients(self.kept(ran), grads, ran, wanted)
 
+    def apart(
+        self,
+        call: Any,
+        stage: ResultStage,
+        held: Sequence[torch.Tensor],
+        changed: frozenset[int],
+        grads: Sequence[torch.Tensor | None],
+        is_needed: bool,
+    ) -> list[torch.Tensor | None]:
+        """What ``Apart`` says, of an earlier call; ``is_needed``: gradients by its inputs are wanted, too."""
+        asked = self.boundary.apart
+        if asked is None:
+            raise Unsupported(
+                "a gradient by a result of a compiled module from which another result is computed. Compute the other "
+                "result outside of the module"
+            )
+        wanted = [is_needed and w for w in call.needs_input_grad[1:]]
+        return asked(stage, call.operands, held, grads, wanted, _changed_since(call), changed, call.seed)
+
     def in_memory_order(self, output: int, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor like that output, its axes as they stand in memory."""
         order = self.orders.get(output)
@@ -300,7 +268,7 @@ class _Compiled(torch.autograd.Function):
             outputs[k] = torch.empty(0)  # an argument is no result of its own
         ctx.save_for_backward(*kept)
         ctx.program, ctx.seed, ctx.symbols, ctx.has_block = program, seed, symbols, saved is not None
-        ctx.is_consumed = False
+        ctx.is_consumed, ctx.direct = False, {}
         ctx.set_materialize_grads(False)
         if program.constants:
             ctx.mark_non_differentiable(*[outputs[k] for k in program.constants])
@@ -308,31 +276,7 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        return (None, *_backward(ctx, grads))
-
-
-_Compiled._backward_cls.watched = ()
-
-
-def watch(outputs: Sequence[torch.Tensor], results: Iterable[tuple[torch.Tensor, frozenset[int]]]) -> None:
-    """Let the backward of a call refuse what it cannot do: ``results`` are tensors made of its ``outputs``, each with
-    the outputs that the model computes from it, whose gradients do not go through it.
-    """
-    node = next((t.grad_fn for t in outputs if isinstance(t.grad_fn, _Compiled._backward_cls)), None)
-    if node is not None:
-        node.watched = [(weakref.ref(tensor), of) for tensor, of in results]
-
-
-def _check_watched(watched: Iterable[Any], grads: Sequence[torch.Tensor | None]) -> None:
-    for ref, dependents in watched:
-        tensor = ref()
-        if tensor is None or not (tensor.retains_grad or tensor._backward_hooks):
-            continue
-        if any(grads[k] is not None for k in dependents):
-            raise Unsupported(
-                "a result of a compiled module retains its gradient, or has a hook, and another result is computed "
-                "from it: what that one contributes would be missing. Compute the other result outside of the module"
-            )
+        return (None, *stages.with_direct(ctx, _backward(ctx, grads)))
 
 
 # ``_Compiled.apply`` without its looks at every argument; it says what is wrong under a transform of torch.func
@@ -370,8 +314,6 @@ def _versions(tensors: Sequence[torch.Tensor], saved: Iterable[int] = ()) -> lis
 def _backward(ctx: Any, grads: Sequence[torch.Tensor | None], one_of_many: bool = False) -> list[torch.Tensor | None]:
     if batched.is_batched(grads):
         return batched.each(lambda one: _backward(ctx, one, True), grads)
-    if ctx.watched:
-        _check_watched(ctx.watched, grads)
     program: TorchProgram = ctx.program
     wanted = ctx.needs_input_grad[1:]
     absent = [k for k in program.seen if grads[k] is None]
@@ -393,9 +335,7 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor | None], one_of_many: bool 
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
 
-# A backward that some forward calls is no code for Dynamo to look at, nor is what it calls in its turn.
-_SKIP = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
-set_code_exec_strategy(_Compiled.backward.__code__, _SKIP)
+set_code_exec_strategy(_Compiled.backward.__code__, stages.SKIP)
 
 
 def _gradients(

@@ -240,37 +240,6 @@ def test_dropout_in_second_order():
         grad(net.train()(x).sum(), x, create_graph=True)
 
 
-# -------------------------------------------------------------------- results of which others are computed
-
-
-@pytest.mark.parametrize("viewed", [False, True])
-def test_the_gradient_of_a_result_is_whole_or_refused(viewed):
-    """No gradient goes from one result through another, so that a hook would see a part of it."""
-
-    def forward(self, x):
-        h = (x * self.w).sin()
-        h = h.t() if viewed else h
-        return h, h * h, x.cos() * self.w
-
-    def scenario(optimize):
-        net, x = optimize(module(forward, w=normal(3))), normal(2, 3).requires_grad_()
-        h, _, z = net(x)
-        h.retain_grad()
-        seen = grad(h.pow(2).sum() + z.sum(), x, retain_graph=True)
-        h.pow(3).sum().backward()
-        return seen, h.grad, grads(net, x)
-
-    check(scenario)
-    net, x = optimized_module(module(forward, w=normal(3)), fallback="raise"), normal(2, 3).requires_grad_()
-    for observed in (torch.Tensor.retain_grad, lambda t: t.register_hook(lambda g: None)):
-        h, y, z = net(x)
-        observed(h)
-        with pytest.raises(Unsupported, match="retains its gradient, or has a hook"):
-            (h.sum() + y.sum() + z.sum()).backward()
-    h, y, z = net(x)
-    (h.sum() + y.sum() + z.sum()).backward()
-
-
 # -------------------------------------------------------------------- custom functions
 
 

@@ -12,7 +12,8 @@ import torch
 
 from daceopt.errors import BuildError, RunError
 from daceopt.runtime import block_pool
-from daceopt.runtime.bridge import TensorBoundary, TorchProgram
+from daceopt.runtime.boundary import TensorBoundary
+from daceopt.runtime.bridge import TorchProgram
 from daceopt.runtime.executable import ProgramSizes
 from daceopt.runtime.manifest import Manifest, Symbol, Tensor
 

@@ -52,20 +52,6 @@ def _connected(traced: Traced, binding: Binding, operands: Operands) -> dict[int
     }
 
 
-def dependents(traced: Traced, binding: Binding) -> dict[int, frozenset[int]]:
-    """Results that autograd sees, from which other outputs of the program are computed -> those outputs."""
-    results = traced.graph.graph.output_node().args[0]
-    seen = [k for k, (r, flag) in enumerate(zip(binding.results, traced.results)) if flag and r.kind == "output"]
-    if len({binding.results[k].index for k in seen}) < 2:
-        return {}
-    sources = {k: _sources(results[k]) for k in seen}
-    found = {
-        k: frozenset(binding.results[j].index for j in seen if results[k] in sources[j]) - {binding.results[k].index}
-        for k in seen
-    }
-    return {k: outputs for k, outputs in found.items() if outputs}
-
-
 def differentiable(graph: fx.Graph, nodes: Sequence[Any], wanted: set[fx.Node]) -> tuple[bool, ...]:
     """Whether the values of these nodes require a gradient at the end; ``wanted``: arguments that require one.
 
@@ -85,7 +71,7 @@ def _begins(node: fx.Node, region: set[fx.Node]) -> bool:
     values = _tensors(node.meta.get("example_value"))
     if node in region:
         return any(v._is_view() for v in values)
-    return any(v.is_leaf and v.requires_grad for v in values) and not any(map(_carries, node.all_input_nodes))
+    return any(v.is_leaf and v.requires_grad for v in values) and not any(map(carries, node.all_input_nodes))
 
 
 def _sources(result: fx.Node, operands: Operands | None = None) -> set[fx.Node]:
@@ -98,7 +84,7 @@ def _sources(result: fx.Node, operands: Operands | None = None) -> set[fx.Node]:
     waiting = [(result, len(position))]
     while waiting:
         node, when = waiting.pop()
-        if read.get(node, -1) >= when or not _carries(node):
+        if read.get(node, -1) >= when or not carries(node):
             continue
         read[node] = when
         if node not in stopped and (storage(node) not in writes or _connects(node)):  # what was written counts anyway
@@ -151,7 +137,7 @@ def _writes(graph: fx.Graph) -> dict[int | None, list[fx.Node]]:
     return found
 
 
-def _carries(node: fx.Node) -> bool:
+def carries(node: fx.Node) -> bool:
     """Whether it requires a gradient; in a graph of ATen's, which does not say, whether it could."""
     if "example_value" in node.meta:
         return any(v.requires_grad or is_wrapped(v) for v in _tensors(node.meta["example_value"]))

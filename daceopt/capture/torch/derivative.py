@@ -252,3 +252,9 @@ def like(fake: torch.Tensor) -> torch.Tensor:
         if dense_order(fake) is None:
             return torch.empty(fake.shape, dtype=fake.dtype, device=fake.device)
         return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+
+
+def fresh(value: Any) -> Any:
+    """An argument of a graph for another trace of it."""
+    is_number = getattr(value, "item_memo", None) is not None  # known to the trace by itself
+    return like(value) if isinstance(value, torch.Tensor) and not is_number else value

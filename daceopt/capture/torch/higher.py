@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from daceopt.capture.torch import custom_gradient
 from daceopt.capture.torch.custom_gradient import Backward
-from daceopt.capture.torch.derivative import WITH_DERIVATIVE, like
+from daceopt.capture.torch.derivative import WITH_DERIVATIVE, fresh, like
 from daceopt.capture.torch.functional import DynamoInterpreter, Functional, functional, trace
 from daceopt.capture.torch.plan import plan
 from daceopt.capture.torch.traced import Traced
@@ -26,11 +26,11 @@ def gradient_of(traced: Traced, wanted: Sequence[int], given: Sequence[int]) -> 
 
     Raises Unsupported, with the node, for graphs that draw random numbers: they would draw others here.
     """
-    found = functional(traced.graph, [_argument(x) for x in traced.inputs])
+    found = functional(traced.graph, [fresh(x) for x in traced.inputs])
     _refuse_random(found.graph)
     outputs = _differentiable(traced, found, given)
     body = _Differentiable(found.graph, found.backwards)
-    examples = [*map(_argument, traced.inputs), *(like(n.meta["val"]) for n in outputs)]
+    examples = [*map(fresh, traced.inputs), *(like(n.meta["val"]) for n in outputs)]
     graph = trace(lambda *values: body.gradients(outputs, wanted, values, len(traced.inputs)), examples)
     graph.meta[custom_gradient.BACKWARDS] = found.backwards
     _drop_detached(graph)
@@ -51,7 +51,7 @@ def _of_gradients(traced: Traced, graph: fx.GraphModule, examples: Sequence[Any]
     return replace(
         traced,
         graph=graph,
-        inputs=tuple(map(_argument, examples)),
+        inputs=tuple(map(fresh, examples)),
         names=(*traced.names, *(f"gradient{k}" for k in range(added))),
         requires_grad=tuple(f and (k >= before or traced.requires_grad[k]) for k, f in enumerate(floats)),
         results=tuple(isinstance(r, fx.Node) for r in graph.graph.output_node().args[0]),
@@ -82,11 +82,6 @@ def _drop_detached(graph: fx.GraphModule) -> None:
             graph.graph.erase_node(node)
     graph.graph.eliminate_dead_code()  # so that the arguments say what is read
     graph.recompile()
-
-
-def _argument(value: Any) -> Any:
-    is_number = getattr(value, "item_memo", None) is not None  # known to the trace by itself
-    return like(value) if isinstance(value, torch.Tensor) and not is_number else value
 
 
 class _Differentiable(DynamoInterpreter):

@@ -18,6 +18,7 @@ from daceopt.capture.torch.eager_memory import saved_bytes
 from daceopt.capture.torch.functional import Functional, eager_types, functional
 from daceopt.capture.torch.gradient_scopes import family, requires_grad, storage, unseen_writes
 from daceopt.capture.torch.plan import Plan, plan
+from daceopt.capture.torch.stages import stages
 from daceopt.capture.torch.traced import Traced
 from daceopt.capture.torch.translation import Importer, Translation
 from daceopt.capture.torch.writes import written
@@ -61,7 +62,7 @@ def imported(traced: Traced, found: Functional, planned: Plan, target: str = "cp
     translation = Translation(graph, context, whole=derivative.op_type if trains else None)
     inputs, binding, symbols = _add_inputs(translation, traced)
     _assume_sizes(translation, traced)
-    importer = Importer(translation, found.graph, found.backwards)
+    importer = Importer(translation, found.graph, found.backwards, traced.draws)
     importer.run(inputs)
     for node, output in zip(planned.nodes, planned.outputs, strict=True):
         _add_output(
@@ -82,6 +83,7 @@ def imported(traced: Traced, found: Functional, planned: Plan, target: str = "cp
         tuple(planned.mutations),
         symbols,
         _complex(traced, binding),
+        stages(found, planned, traced.results),
     )
     gradients, notes = _gradients(graph, traced, planned, binding), {"binding": kept.to_json()}
     return Imported(graph, gradients, hosted=context.hosted, notes=notes, device=traced.device)

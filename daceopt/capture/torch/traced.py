@@ -15,7 +15,8 @@ class Traced:
 
     ``inputs``: fake tensors and symbolic or plain sizes that no trace has seen; ``requires_grad`` and ``names`` per
     input; ``results``: per result, whether it requires a gradient, ``changed`` the same per argument after the call.
-    ``is_state``: whether an argument is a parameter or buffer.
+    ``is_state``: whether an argument is a parameter or buffer. ``draws``: the numbers of the calls that draw random
+    numbers, in their order, where they are not those of this graph alone: a part of a graph draws what the whole draws.
     """
 
     graph: fx.GraphModule
@@ -25,6 +26,7 @@ class Traced:
     results: tuple[bool, ...]
     changed: tuple[bool, ...]
     is_state: tuple[bool, ...]
+    draws: tuple[int, ...] = ()
 
     @property
     def device(self) -> str:

@@ -269,8 +269,15 @@ def _with_arrays(value: Any, operands: Sequence[str]) -> Any:
 class Importer:
     """Walks a functional graph; ``values`` has, per node, an array, a tuple of them, a size or a Python value."""
 
-    def __init__(self, translation: Translation, module: fx.GraphModule, backwards: Sequence[Backward] = ()) -> None:
-        self.t, self.module, self.backwards = translation, module, backwards
+    def __init__(
+        self,
+        translation: Translation,
+        module: fx.GraphModule,
+        backwards: Sequence[Backward] = (),
+        positions: Sequence[int] = (),
+    ) -> None:
+        """``positions``: the numbers of the calls that draw random numbers, where they are not counted from 0."""
+        self.t, self.module, self.backwards, self.positions = translation, module, backwards, positions
         self.values: dict[fx.Node, Any] = {}
         self.floats: dict[str, NumberArray] = {}  # PyTorch's symbols of numbers that come with the call
         self.known: dict[fx.Node, Any] = {}  # nodes whose value is there already
@@ -374,7 +381,7 @@ class Importer:
         results = tuple(v if isinstance(v, torch.Tensor) else None for v in values)  # sizes are known without it
         marker = node.target is torch.ops.daceopt.with_gradient.default
         backward = self.backwards[arguments["number"]] if marker else None
-        position = self.draws
+        position = self.positions[self.draws] if self.draws < len(self.positions) else self.draws
         self.draws += torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         return AtenCall(
             node.target, arguments, traced, tuple(fakes), results, self.t.context, backward, position, line_of(node)

@@ -187,13 +187,18 @@ def _feeds(compiled: OnnxModel, given: Path | None) -> Arrays:
     if given is not None:
         return from_file(given, compiled.input_names)
     if compiled.wanted:
-        raise DaceoptError(f"the program depends on {compiled.wanted}: give inputs, --inputs FILE.npz")
+        raise DaceoptError(f"the program depends on {compiled.wanted}: give inputs, {_wanted(compiled)}")
     reference, names = _reference(compiled)
     made = dict(zip(names, random_inputs(reference).values(), strict=True))
     missing = [name for name in compiled.input_names if name not in made]
     if missing:
-        raise DaceoptError(f"what input {missing[0]!r} may be is not known: give inputs, --inputs FILE.npz")
+        raise DaceoptError(f"what input {missing[0]!r} may be is not known: give inputs, {_wanted(compiled)}")
     return [made[name] for name in compiled.input_names]
+
+
+def _wanted(compiled: OnnxModel) -> str:
+    """How inputs are given, with their types and shapes."""
+    return f"--inputs FILE.npz with {'; '.join(compiled.signature)}"
 
 
 def _reference(compiled: OnnxModel) -> tuple[Any, list[str]]:
@@ -246,7 +251,9 @@ class _Checks:
 def _onnxruntime(proto: str | bytes, feeds: Sequence[np.ndarray]) -> Callable[[], Arrays]:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(proto, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # its advice to who exported the file is not for who reads the summary
+    session = onnxruntime.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
     named = dict(zip((i.name for i in session.get_inputs()), feeds, strict=True))
     return lambda: [np.asarray(v) for v in session.run(None, named)]
 
@@ -265,14 +272,15 @@ def _megabytes(amount: Any) -> str:
 
 
 def _write(folder: Path, summary: Summary, made: _Subject) -> None:
-    """The model as ``daceopt.load`` runs it, checked by doing so; its graph and the summary."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "graph.txt").write_text(render(made.compiled.pair.graphs.forward), encoding="utf-8")
+    """The model as ``daceopt.load`` runs it, checked by doing so; its graph and the summary. Nothing where it cannot be
+    written: a folder without a program would be taken for one."""
     try:
         export.write(made.compiled, folder, summary.model)
         _check_written(summary, made, stored_program.load(folder))
     except Unsupported as error:
         summary.refused = str(error)
+        return
+    (folder / "graph.txt").write_text(render(made.compiled.pair.graphs.forward), encoding="utf-8")
     (folder / "summary.json").write_text(json.dumps(asdict(summary), indent=1), encoding="utf-8")
 
 

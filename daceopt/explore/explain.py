@@ -224,7 +224,7 @@ def _onnx_inputs(report: Report, graph: Graph, roles: Mapping[str, str], given: 
     found: Tensors = {}
     for name in graph.inputs:
         k = _position(roles[name])
-        array = np.ascontiguousarray(given[k], dtype=types.to_numpy(graph.dtype(name)))
+        array = np.asarray(given[k], dtype=types.to_numpy(graph.dtype(name)), order="C")
         fits = len(array.shape) == len(graph.shape(name)) and all(
             e == n for e, n in zip(graph.shape(name), array.shape) if isinstance(e, int)
         )

@@ -17,6 +17,7 @@ from daceopt.capture.onnx.file import load
 from daceopt.errors import DaceoptError, FallbackWarning, RunError, RunIndexError, Unsupported, VerificationError
 from daceopt.libs.onnxruntime_model import RuntimeModel
 from daceopt.logs import caller_depth
+from daceopt.models.index_errors import culprit
 from daceopt.models.variants import Compile, Variant, Variants
 from daceopt.programs.plain import plain
 from daceopt.programs.stats import Stats
@@ -136,6 +137,12 @@ class OnnxModel:
         return variant.pair
 
     @property
+    def signature(self) -> list[str]:
+        """Name, type and shape of each input, as far as the model says, in words."""
+        expected = [_expectation(v) for v in self._inputs]
+        return [f"{name}: {e}" for name, e in zip(self.input_names, expected, strict=True)]
+
+    @property
     def wanted(self) -> str:
         """On what of a call its program depends, in words; empty where one program is for all calls."""
         return "" if self._variants is None else self._variants.wanted
@@ -195,9 +202,15 @@ class OnnxModel:
         self._stats.calls += 1
         try:
             found = variant(tensors)
+        except RunIndexError as error:
+            raise RunIndexError(culprit(self._model, self._by_name(tensors))) from error
         except RunError as error:  # sizes that turned out otherwise than declared, most likely
             return self._retry(values, error)
         return found if variant.tail is None else variant.tail.run(tensors, found)
+
+    def _by_name(self, tensors: Sequence[Any]) -> dict[str, np.ndarray]:
+        arrays = (np.asarray(v.detach().cpu() if isinstance(v, torch.Tensor) else v) for v in tensors)
+        return dict(zip(self.input_names, arrays, strict=True))
 
     def _select(self, variants: Variants, tensors: Sequence[Any]) -> Variant:
         def array(position: int) -> np.ndarray:
@@ -286,6 +299,10 @@ class _Unchecked:
 
     def __init__(self, value: Any):
         self.is_tensor = value.type.HasField("tensor_type")
+        self._kind = value.type.WhichOneof("value")
+
+    def __str__(self) -> str:
+        return "text" if self.is_tensor else str(self._kind).removesuffix("_type")
 
     def tensor(self, value: Any, place: torch.device) -> Any:
         """``value``, as an array where it is to be a tensor."""

@@ -140,7 +140,10 @@ def test_inputs_of_a_call_for_a_model_that_depends_on_them(capsys: pytest.Captur
     path, inputs = tmp_path / "detector.onnx", tmp_path / "inputs.npz"
     path.write_bytes(detector(batch=None).SerializeToString())
     assert main(["optimize", str(path), "--seconds", "0"]) == 2
-    assert "depends on sizes of 'image': give inputs, --inputs FILE.npz" in capsys.readouterr().err
+    assert (
+        "depends on sizes of 'image': give inputs, --inputs FILE.npz with image: torch.float32 of shape [None, 3"
+        in capsys.readouterr().err
+    )
     np.savez(inputs, picture=np.ones(3))
     assert main(["optimize", str(path), "--inputs", str(inputs)]) == 2
     assert "one array for each of the inputs ['image'], found ['picture']" in capsys.readouterr().err
@@ -164,7 +167,7 @@ def test_what_cannot_be_written_is_said_after_the_summary(capsys: pytest.Capture
     shown = capsys.readouterr()
     assert "within rounding" in shown.out and shown.err.count("\n") == 1
     assert "out has no program: it cannot be exported: ONNX Runtime does a part of its work" in shown.err
-    assert json.loads((tmp_path / "out" / "summary.json").read_text())["refused"]
+    assert not (tmp_path / "out").exists(), "a folder without a program would be taken for one"
 
 
 def test_explain_prints_schedule_and_code_of_a_kernel(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,9 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import numpy_helper
 
+import daceopt.capture.onnx.contributed_quantized
+import daceopt.capture.onnx.contributed_transformers  # noqa: F401  (as the one above: registers its rules)
+from daceopt.capture.onnx.contributed import expand
 from daceopt.capture.onnx.declared import open_meaningless, warn_of_results, without_results
 from daceopt.capture.onnx.external_data import load_external
 from daceopt.capture.onnx.limits import check_declared_sizes, check_functions, check_messages
@@ -35,7 +38,8 @@ Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 
 
 def load(source: Source) -> onnx.ModelProto:
-    """A checked, shape-inferred copy of the model, at opset 7 or later, with external data inside.
+    """A checked, shape-inferred copy of the model, at opset 7 or later, with external data inside, and with standard
+    operators in the place of contributed ones.
 
     ``source`` is a path, the bytes of a file, or a model (left unchanged). External data is read only from the file's
     own folder, so only for a path. Raises ``ModelFileError``.
@@ -48,6 +52,7 @@ def load(source: Source) -> onnx.ModelProto:
         check_functions(model, name)
         _check_versions(model, name)
         load_external(model, Path(source).parent if isinstance(source, str | os.PathLike) else None, name)
+        expand(model)
         light = WithoutWeights(model)
         checked = _with_dense_initializers(_checked(light.model, name), name)
         _import_main_domain(checked)

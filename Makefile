@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: help demo test test-fast test-isa test-onnx test-opinfo test-fuzz test-models test-breadth test-gpu bench-gpu lint format types bench clean setup
+.PHONY: help demo test test-fast test-isa test-onnx test-opinfo test-fuzz test-models test-breadth test-world world test-gpu bench-gpu lint format types bench clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -65,6 +65,14 @@ test-breadth: $(READY) ## more shapes, layouts, types and directions of what `ma
 test-models: $(READY) ## dozens of architectures of transformers, trained for a step
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist load -m models
 
+test-world: $(READY) world ## programs of the world: all are captured, a rotating twentieth is compiled and compared
+	$(BIN)/python -m benchmarks world --stages capture --again
+	$(BIN)/python -m benchmarks world --stages right --again --share $(SHARE)
+
+SHARE ?= $(shell expr `date +%j` % 20)/20
+
+world: $(VENV)-world/.ready $(VENV)-vision/.ready ## environments with the packages of benchmarks/world
+
 test-gpu: $(READY) ## what needs a CUDA device, and what nvcc compiles; skipped with the reason where they are missing
 	$(BIN)/python -m pytest -q -rs $(shell grep -rliE "on_device|emulated|cuda|a device|torch_algorithms" tests --include="test_*.py")
 
@@ -95,6 +103,15 @@ $(VENV)-jax/.ready: constraints.txt
 	$(VENV)-jax/bin/python -m pip install --quiet --disable-pip-version-check "jax==0.10.2"
 	@touch $@
 
+# Packages that are measured stand apart from those of the project, whose own they see; torchvision, which changes what
+# others import, stands apart from the rest.
+$(VENV)-world/.ready $(VENV)-vision/.ready: $(VENV)-%/.ready: benchmarks/world/requirements-%.txt $(READY)
+	$(PYTHON) -m venv $(VENV)-$*
+	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+		> $$($(VENV)-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
+	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	@touch $@
+
 clean: ## remove .venv and everything that was built here
-	rm -rf $(VENV) $(VENV)-jax build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-jax $(VENV)-world $(VENV)-vision build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

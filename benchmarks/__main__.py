@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,12 +15,16 @@ from benchmarks import report
 from benchmarks.contenders import ENTRIES
 from benchmarks.harness import CASES, OURS, Budget, machine, run, save
 from benchmarks.suites import SUITES
+from benchmarks.world import command as world
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run what the arguments name; 0 when every goal was met, 1 otherwise."""
+    given = sys.argv[1:] if argv is None else argv
+    if given[:1] == ["world"]:
+        return world.main(given[1:])
     parser = _parser()
-    options = parser.parse_args(argv)
+    options = parser.parse_args(given)
     names = [case for name in options.names or SUITES for case in SUITES.get(name, (name,))]
     _refuse(parser, "benchmark", (name.partition(":")[0] for name in names), [*SUITES, *CASES])
     peers = None if options.peers is None else listed(options.peers, [*ENTRIES, "JAX"])

@@ -1,0 +1,1 @@
+"""What people really train and run, beside eager PyTorch and torch.compile: ``python -m benchmarks world``."""

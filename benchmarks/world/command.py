@@ -1,0 +1,146 @@
+"""``python -m benchmarks world [names] [--share k/n]``: a process for each row and stage, results kept and resumed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.harness import machine
+from benchmarks.worker import caches
+from benchmarks.world import report
+from benchmarks.world.catalogue import Row, chosen
+from benchmarks.world.environments import interpreter
+from benchmarks.world.worker import STAGES
+
+_ROOT = Path(__file__).resolve().parents[2]
+RESULTS = _ROOT / "build" / "world"
+SECONDS = 2.0  # of measuring, for each contender
+
+
+class Job(NamedTuple):
+    """A stage of a row in one mode."""
+
+    row: Row
+    mode: str
+    stage: str
+
+    def file(self, folder: Path) -> Path:
+        name = f"{self.row.label}/{self.mode}/{self.stage}".replace("/", "__")
+        return folder / f"{name}.json"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what is named and has no result yet, then write the report; 1 if anything is wrong."""
+    options = _parser().parse_args(arguments)
+    at, of = map(int, options.share.split("/"))
+    jobs = [
+        Job(row, mode, stage)
+        for stage in options.stages.split(",")
+        for row in chosen(options.names)[at % of :: of]
+        for mode in row.modes
+        if options.mode in ("both", mode)
+    ]
+    options.results.mkdir(parents=True, exist_ok=True)
+    wrong = 0
+    for job, found in _results(jobs, options):
+        wrong += found.get("right") is False
+        print(f"{job.row.label} {job.mode} {job.stage}: {report.line(found)}", flush=True)
+    if options.record:
+        report.write(options.results)
+    return int(wrong > 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="benchmarks world", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="packages or package/program (default: all)")
+    parser.add_argument("--share", default="0/1", metavar="K/N", help="every nth row, from the kth")
+    parser.add_argument("--stages", default=",".join(STAGES), help=f"of {', '.join(STAGES)} (default: all)")
+    parser.add_argument("--mode", default="both", choices=("both", "training", "inference"))
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds of a process")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where results are kept")
+    parser.add_argument("--again", action="store_true", help="measure what has a result, too")
+    parser.add_argument("--record", action="store_true", help="write benchmarks/WORLD.md")
+    parser.add_argument("--note", default="", help="about the machine, kept with each result")
+    return parser
+
+
+def _results(jobs: Sequence[Job], options: argparse.Namespace) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Results that are kept, and those of new processes: one for each job, one for many where nothing is compiled."""
+    for job in jobs:
+        if _kept(job, options):
+            yield job, json.loads(job.file(options.results).read_text(encoding="utf-8"))
+    new = [job for job in jobs if not _kept(job, options)]
+    for (stage, environment), group in groupby(new, key=lambda job: (job.stage, job.row.environment)):
+        together = list(group)
+        for batch in [together] if stage == "capture" else [[job] for job in together]:
+            for job, found in _ran(batch, interpreter(environment), options):
+                job.file(options.results).write_text(json.dumps(found, indent=1), encoding="utf-8")
+                yield job, found
+
+
+def _kept(job: Job, options: argparse.Namespace) -> bool:
+    return not options.again and job.file(options.results).exists()
+
+
+def _ran(batch: Sequence[Job], python: str, options: argparse.Namespace) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """What a process finds with empty caches, or ``failure``; after one that ends early the rest has another."""
+    rest = list(batch)
+    while rest:
+        with tempfile.TemporaryDirectory(prefix="daceopt-world-") as folder, _started(rest, python, folder) as process:
+            while rest:
+                begun = time.perf_counter()
+                found = _next(process, options.limit)
+                job = rest.pop(0)
+                about = {"label": job.row.label, "package": job.row.package, "mode": job.mode, "stage": job.stage}
+                seconds = round(time.perf_counter() - begun, 1)
+                yield job, {**about, **found, "seconds": seconds, **_circumstances(options.note)}
+                if found.get("ended"):
+                    break
+
+
+@contextmanager
+def _started(jobs: Sequence[Job], python: str, folder: str) -> Iterator[subprocess.Popen[str]]:
+    named = [f"{job.row.label}:{job.mode}" for job in jobs]
+    command = [python, "-m", "benchmarks.world.worker", jobs[0].stage, str(SECONDS), *named]
+    environment = {**os.environ, **caches(Path(folder))}
+    process = subprocess.Popen(
+        command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _next(process: subprocess.Popen[str], limit: float) -> dict[str, Any]:
+    """The next line that the process prints."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], limit)
+    if not ready:
+        return {"failure": f"more than {limit:g} s", "ended": True}
+    text = process.stdout.readline()
+    if not text:
+        return {"failure": f"the process ended with {process.wait()}", "ended": True}
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@cache
+def _circumstances(note: str) -> dict[str, str]:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=_ROOT, capture_output=True, text=True
+    ).stdout.strip()  # fmt: skip
+    about = machine()
+    return {"machine": f"{about['machine']}, {about['threads']} threads{', ' + note if note else ''}", "commit": commit}

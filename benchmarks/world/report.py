@@ -1,0 +1,159 @@
+"""``benchmarks/WORLD.md``, from the results that are kept: totals by package, then rows."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders import COMPILED, EAGER
+from benchmarks.harness import OURS
+
+WORLD = Path(__file__).resolve().parents[1] / "WORLD.md"
+Stages = dict[str, dict[str, Any]]
+_HIDDEN = ("label", "package", "mode", "stage", "traceback", "machine", "commit")
+_HEAD = """# The world's programs
+
+Written by `python -m benchmarks world --record` from the rows measured so far; CONTRIBUTING says what a row is. "right": two steps
+(results, gradients, with an update between) are as near to float64 as rounding explains, beside the same steps of eager PyTorch. "captured": what
+becomes of the first call of each network: one graph (whole), several (pieces), none (eager). "compiled" counts programs after the first size, then after a second and a
+third, calls of Python inside of programs, and calls in eager. Speed: medians of interleaved steps, a peer's time over ours (above 1: ours is faster). First steps are
+cold, in seconds, ours and torch.compile's. Times of a busy machine are said to be so: judge ratios alone, and those with care.
+"""
+_COLUMNS = (
+    "program",
+    "mode",
+    "right",
+    "error (eager's)",
+    "captured (torch.compile)",
+    "programs, 3 sizes",
+    "calls of Python",
+    "eager calls",
+    "over eager",
+    "over torch.compile",
+    "first step (torch.compile's)",
+    "peak MB",
+    "measured",
+    "what falls short",
+)
+
+
+def line(found: dict[str, Any]) -> str:
+    """A result in a line."""
+    return ", ".join(f"{k} {v}" for k, v in found.items() if k not in _HIDDEN)[:600]
+
+
+def write(folder: Path, path: Path = WORLD) -> None:
+    """The tables of all results in ``folder``, in ``path``."""
+    rows = _rows(folder)
+    machines = sorted({(r["machine"], r["commit"]) for stages in rows.values() for r in stages.values()})
+    where = {pair: f"m{k}" for k, pair in enumerate(machines, 1)}
+    text = [_HEAD, "Measured on:", ""]
+    text += [f"- {name}: {machine}, commit {commit}" for (machine, commit), name in where.items()]
+    text += ["", "## By package", "", *_totals(rows), "", "## Rows", "", *_table(_COLUMNS, _cells(rows, where)), ""]
+    path.write_text("\n".join(text), encoding="utf-8")
+
+
+def _rows(folder: Path) -> dict[tuple[str, str], Stages]:
+    """(Label, mode) -> the result of each stage."""
+    found: dict[tuple[str, str], Stages] = defaultdict(dict)
+    for file in sorted(folder.glob("*.json")):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        found[result["label"], result["mode"]][result["stage"]] = result
+    return found
+
+
+def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
+    cells = [heads, ["---"] * len(heads), *lines]
+    return ["| " + " | ".join(str(c).replace("|", "/").replace("\n", " ") for c in row) + " |" for row in cells]
+
+
+# -------------------------------------------------------------------- totals
+
+
+def _totals(rows: dict[tuple[str, str], Stages]) -> list[str]:
+    groups: dict[tuple[str, str], list[Stages]] = defaultdict(list)
+    for (label, mode), stages in rows.items():
+        groups[label.partition("/")[0], mode].append(stages)
+    heads = ("package", "mode", "rows", "whole / pieces / eager", "right / wrong / not comparable", "over eager, mean", "over torch.compile, mean", "fails")  # fmt: skip
+    return _table(heads, [[*key, *_total(group)] for key, group in sorted(groups.items())])
+
+
+def _total(group: Sequence[Stages]) -> list[str]:
+    status = Counter(s["capture"].get("status") for s in group if "capture" in s)
+    right = Counter(s["right"].get("right") for s in group if "right" in s and "right" in s["right"])
+    fails = sum(any("failure" in r for r in s.values()) for s in group)
+    means = [_mean([r for s in group if (r := ratio(s, peer)) is not None]) for peer in (EAGER, COMPILED)]
+    statuses = " / ".join(str(status[k]) for k in ("whole", "pieces", "eager"))
+    return [str(len(group)), statuses, " / ".join(str(right[k]) for k in (True, False, None)), *means, str(fails)]
+
+
+def _mean(ratios: Sequence[float]) -> str:
+    return f"{statistics.geometric_mean(ratios):.2f} ({len(ratios)})" if ratios else ""
+
+
+def ratio(stages: Stages, peer: str) -> float | None:
+    """A peer's time over ours, where both were measured."""
+    medians = stages.get("speed", {}).get("medians", {})
+    return medians[peer] / medians[OURS] if peer in medians and OURS in medians else None
+
+
+# -------------------------------------------------------------------- rows
+
+
+def _cells(rows: dict[tuple[str, str], Stages], where: dict[tuple[str, str], str]) -> list[list[str]]:
+    lines = []
+    for (label, mode), stages in sorted(rows.items()):
+        places = sorted({where[r["machine"], r["commit"]] for r in stages.values()})
+        cells = [*_found(stages), *_timed(stages), _peak(stages), " ".join(places), reason(stages)]
+        lines.append([label, mode, *cells])
+    return lines
+
+
+def _found(stages: Stages) -> list[str]:
+    right, capture = stages.get("right", {}), stages.get("capture", {})
+    verdict = {True: "yes", False: "**no**", None: "not comparable"}[right["right"]] if "right" in right else ""
+    errors = f"{right['error']:.1e} ({right[_EAGERS]:.1e})" if _EAGERS in right else ""
+    captured = f"{capture['status']}, {capture['graphs']} ({_short(capture['peer'])})" if "status" in capture else ""
+    programs = " ".join(map(str, [right["programs"], *right["sizes"]])) if "sizes" in right else ""
+    return [
+        verdict,
+        errors,
+        captured,
+        programs[:60],
+        str(right.get("host calls", "")),
+        str(right.get("eager calls", "")),
+    ]
+
+
+_EAGERS = "eager's error"
+
+
+def _short(peer: str) -> str:
+    return peer if peer == "whole" else "breaks"
+
+
+def _timed(stages: Stages) -> list[str]:
+    speed, right = stages.get("speed", {}), stages.get("right", {})
+    ratios = [ratio(stages, peer) for peer in (EAGER, COMPILED)]
+    first = speed.get("first", {})
+    ours = first.get(OURS, right.get("first step"))
+    theirs = f" ({first[COMPILED]:.1f})" if COMPILED in first else ""
+    return [*("" if r is None else f"{r:.2f}" for r in ratios), "" if ours is None else f"{ours:.1f}{theirs}"]
+
+
+def _peak(stages: Stages) -> str:
+    return str(max((r.get("peak MB", 0) for r in stages.values()), default="") or "")
+
+
+def reason(stages: Stages) -> str:
+    """What falls short, and why."""
+    found = [f"{stage}: {r['failure']}" for stage, r in stages.items() if "failure" in r]
+    right = stages.get("right", {})
+    found += [right[k] for k in ("fault", "note") if right.get(k)]
+    found += [text for stage, key in (("capture", "reasons"), ("right", "why")) for text in stages.get(stage, {}).get(key, [])]  # fmt: skip
+    found += [f"{who} cannot take part: {why}" for who, why in stages.get("speed", {}).get("absent", {}).items()]
+    return "; ".join(dict.fromkeys(found))[:400]

@@ -1,0 +1,133 @@
+"""Two steps of a program beside float64: our error, and eager PyTorch's; then steps with other sizes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.checking import Check, disturbed
+from benchmarks.world.capturing import first_line
+from benchmarks.world.catalogue import Row
+from benchmarks.world.program import Prepare, Program, doubled, fixed, flat, in_double, members, prepared, run, widened
+from daceopt import optimized_module
+
+SIZES = (1, 2)
+_NEGLIGIBLE = 1e-6  # of the largest tensor's norm
+Tensors = list[torch.Tensor]
+
+
+def built(row: Row, k: int = 0) -> Program:
+    """The program of a row, without dropout; its weights are the same for every size."""
+    torch.manual_seed(0)
+    program = row.build(k)
+    return program._replace(networks=fixed(program.networks))
+
+
+def ours(network: torch.nn.Module) -> Any:
+    """As users write it."""
+    return optimized_module(network, fallback="silent")
+
+
+def inductor(network: torch.nn.Module) -> Any:
+    """torch.compile as it is called by default."""
+    return torch.compile(network)
+
+
+def exact(program: Program, training: bool) -> Tensors:
+    """Two steps in double precision."""
+    wide = program._replace(inputs=widened(program.inputs))
+    with in_double():
+        return flat(run(wide, prepared(program.networks, doubled).train(training), training))
+
+
+def compare(row: Row, training: bool, prepare: Prepare = ours) -> dict[str, Any]:
+    """``right`` (None: not comparable, ``fault`` says why), the largest relative errors, what became of the calls, and
+    programs after each further size."""
+    program = built(row)
+    program.networks.train(training)
+    eager = _plain(program, training)
+    networks = prepared(program.networks, prepare)
+    networks.train(training)
+    begun = time.perf_counter()
+    found = flat(run(program, networks, training, steps=1))
+    seconds = time.perf_counter() - begun
+    networks = prepared(program.networks, prepare)
+    networks.train(training)
+    found = flat(run(program, networks, training))
+    record = {"first step": seconds, **judged(program, training, found, eager)}
+    return record if prepare is not ours else {**record, **counted(networks), "sizes": _sizes(row, networks, training)}
+
+
+def _plain(program: Program, training: bool) -> Tensors:
+    return flat(run(program, prepared(program.networks, lambda m: m).train(training), training))
+
+
+def judged(program: Program, training: bool, found: Tensors, eager: Tensors) -> dict[str, Any]:
+    """Whether results are right, and how far off they and eager's are."""
+    if program.random:
+        return {"right": None, "fault": f"not comparable: {program.random}"}
+    try:
+        reference = exact(program, training)
+    except Exception as error:
+        reference = [x.double() for x in eager]
+        note = f"float64 fails in eager PyTorch ({first_line(error)}): compared with float32"
+        return {**_verdict(program, training, found, eager, reference), "note": note}
+    return _verdict(program, training, found, eager, reference)
+
+
+def _verdict(
+    program: Program, training: bool, found: Tensors, eager: Tensors, reference: Tensors
+) -> dict[str, Any]:  # fmt: skip
+    if len(found) != len(eager):
+        return {"right": False, "fault": f"{len(found)} results and gradients, where eager has {len(eager)}"}
+    if len(reference) != len(eager):
+        return {"right": None, "fault": "not comparable: float64 takes another path"}
+    fault = Check(reference, eager, _others(program, training)).fault(found)
+    errors = {"error": largest(found, reference), "eager's error": largest(eager, reference)}
+    return {"right": fault is None, "fault": fault or "", **errors}
+
+
+def _others(program: Program, training: bool) -> Callable[[], Sequence[torch.Tensor]]:
+    """Eager results where all weights are moved by a unit in the last place."""
+    return disturbed(program.networks, (), lambda other, _: lambda: flat(run(program, other, training)))
+
+
+def largest(found: Tensors, reference: Tensors) -> float:
+    """The largest difference, relative to the norm of its tensor; tensors that have cancelled do not count."""
+    norms = [float(x.double().nan_to_num(0.0).norm()) for x in reference]
+    negligible, worst = _NEGLIGIBLE * max(norms, default=0.0), 0.0
+    for mine, true, norm in zip(found, reference, norms):
+        if mine.shape == true.shape and mine.dtype.is_floating_point and norm > negligible:
+            worst = max(worst, float((mine.double() - true.double()).nan_to_num(0.0).norm()) / norm)
+    return worst
+
+
+def counted(networks: Any) -> dict[str, Any]:
+    """Programs, eager calls, calls of Python inside of programs, and reasons."""
+    handles = [network.daceopt for network in members(networks)]
+    pairs = [graph.pair for handle in handles for graph in handle._dispatcher.graphs]
+    manifests = [half.manifest for pair in pairs for half in (pair.forward, pair.backward) if half is not None]
+    return {
+        "programs": sum(h.stats.programs for h in handles),
+        "calls": sum(h.stats.calls for h in handles),
+        "eager calls": sum(h.stats.eager_calls for h in handles),
+        "compile seconds": sum(h.stats.compile_seconds for h in handles),
+        "host calls": sum(len(m.host_calls) for m in manifests),
+        "why": list(dict.fromkeys(text for h in handles for text in h.reasons)),
+    }
+
+
+def _sizes(row: Row, networks: Any, training: bool) -> list[Any]:
+    """Programs after each further size, or what goes wrong there."""
+    found: list[Any] = []
+    for k in SIZES:
+        program = built(row, k)
+        try:
+            run(program, networks, training, steps=1)
+        except Exception as error:
+            return [*found, first_line(error)]
+        found.append(sum(n.daceopt.stats.programs for n in members(networks)))
+    return found

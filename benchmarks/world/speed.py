@@ -1,0 +1,46 @@
+"""Seconds of a program's step: eager PyTorch, torch.compile and ours in turns, each after its first step."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+from benchmarks.contenders import COMPILED, EAGER
+from benchmarks.harness import OURS
+from benchmarks.world.capturing import first_line
+from benchmarks.world.catalogue import Row
+from benchmarks.world.program import Program, prepared, stepped
+from benchmarks.world.rightness import built, compare, inductor, ours
+from daceopt.cost.measure import sample
+
+CONTENDERS = {EAGER: lambda network: network, COMPILED: inductor, OURS: ours}
+
+
+def timed(row: Row, training: bool, seconds: float) -> dict[str, Any]:
+    """``medians`` in seconds of interleaved steps, ``first`` steps, and who cannot take part (``absent``)."""
+    program = built(row)
+    program.networks.train(training)
+    calls, first, absent = {}, {}, {}
+    for who, prepare in CONTENDERS.items():
+        networks = prepared(program.networks, prepare).train(training)
+        begun = time.perf_counter()
+        try:
+            stepped(program, networks, training)
+        except Exception as error:
+            absent[who] = first_line(error)
+            continue
+        first[who] = time.perf_counter() - begun
+        calls[who] = _call(program, networks, training)
+    samples = sample(calls, seconds=seconds)
+    medians = {who: statistics.median(values) for who, values in samples.items()}
+    return {"medians": medians, "first": first, "absent": absent}
+
+
+def peer(row: Row, training: bool) -> dict[str, Any]:
+    """Whether torch.compile is right, as :func:`compare` says."""
+    return compare(row, training, inductor)
+
+
+def _call(program: Program, networks: Any, training: bool) -> Any:
+    return lambda: stepped(program, networks, training)

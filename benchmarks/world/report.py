@@ -17,11 +17,16 @@ Stages = dict[str, dict[str, Any]]
 _HIDDEN = ("label", "package", "mode", "stage", "traceback", "machine", "commit")
 _HEAD = """# The world's programs
 
-Written by `python -m benchmarks world --record` from the rows measured so far; CONTRIBUTING says what a row is. "right": two steps
-(results, gradients, with an update between) are as near to float64 as rounding explains, beside the same steps of eager PyTorch. "captured": what
-becomes of the first call of each network: one graph (whole), several (pieces), none (eager). "compiled" counts programs after the first size, then after a second and a
-third, calls of Python inside of programs, and calls in eager. Speed: medians of interleaved steps, a peer's time over ours (above 1: ours is faster). First steps are
-cold, in seconds, ours and torch.compile's. Times of a busy machine are said to be so: judge ratios alone, and those with care.
+Written by `python -m benchmarks world --record` from the rows measured so far; CONTRIBUTING says what a row is.
+
+- right: two steps (results and gradients, with an update between them) are as near to float64 as rounding explains,
+  beside the same steps of eager PyTorch.
+- captured: what becomes of the first call of each network: one graph (whole), several (pieces), none (eager); in
+  brackets whether `torch.compile(fullgraph=True)` takes it whole.
+- programs: after the first size, a second and a third; calls of Python inside of programs, and calls in eager.
+- speed: medians of interleaved steps, a peer's time over ours (above 1: ours is faster). First steps are cold, in
+  seconds. Times of a busy machine are said to be so: judge ratios alone, and those with care.
+- peak MB: of the process that measured, with the packages that it imports and all contenders.
 """
 _COLUMNS = (
     "program",
@@ -78,7 +83,10 @@ def _totals(rows: dict[tuple[str, str], Stages]) -> list[str]:
     groups: dict[tuple[str, str], list[Stages]] = defaultdict(list)
     for (label, mode), stages in rows.items():
         groups[label.partition("/")[0], mode].append(stages)
-    heads = ("package", "mode", "rows", "whole / pieces / eager", "right / wrong / not comparable", "over eager, mean", "over torch.compile, mean", "fails")  # fmt: skip
+    heads = (
+        *("package", "mode", "rows", "whole / pieces / eager", "right / wrong / not comparable"),
+        *("over eager, mean", "over torch.compile, mean", "fails"),
+    )
     return _table(heads, [[*key, *_total(group)] for key, group in sorted(groups.items())])
 
 
@@ -154,6 +162,7 @@ def reason(stages: Stages) -> str:
     found = [f"{stage}: {r['failure']}" for stage, r in stages.items() if "failure" in r]
     right = stages.get("right", {})
     found += [right[k] for k in ("fault", "note") if right.get(k)]
-    found += [text for stage, key in (("capture", "reasons"), ("right", "why")) for text in stages.get(stage, {}).get(key, [])]  # fmt: skip
+    listed = (stages.get("capture", {}).get("reasons", []), right.get("why", []))
+    found += [text for texts in listed for text in texts]
     found += [f"{who} cannot take part: {why}" for who, why in stages.get("speed", {}).get("absent", {}).items()]
     return "; ".join(dict.fromkeys(found))[:400]

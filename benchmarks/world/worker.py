@@ -1,4 +1,4 @@
-"""Rows in their own process, a line of JSON each: ``python -m benchmarks.world.worker STAGE SECONDS LABEL:MODE ...``."""
+"""Rows in their own process, a line of JSON each (``python -m benchmarks.world.worker STAGE SECONDS LABEL:MODE``)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def rows() -> Iterator[Row]:
         ("torch-geometric", graph_network, "GCN GAT GATv2 GraphSAGE GIN PNA EdgeCNN Transformer SchNet "
          "NNConv pooled", BOTH),
         ("diffusers", diffuser, "UNet2DModel UNet2DConditionModel AutoencoderKL VQModel DiTTransformer2DModel "
-         "SD3Transformer2DModel FluxTransformer2DModel ControlNetModel UNet1DModel PixArtTransformer2DModel", BOTH),
+         "SD3Transformer2DModel FluxTransformer2DModel ControlNetModel PixArtTransformer2DModel", BOTH),
         ("monai", medical, "UNet SegResNet DynUNet VNet UNETR SwinUNETR AttentionUnet BasicUNetPlusPlus DenseNet121 ViT "
          "AutoEncoder VarAutoEncoder DiceCE", BOTH),
         ("peft", adapted, "lora ia3 prefix loha lokr dora adalora vera", BOTH),
@@ -54,7 +54,7 @@ def x_transformer(name: str, k: int) -> Program:
     options = {
         "decoder-rotary": {"rotary_pos_emb": True, "use_rmsnorm": True, "ff_swish": True, "ff_glu": True},
         "decoder-alibi": {"alibi_pos_bias": True, "attn_qk_norm": True},
-        "decoder-memory": {"attn_num_mem_kv": 4, "attn_talking_heads": True},
+        "decoder-memory": {"attn_num_mem_kv": 4},
         "decoder-gated": {"attn_gate_values": True, "residual_attn": True, "gate_residual": True},
     }
     tokens = torch.randint(0, 1000, (2, 64 + 16 * k))
@@ -159,10 +159,9 @@ def diffuser(name: str, k: int) -> Program:
     make: dict[str, Callable[[], Program]] = {
         "UNet2DModel": lambda: Program(diffusers.UNet2DModel(sample_size=16, in_channels=4, out_channels=4, **blocks, down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D")), (image, time)),
         "UNet2DConditionModel": lambda: Program(diffusers.UNet2DConditionModel(**crossed, out_channels=4, up_block_types=("UpBlock2D", "CrossAttnUpBlock2D")), (image, time, text)),
-        "ControlNetModel": lambda: Program(diffusers.ControlNetModel(**crossed), (image, time, text, torch.randn(2 + k, 3, 128, 128))),
+        "ControlNetModel": lambda: Program(diffusers.ControlNetModel(**{n: v for n, v in crossed.items() if n != "sample_size"}), (image, time, text, torch.randn(2 + k, 3, 128, 128))),
         "AutoencoderKL": lambda: Program(diffusers.AutoencoderKL(**blocks, down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2, latent_channels=4), (torch.randn(2 + k, 3, 32, 32),)),
         "VQModel": lambda: Program(diffusers.VQModel(**blocks, down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2), (torch.randn(2 + k, 3, 32, 32),)),
-        "UNet1DModel": lambda: Program(diffusers.UNet1DModel(sample_size=64, in_channels=2, out_channels=2, extra_in_channels=16), (torch.randn(2 + k, 2, 256), time)),
         "DiTTransformer2DModel": lambda: Program(diffusers.DiTTransformer2DModel(**attention), (image, time, torch.zeros(2 + k, dtype=torch.int64))),
         "PixArtTransformer2DModel": lambda: Program(diffusers.PixArtTransformer2DModel(**attention, in_channels=4, out_channels=8, cross_attention_dim=128, caption_channels=64, use_additional_conditions=False), {"hidden_states": image, "encoder_hidden_states": text, "timestep": time, "added_cond_kwargs": {"resolution": None, "aspect_ratio": None}}),
         "SD3Transformer2DModel": lambda: Program(diffusers.SD3Transformer2DModel(**attention, in_channels=4, out_channels=4, joint_attention_dim=64, caption_projection_dim=128, pooled_projection_dim=64, pos_embed_max_size=16), (image, text, torch.randn(2 + k, 64), time)),
@@ -177,7 +176,7 @@ def medical(name: str, k: int) -> Program:
     from monai.losses import DiceCELoss
     from monai.networks import nets
 
-    volume = torch.randn(1 + k, 1, 32, 32, 32)
+    volume = torch.randn(1 + k, 1, *[64 if name in ("SwinUNETR", "DenseNet121") else 32] * 3)
     sizes = {"spatial_dims": 3, "in_channels": 1, "out_channels": 2}
     steps = {"channels": (16, 32, 64), "strides": (2, 2)}
     make: dict[str, Callable[[], nn.Module]] = {
@@ -192,7 +191,7 @@ def medical(name: str, k: int) -> Program:
         "BasicUNetPlusPlus": lambda: nets.BasicUNetPlusPlus(**sizes, features=(8, 8, 16, 32, 64, 8)),
         "DenseNet121": lambda: nets.DenseNet121(**sizes),
         "ViT": lambda: nets.ViT(1, (32, 32, 32), (8, 8, 8), hidden_size=192, mlp_dim=384, num_layers=2, num_heads=4),
-        "AutoEncoder": lambda: nets.AutoEncoder(**{**sizes, "out_channels": 1}, **steps),
+        "AutoEncoder": lambda: nets.AutoEncoder(3, 1, 1, channels=(16, 32), strides=(2, 2)),
         "VarAutoEncoder": lambda: nets.VarAutoEncoder(3, (1, 32, 32, 32), 1, 16, channels=(16, 32), strides=(2, 2)),
     }  # fmt: skip
     model = make[name]()
@@ -272,8 +271,10 @@ def lit(name: str, k: int) -> Program:
 def accelerated(name: str, k: int) -> Program:
     """A step of ``Accelerator``: prepared network and optimizer, its backward and its clipping."""
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
 
     def step(networks: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        AcceleratorState._reset_state(True)  # a process has one, which another row made
         accelerator = Accelerator(cpu=True, mixed_precision="bf16" if name == "bf16" else "no")
         network, optimizer = accelerator.prepare(networks["network"], torch.optim.SGD(networks.parameters(), lr=1e-2))
         loss = nn.functional.cross_entropy(network(x), y)

@@ -21,7 +21,6 @@ WHOLE = (
     "sinkhorn",
     "deep_operator",
     "splatting",
-    "clip",
     "retention",
     "linear_attention",
     "performer",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
@@ -41,25 +41,22 @@ def capture(program: Program, training: bool) -> dict[str, Any]:
 
 
 def _first_calls(program: Program, training: bool) -> list[Call]:
-    networks = copy.deepcopy(program.networks)
-    calls: list[Call] = []
-    with _noted(members(networks), calls):
-        stepped(program, networks, training)
-    return calls
+    """Of the networks as they were before the step, which may leave in them what cannot be copied."""
+    twin = copy.deepcopy(program.networks)
+    calls: dict[int, Call] = {}
+    with ExitStack() as stack:
+        for at, (network, own) in enumerate(zip(members(twin), members(program.networks))):
+            hook = network.register_forward_pre_hook(_noting(calls, at, own), with_kwargs=True)
+            stack.callback(hook.remove)
+        stepped(program, twin, training)
+    return [calls[at] for at in sorted(calls)]
 
 
-@contextmanager
-def _noted(networks: list[nn.Module], calls: list[Call]) -> Iterator[None]:
-    def note(network: nn.Module, args: Any, kwargs: Any) -> None:
-        if network not in [call.network for call in calls]:
-            calls.append(Call(network, args, dict(kwargs), torch.is_grad_enabled()))
+def _noting(calls: dict[int, Call], at: int, own: nn.Module) -> Callable[..., None]:
+    def note(_: nn.Module, args: Any, kwargs: Any) -> None:
+        calls.setdefault(at, Call(own, args, dict(kwargs), torch.is_grad_enabled()))
 
-    hooks = [network.register_forward_pre_hook(note, with_kwargs=True) for network in networks]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    return note
 
 
 def _peer(calls: list[Call]) -> str:

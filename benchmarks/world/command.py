@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import select
 import subprocess
 import tempfile
@@ -16,7 +17,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.harness import machine
 from benchmarks.worker import caches
 from benchmarks.world import report
 from benchmarks.world.catalogue import Row, chosen
@@ -139,8 +139,18 @@ def _next(process: subprocess.Popen[str], limit: float) -> dict[str, Any]:
 
 @cache
 def _circumstances(note: str) -> dict[str, str]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=_ROOT, capture_output=True, text=True
-    ).stdout.strip()  # fmt: skip
-    about = machine()
-    return {"machine": f"{about['machine']}, {about['threads']} threads{', ' + note if note else ''}", "commit": commit}
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True).stdout.strip()
+    return {"machine": f"{_machine()}{', ' + note if note else ''}", "commit": commit}
+
+
+def _machine() -> str:
+    """The CPU's name, how many cores of it are ours, and which vector units it has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    about = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = about.get("flags", "").split()
+    units = [name for name in ("amx_tile", "avx512f", "avx2") if name in flags]
+    return f"{about.get('model name', platform.processor())}, {os.cpu_count()} cores, {' '.join(units)}"

@@ -430,9 +430,8 @@ def forecaster(name: str, k: int) -> Program:
     import pytorch_forecasting as pf
 
     times = np.arange(60)
-    frame = pd.concat(
-        pd.DataFrame({"time": times, "value": np.sin(times / (3 + s)) + s, "series": str(s)}) for s in range(10)
-    )
+    series = [{"time": times, "value": np.sin(times / (3 + s)) + s, "series": str(s)} for s in range(10)]
+    frame = pd.concat(map(pd.DataFrame, series), ignore_index=True)
     univariate = name in ("NBeats", "NHiTS")
     known = {} if univariate else {"time_varying_known_reals": ["time"]}
     data = pf.TimeSeriesDataSet(frame, time_idx="time", target="value", group_ids=["series"], max_encoder_length=24, max_prediction_length=6, time_varying_unknown_reals=["value"], **known)  # fmt: skip

@@ -10,7 +10,7 @@ import sympy
 from dace.sdfg.nodes import LibraryNode
 
 from daceopt.ir import scalar, types
-from daceopt.ir.affine import quotient
+from daceopt.ir.affine import quotient, same
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.kernel import Access, Kernel, Stage
@@ -26,10 +26,10 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     rank = max((len(s) for s in shapes), default=0)
     result: list[Dim] = []
     for axis in range(-rank, 0):
-        extents = {s[axis] for s in shapes if len(s) >= -axis} - {1}
-        if len(extents) > 1:
+        extents = list(dict.fromkeys(s[axis] for s in shapes if len(s) >= -axis and s[axis] != 1)) or [1]
+        if not all(same(extents[0], n) for n in extents[1:]):  # one size may be written in several ways
             raise ValueError(f"shapes {shapes} do not broadcast at axis {axis}: {sorted(map(str, extents))}")
-        result.append(extents.pop() if extents else 1)
+        result.append(extents[0])
     return tuple(result)
 
 

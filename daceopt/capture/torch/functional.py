@@ -28,7 +28,7 @@ from daceopt.capture.torch.encoder_layer import encoder_layer
 from daceopt.capture.torch.functional_writes import Before, check_views, keeping_gradients, plain, windows
 from daceopt.capture.torch.gradient_scopes import differentiated, requires_grad, stop_gradients, storage, unseen_writes
 from daceopt.capture.torch.lines import line_of, note_line
-from daceopt.capture.torch.numbers import example_numbers
+from daceopt.capture.torch.numbers import symbols_kept
 from daceopt.capture.torch.placement import placed
 from daceopt.capture.torch.table import decompositions, translated
 from daceopt.capture.torch.writes import written
@@ -350,7 +350,7 @@ def _fake(inputs: Sequence[Any]) -> Iterator[None]:
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(mode if mode is not None else FakeTensorMode())
-        stack.enter_context(example_numbers(mode, *inputs))
+        stack.enter_context(symbols_kept(mode))
         torch.set_autocast_cache_enabled(False)
         stack.callback(torch.set_autocast_cache_enabled, cached)
         yield

@@ -13,6 +13,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from daceopt.capture.torch.recurrent_shapes import RECURRENT, are_of_one_type, whole_layer
+
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _SIZED = frozenset("arange range linspace logspace".split())
 """Packets whose numbers decide about the extents of results."""
@@ -42,26 +44,26 @@ MATHEMATICS: dict[Any, Any] = {math.exp: _exp, math.log: _log, math.log10: _log1
 
 
 @contextmanager
-def example_numbers(mode: Any, *values: Any) -> Iterator[None]:
-    """The shape rules of a FakeTensorMode get the numbers of the example in place of symbols, where any of ``values``
-    is one: a rule that reads a number's value, which does not decide about what it says, would make it a constant of
-    the program. What traces the calls, above the mode, sees the symbols."""
-    if mode is None or not any(map(_is_number, tree_leaves(values))):
+def symbols_kept(mode: Any) -> Iterator[None]:
+    """The shape rules of a FakeTensorMode make no number a constant that does not decide about what they say.
+
+    They get the numbers of the example in place of symbols, and recurrent layers do not go through their steps. What
+    traces the calls, above the mode, sees the symbols.
+    """
+    if mode is None or mode.shape_env is None or not mode.shape_env.backed_var_to_val:
         yield
         return
     original = mode.dispatch
 
     def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in RECURRENT and are_of_one_type(args):
+            return whole_layer(*args)
         positions, names = _numbers(func)
         args = [_example(a) if k in positions else a for k, a in enumerate(args)]
         return original(func, types, args, {k: _example(a) if k in names else a for k, a in (kwargs or {}).items()})
 
     with patch.object(mode, "dispatch", dispatch):
         yield
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, _SYMBOLIC) or getattr(value, "item_memo", None) is not None
 
 
 @cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import functools
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any, NoReturn
 
 import numpy as np
@@ -28,7 +29,8 @@ from torch.fx.experimental.sym_node import SymNode
 
 from daceopt.capture.torch.conditions import condition, note_exception
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
-from daceopt.capture.torch.numbers import MATHEMATICS, example_numbers
+from daceopt.capture.torch.numbers import MATHEMATICS, symbols_kept
+from daceopt.capture.torch.recurrent_shapes import FUNCTIONS, are_of_one_type, whole_layers
 from daceopt.capture.torch.shape_changes import BEFORE, CHANGES, Geometry
 from daceopt.capture.torch.spelling import is_negative_zero
 from daceopt.capture.torch.writes import note
@@ -285,7 +287,8 @@ def _note_break(original: Method, self: Any, options: Any, reason: str, exc: Exc
 
 def _run_node(original: Method, tracer: Any, node: fx.Node, args: Any, kwargs: Any, module: Any) -> Any:
     """A call on fake tensors, for what is known of its result."""
-    with example_numbers(tracer.fake_mode, args, kwargs):
+    is_whole = node.target in FUNCTIONS and are_of_one_type(args)
+    with symbols_kept(tracer.fake_mode), whole_layers() if is_whole else nullcontext():
         return note(functools.partial(original, tracer, node, args, kwargs, module), node)
 
 

@@ -23,7 +23,7 @@ MAX_FILE, MAX_FUNCTION = 450, 48
 # from the ground up; what stands on one floor does not know each other
 FLOORS = (
     "errors _version",
-    "logs progress scoped",
+    "highs logs progress scoped",
     "ir",
     "store",
     "runtime",

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from daceopt import highs
 from daceopt.autodiff.storage_problem import StorageProblem
 
 MOST_VARIABLES = 60_000  # of a program that is asked for
@@ -46,10 +47,8 @@ class StorageProgram:
 
         Raises ImportError where HiGHS is not installed.
         """
-        import highspy
-
-        self._highs: Any = highspy.Highs()
-        options = {"output_flag": False, "threads": 1, "random_seed": 0, "mip_rel_gap": _OPTIMAL_GAP}
+        self._highs: Any = highs.new()
+        options = {"threads": 1, "random_seed": 0, "mip_rel_gap": _OPTIMAL_GAP}
         for option, value in options.items():
             self._highs.setOptionValue(option, value)
         self._columns()

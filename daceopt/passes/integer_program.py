@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from daceopt import highs
 from daceopt.errors import DaceoptError
 
 
@@ -13,10 +14,9 @@ def solver(otherwise: str, **options: Any) -> Any:
     Raises DaceoptError where it is not installed; ``otherwise`` says what to do without it.
     """
     try:
-        import highspy
+        made = highs.new()
     except ImportError as error:
         raise DaceoptError(f"the integer program needs HiGHS: pip install highspy, or {otherwise}") from error
-    highs = highspy.Highs()
-    for option, value in {"output_flag": False, "threads": 1, "random_seed": 0, **options}.items():
-        highs.setOptionValue(option, value)
-    return highs
+    for option, value in {"threads": 1, "random_seed": 0, **options}.items():
+        made.setOptionValue(option, value)
+    return made

@@ -22,7 +22,7 @@ from daceopt.modules.hints import HINTS
 _TORCH, _OWN = (str(Path(str(package.__file__)).parent) + os.sep for package in (torch, daceopt))
 _PYTHON = sysconfig.get_path("stdlib") + os.sep
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)')
-_RESUMED = re.compile(r"^torch_dynamo_resume_in_(\w+)_at_\d+$")
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
 
 WRONG_CALL = "daceopt_wrong_call"
 """An attribute of errors of eager PyTorch's own: of calls that are wrong, whoever runs them."""

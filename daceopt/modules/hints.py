@@ -93,6 +93,7 @@ HINTS: tuple[Hint, ...] = (
         "a dense tensor; index_add_ or scatter_add_ over the edges of a graph; Embedding(sparse=False)",
     ),
     _hint(r"has layout torch\.jagged|strided NestedTensor", f"a nested tensor: {_DENSE}", _PADDED),
+    _hint("is a (FakeScriptObject|DTensor|DeviceMesh)", "a distributed tensor: programs are over those of one process"),
     # what is written into
     _hint(r"(\w+ writes into \w+, which requires a gradient)", r"\1", "the same without out= or inplace=True"),
     _hint(
@@ -105,5 +106,8 @@ HINTS: tuple[Hint, ...] = (
         r"\1",
         "torch.autograd.grad with create_graph=True, or the transform around the model",
     ),
+    # what is active around the call
+    _hint("(hooks of all modules are registered)", r"\1", "hooks on the modules that they are about"),
+    _hint(r"(a mode of functions is active \(\w+\))", r"\1", "the mode around what is not optimized"),
     _hint(r"^NotImplementedError:?\s*(While|$)", "PyTorch cannot tell the shapes of what it computes"),
 )

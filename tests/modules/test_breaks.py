@@ -150,6 +150,70 @@ def test_pieces_of_what_is_called_last_run_in_each_call():
     assert counts == [2, 4, 6] and model.daceopt.stats.programs == 2
 
 
+# -------------------------------------------------------------------- sparse tensors
+
+
+SPARSE = {
+    "sparse.mm": torch.sparse.mm,
+    "operator": lambda adjacency, h: adjacency @ h,
+    "method": lambda adjacency, h: adjacency.matmul(h),
+    "shape": lambda adjacency, h: h * adjacency.shape[0],
+    "indices": lambda adjacency, h: h.index_add(0, adjacency.indices()[0], h[adjacency.indices()[1]]),
+    "branch": lambda adjacency, h: adjacency @ h if adjacency.is_sparse else h.sin(),
+}
+
+
+class Graphs(nn.Module):
+    def __init__(self, combine: Any) -> None:
+        super().__init__()
+        self.first, self.last, self.combine = nn.Linear(4, 4), nn.Linear(4, 4), combine
+
+    def forward(self, x, adjacency):
+        return self.last(self.combine(adjacency, self.first(x).tanh()).sin()).tanh()
+
+
+@pytest.mark.parametrize("use", SPARSE)
+def test_the_graph_breaks_where_a_sparse_tensor_is_used(use):
+    """Not where it comes in; what it is like is looked at in each call, a dense one as well."""
+    model = Graphs(SPARSE[use]).double()
+    expected = copy.deepcopy(model)
+    optimized_module(model, fallback="silent")
+    edges = [(torch.eye(4).double() * k).to_sparse() for k in (1, 2)]
+    for adjacency in [*edges, edges[0].to_dense() if use != "indices" else edges[0]]:
+        x = torch.randn(4, 4).double()
+        for m in (model, expected):
+            m.zero_grad()
+            m(x, adjacency).sum().backward()
+        assert torch.allclose(model(x, adjacency), expected(x, adjacency))
+        assert all(torch.allclose(p.grad, q.grad) for p, q in zip(model.parameters(), expected.parameters()))
+    assert model.daceopt.stats.programs >= 2 and model.daceopt.stats.eager_calls == 0
+    assert any("a sparse tensor" in b.reason for b in model.daceopt.explain_breaks())
+
+
+class Words(nn.Module):
+    def __init__(self, table: nn.Module) -> None:
+        super().__init__()
+        self.table, self.last = table, nn.Linear(4, 4)
+
+    def forward(self, ids):
+        return self.last(self.table(ids).tanh()).tanh()
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_an_embedding_with_sparse_gradients_runs_in_eager_alone(kind):
+    model = Words(kind(10, 4, sparse=True))
+    expected, ids = copy.deepcopy(model), torch.randint(10, (3, 2))
+    optimized_module(model, fallback="silent")
+    for m in (model, expected):
+        m(ids).sum().backward()
+    assert model.table.weight.grad.is_sparse and model.daceopt.stats.programs == 1
+    assert torch.allclose(model.table.weight.grad.to_dense(), expected.table.weight.grad.to_dense(), atol=1e-6)
+    assert any("an embedding with sparse gradients" in b.said for b in model.daceopt.explain_breaks())
+    with torch.no_grad():
+        assert torch.allclose(model(ids), expected(ids), atol=1e-6)
+    assert model.daceopt.stats.eager_pieces == 0
+
+
 # -------------------------------------------------------------------- what PyTorch says is not shown
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import inspect
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any, NoReturn
@@ -20,7 +21,7 @@ from torch._dynamo.exc import ObservedException, unimplemented
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import is_lru_cache_wrapper_trace_without_warning_allowed
-from torch._dynamo.variables import builder, ctx_manager, functions, higher_order_ops, lazy, misc, tensor
+from torch._dynamo.variables import builder, ctx_manager, functions, higher_order_ops, lazy, misc, tensor, user_defined
 from torch._dynamo.variables import torch as torch_functions
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
@@ -40,6 +41,7 @@ Method = Callable[..., Any]
 OURS = "daceopt_backend"
 """The attribute that marks a backend whose graphs are traced so."""
 
+_EMBEDDINGS = (nn.functional.embedding, nn.functional.embedding_bag)
 _LITERALS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 _CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda value: value, str, repr, ascii)  # {x}, {x!s}, {x!r}, {x!a}
 _UNTRACED = frozenset({"retains_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "output_nr"})
@@ -103,6 +105,23 @@ def _wrap_list(original: Method, self: Any, value: Any) -> Any:
     return original(self, value)
 
 
+def _wrap_tensor(original: Method, self: Any, value: torch.Tensor) -> Any:
+    """The graph breaks where something is done with a sparse tensor, not where it comes in."""
+    if value.layout in (torch.strided, torch.jagged):
+        return original(self, value)
+    self.install_guards(GuardBuilder.TYPE_MATCH)
+    return _Sparse(value, source=self.source)
+
+
+class _Sparse(user_defined.UserDefinedObjectVariable):
+    """A sparse tensor, of which nothing is known: another call may bring a dense one."""
+
+    def _break(self, *args: Any, **kwargs: Any) -> NoReturn:
+        _break(f"a tensor of layout {self.value.layout}", "")
+
+    as_proxy = call_method = var_getattr = call_obj_hasattr = _break
+
+
 def _wrap_float(original: Method, self: Any, value: float) -> Any:
     """A negative zero is a constant of its program, as NaN is: the symbol would have no sign."""
     if not is_negative_zero(value):
@@ -131,8 +150,18 @@ def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) ->
         _break("nn.TransformerEncoder, which leaves padded positions out", "make it with enable_nested_tensor=False")
     if self.value in MATHEMATICS and any(isinstance(a.realize(), tensor.SymNodeVariable) for a in args):
         return tx.inline_user_function_return(VariableTracker.build(tx, MATHEMATICS[self.value]), args, kwargs)
+    if self.value in _EMBEDDINGS and _has_sparse_gradient(self.value, args, kwargs):
+        _break("an embedding with sparse gradients", "make it with sparse=False")
     call, name = functools.partial(original, self, tx, args, kwargs), _name(self.value)
     return _reshape(call, tx, name, args, kwargs) if args and name in CHANGES else call()
+
+
+def _has_sparse_gradient(function: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+    """Whether an embedding of these has one, which no program computes."""
+    arguments = inspect.signature(function).bind(*args, **kwargs).arguments
+    if "sparse" not in arguments or not torch.is_grad_enabled():
+        return False
+    return bool(arguments["sparse"].realize().as_python_constant() and arguments["weight"].realize().requires_grad)
 
 
 def _call_method(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -314,6 +343,7 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (misc.RandomVariable, "call_method", _draw),
     (misc.NumpyVariable, "call_function", _call_numpy),
     (builder.VariableBuilder, "wrap_listlike", _wrap_list),
+    (builder.VariableBuilder, "wrap_tensor", _wrap_tensor),
     (builder.VariableBuilder, "wrap_symfloat", _wrap_float),
     (ctx_manager.InferenceModeVariable, "enter", _enter_inference_mode),
     (tensor.TensorVariable, "var_getattr", _attribute_of_tensor),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 import dace
 import numpy as np
@@ -19,9 +20,10 @@ from daceopt.codegen.lending import SAVED_BLOCK
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import BuildError, Unsupported
 from daceopt.ir import order, region, region_bounds, region_settling, schedule, schedule_text, types
+from daceopt.ir.dims import dim
 from daceopt.ir.graph import SEED, Dim, Graph
 from daceopt.ir.kernel import Kernel
-from daceopt.runtime.manifest import TICKS, Assumption, KernelInfo, Manifest, Symbol, Tensor
+from daceopt.runtime.manifest import TICKS, Assumption, KernelInfo, Manifest, SavedArray, Symbol, Tensor
 from daceopt.runtime.sources import Sources
 
 logger = logging.getLogger("daceopt.build")
@@ -118,7 +120,16 @@ class Prepared:
             assumptions=tuple(self._assumptions()),
             has_stream=self.target.has_stream,
             repeats=needs.repeats and not self.generated.seen,
+            saved=tuple(self._saved()) if _writes_saved(graph) else (),
         )
+
+    def _saved(self) -> Iterator[SavedArray]:
+        for name, offset in self.plan.saved.items():
+            desc = self.graph.desc(name)
+            is_dense = dim(desc.total_size - prod(self.graph.shape(name))) == 0
+            shape = self.graph.shape(name) if is_dense else (desc.total_size,)
+            dtype = types.name_of(self.graph.dtype(name))
+            yield SavedArray(dtype, tuple(map(str, shape)), str(offset))
 
     def _assumptions(self) -> Iterator[Assumption]:
         """Of the graph and of all bodies in it, each once; those about counters of loops are proved (region_bounds).

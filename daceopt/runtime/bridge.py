@@ -15,7 +15,7 @@ from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd.graph import increment_version
 
 from daceopt.errors import BuildError, Unsupported
-from daceopt.runtime import absent_gradients, batched, block_pool, stages
+from daceopt.runtime import absent_gradients, batched, block_pool, saved_arrays, stages
 from daceopt.runtime.binding import ResultStage
 from daceopt.runtime.boundary import TensorBoundary
 from daceopt.runtime.bulk_copies import copies, write
@@ -169,6 +169,26 @@ class TorchProgram:
         """What the backward of a call reads, but its saved block."""
         return [ran.inputs[k] for k in self.kept_inputs] + [ran.outputs[k] for k in self.kept_outputs]
 
+    def arrays_in(self, block: torch.Tensor, symbols: tuple[int, ...]) -> list[torch.Tensor]:
+        """What a call has saved in its block."""
+        return saved_arrays.arrays(block, self.forward.executable.manifest, symbols)
+
+    def restored(
+        self,
+        tensors: Sequence[torch.Tensor],
+        kinds: Sequence[saved_arrays.Kind],
+        symbols: tuple[int, ...],
+        inputs: Sequence[torch.Tensor],
+    ) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+        """What hooks gave back of a call: what its backward reads, and its saved block, which that may write."""
+        kept, count = saved_arrays.restored(tensors, kinds), len(self.kept_inputs) + len(self.kept_outputs)
+        if len(kept) == count:
+            return kept, None
+        allocate = self.forward.placed(list(inputs)).memory(symbols).saved
+        assert allocate is not None
+        manifest = self.forward.executable.manifest
+        return kept[:count], saved_arrays.block_of(kept[count:], manifest, symbols, allocate, self.consumes)
+
     def gradients(
         self,
         kept: list[torch.Tensor],
@@ -262,8 +282,10 @@ class _Compiled(torch.autograd.Function):
         inputs, outputs, saved, seed, symbols = ran
         ctx.operands = tensors if not program.volatile else _before(tensors, inputs, program.volatile, ctx.versions)
         kept = program.kept(ran)
+        is_hooked = saved_arrays.are_hooked()
         if saved is not None:
-            kept.append(saved)
+            kept += program.arrays_in(saved, symbols) if is_hooked else [saved]
+        ctx.kinds = saved_arrays.kinds(kept) if is_hooked else None
         for _, k in program.overwritten:
             outputs[k] = torch.empty(0)  # an argument is no result of its own
         ctx.save_for_backward(*kept)
@@ -345,6 +367,9 @@ def _gradients(
     if ctx.is_consumed:  # by a backward that failed, else PyTorch would have freed what is saved
         raise RuntimeError(_SECOND_TIME)
     tensors = list(ctx.saved_tensors)
+    if ctx.kinds is not None:
+        tensors, saved = program.restored(tensors, ctx.kinds, ctx.symbols, ctx.operands)
+        return program.gradients(tensors, grads, Ran(ctx.operands, [], saved, ctx.seed, ctx.symbols), wanted)
     saved = tensors.pop() if ctx.has_block else None
     if saved is not None and program.consumes:
         saved = _copied(saved) if keeps_graph else saved

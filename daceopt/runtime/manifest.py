@@ -10,7 +10,7 @@ from typing import Any
 
 from daceopt.errors import BuildError
 
-FORMAT = 5
+FORMAT = 6
 TICKS = "ticks:0"
 """What the times of a profiled program are called among its outputs."""
 
@@ -57,6 +57,15 @@ class Assumption:
 
 
 @dataclass(frozen=True)
+class SavedArray:
+    """An array in the saved block: element type, shape and offset in bytes, these as text over the symbols."""
+
+    dtype: str
+    shape: tuple[str, ...]
+    offset: str
+
+
+@dataclass(frozen=True)
 class KernelInfo:
     """For reports only: the label of a kernel or library call, and the arrays that it writes (each written by no
     other)."""
@@ -72,7 +81,7 @@ class Manifest:
     A call passes one address per input, constant and output, in this order, then the saved block, the arena and the
     seed (null where unused), and, where ``has_stream``, the stream on which kernels run. A program that ``consumes``
     overwrites the saved block that it gets: it runs on it once. What one starts on a device may be recorded and
-    started again if it ``repeats``. ``host_calls`` names the
+    started again if it ``repeats``. ``saved``: what is in the saved block that it leaves. ``host_calls`` names the
     Python callbacks by position; ``libraries`` are absolute paths of shared libraries to load first. ``kernels`` are in
     the order in which they run.
     """
@@ -91,6 +100,7 @@ class Manifest:
     has_stream: bool = False
     consumes: bool = False
     repeats: bool = True
+    saved: tuple[SavedArray, ...] = ()
 
     @property
     def pointer_count(self) -> int:
@@ -141,6 +151,7 @@ def _manifest(fields: dict[str, Any]) -> Manifest:
     records = {"inputs": Tensor, "constants": Tensor, "outputs": Tensor, "symbols": Symbol, "kernels": KernelInfo}
     for name, record in records.items():
         fields[name] = tuple(record(**item) for item in fields[name])
+    fields["saved"] = tuple(SavedArray(a["dtype"], tuple(a["shape"]), a["offset"]) for a in fields["saved"])
     fields["kernels"] = tuple(KernelInfo(k.label, tuple(k.writes)) for k in fields["kernels"])
     fields["assumptions"] = tuple(
         Assumption(tuple((int(factor), tuple(map(str, names))) for factor, names in item["terms"]))

@@ -20,8 +20,9 @@ MESSAGES = {
     16: "expected labels of 0 or more that are less than the number of classes; found others",
     32: "expected standard deviations of 0 or more; found another number, or NaN",
     64: "AssertionError",
+    128: "expected as many rows of values as the mask takes",
 }
-DIVISION, PROBABILITY, WEIGHT, LABEL, DEVIATION, ASSERTION = MESSAGES
+DIVISION, PROBABILITY, WEIGHT, LABEL, DEVIATION, ASSERTION, ROWS = MESSAGES
 
 
 def require(condition: Any, value: Any, kind: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import types
 import warnings
 from collections import defaultdict
@@ -26,6 +27,9 @@ _NOISE = (
     "<class '[^']*'> should not be instantiated",  # it makes instances of the user's autograd functions
 )
 """How warnings about what Dynamo itself does begin, as regular expressions; its own modules give advice on it."""
+
+_SPOKEN = (str(Path(logging.__file__).parent) + os.sep, warnings.__file__)
+"""What is said behind a graph break is no part of a model: nothing of it is compiled."""
 
 _LOGGERS = ("torch", "torch._dynamo", "torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 """Whose handlers show what Dynamo says while it looks."""
@@ -76,6 +80,8 @@ class FrameCompiler:
 
     def __call__(self, *args: Any) -> Any:
         code = args[0].f_code
+        if code.co_filename.startswith(_SPOKEN):
+            return _as_all_is()
         known = self._parts.of(code)
         if known is not None:
             return known
@@ -167,11 +173,16 @@ def _as_it_is(error: Exception) -> Any:
     it is compiled and do something else, which must not meet in one call with what it does if it is not.
     """
     from torch._dynamo.exc import TorchRuntimeError
+    from torch._dynamo.types import ConvertFrameReturn
+
+    return _as_all_is() if isinstance(error, TorchRuntimeError) else ConvertFrameReturn()
+
+
+def _as_all_is() -> Any:
+    """What tells Dynamo to compile nothing of a frame, nor of what it calls."""
     from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 
-    if isinstance(error, TorchRuntimeError):
-        return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
-    return ConvertFrameReturn()
+    return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
 
 
 @contextmanager

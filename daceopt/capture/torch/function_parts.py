@@ -68,9 +68,11 @@ def _in_parts(code: types.CodeType) -> types.CodeType:
     parts = [c for c in found.co_consts if isinstance(c, types.CodeType) and c.co_name in split.parts]
     if not all(set(part.co_freevars) <= set(made.free) for part in parts):
         raise _Unsplit
-    for part in parts:
-        _parts[part] = made.of(split.parts[part.co_name], part.co_freevars)
-    return found
+    named = {part: part.replace(co_name=code.co_name) for part in parts}
+    for part, own in named.items():
+        _parts[own] = made.of(split.parts[part.co_name], part.co_freevars)
+    constants = [named.get(c, c) if isinstance(c, types.CodeType) else c for c in found.co_consts]
+    return found.replace(co_consts=tuple(constants))
 
 
 def _is_open(statement: ast.AST) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ from torch import fx, nn
 from torch._dynamo import symbolic_convert, utils
 from torch._dynamo.exc import ObservedException, unimplemented
 from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.source import AttrSource
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import is_lru_cache_wrapper_trace_without_warning_allowed
 from torch._dynamo.variables import builder, ctx_manager, functions, higher_order_ops, lazy, misc, tensor, user_defined
@@ -44,6 +46,13 @@ OURS = "daceopt_backend"
 _EMBEDDINGS = (nn.functional.embedding, nn.functional.embedding_bag)
 _LITERALS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 _CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda value: value, str, repr, ascii)  # {x}, {x!s}, {x!r}, {x!a}
+_LEVELS = {
+    **{name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error", "critical")},
+    "warn": logging.WARNING,
+    "exception": logging.ERROR,
+}
+"""Methods of loggers -> the level at which they say something."""
+
 _UNTRACED = frozenset({"retains_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "output_nr"})
 
 
@@ -305,7 +314,7 @@ def _check_cached(call: Callable[[], Any], found: Any, builder: Any, guard: Guar
         return now is found or repr(now) == repr(found)
 
     # last, so that it is asked in the calls only that would ask it
-    builder.guard_manager.root.add_epilogue_lambda_guard(same, ["a cached function gives something else"], None)
+    builder.guard_manager.root.add_epilogue_lambda_guard(same, ["a cached function or a logger says else"], None)
 
 
 def _note_break(original: Method, self: Any, options: Any, reason: str, exc: Exception) -> None:
@@ -339,6 +348,28 @@ def _constant_float(original: Method, self: Any, file: str, line: int) -> float:
     return float(original(self, file, line))
 
 
+def _call_logger(original: Method, self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What a logger does not show is no call; that it does not, and what it says of its levels, is guarded."""
+    level = _LEVELS.get(name)
+    if name in ("log", "isEnabledFor") and args and args[0].is_python_constant():
+        level = args[0].as_python_constant()
+    if not isinstance(level, int):
+        return original(self, tx, name, args, kwargs)
+    asks = functools.partial(self.value.isEnabledFor, level)
+    shown = asks()
+    tx.output.guards.add(condition(functools.partial(_check_cached, asks, shown)))
+    if name == "isEnabledFor":
+        return ConstantVariable.create(shown)
+    return original(self, tx, name, args, kwargs) if shown else ConstantVariable.create(None)
+
+
+def _attribute_of_logger(original: Method, self: Any, tx: Any, name: str) -> Any:
+    """``logging.debug`` and its like ask whether the root logger has handlers."""
+    if name != "handlers" or self.source is None:
+        return original(self, tx, name)
+    return VariableTracker.build(tx, self.value.handlers, AttrSource(self.source, name))
+
+
 _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (misc.RandomVariable, "call_method", _draw),
     (misc.NumpyVariable, "call_function", _call_numpy),
@@ -355,6 +386,8 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (symbolic_convert.InstructionTranslatorBase, "log_graph_break", _note_break),
     (higher_order_ops.AutogradFunctionApplyVariable, "trace_forward_graph", _trace_custom_forward),
     (functions.WrapperUserFunctionVariable, "call_function", _call_wrapped),
+    (misc.LoggingLoggerVariable, "call_method", _call_logger),
+    (misc.LoggingLoggerVariable, "var_getattr", _attribute_of_logger),
     (utils, "run_node", _run_node),
     (builder, "is_int_specialization_case", _is_constant_int),
     (SymNode, "guard_float", _constant_float),

@@ -6,6 +6,8 @@ import torch
 from tests.capture.torch.checking import check
 
 X = torch.cos(torch.arange(120.0) * 1.3).reshape(4, 5, 6)
+MASK = torch.tensor([True, False, False, True])
+MASK_OF_TWO = torch.arange(20).reshape(4, 5) % 7 == 3  # of three elements
 PICKS = torch.tensor([0, 3, 1, 3])
 J = torch.tensor([[2, -1], [0, 2]])
 K = torch.tensor([1, -6])
@@ -40,6 +42,12 @@ CASES = {
     "put_one_axis": lambda x: torch.index_put(x, (torch.tensor([1, 0]),), x[2:] * 2),
     "setitem": setitem,
     "masked_put": lambda x: torch.index_put(x, (x[:, :, 0] > 0,), x[0, 0, 0]),
+    "masked_put_rows": lambda x: torch.index_put(x, (MASK,), x[:2] * 2),
+    "masked_put_row": lambda x: torch.index_put(x, (MASK,), x[0] * 2),
+    "masked_put_one_row": lambda x: torch.index_put(x, (MASK,), x[:1] * 2),
+    "masked_put_elements": lambda x: torch.index_put(x, (MASK_OF_TWO,), x[0, :3] * 2, True),
+    "masked_put_columns": lambda x: torch.index_put(x, (MASK,), x[:2, :, :1] * 2, True),
+    "masked_put_nothing": lambda x: torch.index_put(x, (MASK & False,), x[:0] * 2),
     "take": lambda x: x.take(J),
     "put": lambda x: x.put(torch.tensor([3, -1]), x[0, 0, :2] * 2),
     "put_with_duplicates": lambda x: x.put(J, x[0, :2, :2], True),
@@ -70,6 +78,12 @@ def test_element_types(name, dtype):
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_types_of_indices(dtype):
     check(lambda x, k: x[:, k] + torch.nn.functional.embedding(k.abs(), x[0]), X, J.to(dtype))
+
+
+@pytest.mark.parametrize("rows", [0, 2, 4])
+def test_a_mask_takes_as_many_rows_as_there_are(rows):
+    with pytest.raises((RuntimeError, IndexError)):
+        check(lambda x: torch.index_put(x, (torch.arange(4) < 3,), x[:rows] * 2), X)
 
 
 def test_frequencies_are_left_to_aten():

@@ -229,18 +229,49 @@ def put_rows(t: Translation, rows: str, flat: str, updates: str, reduction: str)
 
 
 def _masked_put(t: Translation, self: str, indices: Sequence[str | None], values: str, accumulate: bool) -> str:
-    """One mask of the leading axes, and one value for all that it takes."""
+    """One mask of the leading axes; values that are the same for all that it takes, or one for each."""
     mask = indices[0]
-    if mask is None or len(indices) != 1 or t.graph.size(values) != 1:
+    if mask is None or len(indices) != 1:
         raise Unsupported("indices that are a mask: how many elements they take, only the data says")
-    given, rank = t.shape_of(mask), len(t.shape)
+    given, shape = t.shape_of(mask), t.shape_of(values)
+    rest = t.shape[len(given) :]
     if any(dim(a - b) != 0 for a, b in zip(given, t.shape)):
         raise Unsupported("a mask whose shape is not that of the axes that it indexes")
-    along = t.reshape(mask, (*given, *(1,) * (rank - len(given))))
-    value = t.reshape(values, ())
-    if accumulate:
-        return t.kernel(lambda m, x, v: scalar.select(m, x + v, x), along, self, value)
-    return t.kernel(lambda m, x, v: scalar.select(m, v, x), along, self, value)
+    if len(shape) == len(rest) + 1 and shape[0] != 1:
+        return _put_by_mask(t, self, mask, values, accumulate)
+    along = t.reshape(mask, (*given, *[1] * len(rest)))
+    value = t.reshape(values, shape[-len(rest) :] if rest else ())
+    return t.kernel(lambda m, x, v: scalar.select(m, x + v if accumulate else v, x), along, self, value)
+
+
+def _put_by_mask(t: Translation, self: str, mask: str, values: str, accumulate: bool) -> str:
+    """The k-th row that the mask takes is the k-th of ``values``, or the sum with it; there are as many."""
+    rows, count = product(t.shape_of(mask)), t.shape_of(values)[0]
+    kept = t.shape[len(t.shape_of(mask)) :]
+    width = product(kept)
+    number = Promise((rows,), dace.int64)
+    taken = t.cast(t.reshape(mask, (rows,)), dace.int64)
+    before = t.operator("CumSum", taken, t.b.constant(np.asarray(0)), results=[number], exclusive=1)
+    out = t.graph.add_array("masked_put", (rows, width), t.dtype)
+    inputs = {
+        "x": (t.reshape(self, (rows, width)), lambda i, j: (i, j)),
+        "m": (taken, lambda i, j: (i,)),
+        "k": (before, lambda i, j: (i,)),
+        "total": (t.b.reduce("sum", None, taken, axes=(0,), keepdims=False), lambda i, j: ()),
+    }
+    fits = lambda total, x: scalar.checked(scalar.eq(total, count), x, checks.ROWS)  # noqa: E731
+    if count == 0:
+        body: Any = lambda i, x, m, k, total: fits(total, x)  # noqa: E731
+    else:
+        expanded = t.reshape(t.expand(values, (count, *kept)), (dim(count * width),))
+        inputs["s"] = (expanded, lambda i, j: (None,))
+
+        def body(i: Any, x: Any, m: Any, k: Any, total: Any, s: Any) -> Any:
+            row = scalar.load(s, scalar.select(scalar.gt(m, 0), k * width + i[1], 0))
+            return fits(total, scalar.select(scalar.gt(m, 0), x + row if accumulate else row, x))
+
+    t.b.map((rows, width), inputs, {"out": (out, lambda i, j: (i, j))}, body, label="masked_put")
+    return t.reshape(out, t.shape)
 
 
 @translates("put")

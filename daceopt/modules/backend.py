@@ -27,7 +27,7 @@ from daceopt.capture.torch.lifting import lifted
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
 from daceopt.modules import breaks, tuning
-from daceopt.modules.breaks import Break
+from daceopt.modules.breaks import Break, Breaks
 from daceopt.modules.description import describe, identity, is_symbolic, specialised
 from daceopt.modules.options import Options
 from daceopt.modules.piece import CompiledPiece
@@ -58,62 +58,25 @@ SIZE_LIMIT = 16
 """Programs of one graph whose sizes cannot be symbols."""
 
 
-class Backend:
+class Backend(Breaks):
     """Compiles graphs with the given options; ``graphs`` are those compiled so far, the latest last.
 
-    ``refused`` is called with the reason and the error where a graph stays in eager PyTorch; it may raise. Dynamo's own
-    reasons (told by ``begins``, ``broke``, ``failed`` and ``goes_on``) are kept until ``new_breaks`` asks for them.
+    ``refused`` is called with the reason and the error where a graph stays in eager PyTorch; it may raise.
     """
 
     daceopt_backend = True  # what ``tracing`` knows its graphs by
 
     def __init__(self, options: Options, stats: Stats, refused: Refused) -> None:
+        super().__init__()
         self.options, self.stats, self._refused = options, stats, refused
         self.graphs: list[CompiledGraph] = []
         self.compile: Compile = _compile_graph
         self.ran = 0  # calls of compiled graphs, to tell a call that ran none
-        self._breaks: list[Break] = []  # Dynamo's, since they were asked for
-        self._code: Any = None  # that Dynamo looks at, or looked at last
-        self._begun = 0  # how many breaks there were when it began with that
-        self._broken: set[Any] = set()  # code whose graph broke
 
     @staticmethod
     def frames() -> int:
         """How many pieces of code Dynamo has looked at."""
         return int(counters["frames"]["total"])
-
-    def new_breaks(self) -> list[Break]:
-        """Graph breaks, and what Dynamo failed at, since the last time."""
-        found, self._breaks = self._breaks, []
-        self._begun, self._broken = 0, set()
-        return list({b.text: b for b in found}.values())  # the last has seen most
-
-    def drop_breaks(self) -> bool:
-        """Forget the breaks since ``new_breaks`` was asked last; whether there were any."""
-        return bool(self.new_breaks())
-
-    def is_broken(self, code: Any) -> bool:
-        """Whether the graph of this code broke since ``new_breaks`` was asked last."""
-        return code in self._broken
-
-    def begins(self, code: Any) -> None:
-        """Dynamo looks at a piece of code."""
-        self._code, self._begun = code, len(self._breaks)
-
-    def broke(self, error: BaseException) -> None:
-        """Dynamo breaks the graph, and goes on behind."""
-        self._broken.add(self._code)
-        self._breaks.append(breaks.of_error(error, breaks.BETWEEN))
-
-    def failed(self, error: BaseException) -> None:
-        """Dynamo compiles nothing of the code, whatever it had before."""
-        part = f"in all of {breaks.function_name(self._code.co_name)}"
-        self._breaks[self._begun :] = [breaks.of_error(error, part)]
-
-    def goes_on(self) -> None:
-        """What Dynamo failed at is compiled in parts."""
-        self._broken.add(self._code)
-        self._breaks[self._begun :] = [replace(b, part=breaks.BETWEEN) for b in self._breaks[self._begun :]]
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         """Dynamo's interface: a callable for ``graph``, which takes its placeholders and gives a sequence."""

@@ -8,7 +8,7 @@ import re
 import sysconfig
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,50 @@ class Break:
     def __str__(self) -> str:
         end = f". Instead: {self.instead}" if self.instead else ""
         return f"runs in eager PyTorch {self.part}: {self.text}{end}"
+
+
+class Breaks:
+    """What Dynamo tells of the code that it looks at (by ``begins``, ``broke``, ``failed`` and ``goes_on``), kept until
+    ``new_breaks`` asks for it."""
+
+    def __init__(self) -> None:
+        self._breaks: list[Break] = []  # since they were asked for
+        self._code: Any = None  # that Dynamo looks at, or looked at last
+        self._begun = 0  # how many breaks there were when it began with that
+        self._broken: set[Any] = set()  # code whose graph broke
+
+    def new_breaks(self) -> list[Break]:
+        """Graph breaks, and what Dynamo failed at, since the last time."""
+        found, self._breaks = self._breaks, []
+        self._begun, self._broken = 0, set()
+        return list({b.text: b for b in found}.values())  # the last has seen most
+
+    def drop_breaks(self) -> bool:
+        """Forget the breaks since ``new_breaks`` was asked last; whether there were any."""
+        return bool(self.new_breaks())
+
+    def is_broken(self, code: Any) -> bool:
+        """Whether the graph of this code broke since ``new_breaks`` was asked last."""
+        return code in self._broken
+
+    def begins(self, code: Any) -> None:
+        """Dynamo looks at a piece of code."""
+        self._code, self._begun = code, len(self._breaks)
+
+    def broke(self, error: BaseException) -> None:
+        """Dynamo breaks the graph, and goes on behind."""
+        self._broken.add(self._code)
+        self._breaks.append(of_error(error, BETWEEN))
+
+    def failed(self, error: BaseException) -> None:
+        """Dynamo compiles nothing of the code, whatever it had before."""
+        part = f"in all of {function_name(self._code.co_name)}"
+        self._breaks[self._begun :] = [of_error(error, part)]
+
+    def goes_on(self) -> None:
+        """What Dynamo failed at is compiled in parts."""
+        self._broken.add(self._code)
+        self._breaks[self._begun :] = [replace(b, part=BETWEEN) for b in self._breaks[self._begun :]]
 
 
 def of_error(error: BaseException, part: str, said: str = "") -> Break:

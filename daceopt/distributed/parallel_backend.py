@@ -12,7 +12,8 @@ from daceopt import pipeline
 from daceopt.capture.torch.traced import Traced
 from daceopt.distributed.exchange import Exchange
 from daceopt.ir.imported import Reduction
-from daceopt.modules.backend import Backend, CompiledGraph, own_mode
+from daceopt.modules.backend import Backend, CompiledGraph
+from daceopt.modules.by_size import own_mode
 from daceopt.modules.dispatch import Dispatcher
 from daceopt.modules.options import Options
 

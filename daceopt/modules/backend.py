@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +24,11 @@ from daceopt.capture.torch.functional import functional
 from daceopt.capture.torch.lifting import lifted
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
-from daceopt.modules import breaks, tuning
+from daceopt.modules import breaks, tuning, written_frames
 from daceopt.modules.breaks import Break, Breaks
-from daceopt.modules.description import describe, identity, is_symbolic, specialised
+from daceopt.modules.by_size import BySize, own_mode
+from daceopt.modules.description import describe, identity, is_symbolic
+from daceopt.modules.eager_piece import EagerPiece
 from daceopt.modules.options import Options
 from daceopt.modules.piece import CompiledPiece
 from daceopt.passes.choice import Choice, recipe_for
@@ -51,11 +51,9 @@ Refused = Callable[[Break, BaseException], None]
 Compile = Callable[..., Any]
 
 tracing.install()
+written_frames.install()
 
 _CALLS = ("call_function", "call_method", "call_module")
-
-SIZE_LIMIT = 16
-"""Programs of one graph whose sizes cannot be symbols."""
 
 
 class Backend(Breaks):
@@ -89,9 +87,15 @@ class Backend(Breaks):
             raise
         except Exception as error:  # whatever it is, the user's call is not lost
             self._refused(breaks.of_error(error, _part(graph), reason_of(error)), error)
-            return EagerPiece(self.stats, graph.forward)
+            return self._as_written(graph)
         finally:
             self.stats.compile_seconds += time.perf_counter() - start
+
+    def _as_written(self, graph: fx.GraphModule) -> EagerPiece:
+        """Python runs the frame, and Dynamo what that calls; the graph, which may mean something else, never runs."""
+        written_frames.leave(graph, self.stats.count_eager)
+        self._broken.add(self._code)
+        return EagerPiece(self.stats, graph.forward)
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         conditions.install()
@@ -111,7 +115,9 @@ class Backend(Breaks):
                 if not is_symbolic(traced):
                     raise
                 logger.info("one program per size, because %s", reason_of(error))
-                return BySize(self, traced)
+                by_size = BySize(self, traced)
+                by_size.prepare(inputs)
+                return by_size
         return made
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | EagerPiece:
@@ -153,7 +159,7 @@ class Backend(Breaks):
         except Exception as wrong:  # the call itself is, and the error says how
             setattr(wrong, breaks.WRONG_CALL, True)
             raise wrong.with_traceback(None) from None
-        self.stats.eager_pieces += 1
+        self.stats.count_eager()
         self._refused(breaks.of_error(error, _part(traced.graph), reason_of(error)), error)
         return result
 
@@ -171,20 +177,6 @@ def _specialise_numbers(traced: Traced) -> None:
         for name in names:
             TensorifyState.specialize(name)
         raise TensorifyScalarRestartAnalysis
-
-
-@contextmanager
-def own_mode() -> Iterator[None]:
-    """Compilation inside a user's scope: its saved-tensor hooks (checkpointing) must not see what compilation does, and
-    a trace that fails leaves no transform of torch.func behind that it has entered."""
-    hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t) if hooked else nullcontext()
-    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
-    with torch.inference_mode(False), hooks:
-        try:
-            yield
-        finally:
-            torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
 
 def _part(graph: fx.GraphModule) -> str:
@@ -376,48 +368,6 @@ class CompiledGraph:
             shape = traced.shape if isinstance(traced, torch.Tensor) else (0, traced)  # of the array that is as long
             sizes.update((str(name), size) for name, size in zip(shape, tensor.shape))
         return evaluate(str(value), sizes)
-
-
-class EagerPiece:
-    """A graph that runs in eager PyTorch: it was refused, or that is fastest as measured; its calls are counted."""
-
-    def __init__(self, stats: Stats, forward: Callable[..., Any]) -> None:
-        self._stats, self._forward = stats, forward
-
-    def __call__(self, *arguments: Any) -> Any:
-        self._stats.eager_pieces += 1
-        return self._forward(*arguments)
-
-
-class BySize:
-    """A graph whose sizes cannot be symbols, or not all of them: a program for each choice of them, up to a limit."""
-
-    def __init__(self, backend: Backend, traced: Traced) -> None:
-        self._backend, self.traced = backend, traced
-        self._programs: dict[Any, CompiledGraph | EagerPiece | Exception] = {}
-        self._lock = threading.RLock()
-
-    def __call__(self, *arguments: Any) -> Any:
-        key = tuple(x.shape if isinstance(x, torch.Tensor) else x for x in arguments)
-        program = self._programs.get(key) or self._compile(key, arguments)
-        if isinstance(program, Exception):
-            return self._backend.leave(self.traced, program, arguments)
-        return program(*arguments)
-
-    def _compile(self, key: Any, arguments: Sequence[Any]) -> CompiledGraph | EagerPiece | Exception:
-        with self._lock:
-            if key not in self._programs:
-                self._programs[key] = self._made(arguments)
-            return self._programs[key]
-
-    def _made(self, arguments: Sequence[Any]) -> CompiledGraph | EagerPiece | Exception:
-        if len(self._programs) >= SIZE_LIMIT:
-            return Unsupported(f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all")
-        with own_mode():
-            try:
-                return self._backend.add(specialised(self.traced, arguments), arguments)
-            except Exception as error:
-                return error
 
 
 def _check_unchanged(gradient: Traced, changed: Sequence[int]) -> None:

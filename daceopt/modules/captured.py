@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from daceopt.codegen import target
-from daceopt.modules.backend import Backend, own_mode
+from daceopt.modules.backend import Backend
 from daceopt.modules.breaks import Break
+from daceopt.modules.by_size import own_mode
 from daceopt.modules.observe import call_twin
 from daceopt.modules.options import Options
 from daceopt.programs.stats import Stats

@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -167,6 +168,9 @@ class Dispatcher:
                 self._forget(compiled)
                 return result
             self._note_breaks(backend)
+        elif backend.ran == ran:
+            count = partial(self.stats.count_eager, self.stats.eager_pieces - eager)
+            compiled.fast.settle((module, *args), kwargs, count)
         if backend.ran == ran:
             is_known = self.stats.eager_pieces != eager or bool(self.reasons)
             if is_known or compiled.fast.find((module, *args), kwargs) is None:

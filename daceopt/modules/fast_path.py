@@ -17,6 +17,7 @@ from torch._dynamo import utils
 from torch._dynamo.eval_frame import _get_cache_entries_for_region
 
 from daceopt.capture.torch import function_parts
+from daceopt.modules.written_frames import is_as_written
 
 _COMPILED = "__compiled_fn"
 _UTILITIES = "__import_torch_dot__dynamo_dot_utils"
@@ -112,6 +113,29 @@ class FastPath:
                     self._checked = [self._checked[k], *self._checked[:k], *self._checked[k + 1 :]]
                 return program
         return None
+
+    def settle(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], count: Callable[[], None]) -> None:
+        """Nothing was compiled in a call, nor in what it called: calls like it run past Dynamo, as they are written.
+        ``count`` notes such a call."""
+        variables = None if self._frame is None else self._frame.bind(args, kwargs)
+        if variables is None:
+            return
+        for guards, program in list(self._programs.items()):
+            code = None if guards.cache_entry is None else guards.cache_entry.code
+            if program is None and code is not None and is_as_written(code) and guards.check(variables):
+                self._programs[guards] = self._counted(count)
+                self._checked = [(g, p) for g, p in self._programs.items() if p is not None]
+                self.broken = not self._checked
+
+    def _counted(self, count: Callable[[], None]) -> Callable[..., Any]:
+        function = self._function
+        assert function is not None
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            count()
+            return function(*args, **kwargs)
+
+        return run
 
     @property
     def count(self) -> int:

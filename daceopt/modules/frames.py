@@ -31,6 +31,8 @@ _NOISE = (
 _SPOKEN = (str(Path(logging.__file__).parent) + os.sep, warnings.__file__)
 """What is said behind a graph break is no part of a model: nothing of it is compiled."""
 
+_TRANSFORMS = str(Path(torch._functorch.__file__ or "").parent)
+
 _LOGGERS = ("torch", "torch._dynamo", "torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 """Whose handlers show what Dynamo says while it looks."""
 
@@ -78,14 +80,16 @@ class FrameCompiler:
             convert._inner_convert = _Told(convert._inner_convert, listener)
         self._seen = seen or SeenSizes()
 
-    def __call__(self, *args: Any) -> Any:
-        code = args[0].f_code
+    def __call__(self, frame: Any, *args: Any) -> Any:
+        code = frame.f_code
+        if _is_transformed(code):
+            return _left_alone()
         if code.co_filename.startswith(_SPOKEN):
             return _as_all_is()
         known = self._parts.of(code)
         if known is not None:
             return known
-        answer = self._convert(*args)
+        answer = self._convert(frame, *args)
         split = self._parts.split(code, answer)
         if split is None:
             return answer
@@ -93,7 +97,7 @@ class FrameCompiler:
             self._listener.goes_on()
         return split
 
-    def _convert(self, *args: Any) -> Any:
+    def _convert(self, frame: Any, *args: Any) -> Any:
         from torch._dynamo.symbolic_convert import TensorifyState
 
         with self._seen.in_place(), warnings.catch_warnings(), _settings(), paused():
@@ -101,7 +105,7 @@ class FrameCompiler:
                 warnings.filterwarnings("ignore", noise)
             warnings.filterwarnings("ignore", module=r"torch\._(dynamo|functorch|subclasses)\.")
             try:
-                return self._torchdynamo_orig_backend(*args)
+                return self._torchdynamo_orig_backend(frame, *args)
             except Exception as error:
                 if self._listener is None:
                     named = _named(error)
@@ -183,6 +187,18 @@ def _as_all_is() -> Any:
     from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 
     return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
+
+
+def _is_transformed(code: types.CodeType) -> bool:
+    """Whether a transform of ``torch.func`` calls the frame, or is it: a graph of it would mean something else."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or code.co_filename.startswith(_TRANSFORMS)
+
+
+def _left_alone() -> Any:
+    """What tells Dynamo to run this call of a frame as it is, and all that it calls."""
+    from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
+
+    return ConvertFrameReturn(FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP), apply_to_code=False)
 
 
 @contextmanager

@@ -69,9 +69,9 @@ def sizes_of(manifest: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, in
 class Stats:
     """What became of the calls of one module, and what daceopt made of it.
 
-    ``eager_calls`` computed nothing in compiled code; ``eager_pieces``: how often a graph, of these or of other calls,
-    ran in eager PyTorch. ``fallbacks``: why, and how many for each reason. ``choices``: why programs have the
-    recipes that they have. ``kernels`` and ``bytes_moved`` are (before, after) of
+    ``eager_calls`` computed nothing in compiled code; ``eager_pieces``: how often a graph, or a function whose graph
+    was refused, of these or of other calls, ran in eager PyTorch. ``fallbacks``: why, and how many for each reason.
+    ``choices``: why programs have the recipes that they have. ``kernels`` and ``bytes_moved`` are (before, after) of
     the training program compiled last, or of the last program where none trains.
     """
 
@@ -92,6 +92,10 @@ class Stats:
         self.choices += [pair.report["choice"]] if pair.report.get("choice") else []
         if self._shown is None or pair.backward is not None or self._shown[0].backward is None:
             self._shown = (pair, dict(shapes))
+
+    def count_eager(self, pieces: int = 1) -> None:
+        """Count pieces that run in eager PyTorch."""
+        self.eager_pieces += pieces
 
     @property
     def kernels(self) -> tuple[int, int]:

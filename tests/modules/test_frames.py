@@ -115,3 +115,80 @@ def test_a_call_that_computes_nothing_does_not_keep_later_ones_from_being_compil
             torch.testing.assert_close(found, expected)
         assert net.daceopt.stats.programs == programs
     assert net.daceopt.stats.eager_calls == 0
+
+
+class _WithoutGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.zeros_like(gradient)
+
+
+class _Refused(torch.nn.Module):
+    """Its graph is refused; Dynamo's would lose the backward of the function, and its results differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = module(lambda self, x: x.sin() * self.w, w=torch.ones(3, dtype=torch.float64))
+        self.calls: list[int] = []
+
+    def forward(self, x, refuse=True):
+        x = self.child(x)
+        self.calls.append(len(self.calls))
+        if not refuse:
+            return x.cos()
+        return torch.func.grad(lambda v: _WithoutGradient.apply(v).sum())(x) + x
+
+
+def test_what_is_refused_runs_as_it_is_written():
+    """And what it calls is compiled; another call is looked at anew."""
+    net, x = optimized_module(_Refused(), fallback="silent"), normal(2, 3)
+    for calls in range(1, 4):
+        torch.testing.assert_close(net(x), x.sin())
+        assert net.calls == list(range(calls))
+    stats = net.daceopt.stats
+    assert (stats.programs, stats.eager_calls, stats.eager_pieces) == (1, 0, 3)
+    torch.testing.assert_close(net(x, False), x.sin().cos())
+    assert stats.programs == 2 and stats.eager_pieces == 3
+
+
+def test_what_is_refused_as_a_whole_runs_past_dynamo(monkeypatch):
+    net = module(lambda self, x: torch.func.grad(lambda v: _WithoutGradient.apply(v).sum())(x) + x)
+    x = normal(2, 3)
+    optimized_module(net, fallback="silent")
+    for _ in range(3):
+        torch.testing.assert_close(net(x), x)
+    monkeypatch.setattr(net.daceopt._dispatcher, "_through_dynamo", None)
+    torch.testing.assert_close(net(x), x)
+    stats = net.daceopt.stats
+    assert (stats.programs, stats.calls, stats.eager_calls, stats.eager_pieces) == (0, 4, 4, 4)
+
+
+@pytest.mark.filterwarnings("ignore:<class 'torch.autograd")
+def test_a_graph_that_another_compiler_s_call_refuses_runs_as_it_is_written():
+    x = normal(2, 3)
+
+    def fn(x):
+        return torch.func.grad(lambda v: _WithoutGradient.apply(v).sum())(x) + x
+
+    compiled = torch.compile(fn, backend="daceopt", options={"fallback": "silent"})
+    torch.testing.assert_close(compiled(x), x)
+    torch.testing.assert_close(compiled(x), x)
+
+
+def test_what_backward_finds_written_over_raises_there():
+    def forward(self, x):
+        y = (x * self.w).exp()
+        return torch.nn.functional.hardtanh(y, inplace=True)
+
+    net = optimized_module(module(forward, w=torch.nn.Parameter(torch.ones(3, dtype=torch.float64))), fallback="silent")
+    result = net(normal(2, 3))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from daceopt.errors import Unsupported
+from daceopt.capture.torch.functional_values import plain, replace, snapshot
 from daceopt.scoped import scoped
 
 
@@ -97,13 +97,15 @@ def _(value: torch.Tensor) -> torch.Tensor:
 
 
 def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-    """What ``autograd_function_apply`` means, while it is traced; ``fwd`` runs the forward graph. Raises Unsupported
-    for functions that change their operands."""
-    if kwargs.get("dirty_idx"):
-        raise Unsupported("a custom autograd.Function that calls ctx.mark_dirty")
+    """What ``autograd_function_apply`` means, while it is traced; ``fwd`` runs the forward graph. What it has marked
+    dirty is its result from then on."""
+    dirty, given = kwargs.get("dirty_idx") or (), args
     detached = [_detached(a) for a in args]
+    if dirty:
+        args = tuple(snapshot(a) for a in args)
     result, saved = fwd.run(*detached)
     results = [result] if isinstance(result, torch.Tensor) else list(result)
+    changed = {k: next(a for a, d in zip(given, detached) if d is results[k]) for k in dirty}
     fixed = set(kwargs.get("non_differentiable_idx") or ())
     flags = tuple(k not in fixed and _has_gradient(r) for k, r in enumerate(results))
     operands = tuple(k for k, a in enumerate(args) if isinstance(a, torch.Tensor))
@@ -114,6 +116,9 @@ def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -
     backward = Backward(bwd, others, operands, kept)
     marked = iter(mark([r.detach() for r in own], [args[k] for k in operands], tensors, backward))
     results = [next(marked) if flag else r for r, flag in zip(results, flags)]
+    for k, operand in changed.items():
+        replace(operand, plain(results[k]))
+        results[k] = operand
     return results[0] if isinstance(result, torch.Tensor) else type(result)(results)
 
 

@@ -25,7 +25,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from daceopt.capture.torch import assertions, custom_gradient, hooks
 from daceopt.capture.torch.encoder_layer import encoder_layer
-from daceopt.capture.torch.functional_writes import Before, check_views, keeping_gradients, plain, windows
+from daceopt.capture.torch.functional_values import plain
+from daceopt.capture.torch.functional_writes import Before, check_views, keeping_gradients, windows
 from daceopt.capture.torch.gradient_scopes import differentiated, requires_grad, stop_gradients, storage, unseen_writes
 from daceopt.capture.torch.lines import line_of, note_line
 from daceopt.capture.torch.numbers import symbols_kept
@@ -190,8 +191,10 @@ class _Opening(fx.Interpreter):
 class DynamoInterpreter(_Opening):
     """Runs a graph of Dynamo; higher-order operators of autograd become plain ones."""
 
-    def __init__(self, graph: fx.GraphModule) -> None:
+    def __init__(self, graph: fx.GraphModule, is_detached: bool = False) -> None:
+        """``is_detached``: nothing in the graph is differentiated."""
         super().__init__(graph)
+        self._is_detached = is_detached
         self._wholes: dict[int | None, FunctionalTensor] = {}  # memory -> the first tensor in it
         self.asserted: Sequence[torch.Tensor] = ()  # conditions of the assertions that have been met
 
@@ -238,7 +241,7 @@ class DynamoInterpreter(_Opening):
 
     @cached_property
     def _differentiated(self) -> frozenset[fx.Node]:
-        return differentiated(self.graph)
+        return frozenset() if self._is_detached else differentiated(self.graph)
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target == "unfold" and isinstance(args[0], FunctionalTensor):
@@ -248,7 +251,7 @@ class DynamoInterpreter(_Opening):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is torch.ops.higher_order.autograd_function_apply:
             fwd, bwd, *operands = args
-            return custom_gradient.apply(DynamoInterpreter(fwd), bwd, *operands, **kwargs)
+            return custom_gradient.apply(DynamoInterpreter(fwd, is_detached=True), bwd, *operands, **kwargs)
         if target is register_hook_op:
             return hooks.apply(*args)
         if target is torch.ops.daceopt.with_gradient.default:

@@ -13,6 +13,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from daceopt.capture.torch import custom_gradient
+from daceopt.capture.torch.functional_values import plain, replace
 from daceopt.capture.torch.strides import dense_order
 from daceopt.errors import Unsupported
 
@@ -35,7 +36,7 @@ class Before:
         value, order = plain(self._whole), dense_order(self._before)
         is_same = value.stride() == self._before.stride() or self._whole.stride() != self._strides  # as by ``t_``
         if order is not None and not is_same:
-            _replace(self._whole, value.permute(order).contiguous().permute([*map(order.index, range(len(order)))]))
+            replace(self._whole, value.permute(order).contiguous().permute([*map(order.index, range(len(order)))]))
 
     def keep_gradient(self) -> None:
         """Autograd does not see the write: the gradient of what was there is that of the new value."""
@@ -43,7 +44,7 @@ class Before:
         if value is not self._kept:
             before = FunctionalTensor.to_functional(self._kept)
             self._kept = plain(custom_gradient.as_gradient_of(self._whole, before))
-            _replace(self._whole, self._kept)
+            replace(self._whole, self._kept)
 
 
 class _KeepingGradients(TorchDispatchMode):
@@ -64,12 +65,6 @@ class _KeepingGradients(TorchDispatchMode):
 def keeping_gradients(operands: Sequence[Before]) -> AbstractContextManager[Any]:
     """Around a call whose writes into these operands autograd does not record."""
     return _KeepingGradients(operands) if operands else nullcontext()
-
-
-def _replace(tensor: FunctionalTensor, value: torch.Tensor) -> None:
-    torch._functionalize_replace(tensor.elem, value)
-    torch._functionalize_commit_update(tensor.elem)
-    torch._sync(tensor)
 
 
 def windows(tensor: FunctionalTensor, dimension: int, size: int, step: int) -> Any:
@@ -106,11 +101,3 @@ def _may_overlap(tensor: torch.Tensor) -> bool:
             return True
         reach += stride * (size - 1)
     return False
-
-
-def plain(value: Any) -> Any:
-    """A tensor as it is now below functionalization; other values as they are."""
-    if not isinstance(value, FunctionalTensor):
-        return value
-    torch._sync(value)
-    return torch._from_functional_tensor(value.elem)

@@ -13,6 +13,9 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
+_BODIES = {torch.ops.higher_order.autograd_function_apply: 2, torch.ops.higher_order.tag_activation_checkpoint: 1}
+"""Calls of a graph, their first argument -> where its own arguments begin."""
+
 WRITES = "daceopt_writes"
 """In the meta of a node: positions among the leaves of its arguments -> whether autograd records that they change."""
 
@@ -39,11 +42,25 @@ def unrecorded(node: fx.Node) -> list[fx.Node]:
 
 
 def _writes(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
+    if node.target in _BODIES and WRITES not in node.meta:
+        node.meta[WRITES] = _by_body(node, _BODIES[node.target])
     if WRITES in node.meta:
         leaves = _leaves(node)
         yield from ((leaves[k], is_recorded) for k, is_recorded in node.meta[WRITES].items())
     elif node.op == "call_function":
         yield from ((operand, True) for operand in _by_schema(node) if isinstance(operand, fx.Node))
+
+
+def _by_body(node: fx.Node, begin: int) -> dict[int, bool]:
+    """What is written by the calls of a graph; in a custom function autograd records what is marked dirty."""
+    body: fx.GraphModule = getattr(node.graph.owning_module, str(node.args[0].target))
+    changed = {m: r for n in body.graph.nodes for x, r in _writes(n) for m in map(_memory, _tensors(x))}
+    results = tree_leaves(body.graph.output_node().args[0])
+    dirty = [results[k] for k in node.kwargs.get("dirty_idx") or ()]
+    changed.update({m: True for x in dirty for m in map(_memory, _tensors(x))})
+    arguments, leaves = (n for n in body.graph.nodes if n.op == "placeholder"), _leaves(node)
+    pairs = [(x, m) for x, argument in zip(node.args[begin:], arguments) for m in map(_memory, _tensors(argument))]
+    return {leaves.index(x): changed[m] for x, m in pairs if m in changed}
 
 
 def _by_schema(node: fx.Node) -> list[Any]:

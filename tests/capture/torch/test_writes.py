@@ -196,3 +196,53 @@ def test_what_is_written_where_gradients_are_off_connects_nothing() -> None:
     _compiled(fn)(x, y).sum().backward()
     torch.testing.assert_close(x.grad, 4 * y.detach())
     assert y.grad is None
+
+
+class _Shifted(torch.autograd.Function):
+    """As sparsemax is written: the argument itself is shifted; the gradient is 3 times the right one, to be told."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, factor: float) -> torch.Tensor:
+        x -= x.max(-1, keepdim=True)[0]
+        result = x.exp() * factor
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (result,) = ctx.saved_tensors
+        return gradient * result * 3, None
+
+
+class _Doubled(torch.autograd.Function):
+    """Its argument is its result."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * x
+
+
+CUSTOM: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "shifted": lambda x: _Shifted.apply(x, 2.0),
+    "doubled, and marked dirty": lambda x: _Doubled.apply(x),
+}
+
+
+@pytest.mark.filterwarnings("ignore:<class 'torch.autograd")
+@pytest.mark.parametrize("custom", CUSTOM.values(), ids=CUSTOM)
+@pytest.mark.parametrize("viewed", [False, True])
+def test_custom_functions_write_into_their_argument(custom: Callable[..., torch.Tensor], viewed: bool) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        value = x * 1.5
+        result = custom(value[:, 1:] if viewed else value)
+        return result * y[:, viewed:], value * 3
+
+    check(fn, normal(3, 4), normal(3, 4))

@@ -1,0 +1,75 @@
+"""Programs of one graph for each choice of its sizes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from daceopt.capture.torch.traced import Traced
+from daceopt.errors import Unsupported
+from daceopt.modules.description import specialised
+from daceopt.modules.eager_piece import EagerPiece
+
+if TYPE_CHECKING:
+    from daceopt.modules.backend import Backend, CompiledGraph
+
+SIZE_LIMIT = 16
+"""Programs of one graph whose sizes cannot be symbols."""
+
+
+@contextmanager
+def own_mode() -> Iterator[None]:
+    """Compilation inside a user's scope: its saved-tensor hooks (checkpointing) must not see what compilation does, and
+    a trace that fails leaves no transform of torch.func behind that it has entered."""
+    hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t) if hooked else nullcontext()
+    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+    with torch.inference_mode(False), hooks:
+        try:
+            yield
+        finally:
+            torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+
+
+class BySize:
+    """A graph whose sizes cannot be symbols, or not all of them: a program for each choice of them, up to a limit."""
+
+    def __init__(self, backend: Backend, traced: Traced) -> None:
+        self._backend, self.traced = backend, traced
+        self._programs: dict[Any, CompiledGraph | EagerPiece | Exception] = {}
+        self._lock = threading.RLock()
+
+    def prepare(self, arguments: Sequence[Any]) -> None:
+        """Compile for these sizes. Raises why there is no program."""
+        program = self._program(arguments)
+        if isinstance(program, Exception):
+            raise program
+
+    def __call__(self, *arguments: Any) -> Any:
+        program = self._program(arguments)
+        if isinstance(program, Exception):
+            return self._backend.leave(self.traced, program, arguments)
+        return program(*arguments)
+
+    def _program(self, arguments: Sequence[Any]) -> CompiledGraph | EagerPiece | Exception:
+        key = tuple(x.shape if isinstance(x, torch.Tensor) else x for x in arguments)
+        known = self._programs.get(key)
+        if known is not None:
+            return known
+        with self._lock:
+            if key not in self._programs:
+                self._programs[key] = self._made(arguments)
+            return self._programs[key]
+
+    def _made(self, arguments: Sequence[Any]) -> CompiledGraph | EagerPiece | Exception:
+        if len(self._programs) >= SIZE_LIMIT:
+            return Unsupported(f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all")
+        with own_mode():
+            try:
+                return self._backend.add(specialised(self.traced, arguments), arguments)
+            except Exception as error:
+                return error

@@ -157,3 +157,28 @@ def test_a_product_beside_a_convolution_with_channels_innermost():
     reference = Upsampled()
     a = inputs(1, 1, 2, 2).as_strided((1, 1, 2, 2), (4, 1, 2, 1))
     assert_same_step(optimized_module(copy.deepcopy(reference), fallback="raise"), reference, a)
+
+
+class Spectral(nn.Module):
+    """A layer of a Fourier neural operator, and a kernel of diagonal states as S4D has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(5)
+        self.mix = nn.Parameter(torch.randn(2, 3, 3, 4, 2, generator=draw))
+        self.rates = nn.Parameter(torch.randn(3, 20, 2, generator=draw))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        spectrum = torch.fft.rfft2(x)
+        low = torch.einsum("bixy,ioxy->boxy", spectrum[:, :, :3, :4], torch.view_as_complex(self.mix))
+        out = torch.zeros(x.shape[0], 3, 8, 5, dtype=spectrum.dtype)
+        out[:, :, :3, :4] = low
+        rates = torch.view_as_complex(self.rates)
+        places = torch.arange(8, dtype=x.dtype)
+        kernel = ((rates.exp() - 1) / rates)[..., None] * torch.exp(1j * rates.real[..., None] * places)
+        return torch.fft.irfft2(out, s=(8, 8)) + kernel.sum(1).real[:, None] + kernel.abs().mean(1)[:, None]
+
+
+def test_complex_numbers_in_pairs_and_products():
+    reference = Spectral()
+    assert_same_step(optimized_module(copy.deepcopy(reference), fallback="raise"), reference, inputs(2, 2, 8, 8))

@@ -83,6 +83,23 @@ accumulate s0.out0:
     )
 
 
+def test_both_parts_of_complex_numbers_are_a_pair_of_each_lane() -> None:
+    graph, b, (x,) = start((40, 2))
+    y = graph.add_array("y", (40, 2), dace.float32)
+    reads = {"re": (x, lambda i, p: (i, 0)), "im": (x, lambda i, p: (i, 1))}
+    b.map(
+        (40, 2), reads, {"out": (y, lambda i, p: (i, p))}, lambda i, re, im: scalar.select(scalar.eq(i[1], 0), re, -im)
+    )
+    finish(graph, y)
+    assert (
+        _after(graph, "vectorization", "threading")
+        == """
+vector for i0 < 40:
+  unroll for i1 < 2:
+    s0(i0, i1)"""
+    )
+
+
 def test_transpositions_are_tiled() -> None:
     graph, b, (x,) = start((100, 70))
     finish(graph, b.copy(b.transpose(x, (1, 0))))

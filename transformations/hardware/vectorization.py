@@ -8,9 +8,11 @@ from math import prod
 
 from daceopt.ir.references import Reference, StatementInstance
 from daceopt.ir.schedule import Loop, Param
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
+from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, pack
 
 _LARGE = 1 << 10
+_PAIR = 2
+_LEAST_PAIRS = 16
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,12 @@ class Vectorization(Scheduling):
 
     before:  for i < m: for j < n: y[j, i] = f(x[j, i])
     after:   for j < n: vector for i < m: y[j, i] = f(x[j, i])
+
+    Two neighbours, of which each is another function of the same elements (both parts of a complex number), fill no
+    register:
+
+    before:  for i < n: for j < 2: y[i, j] = f(j, x[i, 0], x[i, 1])
+    after:   vector for i < n: unroll for j < 2: y[i, j] = f(j, x[i, 0], x[i, 1])
 
     ``volume``: accesses count by how many elements they touch, where caches do not make up for few of them.
     """
@@ -33,9 +41,33 @@ class Vectorization(Scheduling):
 def _vectorized(nest: Nest, bodies: Sequence[StatementInstance], volume: bool) -> Nest:
     if not nest.loops or any(loop.kind != "serial" for loop in nest.loops):
         return nest
+    paired = None if volume else _paired(nest, bodies)
+    if paired is not None:
+        return paired
     best = max(reversed(nest.loops), key=lambda loop: score(loop, bodies, nest.loops if volume else ()))
     others = (loop for loop in nest.loops if loop is not best)
     return Nest((*others, replace(best, kind="vector")), nest.body)
+
+
+def _paired(nest: Nest, bodies: Sequence[StatementInstance]) -> Nest | None:
+    """Vectors of pairs, where each pair is written side by side; None where there are none."""
+    pair = nest.loops[-1]
+    written = [r for body in bodies for r in body.writes.values()]
+    if pair.extent != _PAIR or pack(nest) > 1 or any(r.wcr or r.step(pair.param) != 1 for r in written):
+        return None
+    accesses = [*written, *(r for body in bodies for r in body.reads.values())]
+    if all(pair.param in r.params() for r in accesses):  # neighbours that are read side by side, too
+        return None
+    for loop in reversed(nest.loops[:-1]):
+        if at_least(loop.extent, _LEAST_PAIRS) and all(_near(r, loop.param) for r in accesses):
+            others = (other for other in nest.loops[:-1] if other is not loop)
+            return Nest((*others, replace(loop, kind="vector")), replace(pair, kind="unroll", body=nest.body))
+    return None
+
+
+def _near(reference: Reference, p: Param) -> bool:
+    """Whether a lane's element is, at most, one pair behind that of the lane before."""
+    return not reference.whole and (reference.step(p) in (1, _PAIR) or p not in reference.params())
 
 
 def score(loop: Loop, bodies: Sequence[StatementInstance], loops: Sequence[Loop] = ()) -> float:

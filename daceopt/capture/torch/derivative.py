@@ -60,9 +60,36 @@ def _filled_where(self: torch.Tensor, dim: int, index: torch.Tensor, value: torc
     return torch.where(places != 0, value.to(self.dtype), self)
 
 
-# what PyTorch calls where nothing needs a gradient, or instead of changing in place -> the same that has a derivative
+class _HalfSpectrum(torch.autograd.Function):
+    """``_fft_r2c`` of one side. PyTorch's derivative transforms both sides, of which one is zeros; this one takes the
+    half: each frequency between the ends stands for two."""
+
+    @staticmethod
+    def forward(ctx: Any, self: torch.Tensor, dim: list[int], normalization: int) -> torch.Tensor:
+        ctx.dim, ctx.normalization, ctx.size = dim, normalization, self.shape[dim[-1]]
+        return torch.ops.aten._fft_r2c.default(self, dim, normalization, True)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        places = torch.arange(grad.shape[ctx.dim[-1]], device=grad.device)
+        ends = (places == 0) | (2 * places == ctx.size)
+        shares = torch.where(ends, 1.0, 0.5).to(grad.real.dtype)
+        following = grad.dim() - 1 - ctx.dim[-1] % grad.dim()
+        scaled = grad * shares.reshape(-1, *[1] * following)
+        return torch.ops.aten._fft_c2r.default(scaled, ctx.dim, ctx.normalization, ctx.size), None, None
+
+
+def _spectrum(self: torch.Tensor, dim: list[int], normalization: int, onesided: bool) -> torch.Tensor:
+    if onesided and dim:
+        return _HalfSpectrum.apply(self, dim, normalization)
+    return torch.ops.aten._fft_r2c.default(self, dim, normalization, onesided)
+
+
+# what PyTorch calls where nothing needs a gradient, or instead of changing in place -> the same that has a derivative;
+# or one whose derivative costs less
 WITH_DERIVATIVE: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default,
+    torch.ops.aten._fft_r2c.default: _spectrum,
     torch.ops.aten.copy.default: _copied,
     torch.ops.aten.index_fill.int_Tensor: _filled_where,
     torch.ops.aten.slice_scatter.default: _by_parts(torch.slice_scatter),

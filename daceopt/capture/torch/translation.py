@@ -74,6 +74,12 @@ class Translation:
         """Of the first result."""
         return self.promised[0].dtype
 
+    @property
+    def promises_complex(self) -> bool:
+        """Whether the first result is complex: its shape has both parts, too."""
+        first = self.call.results[0] if self.call is not None else None
+        return first is not None and first.is_complex()
+
     def shape_of(self, name: str) -> Shape:
         return self.graph.shape(name)
 

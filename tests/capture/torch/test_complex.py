@@ -65,9 +65,62 @@ def test_through(name, dtype):
     check(THROUGH[name], Z.to(dtype), W.to(dtype), native=False)
 
 
-@pytest.mark.parametrize("name", ["mul", "conj", "views", "cat", "real_times_complex", "add_sub", "scalar"])
-def test_native(name):
-    check(THROUGH[name], Z, W)
+NATIVE = {
+    **{
+        name: THROUGH[name]
+        for name in "mul conj views cat real_times_complex add_sub scalar div exp permute abs_sum".split()
+    },
+    "log": lambda z, w: z.log() - w,
+    "sgn": lambda z, w: (z * w).sgn(),
+    "angle": lambda z, w: (z * w).angle(),
+    "polar": lambda z, w: torch.polar(z.real.abs() + 1, w.real) * z,
+    "sine": lambda z, w: z.sin() + w.cos(),
+    "square": lambda z, w: z**2 + w.square(),
+    "reciprocal": lambda z, w: 1 / z + 2j / w,
+    "real_numerator": lambda z, w: z.real / w,
+    "real_divisor": lambda z, w: z / (w.real + 3) + w / 4,
+    "real_summands": lambda z, w: z + w.real - (1 - z) + 3 - 2j,
+    "sums": lambda z, w: z.sum(0) + w.mean(-1).sum() - z.mean(),
+    "kept_sum": lambda z, w: z - w.sum(-1, keepdim=True),
+    "where": lambda z, w: torch.where(z.real > 0, z, w),
+    "equal": lambda z, w: z * (z == w).float() + w * (w != 0),
+    "batch": lambda z, w: z.reshape(2, 3, 4) @ w.reshape(2, 4, 3),
+    "row": lambda z, w: z[:1] @ w.T,
+    "column": lambda z, w: z @ w[:1].T,
+    "einsum": lambda z, w: torch.einsum("bix,iox->box", z.view(2, 3, 4), w.view(3, 2, 4)),
+    "diagonal_states": lambda z, w: torch.einsum("hn,hnl->hl", z[:, :4], torch.exp(w[:, :4, None] * torch.arange(3.0))),
+    "range": lambda z, w: (z * 1e25) / (w * 1e25),
+}
+
+
+@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_native(name, dtype):
+    check(NATIVE[name], Z.to(dtype), W.to(dtype))
+
+
+@pytest.mark.parametrize("name", ["div", "sgn", "angle", "abs_sum", "log"])
+def test_at_zero(name):
+    """Derivatives as PyTorch defines them where there is none."""
+    z = Z.clone()
+    z[0, :3] = torch.tensor([0, -1, 1j])
+    check(NATIVE[name], z, W)
+
+
+SPECTRA = {
+    "even": lambda x: torch.fft.rfft(x).abs(),
+    "odd": lambda x: torch.fft.rfft(x[:, 1:]).abs(),
+    "padded": lambda x: torch.fft.rfft(x, n=11, norm="ortho").abs(),
+    "columns": lambda x: torch.fft.rfft(x, dim=0, norm="forward").abs(),
+    "images": lambda x: torch.fft.rfft2(x, norm="ortho").abs(),
+    "one": lambda x: torch.fft.rfft(x[:, :1]).abs(),
+    "both": lambda x: torch.view_as_real(torch.fft.rfft(x, dim=0)).cumsum(0),
+}
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+def test_spectra_of_real_numbers(name):
+    check(SPECTRA[name], X + 0.1, native=False)
 
 
 @pytest.mark.parametrize("name", ["mul", "views", "select", "div"])

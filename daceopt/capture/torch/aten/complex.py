@@ -1,22 +1,22 @@
 """Complex tensors: arrays of real and imaginary parts along one more axis, the last.
 
 Moving elements is what it is for real ones, one axis further in. A gradient as PyTorch defines it for complex numbers
-is the gradient by both parts, so sums and products are differentiated as the real arithmetic that they are. All else
-is left to ATen.
+is the gradient by both parts. Arithmetic is in ``complex_functions.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from daceopt.capture.torch.aten import scatter
 from daceopt.capture.torch.aten import shape as real
+from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
+from daceopt.ir import types
 from daceopt.ir.graph import Dim
 
 
@@ -25,7 +25,7 @@ def _rank(t: Translation, name: str) -> int:
     return len(t.shape_of(name)) - 1
 
 
-def _operand_is_complex(t: Translation, name: str) -> bool:
+def operand_is_complex(t: Translation, name: str) -> bool:
     """Whether an operand of the call is; its array tells by the axis that it has more."""
     assert t.call is not None
     found = [x for x in t.call.operands if len(x.shape) + x.is_complex() == len(t.shape_of(name))]
@@ -34,7 +34,7 @@ def _operand_is_complex(t: Translation, name: str) -> bool:
     return bool(found and found[0].is_complex())
 
 
-def _check_precision(t: Translation) -> None:
+def check_precision(t: Translation) -> None:
     if types.is_narrow(t.dtype):
         raise Unsupported("complex numbers of half precision")
 
@@ -71,23 +71,71 @@ def with_gradient(t: Translation, results: list[str], operands: list[str], saved
 @translates("_to_copy", complexes=True)
 def to_copy(t: Translation, self: str, **options: Any) -> str:
     """Between complex types, and of real numbers."""
-    _check_precision(t)
-    if len(t.shape_of(self)) == len(t.shape):
-        if not _operand_is_complex(t, self):
-            raise Unsupported("a real tensor of one axis more")
-        return t.cast(self, t.dtype)
-    if len(t.shape_of(self)) + 1 != len(t.shape) or _operand_is_complex(t, self):
-        raise Unsupported("complex numbers as real ones")
-    part = t.cast(self, t.dtype)
-    both = [t.reshape(n, (*t.shape[:-1], 1)) for n in (part, t.b.full(t.shape[:-1], 0, t.dtype))]
-    return str(t.operator("Concat", *both, axis=len(t.shape) - 1))
+    check_precision(t)
+    return as_complex(t, self)
+
+
+@translates("copy", complexes=True)
+def copy(t: Translation, self: str, src: str, non_blocking: bool) -> str:
+    check_precision(t)
+    return t.expand(as_complex(t, src), t.shape)
+
+
+def as_complex(t: Translation, name: str) -> str:
+    """An operand as complex numbers of the promised type; Unsupported where the promise is real."""
+    if operand_is_complex(t, name):
+        if not t.promises_complex:
+            raise Unsupported("complex numbers as real ones")
+        return t.cast(name, t.dtype)
+    shape = (*t.shape_of(name), 1)
+    part = t.reshape(t.cast(name, t.dtype), shape)
+    zero = t.b.full(shape, 0, t.dtype)
+    both = [Promise((*shape[:-1], 2), t.dtype)]
+    return str(t.operator("Concat", part, zero, results=both, axis=len(shape) - 1))
 
 
 @translates("complex", complexes=True)
 def complex_(t: Translation, real: str, imag: str) -> str:
-    _check_precision(t)
+    check_precision(t)
     both = [t.reshape(t.expand(n, t.shape[:-1]), (*t.shape[:-1], 1)) for n in (real, imag)]
     return str(t.operator("Concat", *both, axis=len(t.shape) - 1))
+
+
+@translates("zeros", "zeros_like", "new_zeros", "empty.memory_format", "empty_like", "new_empty", complexes=True)
+def zeros(t: Translation, **options: Any) -> str:
+    """What is left empty holds zeros, too."""
+    return t.expand(t.array(0, t.dtype), t.shape)
+
+
+@translates("full", "full_like", "new_full", complexes=True)
+def full(t: Translation, fill_value: Any, **options: Any) -> str:
+    return filled(t, fill_value)
+
+
+@translates("scalar_tensor", complexes=True)
+def scalar_tensor(t: Translation, s: Any, **options: Any) -> str:
+    return filled(t, s)
+
+
+@translates("ones", "ones_like", "new_ones", complexes=True)
+def ones(t: Translation, **options: Any) -> str:
+    return filled(t, 1)
+
+
+def filled(t: Translation, value: Any) -> str:
+    """A view of one number, of the promised shape."""
+    return t.expand(number(t, value), t.shape)
+
+
+def number(t: Translation, value: Any) -> str:
+    """Both parts of a number, or the array that stands for it."""
+    check_precision(t)
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, (bool, int, float, complex)):
+        raise Unsupported(f"a complex number of {value}")
+    both = complex(value)
+    return t.b.constant(np.asarray([both.real, both.imag], types.to_numpy(t.dtype)))
 
 
 # -------------------------------------------------------------------- views of elements
@@ -153,7 +201,7 @@ def select(t: Translation, self: str, dim: int, index: Any) -> str:
 
 @translates("cat", complexes=True)
 def cat(t: Translation, tensors: list[str], dim: int) -> str:
-    if any(not _operand_is_complex(t, n) or len(t.shape_of(n)) != len(t.shape) for n in tensors):
+    if any(not operand_is_complex(t, n) or len(t.shape_of(n)) != len(t.shape) for n in tensors):
         raise Unsupported("real and complex tensors joined")
     parts = [t.cast(n, t.dtype) for n in tensors]
     return parts[0] if len(parts) == 1 else str(t.operator("Concat", *parts, axis=dim % (len(t.shape) - 1)))
@@ -161,7 +209,7 @@ def cat(t: Translation, tensors: list[str], dim: int) -> str:
 
 @translates("stack", complexes=True)
 def stack(t: Translation, tensors: list[str], dim: int) -> str:
-    if not all(_operand_is_complex(t, n) for n in tensors):
+    if not all(operand_is_complex(t, n) for n in tensors):
         raise Unsupported("real and complex tensors joined")
     axis = dim % (len(t.shape) - 1)
     parts = [real.insert_axis(t, t.cast(n, t.dtype), axis) for n in tensors]
@@ -182,88 +230,15 @@ def roll(t: Translation, self: str, shifts: list[Any], dims: list[int]) -> str:
     return real.roll(t, self, shifts, [d % rank for d in dims])
 
 
-# -------------------------------------------------------------------- arithmetic
+@translates("slice_scatter", derivative="aten", complexes=True)
+def slice_scatter(t: Translation, self: str, src: str, dim: int, start: Any, end: Any, step: int) -> str:
+    if not (operand_is_complex(t, self) and operand_is_complex(t, src)):
+        raise Unsupported("real and complex tensors joined")
+    return scatter.slice_scatter(t, self, src, dim % _rank(t, self), start, end, step)
 
 
-@translates("_conj", "_conj_physical", "conj_physical", complexes=True)
-def conjugate(t: Translation, self: Any) -> str:
-    _check_precision(t)
-    signs = t.b.constant(np.asarray([1, -1], types.to_numpy(t.dtype)))
-    return str(t.operator("Mul", _array(t, self), signs))
-
-
-@translates("neg", "_neg_view", complexes=True)
-def negative(t: Translation, self: Any) -> str:
-    _check_precision(t)
-    return str(t.operator("Neg", _array(t, self)))
-
-
-def _array(t: Translation, value: Any) -> str:
-    """A constant of the model is a number here."""
-    if isinstance(value, str):
-        return value
-    return t.b.constant(np.asarray([value.real, value.imag], types.to_numpy(t.dtype)))
-
-
-@translates("add.Tensor", complexes=True)
-def add(t: Translation, self: str, other: Any, alpha: Any) -> str:
-    return _sum(t, self, other, alpha, "Add")
-
-
-@translates("sub.Tensor", complexes=True)
-def sub(t: Translation, self: str, other: Any, alpha: Any) -> str:
-    return _sum(t, self, other, alpha, "Sub")
-
-
-def _sum(t: Translation, x: str, y: Any, alpha: Any, operator: str) -> str:
-    _check_precision(t)
-    if alpha != 1 or not isinstance(y, str) or not all(_operand_is_complex(t, n) for n in (x, y)):
-        raise Unsupported("a sum of complex numbers and others")
-    return str(t.operator(operator, t.cast(x, t.dtype), t.cast(y, t.dtype)))
-
-
-@translates("mul.Tensor", "mul.Scalar", complexes=True)
-def mul(t: Translation, self: str, other: Any) -> str:
-    """With a real factor both parts are multiplied; else one map makes both from those of the factors."""
-    _check_precision(t)
-    if isinstance(other, complex):
-        if not _operand_is_complex(t, self):
-            self = _without_imaginary_part(t, self)
-        return _product(t, self, _array(t, other))
-    if not isinstance(other, str):
-        return str(t.operator("Mul", self, t.array(float(other), t.dtype)))
-    kinds = [_operand_is_complex(t, n) for n in (self, other)]
-    factors = [t.cast(n, t.dtype) for n in (self, other)]
-    if all(kinds):
-        return _product(t, *factors)
-    both = [n if kind else t.reshape(n, (*t.shape_of(n), 1)) for n, kind in zip(factors, kinds)]
-    return str(t.operator("Mul", *both))
-
-
-def _without_imaginary_part(t: Translation, name: str) -> str:
-    """A real tensor as a complex one: PyTorch multiplies that zero, too, which makes NaN of infinities."""
-    real = t.reshape(t.cast(name, t.dtype), (*t.shape_of(name), 1))
-    zero = t.b.full((*t.shape_of(name), 1), 0.0, t.dtype)
-    return str(t.operator("Concat", real, zero, axis=len(t.shape) - 1))
-
-
-def _product(t: Translation, x: str, y: str) -> str:
-    out = t.graph.add_array(t.label, t.shape, t.dtype)
-    reads = {f"{n}{k}": (array, _part(t, array, k)) for n, array in (("x", x), ("y", y)) for k in range(2)}
-
-    def element(i: Any, x0: Any, x1: Any, y0: Any, y1: Any) -> Any:
-        return scalar.select(scalar.eq(i[-1], 0), x0 * y0 - x1 * y1, x0 * y1 + x1 * y0)
-
-    t.b.map(t.shape, reads, {"out": (out, lambda *i: i)}, element)
-    return out
-
-
-def _part(t: Translation, name: str, part: int) -> Callable[..., tuple[Any, ...]]:
-    """Where the part of an element stands in an array that is broadcast to the result."""
-    own = t.shape_of(name)[:-1]
-
-    def index(*i: Any) -> tuple[Any, ...]:
-        places = i[:-1][len(i) - 1 - len(own) :]
-        return (*(0 if n == 1 else p for n, p in zip(own, places)), part)
-
-    return index
+@translates("where.self", complexes=True)
+def where(t: Translation, condition: str, self: str, other: str) -> str:
+    check_precision(t)
+    chosen = t.reshape(t.cast(condition, types.from_name("bool")), (*t.shape_of(condition), 1))
+    return str(t.operator("Where", chosen, as_complex(t, self), as_complex(t, other)))

@@ -249,29 +249,30 @@ def _put_by_mask(t: Translation, self: str, mask: str, values: str, accumulate: 
     rows, count = product(t.shape_of(mask)), t.shape_of(values)[0]
     kept = t.shape[len(t.shape_of(mask)) :]
     width = product(kept)
-    number = Promise((rows,), dace.int64)
-    taken = t.cast(t.reshape(mask, (rows,)), dace.int64)
-    before = t.operator("CumSum", taken, t.b.constant(np.asarray(0)), results=[number], exclusive=1)
-    out = t.graph.add_array("masked_put", (rows, width), t.dtype)
-    inputs = {
-        "x": (t.reshape(self, (rows, width)), lambda i, j: (i, j)),
-        "m": (taken, lambda i, j: (i,)),
-        "k": (before, lambda i, j: (i,)),
-        "total": (t.b.reduce("sum", None, taken, axes=(0,), keepdims=False), lambda i, j: ()),
-    }
-    fits = lambda total, x: scalar.checked(scalar.eq(total, count), x, checks.ROWS)  # noqa: E731
-    if count == 0:
-        body: Any = lambda i, x, m, k, total: fits(total, x)  # noqa: E731
-    else:
-        expanded = t.reshape(t.expand(values, (count, *kept)), (dim(count * width),))
-        inputs["s"] = (expanded, lambda i, j: (None,))
+    at = _taken_rows(t, t.cast(t.reshape(mask, (rows,)), dace.int64), rows, count)
+    updates = t.reshape(t.expand(values, (count, *kept)), (count, width))
+    found = put_rows(t, t.reshape(self, (rows, width)), at, updates, "add" if accumulate else "none")
+    return t.reshape(found, t.shape)
 
-        def body(i: Any, x: Any, m: Any, k: Any, total: Any, s: Any) -> Any:
-            row = scalar.load(s, scalar.select(scalar.gt(m, 0), k * width + i[1], 0))
-            return fits(total, scalar.select(scalar.gt(m, 0), x + row if accumulate else row, x))
 
-    t.b.map((rows, width), inputs, {"out": (out, lambda i, j: (i, j))}, body, label="masked_put")
-    return t.reshape(out, t.shape)
+def _taken_rows(t: Translation, taken: str, rows: Dim, count: Dim) -> str:
+    """The ``count`` positions where ``taken`` [rows] is 1 and not 0; an error where there are more or fewer."""
+    before = t.operator(
+        "CumSum", taken, t.b.constant(np.asarray(0)), results=[Promise((rows,), dace.int64)], exclusive=1
+    )
+    total = t.b.reduce("sum", None, taken, axes=(0,), keepdims=False)
+    places, own, found = (t.graph.add_array("rows", (n,), dace.int64) for n in (rows, rows, count))
+
+    def place(i: Any, m: Any, k: Any, n: Any) -> Any:
+        return scalar.checked(scalar.eq(n, count), scalar.select(scalar.gt(m, 0), k, count), checks.ROWS)
+
+    inputs = {"m": (taken, lambda i: (i,)), "k": (before, lambda i: (i,)), "n": (total, lambda i: ())}
+    t.b.map((rows,), inputs, {"out": (places, lambda i: (i,))}, place, label="rows")
+    t.b.map((rows,), {}, {"out": (own, lambda i: (i,))}, lambda i: scalar.cast(i[0], dace.int64), label="rows")
+    none = t.expand(t.b.constant(np.asarray(0)), (dim(count + 1),))
+    all_of_them = put_rows(t, none, places, own, "none")  # those that are not taken stand at the end
+    t.b.map((count,), {"p": (all_of_them, lambda i: (i,))}, {"out": (found, lambda i: (i,))}, lambda i, p: p)
+    return found
 
 
 @translates("put")

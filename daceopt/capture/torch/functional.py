@@ -216,7 +216,7 @@ class DynamoInterpreter(_Opening):
         for operand in given.keys() & written(n):
             check_views(given[operand], requires_grad(operand))
         with keeping_gradients([before[x] for x in before if self._is_unseen(n, x)]):
-            found = super().run_node(n)
+            found = self._hook(n) if n.target is register_hook_op else super().run_node(n)
         if isinstance(found, FunctionalTensor) and storage(n) is not None:
             self._wholes.setdefault(storage(n), found._base if found._is_view() else found)
         if n.target is torch.ops.higher_order.tag_activation_checkpoint:  # whose nodes have been looked at
@@ -227,6 +227,22 @@ class DynamoInterpreter(_Opening):
             if operand in self._differentiated and not any(storage(x) == storage(operand) for x in written(n)):
                 raise Unsupported(f"{_name(n.target)} writes into {operand.name}, which requires a gradient")
         return found
+
+    def _hook(self, n: fx.Node) -> Any:
+        """The first hook on a tensor sees its gradient first: the last one is applied to the tensor itself."""
+        (tensor, *hook), _ = self.fetch_args_kwargs_from_env(n)
+        registered = [*self._hooks.pop(n.args[0], []), hook]
+        if not hooks.is_last(n):
+            self._hooks[n] = registered
+            return tensor
+        for body, *values in reversed(registered):
+            tensor = hooks.apply(tensor, body, *values)
+        return tensor
+
+    @cached_property
+    def _hooks(self) -> dict[Any, list[list[Any]]]:
+        """Hooks that wait for others on the same tensor, by the node that registered the last of them."""
+        return {}
 
     def _is_unseen(self, n: fx.Node, operand: fx.Node) -> bool:
         """Whether ``n`` writes into the memory of an operand that autograd differentiates as if it did not."""
@@ -252,8 +268,6 @@ class DynamoInterpreter(_Opening):
         if target is torch.ops.higher_order.autograd_function_apply:
             fwd, bwd, *operands = args
             return custom_gradient.apply(DynamoInterpreter(fwd, is_detached=True), bwd, *operands, **kwargs)
-        if target is register_hook_op:
-            return hooks.apply(*args)
         if target is torch.ops.daceopt.with_gradient.default:
             return custom_gradient.again(self.module.meta[custom_gradient.BACKWARDS], *args)
         if target is torch.ops.higher_order.tag_activation_checkpoint:

@@ -14,8 +14,8 @@ from daceopt.errors import Unsupported
 
 
 def check(graph: fx.GraphModule) -> None:
-    """Raises Unsupported for hooks on a tensor that is read apart from its hook, needs no gradient, or shares memory
-    with one that is written: the marker is another tensor than what it stands for."""
+    """Raises Unsupported for hooks on a tensor that is read apart from its hook, needs no gradient, shares memory
+    with one that is written, or is a result: the marker is another tensor than what it stands for."""
     nodes = list(graph.graph.nodes)
     hooks = [n for n in nodes if n.target is register_hook_op]
     for hook in hooks:
@@ -25,9 +25,11 @@ def check(graph: fx.GraphModule) -> None:
             raise Unsupported(f"a hook on {hooked.name}, which requires no gradient")
         if set(hooked.users) != {hook}:
             raise Unsupported(f"a hook on {hooked.name}, which is read before it has the hook; register it at once")
+        if any(n.op == "output" for n in hook.users):
+            raise Unsupported(f"a hook on {hooked.name}, a result, whose later hooks would see its gradient before")
+        if hooked in hooks:  # of what has been looked at
+            continue
         others = [n for n in nodes if n is not hooked and n not in hooks and _shares(n, value)]
-        if hooked in hooks:
-            raise Unsupported(f"two hooks on {hooks[0].args[0].name}; register one that does both")
         if any(nodes.index(n) < nodes.index(hooked) for n in others):
             raise Unsupported(f"a hook on {hooked.name}, a view; register it on a clone")
         if any(map(written, others)):
@@ -37,6 +39,11 @@ def check(graph: fx.GraphModule) -> None:
 def _shares(node: fx.Node, value: torch.Tensor) -> bool:
     found = node.meta.get("example_value")
     return isinstance(found, torch.Tensor) and found.untyped_storage()._cdata == value.untyped_storage()._cdata
+
+
+def is_last(node: fx.Node) -> bool:
+    """Whether no other hook is registered on the same tensor behind this one."""
+    return not any(n.target is register_hook_op and n.args[0] is node for n in node.users)
 
 
 def apply(tensor: torch.Tensor, body: fx.GraphModule, *values: Any) -> torch.Tensor:

@@ -63,15 +63,45 @@ def _of_a_view(h):
     return part + h.sum()
 
 
-def _two(h):
+def _a_result(h):
     h.register_hook(lambda g: g * 3)
-    h.register_hook(lambda g: g + 1)
+    return h
+
+
+def _three(h):
+    scale = h.detach().exp()
+    h = h * 1
+    h.register_hook(lambda g: g * 3)
+    h.register_hook(lambda g: g.clamp(-0.5, 0.5) + scale)
+    h.register_hook(lambda g: g.square())
     return h.sin()
+
+
+def test_several_hooks_see_the_gradient_in_their_order():
+    def scenario(optimize):
+        net, x = optimize(module(lambda self, x: _three(x * 2))), normal(3).requires_grad_()
+        net(x).sum().backward()
+        return x.grad
+
+    check(scenario)
+
+
+def test_a_result_that_had_a_hook_is_hooked_again():
+    def scenario(optimize):
+        net, x, seen = optimize(module(lambda self, x: _a_result(x * 2))), normal(3).requires_grad_(), []
+        y = net(x)
+        y.register_hook(seen.append)
+        y.retain_grad()
+        seen.append(torch.autograd.grad(y.square().sum(), y, retain_graph=True))
+        y.square().sum().backward()
+        return seen, y.grad, x.grad
+
+    check(scenario, fallback="silent")
 
 
 @pytest.mark.parametrize(
     ("function", "reason"),
-    [(_read_before, "read before"), (_changed, "written into"), (_of_a_view, "a view"), (_two, "two hooks")],
+    [(_read_before, "read before"), (_changed, "written into"), (_of_a_view, "a view"), (_a_result, "a result")],
 )
 def test_hooks_that_a_program_does_not_have(function, reason):
     """They would see another gradient there, or in another order."""
@@ -87,4 +117,4 @@ def test_hooks_that_a_program_does_not_have(function, reason):
 
 
 def test_a_hook_where_nothing_requires_a_gradient_is_an_error():
-    check(lambda optimize: optimize(module(lambda self, x: _two(x * 2)))(normal(3)), fallback="silent")
+    check(lambda optimize: optimize(module(lambda self, x: _three(x * 2)))(normal(3)), fallback="silent")

@@ -13,7 +13,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from daceopt.capture.onnx.partition import split
-from daceopt.capture.onnx.specialization import ALL, MAX_ELEMENTS, NONE, InputRequirements, Sizes, bound, requirements
+from daceopt.capture.onnx.specialization import (
+    ALL,
+    MAX_ELEMENTS,
+    NONE,
+    InputRequirements,
+    Sizes,
+    bound,
+    named,
+    requirements,
+)
 from daceopt.errors import DaceoptError, ModelFileError, NotKnownYet, Unsupported
 from daceopt.models.tail import Tail
 from daceopt.runtime.bridge import TorchProgram
@@ -67,12 +76,12 @@ class Variants:
     """
 
     def __init__(self, model: onnx.ModelProto, compile: Compile, fallback: bool = True):  # noqa: A002
-        self._model = model
+        self._model = named(model)
         self._compile = compile
         self._fallback = fallback
         self._announced: set[str] = set()
         given = {t.name for t in model.graph.initializer}
-        self._inputs = [v for v in model.graph.input if v.name not in given]
+        self._inputs = [v for v in self._model.graph.input if v.name not in given]
         self._needs = InputRequirements()
         self._found: OrderedDict[Key, Variant | Exception] = OrderedDict()
         self._guard, self._building = threading.Lock(), threading.Lock()

@@ -10,12 +10,14 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from daceopt.capture.onnx.declared import without_results
 from daceopt.capture.onnx.file import infer
 from daceopt.capture.onnx.importer import sizing_operands
 from daceopt.errors import ModelFileError, NotKnownYet
@@ -84,6 +86,29 @@ def requirements(model: onnx.ModelProto, gap: NotKnownYet) -> InputRequirements 
     if not all(map(_is_named, open_inputs)):
         return replace(found, sizes=UNNAMED)
     return replace(found, sizes=ALL) if gap.sizes and not found.folded else found
+
+
+def named(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which each size of an input that has no name has one of its own; the model itself where all have.
+
+    Shapes inside follow from these names, as far as inference can tell.
+    """
+    stored = {t.name for t in model.graph.initializer}
+    inputs = [v for v in model.graph.input if v.name not in stored]
+    if not any(map(_nameless, inputs)):
+        return model
+    made = without_results(model)
+    taken = {d.dim_param for v in inputs for d in v.type.tensor_type.shape.dim}
+    names = (name for k in count() if (name := f"open_{k}") not in taken)
+    for value in made.graph.input:
+        for dim in _nameless(value) if value.name not in stored else ():
+            dim.dim_param = next(names)
+    return _inferred(made)
+
+
+def _nameless(value: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimension]:
+    dims = value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ()
+    return [d for d in dims if not d.dim_param and not d.HasField("dim_value")]
 
 
 def bound(

@@ -354,4 +354,27 @@ def _hint(size: Dim) -> int:
 def _larger(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
-    return a if a == b else sympy.Max(a, b)
+    if a == b:
+        return a
+    kept: list[Any] = []
+    for size in (*_candidates(a), *_candidates(b)):
+        if not any(_is_at_least(other, size) for other in kept):
+            kept = [*(other for other in kept if not _is_at_least(size, other)), size]
+    # SymPy would compare all pairs by what it can find out of floors: minutes, for nothing
+    return kept[0] if len(kept) == 1 else sympy.Max(*map(sympy.sympify, kept), evaluate=False)
+
+
+def _candidates(size: Dim) -> Sequence[Any]:
+    return size.args if isinstance(size, sympy.Max) else (size,)
+
+
+def _is_at_least(a: Dim, b: Dim) -> bool:
+    """Is ``a`` never less than ``b``, as their terms show? Sizes, and so products of them, are not negative."""
+    terms = sympy.expand(_before_rounding(a) - _before_rounding(b)).as_coefficients_dict()
+    return all(factor >= 0 and term.is_polynomial() for term, factor in terms.items())
+
+
+def _before_rounding(size: Dim) -> Any:
+    """What is rounded down to whole cache lines, in these; more of it is never fewer of them."""
+    lines = sympy.sympify(size) / ALIGNMENT
+    return lines.args[0] if isinstance(lines, sympy.floor) else lines

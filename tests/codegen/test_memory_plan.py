@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
 import dace
 import sympy
 
 from daceopt.codegen.cpu.kernel_source import kernel_source
-from daceopt.codegen.memory_plan import aligned_bytes, least_arena, plan, residents
+from daceopt.codegen.memory_plan import _aligned, _larger, aligned_bytes, least_arena, plan, residents
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.symbols import size
 
 F = dace.float32
 
@@ -162,3 +164,14 @@ def test_the_least_arena_is_a_bound() -> None:
     b = Builder(graph)
     graph.add_output(b.elementwise(lambda v: v + 1, b.elementwise(lambda v: sympy.tanh(v), x)))
     assert least_arena(graph, (), graph.nodes()) is None
+
+
+def test_the_larger_of_many_open_sizes() -> None:
+    """What is never less is kept alone; others stand beside each other, without SymPy's comparison of all pairs."""
+    batch, width = size("s0"), size("s1")
+    sizes = [_aligned(k * batch + extra, dace.float32) for k in range(1, 150) for extra in (0, 7)]
+    assert reduce(_larger, sizes, 0) == sizes[-1]
+    others = [_aligned(k * batch + (150 - k) * width, dace.float32) for k in range(1, 60)]
+    found = reduce(_larger, others, 0)
+    for values in ({batch: 1, width: 9}, {batch: 9, width: 1}, {batch: 0, width: 0}):
+        assert found.subs(values) == max(other.subs(values) for other in others)

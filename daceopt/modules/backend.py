@@ -115,7 +115,7 @@ class Backend(Breaks):
                 if not is_symbolic(traced):
                     raise
                 logger.info("one program per size, because %s", reason_of(error))
-                by_size = BySize(self, traced)
+                by_size = BySize(self, traced, reason_of(error))
                 by_size.prepare(inputs)
                 return by_size
         return made
@@ -222,8 +222,8 @@ class CompiledGraph:
             return self._backend.leave(self.traced, Unsupported(reason), arguments)
         try:
             result = self.piece(*arguments)
-        except SizesError:
-            self._by_size = self._by_size or BySize(self._backend, self.traced)
+        except SizesError as error:
+            self._by_size = self._by_size or BySize(self._backend, self.traced, reason_of(error))
             return self._by_size(*arguments)
         except RunError as error:
             return self._backend.leave(self.traced, error, arguments)
@@ -273,8 +273,8 @@ class CompiledGraph:
         graph: CompiledGraph | BySize
         try:
             graph = CompiledGraph(self._backend, gradient)
-        except Unsupported:  # sizes that its derivative settles
-            graph = BySize(self._backend, gradient)
+        except Unsupported as error:  # sizes that its derivative settles
+            graph = BySize(self._backend, gradient, reason_of(error))
         self._higher_graphs[by, of] = graph
         return graph
 

@@ -38,8 +38,9 @@ def own_mode() -> Iterator[None]:
 class BySize:
     """A graph whose sizes cannot be symbols, or not all of them: a program for each choice of them, up to a limit."""
 
-    def __init__(self, backend: Backend, traced: Traced) -> None:
-        self._backend, self.traced = backend, traced
+    def __init__(self, backend: Backend, traced: Traced, reason: str) -> None:
+        """``reason``: why there is no program for all."""
+        self._backend, self.traced, self._reason = backend, traced, reason
         self._programs: dict[Any, CompiledGraph | EagerPiece | Exception] = {}
         self._lock = threading.RLock()
 
@@ -67,7 +68,8 @@ class BySize:
 
     def _made(self, arguments: Sequence[Any]) -> CompiledGraph | EagerPiece | Exception:
         if len(self._programs) >= SIZE_LIMIT:
-            return Unsupported(f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all")
+            found = f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all: {self._reason}"
+            return Unsupported(found)
         with own_mode():
             try:
                 return self._backend.add(specialised(self.traced, arguments), arguments)

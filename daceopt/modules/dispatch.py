@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import types
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -78,7 +80,8 @@ class Dispatcher:
         self._name = ""  # of the module's class, for messages
         self._beyond: MemoryBudgetError | None = None
         self._has_settled = False  # whether its first call, which may install something in it, has been looked at
-        self._changed = ""  # what made Dynamo look at the code again
+        self._changes: Counter[str] = Counter()  # what was compared when Dynamo looked at the code again
+        self._changed: dict[str, str] = {}  # what did not hold there, the latest
         self._sizes = frames.SeenSizes()  # what is compiled anew, after an error for one, has them still
         self._lock = threading.RLock()
 
@@ -282,8 +285,11 @@ class Dispatcher:
         )
 
     def _note_change(self, failure: Any) -> None:
-        self._changed = str(failure.reason).splitlines()[0]
-        logger.info("looked at again, because %s", self._changed)
+        logger.info("looked at again, because %s", str(failure.reason).splitlines()[0])
+        condition = _condition(failure.reason)
+        subject = condition.partition(" == ")[0].partition(" expected ")[0]
+        self._changes[subject] += 1
+        self._changed[subject] = condition
 
     def _note_breaks(self, backend: Backend) -> None:
         for found in backend.new_breaks():
@@ -296,12 +302,19 @@ class Dispatcher:
             self._note(Break(reason, breaks.WHOLE))
 
     def _limit(self) -> str:
-        return f"it has {RECOMPILE_LIMIT} programs already; last, this did not hold: {self._changed}"
+        most = self._changes.most_common(1)
+        condition = self._changed[most[0][0]] if most else "what they were compiled for"
+        return f"it has {RECOMPILE_LIMIT} programs already; most often, this did not hold: {condition}"
 
     def _note(self, found: Break) -> None:
         self.breaks.setdefault(found.text, found)
         if self.options.fallback != "raise":
             note(self.reasons, found.text, f"{self._name} {found}", self.options.fallback, found.place)
+
+
+def _condition(reason: Any) -> str:
+    """What a guard of Dynamo's compared, without its number and the code that it stands for."""
+    return re.split(r"\s+# ", re.sub(r"^\d+/\d+: ", "", str(reason).splitlines()[0]))[0].strip()
 
 
 def note(reasons: dict[str, int], reason: str, message: str, fallback: str, place: SourceLine | None = None) -> None:

@@ -126,8 +126,8 @@ class StepGraph:
             self._backend.observed.append((program, program.piece.inputs([*arguments, *bound.tensors])))
         try:
             results = program(*arguments, *bound.tensors)
-        except SizesError:
-            self._by_size = self._by_size or BySize(self._backend, self.traced)
+        except SizesError as error:
+            self._by_size = self._by_size or BySize(self._backend, self.traced, reason_of(error))
             return self._by_size(*arguments)
         kept = [p for p in bound.plan.parameters if bound.plan.updates or not p.accumulated]
         count = len(self.traced.results)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from daceopt import optimized_module
+from daceopt.errors import FallbackWarning
 from tests.numerics import assert_within_rounding
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -154,3 +155,13 @@ def test_what_one_model_makes_constant_does_not_concern_another():
 
 def test_a_number_that_an_operator_needs_costs_a_program_for_each_value():
     assert_few_programs(Model(lambda s, x: nn.functional.layer_norm(s.a(x), (4,), eps=1e-3 * s.tau)), 4, calls=4)
+
+
+def test_what_changes_is_told_when_there_are_too_many_programs(monkeypatch):
+    monkeypatch.setattr("daceopt.modules.dispatch.RECOMPILE_LIMIT", 3)
+    model = optimized_module(Model(lambda s, x: nn.functional.layer_norm(s.a(x), (4,), eps=1e-3 * s.tau)))
+    with pytest.warns(
+        FallbackWarning, match=r"3 programs already; most often, this did not hold: \w+\.tau == \d\.\d+$"
+    ):
+        for _ in range(5):
+            model(X)

@@ -125,6 +125,18 @@ def test_one_program_for_all_sizes_after_the_second(make, calls, trains):
     assert ours.daceopt.stats.programs <= (3 if isinstance(model, Tagger) else 2)
 
 
+def test_one_kernel_that_checks_indices_in_several_loops(built):
+    """Over edges, and over nodes, which are edges to themselves."""
+    model = GraphConvolution()
+    ours = optimized_module(copy.deepcopy(model), fallback="raise", dynamic=True)
+    for nodes in (7, 9):
+        x, edges = random(nodes, 6), integers(nodes, 2, 5 + nodes)
+        torch.testing.assert_close(ours(x, edges), model(x, edges))
+    assert ours.daceopt.stats.programs == 1
+    with pytest.raises(IndexError):
+        ours(x, edges + 9)
+
+
 def _step(module: nn.Module, call: tuple[object, ...]) -> list[torch.Tensor]:
     dtype = next(module.parameters()).dtype
     module.zero_grad()

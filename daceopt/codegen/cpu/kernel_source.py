@@ -166,6 +166,7 @@ class Emitter:
     def _flat(self, loop: Loop) -> None:
         bad = self._bad_clause(loop)
         if bad:
+            self._open("{")  # each of a kernel's loops has its own
             self._line("int32_t bad = 0;")
         self._line(f"#pragma omp parallel{self._if_clause(loop)}")
         self._open("{")
@@ -177,6 +178,7 @@ class Emitter:
         self._close()
         if bad:
             self._line(_REPORT)
+            self._close()
 
     def _if_clause(self, loop: Loop) -> str:
         return "" if loop.when is None else f" if({self._condition(loop)})"

@@ -57,7 +57,7 @@ def test_architecture(name: str) -> None:
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", [n for n in REFUSED if n != "rwkv"])  # which has divided them at its second call
 def test_architecture_that_is_refused(name: str) -> None:
     found = build(ALL[name])
     refused = daceopt.optimized_module(copy.deepcopy(found.module), fallback="raise")

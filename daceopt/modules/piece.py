@@ -54,7 +54,7 @@ class CompiledPiece:
         self._makers = [_maker(r) for r in binding.results]
         plain = [r.index for r in binding.results if r.kind == "output" and not r.views]
         self._spread = {k: o.strides for k, o in enumerate(binding.outputs) if o.strides}
-        is_direct = len(plain) == len(binding.results) and not (self._copies or self._spread or binding.stages)
+        is_direct = len(plain) == len(binding.results) and not (self._copies or self._spread)
         self._direct = plain if is_direct else None
         later = {k for stage in binding.stages for k in stage.outputs}
         self._first = [k for k in range(len(binding.outputs)) if k not in later]
@@ -75,12 +75,22 @@ class CompiledPiece:
         """The results of the graph on the arguments of its placeholders."""
         outputs = self.program(self.inputs(arguments))
         if self._direct is not None:
+            outputs = self._joined(list(outputs)) if self.binding.stages else outputs
             return [outputs[k] for k in self._direct]
         call = _Call(self, arguments, list(outputs))
         call.finish(self._first)
         for stage in self.binding.stages:
             call.attach(stage)
         return [call.result(k) for k in range(len(self._makers))]
+
+    def _joined(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Outputs that are the results themselves, with those of stages joined to what they hold."""
+        if not outputs[self.binding.stages[0].outputs[0]].requires_grad:
+            return outputs
+        with torch.enable_grad():
+            for stage in self.binding.stages:
+                stages.attach(stage, outputs, [outputs[self._direct[k]] for _, k in stage.held])  # type: ignore[index]
+        return outputs
 
 
 class _Call:

@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 _MAX_EXPONENT = 64
@@ -46,9 +47,14 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
     Raises KeyError for a name without a size, ValueError for anything but arithmetic.
     """
     try:
-        return int(_evaluate(ast.parse(text, mode="eval").body, sizes))
+        return int(_evaluate(_parsed(text), sizes))
     except (SyntaxError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise ValueError(f"expected arithmetic over sizes, found {text[:80]!r} ({type(error).__name__})") from None
+
+
+@lru_cache(4096)
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
 def _evaluate(node: ast.expr, sizes: Mapping[str, int]) -> Any:

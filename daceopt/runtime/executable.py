@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -55,6 +56,18 @@ def load(entry: Path) -> Executable:
         if found is None:
             found = _LOADED[entry] = Executable(entry)
         return found
+
+
+Kept = TypeVar("Kept")
+
+KNOWN_SIZES = 1024
+"""Choices of the symbols of which a program keeps what they mean for it."""
+
+
+def _make_room(known: dict[tuple[int, ...], Kept]) -> None:
+    """Where a counter is among the symbols, each call brings others."""
+    if len(known) >= KNOWN_SIZES:
+        known.clear()
 
 
 class Executable:
@@ -109,10 +122,12 @@ class Executable:
             self._fail(status)
 
     def sizes(self, symbols: tuple[int, ...] = ()) -> ProgramSizes:
-        """Return what a call with these symbol values needs; computed once for each of them."""
+        """Return what a call with these symbol values needs; computed once for each of the latest."""
         found = self._sizes.get(symbols)
         if found is None:
-            found = self._sizes[symbols] = self._compute_sizes(symbols)
+            found = self._compute_sizes(symbols)
+            _make_room(self._sizes)
+            self._sizes[symbols] = found
         return found
 
     @cached_property
@@ -160,6 +175,7 @@ class Executable:
         expected = [symbol.name for symbol in self.manifest.symbols]
         if len(symbols) != len(expected):
             raise RunError(f"{self.manifest.name}: expected values of the symbols {expected}, got {symbols}")
+        _make_room(self._symbols)
         packed = self._symbols[symbols] = struct.pack(f"{len(symbols)}q", *symbols)
         return packed
 

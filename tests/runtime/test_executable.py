@@ -39,6 +39,16 @@ def test_run_and_sizes(store: Cache) -> None:
     assert build_scale(store) is program
 
 
+def test_what_sizes_mean_is_kept_of_so_many(store: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daceopt.runtime.executable.KNOWN_SIZES", 3)
+    program = build_scale(store)
+    for n in range(8):
+        x = np.arange(n, dtype=np.float32)
+        np.testing.assert_array_equal(run_scale(program, x), 3 * x)
+        assert program.sizes((n,)).shapes == ((n,),)
+    assert max(len(program._sizes), len(program._symbols)) <= 3
+
+
 def test_wrong_calls(store: Cache) -> None:
     program = build_scale(store)
     with pytest.raises(RunError, match=r"symbols \['n'\]"):

@@ -312,3 +312,44 @@ def test_what_was_changed_since_is_refused():
     b.sum().backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         grad(b.sum() + seen.sum(), [a, x])
+
+
+def _fixed_point(f, z):
+    for _ in range(4):
+        z = f(z)
+    return z
+
+
+class Equilibrium(nn.Module):
+    """A fixed point, whose gradient is one, too: its hook differentiates."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.cell = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def step(self, z, x):
+        return torch.tanh(0.3 * self.cell(z) + x)
+
+    def forward(self, x):
+        x = self.first(x)
+        with torch.no_grad():
+            z = _fixed_point(lambda z: self.step(z, x), torch.zeros_like(x))
+        z = self.step(z.detach(), x)
+        z0 = z.clone().detach().requires_grad_()
+        f0 = self.step(z0, x)
+        z.register_hook(lambda g: _fixed_point(lambda h: grad(f0, z0, h, retain_graph=True)[0] + g, g))
+        return z
+
+
+def test_a_hook_that_differentiates():
+    def scenario(optimize):
+        torch.manual_seed(0)
+        net, seen = optimize(Equilibrium().double()), []
+        for _ in range(2):
+            x = normal(2, 3).requires_grad_()
+            z = net(x)
+            z.square().sum().backward()
+            seen += [z, x.grad]
+        return seen, grads(net)
+
+    check(scenario, fallback="silent")

@@ -67,7 +67,7 @@ test-models: $(READY) ## dozens of architectures of transformers, trained for a 
 
 test-world: $(READY) world ## programs of the world: all are captured, a rotating twentieth is compiled and compared
 	$(BIN)/python -m benchmarks world --stages capture --again
-	$(BIN)/python -m benchmarks world --stages right --again --share $(SHARE)
+	$(BIN)/python -m benchmarks world --stages right --again --together --share $(SHARE)
 
 SHARE ?= $(shell expr `date +%j` % 20)/20
 

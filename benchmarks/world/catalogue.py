@@ -15,13 +15,14 @@ BOTH = ("training", "inference")
 
 class Row(NamedTuple):
     """``build(k)`` makes the program with the inputs of its kth size; ``environment`` is the one whose interpreter has
-    the ``package`` (main: that of the project)."""
+    the ``package`` (main: that of the project); ``stages`` that make sense for it, all if none is named."""
 
     package: str
     name: str
     build: Callable[[int], Program]
     environment: str = "main"
     modes: tuple[str, ...] = BOTH
+    stages: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         for stage in options.stages.split(",")
         for row in chosen(options.names)[at % of :: of]
         for mode in row.modes
-        if options.mode in ("both", mode)
+        if options.mode in ("both", mode) and stage in (row.stages or STAGES)
     ]
     options.results.mkdir(parents=True, exist_ok=True)
     wrong = 0
@@ -71,19 +71,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--results", type=Path, default=RESULTS, help="where results are kept")
     parser.add_argument("--again", action="store_true", help="measure what has a result, too")
     parser.add_argument("--record", action="store_true", help="write benchmarks/WORLD.md")
+    parser.add_argument("--together", action="store_true", help="a process for many rows: quicker, no cold first steps")
     parser.add_argument("--note", default="", help="about the machine, kept with each result")
     return parser
 
 
 def _results(jobs: Sequence[Job], options: argparse.Namespace) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Results that are kept, and those of new processes: one for each job, one for many where nothing is compiled."""
+    """Results that are kept, and those of new processes: one for each job, or for many (captures, ``together``)."""
     for job in jobs:
         if _kept(job, options):
             yield job, json.loads(job.file(options.results).read_text(encoding="utf-8"))
     new = [job for job in jobs if not _kept(job, options)]
     for (stage, environment), group in groupby(new, key=lambda job: (job.stage, job.row.environment)):
         together = list(group)
-        for batch in [together] if stage == "capture" else [[job] for job in together]:
+        shared = stage == "capture" or options.together
+        for batch in [together] if shared else [[job] for job in together]:
             for job, found in _ran(batch, interpreter(environment), options):
                 job.file(options.results).write_text(json.dumps(found, indent=1), encoding="utf-8")
                 yield job, found

@@ -26,6 +26,7 @@ Written by `python -m benchmarks world --record` from the rows measured so far; 
 - programs: after the first size, a second and a third; calls of Python inside of programs, and calls in eager.
 - speed: medians of interleaved steps, a peer's time over ours (above 1: ours is faster). First steps are cold, in
   seconds. Times of a busy machine are said to be so: judge ratios alone, and those with care.
+- onnx-files: ONNX Runtime stands in place of eager PyTorch, and without its fused operators in place of float64.
 - peak MB: of the process that measured, with the packages that it imports and all contenders.
 """
 _COLUMNS = (

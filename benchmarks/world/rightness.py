@@ -9,8 +9,10 @@ from typing import Any
 import torch
 
 from benchmarks.checking import Check, disturbed
+from benchmarks.contenders import Unavailable
 from benchmarks.world.capturing import first_line
 from benchmarks.world.catalogue import Row
+from benchmarks.world.files import OnnxFile, OptimizedFile
 from benchmarks.world.program import Prepare, Program, doubled, fixed, flat, in_double, members, prepared, run, widened
 from daceopt import optimized_module
 
@@ -28,16 +30,22 @@ def built(row: Row, k: int = 0) -> Program:
 
 def ours(network: torch.nn.Module) -> Any:
     """As users write it."""
+    if isinstance(network, OnnxFile):
+        return OptimizedFile(network)
     return optimized_module(network, fallback="silent")
 
 
 def inductor(network: torch.nn.Module) -> Any:
-    """torch.compile as it is called by default."""
+    """torch.compile as it is called by default. Raises Unavailable for files."""
+    if isinstance(network, OnnxFile):
+        raise Unavailable("torch.compile takes no ONNX files")
     return torch.compile(network)
 
 
 def exact(program: Program, training: bool) -> Tensors:
-    """Two steps in double precision."""
+    """Two steps in double precision; of files, as they are written, without what ONNX Runtime fuses."""
+    if isinstance(program.networks, OnnxFile):
+        return flat(run(program, program.networks.exact(), training))
     wide = program._replace(inputs=widened(program.inputs))
     with in_double():
         return flat(run(wide, prepared(program.networks, doubled).train(training), training))
@@ -52,11 +60,9 @@ def compare(row: Row, training: bool, prepare: Prepare = ours) -> dict[str, Any]
     networks = prepared(program.networks, prepare)
     networks.train(training)
     begun = time.perf_counter()
-    found = flat(run(program, networks, training, steps=1))
+    first = run(program, networks, training, steps=1)
     seconds = time.perf_counter() - begun
-    networks = prepared(program.networks, prepare)
-    networks.train(training)
-    found = flat(run(program, networks, training))
+    found = flat([*first, *run(program, networks, training, steps=1)])
     record = {"first step": seconds, **judged(program, training, found, eager)}
     return record if prepare is not ours else {**record, **counted(networks), "sizes": _sizes(row, networks, training)}
 
@@ -107,17 +113,31 @@ def largest(found: Tensors, reference: Tensors) -> float:
 
 def counted(networks: Any) -> dict[str, Any]:
     """Programs, eager calls, calls of Python inside of programs, and reasons."""
-    handles = [network.daceopt for network in members(networks)]
-    pairs = [graph.pair for handle in handles for graph in handle._dispatcher.graphs]
+    if isinstance(networks, OptimizedFile):
+        stats, pairs, handles = [networks.model.stats], [networks.model.pair], []
+    else:
+        handles = [network.daceopt for network in members(networks)]
+        stats = [handle.stats for handle in handles]
+        pairs = [graph.pair for handle in handles for graph in handle._dispatcher.graphs]
     manifests = [half.manifest for pair in pairs for half in (pair.forward, pair.backward) if half is not None]
     return {
-        "programs": sum(h.stats.programs for h in handles),
-        "calls": sum(h.stats.calls for h in handles),
-        "eager calls": sum(h.stats.eager_calls for h in handles),
-        "compile seconds": sum(h.stats.compile_seconds for h in handles),
+        "programs": _programs(networks),
+        "calls": sum(s.calls for s in stats),
+        "eager calls": sum(s.eager_calls for s in stats),
+        "compile seconds": sum(s.compile_seconds for s in stats),
         "host calls": sum(len(m.host_calls) for m in manifests),
-        "why": list(dict.fromkeys(text for h in handles for text in h.reasons)),
+        "why": list(dict.fromkeys(text for each in [*handles, *stats] for text in _reasons(each))),
     }
+
+
+def _programs(networks: Any) -> int:
+    if isinstance(networks, OptimizedFile):
+        return int(networks.model.stats.programs)
+    return sum(network.daceopt.stats.programs for network in members(networks))
+
+
+def _reasons(record: Any) -> list[str]:
+    return list(record.reasons if hasattr(record, "reasons") else record.fallbacks)
 
 
 def _sizes(row: Row, networks: Any, training: bool) -> list[Any]:
@@ -129,5 +149,5 @@ def _sizes(row: Row, networks: Any, training: bool) -> list[Any]:
             run(program, networks, training, steps=1)
         except Exception as error:
             return [*found, first_line(error)]
-        found.append(sum(n.daceopt.stats.programs for n in members(networks)))
+        found.append(_programs(networks))
     return found

@@ -23,9 +23,9 @@ def timed(row: Row, training: bool, seconds: float) -> dict[str, Any]:
     program.networks.train(training)
     calls, first, absent = {}, {}, {}
     for who, prepare in CONTENDERS.items():
-        networks = prepared(program.networks, prepare).train(training)
         begun = time.perf_counter()
         try:
+            networks = prepared(program.networks, prepare).train(training)
             stepped(program, networks, training)
         except Exception as error:
             absent[who] = first_line(error)

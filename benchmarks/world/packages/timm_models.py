@@ -31,6 +31,26 @@ sequencer2d_s skresnet18 starnet_s1 swiftformer_xs swinv2_tiny_window8_256 swinv
 tiny_vit_5m_224 tresnet_m tf_efficientnetv2_b0 vitamin_small_224 xception41 cs3darknet_s davit_tiny deit3_small_patch16_224
 eva02_tiny_patch14_224 convnextv2_atto coatnet_nano_rw_224 shvit_s1 lambda_resnet26t halonet26t bat_resnext26ts
 """
+RENAMED = {
+    "adv_inception_v3": "inception_v3.tf_adv_in1k",
+    "gluon_inception_v3": "inception_v3.gluon_in1k",
+    "jx_nest_base": "nest_base_jx",
+    "swsl_resnext101_32x16d": "resnext101_32x16d",
+}
+DEPTHS = {
+    "cait_m36_384": {"depth": 2, "depth_token_only": 1},
+    "beit_base_patch16_224": {"depth": 4},
+    "deit_base_distilled_patch16_224": {"depth": 4},
+    "vit_base_patch16_224": {"depth": 4},
+    "mixer_b16_224": {"num_blocks": 4},
+    "gmixer_24_224": {"num_blocks": 6},
+    "gmlp_s16_224": {"num_blocks": 6},
+    "resmlp_12_224": {"num_blocks": 6},
+    "convmixer_768_32": {"depth": 4},
+    "xcit_large_24_p8_224": {"depth": 2},
+    "poolformer_m36": {"layers": (2, 2, 4, 2)},
+    "resnest101e": {"layers": (3, 4, 4, 3)},
+}
 
 
 def rows() -> Iterator[Row]:
@@ -42,6 +62,6 @@ def image_model(name: str, k: int) -> Program:
     """The model without trained weights, and images of its size; later sizes have more images."""
     import timm
 
-    model = timm.create_model(name, pretrained=False)
+    model = timm.create_model(RENAMED.get(name, name), pretrained=False, **DEPTHS.get(name, {}))
     _, side, _ = model.default_cfg["input_size"]
     return Program(model, (torch.randn(2 + k, 3, side, side),))

@@ -44,8 +44,9 @@ class OnnxFile(nn.Module):
     def __deepcopy__(self, memo: Any) -> OnnxFile:
         return OnnxFile(self.package, self.name, self.optimized)
 
-    def forward(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
-        feeds = {i.name: x.numpy() for i, x in zip(self.session.get_inputs(), inputs)}
+    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> list[torch.Tensor]:
+        given = named or dict(zip((i.name for i in self.session.get_inputs()), inputs))
+        feeds = {name: x.numpy() for name, x in given.items()}
         return [torch.from_numpy(np.asarray(y)) for y in self.session.run(None, feeds)]
 
     def exact(self) -> OnnxFile:
@@ -60,5 +61,5 @@ class OptimizedFile(nn.Module):
         super().__init__()
         self.model = from_onnx(file.path)
 
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.model(*inputs)
+    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
+        return self.model(*inputs, **named)

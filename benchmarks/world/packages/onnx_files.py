@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -11,13 +12,12 @@ from benchmarks.world.catalogue import Row
 from benchmarks.world.files import OnnxFile
 from benchmarks.world.program import Program
 
-Inputs = Callable[[int], tuple[torch.Tensor, ...]]
-_VOICE: Inputs = lambda k: (torch.randn(1 + k, 512), torch.zeros(2, 1 + k, 128), torch.tensor(16000))  # noqa: E731
+Inputs = Callable[[int], Any]
 _OCR, _OCR_FOLDER = "rapidocr_onnxruntime", "models/ch_PP-OCRv4"
 
 FILES: tuple[tuple[str, str, str, Inputs], ...] = (
-    ("silero-vad", "silero_vad", "data/silero_vad.onnx", _VOICE),
-    ("silero-vad-op18", "silero_vad", "data/silero_vad_op18_ifless.onnx", _VOICE),
+    ("silero-vad", "silero_vad", "data/silero_vad.onnx", lambda k: _voice(1 + k)),
+    ("silero-vad-op18", "silero_vad", "data/silero_vad_op18_ifless.onnx", lambda k: _voice(1 + k)),
     ("rapidocr-detection", _OCR, f"{_OCR_FOLDER}_det_infer.onnx", lambda k: (torch.rand(1, 3, 160, 320 + 32 * k),)),
     ("rapidocr-recognition", _OCR, f"{_OCR_FOLDER}_rec_infer.onnx", lambda k: (torch.rand(1 + k, 3, 48, 320),)),
     ("rapidocr-direction", _OCR, "models/ch_ppocr_mobile_v2.0_cls_infer.onnx", lambda k: (torch.rand(1 + k, 3, 48, 192),)),
@@ -38,6 +38,11 @@ def rows() -> Iterator[Row]:
 def of_file(package: str, file: str, inputs: Inputs, k: int) -> Program:
     """A file of a package, and inputs by position."""
     return Program(OnnxFile(package, file), inputs(k))
+
+
+def _voice(batch: int) -> dict[str, torch.Tensor]:
+    state = torch.zeros(2, batch, 128)
+    return {"input": torch.randn(batch, 512), "state": state, "sr": torch.tensor(16000)}
 
 
 def _tokens(length: int) -> tuple[torch.Tensor, ...]:

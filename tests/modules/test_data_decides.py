@@ -258,3 +258,29 @@ def test_a_loop_of_numbers_stays_in_its_program():
     net = optimized_module(Net(), fallback="raise")
     net(torch.randn(3))
     assert net.daceopt.stats.programs == 1
+
+
+def test_an_index_that_changes():
+    """Of a number in a tensor: three programs, not one for each number."""
+
+    class Schedule(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.body = nn.Parameter(torch.linspace(1, 2, 20)), nn.Linear(4, 4)
+
+        def forward(self, x, t):
+            return torch.tanh(self.body(x)) * self.table[t]
+
+    net, x = Schedule(), torch.randn(2, 4)
+    theirs = copy.deepcopy(net)
+    optimized_module(net, fallback="silent")
+    for k in range(8):
+        found, expected = net(x, torch.tensor(k - 3)), theirs(x, torch.tensor(k - 3))
+        torch.testing.assert_close(found, expected)
+        ours = torch.autograd.grad(found.sum(), list(net.parameters()))
+        for a, b in zip(ours, torch.autograd.grad(expected.sum(), list(theirs.parameters()))):
+            torch.testing.assert_close(a, b)
+    assert net.daceopt.stats.programs <= 5 and net.daceopt.stats.eager_calls == 0
+    strict = optimized_module(copy.deepcopy(theirs), fallback="raise")
+    for k in range(4):
+        torch.testing.assert_close(strict(x, torch.tensor(k)), theirs(x, torch.tensor(k)))

@@ -9,6 +9,7 @@ import collections
 import functools
 import inspect
 import logging
+import operator
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any, NoReturn
@@ -23,7 +24,17 @@ from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import AttrSource
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import is_lru_cache_wrapper_trace_without_warning_allowed
-from torch._dynamo.variables import builder, ctx_manager, functions, higher_order_ops, lazy, misc, tensor, user_defined
+from torch._dynamo.variables import (
+    builder,
+    builtin,
+    ctx_manager,
+    functions,
+    higher_order_ops,
+    lazy,
+    misc,
+    tensor,
+    user_defined,
+)
 from torch._dynamo.variables import torch as torch_functions
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
@@ -52,6 +63,9 @@ _LEVELS = {
     "exception": logging.ERROR,
 }
 """Methods of loggers -> the level at which they say something."""
+
+_indices: Any = utils.ExactWeakKeyDictionary()
+"""Code of a frame -> the source of an index in it -> its numbers so far."""
 
 _UNTRACED = frozenset({"retains_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "output_nr"})
 
@@ -176,6 +190,27 @@ def _has_sparse_gradient(function: Callable[..., Any], args: Any, kwargs: Any) -
 def _call_method(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
     call = functools.partial(original, self, tx, name, args, kwargs)
     return _reshape(call, tx, name, (self, *args), kwargs) if name in CHANGES else call()
+
+
+def _insert(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    """Dynamo makes the number of a tensor that is an index a constant: of one that has changed twice, not again."""
+    if self.fn is operator.getitem:
+        _check_index(tx, args[1].realize())
+    return original(self, tx, args, kwargs)
+
+
+def _check_index(tx: Any, key: Any) -> None:
+    value = key.as_proxy().node.meta.get("example_value") if key.is_tensor() else None
+    number = getattr(value, "item_memo", None)
+    if tx.one_graph or key.source is None or not isinstance(number, torch.SymInt):
+        return
+    code = tx.output.root_tx.f_code
+    if code not in _indices:
+        _indices[code] = {}
+    known = _indices[code].setdefault(key.source.name, set())
+    if len(known - {number.node.hint}) > 1:
+        _break("an index that is a tensor of one number, which changes", "Index by a tensor with an axis.")
+    known.add(number.node.hint)
 
 
 def _reshape(call: Callable[[], Any], tx: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -379,6 +414,7 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (ctx_manager.InferenceModeVariable, "enter", _enter_inference_mode),
     (tensor.TensorVariable, "var_getattr", _attribute_of_tensor),
     (tensor.TensorVariable, "call_method", _call_method),
+    (builtin.BuiltinVariable, "_handle_insert_op_in_graph", _insert),
     (tensor.TensorVariable, "nb_float_impl", _float_of_tensor),
     (torch_functions.TorchInGraphFunctionVariable, "call_function", _call_torch),
     (symbolic_convert.InstructionTranslatorBase, "_format_value", _format),

@@ -23,7 +23,8 @@ MAX_FILE, MAX_FUNCTION = 450, 48
 # from the ground up; what stands on one floor does not know each other
 FLOORS = (
     "errors _version",
-    "highs logs progress scoped",
+    "highs logs progress scoped versions",
+    "system",
     "ir",
     "store",
     "runtime",

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
+from daceopt import system
 from daceopt.codegen.compiler import CompileJob, compile_object
 from daceopt.errors import BuildError
-from daceopt.store import system
 from daceopt.store.cache import Cache, default_cache
 
 logger = logging.getLogger("daceopt.build")

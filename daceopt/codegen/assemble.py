@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from daceopt import system
 from daceopt.codegen.compiler import CompileJob, Flags, compile_objects, link
 from daceopt.errors import BuildError
 from daceopt.runtime.executable import ABI_VERSION, CONSTANTS, LIBRARY, MANIFEST, Executable, load
 from daceopt.runtime.manifest import Manifest
 from daceopt.runtime.sources import FILE, Sources
-from daceopt.store import system
 from daceopt.store.cache import Cache, default_cache, key
 
 logger = logging.getLogger("daceopt.build")

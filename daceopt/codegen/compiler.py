@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from daceopt import progress
+from daceopt import progress, system
 from daceopt.codegen import toolchain
 from daceopt.codegen.cpu.toolchain import host
 from daceopt.codegen.include import INCLUDE
 from daceopt.errors import BuildError
-from daceopt.store import system
 from daceopt.store.cache import Cache, default_cache, key
 
 logger = logging.getLogger("daceopt.build")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from daceopt import system
 from daceopt.codegen.compiler import CompileJob
-from daceopt.store import system
 
 _NAMED = 3  # kernels of a unit that its label tells
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+from daceopt import system
 from daceopt.errors import DaceoptError
-from daceopt.store import system
 from daceopt.store.cache import default_cache
 
 OK, NOTE, MISSING = "ok", "note", "MISSING"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from math import isqrt
 
+from daceopt import system as facts
 from daceopt.scoped import scoped
-from daceopt.store import system as facts
 
 _L1, _L2, _L3 = 32 << 10, 1 << 20, 16 << 20  # where nothing is known of the caches
 

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from daceopt import system as facts
 from daceopt.cost.limits import Limits
-from daceopt.store import system as facts
 from daceopt.store.cache import default_cache, key
 
 _KIND, _FILE, _VERSION = "machine", "machine.json", 3

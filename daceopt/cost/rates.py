@@ -17,9 +17,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from daceopt import system as facts
 from daceopt.cost.limits import Limits, assumed_limits
 from daceopt.scoped import scoped
-from daceopt.store import system as facts
 from daceopt.store.cache import default_cache, key
 
 _KIND, _FILE, _VERSION = "rates", "rates.json", 3

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from daceopt import system
 from daceopt.distributed.allreduce_time import AllReduceTime, LinearTime
 from daceopt.errors import DaceoptError, RunError
-from daceopt.store import system
 from daceopt.store.cache import default_cache, key
 
 SIZES = tuple(1 << k for k in range(10, 25, 2))

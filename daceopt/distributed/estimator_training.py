@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from daceopt import system
 from daceopt.cost.rates import Rates
 from daceopt.distributed.kernel_estimator import SHIPPED, KernelEstimator, batch
 from daceopt.distributed.kernel_samples import KernelSample, stream
 from daceopt.errors import DaceoptError
 from daceopt.progress import phase
-from daceopt.store import system
 from daceopt.store.cache import default_cache, key
 
 _KIND, _FILE, _VERSION = "estimator", "kernel_estimator.npz", 1

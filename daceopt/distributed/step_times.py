@@ -18,7 +18,7 @@ import numpy as np
 from dace import nodes
 from dace.sdfg.nodes import LibraryNode
 
-from daceopt import libs
+from daceopt import libs, system
 from daceopt._version import __version__
 from daceopt.codegen import build
 from daceopt.codegen.assemble import KIND as PROGRAM
@@ -36,7 +36,6 @@ from daceopt.ir.region import Region
 from daceopt.ir.render import render
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
-from daceopt.store import system
 from daceopt.store.cache import default_cache, key
 
 if TYPE_CHECKING:

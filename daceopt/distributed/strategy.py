@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from daceopt import versions
 from daceopt._version import __version__
 from daceopt.errors import StrategyError
-from daceopt.store import versions
 
 if TYPE_CHECKING:
     from torch import nn

@@ -23,7 +23,7 @@ from daceopt.ir.nodes.library import IMAGES, Convolution, ConvolutionBackwardDat
 from daceopt.ir.scalar import symbol
 from daceopt.ir.symbols import Parameter, param
 from daceopt.ir.tasklet import Assignment
-from daceopt.store.system import vector_bits
+from daceopt.system import vector_bits
 
 BLOCK = 16 if vector_bits() == 512 else 8
 """Channels that stand together: a vector of float32, as oneDNN's kernels for this CPU have them; others it copies."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import dace
 
+from daceopt import system
 from daceopt.codegen.compiler import Flags
 from daceopt.ir import types
 from daceopt.ir.nodes.collective import (
@@ -27,7 +28,6 @@ from daceopt.ir.nodes.collective import (
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 from daceopt.libs.emission import extent, literal
 from daceopt.libs.torch_headers import linked_to_torch
-from daceopt.store import system
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dace
 
+from daceopt import system
 from daceopt.codegen import ahead
 from daceopt.codegen.compiler import CompileJob, compile_objects, link, object_key
 from daceopt.cost.limits import assumed_limits
@@ -22,7 +23,6 @@ from daceopt.errors import Unsupported
 from daceopt.ir import blocked
 from daceopt.ir.nodes.library import ConvolutionBackwardData, ConvolutionBackwardWeights, outlasts_calls
 from daceopt.libs import base, onednn
-from daceopt.store import system
 from daceopt.store.cache import default_cache, key
 
 if TYPE_CHECKING:

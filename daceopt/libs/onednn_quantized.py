@@ -13,7 +13,7 @@ from daceopt.ir.nodes.quantized import BYTES, QuantizedConvolution, QuantizedPro
 from daceopt.libs import onednn
 from daceopt.libs.base import Requirements, register
 from daceopt.libs.emission import boolean, braces, element, extent
-from daceopt.store.system import cpu_features
+from daceopt.system import cpu_features
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph

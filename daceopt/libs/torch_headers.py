@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+from daceopt import system
 from daceopt.codegen.compiler import Flags
 from daceopt.errors import BuildError
 from daceopt.libs.base import Library, Missing
-from daceopt.store import system
 
 
 def torch_include() -> Path | None:

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from daceopt import progress
+from daceopt import progress, system
 from daceopt.errors import DaceoptError
 from daceopt.passes.choice import Choice
 from daceopt.passes.recipe import Recipe
 from daceopt.runtime.places import device_of
-from daceopt.store import system
 from daceopt.store.cache import default_cache, key
 
 if TYPE_CHECKING:

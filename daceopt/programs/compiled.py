@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import daceopt.recipes
 import daceopt.transformations
-from daceopt import progress
+from daceopt import progress, system
 from daceopt._version import __version__
 from daceopt.codegen.assemble import load_program
 from daceopt.errors import BuildError, FallbackWarning, Unsupported
 from daceopt.logs import caller_depth
 from daceopt.passes import trace
 from daceopt.runtime.executable import Executable
-from daceopt.store import system
 from daceopt.store.cache import default_cache, is_key, key
 
 if TYPE_CHECKING:

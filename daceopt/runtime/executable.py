@@ -16,10 +16,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from daceopt import system
 from daceopt.errors import ArgumentsChanged, BuildError, EarlierCallFailed, RunError, RunIndexError, SizesError
 from daceopt.runtime.manifest import Manifest
 from daceopt.runtime.sources import FILE, Sources, heading, matching
-from daceopt.store import system
 
 logger = logging.getLogger("daceopt.build")
 

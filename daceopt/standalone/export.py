@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from daceopt import system
 from daceopt._version import __version__
 from daceopt.codegen.compiler import CompileJob, Flags, compile_objects, link
 from daceopt.errors import Unsupported
 from daceopt.standalone import stored_program
 from daceopt.standalone.stored_program import CHECKSUMS, CONSTANTS, FORMAT, MANIFEST, SEAL
-from daceopt.store import storage, system
+from daceopt.store import storage
 
 if TYPE_CHECKING:
     from typing import TypeAlias

@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from daceopt import system
 from daceopt.errors import BuildError, DaceoptError
 from daceopt.runtime.executable import Executable, Exports, open_library
 from daceopt.runtime.manifest import Manifest
-from daceopt.store import storage, system
+from daceopt.store import storage
 
 FORMAT = 1
 MANIFEST, CONSTANTS, CHECKSUMS = "manifest.json", "constants.npz", "checksums.json"

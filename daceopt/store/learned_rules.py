@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from daceopt.store import system as facts
+from daceopt import system as facts
 from daceopt.store.cache import Cache, default_cache, key
 
 _KIND, _FILE, _VERSION = "rules", "rule.json", 1

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from daceopt import system
 from daceopt.codegen import compiler
 from daceopt.codegen.compiler import CompileJob, Flags, compile_objects, link, object_key
 from daceopt.errors import BuildError
-from daceopt.store import system
 from daceopt.store.cache import Cache
 
 SQUARE = 'extern "C" __attribute__((visibility("default"))) float square(float x) { return x * x; }'
@@ -138,7 +138,7 @@ def test_code_for_an_older_cpu(name: str, bits: int) -> None:
         "from daceopt.codegen.cpu.toolchain import target_flags\n"
         "from daceopt.errors import BuildError\n"
         "from daceopt.ir.blocked import BLOCK\n"
-        "from daceopt.store import system\n"
+        "from daceopt import system\n"
         "print(system.vector_bits(), BLOCK, target_flags()[0], sorted(system.cpu_features()))"
     )
     environment = {**os.environ, "DACEOPT_MARCH": name}

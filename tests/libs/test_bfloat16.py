@@ -18,7 +18,7 @@ from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 from daceopt.libs.onednn import OneDnn
-from daceopt.store.system import cpu_features
+from daceopt.system import cpu_features
 from tests.libs.harness import compile_graph
 from tests.libs.test_convolution import CASES, announced, execute, make, reference
 from tests.numerics import assert_within_rounding

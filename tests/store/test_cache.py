@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from daceopt import system, versions
 from daceopt.codegen.assemble import program_key
 from daceopt.errors import BuildError
-from daceopt.store import sealed, storage, system, versions
+from daceopt.store import sealed, storage
 from daceopt.store.cache import Cache, default_cache, default_folder, key
 
 KEY = key("test")
@@ -363,7 +364,7 @@ def test_versions_of_what_makes_code_are_in_every_key(monkeypatch: pytest.Monkey
 
 
 def test_versions_are_found_without_an_import() -> None:
-    code = "import sys; from daceopt.store import versions; print(versions.text()); print(*sys.modules)"
+    code = "import sys; from daceopt import versions; print(versions.text()); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     text, modules = done.stdout.rsplit("\n", 2)[:2]
     assert "sympy 1." in text and "onnx 1." in text

@@ -49,7 +49,7 @@ def test_one_is_dropped_or_all() -> None:
 
 def test_another_machine_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     learned_rules.refuse("reduction: 1f", "why")
-    monkeypatch.setattr("daceopt.store.system.fingerprint", lambda: "another")
+    monkeypatch.setattr("daceopt.system.fingerprint", lambda: "another")
     assert learned_rules.refused("reduction: 1f") is None and learned_rules.learned() == {}
 
 

@@ -15,7 +15,7 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.types import BFLOAT16
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.store.system import cpu_features
+from daceopt.system import cpu_features
 
 _UNITS = {"medium": ("avx512_bf16", "amx_bf16"), "high": ("amx_bf16",)}
 _PARTS = {"medium": 1, "high": 2}

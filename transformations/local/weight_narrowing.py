@@ -15,7 +15,7 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, outlasts_calls, takes_narrow
 from daceopt.libs.base import choose
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.store.system import cpu_features
+from daceopt.system import cpu_features
 
 
 @dataclass(frozen=True)

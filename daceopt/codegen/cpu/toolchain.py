@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from daceopt.store import system
+from daceopt import system
 
 COMMON = ("-std=c++17", "-pipe", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt")
 # Nothing here gives up infinities, NaN or signed zeros: masks of -inf and isnan() must keep working. No product is

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from daceopt import system
 from daceopt.codegen import target, toolchain
 from daceopt.codegen.toolchain import Toolchain
-from daceopt.store import system
 from tests.codegen.cuda.emulated import EMULATION, FLAGS, header
 
 

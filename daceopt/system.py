@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from daceopt import versions
 from daceopt.errors import BuildError
-from daceopt.store import versions
 
 INSTALL_COMPILER = (
     "install one (Debian/Ubuntu: `apt-get install g++`; Fedora: `dnf install gcc-c++`; conda: `conda install -c "

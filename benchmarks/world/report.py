@@ -146,10 +146,10 @@ def _short(peer: str) -> str:
 
 
 def _timed(stages: Stages) -> list[str]:
-    speed, right = stages.get("speed", {}), stages.get("right", {})
+    speed = stages.get("speed", {})
     ratios = [ratio(stages, peer) for peer in (EAGER, COMPILED)]
     first = speed.get("first", {})
-    ours = first.get(OURS, right.get("first step"))
+    ours = first.get(OURS)
     theirs = f" ({first[COMPILED]:.1f})" if COMPILED in first else ""
     return [*("" if r is None else f"{r:.2f}" for r in ratios), "" if ours is None else f"{ours:.1f}{theirs}"]
 

@@ -41,6 +41,8 @@ class CompiledPiece:
             differentiable=frozenset(k for k, o in enumerate(binding.outputs) if o.differentiable),
             complex_inputs=frozenset(binding.complex),
             mutations=[(position[argument], output) for argument, output in binding.mutations],
+            unversioned=frozenset(position[k] for k in binding.unversioned if k in position),
+            exchanged=frozenset(position[k] for k in binding.exchanged if k in position),
             connected={position[argument]: outputs for argument, outputs in (connected or {}).items()},
             higher=higher,
             present=present,

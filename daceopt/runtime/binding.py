@@ -57,7 +57,9 @@ class ResultStage:
 class Binding:
     """``inputs``: per input of the program the argument it is, as ("tensor", k), or an empty array as long as it, as
     ("size", k). ``mutations``: (argument, output) pairs; ``symbols``: where sizes for views are read, (argument, axis
-    or None); ``complex``: inputs of the program that are; ``stages``: outputs that are computed from results."""
+    or None); ``complex``: inputs of the program that are; ``stages``: outputs that are computed from results.
+    ``unversioned``: changed arguments of whose change autograd is not told (written by ``.data``); ``exchanged``: those
+    that get new memory, too."""
 
     inputs: tuple[tuple[str, int], ...]
     outputs: tuple[Output, ...]
@@ -66,6 +68,8 @@ class Binding:
     symbols: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     complex: tuple[int, ...] = ()
     stages: tuple[ResultStage, ...] = ()
+    unversioned: tuple[int, ...] = ()
+    exchanged: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -85,6 +89,8 @@ class Binding:
             {name: (a, axis) for name, (a, axis) in data["symbols"].items()},
             tuple(data["complex"]),
             tuple(ResultStage(tuple(s["outputs"]), tuple((kind, k) for kind, k in s["held"])) for s in data["stages"]),
+            tuple(data["unversioned"]),
+            tuple(data["exchanged"]),
         )
 
 

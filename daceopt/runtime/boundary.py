@@ -71,6 +71,7 @@ class TensorBoundary:
     those with a gradient). ``mutations``: (input, output) pairs, new values of inputs; those whose output is
     differentiable are left to the caller. ``connected``: per input that requires a gradient the outputs that depend on
     it (None: not known). ``complex_inputs`` are complex tensors, whose arrays have both parts along one more axis.
+    ``unversioned``: changed inputs whose versions stay; ``exchanged``: those that get memory of their own.
     ``higher``: gradients that can be differentiated (None: there is a first derivative only). ``present``: asked where
     the zero that stands for an absent gradient meets an infinite derivative (None: their product, NaN, stays).
     ``apart``: asked where a gradient by a result from which others are computed is wanted (None: it is refused).
@@ -81,6 +82,8 @@ class TensorBoundary:
     mutations: Sequence[tuple[int, int]] = ()
     connected: Mapping[int, frozenset[int]] | None = None
     complex_inputs: frozenset[int] = frozenset()
+    unversioned: frozenset[int] = frozenset()
+    exchanged: frozenset[int] = frozenset()
     higher: Higher | None = None
     present: Present | None = None
     apart: Apart | None = None

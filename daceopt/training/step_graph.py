@@ -202,6 +202,8 @@ def imported_step(
     found = load(traced, target)
     binding = Binding.from_json(found.notes["binding"])
     loss = _loss_output(binding)
+    for changed in {p.argument for p in plan.parameters} & {argument for argument, _ in binding.mutations}:
+        raise Unsupported(f"{traced.names[changed]}, which the optimizer updates, is written in forward")
     position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
     inputs = tuple(position[p.argument] for p in plan.parameters)
     sizes = found.gradients.sizes if found.gradients is not None else {}

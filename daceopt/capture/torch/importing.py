@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from daceopt.capture.torch import call_text as call_text
-from daceopt.capture.torch import derivative, guards, saved
+from daceopt.capture.torch import derivative, exchanges, guards, saved
 from daceopt.capture.torch.calls import Context
 from daceopt.capture.torch.collection import paused
 from daceopt.capture.torch.eager_memory import saved_bytes
@@ -41,6 +41,7 @@ def load(traced: Traced, target: str = "cpu") -> Imported:
 
 
 def _load(traced: Traced, target: str) -> Imported:
+    exchanges.check(traced.graph.graph)
     saved.check(traced.graph.graph)
     environment = guards.environment(traced.inputs)
     before = guards.known(environment)
@@ -70,7 +71,7 @@ def imported(traced: Traced, found: Functional, planned: Plan, target: str = "cp
         )
     for node in planned.asserted:
         _add_output(graph, _asserted(graph, importer.values[node]), ())
-    _replace(graph, planned, binding)
+    _replace(graph, planned, binding, exchanges.unversioned(traced.graph.graph))
     widening.settle(graph)
     graph.prune()
     logger.info("imported a graph of Dynamo: %d operators, %d inputs", len(graph.operators()), len(graph.inputs))
@@ -84,6 +85,8 @@ def imported(traced: Traced, found: Functional, planned: Plan, target: str = "cp
         symbols,
         _complex(traced, binding),
         stages(found, planned, traced.results),
+        exchanges.unversioned(traced.graph.graph),
+        exchanges.exchanged(traced.graph.graph),
     )
     gradients, notes = _gradients(graph, traced, planned, binding), {"binding": kept.to_json()}
     return Imported(graph, gradients, hosted=context.hosted, notes=notes, device=traced.device)
@@ -95,13 +98,13 @@ def _asserted(graph: Graph, name: str) -> str:
     return str(Builder(graph, "assert").elementwise(check, name, dtype=graph.dtype(name), label="assert"))
 
 
-def _replace(graph: Graph, planned: Plan, binding: Sequence[tuple[str, int]]) -> None:
+def _replace(graph: Graph, planned: Plan, binding: Sequence[tuple[str, int]], unversioned: Sequence[int]) -> None:
     """Say which outputs are new values of inputs that autograd does not see, in the layout of these."""
     position = {argument: k for k, (kind, argument) in enumerate(binding) if kind == "tensor"}
     for argument, k in planned.mutations:
         output = planned.outputs[k]
         in_rows = list(output.order) == list(range(len(output.order)))
-        if in_rows and not (output.differentiable or output.complex or output.strides):
+        if argument not in unversioned and in_rows and not (output.differentiable or output.complex or output.strides):
             graph.replaced.setdefault(k, graph.inputs[position[argument]])
 
 

@@ -12,19 +12,42 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
-from daceopt.capture.torch.writes import written
+from daceopt.capture.torch import exchanges
+from daceopt.capture.torch.gradient_scopes import storage
+from daceopt.capture.torch.writes import SEQUENCE, written
 from daceopt.errors import Unsupported
 
 _MODIFIED = "modified by an inplace operation"
 
 
 def check(graph: fx.Graph) -> None:
-    """Raise Unsupported, in the words of autograd, where backward needs what has been written over."""
+    """Raise Unsupported where backward needs what has been written over: in the words of autograd, which does not see a
+    write by ``.data``, and computes with what is there then."""
     if not any(map(written, graph.nodes)):
         return
-    ends = [*(n for n in graph.nodes if n.op == "placeholder"), *graph.output_node().all_input_nodes]
-    for function in _functions([t for n in ends for t in tree_leaves(n.meta.get("example_value"))]):
+    functions = _functions_of(graph)
+    for function in functions:
         _check(function)
+    for write, operand in exchanges.behind(graph):
+        _check_behind(write, operand, functions)
+
+
+def _check_behind(write: fx.Node, operand: fx.Node, functions: list[Any]) -> None:
+    same = [n for n in write.graph.nodes if storage(n) == storage(operand)]
+    memories = {_memory(n.meta["example_value"]) for n in same}
+    for function in functions:
+        is_before = function._sequence_nr() < write.meta.get(SEQUENCE, 0)
+        if is_before and any(_memory(t) in memories for t in _saved(function) if isinstance(t, torch.Tensor)):
+            raise Unsupported(f"backward reads {same[0].name} as it is after a later write by .data; write before")
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _functions_of(graph: fx.Graph) -> list[Any]:
+    ends = [*(n for n in graph.nodes if n.op == "placeholder"), *graph.output_node().all_input_nodes]
+    return list(_functions([t for n in ends for t in tree_leaves(n.meta.get("example_value"))]))
 
 
 def _functions(tensors: list[Any]) -> Iterator[Any]:
@@ -41,9 +64,13 @@ def _functions(tensors: list[Any]) -> Iterator[Any]:
 
 def _check(function: Any) -> None:
     try:
-        for name in dir(type(function)):
-            if name.startswith("_raw_saved_") or name == "saved_tensors":  # what else is saved are numbers
-                getattr(function, name.removeprefix("_raw"), None)
+        list(_saved(function))
     except RuntimeError as error:
         if _MODIFIED in str(error):
             raise Unsupported(f"backward raises: {str(error).splitlines()[0]}") from None
+
+
+def _saved(function: Any) -> Iterator[Any]:
+    for name in dir(type(function)):
+        if name.startswith("_raw_saved_") or name == "saved_tensors":  # what else is saved are numbers
+            yield from tree_leaves(getattr(function, name.removeprefix("_raw"), None))

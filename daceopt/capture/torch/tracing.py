@@ -41,6 +41,7 @@ from torch._dynamo.variables.constant import ConstantVariable
 from torch._guards import Guard, GuardSource
 from torch.fx.experimental.sym_node import SymNode
 
+from daceopt.capture.torch import exchanges
 from daceopt.capture.torch.conditions import condition, note_exception
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
 from daceopt.capture.torch.numbers import MATHEMATICS, symbols_kept
@@ -239,6 +240,19 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__name__", "")).partition(".")[0]
 
 
+def _set_attribute(original: Method, self: Any, tx: Any, owner: Any, name: Any, value: Any) -> Any:
+    """Dynamo's own call for ``x.data = y`` would say of its tensor that it had the new memory from the beginning."""
+    is_data = name.is_python_constant() and name.as_python_constant() == "data"
+    if is_data and owner.is_tensor() and value.is_tensor() and len(tx.output.tracers) == 1:
+        changed, given = owner.as_proxy(), value.as_proxy()
+        if exchanges.is_in_place(changed.node, given.node):
+            return owner
+        if exchanges.is_alike(changed.node, given.node):
+            exchanges.insert(tx.output, changed, given)
+            return owner
+    return original(self, tx, owner, name, value)
+
+
 def _float_of_tensor(original: Method, self: Any, tx: Any) -> Any:
     """A layer of batch normalization without a momentum makes a number of its counter: a tensor does as well, here."""
     if tx.f_code.co_code != nn.modules.batchnorm._BatchNorm.forward.__code__.co_code:
@@ -415,6 +429,7 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (tensor.TensorVariable, "var_getattr", _attribute_of_tensor),
     (tensor.TensorVariable, "call_method", _call_method),
     (builtin.BuiltinVariable, "_handle_insert_op_in_graph", _insert),
+    (builtin.SetAttrBuiltinVariable, "_call_setattr", _set_attribute),
     (tensor.TensorVariable, "nb_float_impl", _float_of_tensor),
     (torch_functions.TorchInGraphFunctionVariable, "call_function", _call_torch),
     (symbolic_convert.InstructionTranslatorBase, "_format_value", _format),

@@ -19,6 +19,9 @@ _BODIES = {torch.ops.higher_order.autograd_function_apply: 2, torch.ops.higher_o
 WRITES = "daceopt_writes"
 """In the meta of a node: positions among the leaves of its arguments -> whether autograd records that they change."""
 
+SEQUENCE = "daceopt_sequence"
+"""In the meta of a node that writes: how many functions autograd had noted before."""
+
 
 def note(call: Callable[[], Any], node: fx.Node) -> Any:
     """Run a call of Dynamo's on fake values, and keep with its node what it writes into."""
@@ -28,6 +31,7 @@ def note(call: Callable[[], Any], node: fx.Node) -> Any:
     if changed:
         kept = set(_meant(node, changed))
         node.meta[WRITES] = {k: state.is_recorded() for k, state in changed if k in kept}
+        node.meta[SEQUENCE] = torch._C._autograd._get_sequence_nr()
     return result
 
 

@@ -18,10 +18,11 @@ from daceopt.errors import BuildError, Unsupported
 from daceopt.runtime import absent_gradients, batched, block_pool, saved_arrays, stages
 from daceopt.runtime.binding import ResultStage
 from daceopt.runtime.boundary import TensorBoundary
-from daceopt.runtime.bulk_copies import copies, write
+from daceopt.runtime.bulk_copies import copies
 from daceopt.runtime.device_entry import entry_of
 from daceopt.runtime.result_forms import ResultForm
 from daceopt.runtime.seeds import draw_seed
+from daceopt.runtime.unversioned import HIDDEN, NewValues
 
 
 class Pair(Protocol):
@@ -46,13 +47,6 @@ _INFERENCE_SAVED = (
     "computation tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in "
     "autograd, or use `torch.no_grad()` instead of `torch.inference_mode()`."
 )
-
-
-_BEHIND = (
-    "A tensor that backward needs has been changed by .data in a later call of the module. Call backward before that."
-)
-_HIDDEN = -1
-"""The version, in the eyes of who computes a call again, of what a write by ``.data`` has changed."""
 
 
 class TorchProgram:
@@ -89,11 +83,7 @@ class TorchProgram:
         # (input, output) pairs: new values that are copied into their inputs, and those that are written there
         self.mutations = [(i, k) for i, k in boundary.mutations if k not in seen and stand.get(k) != i]
         self.overwritten = [(i, k) for k, i in stand.items()]
-        self.exchanges = [(i, k) for i, k in self.mutations if i in boundary.exchanged]
-        self.copies = [(i, k) for i, k in self.mutations if i not in boundary.exchanged]
-        # those that autograd is not told of, and how often they have been written
-        self.behind = [(i, k) for i, k in self.mutations if i in boundary.unversioned]
-        self.written = 0
+        self.new_values = NewValues(self.mutations, boundary)
         # inputs whose values before the call a backward reads
         changed = {i for i, _ in boundary.mutations}
         is_asked_again = any(x is not None for x in (boundary.higher, boundary.present, boundary.apart))
@@ -162,27 +152,8 @@ class TorchProgram:
             for k, copy in (before | dict(zip(left, copies([dense[k] for k in left])))).items():
                 dense[k] = copy
         if self.mutations:
-            self._update(tensors, outputs)
+            self.new_values.assign(tensors, outputs)
         return Ran(dense, outputs, saved, seed, symbols)
-
-    def _update(self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        """Give inputs their new values."""
-        for i, k in self.exchanges:
-            tensors[i].data = outputs[k].clone()  # exactly as large as it is, which memory of a pool is not
-        if self.copies:
-            places = [tensors[i].data if i in self.boundary.unversioned else tensors[i] for i, _ in self.copies]
-            write(places, [outputs[k] for _, k in self.copies])
-        self.written += bool(self.behind)
-
-    def check_behind(self, kept: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], written: int) -> None:
-        """Raises RuntimeError where calls since have changed by ``.data`` what backward reads, as of the call after
-        which ``written`` was noted: eager PyTorch would take some of it as it was, and some as it is."""
-        if written == self.written:
-            return
-        found = dict(zip(self.kept_outputs, kept[len(self.kept_inputs) :]))
-        for i, k in self.behind:
-            if k in found and not _is_close(inputs[i].detach(), found[k]):
-                raise RuntimeError(_BEHIND)
 
     def _before_writing(
         self, tensors: Sequence[torch.Tensor], dense: Sequence[torch.Tensor], copied: Collection[int]
@@ -310,7 +281,7 @@ class _Compiled(torch.autograd.Function):
     def forward(ctx: Any, program: TorchProgram, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.versions = _versions(tensors, program.kept_inputs)  # before the call changes any
         for k in program.boundary.unversioned:
-            ctx.versions[k] = _HIDDEN
+            ctx.versions[k] = HIDDEN
         ran = program.run(tensors, program.volatile)
         inputs, outputs, saved, seed, symbols = ran
         ctx.operands = tensors if not program.volatile else _before(tensors, inputs, program.volatile, ctx.versions)
@@ -323,7 +294,7 @@ class _Compiled(torch.autograd.Function):
             outputs[k] = torch.empty(0)  # an argument is no result of its own
         ctx.save_for_backward(*kept)
         ctx.program, ctx.seed, ctx.symbols, ctx.has_block = program, seed, symbols, saved is not None
-        ctx.is_consumed, ctx.direct, ctx.written = False, {}, program.written
+        ctx.is_consumed, ctx.direct, ctx.count = False, {}, program.new_values.count
         ctx.set_materialize_grads(False)
         if program.constants:
             ctx.mark_non_differentiable(*[outputs[k] for k in program.constants])
@@ -400,7 +371,7 @@ def _gradients(
     if ctx.is_consumed:  # by a backward that failed, else PyTorch would have freed what is saved
         raise RuntimeError(_SECOND_TIME)
     tensors = list(ctx.saved_tensors)
-    program.check_behind(tensors, ctx.operands, ctx.written)
+    program.new_values.check(ctx.operands, zip(program.kept_outputs, tensors[len(program.kept_inputs) :]), ctx.count)
     if ctx.kinds is not None:
         tensors, saved = program.restored(tensors, ctx.kinds, ctx.symbols, ctx.operands)
         return program.gradients(tensors, grads, Ran(ctx.operands, [], saved, ctx.seed, ctx.symbols), wanted)
@@ -441,15 +412,6 @@ def _copied(block: torch.Tensor) -> torch.Tensor:
     if block.device.type != "cpu":
         return block.clone()
     return block_pool.allocate(tuple(block.shape), block.dtype).copy_(block)
-
-
-def _is_close(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors differ by no more than the rounding of a few operations."""
-    try:
-        torch.testing.assert_close(tensor, other, equal_nan=True, check_stride=False)
-    except AssertionError:
-        return False
-    return True
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -52,6 +52,22 @@ def hidden_writes(graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
     return [(n, x) for n in graph.nodes for x in written(n) if storage(x) in divided]
 
 
+def hidden_arguments(graph: fx.Graph) -> set[int]:
+    """Positions of the arguments that require a gradient and are changed behind autograd's back. Raises Unsupported
+    where one is changed as autograd knows, too."""
+    unseen = unseen_writes(graph)
+    hidden = {storage(operand) for _, operand in unseen}
+    seen = {family(operand) for n in graph.nodes for operand in written(n) if (n, operand) not in unseen}
+    arguments = [n for n in graph.nodes if n.op == "placeholder"]
+    found = {k: n for k, n in enumerate(arguments) if storage(n) in hidden and requires_grad(n)}
+    for node in found.values():
+        if family(node) in seen:
+            raise Unsupported(
+                f"{node.name} is changed as an argument that requires a gradient, and where it is detached"
+            )
+    return set(found)
+
+
 def family(node: fx.Node) -> int:
     """The same number for tensors that autograd knows to be views of one another."""
     value = node.meta["example_value"]

@@ -14,7 +14,7 @@ from daceopt.capture.torch import custom_gradient
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.derivative import WITH_DERIVATIVE, fresh, like
 from daceopt.capture.torch.functional import DynamoInterpreter, Functional, functional, trace
-from daceopt.capture.torch.plan import plan
+from daceopt.capture.torch.plan import plan_of
 from daceopt.capture.torch.traced import Traced
 from daceopt.capture.torch.translation import by_name
 from daceopt.errors import Unsupported
@@ -39,7 +39,7 @@ def gradient_of(traced: Traced, wanted: Sequence[int], given: Sequence[int]) -> 
 
 def _differentiable(traced: Traced, found: Functional, given: Sequence[int]) -> list[fx.Node]:
     """Those differentiable outputs of the program that ``given`` counts."""
-    planned = plan(found, traced.results, [traced.changed[k] for k in found.mutated])
+    planned = plan_of(traced, found)
     outputs = [n for n, o in zip(planned.nodes, planned.outputs) if o.differentiable]
     return [outputs[k] for k in given]
 

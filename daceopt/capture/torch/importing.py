@@ -16,12 +16,11 @@ from daceopt.capture.torch.calls import Context
 from daceopt.capture.torch.collection import paused
 from daceopt.capture.torch.eager_memory import saved_bytes
 from daceopt.capture.torch.functional import Functional, eager_types, functional
-from daceopt.capture.torch.gradient_scopes import family, requires_grad, storage, unseen_writes
-from daceopt.capture.torch.plan import Plan, plan
+from daceopt.capture.torch.gradient_scopes import hidden_arguments
+from daceopt.capture.torch.plan import Plan, plan_of
 from daceopt.capture.torch.stages import stages
 from daceopt.capture.torch.traced import Traced
 from daceopt.capture.torch.translation import Importer, Translation
-from daceopt.capture.torch.writes import written
 from daceopt.errors import Unsupported
 from daceopt.ir import checks, scalar, types
 from daceopt.ir.builder import Builder
@@ -45,12 +44,11 @@ def _load(traced: Traced, target: str) -> Imported:
     saved.check(traced.graph.graph)
     environment = guards.environment(traced.inputs)
     before = guards.known(environment)
-    hidden = _hidden(traced.graph.graph)
+    hidden_arguments(traced.graph.graph)  # whose reason comes first
     found = functional(traced.graph, traced.inputs)
-    changed = [traced.changed[k] and k not in hidden for k in found.mutated]
     _check_mutations(traced, found)
     _check_types(traced, found)
-    result = imported(traced, found, plan(found, traced.results, changed), target)
+    result = imported(traced, found, plan_of(traced, found), target)
     result.notes["guards"] = guards.since(environment, before)
     return result
 
@@ -106,21 +104,6 @@ def _replace(graph: Graph, planned: Plan, binding: Sequence[tuple[str, int]], un
         in_rows = list(output.order) == list(range(len(output.order)))
         if argument not in unversioned and in_rows and not (output.differentiable or output.complex or output.strides):
             graph.replaced.setdefault(k, graph.inputs[position[argument]])
-
-
-def _hidden(graph: fx.Graph) -> set[int]:
-    """Arguments that are changed behind autograd's back."""
-    unseen = unseen_writes(graph)
-    hidden = {storage(operand) for _, operand in unseen}
-    seen = {family(operand) for n in graph.nodes for operand in written(n) if (n, operand) not in unseen}
-    arguments = [n for n in graph.nodes if n.op == "placeholder"]
-    found = {k: n for k, n in enumerate(arguments) if storage(n) in hidden and requires_grad(n)}
-    for node in found.values():
-        if family(node) in seen:
-            raise Unsupported(
-                f"{node.name} is changed as an argument that requires a gradient, and where it is detached"
-            )
-    return set(found)
 
 
 def _complex(traced: Traced, binding: Sequence[tuple[str, int]]) -> tuple[int, ...]:

@@ -11,7 +11,9 @@ import torch
 from torch import fx
 
 from daceopt.capture.torch.functional import Functional
+from daceopt.capture.torch.gradient_scopes import hidden_arguments
 from daceopt.capture.torch.strides import dense_order, layout
+from daceopt.capture.torch.traced import Traced
 from daceopt.errors import Unsupported
 from daceopt.runtime.binding import Output, Result
 
@@ -40,6 +42,12 @@ def plan(functional: Functional, differentiable: Sequence[bool], changed_with_gr
     input. Raises Unsupported for results of unknown kind.
     """
     return _Planner(functional).run(differentiable, changed_with_gradient)
+
+
+def plan_of(traced: Traced, found: Functional) -> Plan:
+    """``plan`` of a graph of Dynamo, whose functional graph is ``found``."""
+    hidden = hidden_arguments(traced.graph.graph)
+    return plan(found, traced.results, [traced.changed[k] and k not in hidden for k in found.mutated])
 
 
 class _Planner:

@@ -255,6 +255,18 @@ def test_a_gradient_of_what_another_call_has_changed_is_refused() -> None:
         first.sum().backward()
 
 
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_gradient_of_a_gradient_wants_what_was_there_before(write: Callable[..., Any]) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        write(w)
+        return (x * w).square()
+
+    x, w = normal(3).requires_grad_(), normal(3).requires_grad_()
+    result = _compiled(fn)(x, w)
+    with pytest.raises(RuntimeError, match="was written into since"):
+        torch.autograd.grad(result.sum(), (x, w), create_graph=True)
+
+
 def test_a_compiled_module_is_whole() -> None:
     module = nn.Sequential(_Masked(2, 3, 3), nn.ReLU(), nn.Flatten(), _Bounded(48, 3))
     twin, x = copy.deepcopy(module), normal(2, 2, 6, 6).float()

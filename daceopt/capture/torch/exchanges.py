@@ -91,7 +91,7 @@ def unversioned(graph: fx.Graph) -> tuple[int, ...]:
 
 def check(graph: fx.Graph) -> None:
     """Raise Unsupported where somebody could tell an assignment to ``.data`` from a copy."""
-    for node in graph.nodes:
+    for node in (n for module in graph.owning_module.modules() for n in getattr(module, "graph", fx.Graph()).nodes):
         if node.target in (torch.Tensor.set_, "set_"):
             raise Unsupported(f"{node.args[0].name} gets memory of another kind, or its own (by .data or set_)")
     memories = [storage(value) for _, _, value in _assignments(graph)]

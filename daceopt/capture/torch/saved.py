@@ -35,6 +35,11 @@ def check(graph: fx.Graph) -> None:
 def _check_behind(write: fx.Node, operand: fx.Node, functions: list[Any]) -> None:
     same = [n for n in write.graph.nodes if storage(n) == storage(operand)]
     memories = {_memory(n.meta["example_value"]) for n in same}
+    custom = [n for n in write.graph.nodes if n.target is torch.ops.higher_order.autograd_function_apply and n < write]
+    if any(x in same for n in custom for x in n.all_input_nodes):
+        raise Unsupported(
+            f"a custom autograd.Function reads {same[0].name} before a later write by .data; write before"
+        )
     for function in functions:
         is_before = function._sequence_nr() < write.meta.get(SEQUENCE, 0)
         if is_before and any(_memory(t) in memories for t in _saved(function) if isinstance(t, torch.Tensor)):

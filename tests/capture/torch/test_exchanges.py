@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from daceopt import optimized_module, training_step
 from tests.capture.torch.checking import check, make_backend
@@ -117,6 +118,28 @@ def _exchanged_after(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return result + x.sum()
 
 
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, w = ctx.saved_tensors
+        return gradient * w, gradient * x
+
+
+def _read_before_by_a_custom_function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    result = _Product.apply(x[:3], w)
+    w.data.mul_(3)
+    return result
+
+
+def _again_in_backward(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return checkpoint(lambda x: (_by_operator(w), x @ w.t())[1], x, use_reentrant=False)
+
+
 REFUSED = {
     _swap: "or its own",
     _view: "is read after that got other memory",
@@ -124,11 +147,14 @@ REFUSED = {
     _written: "is written or returned after",
     _other_strides: "gets memory of another kind",
     _of_an_argument: "which another tensor has",
+    _read_before_by_a_custom_function: "reads l_w_ before a later write",
+    _again_in_backward: "or its own",
     _read_before: "after a later write by .data",
     _exchanged_after: "after a later write by .data",
 }
 
 
+@pytest.mark.filterwarnings("ignore:<class 'torch.autograd")
 @pytest.mark.parametrize(("fn", "reason"), REFUSED.items())
 def test_what_could_be_told_from_a_copy_is_refused(fn: Callable[..., Any], reason: str) -> None:
     with pytest.raises(Exception, match=reason):

@@ -14,20 +14,29 @@ _SHOWN = 3
 
 
 def culprit(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> str:
-    """Which operator of ``model`` reads beside an array, and by which of the inputs ``feeds``; where an index is
-    computed, all operators that may."""
-    readers = [node for node in model.graph.node if node.domain in ("", "ai.onnx") and node.op_type in _BY_INDEX]
+    """Which operator of ``model``, bodies of control flow included, reads beside an array, and by which of the inputs
+    ``feeds``; where an index is computed, all operators that may."""
+    readers = [node for node in _nodes(model.graph) if node.domain in ("", "ai.onnx") and node.op_type in _BY_INDEX]
     found = next(_wrong_inputs(model, readers, feeds), None)
     if found is not None:
         return found
     listed = [_named(node) for node in readers[:_SHOWN]] + (["..."] if len(readers) > _SHOWN else [])
-    return f"an index that the model computes is out of range in one of {', '.join(listed)}"
+    where = f" that the model computes, in one of {', '.join(listed)}" if listed else ""
+    return f"an index is out of range{where}"
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _nodes(body)
 
 
 def _wrong_inputs(
     model: onnx.ModelProto, readers: list[onnx.NodeProto], feeds: Mapping[str, np.ndarray]
 ) -> Iterator[str]:
-    producers = {name: node for node in model.graph.node for name in node.output}
+    producers = {name: node for node in _nodes(model.graph) for name in node.output}
     values = (*model.graph.input, *model.graph.value_info)
     shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
     shapes |= {t.name: list(t.dims) for t in model.graph.initializer}

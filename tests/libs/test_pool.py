@@ -61,7 +61,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """The pools of the host, and those of devices in the emulation, on arrays of the host."""
     if request.param == "device_pool":
         emulated_target.install(monkeypatch)
-        monkeypatch.setattr(DevicePool, "target", "cpu")
+        monkeypatch.setattr(DevicePool, "targets", ("cpu",))
     return str(request.param)
 
 

@@ -18,7 +18,7 @@ INTEGERS = ["int8", "int16", "int32", "int64", "uint8"]  # which torch orders an
 
 @pytest.fixture(autouse=True)
 def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(TorchAlgorithms, "target", "cpu")
+    monkeypatch.setattr(TorchAlgorithms, "targets", ("cpu",))
     monkeypatch.setattr(templates, "NUMBERS", [*templates.FLOATS, *INTEGERS])
     with libs.prefer(Algorithm="torch_algorithms"):
         yield

@@ -25,7 +25,7 @@ BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 
 @pytest.fixture(autouse=True)
 def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(TorchAttention, "target", "cpu")
+    monkeypatch.setattr(TorchAttention, "targets", ("cpu",))
     yield
 
 

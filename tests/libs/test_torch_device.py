@@ -29,7 +29,7 @@ TORCH_VIEWS = [name for name in products.VIEWS if name != "flipped"]  # torch ha
 
 @pytest.fixture(autouse=True)
 def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(TorchDevice, "target", "cpu")
+    monkeypatch.setattr(TorchDevice, "targets", ("cpu",))
     monkeypatch.setitem(build_options.FACTORS, "cpu", build_options.FACTORS["cuda"])
     with libs.prefer(Contraction=NAME, IndexAdd=NAME):
         yield

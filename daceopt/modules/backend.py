@@ -153,11 +153,13 @@ class Backend(Breaks):
 
     def leave(self, traced: Traced, error: BaseException, arguments: Sequence[Any]) -> Any:
         """Run a call in eager PyTorch after a compiled program, or the compiler, failed."""
+        versions = [(t, t._version) for t in arguments if isinstance(t, torch.Tensor) and not t.is_inference()]
         try:
             _LazyGraphModule.force_recompile(traced.graph)  # which would print the error as well
             result = traced.graph.forward(*arguments)
         except Exception as wrong:  # the call itself is, and the error says how
-            setattr(wrong, breaks.WRONG_CALL, True)
+            # what it has changed until then (running statistics) must not change a second time
+            setattr(wrong, breaks.WRONG_CALL, all(t._version == version for t, version in versions))
             raise wrong.with_traceback(None) from None
         self.stats.count_eager()
         self._refused(breaks.of_error(error, _part(traced.graph), reason_of(error)), error)

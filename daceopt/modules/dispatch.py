@@ -155,7 +155,9 @@ class Dispatcher:
             backend.drop_breaks()  # what broke the graph is the error itself
             if backend.frames() != seen:
                 self._forget(compiled)
-            if not (is_wrong_call(error) or type(error).__module__ == "torch._dynamo.exc"):
+            # where a program has run before, the model's own code would change a second time what that has changed
+            is_wrong = is_wrong_call(error) and backend.ran == ran
+            if not (is_wrong or type(error).__module__ == "torch._dynamo.exc"):
                 raise
             failure = error
         if failure is not None:  # out of the block: the error that eager PyTorch has does not come from it
@@ -340,7 +342,7 @@ _WRONG = object()
 
 
 def is_wrong_call(error: BaseException) -> bool:
-    """Whether eager PyTorch raised this, too, where a compiled piece ran again in it."""
+    """Whether eager PyTorch raised this, too, where a compiled piece ran again in it and changed nothing."""
     return getattr(error, WRONG_CALL, False)
 
 

@@ -3,6 +3,7 @@ the first call; and wrong calls."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import threading
@@ -194,3 +195,31 @@ def test_a_wrong_call_gets_the_error_of_eager_pytorch(kind, is_first, fallback, 
     assert kind in ("missing", "more") or "# HERE" in shown
     assert capfd.readouterr() == ("", "")
     assert torch.allclose(model(IDS, X), expected(IDS, X), atol=1e-6) and model.daceopt.stats.eager_pieces <= 1
+
+
+class Counted(nn.Module):
+    """Counts what it normalizes before something may go wrong, in one graph or behind a break."""
+
+    def __init__(self, breaks: bool) -> None:
+        super().__init__()
+        self.norm, self.table, self.breaks = nn.BatchNorm1d(4), nn.Embedding(10, 4), breaks
+
+    def forward(self, x, ids):
+        h = self.norm(x)
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return h + self.table(ids)
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_wrong_call_changes_buffers_once(breaks):
+    model = Counted(breaks)
+    expected = copy.deepcopy(model)
+    optimized_module(model, fallback="silent")
+    x = torch.arange(12.0).reshape(3, 4)
+    for ids in (IDS, IDS + 10, IDS):
+        for net in (expected, model):
+            with pytest.raises(IndexError) if ids.any() else contextlib.nullcontext():
+                net(x, ids)
+    assert model.norm.num_batches_tracked == expected.norm.num_batches_tracked == 3
+    torch.testing.assert_close(model.norm.running_mean, expected.norm.running_mean)

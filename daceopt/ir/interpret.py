@@ -136,7 +136,7 @@ class Memory:
         if root not in self._buffers:
             shape = [self.number(e) for e in self.graph.shape(root)]
             strides = [self.number(e) for e in self.graph.strides(root)]
-            span = 1 + sum(max(n - 1, 0) * s for n, s in zip(shape, strides))
+            span = 1 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides))
             self._buffers[root] = _poisoned((span,), self.numpy_dtype(self.graph.dtype(root)))
         return self._buffers[root]
 

@@ -33,6 +33,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Min": min,
     "Max": max,
     "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "FloorDiv": operator.floordiv,
     "Abs": abs,
     "floor": math.floor,
     "ceiling": math.ceil,

@@ -139,13 +139,9 @@ def test_importing_the_command_line_is_light() -> None:
 def test_inputs_of_a_call_for_a_model_that_depends_on_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path, inputs = tmp_path / "detector.onnx", tmp_path / "inputs.npz"
     path.write_bytes(detector(batch=None).SerializeToString())
-    assert main(["optimize", str(path), "--seconds", "0"]) == 2
-    assert (
-        "depends on sizes of 'image': give inputs, --inputs FILE.npz with image: torch.float32 of shape [None, 3"
-        in capsys.readouterr().err
-    )
     np.savez(inputs, picture=np.ones(3))
-    assert main(["optimize", str(path), "--inputs", str(inputs)]) == 2
+    with pytest.warns(FallbackWarning, match="NonMaxSuppression"):
+        assert main(["optimize", str(path), "--inputs", str(inputs)]) == 2
     assert "one array for each of the inputs ['image'], found ['picture']" in capsys.readouterr().err
     np.savez(inputs, image=np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32))
     with pytest.warns(FallbackWarning, match="NonMaxSuppression"):
@@ -257,7 +253,9 @@ def test_a_module_on_disk_needs_no_onnx(models: Path, tmp_path: Path) -> None:
 def test_a_module_of_several_graphs_is_one_line(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", f"{models}:Branching"]) == 2
     shown = capsys.readouterr()
-    assert shown.err.count("\n") == 1 and "is no single graph" in shown.err and "branching" in shown.err
+    assert (
+        shown.err.count("\n") == 1 and "is no single graph" in shown.err and "in forward: `return x + 1 if" in shown.err
+    )
 
 
 def test_bisect_takes_what_a_python_file_makes(models: Path, capsys: pytest.CaptureFixture[str]) -> None:

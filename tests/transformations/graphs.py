@@ -1,4 +1,4 @@
-"""Small operator graphs for the tests, and their execution by the reference implementations that come with ONNX."""
+"""Small operator graphs for the tests, and their execution by the interpreter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
-from daceopt.ops.core import reference
+from daceopt.ir.interpret import interpret
 from daceopt.passes.transform import Outcome, Transformation
 from tests.numerics import assert_within_rounding
 
@@ -54,12 +54,8 @@ def near_misses(transformation: Transformation, graph: Graph) -> str:
 
 def evaluate(graph: Graph, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
     """All outputs of an operator graph, computed node by node."""
-    values = {**graph.constants, **inputs}
-    for node in graph.operators():
-        outputs = [n for n in graph.outputs_of(node) if n is not None]
-        computed = reference.compute(node, [None if n is None else values[n] for n in graph.inputs_of(node)])
-        values.update(zip(outputs, computed, strict=True))
-    return [np.asarray(values[n]) for n in graph.outputs]
+    found = interpret(graph, inputs)
+    return [np.asarray(found[n]) for n in graph.outputs]
 
 
 def random_inputs(graph: Graph) -> dict[str, np.ndarray]:

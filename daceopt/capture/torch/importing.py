@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 from daceopt.capture.torch import call_text as call_text
 from daceopt.capture.torch import derivative, exchanges, guards, saved
@@ -28,7 +29,8 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients, Imported
 from daceopt.ops.core import widening
 from daceopt.ops.core.assumptions import assume
-from daceopt.runtime.binding import Binding, Output
+from daceopt.runtime.arithmetic import evaluate
+from daceopt.runtime.binding import Binding, Output, Result
 
 logger = logging.getLogger("daceopt.importer")
 
@@ -60,6 +62,7 @@ def imported(traced: Traced, found: Functional, planned: Plan, target: str = "cp
     trains = any(o.differentiable for o in planned.outputs)
     translation = Translation(graph, context, whole=derivative.op_type if trains else None)
     inputs, binding, symbols = _add_inputs(translation, traced)
+    _check_views(planned.results, symbols)
     _assume_sizes(translation, traced)
     importer = Importer(translation, found.graph, found.backwards, traced.draws)
     importer.run(inputs)
@@ -88,6 +91,18 @@ def imported(traced: Traced, found: Functional, planned: Plan, target: str = "cp
     )
     gradients, notes = _gradients(graph, traced, planned, binding), {"binding": kept.to_json()}
     return Imported(graph, gradients, hosted=context.hosted, notes=notes, device=traced.device)
+
+
+def _check_views(results: Sequence[Result], symbols: Collection[str]) -> None:
+    """Raises Unsupported for a view by a number that is an element of a tensor: views are made of sizes alone."""
+    ones = dict.fromkeys(symbols, 1)
+    for value in tree_leaves([r.views for r in results], is_leaf=lambda x: isinstance(x, dict)):
+        try:
+            evaluate(value["size"], ones) if isinstance(value, dict) and "size" in value else None
+        except KeyError as error:
+            raise Unsupported(f"a view by a number that only the data decides ({error.args[0]})") from None
+        except ValueError:
+            pass  # no size is one
 
 
 def _asserted(graph: Graph, name: str) -> str:

@@ -121,6 +121,7 @@ class Prepared:
             has_stream=self.target.has_stream,
             repeats=needs.repeats and not self.generated.seen,
             saved=tuple(self._saved()) if _writes_saved(graph) else (),
+            numbers=tuple(self._numbers()),
         )
 
     def _saved(self) -> Iterator[SavedArray]:
@@ -150,6 +151,14 @@ class Prepared:
                 for powers, factor in polynomial.terms()
             )
             yield Assumption(tuple(terms))
+
+    def _numbers(self) -> Iterator[str]:
+        """Symbols on which neither the memory of a call depends nor whether the program is for it."""
+        extents = [e for name in self.graph.outputs for e in self.graph.shape(name)]
+        sizes = [dim(e) for e in (self.plan.arena_bytes, self.plan.saved_bytes, *extents)]
+        deciding = {str(s) for size in sizes for s in getattr(size, "free_symbols", ())}
+        deciding |= {name for a in self._assumptions() for _, names in a.terms for name in names}
+        return (name for name in self.graph.symbols if name not in deciding)
 
     def _symbol_role(self, array: str, axis: int) -> str:
         if array not in self.roles:

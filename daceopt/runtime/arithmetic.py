@@ -49,25 +49,34 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
     Raises KeyError for a name without a size, ValueError for anything but arithmetic.
     """
     try:
-        return int(_evaluate(_parsed(text), sizes))
+        return int(_parsed(text)(sizes))
     except (SyntaxError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise ValueError(f"expected arithmetic over sizes, found {text[:80]!r} ({type(error).__name__})") from None
 
 
+_Value = Callable[[Mapping[str, int]], Any]
+
+
 @lru_cache(4096)
-def _parsed(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
+def _parsed(text: str) -> _Value:
+    return _value(ast.parse(text, mode="eval").body)
 
 
-def _evaluate(node: ast.expr, sizes: Mapping[str, int]) -> Any:
+def _value(node: ast.expr) -> _Value:
+    """What computes an expression: the text is looked at once."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return node.value
+        return lambda sizes, value=node.value: value  # type: ignore[misc]
     if isinstance(node, ast.Name):
-        return sizes[node.id]
+        return operator.itemgetter(node.id)
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        return _BINARY[type(node.op)](_evaluate(node.left, sizes), _evaluate(node.right, sizes))
+        return _applied(_BINARY[type(node.op)], node.left, node.right)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_evaluate(node.operand, sizes)
+        return _applied(operator.neg, node.operand)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
-        return _FUNCTIONS[node.func.id](*(_evaluate(a, sizes) for a in node.args))
+        return _applied(_FUNCTIONS[node.func.id], *node.args)
     raise ValueError(f"expected arithmetic over sizes, found {ast.unparse(node)[:80]!r}")
+
+
+def _applied(function: Callable[..., Any], *operands: ast.expr) -> _Value:
+    values = [_value(operand) for operand in operands]
+    return lambda sizes: function(*[value(sizes) for value in values])

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -58,16 +57,8 @@ def load(entry: Path) -> Executable:
         return found
 
 
-Kept = TypeVar("Kept")
-
 KNOWN_SIZES = 1024
 """Choices of the symbols of which a program keeps what they mean for it."""
-
-
-def _make_room(known: dict[tuple[int, ...], Kept]) -> None:
-    """Where a counter is among the symbols, each call brings others."""
-    if len(known) >= KNOWN_SIZES:
-        known.clear()
 
 
 class Executable:
@@ -86,7 +77,7 @@ class Executable:
         self.manifest = manifest
         self.host_calls: dict[int, HostCall] = {}
         self._pack = struct.Struct(f"{self.manifest.pointer_count}P").pack
-        self._symbols: dict[tuple[int, ...], bytes] = {}
+        self._pack_values = struct.Struct(f"{len(self.manifest.symbols)}q").pack
         self._sizes: dict[tuple[int, ...], ProgramSizes] = {}
         self._raised = threading.local()
         self._callback = _HOST_CALLBACK(self._serve)
@@ -109,10 +100,7 @@ class Executable:
         something since the call before, and whatever a host call raised. A list of addresses of
         the wrong length is a struct.error.
         """
-        packed = self._symbols.get(symbols)
-        if packed is None:
-            packed = self._pack_symbols(symbols)
-        status = self._functions.run(self._pack(*pointers), packed)
+        status = self._functions.run(self._pack(*pointers), self._pack_symbols(symbols))
         if status:
             self._fail(status)
 
@@ -125,9 +113,9 @@ class Executable:
         """Return what a call with these symbol values needs; computed once for each of the latest."""
         found = self._sizes.get(symbols)
         if found is None:
-            found = self._compute_sizes(symbols)
-            _make_room(self._sizes)
-            self._sizes[symbols] = found
+            if len(self._sizes) >= KNOWN_SIZES:
+                self._sizes.clear()
+            found = self._sizes[symbols] = self._compute_sizes(symbols)
         return found
 
     @cached_property
@@ -172,12 +160,11 @@ class Executable:
         return ProgramSizes(out[0], out[1], shapes)
 
     def _pack_symbols(self, symbols: tuple[int, ...]) -> bytes:
-        expected = [symbol.name for symbol in self.manifest.symbols]
-        if len(symbols) != len(expected):
-            raise RunError(f"{self.manifest.name}: expected values of the symbols {expected}, got {symbols}")
-        _make_room(self._symbols)
-        packed = self._symbols[symbols] = struct.pack(f"{len(symbols)}q", *symbols)
-        return packed
+        try:
+            return self._pack_values(*symbols)
+        except struct.error:
+            expected = [symbol.name for symbol in self.manifest.symbols]
+            raise RunError(f"{self.manifest.name}: expected values of the symbols {expected}, got {symbols}") from None
 
     def _serve(self, number: int, addresses: ctypes._Pointer[ctypes.c_int64]) -> int:
         """Do host call ``number`` in the calling thread; an exception waits for ``run`` to raise it."""

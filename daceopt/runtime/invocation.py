@@ -74,6 +74,8 @@ class ExecutableEntry:
         self.dtypes = [torch_dtype(t.dtype) for t in manifest.outputs]
         self.uses_seed = manifest.uses_seed
         self.symbols = [(_role(s.input)[1], s.axis) for s in manifest.symbols]
+        self._deciding = [k for k, s in enumerate(manifest.symbols) if s.name not in manifest.numbers]
+        self._has_numbers = bool(manifest.numbers)
         self.constants = [c.ctypes.data for c in executable.constants]
         self.allocator: Allocator = block_pool.allocator
         self.forms: Mapping[int, ResultForm] = _AS_WRITTEN  # of outputs, by position
@@ -82,12 +84,13 @@ class ExecutableEntry:
 
     def memory(self, symbols: tuple[int, ...]) -> CallMemory:
         """What a call with these symbol values needs."""
-        found = self._memory.get(symbols)
+        deciding = tuple([symbols[k] for k in self._deciding]) if self._has_numbers else symbols
+        found = self._memory.get(deciding)
         if found is None:
             if len(self._memory) >= KNOWN_SIZES:
                 self._memory.clear()
             sizes = self.executable.sizes(symbols)
-            found = self._memory[symbols] = CallMemory(sizes, self.dtypes, self.in_place, self.allocator, self.forms)
+            found = self._memory[deciding] = CallMemory(sizes, self.dtypes, self.in_place, self.allocator, self.forms)
         return found
 
     def placed(self, tensors: list[torch.Tensor]) -> ExecutableEntry:

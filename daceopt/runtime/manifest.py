@@ -10,7 +10,7 @@ from typing import Any
 
 from daceopt.errors import BuildError
 
-FORMAT = 6
+FORMAT = 7
 TICKS = "ticks:0"
 """What the times of a profiled program are called among its outputs."""
 
@@ -81,9 +81,9 @@ class Manifest:
     A call passes one address per input, constant and output, in this order, then the saved block, the arena and the
     seed (null where unused), and, where ``has_stream``, the stream on which kernels run. A program that ``consumes``
     overwrites the saved block that it gets: it runs on it once. What one starts on a device may be recorded and
-    started again if it ``repeats``. ``saved``: what is in the saved block that it leaves. ``host_calls`` names the
-    Python callbacks by position; ``libraries`` are absolute paths of shared libraries to load first. ``kernels`` are in
-    the order in which they run.
+    started again if it ``repeats``. ``saved``: what is in the saved block that it leaves. ``numbers``: symbols that
+    decide no size, as a counter of the model's. ``host_calls`` names the Python callbacks by position; ``libraries``
+    are absolute paths of shared libraries to load first. ``kernels`` are in the order in which they run.
     """
 
     name: str
@@ -101,6 +101,7 @@ class Manifest:
     consumes: bool = False
     repeats: bool = True
     saved: tuple[SavedArray, ...] = ()
+    numbers: tuple[str, ...] = ()
 
     @property
     def pointer_count(self) -> int:
@@ -157,6 +158,6 @@ def _manifest(fields: dict[str, Any]) -> Manifest:
         Assumption(tuple((int(factor), tuple(map(str, names))) for factor, names in item["terms"]))
         for item in fields["assumptions"]
     )
-    for name in ("host_calls", "libraries"):
+    for name in ("host_calls", "libraries", "numbers"):
         fields[name] = tuple(str(item) for item in fields[name])
     return Manifest(**fields)

@@ -165,3 +165,21 @@ def test_what_changes_is_told_when_there_are_too_many_programs(monkeypatch):
     ):
         for _ in range(5):
             model(X)
+
+
+def test_which_numbers_decide_sizes_is_known_of_a_program(built: None) -> None:
+    class Model(nn.Module):
+        step = 2
+
+        def forward(self, x):
+            self.step += 1
+            return x.repeat(self.n, 1) * self.step
+
+    model = Model()
+    model.n = 2
+    optimized = optimized_module(model, fallback="raise")
+    for n in (2, 3, 4):
+        model.n = n
+        assert_within_rounding(optimized(X), X.double().repeat(n, 1) * model.step)
+    manifest = optimized.daceopt._pair().forward.manifest
+    assert len(manifest.symbols) == 2 and len(manifest.numbers) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -94,3 +96,11 @@ def test_a_name_that_is_no_role_is_refused():
     program.manifest = Manifest("p", (), (), (Tensor("result", "float32", 1),), ())
     with pytest.raises(BuildError, match="'result'"):
         ExecutableEntry(program)
+
+
+def test_numbers_that_decide_no_size_need_no_memory_of_their_own():
+    program = Recording(64)
+    symbols = (Symbol("n", "input:0", 0), Symbol("step", "input:1", 1))
+    program.manifest = replace(program.manifest, symbols=symbols, numbers=("step",))
+    entry = ExecutableEntry(program)
+    assert entry.memory((5, 1)) is entry.memory((5, 2)) is not entry.memory((6, 2))

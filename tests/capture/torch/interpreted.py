@@ -52,6 +52,7 @@ class Interpreted:
             saves=bool(saved),
             consumes=False,
             assumptions=(),
+            numbers=(),
             has_stream=False,
         )
         graph.symbols = {}  # their values come with each call, also where the program does not read the input

@@ -116,7 +116,7 @@ def _is_state(placeholder: fx.Node) -> bool:
 def identity(traced: Traced) -> str:
     """Of a graph with everything that decides what is compiled."""
     inputs = [kind(x) for x in traced.inputs]
-    inputs += guards.hints(traced.inputs)
+    inputs += guards.hints(traced.inputs, list(traced.graph.graph.find_nodes(op="placeholder")))
     flags = [traced.requires_grad, traced.results, traced.changed, traced.draws]
     return fingerprint(traced.graph, [inputs, *flags, surroundings(DEVICES)])
 

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import fx
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.symbolic_convert import InstructionTranslator
 
 from daceopt.capture.torch import relation_text
+from daceopt.errors import Unsupported
 
 
 def environment(inputs: Sequence[Any]) -> Any:
@@ -40,12 +42,14 @@ def since(environment: Any, count: int) -> list[str]:
 
 
 def install(environment: Any, conditions: Sequence[str]) -> None:
-    """Ask the same questions again; the answers for the example are those of the program's own trace."""
+    """Ask the same questions again. Raises Unsupported where an answer for the example is another than that of the
+    program's own trace: ``hints`` would have to tell the two apart."""
     if environment is None:
         return
     symbols = {str(s): s for s in environment.var_to_range}
     for text in conditions:
-        environment.evaluate_expr(relation_text.read(text, symbols))
+        if not environment.evaluate_expr(relation_text.read(text, symbols)):
+            raise Unsupported(f"a program that was compiled where {text} was looked up where it is not so")
 
 
 def _symbolic(inputs: Sequence[Any]) -> dict[str, Any]:
@@ -61,13 +65,21 @@ def least(inputs: Sequence[Any]) -> dict[str, int]:
     return {name: int(lower) for name, lower in found.items() if lower.is_Integer and lower > 0}
 
 
-def hints(inputs: Sequence[Any]) -> list[str]:
+def hints(inputs: Sequence[Any], placeholders: Sequence[fx.Node]) -> list[str]:
     """What the symbolic sizes and numbers are in the example, and at least: these decide what a trace assumes."""
     symbolic = _symbolic(inputs)
-    memos = [getattr(x, "item_memo", None) for x in inputs]
-    symbolic |= {str(m): m for m in memos if isinstance(m, torch.SymFloat)}
+    memos = {k: getattr(x, "item_memo", None) for k, x in enumerate(inputs)}
+    numbers = [f"{k}: {m.node.hint!r}" for k, m in memos.items() if m is not None and _is_read(m, placeholders[k])]
     least_sizes = [f"{name}>={lower}" for name, lower in sorted(least(inputs).items())]
-    return [*(f"{name}={s.node.hint}" for name, s in sorted(symbolic.items())), *least_sizes]
+    return [*(f"{name}={s.node.hint}" for name, s in sorted(symbolic.items())), *numbers, *least_sizes]
+
+
+def _is_read(number: torch.SymInt | torch.SymFloat, tensor: fx.Node) -> bool:
+    """Whether a trace can depend on the number that a tensor without axes holds: an index that it is has been made a
+    constant by now. A counter that is counted up alone (of a batch normalization) can not."""
+    if isinstance(number, torch.SymFloat) or number.node.expr.is_number:
+        return True
+    return any(user.target == "item" for user in tensor.users)
 
 
 def keep_key_order() -> None:

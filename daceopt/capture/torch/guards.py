@@ -76,7 +76,7 @@ def hints(inputs: Sequence[Any], placeholders: Sequence[fx.Node]) -> list[str]:
 
 def _is_read(number: torch.SymInt | torch.SymFloat, tensor: fx.Node) -> bool:
     """Whether a trace can depend on the number that a tensor without axes holds: an index that it is has been made a
-    constant by now. A counter that is counted up alone (of a batch normalization) can not."""
+    constant by now. One that is an operand alone (a step of a schedule) decides nothing."""
     if isinstance(number, torch.SymFloat) or number.node.expr.is_number:
         return True
     return any(user.target == "item" for user in tensor.users)

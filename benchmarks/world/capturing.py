@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +24,10 @@ class Call(NamedTuple):
     grad: bool
 
 
+class _AllCalled(BaseException):
+    """Ends a step that has called every network; no step of a user catches it."""
+
+
 def capture(program: Program, training: bool) -> dict[str, Any]:
     """``status`` of the first call of each network (the worst of them), the ``graphs`` and the ``reasons``; ``peer``:
     whether torch.compile takes them whole."""
@@ -41,20 +45,23 @@ def capture(program: Program, training: bool) -> dict[str, Any]:
 
 
 def _first_calls(program: Program, training: bool) -> list[Call]:
-    """Of the networks as they were before the step, which may leave in them what cannot be copied."""
+    """Of the networks as they were before the step, which may leave in them what cannot be copied; the step ends at the
+    first call of the last of them."""
     twin = copy.deepcopy(program.networks)
     calls: dict[int, Call] = {}
-    with ExitStack() as stack:
+    with ExitStack() as stack, suppress(_AllCalled):
         for at, (network, own) in enumerate(zip(members(twin), members(program.networks))):
-            hook = network.register_forward_pre_hook(_noting(calls, at, own), with_kwargs=True)
+            hook = network.register_forward_pre_hook(_noting(calls, at, program, own), with_kwargs=True)
             stack.callback(hook.remove)
         stepped(program, twin, training)
     return [calls[at] for at in sorted(calls)]
 
 
-def _noting(calls: dict[int, Call], at: int, own: nn.Module) -> Callable[..., None]:
+def _noting(calls: dict[int, Call], at: int, program: Program, own: nn.Module) -> Callable[..., None]:
     def note(_: nn.Module, args: Any, kwargs: Any) -> None:
         calls.setdefault(at, Call(own, args, dict(kwargs), torch.is_grad_enabled()))
+        if len(calls) == len(members(program.networks)):
+            raise _AllCalled
 
     return note
 

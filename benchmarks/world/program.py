@@ -89,6 +89,10 @@ def parameters(networks: Any) -> Iterator[nn.Parameter]:
     return networks.parameters() if isinstance(networks, nn.Module) else iter(())
 
 
+def _buffers(networks: Any) -> Iterator[torch.Tensor]:
+    return networks.buffers() if isinstance(networks, nn.Module) else iter(())
+
+
 def descend(networks: Any) -> None:
     """A plain update, the same for every contender."""
     with torch.no_grad():
@@ -143,11 +147,13 @@ def quietly() -> Iterator[None]:
 
 
 def run(program: Program, networks: Any, training: bool, steps: int = 2) -> list[list[torch.Tensor]]:
-    """Results of ``steps`` steps, with an update between two in training."""
+    """Results of ``steps`` steps and the buffers that each changes, with an update between two in training."""
     results = []
     for _ in range(steps):
+        before = [x.clone() for x in _buffers(networks)]
         found = stepped(program, networks, training)
-        results.append([x.detach().clone() for x in found])
+        changed = (x for x, old in zip(_buffers(networks), before) if not torch.equal(x, old))
+        results.append([x.detach().clone() for x in (*found, *changed)])
         if training:
             descend(networks)
     return results

@@ -19,8 +19,10 @@ _HEAD = """# The world's programs
 
 Written by `python -m benchmarks world --record` from the rows measured so far; CONTRIBUTING says what a row is.
 
-- right: two steps (results and gradients, with an update between them) are as near to float64 as rounding explains,
-  beside the same steps of eager PyTorch.
+- right: two steps (results, gradients and buffers, with an update between them) are as near to float64 as rounding
+  explains, beside the same steps of eager PyTorch. Where eager PyTorch itself is off by more than a thousandth (relus
+  that read the other side of zero, updates that lead elsewhere), the network has to be right in double precision, too,
+  to 1e-6.
 - captured: what becomes of the first call of each network: one graph (whole), several (pieces), none (eager); in
   brackets whether `torch.compile(fullgraph=True)` takes it whole.
 - programs: after the first size, a second and a third; calls of Python inside of programs, and calls in eager.
@@ -126,7 +128,8 @@ def _found(stages: Stages) -> list[str]:
     right, capture = stages.get("right", {}), stages.get("capture", {})
     verdict = {True: "yes", False: "**no**", None: "not comparable"}[right["right"]] if "right" in right else ""
     errors = f"{right['error']:.1e} ({right[_EAGERS]:.1e})" if _EAGERS in right else ""
-    captured = f"{capture['status']}, {capture['graphs']} ({_short(capture['peer'])})" if "status" in capture else ""
+    errors += f", {right[_DOUBLES]:.1e} in double precision" if _DOUBLES in right else ""
+    captured = f"{capture['status']}, {capture['graphs']}{_short(capture['peer'])}" if "status" in capture else ""
     programs = " ".join(map(str, [right["programs"], *right["sizes"]])) if "sizes" in right else ""
     return [
         verdict,
@@ -138,11 +141,11 @@ def _found(stages: Stages) -> list[str]:
     ]
 
 
-_EAGERS = "eager's error"
+_EAGERS, _DOUBLES = "eager's error", "error in double precision"
 
 
 def _short(peer: str) -> str:
-    return peer if peer == "whole" else "breaks"
+    return f" ({peer if peer == 'whole' else 'breaks'})" if peer else ""
 
 
 def _timed(stages: Stages) -> list[str]:

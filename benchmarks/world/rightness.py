@@ -18,6 +18,8 @@ from daceopt import optimized_module
 
 SIZES = (1, 2)
 _NEGLIGIBLE = 1e-6  # of the largest tensor's norm
+_TELLING = 1e-3  # eager's error in float32 up to which a comparison by it says something
+_EXACT = 1e-6  # the error of a program of double precision
 Tensors = list[torch.Tensor]
 
 
@@ -63,7 +65,7 @@ def compare(row: Row, training: bool, prepare: Prepare = ours) -> dict[str, Any]
     first = run(program, networks, training, steps=1)
     seconds = time.perf_counter() - begun
     found = flat([*first, *run(program, networks, training, steps=1)])
-    record = {"first step": seconds, **judged(program, training, found, eager)}
+    record = {"first step": seconds, **judged(program, training, found, eager, prepare)}
     return record if prepare is not ours else {**record, **counted(networks), "sizes": _sizes(row, networks, training)}
 
 
@@ -71,7 +73,7 @@ def _plain(program: Program, training: bool) -> Tensors:
     return flat(run(program, prepared(program.networks, lambda m: m).train(training), training))
 
 
-def judged(program: Program, training: bool, found: Tensors, eager: Tensors) -> dict[str, Any]:
+def judged(program: Program, training: bool, found: Tensors, eager: Tensors, prepare: Prepare = ours) -> dict[str, Any]:
     """Whether results are right, and how far off they and eager's are."""
     if program.random:
         return {"right": None, "fault": f"not comparable: {program.random}"}
@@ -81,7 +83,29 @@ def judged(program: Program, training: bool, found: Tensors, eager: Tensors) -> 
         reference = [x.double() for x in eager]
         note = f"float64 fails in eager PyTorch ({first_line(error)}): compared with float32"
         return {**_verdict(program, training, found, eager, reference), "note": note}
-    return _verdict(program, training, found, eager, reference)
+    verdict = _verdict(program, training, found, eager, reference)
+    if not verdict["right"] or verdict["eager's error"] <= _TELLING:
+        return verdict
+    return {**verdict, **_in_double(program, training, prepare, reference)}
+
+
+def _in_double(program: Program, training: bool, prepare: Prepare, reference: Tensors) -> dict[str, Any]:
+    """The verdict on a program that float32 cannot judge, since eager PyTorch itself is far off: relus that read the
+    other side of zero, updates that lead elsewhere. In double precision its results must be those of the reference."""
+    wide = program._replace(inputs=widened(program.inputs))
+    try:
+        with in_double():
+            networks = prepared(program.networks, lambda network: prepare(doubled(network)))
+            networks.train(training)
+            found = flat(run(wide, networks, training))
+    except Exception as error:
+        return {"right": None, "fault": f"not comparable: eager PyTorch is off, and float64 fails: {first_line(error)}"}
+    if prepare is ours and counted(networks)["eager calls"]:
+        return {"right": None, "fault": "not comparable: eager PyTorch is off, and takes our place in float64"}
+    error = largest(found, reference)
+    wrong = len(found) != len(reference) or not error <= _EXACT
+    fault = f"off by {error:.3g} in double precision" if wrong else ""
+    return {"right": not wrong, "fault": fault, "error in double precision": error}
 
 
 def _verdict(

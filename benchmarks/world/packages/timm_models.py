@@ -42,13 +42,7 @@ DEPTHS = {
     "beit_base_patch16_224": {"depth": 4},
     "deit_base_distilled_patch16_224": {"depth": 4},
     "vit_base_patch16_224": {"depth": 4},
-    "mixer_b16_224": {"num_blocks": 4},
-    "gmixer_24_224": {"num_blocks": 6},
-    "gmlp_s16_224": {"num_blocks": 6},
-    "resmlp_12_224": {"num_blocks": 6},
-    "convmixer_768_32": {"depth": 4},
     "xcit_large_24_p8_224": {"depth": 2},
-    "poolformer_m36": {"layers": (2, 2, 4, 2)},
     "resnest101e": {"layers": (3, 4, 4, 3)},
 }
 

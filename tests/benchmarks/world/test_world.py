@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from benchmarks.world import capturing, report
 from benchmarks.world.catalogue import chosen, rows
-from benchmarks.world.program import fixed, flat, prepared, run
+from benchmarks.world.program import Program, fixed, flat, prepared, run
 from benchmarks.world.rightness import built, judged, ours
 
 WHOLE = (
@@ -56,6 +58,31 @@ def test_a_small_program_is_right(name: str) -> None:
     eager = flat(run(program, prepared(program.networks, fixed), training=True))
     found = flat(run(program, prepared(program.networks, ours), training=True))
     assert judged(program, True, found, eager)["right"]
+
+
+@pytest.mark.parametrize("spoil", [0.0, 1e-4])
+def test_a_network_that_float32_cannot_judge_is_compared_in_double_precision(spoil: float) -> None:
+    torch.manual_seed(0)
+    layers = [(nn.Linear(32, 32, bias=False), nn.BatchNorm1d(32), nn.ReLU()) for _ in range(30)]
+    program = Program(nn.Sequential(*(layer for block in layers for layer in block)), (torch.randn(8, 32),))
+
+    def spoiled(network: nn.Module) -> nn.Module:
+        with torch.no_grad():
+            network[-2].weight.mul_(1 + spoil)  # type: ignore[index, operator]
+        return network
+
+    eager, found = (flat(run(program, prepared(program.networks, who), training=True)) for who in (fixed, spoiled))
+    verdict = judged(program, True, found, eager, spoiled)
+    assert verdict["eager's error"] > 0.1 and verdict["right"] == (not spoil)
+    assert ("off by" in verdict["fault"]) == bool(spoil)
+
+
+def test_what_a_step_changes_in_buffers_is_compared() -> None:
+    norm = nn.BatchNorm1d(2)
+    norm.register_buffer("constant", torch.full((2,), float("inf")))
+    program = Program(norm, (torch.tensor([[1.0, 2.0], [3.0, 6.0]]),))
+    (first, *_), (evaluated,) = run(program, norm.train(), True, steps=1), run(program, norm.eval(), False, steps=1)
+    assert len(first) == 6 and len(evaluated) == 1  # a result, two gradients, running means and variances, their count
 
 
 def test_the_report_has_totals_and_a_reason_for_what_falls_short(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
 
 from daceopt import optimized_module
 from daceopt.errors import FallbackWarning
@@ -82,8 +84,8 @@ BODIES: dict[str, Callable[[Model, torch.Tensor], torch.Tensor]] = {
     "whole": lambda s, x: s.a(x) * int(s.step / 3 + 1) + math.floor(s.step / 3) + math.ceil(s.step / 4) + s.step // 2,
     "below zero": lambda s, x: s.a(x) * (3 - s.step) + abs(3 - s.step) + max(3 - s.step, 0) * 0.5,
     "temperature": lambda s, x: torch.softmax(s.a(x) / s.tau, -1),
-    "slope": lambda s, x: nn.functional.leaky_relu(s.a(x), s.tau) + nn.functional.elu(x, s.tau),
-    "bounds": lambda s, x: s.a(x).clamp(1 - s.tau, 1 + s.tau) + nn.functional.hardtanh(s.a(x), -s.tau, s.tau),
+    "slope": lambda s, x: F.leaky_relu(s.a(x), s.tau) + F.elu(x, s.tau),
+    "bounds": lambda s, x: s.a(x).clamp(1 - s.tau, 1 + s.tau) + F.hardtanh(s.a(x), -s.tau, s.tau),
     "average": lambda s, x: x.clone().lerp_(s.a(x), 1 - s.tau) + x.mul(s.tau).add_(s.a(x), alpha=1 - s.tau),
     "exponent": lambda s, x: (s.a(x).abs() + 1) ** s.tau + s.tau**x,
     "fills": lambda s, x: (
@@ -153,13 +155,123 @@ def test_what_one_model_makes_constant_does_not_concern_another():
     assert_few_programs(Model(BODIES["temperature"]), 2)
 
 
-def test_a_number_that_an_operator_needs_costs_a_program_for_each_value():
-    assert_few_programs(Model(lambda s, x: nn.functional.layer_norm(s.a(x), (4,), eps=1e-3 * s.tau)), 4, calls=4)
+LABELS = torch.tensor([0, 1, 2, 3, 0])
+
+FLOATS: dict[str, Callable[[Model, torch.Tensor], torch.Tensor]] = {
+    "layer norm": lambda s, x: F.layer_norm(s.a(x), (4,), eps=1e-2 * s.tau),
+    "rms norm": lambda s, x: F.rms_norm(s.a(x), (4,), eps=1e-2 * s.tau),
+    "group norm": lambda s, x: F.group_norm(s.a(x), 2, eps=1e-2 * s.step),
+    "batch norm": lambda s, x: F.batch_norm(s.a(x), None, None, training=True, eps=1e-2 * s.tau),
+    "nothing dropped": lambda s, x: F.dropout(s.a(x), 0.5 * s.tau, training=False),
+    "smoothed labels": lambda s, x: F.cross_entropy(s.a(x), LABELS, label_smoothing=0.1 * s.tau),
+    "smooth l1": lambda s, x: F.smooth_l1_loss(s.a(x), x, beta=0.9 * s.tau),
+    "huber": lambda s, x: F.huber_loss(s.a(x), x, delta=0.9 * s.tau),
+    "attention": lambda s, x: F.scaled_dot_product_attention(s.a(x)[None], x[None], x[None], scale=0.9 * s.tau),
+    "attention, causal": lambda s, x: F.scaled_dot_product_attention(
+        s.a(x)[None], x[None], x[None], is_causal=True, scale=3.0 + s.step
+    ),
+    "normalized": lambda s, x: F.normalize(s.a(x), p=1 + 0.9 * s.tau, eps=1e-3 * s.tau),
+    "similarity": lambda s, x: F.cosine_similarity(s.a(x), x, eps=1e-2 * s.tau),
+    "norms": lambda s, x: torch.linalg.vector_norm(s.a(x), 2 + s.tau) + s.a(x).norm(1 + 0.9 * s.tau),
+    "distances": lambda s, x: torch.cdist(s.a(x), x, p=1 + 0.9 * s.tau) + F.pairwise_distance(s.a(x), x, eps=s.tau),
+    "margins": lambda s, x: (
+        F.triplet_margin_loss(s.a(x), x, x * 2, margin=s.tau)
+        + F.cosine_embedding_loss(s.a(x), x, LABELS * 0 + 1, margin=0.9 * s.tau)
+        + F.multi_margin_loss(s.a(x), LABELS, margin=s.tau)
+    ),
+    "bounds": lambda s, x: F.hardshrink(s.a(x), 0.3 * s.tau) + F.softshrink(s.a(x), 0.3 * s.tau) + F.celu(x, s.tau),
+    "softplus": lambda s, x: F.softplus(s.a(x), beta=0.9 * s.tau) + F.softplus(x, threshold=s.tau),
+    "quantile": lambda s, x: torch.quantile(s.a(x), 0.5 * s.tau),
+    "not a number": lambda s, x: torch.nan_to_num(s.a(x) / (x * 0), nan=s.tau, posinf=s.tau, neginf=0.5 * s.tau),
+    "losses": lambda s, x: (
+        F.poisson_nll_loss(s.a(x), x.abs(), eps=s.tau) + torch.logit(s.a(x).sigmoid(), eps=0.1 * s.tau)
+    ),
+    "alpha": lambda s, x: torch.addmm(s.a(x)[:4], x.T, s.a(x), beta=s.tau, alpha=1 - s.tau),
+    "two of one value": lambda s, x: (
+        F.layer_norm(s.a(x), (4,), eps=0.1 * s.tau) + F.layer_norm(x, (4,), eps=0.1 * s.tau)
+    ),
+    "a constant of the same value": lambda s, x: F.layer_norm(s.a(x), (4,), eps=s.tau) * 0.93,
+}
+"""What a schema calls a float."""
+
+
+@pytest.mark.parametrize("body", FLOATS.values(), ids=FLOATS)
+def test_a_number_that_an_operator_takes_as_a_float(body):
+    assert_few_programs(Model(body), 2, calls=4)
+
+
+DRAWS: dict[str, Callable[[Model, torch.Tensor], torch.Tensor]] = {
+    "dropout": lambda s, x: F.dropout(s.a(x), 0.5 * s.tau),
+    "whole channels": lambda s, x: F.dropout1d(s.a(x)[None], 0.5 * s.tau)[0],
+    "in attention": lambda s, x: F.scaled_dot_product_attention(s.a(x), x, x, dropout_p=0.3 * s.tau),
+    "alpha dropout": lambda s, x: F.alpha_dropout(s.a(x), 0.5 * s.tau),
+    "normal": lambda s, x: s.a(x) + torch.empty_like(x).normal_(0, s.tau),
+    "uniform": lambda s, x: s.a(x) + torch.empty_like(x).uniform_(-s.tau, s.tau),
+    "bernoulli": lambda s, x: s.a(x) * torch.empty_like(x).bernoulli_(0.5 * s.tau),
+    "gumbel": lambda s, x: F.gumbel_softmax(s.a(x), tau=s.tau),
+}
+
+
+@pytest.mark.parametrize("body", DRAWS.values(), ids=DRAWS)
+def test_a_number_that_decides_what_is_drawn(body):
+    ours = optimized_module(Model(body), fallback="raise")
+    for _ in range(4):
+        assert ours(X).square().sum().isfinite()
+    assert (ours.daceopt.stats.programs, ours.daceopt.stats.eager_calls) == (2, 0)
+
+
+def test_what_is_dropped_follows_the_probability_of_the_call():
+    """From nothing to everything: both ends are other programs, as they are other code in PyTorch."""
+
+    class Drops(nn.Module):
+        def forward(self, x: torch.Tensor, p: float) -> torch.Tensor:
+            return F.dropout(x, p)
+
+    ours, kept = optimized_module(Drops(), fallback="raise"), []
+    for p in (0.5, 0.25, 0.75, 0.0, 0.1, 1.0, 0.9):
+        x = torch.ones(4000, requires_grad=True)
+        out = ours(x, p)
+        out.sum().backward()
+        there = out != 0
+        assert_close(out[there], torch.full_like(out[there], 1 / (1 - p) if p < 1 else 0.0))
+        assert_close(x.grad, out.detach())
+        kept.append(there.float().mean().item())
+    assert kept == pytest.approx([0.5, 0.75, 0.25, 1, 0.9, 0, 0.1], abs=0.04)
+    assert (ours.daceopt.stats.programs, ours.daceopt.stats.eager_calls) == (4, 0)
+
+
+def test_running_statistics_follow_the_momentum_of_the_call():
+    class Normalizes(Model):
+        def __init__(self) -> None:
+            super().__init__(lambda s, x: x)
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x: torch.Tensor, momentum: float) -> torch.Tensor:
+            self.norm.momentum = momentum
+            return self.norm(self.a(x))
+
+    model = Normalizes()
+    ours, double = optimized_module(copy.deepcopy(model), fallback="raise"), copy.deepcopy(model).double()
+    for momentum in (0.5, 0.4, 0.3, 0.2):
+        for module in (ours, double, model):
+            module(X.to(module.a.weight.dtype), momentum).sum().backward()
+    for name in ("running_mean", "running_var", "bias"):
+        mine, exact, theirs = (getattr(m.norm, name) for m in (ours, double, model))
+        assert_within_rounding(mine.detach(), exact.detach(), theirs.detach())
+    assert (ours.daceopt.stats.programs, ours.daceopt.stats.eager_calls) == (2, 0)
+
+
+def test_a_number_that_decides_with_others_about_code_costs_a_program_for_each_value():
+    """PyTorch checks that the lower bound is not above the upper one, and its formula draws numbers of its own."""
+    ours = optimized_module(Model(lambda s, x: F.rrelu(s.a(x), 0.1 * s.tau, 0.9, training=True)), fallback="raise")
+    for _ in range(4):
+        ours(X).sum().backward()
+    assert (ours.daceopt.stats.programs, ours.daceopt.stats.eager_calls) == (4, 0)
 
 
 def test_what_changes_is_told_when_there_are_too_many_programs(monkeypatch):
     monkeypatch.setattr("daceopt.modules.dispatch.RECOMPILE_LIMIT", 3)
-    model = optimized_module(Model(lambda s, x: nn.functional.layer_norm(s.a(x), (4,), eps=1e-3 * s.tau)))
+    model = optimized_module(Model(lambda s, x: F.rrelu(s.a(x), 0.1 * s.tau, 0.9, training=True)))
     with pytest.warns(
         FallbackWarning, match=r"3 programs already; most often, this did not hold: \w+\.tau == \d\.\d+$"
     ):

@@ -10,6 +10,7 @@ import torch
 
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.sizes import Sizes
+from daceopt.errors import Unsupported
 from daceopt.ir.graph import Shape
 
 
@@ -22,10 +23,12 @@ class Promise(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """What all translations of one graph share: its size symbols, and the calls that ATen runs, with the reasons."""
+    """What all translations of one graph share: its size symbols, the calls that ATen runs, with the reasons, and what
+    traces assumed, as text."""
 
     sizes: Sizes = field(default_factory=Sizes)
     hosted: dict[str, str] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,3 +79,6 @@ class Item(Operand):
 
 class NumberArray(str):
     """The name of a float64 array of rank 0 that stands for a number."""
+
+    def _sympy_(self) -> Any:
+        raise Unsupported(f"a number that comes with the call ({self}) in scalar code")

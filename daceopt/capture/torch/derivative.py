@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
+from daceopt.capture.torch import guards
 from daceopt.capture.torch.calls import AtenCall, Item, Operand
 from daceopt.capture.torch.custom_gradient import NumberSlot
 from daceopt.capture.torch.foreign import has_derivative
@@ -154,7 +155,8 @@ def _traced(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out
     grads = [call.results[k] for k in given]
     try:
         fakes = [*_operands_like(call), *(like(g) for g in grads if g is not None)]
-        graph = trace(vjp, [*fakes, *(holder_of(n, call.operands) for n in numbers)])
+        with guards.noted(fakes, call.context.assumed):
+            graph = trace(vjp, [*fakes, *(holder_of(n, call.operands) for n in numbers)])
     except RuntimeError as error:
         if _NO_DERIVATIVE.search(str(error)) is None:  # the formula needs what only data tell, say
             raise Unsupported(f"the derivative of {call.target}, by PyTorch's formula: {error}") from error
@@ -184,7 +186,8 @@ def _invoke(call: AtenCall, operands: Sequence[torch.Tensor]) -> list[Any]:
 def _operands_like(call: AtenCall) -> list[torch.Tensor]:
     numbers = {int(x) for x in tree_leaves(list(call.arguments.values())) if isinstance(x, Item)}
     fakes = [like(x) for x in call.operands]
-    return [stand_for_number(fake) if k in numbers else fake for k, fake in enumerate(fakes)]
+    memos = [getattr(x, "item_memo", None) for x in call.operands]
+    return [stand_for_number(f, like=m) if k in numbers else f for k, (f, m) in enumerate(zip(fakes, memos))]
 
 
 def _filled(value: Any, operands: Sequence[torch.Tensor]) -> Any:

@@ -23,7 +23,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves, tree_map
 
-from daceopt.capture.torch import assertions, custom_gradient, hooks
+from daceopt.capture.torch import assertions, custom_gradient, hooks, marks
 from daceopt.capture.torch.encoder_layer import encoder_layer
 from daceopt.capture.torch.functional_values import plain
 from daceopt.capture.torch.functional_writes import Before, check_views, keeping_gradients, windows
@@ -129,22 +129,22 @@ def _is_parameter(argument: Any) -> bool:
 
 def trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     """The functional graph of ``fn``, which gives a list and changes none of its fake ``inputs``; all composite
-    operators are taken apart."""
+    operators are taken apart. Raises Unsupported where the value of a number decides about it."""
     with _not_rewritten():
-        return _functional(fn, inputs).graph
+        return _functional(fn, inputs, is_derivative=True).graph
 
 
-def _functional(fn: Callable[..., Any], inputs: Sequence[Any], mutating: bool = False) -> Functional:
+def _functional(
+    fn: Callable[..., Any], inputs: Sequence[Any], mutating: bool = False, is_derivative: bool = False
+) -> Functional:
     """``mutating``: something is written in place for sure, so the trace that would find that out is not made."""
     if not mutating:
-        with custom_gradient.collected() as backwards:
-            graph = _trace(fn, inputs)
+        graph, backwards = marks.traced(lambda: _trace(fn, inputs), is_derivative)
         if not _is_mutating(graph):
-            return Functional(graph, _result_count(graph), (), tuple(backwards))
+            return Functional(graph, _result_count(graph), (), backwards)
     body = _Functionalized(fn)
-    with custom_gradient.collected() as backwards:
-        traced = _trace(body, inputs)
-    return Functional(traced, _result_count(traced) - len(body.mutated), body.mutated, tuple(backwards))
+    graph, backwards = marks.traced(lambda: _trace(body, inputs), is_derivative)
+    return Functional(graph, _result_count(graph) - len(body.mutated), body.mutated, backwards)
 
 
 def _result_count(graph: fx.GraphModule) -> int:
@@ -156,12 +156,15 @@ def _is_mutating(graph: fx.GraphModule) -> bool:
     return any(s is not None and s.is_mutable for s in schemas)
 
 
-def _trace(body: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
+def _trace(
+    body: Callable[..., Any], inputs: Sequence[Any]
+) -> tuple[fx.GraphModule, tuple[custom_gradient.Backward, ...]]:
+    """The graph, and the backward graphs of its markers."""
     names = ", ".join(f"a{k}" for k in range(len(inputs)))
     flat = eval(f"lambda {names}: body({names})", {"body": body})  # make_fx counts the parameters of what it traces
     tracer = make_fx(flat, decomposition_table=decompositions(), tracing_mode="real", _allow_non_fake_inputs=True)
-    with torch.no_grad(), _as_aot_traces(inputs):
-        return _keep_checks(tracer(*inputs))
+    with torch.no_grad(), _as_aot_traces(inputs), custom_gradient.collected() as backwards:
+        return _keep_checks(tracer(*inputs)), tuple(backwards)
 
 
 def _keep_checks(graph: fx.GraphModule) -> fx.GraphModule:
@@ -199,7 +202,7 @@ class DynamoInterpreter(_Opening):
         self.asserted: Sequence[torch.Tensor] = ()  # conditions of the assertions that have been met
 
     def __call__(self, *inputs: Any) -> Any:
-        self.asserted = []
+        self.asserted, self._wholes = [], {}
         result = self.run(*inputs)
         return [*(result if isinstance(result, (list, tuple)) else [result]), *self.asserted]
 
@@ -410,7 +413,7 @@ def _as_it_is(*args: Any, **kwargs: Any) -> Any:
 
 def _dropout(tensor: Any, probability: float, train: bool) -> Any:
     """Where nothing is dropped the result is the very argument, and what is written into it, too."""
-    return NotImplemented if train and probability else tensor
+    return NotImplemented if train and probability != 0 else tensor
 
 
 _IDENTITIES = {_aten.dropout.default: _dropout}

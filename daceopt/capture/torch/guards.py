@@ -6,13 +6,15 @@ notes it, so that Dynamo compiles anew where it does not. A warm start does not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import fx
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._subclasses.fake_tensor import FakeTensor
 
 from daceopt.capture.torch import relation_text
 from daceopt.errors import Unsupported
@@ -39,6 +41,15 @@ def known(environment: Any) -> int:
 def since(environment: Any, count: int) -> list[str]:
     """The conditions that were added after the first ``count``, as text."""
     return [] if environment is None else [str(g.expr) for g in environment.guards[count:]]
+
+
+@contextmanager
+def noted(fakes: Sequence[Any], assumed: list[str]) -> Iterator[None]:
+    """What is assumed inside of numbers that come with a call goes to ``assumed`` as well."""
+    environment = next((f.fake_mode.shape_env for f in fakes if isinstance(f, FakeTensor)), None)
+    before = known(environment)
+    yield
+    assumed += since(environment, before)
 
 
 def install(environment: Any, conditions: Sequence[str]) -> None:

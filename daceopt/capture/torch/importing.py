@@ -50,14 +50,18 @@ def _load(traced: Traced, target: str) -> Imported:
     found = functional(traced.graph, traced.inputs)
     _check_mutations(traced, found)
     _check_types(traced, found)
-    result = imported(traced, found, plan_of(traced, found), target)
-    result.notes["guards"] = guards.since(environment, before)
+    context = Context(assumed=guards.since(environment, before))
+    result = imported(traced, found, plan_of(traced, found), target, context)
+    result.notes["guards"] = context.assumed  # derivatives, traced later, add to it
     return result
 
 
-def imported(traced: Traced, found: Functional, planned: Plan, target: str = "cpu") -> Imported:
+def imported(
+    traced: Traced, found: Functional, planned: Plan, target: str = "cpu", context: Context | None = None
+) -> Imported:
     """Build the graph that computes what ``planned`` says."""
-    context, graph = Context(), Graph("program", target)
+    context = context or Context()
+    graph = Graph("program", target)
     graph.source.precision = torch.get_float32_matmul_precision()
     trains = any(o.differentiable for o in planned.outputs)
     translation = Translation(graph, context, whole=derivative.op_type if trains else None)

@@ -13,6 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from daceopt.capture.torch import marks
 from daceopt.capture.torch.recurrent_shapes import RECURRENT, are_of_one_type, whole_layer
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -72,8 +73,17 @@ def _numbers(func: Any) -> tuple[frozenset[int], frozenset[str]]:
     if func._schema.name.rpartition("::")[2] in _SIZED:
         return frozenset(), frozenset()
     arguments = func._schema.arguments
-    found = {k: a.name for k, a in enumerate(arguments) if "number" in str(a.type)}
+    found = {k: a.name for k, a in enumerate(arguments) if _is_number(a)}
     return frozenset(found), frozenset(found.values())
+
+
+def _is_number(argument: Any) -> bool:
+    return "number" in str(argument.type) or str(argument.type).removeprefix("Optional[").startswith("float")
+
+
+def takes_float(func: Any, name: str) -> bool:
+    """Whether an argument of an overload is a float by its schema."""
+    return any(a.name == name and "number" not in str(a.type) and _is_number(a) for a in func._schema.arguments)
 
 
 def _example(value: Any) -> Any:
@@ -88,13 +98,15 @@ def _hint(value: Any) -> Any:
     return _ANY if isinstance(value, torch.SymFloat) else value
 
 
-def stand_for_number(fake: torch.Tensor, number: Any = None) -> torch.Tensor:
+def stand_for_number(fake: torch.Tensor, number: Any = None, like: Any = None) -> torch.Tensor:
     """Let ``fake``, of rank 0 and with history nowhere, be what holds ``number`` in a trace; by default one that only
-    the call knows, so that a trace which asks for its value is refused."""
+    the call knows, so that a trace which asks for its value is refused. ``like``: what it is in another trace."""
     environment = fake.fake_mode.shape_env
     if number is None:
         with environment.ignore_fresh_unbacked_symbols():
             number = environment.create_unbacked_symfloat()
+        if like is not None:
+            marks.note_original(number, like)
     fake.item_memo = number
     return fake
 

@@ -41,7 +41,7 @@ from torch._dynamo.variables.constant import ConstantVariable
 from torch._guards import Guard, GuardSource
 from torch.fx.experimental.sym_node import SymNode
 
-from daceopt.capture.torch import exchanges
+from daceopt.capture.torch import exchanges, marks
 from daceopt.capture.torch.conditions import condition, note_exception
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
 from daceopt.capture.torch.numbers import MATHEMATICS, symbols_kept
@@ -78,6 +78,7 @@ def install() -> None:
         if original.__module__ != __name__:
             setattr(owner, name, _for_ours(original, made))
     builder.VariableBuilder._type_dispatch_impl.cache_clear()  # it holds the methods themselves
+    marks.install()
 
 
 def _for_ours(original: Method, made: Callable[..., Any]) -> Method:
@@ -376,7 +377,7 @@ def _run_node(original: Method, tracer: Any, node: fx.Node, args: Any, kwargs: A
     """A call on fake tensors, for what is known of its result."""
     is_whole = node.target in FUNCTIONS and are_of_one_type(args)
     with symbols_kept(tracer.fake_mode), whole_layers() if is_whole else nullcontext():
-        return note(functools.partial(original, tracer, node, args, kwargs, module), node)
+        return marks.shaped(lambda: note(functools.partial(original, tracer, node, args, kwargs, module), node))
 
 
 def _is_constant_int(original: Method, value: Any, source: Any) -> bool:

@@ -9,14 +9,17 @@ from operator import getitem
 from typing import Any
 
 import numpy as np
+import sympy
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from daceopt.capture.torch import sizes, table
 from daceopt.capture.torch.calls import AtenCall, Context, Item, NumberArray, Operand, Promise
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.folding import is_repeated, known_values, needed
 from daceopt.capture.torch.lines import line_of, note_line
+from daceopt.capture.torch.numbers import holder_of, takes_float
 from daceopt.capture.torch.strides import dense_order
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
@@ -98,6 +101,9 @@ class Translation:
         declared = self.promised if results is None else results
         outputs = [None if p is None else self.graph.add_array(self.label, p.shape, p.dtype) for p in declared]
         given = {k: v for k, v in attributes.items() if v is not None}
+        coming = [k for k, v in given.items() if isinstance(v, NumberArray)]
+        if coming:
+            raise Unsupported(f"a number that comes with the call as {coming[0]}")
         if op_type in _DRAWING:
             given["stream"] = self.stream()
         node = widening.add_operator(self.graph, op_type, inputs, outputs, given, domain)
@@ -200,7 +206,7 @@ class Translation:
         except _refusals(call) as error:
             if self.whole and _is_differentiable(call):
                 return self._opaque(call, operands)
-            return self.host(call, operands, str(error))
+            return self.host(call, operands, _reason(call, error))
         results = list(found) if isinstance(found, (tuple, list)) else [found]
         self._check(call, results)
         return results
@@ -248,6 +254,12 @@ def _refusals(call: AtenCall) -> tuple[type[Exception], ...]:
     return (Unsupported, TypeError, ValueError, AttributeError) if items else (Unsupported,)
 
 
+def _reason(call: AtenCall, error: Exception) -> str:
+    """Why ATen runs a call, in words about the call."""
+    coming = [name for name, value in call.arguments.items() if isinstance(value, Item)]
+    return f"{coming[0]} is a number that changes from call to call" if coming else str(error)
+
+
 def _is_differentiable(call: AtenCall) -> bool:
     return any(t.is_floating_point() or t.is_complex() for t in call.operands) and any(
         r is not None and (r.is_floating_point() or r.is_complex()) for r in call.results
@@ -260,6 +272,8 @@ def _stored(value: Any, dtype: Any) -> Any:
 
 
 def _with_arrays(value: Any, operands: Sequence[str]) -> Any:
+    if isinstance(value, Item):
+        return NumberArray(operands[value])
     if isinstance(value, Operand):
         return operands[value]
     if isinstance(value, Mapping):
@@ -348,7 +362,6 @@ class Importer:
         if node.target is torch.ops.aten._local_scalar_dense.default and not sizes.is_known(value):
             source = NumberArray(self.t.cast(self.values[node.args[0]], types.from_name("float64")))
             self.floats[str(value.node.expr)] = source
-            self.fake_number = node.args[0].meta["val"].to(torch.float64)
             return source
         names = [str(s) for s in value.node.expr.free_symbols if str(s) in self.floats]
         if not names:
@@ -365,23 +378,26 @@ class Importer:
         operands: list[str] = []
         fakes: list[torch.Tensor] = []
 
-        def bound(x: Any) -> tuple[Any, Any]:
+        def bound(x: Any, is_float: bool = False) -> tuple[Any, Any]:
             if isinstance(x, (list, tuple)):
                 pairs = [bound(v) for v in x]
                 return [p[0] for p in pairs], [p[1] for p in pairs]
             if not isinstance(x, fx.Node):
                 return x, x
             found = self.values[x]
+            if is_float and isinstance(found, sympy.Expr):
+                found = NumberArray(self.t.array(found, types.from_name("float64")))
             if not isinstance(found, str):
                 return found, x.meta.get("val", found)
             operands.append(str(found))
             if isinstance(found, NumberArray):
-                fakes.append(self.fake_number)
+                fakes.append(self._holder(x.meta["val"]))
                 return (Item(len(operands) - 1),) * 2
             fakes.append(x.meta["val"] if "val" in x.meta else getattr(self.module, str(x.target)))
             return (Operand(len(operands) - 1),) * 2
 
-        pairs = {k: bound(v) for k, v in by_name(node.target, node.args, node.kwargs).items()}
+        given = by_name(node.target, node.args, node.kwargs)
+        pairs = {k: bound(v, takes_float(node.target, k)) for k, v in given.items()}
         arguments, traced = ({k: p[j] for k, p in pairs.items()} for j in (0, 1))
         values = value if isinstance(value, (tuple, list)) else (value,)
         results = tuple(v if isinstance(v, torch.Tensor) else None for v in values)  # sizes are known without it
@@ -392,6 +408,10 @@ class Importer:
         return AtenCall(
             node.target, arguments, traced, tuple(fakes), results, self.t.context, backward, position, line_of(node)
         ), operands
+
+    def _holder(self, number: torch.SymFloat) -> torch.Tensor:
+        values = (n.meta.get("val") for n in self.module.graph.nodes)
+        return holder_of(number, [next(v for v in values if isinstance(v, FakeTensor))])
 
     def _value(self, x: Any) -> Any:
         return self.values[x] if isinstance(x, fx.Node) else x

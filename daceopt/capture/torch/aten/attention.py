@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt.capture.torch.calls import Promise
+from daceopt.capture.torch.aten.random import ratio_of
+from daceopt.capture.torch.calls import NumberArray, Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
@@ -25,17 +26,20 @@ def scaled_dot_product_attention(
     key: str,
     value: str,
     attn_mask: str | None,
-    dropout_p: float,
+    dropout_p: float | NumberArray,
     is_causal: bool,
-    scale: float | None,
+    scale: float | NumberArray | None,
     enable_gqa: bool,
 ) -> str:
     """softmax(scale Q K' + mask) V; a row whose keys are all hidden is zero."""
     _check(t, query, key, value, attn_mask)
+    if isinstance(scale, NumberArray):
+        query, scale = str(t.operator("Mul", query, t.array(scale, t.dtype), results=[_like(t, query)])), 1.0
     factor = _scale(t, query, scale)
     q, k, v = (_four(t, x) for x in (query, key, value))
     known = isinstance(t.shape_of(query)[-1], int)
-    if dropout_p > 0 or not known or not _same_lead(t, q, k, v) or t.shape[:-2] != t.shape_of(query)[:-2]:
+    drops = isinstance(dropout_p, NumberArray) or dropout_p > 0
+    if drops or not known or not _same_lead(t, q, k, v) or t.shape[:-2] != t.shape_of(query)[:-2]:
         key, value = (_repeated(t, x, t.shape_of(query)) if enable_gqa else x for x in (key, value))
         return _spelt_out(t, (query, key, value), attn_mask, dropout_p, is_causal, factor)
     mask = _mask(t, attn_mask, q, k)
@@ -128,7 +132,7 @@ def _spelt_out(
     t: Translation,
     operands: Sequence[str],
     mask: str | None,
-    dropout: float,
+    dropout: float | NumberArray,
     causal: bool,
     scale: float | None,
 ) -> str:
@@ -147,8 +151,8 @@ def _spelt_out(
     if causal:
         weights = _causal(t, weights)
     weights = _softmax(t, weights, guarded=mask is not None)
-    if dropout > 0:
-        ratio, training = t.b.constant(np.asarray(dropout, np.float32)), t.b.constant(np.asarray(True))
+    if isinstance(dropout, NumberArray) or dropout > 0:
+        ratio, training = ratio_of(t, dropout), t.b.constant(np.asarray(True))
         weights = t.operator("Dropout", weights, ratio, training, results=[_like(t, weights)])
     return str(t.operator("MatMul", weights, value))
 

@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 import torch
 
-from daceopt.capture.torch.calls import Promise
+from daceopt.capture.torch.calls import NumberArray, Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.ir import scalar, types
@@ -62,7 +62,7 @@ def batch_norm_functional(
     running_mean: str,
     running_var: str,
     training: bool,
-    momentum: float,
+    momentum: float | NumberArray,
     eps: float,
 ) -> Any:
     """Also the new running statistics: copies of the old ones outside of training."""
@@ -70,17 +70,28 @@ def batch_norm_functional(
         return *batch_norm_inference(t, input, weight, bias, running_mean, running_var, momentum, eps), *(
             t.cast(t.b.copy(n), p.dtype) for n, p in zip((running_mean, running_var), t.promised[3:])
         )
+    kept = 0.0 if isinstance(momentum, NumberArray) else 1.0 - momentum
     scale, shift = _affine(t, input, weight, bias)
     y, new_mean, biased = t.operator(
         "BatchNormalization",
         *(input, scale, shift, running_mean, running_var),
         results=[t.promised[0], *(p._replace(dtype=types.computed(p.dtype)) for p in t.promised[3:])],
         training_mode=1,
-        momentum=1.0 - momentum,
+        momentum=kept,
         epsilon=eps,
     )
-    new_var = _unbiased(t, input, running_var, biased, 1.0 - momentum)
+    new_var = _unbiased(t, input, running_var, biased, kept)
+    if isinstance(momentum, NumberArray):  # ``new_mean`` and ``new_var`` are the batch's own
+        new_mean = _moved(t, running_mean, new_mean, momentum)
+        new_var = _moved(t, running_var, new_var, momentum)
     return y, *_batch_statistics(t, input, eps), t.cast(new_mean, t.promised[3].dtype), new_var
+
+
+def _moved(t: Translation, old: str, batch: str, momentum: str) -> str:
+    """A running statistic that has moved towards that of the batch."""
+    dtype = t.dtype_of(batch)
+    share = t.array(momentum, types.computed(dtype))
+    return str(t.b.elementwise(lambda r, v, m: r + (v - r) * m, old, batch, share, dtype=dtype))
 
 
 def _unbiased(t: Translation, x: str, old: str, biased: str, kept: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt.capture.torch.calls import Promise
+from daceopt.capture.torch.calls import NumberArray, Promise
 from daceopt.capture.torch.elements import operand
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
@@ -266,8 +266,15 @@ def multinomial(t: Translation, self: str, num_samples: int, replacement: bool, 
 # -------------------------------------------------------------------- layers
 
 
+def ratio_of(t: Translation, p: float | NumberArray) -> str:
+    """The probability that an element is dropped, as an operand."""
+    return (
+        t.array(p, types.computed(t.dtype)) if isinstance(p, NumberArray) else t.b.constant(np.asarray(p, np.float64))
+    )
+
+
 def _dropout(t: Translation, x: str, p: float, results: list[Promise]) -> Any:
-    ratio, training = t.b.constant(np.asarray(p, np.float64)), t.b.constant(np.asarray(True))
+    ratio, training = ratio_of(t, p), t.b.constant(np.asarray(True))
     return t.operator("Dropout", operand(t, x), ratio, training, results=results)
 
 

@@ -2,7 +2,9 @@
 
 Dynamo cannot go on behind a graph break inside of a loop: it leaves the whole function to Python. In parts, the body of
 a loop is a function that is called for each iteration: ``state = part(a, b)``, where ``state`` says how the part ended
-(``_ON``, ``_BREAK`` or ``_RETURN``), and has the variables that it has set, or the value that is returned.
+(``_ON``, ``_BREAK``, ``_CONTINUE`` or ``_RETURN``) and has the variables that it has set, or the value that is returned.
+A part that ends by an error gives nothing: where Python may go on behind an error, parts end with each variable that is
+read there.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import ast
 import copy
 import types
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -19,8 +22,9 @@ from torch._dynamo.utils import ExactWeakKeyDictionary
 
 from daceopt.capture.torch import variables
 from daceopt.capture.torch.function_text import FunctionText, compiled, text_of
+from daceopt.capture.torch.own_lists import own_lists
 
-_ON, _BREAK, _RETURN = 0, 1, 2
+_ON, _BREAK, _RETURN, _CONTINUE = 0, 1, 2, 3
 _UNBOUND = "\0 a variable without a value"
 _STATE = "_daceopt_state"
 
@@ -41,7 +45,7 @@ class _Unsplit(Exception):
 
 
 _parts: Any = ExactWeakKeyDictionary()
-"""The parts that were made, code -> ``FunctionText``: they may have to be taken apart in their turn."""
+"""The parts that were made, code -> text and the lists of ``_Splitter``: they may have to be taken apart in their turn."""
 
 
 def is_in_parts(code: types.CodeType) -> bool:
@@ -58,9 +62,9 @@ def in_parts(code: types.CodeType) -> types.CodeType | None:
 
 
 def _in_parts(code: types.CodeType) -> types.CodeType:
-    known = _parts.get(code)
-    made = text_of(code) if known is None else known.of(known.tree, known.free)
-    split = _Splitter(made)
+    made, lists = _parts.get(code) or (text_of(code), None)
+    made = made.of(made.tree, made.free)
+    split = _Splitter(made, own_lists(made.tree) if lists is None else lists)
     split.run()
     found = compiled(made.of(split.tree, made.free), code)
     if found.co_freevars != code.co_freevars:
@@ -70,7 +74,8 @@ def _in_parts(code: types.CodeType) -> types.CodeType:
         raise _Unsplit
     named = {part: part.replace(co_name=code.co_name) for part in parts}
     for part, own in named.items():
-        _parts[own] = made.of(split.parts[part.co_name], part.co_freevars)
+        tree, lists = split.parts[part.co_name]
+        _parts[own] = (made.of(tree, part.co_freevars), lists)
     constants = [named.get(c, c) if isinstance(c, types.CodeType) else c for c in found.co_consts]
     return found.replace(co_consts=tuple(constants))
 
@@ -99,7 +104,7 @@ class _Exits(ast.NodeTransformer):
         return node if self._depth else self._exit(_BREAK, node)
 
     def visit_Continue(self, node: ast.Continue) -> ast.stmt:
-        return node if self._depth else self._exit(_ON, node)
+        return node if self._depth else self._exit(_CONTINUE, node)
 
     def _exit(self, kind: int, node: ast.stmt) -> ast.stmt:
         self.kinds.add(kind)
@@ -114,6 +119,11 @@ class _Exits(ast.NodeTransformer):
 
     visit_For = visit_While = _inner
 
+    def visit_Try(self, node: ast.Try) -> ast.AST:
+        if variables.stored(node.finalbody) & set(self._outputs) and _goes_on(node):
+            raise _Unsplit  # a part would be left with what they were before
+        return self.generic_visit(node)
+
     def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
         return node
 
@@ -122,13 +132,21 @@ def _state(kind: int, values: Sequence[ast.expr]) -> ast.Return:
     return ast.Return(ast.Tuple([ast.Constant(kind), *values], ast.Load()))
 
 
+def _goes_on(node: ast.AST) -> bool:
+    """Whether a loop around it, or one in it, may be left or go on from there."""
+    return any(isinstance(n, ast.Break | ast.Continue) for n in variables.nodes(node))
+
+
 @dataclass
 class _Splitter:
-    """Takes one function apart; ``tree`` is what it becomes, ``parts`` the trees of its parts by their names."""
+    """Takes one function apart; ``tree`` is what it becomes, ``parts`` the trees of its parts by their names, each with
+    its ``lists``: those that nobody knows by another name."""
 
     made: FunctionText
-    parts: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    lists: frozenset[str]
+    parts: dict[str, tuple[ast.FunctionDef, frozenset[str]]] = field(default_factory=dict)
     tree: ast.FunctionDef = field(init=False)
+    _live: set[str] = field(default_factory=set)  # variables that may be read behind an error in these statements
 
     def run(self) -> None:
         function = self.made.tree
@@ -150,13 +168,16 @@ class _Splitter:
         found: list[ast.stmt] = []
         run: list[ast.stmt] = []
         for s in statements:
-            if _is_open(s):
+            if _is_open(s) or not variables.set_only_last([s], self._live):
                 found += self._part(run, bound)
                 run = []
                 found.append(self._opened(s, bound))
                 bound |= variables.certain([s])
-            else:
-                run.append(s)
+                continue
+            run.append(s)
+            if variables.stored(s) & self._live:
+                found += self._part(run, bound)
+                run = []
         return [*found, *self._part(run, bound)]
 
     def _opened(self, s: ast.stmt, bound: set[str]) -> ast.stmt:
@@ -171,31 +192,54 @@ class _Splitter:
             made.body = self._block(made.body, set(bound))
         elif isinstance(made, ast.With):
             self._check_bound([i.context_expr for i in made.items], bound)
-            own = variables.stored([i.optional_vars for i in made.items if i.optional_vars is not None])
-            made.body = self._block(made.body, bound | own)
+            with self._behind_errors(self._known_outside(made.body) if variables.may_go_on(made) else None):
+                made.body = self._block(made.body, bound | variables.stored(made.items))
         elif isinstance(made, ast.Try):
             self._open_try(made, bound)
         else:
             raise _Unsplit
-        if isinstance(made, ast.For | ast.While | ast.If | ast.Try):
+        if isinstance(made, ast.For | ast.While | ast.If):
             made.orelse = self._block(made.orelse, set(bound))
         return made
 
     def _open_try(self, made: ast.Try, bound: set[str]) -> None:
-        made.body = self._block(made.body, set(bound))
+        last = variables.read(made.finalbody)
+        ends = all(variables.leaves(h.body) for h in made.handlers)
+        with self._behind_errors(variables.read(made.handlers) | last if ends else self._known_outside(made.body)):
+            made.body = self._block(made.body, set(bound))
+        with self._behind_errors(last):
+            for handler in made.handlers:
+                own = {handler.name} if handler.name else set()
+                if handler.type is not None:
+                    self._check_bound(handler.type, bound)
+                handler.body = self._block(handler.body, bound | own)
+            made.orelse = self._block(made.orelse, set(bound))
         made.finalbody = self._block(made.finalbody, set(bound))
-        for handler in made.handlers:
-            own = {handler.name} if handler.name else set()
-            if handler.type is not None:
-                self._check_bound(handler.type, bound)
-            handler.body = self._block(handler.body, bound | own)
+
+    @contextmanager
+    def _behind_errors(self, read: set[str] | None) -> Iterator[None]:
+        """What is taken apart meanwhile may raise an error, behind which these variables are read; None: it ends the
+        function."""
+        before = self._live, self.lists
+        if read is not None:
+            self._live, self.lists = self._live | read, frozenset()
+        yield
+        self._live, self.lists = before
+
+    def _known_outside(self, statements: Sequence[ast.stmt]) -> set[str]:
+        """Variables that these statements set, and others or their next run may read."""
+        inner, first = Counter(variables.names(statements).read), variables.read_first(statements)
+        return {n for n in variables.stored(statements) if self._readers[n] > inner[n] or n in first}
 
     def _check_bound(self, of: ast.AST | Sequence[ast.AST], bound: set[str]) -> None:
         if (variables.read(of) & self._locals) - bound:
             raise _Unsplit
 
     def _body(self, statements: Sequence[ast.stmt], bound: set[str]) -> list[ast.stmt]:
-        """One part, which gives what is added to lists: a program that takes a list is for one length of it."""
+        """One part, which gives what is added to lists: a program that takes a list is for one length of it. Several
+        where what it sets is read behind an error."""
+        if self._live & variables.stored(statements):
+            return self._block(statements, bound)
         added: dict[str, ast.stmt] = {}
         run = list(statements)
         for k, s in enumerate(_without_exits(run)):
@@ -204,7 +248,14 @@ class _Splitter:
                 name = f"_daceopt_added_{k}"
                 run[k] = ast.copy_location(_assigned([name], value), s)
                 added[name] = ast.copy_location(_added(s, name), s)
-        return self._part(run, bound, added)
+        return self._plain(run, statements, bound) or self._part(run, bound, added)
+
+    def _plain(self, run: Sequence[ast.stmt], stay: Sequence[ast.stmt], bound: set[str]) -> list[ast.stmt]:
+        """``stay`` where ``run`` is nothing for a compiler; else nothing."""
+        if not all(map(_is_plain, run)) or (variables.read(run) & self._locals) - bound:
+            return []
+        bound |= variables.certain(run)
+        return list(stay)
 
     def _addition(self, s: ast.stmt, run: Sequence[ast.stmt]) -> ast.expr | None:
         """The value of a statement ``name.append(value)``, where nothing else in the part knows the list."""
@@ -217,26 +268,25 @@ class _Splitter:
         name, names = of.value.id, variables.names(run)
         known = names.read.count(name) > 1 or name in names.stored or isinstance(call.args[0], ast.Starred)
         returns = any(isinstance(n, ast.Return) for n in variables.nodes(run))
-        return None if known or returns or name not in self._locals else call.args[0]
+        return None if known or returns or name not in self.lists else call.args[0]
 
     def _part(
         self, run: Sequence[ast.stmt], bound: set[str], added: Mapping[str, ast.stmt] | None = None
     ) -> list[ast.stmt]:
         """A call of a function with these statements. ``added``: what Python does behind it, with these results."""
-        if all(map(_is_plain, run)) and not (variables.read(run) & self._locals) - bound:
-            bound |= variables.certain(run)
-            return list(run)
-        inner = Counter(variables.names(run).read)
-        first, stored = variables.read_first(run) & self._locals, variables.stored(run) & self._locals
+        plain = self._plain(run, run, bound)
+        if plain or not run:
+            return plain
+        first = variables.read_first(run) & self._locals
         certain = variables.certain(_without_exits(run))
-        later = {n for n in stored if self._readers[n] > inner[n] or n in first}
+        later = self._known_outside(run) & self._locals
         takes = sorted(first | (later - certain))
         late = {n for n in takes if n not in bound}
         self._late |= late
         if late & first & (later - certain):
             raise _Unsplit  # whether it has a value at the end is not known
         call = self._define(list(run), takes, sorted(later), sorted(late & first), added or {})
-        bound |= certain
+        bound |= certain & later
         return call
 
     def _define(
@@ -258,7 +308,7 @@ class _Splitter:
         unset = [_parsed(f"if type({n}) is str and {n} == {_UNBOUND!r}: del {n}") for n in late]
         arguments = ast.arguments([], [ast.arg(n) for n in takes], None, [], [], None, [])
         part = ast.FunctionDef(name, arguments, [*unset, *body], [], None)
-        self.parts[name] = part
+        self.parts[name] = (part, self.lists)
         call = f"{name}({', '.join(takes)})"
         is_last = exits.kinds == {_RETURN} and isinstance(run[-1], ast.Return)
         made = [part, *([_parsed(f"return {call}[1]")] if is_last else _called(call, gives, exits.kinds, added))]
@@ -272,9 +322,11 @@ def _called(call: str, gives: list[str], kinds: set[int], added: Mapping[str, as
         found.append(_parsed(f"if {_STATE}[0] == {_RETURN}: return {_STATE}[1]"))
     found.append(_parsed(f"{', '.join([_STATE, *gives])}, = {_STATE}"))
     found += added.values()
-    if _BREAK in kinds:
-        found.append(_parsed(f"if {_STATE} == {_BREAK}: break"))
+    found += [_parsed(f"if {_STATE} == {kind}: {word}") for kind, word in _LEFT.items() if kind in kinds]
     return found
+
+
+_LEFT = {_BREAK: "break", _CONTINUE: "continue"}
 
 
 def _added(s: ast.stmt, name: str) -> ast.stmt:

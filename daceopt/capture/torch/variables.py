@@ -52,13 +52,26 @@ class VariableNames(ast.NodeVisitor):
         self.read += [name for name in inner.read if name != node.name]
         self.stored |= inner.stored
 
-    def _visit_scope(self, node: Any) -> None:
-        inner = VariableNames()
-        inner.generic_visit(node)
-        own = {a.arg for a in parameters(node.args)} if isinstance(node, ast.Lambda) else inner.stored
-        self.read += [name for name in inner.read if name not in own]
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        for default in (*node.args.defaults, *node.args.kw_defaults):
+            if default is not None:
+                self.visit(default)
+        self._visit_scope([node.body], {a.arg for a in parameters(node.args)} | _walruses(node.body))
 
-    visit_Lambda = visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_scope
+    def _visit_comprehension(self, node: Any) -> None:
+        first, *others = node.generators
+        self.visit(first.iter)
+        own = stored([g.target for g in node.generators])
+        values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        self._visit_scope([*values, *first.ifs, *others], own)
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
+
+    def _visit_scope(self, inside: Sequence[ast.AST], own: set[str]) -> None:
+        """What stands where ``own`` are other variables; what ``:=`` sets in a comprehension is set around it."""
+        inner = names(inside)
+        self.read += [name for name in inner.read if name not in own]
+        self.stored |= inner.stored - own
 
 
 def names(of: ast.AST | Iterable[ast.AST]) -> VariableNames:
@@ -87,7 +100,8 @@ def certain(statements: Sequence[ast.stmt]) -> set[str]:
             branches = [certain(b) for b in (s.body, s.orelse) if not leaves(b)]
             found |= set.intersection(*branches) if branches else set()
         elif isinstance(s, ast.With):
-            found |= stored([i.optional_vars for i in s.items if i.optional_vars is not None]) | certain(s.body)
+            own = stored([i.optional_vars for i in s.items if i.optional_vars is not None])
+            found |= own | (set() if may_go_on(s) else certain(s.body))
         elif isinstance(s, ast.Assign | ast.AugAssign | ast.Import | ast.ImportFrom):
             found |= stored(s) - _walruses(s)
         elif isinstance(s, ast.AnnAssign) and s.value is not None:
@@ -98,6 +112,41 @@ def certain(statements: Sequence[ast.stmt]) -> set[str]:
 def _walruses(of: ast.AST) -> set[str]:
     """What an expression sets, which may be in a part of it that does not run."""
     return stored([n.target for n in nodes(of) if isinstance(n, ast.NamedExpr)])
+
+
+_PASSING = {
+    "nullcontext",
+    "no_grad",
+    "enable_grad",
+    "set_grad_enabled",
+    "autocast",
+    "inference_mode",
+    "record_function",
+}
+"""Names of context managers that let errors pass."""
+
+
+def may_go_on(statement: ast.With) -> bool:
+    """Whether Python may go on behind the statement though an error was raised in it: ``contextlib.suppress``, say."""
+    calls = [i.context_expr for i in statement.items]
+    return not all(isinstance(c, ast.Call) and _last_name(c.func) in _PASSING for c in calls)
+
+
+def _last_name(of: ast.expr) -> str:
+    """``c`` of ``a.b.c``."""
+    return of.attr if isinstance(of, ast.Attribute) else of.id if isinstance(of, ast.Name) else ""
+
+
+def set_only_last(statements: Sequence[ast.stmt], live: set[str]) -> bool:
+    """Whether nothing that may raise an error runs behind what sets one of the variables ``live``."""
+    *before, last = statements
+    if stored(before) & live:
+        return False
+    if isinstance(last, ast.If):
+        return not stored(last.test) & live and all(set_only_last(b, live) for b in (last.body, last.orelse) if b)
+    if isinstance(last, ast.With):
+        return not stored(last.items) & live and set_only_last(last.body, live)
+    return isinstance(last, ast.Assign | ast.AugAssign | ast.AnnAssign) or not stored(last) & live
 
 
 def leaves(statements: Sequence[ast.stmt]) -> bool:

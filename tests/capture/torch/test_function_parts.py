@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from daceopt.capture.torch.function_parts import in_parts, is_in_parts
+from tests.capture.torch.random_functions import random_function
 
 OFFSET = 3
 
@@ -152,6 +153,87 @@ def _sets_in_expressions(xs):
     return found, n, y
 
 
+def _goes_on_behind_an_error(xs):
+    y, seen = 1, []
+    for x in xs:
+        try:
+            y = y + 1
+            seen.append(y)
+            y = y * 2 + 6 // x
+        except ZeroDivisionError:
+            y = -y
+    return y, seen
+
+
+def _ends_a_loop_by_an_error(xs):
+    y, seen = 0, []
+    try:
+        for x in xs:
+            y = y + x
+            seen.append(x)
+            y = y + 6 // x
+            if y > 20:
+                break
+            if y == 3:
+                continue
+            y = y + 1
+    except ZeroDivisionError:
+        return y, seen
+    return seen, y
+
+
+def _goes_on_through_finally(xs):
+    y, z = 1, 1
+    for x in xs:
+        try:
+            y = y + x
+            if x > 2:
+                return y, z
+            y = y * 2
+        finally:
+            z = z + y
+    return y, z
+
+
+def _passes_over_an_error(xs):
+    y = 0
+    with suppress(ZeroDivisionError):
+        for x in xs:
+            y = y + 1
+            y = y + 6 // x
+    return y
+
+
+def _knows_a_list_twice(xs):
+    seen = last = []
+    for x in xs:
+        seen.append(x)
+        x = x + len(last)
+        if x > 4:
+            break
+    return seen
+
+
+def _only_adds(xs):
+    """Nothing is left of the body but what is added."""
+    seen = []
+    for x in xs:
+        for _ in range(2):
+            seen.append(x)
+        seen.append(x * 2)
+    return seen
+
+
+def _names_again(xs):
+    """Variables of comprehensions and lambdas beside the function's own."""
+    y = last = 0
+    for x in xs:
+        rows = [(last := x + k) for k in range(3)]
+        xs = [xs + rows[0] for xs in xs]
+        y = y + last + sum(map(lambda x, rows=rows: x + len(rows), rows))
+    return y, xs, last
+
+
 def _imports(xs):
     for x in xs:
         import math as m
@@ -196,6 +278,8 @@ FUNCTIONS = [
         _chooses,
     ),
     *(_comprehends, _imports, _sets_in_expressions, _around(5)),
+    *(_goes_on_behind_an_error, _ends_a_loop_by_an_error, _goes_on_through_finally, _passes_over_an_error),
+    *(_knows_a_list_twice, _only_adds),
 ]
 
 
@@ -239,6 +323,47 @@ def test_parts_of_parts(function):
         assert _outcome(types.FunctionType(whole, globals()), xs) == function(xs)
 
 
+def _whole(code: types.CodeType) -> types.CodeType:
+    """The function and all its parts in parts."""
+    made = in_parts(code)
+    if made is None:
+        return code
+    constants = [_whole(c) if isinstance(c, types.CodeType) else c for c in made.co_consts]
+    return made.replace(co_consts=tuple(constants))
+
+
+def _seen(function, bad: int) -> tuple[Any, list[int]]:
+    """The outcome, and the numbers that the function has told on its way."""
+    told: list[int] = []
+
+    def see(number):
+        told.append(number)
+        if len(told) > 50:
+            raise KeyboardInterrupt
+        if number == bad or len(told) == bad + 10:
+            raise ValueError(number)
+        return number or len(told)
+
+    try:
+        return _outcome(function, 3, 1, see), told
+    except KeyboardInterrupt:
+        return "runs for long", told
+
+
+@pytest.mark.parametrize("seed", range(0, 300, 100))
+def test_random_functions(seed):
+    """Whatever raises, leaves, goes on, or has no value: parts do the same in the same order."""
+    split = 0
+    for k in range(seed, seed + 100):
+        function, text = random_function(k)
+        code = _whole(function.__code__)
+        split += code is not function.__code__
+        for bad in (99, 2, 0, -5):
+            ours, theirs = (_seen(types.FunctionType(c, function.__globals__), bad) for c in (code, function.__code__))
+            assert ours == theirs, f"{ours}, expected {theirs}:\n{text}"
+    assert split > 50
+
+
 def _straight(x):
     return x + 1
 
@@ -268,7 +393,26 @@ def _test_of_what_may_be_unset(xs):
         n -= 1
 
 
-LEFT = [_straight, _generator, _keeps_functions, _looks, _test_of_what_may_be_unset]
+def _goes_on_before_finally_sets(xs):
+    y = 0
+    for x in xs:
+        try:
+            if x > 2:
+                continue
+        finally:
+            y = y + x
+    return y
+
+
+LEFT = [
+    _goes_on_before_finally_sets,
+    _straight,
+    _generator,
+    _keeps_functions,
+    _names_again,
+    _looks,
+    _test_of_what_may_be_unset,
+]
 
 
 @pytest.mark.parametrize("function", LEFT, ids=lambda f: f.__name__)

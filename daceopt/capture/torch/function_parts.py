@@ -2,7 +2,7 @@
 
 Dynamo cannot go on behind a graph break inside of a loop: it leaves the whole function to Python. In parts, the body of
 a loop is a function that is called for each iteration: ``state = part(a, b)``, where ``state`` says how the part ended
-(``_ON``, ``_BREAK``, ``_CONTINUE`` or ``_RETURN``) and has the variables that it has set, or the value that is returned.
+(``_ON``, ``_BREAK``, ``_CONTINUE``, ``_RETURN``) and has the variables that it has set, or the value that is returned.
 A part that ends by an error gives nothing: where Python may go on behind an error, parts end with each variable that is
 read there.
 """
@@ -45,7 +45,7 @@ class _Unsplit(Exception):
 
 
 _parts: Any = ExactWeakKeyDictionary()
-"""The parts that were made, code -> text and the lists of ``_Splitter``: they may have to be taken apart in their turn."""
+"""The parts that were made, code -> text and lists (``_Splitter``): they may have to be taken apart in their turn."""
 
 
 def is_in_parts(code: types.CodeType) -> bool:

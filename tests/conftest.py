@@ -87,6 +87,22 @@ def _one_machine() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _small_graphs_are_compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of tests are small, and what is tested is what their programs do; a test that takes ``small_in_eager``
+    leaves them where they are fastest."""
+    from daceopt.modules import call_times
+
+    if "small_in_eager" not in request.fixturenames:
+        for mode in ("INFERENCE", "TRAINING"):
+            monkeypatch.setattr(call_times, mode, call_times.FREE)
+
+
+@pytest.fixture
+def small_in_eager() -> None:
+    """Graphs of little work stay in eager PyTorch."""
+
+
+@pytest.fixture(autouse=True)
 def _fixed_seeds() -> None:
     import torch
 

@@ -148,6 +148,7 @@ def counted(networks: Any) -> dict[str, Any]:
         "programs": _programs(networks),
         "calls": sum(s.calls for s in stats),
         "eager calls": sum(s.eager_calls for s in stats),
+        "pieces in eager by choice": sum(s.chosen_pieces for s in stats),
         "compile seconds": sum(s.compile_seconds for s in stats),
         "host calls": sum(len(m.host_calls) for m in manifests),
         "why": list(dict.fromkeys(text for each in [*handles, *stats] for text in _reasons(each))),

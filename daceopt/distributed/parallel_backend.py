@@ -34,6 +34,8 @@ class ParallelDispatcher(Dispatcher):
 class _ParallelBackend(Backend):
     """Compiles graphs of which parameters are arguments as :class:`_ParallelGraph`."""
 
+    leaves_small = False  # calls that look alike exchange gradients, or do not
+
     def __init__(self, dispatcher: ParallelDispatcher) -> None:
         super().__init__(dispatcher.options, dispatcher.stats, dispatcher._refused)
         self.dispatcher = dispatcher

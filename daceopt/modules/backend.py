@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ from daceopt.modules.description import describe, identity, is_symbolic
 from daceopt.modules.eager_piece import EagerPiece
 from daceopt.modules.options import Options
 from daceopt.modules.piece import CompiledPiece
+from daceopt.modules.small_graphs import Small, small
 from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.recipe import Recipe
 from daceopt.programs.compiled import own_source
@@ -63,6 +65,7 @@ class Backend(Breaks):
     """
 
     daceopt_backend = True  # what ``tracing`` knows its graphs by
+    leaves_small = True  # whether a graph of little work stays in eager PyTorch where the recipe is for us to choose
 
     def __init__(self, options: Options, stats: Stats, refused: Refused) -> None:
         super().__init__()
@@ -120,11 +123,26 @@ class Backend(Breaks):
                 return by_size
         return made
 
-    def add(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | EagerPiece:
+    def add(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | EagerPiece | SmallPiece:
         """Compile a graph; ``inputs`` are its arguments in the first call. One that eager PyTorch runs faster stays."""
+        if found := self._small(traced, inputs):
+            self.stats.choices.append(str(found))
+            logger.info("a graph of %d operators is left in %s", len(traced.graph.graph.nodes), found)
+            return SmallPiece(self, traced, found)
+        return self.compiled(traced, inputs)
+
+    def _small(self, traced: Traced, inputs: Sequence[Any]) -> Small | None:
+        options = self.options
+        is_ours = options.tune is None and options.verify is None and self.leaves_small
+        if not is_ours or not isinstance(recipe_for("cpu", options.recipe), Choice):
+            return None
+        return small(traced, inputs)
+
+    def compiled(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | EagerPiece:
+        """A graph as a program; in eager PyTorch only where that is faster as measured."""
         recipe = self.options.recipe if self.options.tune is None else self._tuned(traced, inputs)
         if recipe is None:
-            return EagerPiece(self.stats, traced.graph.forward)
+            return EagerPiece(self.stats, traced.graph.forward, is_chosen=True)
         made = CompiledGraph(self, traced, recipe)
         self.graphs.append(made)
         shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(made.piece.inputs(inputs))}
@@ -164,6 +182,34 @@ class Backend(Breaks):
         self.stats.count_eager()
         self._refused(breaks.of_error(error, _part(traced.graph), reason_of(error)), error)
         return result
+
+
+class SmallPiece:
+    """A graph that eager PyTorch runs faster than a program is called, while the tensors of a call are as small as they
+    were in the first; the first larger ones bring a program, which runs all calls from then on that are as large."""
+
+    def __init__(self, backend: Backend, traced: Traced, found: Small) -> None:
+        self._backend, self._traced, self._found = backend, traced, found
+        self._eager = EagerPiece(backend.stats, traced.graph.forward, is_chosen=True)
+        self._may_grow = is_symbolic(traced)
+        self._larger: Callable[..., Any] | None = None
+        self._lock = threading.RLock()
+
+    def __call__(self, *arguments: Any) -> Any:
+        if not self._may_grow or self._found.holds(arguments):
+            return self._eager(*arguments)
+        with self._lock:
+            if self._larger is None:
+                self._larger = self._program(arguments)
+        return self._larger(*arguments)
+
+    def _program(self, arguments: Sequence[Any]) -> Callable[..., Any]:
+        with own_mode():
+            try:
+                return self._backend.compiled(self._traced, arguments)
+            except Exception as error:
+                logger.info("one program per size, because %s", reason_of(error))
+                return BySize(self._backend, self._traced, reason_of(error))
 
 
 def _concrete(value: Any) -> Any:

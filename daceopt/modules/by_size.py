@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,9 @@ import torch
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import Unsupported
 from daceopt.modules.description import specialised
-from daceopt.modules.eager_piece import EagerPiece
 
 if TYPE_CHECKING:
-    from daceopt.modules.backend import Backend, CompiledGraph
+    from daceopt.modules.backend import Backend
 
 SIZE_LIMIT = 16
 """Programs of one graph whose sizes cannot be symbols."""
@@ -41,7 +40,7 @@ class BySize:
     def __init__(self, backend: Backend, traced: Traced, reason: str) -> None:
         """``reason``: why there is no program for all."""
         self._backend, self.traced, self._reason = backend, traced, reason
-        self._programs: dict[Any, CompiledGraph | EagerPiece | Exception] = {}
+        self._programs: dict[Any, Callable[..., Any] | Exception] = {}
         self._lock = threading.RLock()
 
     def prepare(self, arguments: Sequence[Any]) -> None:
@@ -56,7 +55,7 @@ class BySize:
             return self._backend.leave(self.traced, program, arguments)
         return program(*arguments)
 
-    def _program(self, arguments: Sequence[Any]) -> CompiledGraph | EagerPiece | Exception:
+    def _program(self, arguments: Sequence[Any]) -> Callable[..., Any] | Exception:
         key = tuple(x.shape if isinstance(x, torch.Tensor) else x for x in arguments)
         known = self._programs.get(key)
         if known is not None:
@@ -66,7 +65,7 @@ class BySize:
                 self._programs[key] = self._made(arguments)
             return self._programs[key]
 
-    def _made(self, arguments: Sequence[Any]) -> CompiledGraph | EagerPiece | Exception:
+    def _made(self, arguments: Sequence[Any]) -> Callable[..., Any] | Exception:
         if len(self._programs) >= SIZE_LIMIT:
             found = f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all: {self._reason}"
             return Unsupported(found)

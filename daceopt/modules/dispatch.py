@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.utils._pytree as pytree
 from torch import nn
+from torch.compiler import is_compiling
 from torch.nn.modules.module import _has_any_global_hook
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
@@ -38,6 +39,12 @@ logger = logging.getLogger("daceopt.dispatch")
 
 RECOMPILE_LIMIT = 32
 """Programs of one piece of code in one module, beyond which calls that fit none of them run eagerly."""
+
+SMALL_CALLS = 16
+"""Kinds of calls that need no guards, because eager PyTorch runs them fastest."""
+
+LOOKS = 1000
+"""One in so many of them is looked at by its guards."""
 
 Forward = Callable[..., Any]
 
@@ -65,6 +72,37 @@ def _parts(function: Forward) -> tuple[Any, Any, Any] | None:
     return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
+class SmallCalls:
+    """Calls of a module that eager PyTorch runs faster than anything else, told by what is told fast. A call that is
+    taken for one of them and is none has its numbers all the same, from the module's own forward."""
+
+    def __init__(self) -> None:
+        self.known: set[Any] = set()
+        self._left = LOOKS
+
+    def add(self, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Let calls like this one be among them."""
+        if len(self.known) < SMALL_CALLS and not kwargs and all(isinstance(a, _TOLD) for a in args):
+            self.known.add(_likeness(original, module, args))
+
+    def cover(self, original: Forward, module: nn.Module, args: tuple[Any, ...]) -> bool:
+        """Whether a call is one of them. One in many is not taken for one, and adds itself again: what the module is
+        otherwise may have changed."""
+        self._left -= 1
+        if not self._left:
+            self._left = LOOKS
+            self.known.clear()
+        return _likeness(original, module, args) in self.known
+
+
+_TOLD = (torch.Tensor, bool, int, float, str, type(None))
+
+
+def _likeness(original: Forward, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    kinds = [a.shape if isinstance(a, torch.Tensor) else a.__class__ for a in args]
+    return (original, module.training, torch.is_grad_enabled(), *kinds)
+
+
 class Dispatcher:
     """The compiled side of one module. Copies and pickles carry the options only and compile anew."""
 
@@ -83,6 +121,7 @@ class Dispatcher:
         self._changes: Counter[str] = Counter()  # what was compared when Dynamo looked at the code again
         self._changed: dict[str, str] = {}  # what did not hold there, the latest
         self._sizes = frames.SeenSizes()  # what is compiled anew, after an error for one, has them still
+        self._small = SmallCalls()
         self._lock = threading.RLock()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Dispatcher:
@@ -98,6 +137,9 @@ class Dispatcher:
 
     def call(self, module: nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run ``original(module, *args, **kwargs)``, the module's own forward, compiled if possible."""
+        if self._small.known and not (kwargs or is_compiling()) and self._small.cover(original, module, args):
+            self.stats.count_small()
+            return original(module, *args)
         if is_transformed():
             return original(module, *args, **kwargs)
         self.stats.calls += 1
@@ -114,11 +156,26 @@ class Dispatcher:
         if self.options.dynamic.__class__ is dict:
             self._mark(original.__get__(module), args, kwargs)
         wanted = self.options.backward
-        if wanted is None or torch.is_grad_enabled() is wanted:
+        if wanted is None:
+            return self._noting_small(compiled, module, args, kwargs)
+        if torch.is_grad_enabled() is wanted:
             return self._run(compiled, module, args, kwargs)
         with torch.set_grad_enabled(wanted):
             result = self._run(compiled, module, args, kwargs)
         return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result) if wanted else result
+
+    def _noting_small(
+        self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a call; where nothing but eager PyTorch has run, by choice, calls like it need no guards from now on."""
+        stats = self.stats
+        ran, chosen, pieces = compiled.backend.ran, stats.chosen_pieces, stats.eager_pieces
+        result = self._run(compiled, module, args, kwargs)
+        if stats.chosen_pieces != chosen:
+            is_alone = stats.eager_pieces - pieces == 1 and compiled.backend.ran == ran
+            if is_alone and not compiled.fast.broken:
+                self._small.add(compiled.original, module, args, kwargs)
+        return result
 
     def _run(self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         program = compiled.fast.find((module, *args), kwargs)

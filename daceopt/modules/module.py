@@ -374,11 +374,13 @@ class Handle:
         """The pair compiled last, one with a backward program if there is any."""
         pairs = [graph.pair for graph in self._dispatcher.graphs]
         if not pairs:
-            why = "; ".join(self._dispatcher.reasons) or "it has not been called yet"
+            choices = [text for text in self.stats.choices if self.stats.chosen_pieces]
+            why = "; ".join([*self._dispatcher.reasons, *choices]) or "it has not been called yet"
             raise Unsupported(f"{type(self._module).__name__} has no compiled program: {why}")
         return next((p for p in reversed(pairs) if p.backward is not None), pairs[-1])
 
     def __repr__(self) -> str:
         s = self.stats
-        pieces = f", {s.eager_pieces} pieces in eager" if s.eager_pieces else ""
+        chosen = f" ({s.chosen_pieces} by choice)" if s.chosen_pieces else ""
+        pieces = f", {s.eager_pieces} pieces in eager{chosen}" if s.eager_pieces else ""
         return f"<daceopt: {s.programs} programs, {s.calls} calls, {s.eager_calls} of them eager{pieces}>"

@@ -39,7 +39,9 @@ class Observed:
 
 
 class _Observer(Backend):
-    """Keeps what graphs are called with."""
+    """Keeps what graphs are called with; all of them are compiled."""
+
+    leaves_small = False
 
     def __init__(self, options: Options, found: Observed) -> None:
         super().__init__(options, Stats(), self._leave)

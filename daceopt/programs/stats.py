@@ -70,7 +70,8 @@ class Stats:
     """What became of the calls of one module, and what daceopt made of it.
 
     ``eager_calls`` computed nothing in compiled code; ``eager_pieces``: how often a graph, or a function whose graph
-    was refused, of these or of other calls, ran in eager PyTorch. ``fallbacks``: why, and how many for each reason.
+    was refused, of these or of other calls, ran in eager PyTorch; ``chosen_pieces``: how often because that is faster,
+    which ``choices`` says. ``fallbacks``: why else, and how many for each reason.
     ``choices``: why programs have the recipes that they have. ``kernels`` and ``bytes_moved`` are (before, after) of
     the training program compiled last, or of the last program where none trains.
     """
@@ -78,6 +79,7 @@ class Stats:
     calls: int = 0
     eager_calls: int = 0
     eager_pieces: int = 0
+    chosen_pieces: int = 0
     programs: int = 0
     cache_hits: int = 0
     compile_seconds: float = 0.0
@@ -93,9 +95,17 @@ class Stats:
         if self._shown is None or pair.backward is not None or self._shown[0].backward is None:
             self._shown = (pair, dict(shapes))
 
-    def count_eager(self, pieces: int = 1) -> None:
-        """Count pieces that run in eager PyTorch."""
+    def count_eager(self, pieces: int = 1, is_chosen: bool = False) -> None:
+        """Count pieces that run in eager PyTorch; ``is_chosen``: because that is faster."""
         self.eager_pieces += pieces
+        self.chosen_pieces += pieces if is_chosen else 0
+
+    def count_small(self) -> None:
+        """Count a call that is one piece, which eager PyTorch runs faster."""
+        self.calls += 1
+        self.eager_calls += 1
+        self.eager_pieces += 1
+        self.chosen_pieces += 1
 
     @property
     def kernels(self) -> tuple[int, int]:

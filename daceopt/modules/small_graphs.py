@@ -1,0 +1,145 @@
+"""Graphs of so little work that eager PyTorch has run them before a program has been called.
+
+A graph stays in eager PyTorch only where that is faster than a program that computes in no time; what fusion may save
+counts as if eager PyTorch took as much longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from daceopt.capture.torch import effects
+from daceopt.errors import DaceoptError
+from daceopt.modules import call_times
+from daceopt.modules.description import specialised
+from daceopt.modules.tuning import trains
+
+if TYPE_CHECKING:
+    from daceopt.capture.torch.traced import Traced
+
+CALLS = 40
+"""A graph of more calls than these is never small."""
+
+_ELEMENT, _OPERATION = 0.15e-3, 2e-6  # microseconds that fusion saves at most: of an element moved, of an operation
+_PASSES = 3  # over the elements of a forward pass, with its backward pass
+
+_KNOWN = frozenset(
+    "_to_copy alias arange argmax argmin bernoulli bernoulli_ cat clone constant_pad_nd copy_ cumsum detach diag_embed "
+    "dot embedding empty empty_like fill_ flip full full_like gather index index_select linalg_vector_norm logsumexp "
+    "mse_loss mv native_dropout new_zeros nll_loss_forward ones ones_like repeat roll scalar_tensor scatter stack tril "
+    "triu unbind var var_mean zeros zeros_like".split()
+)
+"""Operators beside those that torch marks (views, pointwise, reductions) whose time is that of their elements."""
+
+
+@dataclass(frozen=True)
+class Small:
+    """Why a graph stays in eager PyTorch: microseconds of it there at most, and of a program at least. ``elements``: of
+    the tensors of the call, for as many of which that holds."""
+
+    eager: float
+    program: float
+    elements: int
+
+    def __str__(self) -> str:
+        return (
+            f"eager PyTorch, by the cost model: its operators take {self.eager:.1f} us, "
+            f"a call of a program {self.program:.1f} us before it computes"
+        )
+
+    def holds(self, arguments: Sequence[Any]) -> bool:
+        """Whether a call with these arguments is small as well."""
+        return _elements(arguments) <= self.elements
+
+
+def small(traced: Traced, inputs: Sequence[Any]) -> Small | None:
+    """Whether eager PyTorch runs a graph faster than any program could be called; None where it does not, or where
+    nobody knows. ``inputs``: of the first call."""
+    if traced.device != "cpu" or not _is_plain(traced.graph) or effects.lasting(traced.graph.graph):
+        return None
+    is_trained = trains(traced)
+    times = call_times.TRAINING if is_trained else call_times.INFERENCE
+    program = times.of_program(sum(isinstance(x, torch.Tensor) for x in traced.inputs))
+    if not program:
+        return None
+    try:
+        work = _work(traced, inputs)
+    except (RuntimeError, NotImplementedError, DaceoptError):  # what no fake tensor tells
+        return None
+    saved = (_ELEMENT * work.elements + _OPERATION * work.products) * (_PASSES if is_trained else 1)
+    eager = times.of_eager(work.operators, _modules(traced.graph.graph)) + saved
+    return Small(eager, program, _elements(inputs)) if eager < program else None
+
+
+def _is_plain(graph: fx.GraphModule) -> bool:
+    """Whether it has few calls, and each of them means in eager PyTorch what it meant to Dynamo."""
+    calls = [n for n in graph.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
+    bodies = [n for n in graph.graph.nodes if n.op == "get_attr"]
+    return len(calls) <= CALLS and not bodies and not any(_is_special(n) for n in calls)
+
+
+def _is_special(node: fx.Node) -> bool:
+    return node.op == "call_module" or isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def _modules(graph: fx.Graph) -> int:
+    """How many modules are called inside."""
+    return len({key for node in graph.nodes for key in node.meta.get("nn_module_stack") or ()})
+
+
+def _elements(values: Sequence[Any]) -> int:
+    return sum(v.numel() for v in values if isinstance(v, torch.Tensor))
+
+
+def _work(traced: Traced, inputs: Sequence[Any]) -> _Work:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    fakes = specialised(traced, inputs).inputs
+    mode = next((f.fake_mode for f in fakes if isinstance(f, torch.Tensor)), None) or FakeTensorMode()
+    _LazyGraphModule.force_recompile(traced.graph)  # which would print the error as well
+    with torch.no_grad(), mode, _Work() as work:
+        traced.graph.forward(*fakes)
+    return work
+
+
+class _Work(TorchDispatchMode):
+    """Counts calls of operators, elements that they read and write, and operations of products. NotImplementedError for
+    an operator of whose time nothing is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators, self.elements, self.products = 0.0, 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.namespace == "prim":  # what a tensor says of itself
+            return result
+        product = flop_registry.get(func.overloadpacket)
+        if product is not None:
+            self.operators += call_times.PRODUCT
+            self.products += int(product(*args, **(kwargs or {}), out_val=result))
+            return result
+        self.operators += call_times.WEIGHTS.get(func.overloadpacket.__name__, 1.0)
+        if not func.is_view:
+            if not _is_known(func):
+                raise NotImplementedError(str(func))
+            self.elements += _elements(list(_tensors((args, result))))
+        return result
+
+
+def _is_known(func: Any) -> bool:
+    marked = torch.Tag.pointwise in func.tags or torch.Tag.reduction in func.tags
+    return marked or func.overloadpacket.__name__ in _KNOWN | call_times.WEIGHTS.keys()
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    leaves = torch.utils._pytree.tree_leaves(values)
+    return (t for t in leaves if isinstance(t, torch.Tensor))

@@ -1,0 +1,140 @@
+"""Graphs of little work stay in eager PyTorch where the recipe is chosen for them, and say so."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from daceopt import optimized_module
+from daceopt.errors import Unsupported
+
+pytestmark = pytest.mark.usefixtures("interpreted", "small_in_eager")
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+
+
+class Many(nn.Module):
+    """A program is faster, whatever eager PyTorch takes for a few elements."""
+
+    def forward(self, x):
+        for _ in range(12):
+            x = torch.tanh(x) * 2
+        return x
+
+
+class Counted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.step = nn.Linear(8, 8), 0
+
+    def forward(self, x):
+        self.step += 1
+        return self.linear(x) * self.step
+
+
+def stats_of(model):
+    s = model.daceopt.stats
+    return s.calls, s.eager_calls, s.eager_pieces, s.chosen_pieces, s.programs
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_small_graph_stays(grad):
+    model, twin = optimized_module(nn.Linear(8, 8), fallback="raise"), nn.Linear(8, 8)
+    twin.load_state_dict(model.state_dict())
+    with torch.set_grad_enabled(grad):
+        for _ in range(5):
+            assert torch.equal(model(X), twin(X))
+    assert stats_of(model) == (5, 5, 5, 5, 0) and not model.daceopt.reasons
+    assert model.daceopt.stats.choices[0].startswith("eager PyTorch, by the cost model: ")
+    assert repr(model.daceopt) == "<daceopt: 0 programs, 5 calls, 5 of them eager, 5 pieces in eager (5 by choice)>"
+
+
+@pytest.mark.parametrize("options", [{"recipe": "cpu"}, {"verify": "structure"}])
+def test_who_names_a_recipe_or_verifies_has_a_program(options):
+    model = optimized_module(nn.Linear(8, 8), fallback="raise", **options)
+    model(X)
+    assert stats_of(model) == (1, 0, 0, 0, 1)
+
+
+@pytest.mark.parametrize("model", [Many(), nn.Linear(2048, 2048), nn.Conv2d(4, 8, 3)])
+def test_what_a_program_may_run_faster_is_compiled(model):
+    x = {"Many": X, "Linear": torch.randn(64, 2048), "Conv2d": torch.randn(8, 4, 64, 64)}[type(model).__name__]
+    optimized = optimized_module(model, fallback="raise")
+    with torch.no_grad():
+        optimized(x)
+    assert stats_of(optimized) == (1, 0, 0, 0, 1)
+
+
+def test_larger_calls_of_a_small_graph_are_compiled():
+    model = optimized_module(nn.Tanh(), fallback="raise")
+    for n in (4, 6, 5, 6, 4):
+        model(torch.randn(n, 8))
+    assert stats_of(model)[-2:] == (5, 0)
+    for n in (1 << 18, 1 << 19, 6):
+        x = torch.randn(n, 8)
+        assert torch.allclose(model(x), torch.tanh(x))
+    calls, eager, _, chosen, programs = stats_of(model)
+    assert (calls, eager, chosen, programs) == (8, 6, 6, 1)
+
+
+def test_numbers_that_change_stay_small():
+    model = optimized_module(Counted(), fallback="raise")
+    for k in range(1, 6):
+        assert torch.equal(model(X), model.linear(X) * k)
+    assert model.step == 5 and stats_of(model) == (5, 5, 5, 5, 0)
+
+
+def test_a_call_that_is_taken_for_a_small_one_is_right():
+    """What is not looked at may have changed: the module's own forward runs."""
+    model = optimized_module(Counted(), fallback="raise")
+    for _ in range(3):
+        model(X)
+    model.linear = Many()
+    assert torch.equal(model(X), Many()(X) * 4)
+    model.__class__ = type("Other", (Counted,), {"forward": lambda self, x: x + 1})
+    assert torch.equal(model(X), X + 1)
+
+
+def test_what_the_module_became_is_noticed_by_and_by(monkeypatch):
+    monkeypatch.setattr("daceopt.modules.dispatch.LOOKS", 3)
+    model = nn.Sequential(nn.Linear(8, 8))
+    optimized_module(model, fallback="raise")
+    for _ in range(3):
+        model(X)
+    model[0] = Many()
+    for _ in range(1000):
+        model(X)
+        if model.daceopt.stats.programs:
+            break
+    assert model.daceopt.stats.programs == 1
+
+
+def test_a_piece_of_a_broken_frame():
+    class Broken(nn.Module):
+        def forward(self, x):
+            y = x + 1
+            torch._dynamo.graph_break()
+            return Many()(y)
+
+    model = optimized_module(Broken(), fallback="silent")
+    for _ in range(3):
+        assert torch.allclose(model(X), Many()(X + 1))
+    calls, eager, pieces, chosen, programs = stats_of(model)
+    assert (calls, eager, programs) == (3, 0, 1) and pieces == chosen == 3
+
+
+def test_what_has_no_program_says_why():
+    model = optimized_module(nn.Linear(8, 8))
+    model(X)
+    with pytest.raises(Unsupported, match="no compiled program: eager PyTorch, by the cost model"):
+        model.daceopt.source()
+
+
+def test_torch_compile_leaves_small_graphs_as_well():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = torch.compile(nn.Linear(8, 8), backend="daceopt", fullgraph=True)
+        assert compiled(X).shape == (4, 8)

@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from daceopt.capture.torch import effects
-from daceopt.errors import DaceoptError
 from daceopt.modules import call_times
 from daceopt.modules.description import specialised
 from daceopt.modules.tuning import trains
@@ -72,7 +71,7 @@ def small(traced: Traced, inputs: Sequence[Any]) -> Small | None:
         return None
     try:
         work = _work(traced, inputs)
-    except (RuntimeError, NotImplementedError, DaceoptError):  # what no fake tensor tells
+    except Exception:  # whatever no fake tensor tells: who compiles the graph says what is wrong with it
         return None
     saved = (_ELEMENT * work.elements + _OPERATION * work.products) * (_PASSES if is_trained else 1)
     eager = times.of_eager(work.operators, _modules(traced.graph.graph)) + saved

@@ -12,15 +12,15 @@ using namespace detail;
 
 // An operand over [batch..., rows, columns]; extents along which it broadcasts are 1.
 Tensor tensor_of(const Place& x, const std::vector<int64_t>& batch, int64_t rows, int64_t cols) {
-    Tensor found{x.data, batch, x.batch, x.type};
-    found.dims.insert(found.dims.end(), {rows, cols});
-    found.strides.insert(found.strides.end(), {x.row, x.col});
+    std::vector<int64_t> dims = batch, strides = x.batch;
+    dims.insert(dims.end(), {rows, cols});
+    strides.insert(strides.end(), {x.row, x.col});
     int64_t step = 1;
-    for (size_t d = found.dims.size(); d-- > 0;) {
-        if (found.strides[d] == 0) found.dims[d] = 1, found.strides[d] = step;
-        step = std::max(step, found.dims[d] * found.strides[d]);
+    for (size_t d = dims.size(); d-- > 0;) {
+        if (strides[d] == 0) dims[d] = 1, strides[d] = step;
+        step = std::max(step, dims[d] * strides[d]);
     }
-    return found;
+    return {x.data, dims, strides, x.type};
 }
 
 memory::desc layout(const Tensor& x) { return memory::desc(x.dims, data_type_of(x.type), x.strides); }
@@ -97,6 +97,7 @@ Cache& cache() {
 
 // False where oneDNN has nothing but a reference kernel, which is orders of magnitude slower than widening.
 bool multiply(const NarrowProduct& p, WeightMemory* kept) {
+    if (p.batch.size() + 2 > Sizes::kMost) return false;
     const Tensor a = tensor_of(p.a, p.batch, p.m, p.k), b = tensor_of(p.b, p.batch, p.k, p.n);
     const Tensor bias = tensor_of(p.bias, p.batch, p.m, p.n), residual = tensor_of(p.residual, p.batch, p.m, p.n);
     const Tensor y = tensor_of(p.y, p.batch, p.m, p.n);

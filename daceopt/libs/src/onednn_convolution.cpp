@@ -1,5 +1,6 @@
 // Convolutions by oneDNN. Weights take the layout the kernel prefers; activations too, when their own has no fast kernel.
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <optional>
 
@@ -397,7 +398,8 @@ public:
         Preparation scaled = wanted;
         scaled.factors = factors_.data;
         scaled.factors_bytes = elements_of(factors_) * sizeof(float);
-        scaled.fill = [&](void* place, const void*) { wanted.fill(place, products().get()); };
+        const auto fill = [&](void* place, const void*) { wanted.fill(place, products().get()); };
+        scaled.fill = fill;
         return kept_.prepared(scaled);
     }
 

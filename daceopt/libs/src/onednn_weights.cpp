@@ -29,8 +29,8 @@ struct PackedWeights::Copies {
     std::vector<Copy> found;
 };
 
-PackedWeights::PackedWeights() : copies_(std::make_unique<Copies>()) {}
-PackedWeights::~PackedWeights() = default;
+PackedWeights::PackedWeights() : copies_(new Copies) {}
+PackedWeights::~PackedWeights() { delete copies_; }
 
 void* PackedWeights::prepared(const Preparation& wanted) {
     const std::lock_guard<std::mutex> lock(copies_->mutex);
@@ -42,18 +42,42 @@ void* PackedWeights::prepared(const Preparation& wanted) {
     return copies_->found.back().data.get();
 }
 
-struct CheckedWeights::Copy {
+namespace {
+
+struct Copy {
     memory::desc layout;
     Digest digest, factors;
     Block data;
 };
 
+}  // namespace
+
+struct CheckedWeights::Copies {
+    std::shared_ptr<const Copy> get(const Preparation& wanted);
+    std::shared_ptr<const Copy> found(const Copy& like);
+    void keep(std::shared_ptr<const Copy> copy);
+
+    std::mutex mutex;
+    std::vector<std::shared_ptr<const Copy>> kept;  // the last used one first
+};
+
+struct CheckedWeights::Use::Current {
+    std::shared_ptr<const Copy> copy;
+};
+
+CheckedWeights::CheckedWeights() : copies_(new Copies) {}
+CheckedWeights::~CheckedWeights() { delete copies_; }
+
+CheckedWeights::Use::Use(CheckedWeights& shared) : shared_(shared), current_(new Current) {}
+CheckedWeights::Use::~Use() { delete current_; }
+
 void* CheckedWeights::Use::prepared(const Preparation& wanted) {
-    if (is_first_ || !current_ || current_->layout != layout_of(wanted)) current_ = shared_.get(wanted);
-    return current_->data.get();
+    auto& copy = current_->copy;
+    if (is_first_ || !copy || copy->layout != layout_of(wanted)) copy = shared_.copies_->get(wanted);
+    return copy->data.get();
 }
 
-std::shared_ptr<const CheckedWeights::Copy> CheckedWeights::get(const Preparation& wanted) {
+std::shared_ptr<const Copy> CheckedWeights::Copies::get(const Preparation& wanted) {
     const Digest weights = digest(wanted.source, wanted.source_bytes), factors = digest(wanted.factors, wanted.factors_bytes);
     auto copy = std::make_shared<Copy>(Copy{layout_of(wanted), weights, factors, {nullptr, &std::free}});
     if (auto known = found(*copy)) return known;
@@ -63,20 +87,20 @@ std::shared_ptr<const CheckedWeights::Copy> CheckedWeights::get(const Preparatio
     return copy;
 }
 
-std::shared_ptr<const CheckedWeights::Copy> CheckedWeights::found(const Copy& like) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+std::shared_ptr<const Copy> CheckedWeights::Copies::found(const Copy& like) {
+    const std::lock_guard<std::mutex> lock(mutex);
     const auto same = [&](const auto& c) { return c->digest == like.digest && c->factors == like.factors && c->layout == like.layout; };
-    const auto position = std::find_if(copies_.begin(), copies_.end(), same);
-    if (position == copies_.end()) return nullptr;
-    std::rotate(copies_.begin(), position, position + 1);
-    return copies_.front();
+    const auto position = std::find_if(kept.begin(), kept.end(), same);
+    if (position == kept.end()) return nullptr;
+    std::rotate(kept.begin(), position, position + 1);
+    return kept.front();
 }
 
-void CheckedWeights::keep(std::shared_ptr<const Copy> copy) {
+void CheckedWeights::Copies::keep(std::shared_ptr<const Copy> copy) {
     constexpr size_t kCopies = 2;  // each takes as much memory as the weights
-    const std::lock_guard<std::mutex> lock(mutex_);
-    copies_.insert(copies_.begin(), std::move(copy));
-    if (copies_.size() > kCopies) copies_.resize(kCopies);
+    const std::lock_guard<std::mutex> lock(mutex);
+    kept.insert(kept.begin(), std::move(copy));
+    if (kept.size() > kCopies) kept.resize(kCopies);
 }
 
 }  // namespace daceopt

@@ -3,15 +3,14 @@
 // Tensors are float32 or bfloat16 with any strides; channels-first, channels-last and blocked ones are passed as they are, others are
 // copied.
 // Every function may run on any number of threads at once, reports to `status` and never throws.
+//
+// Kept small: each program that calls oneDNN reads it.
 #pragma once
-#include <cmath>
 #include <cstdint>
-#include <functional>
-#include <memory>
-#include <mutex>
-#include <vector>
+#include <limits>
 
 #include "daceopt/element.h"
+#include "daceopt/sizes.h"
 #include "daceopt/status.h"
 #include "daceopt/weights.h"
 
@@ -23,7 +22,7 @@ constexpr int64_t kBlock = DACEOPT_BLOCK;  // channels that stand together in a 
 
 struct Tensor {  // data may be null: absent
     void* data;
-    std::vector<int64_t> dims, strides;
+    Sizes dims, strides;
     Element type = Element::kFloat;
     bool is_blocked = false;  // (N, C / kBlock, spatial..., kBlock) without gaps, whatever the strides say
 };
@@ -32,7 +31,7 @@ struct Tensor {  // data may be null: absent
 enum class Layout : int64_t { kFastest, kFirst, kLast, kBlocked };
 
 struct Window {  // one entry per spatial dimension
-    std::vector<int64_t> strides, dilations, pads_begin, pads_end;
+    Sizes strides, dilations, pads_begin, pads_end;
 };
 
 // Constant weights, kept by one call for all threads as long as the library is loaded: one copy for each layout, which
@@ -48,19 +47,27 @@ public:
 
 private:
     struct Copies;
-    std::unique_ptr<Copies> copies_;
+    Copies* copies_;
 };
 
 // Weights that may change between calls, kept by one call for all threads: a copy serves while what it was made of has the
 // digest that it had. The last few copies are kept, for modules that share a program and for sizes that want another layout.
 class CheckedWeights {
 public:
-    struct Copy;
+    struct Copies;
+
+    CheckedWeights();
+    CheckedWeights(const CheckedWeights&) = delete;
+    CheckedWeights& operator=(const CheckedWeights&) = delete;
+    ~CheckedWeights();
 
     // What one thread works with; in the first iteration of a loop the weights are looked at.
     class Use : public WeightMemory {
     public:
-        explicit Use(CheckedWeights& shared) : shared_(shared) {}
+        explicit Use(CheckedWeights& shared);
+        Use(const Use&) = delete;
+        Use& operator=(const Use&) = delete;
+        ~Use() override;
 
         Use* in(bool first) {
             is_first_ = first;
@@ -70,18 +77,14 @@ public:
         void* prepared(const Preparation& wanted) override;
 
     private:
+        struct Current;
         CheckedWeights& shared_;
-        std::shared_ptr<const Copy> current_;  // stays alive while it is in use, whatever other threads ask for
+        Current* current_;  // stays alive while it is in use, whatever other threads ask for
         bool is_first_ = true;
     };
 
 private:
-    std::shared_ptr<const Copy> get(const Preparation& wanted);
-    std::shared_ptr<const Copy> found(const Copy& like);
-    void keep(std::shared_ptr<const Copy> copy);
-
-    std::mutex mutex_;
-    std::vector<std::shared_ptr<const Copy>> copies_;  // the last used one first
+    Copies* copies_;
 };
 
 // What is done to a result in registers: value * scale + shift + residual, each where it is there (the first two have one
@@ -91,7 +94,7 @@ private:
 struct Epilogue {
     Tensor scale, shift, residual;
     bool relu = false;
-    float slope = 0, ceiling = INFINITY;
+    float slope = 0, ceiling = std::numeric_limits<float>::infinity();
 };
 
 // y = epilogue(conv(x, w) + bias)

@@ -46,7 +46,7 @@ inline dnnl::stream& stream() {
 
 inline size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-inline void append(Key& key, const std::vector<int64_t>& values) {
+inline void append(Key& key, const Sizes& values) {
     key.push_back(static_cast<int64_t>(values.size()));
     key.insert(key.end(), values.begin(), values.end());
 }

@@ -56,8 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Millions of objects of imported modules, which stay, are not looked through again and again. Dynamo does not empty
-    the CPU's caches to tell its log how long the guards of each frame take: that is a seventh of a small test."""
+    """Millions of objects of imported modules, which stay, are not looked through again and again. Dynamo does not time
+    guards, for which it empties the CPU's caches: that is a seventh of a small test."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     if "torch._dynamo.guards" in sys.modules:

@@ -184,7 +184,7 @@ def _torch_gradients(case: Case, values: Sequence[np.ndarray], seed: np.ndarray,
     return [g.double() for g in torch.autograd.grad(y, leaves, torch.tensor(seed.astype(np.float64)).to(y.dtype))]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", HALVES)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_gradients(case: Case, name: str) -> None:

@@ -31,9 +31,10 @@ def test_the_rank_at_fault_is_named(how: str, whole: bool, world: int, blamed: s
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 @pytest.mark.parametrize(
     ("how", "blamed"),
-    [("dies", "rank 1 gave no answer"), pytest.param("is late", "rank 1 had not begun", marks=pytest.mark.breadth)],
+    [("dies", "rank 1 gave no answer"), ("is late", "rank 1 had not begun")],
 )
 def test_it_is_named_where_updates_are_in_shards(how: str, blamed: str, tmp_path: Path) -> None:
     _check(others(tmp_path, how, True, 2, "sharded"), blamed)

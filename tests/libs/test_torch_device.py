@@ -166,7 +166,7 @@ def _standing(tensor: torch.Tensor, how: str) -> torch.Tensor:
     return tensor
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("wide", ["", "added", "result"])
 @pytest.mark.parametrize("kind", HALVES)

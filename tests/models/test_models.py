@@ -57,7 +57,7 @@ def compare(ours: Any, found: Example) -> None:
         assert_within_rounding(a, r, t)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @some(AS_MODULES)
 def test_module(name):
     found = example(name)
@@ -66,7 +66,7 @@ def test_module(name):
         compare(tensors(optimized(**found.inputs)), found)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @some(AS_FILES)
 def test_onnx_file(name, tmp_path: Path):
     found = example(name)
@@ -87,6 +87,7 @@ DYNAMIC = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_onnx_file_with_dynamic_sizes(name, tmp_path: Path):
     """Exported for one size, compiled once, called with another."""
@@ -104,7 +105,7 @@ def test_onnx_file_with_dynamic_sizes(name, tmp_path: Path):
         compare(results if isinstance(results, list) else [results], Example(found.module, other))
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2"])
+@pytest.mark.parametrize("name", ["bert", pytest.param("gpt2", marks=LONG)])
 def test_onnx_file_with_dynamic_batch_and_length(name, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """One program for sentences of all lengths; one that is too long is an error."""
     from daceopt import pipeline

@@ -123,14 +123,14 @@ def _check(
 
 
 @pytest.mark.slow
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", CASES)
 def test_a_module(name: str, emulated: None) -> None:
     _check(name, "cpu", "gpu")
 
 
 @pytest.mark.slow
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", sorted(NARROW_TOO))
 def test_autocast(name: str, dtype: torch.dtype, emulated: None) -> None:

@@ -112,7 +112,7 @@ def _check(name: str, dtype: torch.dtype, autocast: bool, device: str, recipe: s
 
 
 @pytest.mark.slow
-@pytest.mark.share(5)
+@pytest.mark.share(7)
 @pytest.mark.parametrize("autocast", [True, False], ids=["autocast", "module"])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", CASES)

@@ -1,4 +1,4 @@
-"""One half of a sixth of PyTorch's database, compiled, with gradients."""
+"""The rest of a twelfth of PyTorch's database, compiled, with gradients."""
 
 from __future__ import annotations
 

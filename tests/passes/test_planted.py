@@ -119,7 +119,7 @@ def test_files(bug: type[planted.Planted], backward: bool) -> None:
     assert ended.value.code == 1
 
 
-@bugs(ONE_DIRECTION)
+@bugs(ONE_DIRECTION[::2])
 def test_modules(bug: type[planted.Planted], backward: bool) -> None:
     """The first call raises, and the handle's own bisection names the same step."""
     net = optimized_module(Net(), recipe=recipe(bug, backward), verify="numerics", fallback="raise")

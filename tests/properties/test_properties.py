@@ -36,7 +36,7 @@ def draw(strategy: st.SearchStrategy[Case], count: int) -> list[Case]:
     return cases
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.onnx)])
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_random_operators(family: str, count: int) -> None:

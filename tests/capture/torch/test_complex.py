@@ -59,6 +59,7 @@ def test_inside(name):
     check(INSIDE[name], X, native=False)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", THROUGH)
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 def test_through(name, dtype):
@@ -93,6 +94,7 @@ NATIVE = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", NATIVE)
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 def test_native(name, dtype):

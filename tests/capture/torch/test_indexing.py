@@ -60,6 +60,7 @@ CASES = {
 SPECIALISED = ("put_inner_accumulating", "put_one_axis")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_indexing(name, dynamic):

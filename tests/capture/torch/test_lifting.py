@@ -86,7 +86,7 @@ class Updates:
         return [p.detach().numpy() for p in self.parameters]
 
 
-SLOW = ("adam", "adam-foreach", "adamw")
+LATER = {"adam": pytest.mark.slow} | dict.fromkeys(("adam-foreach", "adamw"), (pytest.mark.slow, pytest.mark.breadth))
 
 
 class Seen(Backend):
@@ -111,7 +111,7 @@ class Seen(Backend):
         return found
 
 
-@pytest.mark.parametrize("name", ["sgd", "sgd-foreach", *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
+@pytest.mark.parametrize("name", ["sgd", "sgd-foreach", *(pytest.param(n, marks=LATER[n]) for n in LATER)])
 def test_updates_of_optimizers(name: str) -> None:
     """Three steps in one program without calls of the host, beside float64 and what Dynamo alone makes of them: it
     computes the step's corrections in float32, where eager PyTorch has Python's numbers."""

@@ -124,6 +124,7 @@ def _array(x: torch.Tensor) -> Any:
     return _numbers(x)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize("axes", [(1, 0), (2, 1, 0), (0, 2, 1), (0, 2, 3, 1), (1, 0, 2, 3), (0, 2, 3, 4, 1)], ids=str)

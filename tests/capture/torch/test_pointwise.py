@@ -85,6 +85,7 @@ EVERYWHERE = [
 ]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("fn", EVERYWHERE)
 def test_unary_everywhere(fn: Fn) -> None:
     check(fn, values(ANY))
@@ -178,6 +179,7 @@ def test_binary_everywhere(fn: Fn) -> None:
     check(_with_weight(fn), values(ANY), values(OTHER), grad=fn not in WITHOUT_DERIVATIVE)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("fn", BINARY)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_binary_types(fn: Fn, dtype: torch.dtype) -> None:
@@ -194,6 +196,7 @@ def test_powers_of_a_number(base: float) -> None:
     check(lambda x: base**x, values([0.0, 1.0, 2.0, -1.0, 3.0, 0.0, 4.0, -2.0]))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "fn",
     [

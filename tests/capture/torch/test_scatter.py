@@ -43,7 +43,7 @@ def _in_place(x, s):
     return x
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_scatters(name, dynamic):

@@ -41,6 +41,7 @@ def test_orders(name: str, dtype: torch.dtype) -> None:
     check(ORDERS[name], X.to(dtype))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", HALVES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, *INTEGERS], ids=str)
 def test_other_dtypes(name: str, dtype: torch.dtype) -> None:

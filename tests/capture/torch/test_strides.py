@@ -104,6 +104,7 @@ def test_strides_of_no_elements() -> None:
     assert compiled(lambda x: x.clone())(x).stride() == (x.clone()).stride()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     "change",
@@ -125,6 +126,7 @@ def test_what_is_changed_in_place_stands_as_before(x: torch.Tensor, change: Call
     check(fn, x[:4, :4], dynamic=dynamic)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     "change",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from daceopt.codegen import target
+from daceopt.errors import SizesError
 from daceopt.modules.backend import Backend
 from daceopt.modules.breaks import Break
-from daceopt.modules.by_size import own_mode
+from daceopt.modules.eager_piece import EagerPiece
 from daceopt.modules.observe import call_twin
 from daceopt.modules.options import Options
 from daceopt.programs.stats import Stats
@@ -50,18 +51,16 @@ class _Capturing(Backend):
         super().__init__(options, Stats(), lambda reason, error: found.refused.append(reason))
         self._found = found
 
-    def _program(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def add(self, traced: Traced, inputs: Sequence[Any]) -> EagerPiece:
         from daceopt.capture.torch.importing import load
 
-        with own_mode():
-            imported = load(traced, target.on(traced.device).name)
+        imported = load(traced, target.on(traced.device).name)
         binding = Binding.from_json(imported.notes["binding"])
         tensors = [_tensor(kind, inputs[k]) for kind, k in binding.inputs]
         names = [traced.names[k] for _, k in binding.inputs]
         state = frozenset(at for at, (_, k) in enumerate(binding.inputs) if traced.is_state[k])
         self._found.graphs.append(CapturedGraph(imported, tensors, names, state))
-        forward: Callable[..., Any] = traced.graph.forward
-        return forward
+        return EagerPiece(self.stats, traced.graph.forward)
 
 
 def captured(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Captured:
@@ -75,7 +74,9 @@ def captured(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], o
 
 
 def _tensor(kind: str, value: Any) -> torch.Tensor:
-    """A copy of an input as programs take it; a size is an array that is as long."""
+    """A copy of an input as programs take it; a size is an array that is as long. Raises SizesError below zero."""
+    if kind != "tensor" and value < 0:
+        raise SizesError(f"a program for sizes; got {value}")
     if kind != "tensor":
         return torch.empty((0, int(value)), dtype=torch.uint8)
     real = torch.view_as_real(value.detach()) if value.is_complex() else value.detach()

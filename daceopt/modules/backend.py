@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torch._dynamo.exc import RestartAnalysis, TensorifyScalarRestartAnalysis
-from torch._dynamo.symbolic_convert import TensorifyState
+from torch._dynamo.symbolic_convert import InstructionTranslator, TensorifyState
 from torch._dynamo.utils import counters
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from daceopt import pipeline
-from daceopt.capture.torch import conditions, effects, guards, tracing
+from daceopt.capture.torch import conditions, effects, guards, items, tracing
 from daceopt.capture.torch.collection import resumed
 from daceopt.capture.torch.connection import connected
 from daceopt.capture.torch.functional import functional
@@ -104,6 +104,8 @@ class Backend(Breaks):
         conditions.install()
         if not any(n.op in _CALLS for n in graph.graph.nodes):
             return graph.forward
+        results = [getattr(n, "meta", {}).get("example_value") for n in graph.graph.output_node().args[0]]
+        items.leave(InstructionTranslator.current_tx().output, *results)
         whole, held = lifted(graph)
         traced, given = describe(whole, [*inputs, *held]), [_concrete(x) for x in (*inputs, *held)]
         made = self._program(traced, given)
@@ -114,6 +116,7 @@ class Backend(Breaks):
             try:
                 made = self.add(traced, inputs)
             except Exception as error:
+                items.leave_all()
                 _specialise_numbers(traced)
                 if not is_symbolic(traced):
                     raise

@@ -218,6 +218,7 @@ def _settings() -> Iterator[None]:
             skip_nnmodule_hook_guards=False,
             suppress_errors=False,
             allow_unspec_int_on_nn_module=True,
+            capture_scalar_outputs=True,  # where a number is read decides (``capture/torch/items.py``)
         ):
             yield
     finally:

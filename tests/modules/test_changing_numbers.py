@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
+from torch.utils._pytree import tree_leaves
 
 from daceopt import optimized_module
 from daceopt.errors import FallbackWarning
@@ -42,6 +43,19 @@ class Reverse(torch.autograd.Function):
         return -ctx.weight * grad, None
 
 
+class Normalize(torch.autograd.Function):
+    """A normalization with a gradient of its own, that of a scale."""
+
+    @staticmethod
+    def forward(ctx, x, eps):
+        ctx.eps = eps
+        return F.layer_norm(x, (4,), eps=eps)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.eps, None
+
+
 class Model(nn.Module):
     """Counts its calls and anneals a number; what it computes with them is ``body``."""
 
@@ -57,8 +71,11 @@ class Model(nn.Module):
         return self.body(self, x)
 
 
-def assert_few_programs(model: nn.Module, count: int, calls: int = CALLS, **arguments: Callable[[int], object]) -> None:
-    """Steps are right, and so few programs are made; ``arguments``: what is handed over in the k-th call."""
+def assert_few_programs(
+    model: nn.Module, count: int, calls: int = CALLS, **arguments: Callable[[int], object]
+) -> nn.Module:
+    """Steps are right, and so few programs are made; ``arguments``: what is handed over in the k-th call. The optimized
+    model."""
     ours, double = optimized_module(copy.deepcopy(model), fallback="raise"), copy.deepcopy(model).double()
     for k in range(calls):
         given = {name: value(k) for name, value in arguments.items()}
@@ -72,6 +89,7 @@ def assert_few_programs(model: nn.Module, count: int, calls: int = CALLS, **argu
         for mine, exact, theirs in zip(*results, strict=True):
             assert_within_rounding(mine.detach(), exact.detach(), theirs.detach())
     assert (ours.daceopt.stats.programs, ours.daceopt.stats.eager_calls) == (count, 0)
+    return ours
 
 
 BODIES: dict[str, Callable[[Model, torch.Tensor], torch.Tensor]] = {
@@ -98,6 +116,7 @@ BODIES: dict[str, Callable[[Model, torch.Tensor], torch.Tensor]] = {
     "size": lambda s, x: s.a(x.repeat(s.step, 1))[: s.step + 1].sum(0) + x.repeat(s.step, 1)[s.step],
     "reversal": lambda s, x: s.a(Reverse.apply(torch.tanh(s.a(x)), s.tau)),
     "reversal by step": lambda s, x: s.a(Reverse.apply(torch.tanh(s.a(x)), min(1.0, s.step / 100))),
+    "in a custom function": lambda s, x: Normalize.apply(s.a(x), 0.1 * s.tau),
     "two numbers": lambda s, x: s.a(x) * s.step * s.tau + s.step,
 }
 
@@ -200,6 +219,80 @@ def test_a_number_that_an_operator_takes_as_a_float(body):
     assert_few_programs(Model(body), 2, calls=4)
 
 
+READS: dict[str, Callable[[Model, torch.Tensor], torch.Tensor]] = {
+    "a factor": lambda s, x: s.a(x) * x.sum().item() + x.mean().item(),
+    "a factor that has a history": lambda s, x: s.a(x) / s.a(x).abs().max().item() + s.a(x).mean().item(),
+    "a whole one": lambda s, x: s.a(x) * (x.argmax().item() + 1.0) + x.argmin().item(),
+    "conversions": lambda s, x: s.a(x) * float(x.mean()) + int(x.abs().sum()) + float(x.argmax()),
+    "mathematics": lambda s, x: s.a(x) * math.exp(x.mean().item()) * max(x.max().item(), 0.5) + x.std().item() ** 2,
+    "with another number": lambda s, x: s.a(x) * (s.tau * x.max().item() + s.step / (1 + x.argmax().item())),
+    "bounds": lambda s, x: s.a(x).clamp(x.min().item(), x.max().item()) + F.leaky_relu(s.a(x), x.mean().item()),
+    "fills": lambda s, x: s.a(x).masked_fill(x > 0, x.mean().item()) + torch.where(x > 0, x.max().item(), x),
+    "operands": lambda s, x: torch.add(x, s.a(x), alpha=x.max().item()) + (s.a(x).abs() + 1) ** x.std().item(),
+    "tensors": lambda s, x: s.a(x) + torch.full((4,), x.max().item()) + torch.tensor(x.min().item()),
+    "of one element": lambda s, x: s.a(x) * x[:1, :1].item() + x[1, 2].item(),
+    "a custom function": lambda s, x: s.a(Reverse.apply(torch.tanh(s.a(x)), x.std().item())),
+    "infinite": lambda s, x: s.a(x).clamp(max=(x.max() / 0).item()) + (1 / (x.max() / 0).item()),
+    "twice": lambda s, x: sum(s.a(x) * x[k].max().item() for k in range(3)),
+}
+"""Numbers out of tensors, which nothing but arithmetic reads."""
+
+
+@pytest.mark.parametrize("body", READS.values(), ids=READS)
+def test_a_number_out_of_a_tensor(body):
+    assert not assert_few_programs(Model(body), 2, calls=3).daceopt.explain_breaks()
+
+
+DECIDES: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
+    "a branch": lambda s, x: s.a(x) if x.mean().item() > 0 else s.a(-x),
+    "a comparison of two": lambda s, x: s.a(x) * (2 if x[0].sum().item() < x[1].sum().item() else 3),
+    "a size": lambda s, x: s.a(x)[: x.abs().sum().long().item() % 5] + torch.zeros(4),
+    "an index": lambda s, x: s.a(x)[x[:, 0].argmax().item()],
+    "a loop": lambda s, x: sum((s.a(x) for _ in range(int(x.abs().max().item() * 2))), x),
+    "a result": lambda s, x: (s.a(x), x.mean().item(), x.argmax().item()),
+    "text": lambda s, x: (s.a(x), f"{x.mean().item():.4f}"),
+    "a number of schema": lambda s, x: F.layer_norm(s.a(x), (4,), eps=x.abs().mean().item()),
+    "both": lambda s, x: s.a(x) * x.mean().item() + (1 if x.sum().item() > 0 else 0),
+    "remainders of large numbers": lambda s, x: s.a(x) * ((x.argmax().item() + 7) * 6364136223846793005 % 1000003),
+}
+"""What something else reads: the graph breaks there."""
+
+
+@pytest.mark.parametrize("body", DECIDES.values(), ids=DECIDES)
+def test_a_number_out_of_a_tensor_that_decides(body):
+    class Decides(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> object:
+            return body(self, x)
+
+    model = Decides()
+    ours = optimized_module(copy.deepcopy(model))
+    with pytest.warns(FallbackWarning, match="a number is read out of a tensor"):
+        for k in range(4):
+            x = X * (-1.3) ** k
+            assert_equal(ours(x), model(x))
+
+
+def assert_equal(ours: object, theirs: object) -> None:
+    """Of results that may hold numbers and text."""
+    for mine, other in zip(tree_leaves(ours), tree_leaves(theirs), strict=True):
+        assert mine == other if isinstance(other, str) else assert_close(mine, other) is None
+
+
+def test_whole_numbers_that_would_leave_64_bits():
+    class Hashes(nn.Module):
+        def forward(self, x: torch.Tensor, n: int) -> torch.Tensor:
+            return x * (n * 6364136223846793005 % 1000003)
+
+    model = Hashes()
+    ours = optimized_module(model)
+    for n in (3, 5, 7, 11):
+        assert_close(ours(X, n), model(X, n))
+
+
 DRAWS: dict[str, Callable[[Model, torch.Tensor], torch.Tensor]] = {
     "dropout": lambda s, x: F.dropout(s.a(x), 0.5 * s.tau),
     "whole channels": lambda s, x: F.dropout1d(s.a(x)[None], 0.5 * s.tau)[0],
@@ -218,6 +311,16 @@ def test_a_number_that_decides_what_is_drawn(body):
     for _ in range(4):
         assert ours(X).square().sum().isfinite()
     assert (ours.daceopt.stats.programs, ours.daceopt.stats.eager_calls) == (2, 0)
+
+
+def test_infinity_is_another_program():
+    """It has other norms and distances than large numbers."""
+
+    class Distances(Model):
+        def forward(self, x: torch.Tensor, p: float) -> torch.Tensor:
+            return torch.cdist(self.a(x), x, p=p) + self.a(x).norm(p)
+
+    assert_few_programs(Distances(lambda s, x: x), 4, calls=6, p=lambda k: [3.0, 4.0, 5.0, math.inf, 2.0, 6.0][k])
 
 
 def test_what_is_dropped_follows_the_probability_of_the_call():

@@ -54,6 +54,9 @@ Traced = TypeVar("Traced", bound=tuple[Any, ...])
 _SPECIAL = (-1.0, 0.0, 1.0, 2.0)
 """Where operators change what they do: where nothing is dropped, or all, norms of their own."""
 
+_LARGEST = 1e300
+"""Numbers beyond are constants, infinity among them."""
+
 _reader: ContextVar[Marks | None] = ContextVar("what C++ gets for a number", default=None)
 _guarded: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 """Environments of symbols -> numbers, as text, of which is guarded between which special ones they lie."""
@@ -90,12 +93,10 @@ class Marks:
         return self._marks[text]
 
     def _between(self, value: float, low: float, high: float) -> float:
-        """A number between ``value`` and an end, which may be infinite."""
+        """A number between ``value`` and an end."""
         share = 0.5 + self._noise.random() * 2.0**-20
-        end = high if self._upward else low
-        if math.isinf(end):
-            return value + math.copysign(abs(value) * share + share, end)
-        return value + (end - value) * share
+        step = (high if self._upward else low) - value
+        return value + math.copysign(min(abs(step), 2 * abs(value) + 2) * share, step)
 
     def _note(self, mark: float, node: SymNode) -> None:
         for source in (mark, ctypes.c_float(mark).value):  # some formulas round numbers
@@ -122,7 +123,7 @@ def _sides(node: SymNode, may_guard: bool) -> tuple[float, float] | None:
     """The special numbers around a number, which are guarded; None for one that is special, or has no example."""
     if not node.has_hint():
         return None
-    value, ends, text = float(node.hint), (-math.inf, *_SPECIAL, math.inf), str(node.expr)
+    value, ends, text = float(node.hint), (-_LARGEST, *_SPECIAL, _LARGEST), str(node.expr)
     found = next(((low, high) for low, high in itertools.pairwise(ends) if low < value < high), None)
     guarded = _guarded.setdefault(node.shape_env, set())
     if found is None or text in guarded:
@@ -130,8 +131,7 @@ def _sides(node: SymNode, may_guard: bool) -> tuple[float, float] | None:
     if not may_guard:
         raise Unsupported("a derivative that asks for the value of a number that changes")
     for relation, end in zip((sympy.Gt, sympy.Lt), found, strict=True):
-        if math.isfinite(end):
-            node.shape_env.evaluate_expr(relation(node.expr, end))
+        node.shape_env.evaluate_expr(relation(node.expr, end))
     guarded.add(text)
     return found
 

@@ -20,7 +20,7 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _SIZED = frozenset("arange range linspace logspace".split())
 """Packets whose numbers decide about the extents of results."""
 
-_ANY = 0.5  # where there is no example
+_ANY = 0.5  # where there is no example, which is 1 for integers
 
 
 def _exp(x: float) -> float:
@@ -51,7 +51,7 @@ def symbols_kept(mode: Any) -> Iterator[None]:
     They get the numbers of the example in place of symbols, and recurrent layers do not go through their steps. What
     traces the calls, above the mode, sees the symbols.
     """
-    if mode is None or mode.shape_env is None or not mode.shape_env.backed_var_to_val:
+    if mode is None or mode.shape_env is None:
         yield
         return
     original = mode.dispatch
@@ -95,7 +95,7 @@ def _hint(value: Any) -> Any:
         return value
     if value.node.has_hint():
         return value.node.hint
-    return _ANY if isinstance(value, torch.SymFloat) else value
+    return _ANY if isinstance(value, torch.SymFloat) else 1
 
 
 def stand_for_number(fake: torch.Tensor, number: Any = None, like: Any = None) -> torch.Tensor:

@@ -71,6 +71,19 @@ _WHOLE: dict[Any, Callable[..., Any]] = {
 }
 """What PyTorch computes with sizes, as extents."""
 
+_GROWING = (sympy.Add, sympy.Mul, sympy.Pow, torch_functions.PowByNatural)
+
+
+ROUNDED = frozenset("TruncToInt FloorToInt CeilToInt RoundToInt".split())
+"""What makes a whole number of a float."""
+
+
+_EXACT = ROUNDED | {"Add", "Mul", "Min", "Max", "Abs"}
+"""Of whole numbers, what float64 computes as well: of a remainder it may leave nothing."""
+
+_LARGE = 2**31
+"""Constants with which sizes are computed are smaller, or Python's whole numbers would leave 64 bits."""
+
 
 class Sizes:
     """The size symbols of one graph: PyTorch's names for them, ours, and where each is read."""
@@ -87,7 +100,7 @@ class Sizes:
         expr = value.node.expr
         return dim(self._convert(expr))
 
-    def number(self, value: torch.SymFloat, floats: Mapping[str, Any] | None = None) -> sympy.Expr:
+    def number(self, value: torch.SymFloat | torch.SymInt, floats: Mapping[str, Any] | None = None) -> sympy.Expr:
         """The scalar expression, in float64, of a number that is computed from sizes and ``floats``, the scalar symbols
         of numbers that are arguments of the call, by PyTorch's names for them."""
         return self._real(value.node.expr, floats or {})
@@ -109,8 +122,9 @@ class Sizes:
             return scalar.number(float(expr))
         if expr.is_integer and not any(str(s) in floats for s in expr.free_symbols):
             return scalar.cast(dim(self._convert(expr)), dace.float64)
-        function = _FUNCTIONS.get(type(expr).__name__)
-        if function is None:
+        name = type(expr).__name__
+        function = _FUNCTIONS.get(name)
+        if function is None or (expr.is_integer and name not in _EXACT):
             raise Unsupported(f"a number computed as {expr}, a {type(expr).__name__}")
         return function(*(self._real(a, floats) for a in expr.args))
 
@@ -124,6 +138,8 @@ class Sizes:
         if isinstance(expr, sympy.Float) and float(expr).is_integer():
             return sympy.Integer(int(expr))
         function = _WHOLE.get(type(expr))
+        if type(expr) in _GROWING and any(a.is_Integer and abs(a) > _LARGE for a in expr.args):
+            raise Unsupported(f"a number that may need more than 64 bits ({expr})")
         if function is None:
             raise Unsupported(f"a size computed as {expr}, a {type(expr).__name__}")
         return function(*(self._convert(a) for a in expr.args))

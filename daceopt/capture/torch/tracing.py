@@ -38,10 +38,11 @@ from torch._dynamo.variables import (
 from torch._dynamo.variables import torch as torch_functions
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
+from torch._functorch.autograd_function import autograd_function_apply
 from torch._guards import Guard, GuardSource
 from torch.fx.experimental.sym_node import SymNode
 
-from daceopt.capture.torch import exchanges, marks
+from daceopt.capture.torch import exchanges, items, marks
 from daceopt.capture.torch.conditions import condition, note_exception
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
 from daceopt.capture.torch.numbers import MATHEMATICS, symbols_kept
@@ -191,6 +192,8 @@ def _has_sparse_gradient(function: Callable[..., Any], args: Any, kwargs: Any) -
 
 def _call_method(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
     call = functools.partial(original, self, tx, name, args, kwargs)
+    if name == "item":
+        return items.taken(call, self, tx)
     return _reshape(call, tx, name, (self, *args), kwargs) if name in CHANGES else call()
 
 
@@ -368,6 +371,7 @@ def _check_cached(call: Callable[[], Any], found: Any, builder: Any, guard: Guar
 
 
 def _note_break(original: Method, self: Any, options: Any, reason: str, exc: Exception) -> None:
+    items.leave_named(str(exc))
     if not getattr(exc, "logged", False) and hasattr(backend := _backend(), "broke"):
         backend.broke(exc)
     original(self, options, reason, exc)
@@ -378,6 +382,16 @@ def _run_node(original: Method, tracer: Any, node: fx.Node, args: Any, kwargs: A
     is_whole = node.target in FUNCTIONS and are_of_one_type(args)
     with symbols_kept(tracer.fake_mode), whole_layers() if is_whole else nullcontext():
         return marks.shaped(lambda: note(functools.partial(original, tracer, node, args, kwargs, module), node))
+
+
+def _apply_custom(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """What Dynamo asks of a custom function as a whole."""
+    return marks.shaped(lambda: original(self, *args, **kwargs))
+
+
+def _evaluate(original: Method, self: Any, output_graph: Any = None) -> Any:
+    items.leave(InstructionTranslator.current_tx().output, self.sym_num)
+    return original(self, output_graph)
 
 
 def _is_constant_int(original: Method, value: Any, source: Any) -> bool:
@@ -441,6 +455,8 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (misc.LoggingLoggerVariable, "call_method", _call_logger),
     (misc.LoggingLoggerVariable, "var_getattr", _attribute_of_logger),
     (utils, "run_node", _run_node),
+    (type(autograd_function_apply), "__call__", _apply_custom),
+    (tensor.SymNodeVariable, "evaluate_expr", _evaluate),
     (builder, "is_int_specialization_case", _is_constant_int),
     (SymNode, "guard_float", _constant_float),
 )

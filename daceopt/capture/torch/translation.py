@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import getitem
 from typing import Any
 
@@ -286,6 +287,13 @@ def _with_arrays(value: Any, operands: Sequence[str]) -> Any:
 # -------------------------------------------------------------------- whole graphs
 
 
+@dataclass(frozen=True)
+class Undecided:
+    """A whole number computed from numbers in tensors: floats may be computed from it, and nothing else reads it."""
+
+    expr: Any
+
+
 class Importer:
     """Walks a functional graph; ``values`` has, per node, an array, a tuple of them, a size or a Python value."""
 
@@ -341,8 +349,13 @@ class Importer:
         value = node.meta.get("val")
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             is_element = node.target is torch.ops.aten._local_scalar_dense.default
-            if is_element and not (isinstance(value, torch.SymInt) and sizes.is_known(value)):
-                raise Unsupported(f"a size that only the data decides ({value}, an element of {node.args[0]})")
+            if is_element and isinstance(value, torch.SymInt) and not sizes.is_known(value):
+                return self._element(node, value)
+            if isinstance(value, torch.SymInt) and type(value.node.expr).__name__ in sizes.ROUNDED:
+                found = self._number(node, value)
+                return NumberArray(self.t.cast(found, types.from_name("int64"))) if isinstance(found, str) else found
+            if isinstance(value, torch.SymInt) and any(str(s) in self.floats for s in value.node.expr.free_symbols):
+                return Undecided(value.node.expr)
             return self.t.sizes.dim(value)
         if isinstance(value, torch.SymFloat):
             return self._number(node, value)
@@ -357,22 +370,32 @@ class Importer:
         found = self.t.apply(call, operands)
         return tuple(found) if isinstance(value, (tuple, list)) else found[0]
 
-    def _number(self, node: fx.Node, value: torch.SymFloat) -> Any:
+    def _number(self, node: fx.Node, value: torch.SymFloat | torch.SymInt) -> Any:
         """A scalar expression over sizes, or an array where numbers that come with the call are in it."""
         if node.target is torch.ops.aten._local_scalar_dense.default and not sizes.is_known(value):
-            source = NumberArray(self.t.cast(self.values[node.args[0]], types.from_name("float64")))
-            self.floats[str(value.node.expr)] = source
-            return source
+            return self._element(node, value)
+        double = types.from_name("float64")
         names = [str(s) for s in value.node.expr.free_symbols if str(s) in self.floats]
         if not names:
-            return self.t.sizes.number(value)
+            return self.t.sizes.number(value) if isinstance(value, torch.SymFloat) else self.t.sizes.dim(value)
         arrays = [self.floats[n] for n in names]
         made = self.t.b.elementwise(
-            lambda *elements: self.t.sizes.number(value, dict(zip(names, elements))),
+            lambda *e: self.t.sizes.number(value, {n: scalar.cast(x, double) for n, x in zip(names, e)}),
             *map(str, arrays),
-            dtype=types.from_name("float64"),
+            dtype=double,
         )
         return NumberArray(made)
+
+    def _element(self, node: fx.Node, value: torch.SymInt | torch.SymFloat) -> NumberArray:
+        """A number that is read out of a tensor: no gradient passes."""
+        double, whole = types.from_name("float64"), types.from_name("int64")
+        source = self.t.reshape(self.values[node.args[0]], ())
+        source = self.t.cast(source, double if isinstance(value, torch.SymFloat) else whole)
+        promise = Promise((), self.t.dtype_of(source))
+        if isinstance(value, torch.SymFloat) and self.t.graph.producer(source) is not None:
+            source = self.t.operator("StopGradient", source, domain="daceopt", results=[promise])
+        self.floats[str(value.node.expr)] = found = NumberArray(source)
+        return found
 
     def _bind(self, node: fx.Node, value: Any) -> tuple[AtenCall, list[str]]:
         operands: list[str] = []
@@ -385,6 +408,8 @@ class Importer:
             if not isinstance(x, fx.Node):
                 return x, x
             found = self.values[x]
+            if isinstance(found, Undecided):
+                raise Unsupported(f"a whole number that only the data decides ({found.expr})")
             if is_float and isinstance(found, sympy.Expr):
                 found = NumberArray(self.t.array(found, types.from_name("float64")))
             if not isinstance(found, str):

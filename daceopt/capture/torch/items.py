@@ -1,0 +1,73 @@
+"""Numbers read out of tensors (``x.item()``, ``float(x)``) stay in the graph where nothing but arithmetic reads them.
+
+Where anything else does, a branch, a size, a result of the graph, Dynamo begins again, and the graph breaks there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._dynamo import config
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+from torch._dynamo.symbolic_convert import InstructionTranslator
+
+Place = tuple[CodeType, int]
+
+_breaking: set[Place] = set()
+"""Places in code where a number is read, and the graph breaks."""
+
+_TAKEN = "daceopt_items"  # where an attempt of Dynamo keeps the symbols it has for numbers -> the places
+
+
+def taken(call: Callable[[], Any], variable: Any, tx: Any) -> Any:
+    """``call`` is Dynamo's own for ``variable.item()``."""
+    place = tx.f_code, tx.instruction_pointer
+    example = variable.as_proxy().node.meta.get("example_value")
+    is_number = isinstance(example, torch.Tensor) and not example.is_complex() and example.dtype != torch.bool
+    with config.patch(capture_scalar_outputs=is_number and place not in _breaking):
+        found = call()
+    number = getattr(found, "sym_num", None)
+    if isinstance(number, torch.SymInt | torch.SymFloat):
+        _taken(tx.output).update(dict.fromkeys(map(str, number.node.expr.free_symbols), place))
+    return found
+
+
+def _taken(output: Any) -> dict[str, Place]:
+    return output.__dict__.setdefault(_TAKEN, {})
+
+
+def leave(output: Any, *values: Any) -> None:
+    """Let Dynamo begin again, and its graph break, where numbers have been read of which ``values`` are computed."""
+    known = _taken(output)
+    nodes = [v.node for v in values if isinstance(v, torch.SymInt | torch.SymFloat | torch.SymBool)]
+    _restart({known[s] for n in nodes for s in map(str, n.expr.free_symbols) if s in known})
+
+
+def leave_named(text: str) -> None:
+    """As ``leave``, for the numbers whose symbols stand in a text: why Dynamo cannot go on."""
+    words = set(re.findall(r"\w+", text))
+    _restart({place for symbol, place in _current().items() if symbol in words})
+
+
+def leave_all() -> None:
+    """As ``leave``, where any number has been read, and the graph cannot be compiled."""
+    _restart(set(_current().values()))
+
+
+def _current() -> dict[str, Place]:
+    """The numbers of the attempt that runs; none where Dynamo traces nothing in this thread."""
+    try:
+        return _taken(InstructionTranslator.current_tx().output)
+    except AttributeError:
+        return {}
+
+
+def _restart(places: set[Place]) -> None:
+    places = places - _breaking
+    if places:
+        _breaking.update(places)
+        raise TensorifyScalarRestartAnalysis

@@ -25,12 +25,9 @@ BROKEN = {
 }
 """Models whose code no compiler takes as a whole, and a part of the reason that is reported."""
 
-REFUSED = {
-    "nystromformer": "RuntimeError when making fake tensor call",
-    "rwkv": "which requires a gradient, where gradients are off",  # it divides its weights at its first evaluation
-}
-"""Models that are not compiled, and a part of the reason. When it is traced, the first makes a mask that it cannot add:
-it works under no compiler."""
+REFUSED = {"nystromformer": "RuntimeError when making fake tensor call"}
+"""Models that are not compiled, and a part of the reason. When it is traced, it makes a mask that it cannot add: under
+no compiler does it work."""
 
 QUICK = ("distilbert", "gpt_neo", "segformer", "fnet", "mixtral")  # the others are run by `make test-models`
 
@@ -57,21 +54,12 @@ def test_architecture(name: str) -> None:
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("name", [n for n in REFUSED if n != "rwkv"])  # which has divided them at its second call
+@pytest.mark.parametrize("name", REFUSED)
 def test_architecture_that_is_refused(name: str) -> None:
     found = build(ALL[name])
     refused = daceopt.optimized_module(copy.deepcopy(found.module), fallback="raise")
     with pytest.raises(daceopt.errors.DaceoptError, match=REFUSED[name]):
         refused(**found.inputs)
-
-
-@pytest.mark.models
-def test_weights_that_a_model_changes_itself_are_changed_once() -> None:
-    found = build(ALL["rwkv"])
-    optimized = daceopt.optimized_module(copy.deepcopy(found.module), fallback="silent")
-    exact = gradients(copy.deepcopy(found.module).double(), widened(found.inputs))
-    assert_within_rounding(gradients(optimized, found.inputs), exact, gradients(found.module, found.inputs))
-    assert REFUSED["rwkv"] in " ".join(optimized.daceopt.reasons)
 
 
 @pytest.mark.models

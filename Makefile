@@ -52,6 +52,7 @@ test-isa: $(READY) ## what depends on vector units, as CPUs with AVX2 alone and 
 test-onnx: $(READY) ## all of ONNX's backend suite, natively and with fallbacks; thousands of random operators
 	$(BIN)/python -m tests.onnx_suite --mode all --jobs $(JOBS)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist load -m onnx
+	DACEOPT_ONNX_SUITE=all $(BIN)/python -m pytest -q -n $(JOBS) --dist load tests/onnx_suite/test_versions.py
 
 test-fuzz: $(READY) ## thousands of random graphs and modules, compiled in both directions
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist load -m fuzz

@@ -7,6 +7,7 @@ operators: which these are is in ONNX's suite, and reading that takes eight seco
 from __future__ import annotations
 
 import os
+import re
 import warnings
 
 import numpy as np
@@ -29,14 +30,35 @@ _ROUNDING = 1e-4  # of the largest magnitude
 _BYTES = "float8 int4 uint4 int2 uint2 float4".split()  # which ONNX Runtime hands over as whole bytes
 _DATA_DECIDES = frozenset("Compress NonMaxSuppression NonZero Unique".split())
 
-# Where ONNX Runtime stands alone: part of the case's name -> why.
+_SIZES = "where sizes follow from scales, it takes the whole number of the result's elements for the size"
+_TIE = "a tie in float32, which float64 does not have"
+_PADDING = "its SAME padding of pools passes over dilations"
+_MODES = tuple(f"nearest_mode={m}" for m in ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil"))
+_ALIGNED = ("", *"antialias=0 antialias=1 cubic_coeff_a=-0.5 exclude_outside=0 mode=cubic mode=linear".split(), *_MODES)
+_CORNERS, _HALF = (f"coordinate_transformation_mode={m}" for m in ("align_corners", "pytorch_half_pixel"))
+_RESIZED = {
+    "downsample_scales_linear_align_corners": (*_ALIGNED, _CORNERS, _HALF, "mode=nearest", "without mode"),
+    "downsample_scales_cubic_align_corners": (*_ALIGNED, _CORNERS, "exclude_outside=1"),
+    "downsample_scales_linear": (_CORNERS, _HALF),
+    "downsample_scales_cubic": (_CORNERS,),
+    "downsample_scales_nearest": (_CORNERS,),
+}
+_DILATED = [f"{op}Pool/test_{op.lower()}pool_2d_dilations" for op in ("Average", "Lp", "Max")]
+_DILATED += [f"MaxPool/test_maxpool_3d_dilations{what}" for what in ("", "_use_ref_impl")]
+_DILATED += ["AveragePool/test_averagepool_3d_dilations_small"]
+
+# Where ONNX Runtime stands alone: the case's name without the version -> why.
 ALONE = {
-    "Resize-": "where sizes follow from scales, it takes the whole number of the result's elements for the size",
-    "dilations/auto_pad=SAME": "its SAME padding of pools passes over dilations",
-    "dilations_small/auto_pad=SAME": "the same",
-    "dilations_use_ref_impl/auto_pad=SAME": "the same",
-    "MaxUnpool-": "it takes indices for those of the declared result",
-    "DynamicQuantizeLinear-": "a tie in float32, which float64 does not have",
+    f"Resize/test_resize_{base}/{what}".removesuffix("/"): _SIZES for base, all_ in _RESIZED.items() for what in all_
+}
+ALONE |= {f"{base}/auto_pad=SAME_{side}": _PADDING for base in _DILATED for side in ("UPPER", "LOWER")}
+ALONE |= {
+    "Resize/test_resize_downsample_scales_nearest/nearest_mode=floor": _TIE,
+    "Resize/test_resize_tf_crop_and_resize/without mode": _TIE,
+    "Resize/test_resize_tf_crop_and_resize_axes_2_3/without mode": _TIE,
+    "Resize/test_resize_tf_crop_and_resize_axes_3_2/without mode": _TIE,
+    "DynamicQuantizeLinear/test_dynamicquantizelinear": _TIE,
+    "MaxUnpool/test_maxunpool_export_with_output_shape": "it takes indices for those of the declared result",
 }
 
 
@@ -47,8 +69,14 @@ def test_every_version(part: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = {c.name: reason for c in chosen if (reason := _finding(c))}
-    unknown = {n: r for n, r in found.items() if not any(part in n for part in ALONE)}
+    unknown = {n: r for n, r in found.items() if _unversioned(n) not in ALONE}
     assert not unknown, "\n".join(f"{name}: {reason}" for name, reason in unknown.items())
+    agreed = {n for n in ALONE if n.split("/")[0] in operators} - {*map(_unversioned, found)}
+    assert SHARES > 1 or not agreed, f"ONNX Runtime agrees: {sorted(agreed)}"
+
+
+def _unversioned(name: str) -> str:
+    return re.sub(r"^(\w+)-\d+", r"\1", name)
 
 
 def _finding(case: VersionCase) -> str | None:

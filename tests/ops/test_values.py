@@ -161,6 +161,7 @@ def test_results_of_symbolic_shape() -> None:
     assert shape_of(s, "Flatten", [s.x]) == (N, 6 * M)
     assert shape_of(s, "Resize", [s.x, np.zeros(0, "f"), np.array([1, 2, 0.5], "f")]) == (N, 2 * M, 3)
     assert shape_of(s, "CenterCropPad", [s.x, ints(4)], axes=[2]) == (N, M, 4)
+    assert shape_of(s, "MaxUnpool", [s.x, s.x, ints(1, 5, 9)], kernel_shape=[2]) == (1, 5, 9)
     assert shape_of(s, "Transpose", [s.x], perm=[2, 0, 1]) == (6, N, M)
 
 

@@ -237,6 +237,7 @@ _RULES: dict[str, Rule] = {
     "Resize": _resize,
     "Upsample": _resize,
     "CenterCropPad": _crop,
+    "MaxUnpool": lambda graph, node, inputs: _known(graph, inputs, 2),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -32,7 +33,7 @@ from daceopt.modules.description import describe, identity, is_symbolic
 from daceopt.modules.eager_piece import EagerPiece
 from daceopt.modules.options import Options
 from daceopt.modules.piece import CompiledPiece
-from daceopt.modules.small_graphs import Small, small
+from daceopt.modules.small_graphs import FOLLOWS, Estimate, estimate
 from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.recipe import Recipe
 from daceopt.programs.compiled import own_source
@@ -73,6 +74,7 @@ class Backend(Breaks):
         self.graphs: list[CompiledGraph] = []
         self.compile: Compile = _compile_graph
         self.ran = 0  # calls of compiled graphs, to tell a call that ran none
+        self.gained = 0.0  # microseconds that these have saved at most since somebody began to count
 
     @staticmethod
     def frames() -> int:
@@ -128,18 +130,25 @@ class Backend(Breaks):
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | EagerPiece | SmallPiece:
         """Compile a graph; ``inputs`` are its arguments in the first call. One that eager PyTorch runs faster stays."""
-        if found := self._small(traced, inputs):
+        found = self._estimate(traced, inputs)
+        if found is None:
+            return self.compiled(traced, inputs)
+        if found.gain < 0:
             self.stats.choices.append(str(found))
             logger.info("a graph of %d operators is left in %s", len(traced.graph.graph.nodes), found)
             return SmallPiece(self, traced, found)
-        return self.compiled(traced, inputs)
+        made = self.compiled(traced, inputs)
+        if isinstance(made, CompiledGraph):
+            made.estimate = found
+        return made
 
-    def _small(self, traced: Traced, inputs: Sequence[Any]) -> Small | None:
+    def _estimate(self, traced: Traced, inputs: Sequence[Any]) -> Estimate | None:
+        """What eager PyTorch takes, where it is for us to choose."""
         options = self.options
         is_ours = options.tune is None and options.verify is None and self.leaves_small
         if not is_ours or not isinstance(recipe_for("cpu", options.recipe), Choice):
             return None
-        return small(traced, inputs)
+        return estimate(traced, inputs)
 
     def compiled(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | EagerPiece:
         """A graph as a program; in eager PyTorch only where that is faster as measured."""
@@ -191,7 +200,7 @@ class SmallPiece:
     """A graph that eager PyTorch runs faster than a program is called, while the tensors of a call are as small as they
     were in the first; the first larger ones bring a program, which runs all calls from then on that are as large."""
 
-    def __init__(self, backend: Backend, traced: Traced, found: Small) -> None:
+    def __init__(self, backend: Backend, traced: Traced, found: Estimate) -> None:
         self._backend, self._traced, self._found = backend, traced, found
         self._eager = EagerPiece(backend.stats, traced.graph.forward, is_chosen=True)
         self._may_grow = is_symbolic(traced)
@@ -264,6 +273,7 @@ class CompiledGraph:
         own = (self._higher, self._present, self._apart) if reduction is None else ()
         self.piece = CompiledPiece(pair, binding, connection, *own)
         self.pair = pair
+        self.estimate: Estimate | None = None  # None: a program is faster, or nobody knows
         self._effects = effects.lasting(traced.graph.graph)
         self._overlaps = overlap.check([argument for argument, _ in binding.mutations], traced.is_state)
 
@@ -279,9 +289,15 @@ class CompiledGraph:
         except RunError as error:
             return self._backend.leave(self.traced, error, arguments)
         self._backend.ran += 1
+        self._backend.gained += self._gain(arguments)
         for effect in self._effects:
             effect()
         return result
+
+    def _gain(self, arguments: Sequence[Any]) -> float:
+        """Microseconds that a call saves at most."""
+        known = self.estimate
+        return known.gain if known is not None and known.holds(arguments) else math.inf
 
     def operators(self) -> Counter[str]:
         """How often each ATen operator occurs in the graph."""
@@ -324,6 +340,7 @@ class CompiledGraph:
         graph: CompiledGraph | BySize
         try:
             graph = CompiledGraph(self._backend, gradient)
+            graph.estimate = self.estimate and FOLLOWS
         except Unsupported as error:  # sizes that its derivative settles
             graph = BySize(self._backend, gradient, reason_of(error))
         self._higher_graphs[by, of] = graph

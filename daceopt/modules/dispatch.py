@@ -27,6 +27,7 @@ from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, MemoryBu
 from daceopt.logs import caller_depth
 from daceopt.modules import breaks, frames
 from daceopt.modules.breaks import WRONG_CALL, Break, SourceLine
+from daceopt.modules.call_times import ENTRY
 from daceopt.modules.options import Options
 from daceopt.modules.structure import structure
 from daceopt.programs.stats import Stats
@@ -77,22 +78,24 @@ class SmallCalls:
     taken for one of them and is none has its numbers all the same, from the module's own forward."""
 
     def __init__(self) -> None:
-        self.known: set[Any] = set()
+        self.known: dict[Any, int] = {}  # what a call is told by -> its pieces
         self._left = LOOKS
 
-    def add(self, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def add(
+        self, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], pieces: int
+    ) -> None:
         """Let calls like this one be among them."""
         if len(self.known) < SMALL_CALLS and not kwargs and all(isinstance(a, _TOLD) for a in args):
-            self.known.add(_likeness(original, module, args))
+            self.known[_likeness(original, module, args)] = pieces
 
-    def cover(self, original: Forward, module: nn.Module, args: tuple[Any, ...]) -> bool:
-        """Whether a call is one of them. One in many is not taken for one, and adds itself again: what the module is
-        otherwise may have changed."""
+    def cover(self, original: Forward, module: nn.Module, args: tuple[Any, ...]) -> int:
+        """The pieces of a call that is one of them; of another one 0. One in many is not taken for one, and adds itself
+        again: what the module is otherwise may have changed."""
         self._left -= 1
         if not self._left:
             self._left = LOOKS
             self.known.clear()
-        return _likeness(original, module, args) in self.known
+        return self.known.get(_likeness(original, module, args), 0)
 
 
 _TOLD = (torch.Tensor, bool, int, float, str, type(None))
@@ -137,9 +140,11 @@ class Dispatcher:
 
     def call(self, module: nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run ``original(module, *args, **kwargs)``, the module's own forward, compiled if possible."""
-        if self._small.known and not (kwargs or is_compiling()) and self._small.cover(original, module, args):
-            self.stats.count_small()
-            return original(module, *args)
+        if self._small.known and not (kwargs or is_compiling()):
+            pieces = self._small.cover(original, module, args)
+            if pieces:
+                self.stats.count_small(pieces)
+                return original(module, *args)
         if is_transformed():
             return original(module, *args, **kwargs)
         self.stats.calls += 1
@@ -167,14 +172,16 @@ class Dispatcher:
     def _noting_small(
         self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run a call; where nothing but eager PyTorch has run, by choice, calls like it need no guards from now on."""
-        stats = self.stats
-        ran, chosen, pieces = compiled.backend.ran, stats.chosen_pieces, stats.eager_pieces
+        """Run a call; where its pieces stay in eager PyTorch by choice, and what else is compiled saves less than it
+        costs to enter Dynamo for each piece, calls like it run as they are written from now on, without guards."""
+        stats, backend = self.stats, compiled.backend
+        chosen, pieces, ran, backend.gained = stats.chosen_pieces, stats.eager_pieces, backend.ran, 0.0
         result = self._run(compiled, module, args, kwargs)
-        if stats.chosen_pieces != chosen:
-            is_alone = stats.eager_pieces - pieces == 1 and compiled.backend.ran == ran
-            if is_alone and not compiled.fast.broken:
-                self._small.add(compiled.original, module, args, kwargs)
+        if stats.chosen_pieces != chosen and stats.eager_pieces - pieces == stats.chosen_pieces - chosen:
+            count = backend.ran - ran + stats.chosen_pieces - chosen
+            entered = ENTRY * count if compiled.fast.broken else 0.0
+            if backend.ran == ran or backend.gained < entered:
+                self._small.add(compiled.original, module, args, kwargs, count)
         return result
 
     def _run(self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

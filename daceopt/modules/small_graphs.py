@@ -6,6 +6,7 @@ counts as if eager PyTorch took as much longer.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,29 +25,34 @@ from daceopt.modules.tuning import trains
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
 
-CALLS = 40
+CALLS = 100
 """A graph of more calls than these is never small."""
 
 _ELEMENT, _OPERATION = 0.15e-3, 2e-6  # microseconds that fusion saves at most: of an element moved, of an operation
 _PASSES = 3  # over the elements of a forward pass, with its backward pass
 
 _KNOWN = frozenset(
-    "_to_copy alias arange argmax argmin bernoulli bernoulli_ cat clone constant_pad_nd copy_ cumsum detach diag_embed "
-    "dot embedding empty empty_like fill_ flip full full_like gather index index_select linalg_vector_norm logsumexp "
-    "mse_loss mv native_dropout new_zeros nll_loss_forward ones ones_like repeat roll scalar_tensor scatter stack tril "
-    "triu unbind var var_mean zeros zeros_like".split()
+    "_to_copy alias arange argmax argmin bernoulli cat clone constant_pad_nd copy cumsum detach diag_embed dot "
+    "embedding empty empty_like fill flip full full_like gather index index_add index_put index_select "
+    "linalg_vector_norm logsumexp mse_loss mv native_dropout new_zeros nll_loss_forward ones ones_like repeat roll "
+    "scalar_tensor scatter scatter_add sort stack topk tril triu unbind var var_mean zeros zeros_like".split()
 )
 """Operators beside those that torch marks (views, pointwise, reductions) whose time is that of their elements."""
 
 
 @dataclass(frozen=True)
-class Small:
-    """Why a graph stays in eager PyTorch: microseconds of it there at most, and of a program at least. ``elements``: of
-    the tensors of the call, for as many of which that holds."""
+class Estimate:
+    """Microseconds of a graph in eager PyTorch, and what fusion may save beyond them, at most; of a program at least.
+    ``elements``: of the tensors of the call, for as many of which that holds."""
 
     eager: float
     program: float
     elements: int
+
+    @property
+    def gain(self) -> float:
+        """Microseconds that a program saves at most."""
+        return self.eager - self.program
 
     def __str__(self) -> str:
         return (
@@ -55,13 +61,17 @@ class Small:
         )
 
     def holds(self, arguments: Sequence[Any]) -> bool:
-        """Whether a call with these arguments is small as well."""
+        """Whether a call with these arguments takes no longer."""
         return _elements(arguments) <= self.elements
 
 
-def small(traced: Traced, inputs: Sequence[Any]) -> Small | None:
-    """Whether eager PyTorch runs a graph faster than any program could be called; None where it does not, or where
-    nobody knows. ``inputs``: of the first call."""
+FOLLOWS = Estimate(0.0, 0.0, sys.maxsize)
+"""Of a graph that runs only where another one has run, and is as small."""
+
+
+def estimate(traced: Traced, inputs: Sequence[Any]) -> Estimate | None:
+    """How long a graph takes at most in eager PyTorch, and at least as a program; None where nobody knows. ``inputs``:
+    of the first call."""
     if traced.device != "cpu" or not _is_plain(traced.graph) or effects.lasting(traced.graph.graph):
         return None
     is_trained = trains(traced)
@@ -75,7 +85,8 @@ def small(traced: Traced, inputs: Sequence[Any]) -> Small | None:
         return None
     saved = (_ELEMENT * work.elements + _OPERATION * work.products) * (_PASSES if is_trained else 1)
     eager = times.of_eager(work.operators, _modules(traced.graph.graph)) + saved
-    return Small(eager, program, _elements(inputs)) if eager < program else None
+    most = 1 + min(1.0, max(0.0, program - eager) / max(saved, 1e-3))  # as large are calls that are small, too
+    return Estimate(eager, program, int(_elements(inputs) * most))
 
 
 def _is_plain(graph: fx.GraphModule) -> bool:
@@ -126,7 +137,7 @@ class _Work(TorchDispatchMode):
             self.operators += call_times.PRODUCT
             self.products += int(product(*args, **(kwargs or {}), out_val=result))
             return result
-        self.operators += call_times.WEIGHTS.get(func.overloadpacket.__name__, 1.0)
+        self.operators += call_times.WEIGHTS.get(_name(func), 1.0)
         if not func.is_view:
             if not _is_known(func):
                 raise NotImplementedError(str(func))
@@ -136,7 +147,12 @@ class _Work(TorchDispatchMode):
 
 def _is_known(func: Any) -> bool:
     marked = torch.Tag.pointwise in func.tags or torch.Tag.reduction in func.tags
-    return marked or func.overloadpacket.__name__ in _KNOWN | call_times.WEIGHTS.keys()
+    return marked or _name(func) in _KNOWN | call_times.WEIGHTS.keys()
+
+
+def _name(func: Any) -> str:
+    """An operator's name, without the mark of what works in place."""
+    return str(func.overloadpacket.__name__).removesuffix("_")
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:

@@ -112,18 +112,30 @@ def test_what_the_module_became_is_noticed_by_and_by(monkeypatch):
     assert model.daceopt.stats.programs == 1
 
 
-def test_a_piece_of_a_broken_frame():
-    class Broken(nn.Module):
-        def forward(self, x):
-            y = x + 1
-            torch._dynamo.graph_break()
-            return Many()(y)
+class Broken(nn.Module):
+    """Two pieces, of which the second is compiled."""
 
-    model = optimized_module(Broken(), fallback="silent")
-    for _ in range(3):
-        assert torch.allclose(model(X), Many()(X + 1))
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def forward(self, x):
+        y = x + 1
+        torch._dynamo.graph_break()
+        for _ in range(self.times):
+            y = torch.tanh(y) * 2
+        return y
+
+
+@pytest.mark.parametrize(("times", "compiled"), [(6, False), (36, True)])
+def test_pieces_of_a_broken_frame(times, compiled):
+    """Where a program saves less than it costs to enter Dynamo for each piece, the frame runs as it is written."""
+    model = optimized_module(Broken(times), fallback="silent")
+    for _ in range(4):
+        assert torch.allclose(model(X), Broken(times)(X), atol=1e-6)
     calls, eager, pieces, chosen, programs = stats_of(model)
-    assert (calls, eager, programs) == (3, 0, 1) and pieces == chosen == 3
+    assert (calls, eager, programs) == (4, 0 if compiled else 3, 1)
+    assert pieces == chosen == (4 if compiled else 1 + 3 * 2)
 
 
 def test_what_has_no_program_says_why():

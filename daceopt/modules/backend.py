@@ -122,11 +122,15 @@ class Backend(Breaks):
                 _specialise_numbers(traced)
                 if not is_symbolic(traced):
                     raise
-                logger.info("one program per size, because %s", reason_of(error))
-                by_size = BySize(self, traced, reason_of(error))
+                by_size = self.by_size(traced, error)
                 by_size.prepare(inputs)
                 return by_size
         return made
+
+    def by_size(self, traced: Traced, error: BaseException) -> BySize:
+        """A program for each size, where one for all cannot be: ``choices`` says why."""
+        self.stats.choices.append(f"a program for each size, because {reason_of(error)}")
+        return BySize(self, traced, reason_of(error))
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | EagerPiece | SmallPiece:
         """Compile a graph; ``inputs`` are its arguments in the first call. One that eager PyTorch runs faster stays."""
@@ -220,8 +224,7 @@ class SmallPiece:
             try:
                 return self._backend.compiled(self._traced, arguments)
             except Exception as error:
-                logger.info("one program per size, because %s", reason_of(error))
-                return BySize(self._backend, self._traced, reason_of(error))
+                return self._backend.by_size(self._traced, error)
 
 
 def _concrete(value: Any) -> Any:
@@ -284,7 +287,7 @@ class CompiledGraph:
         try:
             result = self.piece(*arguments)
         except SizesError as error:
-            self._by_size = self._by_size or BySize(self._backend, self.traced, reason_of(error))
+            self._by_size = self._by_size or self._backend.by_size(self.traced, error)
             return self._by_size(*arguments)
         except RunError as error:
             return self._backend.leave(self.traced, error, arguments)
@@ -342,7 +345,7 @@ class CompiledGraph:
             graph = CompiledGraph(self._backend, gradient)
             graph.estimate = self.estimate and FOLLOWS
         except Unsupported as error:  # sizes that its derivative settles
-            graph = BySize(self._backend, gradient, reason_of(error))
+            graph = self._backend.by_size(gradient, error)
         self._higher_graphs[by, of] = graph
         return graph
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import Unsupported
 from daceopt.modules.description import specialised
-
-if TYPE_CHECKING:
-    from daceopt.modules.backend import Backend
 
 SIZE_LIMIT = 16
 """Programs of one graph whose sizes cannot be symbols."""
@@ -34,10 +31,20 @@ def own_mode() -> Iterator[None]:
             torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
 
+class Programs(Protocol):
+    """What makes programs, and runs in eager PyTorch what has none."""
+
+    def add(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """A program for a graph, whose arguments in the first call are ``inputs``."""
+
+    def leave(self, traced: Traced, error: BaseException, arguments: Sequence[Any]) -> Any:
+        """Run a call in eager PyTorch, for which there is no program because of ``error``."""
+
+
 class BySize:
     """A graph whose sizes cannot be symbols, or not all of them: a program for each choice of them, up to a limit."""
 
-    def __init__(self, backend: Backend, traced: Traced, reason: str) -> None:
+    def __init__(self, backend: Programs, traced: Traced, reason: str) -> None:
         """``reason``: why there is no program for all."""
         self._backend, self.traced, self._reason = backend, traced, reason
         self._programs: dict[Any, Callable[..., Any] | Exception] = {}

@@ -359,23 +359,32 @@ class Dispatcher:
 
     def _note_breaks(self, backend: Backend) -> None:
         for found in backend.new_breaks():
-            self._note(replace(found, reason=self._limit()) if "recompile limit" in found.said else found)
+            self._note(self._limit(found) if "recompile limit" in found.said else found)
 
     def _note_eager(self, fast: FastPath, is_known: bool) -> None:
         self.stats.eager_calls += 1
         if not is_known:
-            reason = self._limit() if fast.count >= RECOMPILE_LIMIT else "nothing in it was compiled"
-            self._note(Break(reason, breaks.WHOLE))
+            found = Break("nothing in it was compiled", breaks.WHOLE)
+            self._note(self._limit(found) if fast.count >= RECOMPILE_LIMIT else found)
 
-    def _limit(self) -> str:
+    def _limit(self, found: Break) -> Break:
+        """What is said where there are too many programs."""
         most = self._changes.most_common(1)
         condition = self._changed[most[0][0]] if most else "what they were compiled for"
-        return f"it has {RECOMPILE_LIMIT} programs already; most often, this did not hold: {condition}"
+        reason = f"it has {RECOMPILE_LIMIT} programs already; most often, this did not hold: {condition}"
+        return replace(found, reason=reason, part=_OTHER_CALLS, instead=_FEWER)
 
     def _note(self, found: Break) -> None:
         self.breaks.setdefault(found.text, found)
         if self.options.fallback != "raise":
             note(self.reasons, found.text, f"{self._name} {found}", self.options.fallback, found.place)
+
+
+_OTHER_CALLS = "in the calls that none of its programs is for"
+_FEWER = (
+    "pad to few lengths, stack lists of tensors, and compute over time with operators on whole tensors: each length of"
+    " a list or of a loop of Python, and each value that decides about code, is a program"
+)
 
 
 def _condition(reason: Any) -> str:

@@ -72,8 +72,8 @@ class Stats:
     ``eager_calls`` computed nothing in compiled code; ``eager_pieces``: how often a graph, or a function whose graph
     was refused, of these or of other calls, ran in eager PyTorch; ``chosen_pieces``: how often because that is faster,
     which ``choices`` says. ``fallbacks``: why else, and how many for each reason.
-    ``choices``: why programs have the recipes that they have. ``kernels`` and ``bytes_moved`` are (before, after) of
-    the training program compiled last, or of the last program where none trains.
+    ``choices``: why programs have the recipes that they have, or are for one size each. ``kernels`` and ``bytes_moved``
+    are (before, after) of the training program compiled last, or of the last program where none trains.
     """
 
     calls: int = 0

@@ -57,6 +57,13 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
 _Value = Callable[[Mapping[str, int]], Any]
 
 
+def names(text: str) -> set[str]:
+    """The names in arithmetic as SymPy prints it, but those of functions."""
+    tree = ast.parse(text, mode="eval")
+    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in called}
+
+
 @lru_cache(4096)
 def _parsed(text: str) -> _Value:
     return _value(ast.parse(text, mode="eval").body)

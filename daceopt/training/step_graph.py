@@ -127,7 +127,7 @@ class StepGraph:
         try:
             results = program(*arguments, *bound.tensors)
         except SizesError as error:
-            self._by_size = self._by_size or BySize(self._backend, self.traced, reason_of(error))
+            self._by_size = self._by_size or self._backend.by_size(self.traced, error)
             return self._by_size(*arguments)
         kept = [p for p in bound.plan.parameters if bound.plan.updates or not p.accumulated]
         count = len(self.traced.results)

@@ -155,6 +155,27 @@ def test_inputs_of_a_call_for_a_model_that_depends_on_them(capsys: pytest.Captur
     assert "numpy.savez" in capsys.readouterr().err
 
 
+def test_a_model_whose_shapes_depend_on_values_asks_for_inputs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = [("x", TensorProto.FLOAT, [4, 6]), ("shape", TensorProto.INT64, [2])]
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"]), helper.make_node("Relu", ["y"], ["z"])],
+        "reshapes",
+        [helper.make_tensor_value_info(*of) for of in given],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, [None, None])],
+    )
+    path, inputs = tmp_path / "reshapes.onnx", tmp_path / "inputs.npz"
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(made.SerializeToString())
+    assert main(["optimize", str(path), "--seconds", "0"]) == 2
+    asked = "--inputs FILE.npz with x: torch.float32 of shape [4, 6]; shape: torch.int64 of shape [2]"
+    assert f"depends on values of 'shape': give inputs, {asked}" in capsys.readouterr().err
+    np.savez(inputs, x=np.ones((4, 6), np.float32), shape=np.array([3, 8]))
+    assert main(["optimize", str(path), "--seconds", "0", "--inputs", str(inputs)]) == 0
+    assert "within rounding" in capsys.readouterr().out
+
+
 def test_what_cannot_be_written_is_said_after_the_summary(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "detector.onnx"
     path.write_bytes(detector(batch=1).SerializeToString())

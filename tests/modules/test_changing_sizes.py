@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from daceopt import optimized_module
+from daceopt.errors import BuildError
+from daceopt.modules import backend
 from tests.numerics import assert_within_rounding
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -145,3 +147,24 @@ def _step(module: nn.Module, call: tuple[object, ...]) -> list[torch.Tensor]:
     if out.requires_grad:
         out.square().sum().backward()
     return [out.detach(), *(p.grad for p in module.parameters() if p.grad is not None)]
+
+
+def test_why_there_is_a_program_for_each_size_is_said(monkeypatch):
+    """Where the program for all sizes cannot be built, say."""
+    compile_graph = backend._compile_graph
+
+    def fails_for_open_sizes(fingerprint, load, **options):
+        def loaded(target):
+            found = load(target)
+            if found.graph.symbols:
+                raise BuildError("the compiler does not take it")
+            return found
+
+        return compile_graph(fingerprint, loaded, **options)
+
+    monkeypatch.setattr(backend, "_compile_graph", fails_for_open_sizes)
+    model = optimized_module(nn.Linear(4, 4), recipe="cpu")
+    for rows in (3, 4, 5):
+        model(torch.ones(rows, 4))
+    assert model.daceopt.stats.programs == 3
+    assert model.daceopt.stats.choices == ["a program for each size, because the compiler does not take it"]

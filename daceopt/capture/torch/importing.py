@@ -29,7 +29,7 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients, Imported
 from daceopt.ops.core import widening
 from daceopt.ops.core.assumptions import assume
-from daceopt.runtime.arithmetic import evaluate
+from daceopt.runtime.arithmetic import names
 from daceopt.runtime.binding import Binding, Output, Result
 
 logger = logging.getLogger("daceopt.importer")
@@ -99,14 +99,11 @@ def imported(
 
 def _check_views(results: Sequence[Result], symbols: Collection[str]) -> None:
     """Raises Unsupported for a view by a number that is an element of a tensor: views are made of sizes alone."""
-    ones = dict.fromkeys(symbols, 1)
-    for value in tree_leaves([r.views for r in results], is_leaf=lambda x: isinstance(x, dict)):
-        try:
-            evaluate(value["size"], ones) if isinstance(value, dict) and "size" in value else None
-        except KeyError as error:
-            raise Unsupported(f"a view by a number that only the data decides ({error.args[0]})") from None
-        except ValueError:
-            pass  # no size is one
+    leaves = tree_leaves([r.views for r in results], is_leaf=lambda x: isinstance(x, dict))
+    sizes = [x["size"] for x in leaves if isinstance(x, dict) and "size" in x]
+    unknown = {name for size in sizes for name in names(size)} - set(symbols)
+    if unknown:
+        raise Unsupported(f"a view by a number that only the data decides ({min(unknown)})")
 
 
 def _asserted(graph: Graph, name: str) -> str:

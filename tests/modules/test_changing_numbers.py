@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -128,6 +129,31 @@ def test_a_number_on_the_module(body):
 
 def test_a_number_that_decides_about_code_costs_a_program_for_each_decision():
     assert_few_programs(Model(lambda s, x: s.a(x * 2 if s.step % 3 == 0 else x)), 3, calls=8)
+
+
+COMPUTED: dict[str, Callable[[float], float]] = {
+    "hypot": lambda w: math.hypot(w, 1.0),
+    "angles": lambda w: math.atan2(w, 2.0) + math.degrees(w),
+    "signs": lambda w: math.copysign(w, -2.0) + math.fmod(w, 0.4),
+    "special functions": lambda w: math.erf(w) + math.lgamma(w + 1) + math.expm1(w),
+    "sums": lambda w: math.fsum([w, w, 1.0]) + math.dist([w], [0.0]),
+    "parts": lambda w: math.modf(w)[0] + math.frexp(w)[0] + w.as_integer_ratio()[1] * 1e-20,
+    "NumPy": lambda w: float(np.sqrt(w)) + float(np.float64(w)),
+    "tens": lambda w: round(int(100 * w), -1) + round(w, 1),
+}
+
+
+@pytest.mark.parametrize("function", COMPUTED.values(), ids=COMPUTED)
+def test_what_python_computes_of_a_number(function):
+    """Functions that symbols do not have: a program for each value, never that of another."""
+
+    class Net(nn.Module):
+        def forward(self, x, w):
+            return x + function(w)
+
+    net = optimized_module(Net(), fallback="raise", recipe="none")
+    for w in (0.5, 0.7, 1.25, 3.75):
+        assert_close(net(X, w), X + function(w))
 
 
 def test_numbers_on_objects_and_in_collections():

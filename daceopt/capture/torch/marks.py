@@ -155,11 +155,19 @@ def traced(trace: Callable[[], Traced], is_derivative: bool) -> Traced:
 
 def shaped(run: Callable[[], T]) -> T:
     """The result of a call on fake tensors, whose shapes have to be the same whatever the numbers are that C++ asks
-    for: else these become constants."""
+    for: else these become constants. So they do where Python computes a number of them (``math.hypot``, say)."""
     found, marked = _with_marks(run, Marks(False))
-    if not marked or _shapes(found) == _shapes(_with_marks(run, Marks(True))[0]):
+    if not marked or (not _has_number(found) and _shapes(found) == _shapes(_with_marks(run, Marks(True))[0])):
         return found
     return _with_constants(run)
+
+
+def _has_number(value: Any) -> bool:
+    """Whether there is something beside tensors and symbols in a result, or a tensor whose numbers the trace knows."""
+    return any(
+        isinstance(x, int | float | complex | str) or getattr(x, "constant", None) is not None
+        for x in tree_leaves(value)
+    )
 
 
 def _with_marks(run: Callable[[], T], marks: Marks) -> tuple[T, bool]:

@@ -412,6 +412,11 @@ def _constant_float(original: Method, self: Any, file: str, line: int) -> float:
     return float(original(self, file, line))
 
 
+def _round(original: Method, self: torch.SymInt, ndigits: int | None = None) -> Any:
+    """Digits before the point, which symbols do not round, are those of a constant."""
+    return original(self, ndigits) if ndigits is None or ndigits >= 0 else round(int(self), ndigits)
+
+
 def _call_logger(original: Method, self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What a logger does not show is no call; that it does not, and what it says of its levels, is guarded."""
     level = _LEVELS.get(name)
@@ -459,4 +464,5 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (tensor.SymNodeVariable, "evaluate_expr", _evaluate),
     (builder, "is_int_specialization_case", _is_constant_int),
     (SymNode, "guard_float", _constant_float),
+    (torch.SymInt, "__round__", _round),
 )

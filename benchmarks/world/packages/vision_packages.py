@@ -20,7 +20,7 @@ VITS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("cait.CaiT", {**_VIT, "cls_depth": 1}),
     ("t2t.T2TViT", {"dim": 256, "image_size": 224, "depth": 2, "heads": 8, "mlp_dim": 512, "num_classes": 100, "t2t_layers": ((7, 4), (3, 2), (3, 2))}),
     ("cct.CCT", {"img_size": 224, "embedding_dim": 256, "n_conv_layers": 2, "num_layers": 2, "num_heads": 4, "num_classes": 100}),
-    ("cross_vit.CrossViT", {"image_size": 256, "num_classes": 100, "depth": 1, "sm_dim": 96, "lg_dim": 192, "sm_enc_depth": 1, "lg_enc_depth": 1}),
+    ("cross_vit.CrossViT", {"image_size": 240, "num_classes": 100, "depth": 1, "sm_dim": 96, "lg_dim": 192, "sm_enc_depth": 1, "lg_enc_depth": 1}),
     ("pit.PiT", {"image_size": 224, "patch_size": 14, "dim": 128, "num_classes": 100, "depth": (1, 1, 1), "heads": 4, "mlp_dim": 256}),
     ("levit.LeViT", {"image_size": 224, "num_classes": 100, "stages": 3, "dim": (128, 192, 256), "depth": 1, "heads": (4, 6, 8), "mlp_mult": 2}),
     ("cvt.CvT", {"num_classes": 100, "s1_emb_dim": 32, "s2_emb_dim": 64, "s3_emb_dim": 128, "s3_depth": 1, "s2_depth": 1}),
@@ -35,7 +35,7 @@ VITS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("vit_for_small_dataset.ViT", _VIT),
     ("rvt.RvT", {**_VIT, "use_rotary": True}),
 )  # fmt: skip
-_SIDES = {"cross_vit": 256, "mobile_vit": 256}
+_SIDES = {"cross_vit": 240, "mobile_vit": 256}
 SEGMENTERS = "Unet UnetPlusPlus MAnet Linknet FPN PSPNet DeepLabV3 DeepLabV3Plus PAN UPerNet Segformer".split()
 
 

@@ -28,13 +28,13 @@ class Check:
         self, exact: Sequence[torch.Tensor], eager: Sequence[torch.Tensor], others: Results | None = None
     ) -> None:
         self._exact = [x.double() for x in exact]
+        self._negligible = _NEGLIGIBLE * max(map(norm, self._exact), default=0.0)
         self._allowed = [self._bound(e, x) for e, x in zip(eager, self._exact, strict=True)]
         self._others = others
 
     def _bound(self, eager: torch.Tensor, exact: torch.Tensor) -> float:
         ulp = torch.finfo(eager.dtype).eps if eager.dtype.is_floating_point else 0.0
-        whole = max(float(x.norm()) for x in self._exact)
-        return _FACTOR * _distance(eager, exact) + _ULPS * ulp * float(exact.norm()) + _NEGLIGIBLE * whole
+        return _FACTOR * distance(eager, exact) + _ULPS * ulp * norm(exact) + self._negligible
 
     def fault(self, found: Sequence[torch.Tensor]) -> str | None:
         """What is wrong with the first results of a contender, None if rounding explains them; a contender without
@@ -44,7 +44,7 @@ class Check:
         for k, (mine, exact, allowed) in enumerate(zip(found, self._exact, self._allowed)):
             if mine.shape != exact.shape:
                 return f"result {k} has shape {tuple(mine.shape)}, expected {tuple(exact.shape)}"
-            error = _distance(mine, exact)
+            error = distance(mine, exact)
             if not error <= allowed and self._others is not None:
                 self._look_at(self._others)
                 return self.fault(found)
@@ -59,7 +59,12 @@ class Check:
             self._allowed = list(map(max, self._allowed, found))
 
 
-def _distance(found: torch.Tensor, exact: torch.Tensor) -> float:
+def norm(exact: torch.Tensor) -> float:
+    """Of the finite elements."""
+    return float(exact.double().nan_to_num(0.0, 0.0, 0.0).norm())
+
+
+def distance(found: torch.Tensor, exact: torch.Tensor) -> float:
     """The norm of the difference; elements that are infinite or NaN alike in both do not count."""
     difference = found.detach().double() - exact
     same = (found == exact) | (found.isnan() & exact.isnan())

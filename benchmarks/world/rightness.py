@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.checking import Check, disturbed
+from benchmarks.checking import Check, distance, disturbed, norm
 from benchmarks.contenders import Unavailable
 from benchmarks.world.capturing import first_line
 from benchmarks.world.catalogue import Row
@@ -103,7 +103,7 @@ def _in_double(program: Program, training: bool, prepare: Prepare, reference: Te
     if prepare is ours and counted(networks)["eager calls"]:
         return {"right": None, "fault": "not comparable: eager PyTorch is off, and takes our place in float64"}
     error = largest(found, reference)
-    wrong = len(found) != len(reference) or not error <= _EXACT
+    wrong = [x.shape for x in found] != [x.shape for x in reference] or not error <= _EXACT
     fault = f"off by {error:.3g} in double precision" if wrong else ""
     return {"right": not wrong, "fault": fault, "error in double precision": error}
 
@@ -126,13 +126,14 @@ def _others(program: Program, training: bool) -> Callable[[], Sequence[torch.Ten
 
 
 def largest(found: Tensors, reference: Tensors) -> float:
-    """The largest difference, relative to the norm of its tensor; tensors that have cancelled do not count."""
-    norms = [float(x.double().nan_to_num(0.0).norm()) for x in reference]
-    negligible, worst = _NEGLIGIBLE * max(norms, default=0.0), 0.0
-    for mine, true, norm in zip(found, reference, norms):
-        if mine.shape == true.shape and mine.dtype.is_floating_point and norm > negligible:
-            worst = max(worst, float((mine.double() - true.double()).nan_to_num(0.0).norm()) / norm)
-    return worst
+    """The largest difference, relative to the norm of its tensor (NaN where a number is none); tensors that have
+    cancelled do not count."""
+    norms = [norm(x) for x in reference]
+    negligible, errors = _NEGLIGIBLE * max(norms, default=0.0), [0.0]
+    for mine, true, size in zip(found, reference, norms):
+        if mine.shape == true.shape and mine.dtype.is_floating_point and size > negligible:
+            errors.append(distance(mine, true.double()) / size)
+    return float(torch.tensor(errors, dtype=torch.float64).max())
 
 
 def counted(networks: Any) -> dict[str, Any]:

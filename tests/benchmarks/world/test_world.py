@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from math import inf, nan
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from benchmarks.checking import Check
 from benchmarks.world import capturing, report
 from benchmarks.world.catalogue import chosen, rows
 from benchmarks.world.program import Program, fixed, flat, prepared, run
-from benchmarks.world.rightness import built, judged, ours
+from benchmarks.world.rightness import built, judged, largest, ours
 
 WHOLE = (
     "hypernetwork",
@@ -75,6 +77,13 @@ def test_a_network_that_float32_cannot_judge_is_compared_in_double_precision(spo
     verdict = judged(program, True, found, eager, spoiled)
     assert verdict["eager's error"] > 0.1 and verdict["right"] == (not spoil)
     assert ("off by" in verdict["fault"]) == bool(spoil)
+
+
+@pytest.mark.parametrize(("found", "expected"), [((1.0, 2.0), 0.0), ((1.0, 2.5), 0.5 / 5**0.5), ((1.0, nan), nan)])
+def test_infinite_elements_hide_no_error(found: tuple[float, ...], expected: float) -> None:
+    mine, true = torch.tensor([*found, inf]), torch.tensor([1.0, 2.0, inf])
+    assert largest([mine], [true]) == pytest.approx(expected, nan_ok=True)
+    assert (Check([true], [true]).fault([mine]) is None) == (expected == 0)
 
 
 def test_what_a_step_changes_in_buffers_is_compared() -> None:

@@ -76,6 +76,7 @@ def test_fusion_layers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 @pytest.mark.filterwarnings("default")
 def test_instances(tmp_path: Path) -> None:
     notebook = executed("instances.ipynb", tmp_path)
@@ -117,6 +118,7 @@ def _code(source: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 @pytest.mark.filterwarnings("default")
 def test_scheduling(tmp_path: Path) -> None:
     """Each schedule computes the product; what would race is refused."""

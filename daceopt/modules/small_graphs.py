@@ -32,8 +32,8 @@ _ELEMENT, _OPERATION = 0.15e-3, 2e-6  # microseconds that fusion saves at most: 
 _PASSES = 3  # over the elements of a forward pass, with its backward pass
 
 _KNOWN = frozenset(
-    "_to_copy alias arange argmax argmin bernoulli cat clone constant_pad_nd copy cumsum detach diag_embed dot "
-    "embedding empty empty_like fill flip full full_like gather index index_add index_put index_select "
+    "_local_scalar_dense _to_copy alias arange argmax argmin bernoulli cat clone constant_pad_nd copy cumsum detach "
+    "diag_embed dot embedding empty empty_like fill flip full full_like gather index index_add index_put index_select "
     "linalg_vector_norm logsumexp mse_loss mv native_dropout new_zeros nll_loss_forward ones ones_like repeat roll "
     "scalar_tensor scatter scatter_add sort stack topk tril triu unbind var var_mean zeros zeros_like".split()
 )
@@ -113,6 +113,9 @@ def _work(traced: Traced, inputs: Sequence[Any]) -> _Work:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     fakes = specialised(traced, inputs).inputs
+    for fake, like, real in zip(fakes, traced.inputs, inputs):
+        if getattr(like, "item_memo", None) is not None:  # a number of Python, which the graph reads
+            fake.constant = real
     mode = next((f.fake_mode for f in fakes if isinstance(f, torch.Tensor)), None) or FakeTensorMode()
     _LazyGraphModule.force_recompile(traced.graph)  # which would print the error as well
     with torch.no_grad(), mode, _Work() as work:

@@ -87,6 +87,20 @@ def test_numbers_that_change_stay_small():
     assert model.step == 5 and stats_of(model) == (5, 5, 5, 5, 0)
 
 
+def test_a_temperature_that_changes_stays_small():
+    class Tempered(nn.Module):
+        tau = 1.0
+
+        def forward(self, x):
+            return torch.softmax(x / self.tau, -1)
+
+    model = optimized_module(Tempered(), fallback="raise")
+    for k in range(5):
+        model.tau = 1.0 + k / 3
+        assert torch.equal(model(X), torch.softmax(X / model.tau, -1))
+    assert stats_of(model) == (5, 5, 5, 5, 0)
+
+
 def test_a_call_that_is_taken_for_a_small_one_is_right():
     """What is not looked at may have changed: the module's own forward runs."""
     model = optimized_module(Counted(), fallback="raise")

@@ -37,7 +37,7 @@ def capture(program: Program, training: bool) -> dict[str, Any]:
         torch._dynamo.reset()
         with torch.set_grad_enabled(call.grad):
             found.append(captured(call.network, call.args, call.kwargs, check(fallback="silent")))
-    counts = [len(each.graphs) for each in found]
+    counts = [each.whole for each in found]
     reasons = list(dict.fromkeys(b.text for each in found for b in (*each.refused, *each.breaks)))
     whole = all(count == 1 for count in counts) and not reasons
     status = "whole" if whole else "pieces" if any(counts) else "eager"

@@ -102,6 +102,7 @@ def _chosen(title: str, found: Captured, which: int | None) -> int:
         raise CaptureError(f"nothing of {title} can be compiled: {why or 'the call computes nothing'}")
     if which is None and count > 1:
         sizes = ", ".join(str(len(g.imported.graph.nodes())) for g in found.graphs)
+        why = why or "sizes that only the data decide stand between them"
         several = f"{title} is {count} graphs, of {sizes} nodes ({why})"
         raise CaptureError(f"{several}; say which one to explore: graph=0 to graph={count - 1}")
     if which is not None and not 0 <= which < count:

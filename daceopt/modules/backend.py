@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,21 +18,23 @@ from torch._dynamo.utils import counters
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from daceopt import pipeline
-from daceopt.capture.torch import conditions, effects, guards, items, tracing
+from daceopt.capture.torch import conditions, cutting, decided, effects, guards, items, tracing
 from daceopt.capture.torch.collection import resumed
 from daceopt.capture.torch.connection import connected
 from daceopt.capture.torch.functional import functional
 from daceopt.capture.torch.lifting import lifted
 from daceopt.capture.torch.traced import Traced
-from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
+from daceopt.errors import RunError, SizesError, Unsupported
 from daceopt.modules import breaks, tuning, written_frames
-from daceopt.modules.breaks import Break, Breaks
+from daceopt.modules.breaks import Break, Breaks, reason_of
 from daceopt.modules.by_size import BySize, own_mode
+from daceopt.modules.cut_graph import CutGraph
 from daceopt.modules.description import describe, identity, is_symbolic
 from daceopt.modules.eager_piece import EagerPiece
 from daceopt.modules.options import Options
 from daceopt.modules.piece import CompiledPiece
 from daceopt.modules.small_graphs import FOLLOWS, Estimate, estimate
+from daceopt.modules.small_piece import SmallPiece
 from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.recipe import Recipe
 from daceopt.programs.compiled import own_source
@@ -91,7 +92,11 @@ class Backend(Breaks):
         except RestartAnalysis:
             raise
         except Exception as error:  # whatever it is, the user's call is not lost
-            self._refused(breaks.of_error(error, _part(graph), reason_of(error)), error)
+            if cutting.is_cut(graph):
+                if decided.is_repeated():
+                    raise
+                items.leave_all()
+            self._refused(breaks.of_error(error, breaks.part_of(graph), reason_of(error)), error)
             return self._as_written(graph)
         finally:
             self.stats.compile_seconds += time.perf_counter() - start
@@ -106,12 +111,26 @@ class Backend(Breaks):
         conditions.install()
         if not any(n.op in _CALLS for n in graph.graph.nodes):
             return graph.forward
-        results = [getattr(n, "meta", {}).get("example_value") for n in graph.graph.output_node().args[0]]
-        items.leave(InstructionTranslator.current_tx().output, *results)
         whole, held = lifted(graph)
-        traced, given = describe(whole, [*inputs, *held]), [_concrete(x) for x in (*inputs, *held)]
-        made = self._program(traced, given)
+        if cutting.is_cut(whole):
+            made = self._in_parts(whole, [*inputs, *held])
+        else:
+            results = [getattr(n, "meta", {}).get("example_value") for n in graph.graph.output_node().args[0]]
+            items.leave(InstructionTranslator.current_tx().output, *results)
+            traced, given = describe(whole, [*inputs, *held]), [_concrete(x) for x in (*inputs, *held)]
+            made = self._program(traced, given)
         return (lambda *arguments: made(*arguments, *held)) if held else made
+
+    def _in_parts(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Programs between the calls that decide sizes; see ``cutting``."""
+        return CutGraph(self, graph, inputs)
+
+    def part(self, traced: Traced) -> Callable[..., Any]:
+        """Compile a part of a graph, whose sizes no call has told yet."""
+        with guards.checked(traced.inputs):
+            made = CompiledGraph(self, traced)
+        self.graphs.append(made)
+        return made.__call__
 
     def _program(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
         with own_mode():
@@ -196,35 +215,8 @@ class Backend(Breaks):
             setattr(wrong, breaks.WRONG_CALL, all(t._version == version for t, version in versions))
             raise wrong.with_traceback(None) from None
         self.stats.count_eager()
-        self._refused(breaks.of_error(error, _part(traced.graph), reason_of(error)), error)
+        self._refused(breaks.of_error(error, breaks.part_of(traced.graph), reason_of(error)), error)
         return result
-
-
-class SmallPiece:
-    """A graph that eager PyTorch runs faster than a program is called, while the tensors of a call are as small as they
-    were in the first; the first larger ones bring a program, which runs all calls from then on that are as large."""
-
-    def __init__(self, backend: Backend, traced: Traced, found: Estimate) -> None:
-        self._backend, self._traced, self._found = backend, traced, found
-        self._eager = EagerPiece(backend.stats, traced.graph.forward, is_chosen=True)
-        self._may_grow = is_symbolic(traced)
-        self._larger: Callable[..., Any] | None = None
-        self._lock = threading.RLock()
-
-    def __call__(self, *arguments: Any) -> Any:
-        if not self._may_grow or self._found.holds(arguments):
-            return self._eager(*arguments)
-        with self._lock:
-            if self._larger is None:
-                self._larger = self._program(arguments)
-        return self._larger(*arguments)
-
-    def _program(self, arguments: Sequence[Any]) -> Callable[..., Any]:
-        with own_mode():
-            try:
-                return self._backend.compiled(self._traced, arguments)
-            except Exception as error:
-                return self._backend.by_size(self._traced, error)
 
 
 def _concrete(value: Any) -> Any:
@@ -240,11 +232,6 @@ def _specialise_numbers(traced: Traced) -> None:
         for name in names:
             TensorifyState.specialize(name)
         raise TensorifyScalarRestartAnalysis
-
-
-def _part(graph: fx.GraphModule) -> str:
-    count = sum(n.op in _CALLS for n in graph.graph.nodes)
-    return f"in a piece of {count} operator{'s' * (count != 1)}"
 
 
 class CompiledGraph:
@@ -460,9 +447,3 @@ def _computed(pair: Any, binding: Binding) -> set[int]:
 
 def _compile_graph(*args: Any, **kwargs: Any) -> Any:
     return pipeline.compile_graph(*args, **kwargs)
-
-
-def reason_of(error: BaseException) -> str:
-    """One line that says why."""
-    text = str(error) if isinstance(error, DaceoptError) else f"{type(error).__name__}: {error}"
-    return text.strip().splitlines()[0] if text.strip() else type(error).__name__

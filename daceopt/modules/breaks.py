@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 
 import daceopt
 from daceopt.capture.torch.lines import UNLIKE_PYTHON, stack_of
@@ -81,8 +82,8 @@ class Break:
 
 
 class Breaks:
-    """What Dynamo tells of the code that it looks at (by ``begins``, ``broke``, ``failed`` and ``goes_on``), kept until
-    ``new_breaks`` asks for it."""
+    """What Dynamo tells of the code that it looks at (by ``begins``, ``begins_again``, ``broke``, ``failed`` and
+    ``goes_on``), kept until ``new_breaks`` asks for it."""
 
     def __init__(self) -> None:
         self._breaks: list[Break] = []  # since they were asked for
@@ -107,6 +108,11 @@ class Breaks:
     def begins(self, code: Any) -> None:
         """Dynamo looks at a piece of code."""
         self._code, self._begun = code, len(self._breaks)
+
+    def begins_again(self) -> None:
+        """What Dynamo has said of the code is no longer so: it is looked at in another way."""
+        del self._breaks[self._begun :]
+        self._broken.discard(self._code)
 
     def broke(self, error: BaseException) -> None:
         """Dynamo breaks the graph, and goes on behind."""
@@ -188,3 +194,15 @@ def _shown(file: str) -> str:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, OSError):
         return file
+
+
+def reason_of(error: BaseException) -> str:
+    """One line that says why."""
+    text = str(error) if isinstance(error, DaceoptError) else f"{type(error).__name__}: {error}"
+    return text.strip().splitlines()[0] if text.strip() else type(error).__name__
+
+
+def part_of(graph: fx.GraphModule) -> str:
+    """Which part of a model a graph is."""
+    count = sum(n.op in ("call_function", "call_method", "call_module") for n in graph.graph.nodes)
+    return f"in a piece of {count} operator{'s' * (count != 1)}"

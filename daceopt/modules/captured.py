@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from daceopt.codegen import target
 from daceopt.errors import SizesError
@@ -37,9 +37,11 @@ class CapturedGraph:
 
 @dataclass
 class Captured:
-    """The graphs of a call in order; ``breaks`` and ``refused``: why there are several, and what stays in eager."""
+    """The graphs of a call in order; ``breaks`` and ``refused``: why there are several, and what stays in eager.
+    ``whole``: how many they were for Dynamo; one with sizes that only the data decide is several."""
 
     graphs: list[CapturedGraph] = field(default_factory=list)
+    whole: int = 0
     breaks: list[Break] = field(default_factory=list)
     refused: list[Break] = field(default_factory=list)
 
@@ -52,15 +54,36 @@ class _Capturing(Backend):
         self._found = found
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> EagerPiece:
-        from daceopt.capture.torch.importing import load
+        self._add(traced, _imported(traced), inputs)
+        self._found.whole += 1
+        return EagerPiece(self.stats, traced.graph.forward)
 
-        imported = load(traced, target.on(traced.device).name)
+    def _in_parts(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        made = super()._in_parts(graph, inputs)
+        self._found.whole += 1
+        return made
+
+    def part(self, traced: Traced) -> Callable[..., Any]:
+        imported = _imported(traced)
+
+        def run(*arguments: Any) -> Any:
+            self._add(traced, imported, arguments)
+            return traced.graph.forward(*arguments)
+
+        return run
+
+    def _add(self, traced: Traced, imported: Imported, arguments: Sequence[Any]) -> None:
         binding = Binding.from_json(imported.notes["binding"])
-        tensors = [_tensor(kind, inputs[k]) for kind, k in binding.inputs]
+        tensors = [_tensor(kind, arguments[k]) for kind, k in binding.inputs]
         names = [traced.names[k] for _, k in binding.inputs]
         state = frozenset(at for at, (_, k) in enumerate(binding.inputs) if traced.is_state[k])
         self._found.graphs.append(CapturedGraph(imported, tensors, names, state))
-        return EagerPiece(self.stats, traced.graph.forward)
+
+
+def _imported(traced: Traced) -> Imported:
+    from daceopt.capture.torch.importing import load
+
+    return load(traced, target.on(traced.device).name)
 
 
 def captured(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Captured:

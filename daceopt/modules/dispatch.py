@@ -194,14 +194,15 @@ class Dispatcher:
                 if program is None:
                     return self._through_dynamo(compiled, module, args, kwargs)
         eager = self.stats.eager_pieces
+        failure: Exception | None = None
         try:
             result = program(module, *args, **kwargs)
         except Exception as error:
             if not is_wrong_call(error):
                 raise
-            result = _WRONG
-        if result is _WRONG:
-            return compiled.original(module, *args, **kwargs)
+            failure = error
+        if failure is not None:
+            return self._again(failure, compiled.original, module, args, kwargs)
         if self.stats.eager_pieces != eager:  # the only piece of the call
             self.stats.eager_calls += 1
         return result
@@ -256,7 +257,7 @@ class Dispatcher:
     ) -> Any:
         """What a call gives that Dynamo fails at; of a wrong call, the error that eager PyTorch has for it."""
         if is_wrong_call(failure):
-            return original(module, *args, **kwargs)
+            return self._again(failure, original, module, args, kwargs)
         logger.debug("%s", first_line(failure), exc_info=failure)
         if self.options.fallback != "raise":
             return self._eagerly(module, original, args, kwargs, breaks.of_error(failure, breaks.WHOLE))
@@ -267,6 +268,17 @@ class Dispatcher:
                 self.stats.eager_calls += 1
                 return result
         raise self._translated(module, failure).with_traceback(None) from None
+
+    def _again(
+        self, failure: Exception, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What eager PyTorch gives, or raises, for a call whose program has failed and changed nothing."""
+        result, found = original(module, *args, **kwargs), breaks.of_error(failure, breaks.WHOLE)
+        self._note(found)
+        if self.options.fallback == "raise":
+            raise breaks.as_error(found, failure).with_traceback(None) from None
+        self.stats.eager_calls += 1
+        return result
 
     def _settles(self, module: nn.Module, before: Any) -> bool:
         """Whether the first call installed something in the model, whose structure was ``before``: what did not compile
@@ -409,9 +421,6 @@ def first_line(error: BaseException) -> str:
     """What a long message of Dynamo says first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
-
-
-_WRONG = object()
 
 
 def is_wrong_call(error: BaseException) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from daceopt.capture.torch import decided
 from daceopt.capture.torch.collection import paused
 from daceopt.errors import DaceoptError
 
@@ -38,10 +39,12 @@ _LOGGERS = ("torch", "torch._dynamo", "torch._subclasses.fake_tensor", "torch.fx
 
 
 class Listener(Protocol):
-    """A backend of Dynamo's that hears when Dynamo begins with a piece of code, why it compiles nothing of it, and that
-    it goes on with the parts of that."""
+    """A backend of Dynamo's that hears when Dynamo begins with a piece of code, or does so again, why it compiles
+    nothing of it, and that it goes on with the parts of that."""
 
     def begins(self, code: types.CodeType) -> None: ...
+
+    def begins_again(self) -> None: ...
 
     def failed(self, error: BaseException) -> None: ...
 
@@ -105,7 +108,7 @@ class FrameCompiler:
                 warnings.filterwarnings("ignore", noise)
             warnings.filterwarnings("ignore", module=r"torch\._(dynamo|functorch|subclasses)\.")
             try:
-                return self._torchdynamo_orig_backend(frame, *args)
+                return self._traced(frame, *args)
             except Exception as error:
                 if self._listener is None:
                     named = _named(error)
@@ -115,6 +118,21 @@ class FrameCompiler:
                 return _as_it_is(error)
             finally:
                 TensorifyState.clear()  # which numbers are constants in this code: in other code they are not
+
+    def _traced(self, frame: Any, *args: Any) -> Any:
+        """Sizes that only the data decide are in the graph; where that fails, it breaks at what decides them."""
+        from torch._dynamo import config
+
+        with decided.watched() as found:
+            try:
+                return self._torchdynamo_orig_backend(frame, *args)
+            except Exception:
+                if not found.any:
+                    raise
+        if self._listener is not None:
+            self._listener.begins_again()
+        with config.patch(capture_dynamic_output_shape_ops=False):
+            return self._torchdynamo_orig_backend(frame, *args)
 
 
 class _Told:
@@ -219,6 +237,7 @@ def _settings() -> Iterator[None]:
             suppress_errors=False,
             allow_unspec_int_on_nn_module=True,
             capture_scalar_outputs=True,  # where a number is read decides (``capture/torch/items.py``)
+            capture_dynamic_output_shape_ops=True,  # and where a size is (``capture/torch/cutting.py``)
         ):
             yield
     finally:

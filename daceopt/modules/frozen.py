@@ -19,7 +19,8 @@ from daceopt.capture.torch.fingerprint import fingerprint, surroundings
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import CaptureError, Unsupported
 from daceopt.modules import frames
-from daceopt.modules.backend import Backend, reason_of
+from daceopt.modules.backend import Backend
+from daceopt.modules.breaks import reason_of
 from daceopt.modules.description import describe
 from daceopt.modules.observe import own_forward
 from daceopt.modules.options import Options

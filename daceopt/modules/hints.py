@@ -42,6 +42,15 @@ HINTS: tuple[Hint, ...] = (
         r"the size of what \1\2 gives depends on what a tensor holds",
         _MASKS,
     ),
+    _hint(
+        "Could not guard on data-dependent expression",
+        "a branch, or a shape, depends on a size that only the data decide",
+        "torch._check(condition) where it always holds; torch.where where it does not",
+    ),
+    _hint(
+        r"^Runtime assertion failed for expression|(drops an axis whose size the data decide)",
+        "sizes that the data decide are not as the program was compiled for: 1 where others are more, say",
+    ),
     _hint("^Dynamic slicing with Tensor", "a tensor says where a slice begins or ends", _ITEMS),
     _hint(
         r"^(Data dependent operator|Unsupported Tensor\.(item|tolist)|Tensor\.(item|tolist|numpy))|_local_scalar_dense",

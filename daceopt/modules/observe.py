@@ -9,7 +9,7 @@ import copy
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -23,6 +23,9 @@ from daceopt.modules.dispatch import first_line
 from daceopt.modules.options import Options
 from daceopt.programs.stats import Stats
 from daceopt.runtime.seeds import own_random_numbers
+
+if TYPE_CHECKING:
+    from daceopt.capture.torch.traced import Traced
 
 
 @dataclass
@@ -57,6 +60,17 @@ class _Observer(Backend):
             tensors = [t.detach().clone() for t in made.piece.inputs(inputs)]
             self.found.graphs.append((made, tensors))
         return made
+
+    def part(self, traced: Traced) -> Any:
+        made = super().part(traced)
+        graph = self.graphs[-1]
+
+        def run(*arguments: Any) -> Any:
+            tensors = [t.detach().clone() for t in graph.piece.inputs(arguments)]
+            self.found.graphs.append((graph, tensors))
+            return made(*arguments)
+
+        return run
 
 
 def observe(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Observed:

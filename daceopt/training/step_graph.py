@@ -11,7 +11,8 @@ from daceopt.capture.torch import eager_memory, effects, guards
 from daceopt.capture.torch.connection import connected
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, SizesError, Unsupported
-from daceopt.modules.backend import Backend, CompiledGraph, reason_of
+from daceopt.modules.backend import Backend, CompiledGraph
+from daceopt.modules.breaks import reason_of
 from daceopt.modules.by_size import SIZE_LIMIT, BySize
 from daceopt.modules.description import identity
 from daceopt.modules.piece import CompiledPiece

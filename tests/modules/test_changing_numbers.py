@@ -272,8 +272,6 @@ def test_a_number_out_of_a_tensor(body):
 DECIDES: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
     "a branch": lambda s, x: s.a(x) if x.mean().item() > 0 else s.a(-x),
     "a comparison of two": lambda s, x: s.a(x) * (2 if x[0].sum().item() < x[1].sum().item() else 3),
-    "a size": lambda s, x: s.a(x)[: x.abs().sum().long().item() % 5] + torch.zeros(4),
-    "an index": lambda s, x: s.a(x)[x[:, 0].argmax().item()],
     "a loop": lambda s, x: sum((s.a(x) for _ in range(int(x.abs().max().item() * 2))), x),
     "a result": lambda s, x: (s.a(x), x.mean().item(), x.argmax().item()),
     "text": lambda s, x: (s.a(x), f"{x.mean().item():.4f}"),
@@ -284,17 +282,34 @@ DECIDES: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
 """What something else reads: the graph breaks there."""
 
 
+SIZES: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
+    "a size": lambda s, x: s.a(x)[: x.abs().sum().long().item() % 5] + torch.zeros(4),
+    "an index": lambda s, x: s.a(x)[x[:, 0].argmax().item()],
+}
+"""What sizes and places depend on: the graph is cut there, and stays whole."""
+
+
+@pytest.mark.parametrize("body", SIZES.values(), ids=SIZES)
+def test_a_number_out_of_a_tensor_that_is_a_size(body):
+    model = Deciding(body)
+    ours = optimized_module(copy.deepcopy(model), fallback="raise")
+    for k in range(4):
+        x = X * (-1.3) ** k
+        assert_equal(ours(x), model(x))
+
+
+class Deciding(nn.Module):
+    def __init__(self, body: Callable[[nn.Module, torch.Tensor], object]) -> None:
+        super().__init__()
+        self.a, self.body = nn.Linear(4, 4), body
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.body(self, x)
+
+
 @pytest.mark.parametrize("body", DECIDES.values(), ids=DECIDES)
 def test_a_number_out_of_a_tensor_that_decides(body):
-    class Decides(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a = nn.Linear(4, 4)
-
-        def forward(self, x: torch.Tensor) -> object:
-            return body(self, x)
-
-    model = Decides()
+    model = Deciding(body)
     ours = optimized_module(copy.deepcopy(model))
     with pytest.warns(FallbackWarning, match="a number is read out of a tensor"):
         for k in range(4):

@@ -18,8 +18,8 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from daceopt import pipeline
 from daceopt.codegen.bundle import Bundle
 from daceopt.errors import DaceoptError
-from daceopt.modules.backend import Backend, reason_of
-from daceopt.modules.breaks import Break
+from daceopt.modules.backend import Backend
+from daceopt.modules.breaks import Break, reason_of
 from daceopt.modules.options import Options
 from daceopt.programs.compiled import Source
 from daceopt.programs.stats import Stats

@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
+from daceopt.capture.torch import guards
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError
 
@@ -76,4 +77,6 @@ def _argument(value: Any, requires_grad: bool) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return value.node.hint if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) else value
+    if isinstance(value, torch.SymInt):
+        return guards.example(value)
+    return value.node.hint if isinstance(value, torch.SymFloat | torch.SymBool) else value

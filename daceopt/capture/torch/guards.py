@@ -15,9 +15,13 @@ from torch import fx
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._sympy.value_ranges import bound_sympy
 
 from daceopt.capture.torch import relation_text
 from daceopt.errors import Unsupported
+
+_MANY = 1024
+"""Where nothing tells how large a size may be."""
 
 
 def environment(inputs: Sequence[Any]) -> Any:
@@ -33,14 +37,21 @@ def environment(inputs: Sequence[Any]) -> Any:
     return None
 
 
-def known(environment: Any) -> int:
-    """How many conditions there are by now."""
-    return 0 if environment is None else len(environment.guards)
+def known(environment: Any) -> tuple[int, frozenset[str]]:
+    """The conditions that there are by now: how many Dynamo guards, and those of sizes that only the data decide."""
+    return (0, frozenset()) if environment is None else (len(environment.guards), frozenset(decided(environment)))
 
 
-def since(environment: Any, count: int) -> list[str]:
-    """The conditions that were added after the first ``count``, as text."""
-    return [] if environment is None else [str(g.expr) for g in environment.guards[count:]]
+def decided(environment: Any) -> list[str]:
+    """The conditions of sizes that only the data decide. Those that Dynamo's graph has are checked in each call."""
+    return [str(one.expr) for found in environment.deferred_runtime_asserts.values() for one in found]
+
+
+def since(environment: Any, before: tuple[int, frozenset[str]]) -> list[str]:
+    """The conditions that were added to those of ``known``, as text."""
+    if environment is None:
+        return []
+    return [*(str(g.expr) for g in environment.guards[before[0] :]), *sorted({*decided(environment)} - before[1])]
 
 
 @contextmanager
@@ -50,6 +61,16 @@ def noted(fakes: Sequence[Any], assumed: list[str]) -> Iterator[None]:
     before = known(environment)
     yield
     assumed += since(environment, before)
+
+
+@contextmanager
+def checked(inputs: Sequence[Any]) -> Iterator[None]:
+    """Raises Unsupported where more is assumed inside, of sizes that only the data decide, than a call checks."""
+    shapes = environment(inputs)
+    before = known(shapes)
+    yield
+    if known(shapes)[1] > before[1]:
+        raise Unsupported("a program assumes more of a size that only the data decides than its call checks")
 
 
 def install(environment: Any, conditions: Sequence[str]) -> None:
@@ -74,6 +95,16 @@ def least(inputs: Sequence[Any]) -> dict[str, int]:
     symbols = {name: s.node.expr for name, s in _symbolic(inputs).items() if s.node.expr.is_Symbol}
     found = {str(s): ranges[s].lower for s in symbols.values() if s in ranges}
     return {name: int(lower) for name, lower in found.items() if lower.is_Integer and lower > 0}
+
+
+def example(value: Any) -> int:
+    """A size in the call that is compiled for; of one that only the data decide, what it is at most."""
+    if not isinstance(value, torch.SymInt):
+        return int(value)
+    if value.node.has_hint():
+        return int(value.node.hint)
+    most = bound_sympy(value.node.expr, value.node.shape_env.var_to_range).upper
+    return int(most) if most.is_Integer and most < _MANY else _MANY
 
 
 def hints(inputs: Sequence[Any], placeholders: Sequence[fx.Node]) -> list[str]:

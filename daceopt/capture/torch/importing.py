@@ -163,7 +163,7 @@ def _sizes(graph: Graph, traced: Traced, binding: Sequence[tuple[str, int]]) -> 
     for symbol, (name, axis) in graph.symbols.items():
         value = traced.inputs[place[name]]
         size = value.shape[axis] if isinstance(value, torch.Tensor) else value
-        found[symbol] = int(size.node.hint if isinstance(size, torch.SymInt) else size)
+        found[symbol] = guards.example(size)
     return found
 
 
@@ -173,6 +173,8 @@ def _add_inputs(
     """Inputs for all tensors; a size that is no tensor's extent gets an empty input as long as it."""
     values: list[Any] = []
     binding: list[tuple[str, int]] = []
+    read = _torch_symbols(traced)
+    t.sizes.told = frozenset(read)
     for k, x in enumerate(traced.inputs):
         if isinstance(x, torch.Tensor):
             promise = t.promise(x)
@@ -181,7 +183,6 @@ def _add_inputs(
         else:
             values.append(t.sizes.dim(x) if isinstance(x, (int, torch.SymInt)) else x)
     symbols = _define_symbols(t.graph, binding)
-    read = {name: (k, axis) for name, (k, axis) in _torch_symbols(traced).items()}
     for k, value in enumerate(values):
         if not isinstance(value, (str, int)) and value is not None and str(value) not in symbols:
             name = t.graph.add_input("size", (0, value), types.from_name("uint8"))

@@ -90,6 +90,8 @@ class Sizes:
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
+        self.told: frozenset[str] = frozenset()
+        """Of the sizes that only data decide, those that arguments of the call tell."""
 
     def dim(self, value: Any) -> Dim:
         """An extent for an int or a ``SymInt``. Raises Unsupported for what only data decides, or a float."""
@@ -115,6 +117,13 @@ class Sizes:
             self._known[name] = size(f"s{len(self._known)}")
         return self._known[name]
 
+    def is_known(self, value: torch.SymInt | torch.SymFloat) -> bool:
+        """Whether a number follows from sizes, and from integers among the arguments of the call."""
+        return all(map(self._is_told, value.node.expr.free_symbols))
+
+    def _is_told(self, symbol: Any) -> bool:
+        return symbol_is_type(symbol, SymT.SIZE) or str(symbol) in self.told
+
     def _real(self, expr: Any, floats: Mapping[str, Any]) -> sympy.Expr:
         if str(expr) in floats:
             return floats[str(expr)]
@@ -130,7 +139,7 @@ class Sizes:
 
     def _convert(self, expr: Any) -> Any:
         if isinstance(expr, sympy.Symbol):
-            if not symbol_is_type(expr, SymT.SIZE):
+            if not self._is_told(expr):
                 raise Unsupported(f"a size that only the data decides ({expr})")
             return self.symbol(expr.name)
         if isinstance(expr, sympy.Integer):
@@ -143,8 +152,3 @@ class Sizes:
         if function is None:
             raise Unsupported(f"a size computed as {expr}, a {type(expr).__name__}")
         return function(*(self._convert(a) for a in expr.args))
-
-
-def is_known(value: torch.SymInt | torch.SymFloat) -> bool:
-    """Whether a number follows from sizes, and from integers among the arguments of the call."""
-    return all(symbol_is_type(s, SymT.SIZE) for s in value.node.expr.free_symbols)

@@ -42,7 +42,7 @@ from torch._functorch.autograd_function import autograd_function_apply
 from torch._guards import Guard, GuardSource
 from torch.fx.experimental.sym_node import SymNode
 
-from daceopt.capture.torch import exchanges, items, marks
+from daceopt.capture.torch import decided, exchanges, items, marks
 from daceopt.capture.torch.conditions import condition, note_exception
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
 from daceopt.capture.torch.numbers import MATHEMATICS, symbols_kept
@@ -381,7 +381,10 @@ def _run_node(original: Method, tracer: Any, node: fx.Node, args: Any, kwargs: A
     """A call on fake tensors, for what is known of its result."""
     is_whole = node.target in FUNCTIONS and are_of_one_type(args)
     with symbols_kept(tracer.fake_mode), whole_layers() if is_whole else nullcontext():
-        return marks.shaped(lambda: note(functools.partial(original, tracer, node, args, kwargs, module), node))
+        call = functools.partial(original, tracer, node, args, kwargs, module)
+        result = marks.shaped(lambda: note(call, node))
+    decided.note(tracer.fake_mode.shape_env)
+    return result
 
 
 def _apply_custom(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:

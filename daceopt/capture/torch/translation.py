@@ -349,7 +349,7 @@ class Importer:
         value = node.meta.get("val")
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             is_element = node.target is torch.ops.aten._local_scalar_dense.default
-            if is_element and isinstance(value, torch.SymInt) and not sizes.is_known(value):
+            if is_element and isinstance(value, torch.SymInt) and not self.t.sizes.is_known(value):
                 return self._element(node, value)
             if isinstance(value, torch.SymInt) and type(value.node.expr).__name__ in sizes.ROUNDED:
                 found = self._number(node, value)
@@ -372,7 +372,7 @@ class Importer:
 
     def _number(self, node: fx.Node, value: torch.SymFloat | torch.SymInt) -> Any:
         """A scalar expression over sizes, or an array where numbers that come with the call are in it."""
-        if node.target is torch.ops.aten._local_scalar_dense.default and not sizes.is_known(value):
+        if node.target is torch.ops.aten._local_scalar_dense.default and not self.t.sizes.is_known(value):
             return self._element(node, value)
         double = types.from_name("float64")
         names = [str(s) for s in value.node.expr.free_symbols if str(s) in self.floats]

@@ -1,0 +1,41 @@
+"""Whether a trace of Dynamo's has met sizes, or numbers, that only the data decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+
+class Decided:
+    """``any``: whether a call decided one."""
+
+    any = False
+
+
+_watched: ContextVar[Decided | None] = ContextVar("decided", default=None)
+
+
+@contextmanager
+def watched() -> Iterator[Decided]:
+    """A trace that is repeated without such sizes, as a graph that breaks there, if this one fails and met any."""
+    found = Decided()
+    token = _watched.set(found)
+    try:
+        yield found
+    finally:
+        _watched.reset(token)
+
+
+def is_repeated() -> bool:
+    """Whether a graph that is refused now is traced again."""
+    found = _watched.get()
+    return found is not None and found.any
+
+
+def note(environment: Any) -> None:
+    """A call has run on fake tensors of this ``ShapeEnv``."""
+    found = _watched.get()
+    if found is not None and environment is not None and environment.pending_fresh_unbacked_symbols:
+        found.any = True

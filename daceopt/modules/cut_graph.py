@@ -1,0 +1,56 @@
+"""A graph with sizes that only the data decide, as Dynamo calls it: programs, and between them what decides sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from daceopt.capture.torch import cutting, guards
+from daceopt.modules.breaks import WRONG_CALL
+from daceopt.modules.by_size import own_mode
+from daceopt.modules.description import describe
+
+if TYPE_CHECKING:
+    from daceopt.modules.backend import Backend, CompiledGraph
+
+
+class CutGraph:
+    """The parts of a graph in a call; see ``cutting``. Raises Differs for sizes that they are not for: eager PyTorch
+    may make the call if nothing has been changed by then."""
+
+    def __init__(self, backend: Backend, graph: fx.GraphModule, inputs: Sequence[Any]) -> None:
+        """Compile the parts; ``inputs``: the arguments of a call."""
+        self._backend = backend
+        count = len(backend.graphs)
+        try:
+            with own_mode():
+                outer = cutting.in_parts(graph, inputs, lambda part, given: backend.part(describe(part, given)))
+        except Exception:
+            del backend.graphs[count:]
+            raise
+        for made in backend.graphs[count:]:
+            backend.stats.record(made.piece.pair, _shapes(made))
+        self._forward: Callable[..., Any] = outer.forward
+
+    def __call__(self, *arguments: Any) -> Any:
+        ran, versions = self._backend.ran, _versions(arguments)
+        try:
+            return self._forward(*arguments)
+        except cutting.Differs as error:
+            self._backend.ran = ran
+            setattr(error, WRONG_CALL, _versions(arguments) == versions)
+            raise
+
+
+def _shapes(graph: CompiledGraph) -> dict[str, tuple[int, ...]]:
+    """Of the inputs of a program by role, as they may be in a call."""
+    values = [(kind, graph.traced.inputs[k]) for kind, k in graph.piece.binding.inputs]
+    shapes = [tuple(map(guards.example, x.shape)) if kind == "tensor" else (0, guards.example(x)) for kind, x in values]
+    return {f"input:{k}": shape for k, shape in enumerate(shapes)}
+
+
+def _versions(arguments: Sequence[Any]) -> list[int]:
+    return [t._version for t in arguments if isinstance(t, torch.Tensor) and not t.is_inference()]

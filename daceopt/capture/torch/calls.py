@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.sizes import Sizes
 from daceopt.errors import Unsupported
+from daceopt.ir import types
 from daceopt.ir.graph import Shape
 
 
@@ -82,3 +84,28 @@ class NumberArray(str):
 
     def _sympy_(self) -> Any:
         raise Unsupported(f"a number that comes with the call ({self}) in scalar code")
+
+
+def by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by the names of its schema, defaults filled in; ``self`` stays ``self``."""
+    found: dict[str, Any] = {}
+    for position, argument in enumerate(target._schema.arguments):
+        if position < len(args):
+            found[argument.name] = args[position]
+        elif argument.name in kwargs:
+            found[argument.name] = kwargs[argument.name]
+        else:
+            found[argument.name] = argument.default_value
+    return found
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The elements of a dense tensor, wherever it is; half types by their bits."""
+    dense = tensor.detach().resolve_conj().resolve_neg()
+    is_zero = dense._is_zerotensor()  # which has no memory
+    dense = torch.zeros(dense.shape, dtype=dense.dtype, device="cpu") if is_zero else dense.contiguous().cpu()
+    dense = torch.view_as_real(dense) if dense.is_complex() else dense
+    dtype = types.to_numpy(types.from_torch(dense.dtype))
+    if dtype.kind == "V":
+        return dense.view({1: torch.uint8, 2: torch.uint16}[dtype.itemsize]).numpy().view(dtype)
+    return np.asarray(dense.numpy())

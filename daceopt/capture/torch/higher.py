@@ -11,12 +11,12 @@ from torch import fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from daceopt.capture.torch import custom_gradient
+from daceopt.capture.torch.calls import by_name
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.derivative import WITH_DERIVATIVE, fresh, like
 from daceopt.capture.torch.functional import DynamoInterpreter, Functional, functional, trace
 from daceopt.capture.torch.plan import plan_of
 from daceopt.capture.torch.traced import Traced
-from daceopt.capture.torch.translation import by_name
 from daceopt.errors import Unsupported
 
 

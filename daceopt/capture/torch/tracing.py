@@ -43,6 +43,7 @@ from torch._guards import Guard, GuardSource
 from torch.fx.experimental.sym_node import SymNode
 
 from daceopt.capture.torch import decided, exchanges, items, marks
+from daceopt.capture.torch.batch_average import momentum_of, normalized_with_average
 from daceopt.capture.torch.conditions import condition, note_exception
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
 from daceopt.capture.torch.numbers import MATHEMATICS, symbols_kept
@@ -169,8 +170,8 @@ def _attribute_of_tensor(original: Method, self: Any, tx: Any, name: str) -> Any
 def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     """The encoder leaves padded positions out (they are zero then) unless it is compiled, and asks whether it is."""
     forward = nn.TransformerEncoder.forward.__code__
-    if self.value is nn.functional.batch_norm and _momentum(args, kwargs).is_tensor():
-        return tx.inline_user_function_return(VariableTracker.build(tx, _normalized_with_average), args, kwargs)
+    if self.value is nn.functional.batch_norm and momentum_of(args, kwargs).is_tensor():
+        return tx.inline_user_function_return(VariableTracker.build(tx, normalized_with_average), args, kwargs)
     asked = self.value is torch.compiler.is_compiling and tx.f_code.co_code == forward.co_code  # or a copy of it
     if asked and not _is_differentiated(tx.symbolic_locals["self"].realize().value, tx.symbolic_locals["src"]):
         _break("nn.TransformerEncoder, which leaves padded positions out", "make it with enable_nested_tensor=False")
@@ -262,29 +263,6 @@ def _float_of_tensor(original: Method, self: Any, tx: Any) -> Any:
     if tx.f_code.co_code != nn.modules.batchnorm._BatchNorm.forward.__code__.co_code:
         return original(self, tx)
     return self.call_method(tx, "to", [VariableTracker.build(tx, torch.float64)], {})
-
-
-def _momentum(args: Any, kwargs: Any) -> VariableTracker:
-    return kwargs.get("momentum") or (args[6] if len(args) > 6 else ConstantVariable.create(0.1))
-
-
-def _normalized_with_average(
-    x: torch.Tensor,
-    mean: torch.Tensor,
-    variance: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    training: bool,
-    momentum: torch.Tensor,
-    eps: float,
-) -> torch.Tensor:
-    """``batch_norm`` in training, whose momentum is a tensor."""
-    own = torch.zeros_like(mean), torch.zeros_like(variance)
-    result = nn.functional.batch_norm(x, *own, weight, bias, training, 1.0, eps)
-    with torch.no_grad():
-        for running, found in zip((mean, variance), own):
-            running.mul_(1 - momentum).add_(found * momentum)
-    return result
 
 
 def _is_differentiated(encoder: nn.TransformerEncoder, source: Any) -> bool:

@@ -16,7 +16,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from daceopt.capture.torch import sizes, table
-from daceopt.capture.torch.calls import AtenCall, Context, Item, NumberArray, Operand, Promise
+from daceopt.capture.torch.calls import AtenCall, Context, Item, NumberArray, Operand, Promise, by_name, to_numpy
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.folding import is_repeated, known_values, needed
 from daceopt.capture.torch.lines import line_of, note_line
@@ -447,28 +447,3 @@ def origins(node: fx.Node) -> Origins:
     stack = list(node.meta.get("nn_module_stack", {}).values())
     path = _ROOT.sub("", stack[-1][0]) if stack else ""
     return (path,) if path else ()
-
-
-def by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by the names of its schema, defaults filled in; ``self`` stays ``self``."""
-    found: dict[str, Any] = {}
-    for position, argument in enumerate(target._schema.arguments):
-        if position < len(args):
-            found[argument.name] = args[position]
-        elif argument.name in kwargs:
-            found[argument.name] = kwargs[argument.name]
-        else:
-            found[argument.name] = argument.default_value
-    return found
-
-
-def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """The elements of a dense tensor, wherever it is; half types by their bits."""
-    dense = tensor.detach().resolve_conj().resolve_neg()
-    is_zero = dense._is_zerotensor()  # which has no memory
-    dense = torch.zeros(dense.shape, dtype=dense.dtype, device="cpu") if is_zero else dense.contiguous().cpu()
-    dense = torch.view_as_real(dense) if dense.is_complex() else dense
-    dtype = types.to_numpy(types.from_torch(dense.dtype))
-    if dtype.kind == "V":
-        return dense.view({1: torch.uint8, 2: torch.uint16}[dtype.itemsize]).numpy().view(dtype)
-    return np.asarray(dense.numpy())

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from daceopt.capture.torch.calls import to_numpy
 from daceopt.capture.torch.table import translates
-from daceopt.capture.torch.translation import Translation, to_numpy
+from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 

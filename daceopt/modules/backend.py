@@ -33,7 +33,7 @@ from daceopt.modules.description import describe, identity, is_symbolic
 from daceopt.modules.eager_piece import EagerPiece
 from daceopt.modules.options import Options
 from daceopt.modules.piece import CompiledPiece
-from daceopt.modules.small_graphs import FOLLOWS, Estimate, estimate
+from daceopt.modules.small_graphs import FOLLOWS, CallEstimate, estimate
 from daceopt.modules.small_piece import SmallPiece
 from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.recipe import Recipe
@@ -165,7 +165,7 @@ class Backend(Breaks):
             made.estimate = found
         return made
 
-    def _estimate(self, traced: Traced, inputs: Sequence[Any]) -> Estimate | None:
+    def _estimate(self, traced: Traced, inputs: Sequence[Any]) -> CallEstimate | None:
         """What eager PyTorch takes, where it is for us to choose."""
         options = self.options
         is_ours = options.tune is None and options.verify is None and self.leaves_small
@@ -263,7 +263,7 @@ class CompiledGraph:
         own = (self._higher, self._present, self._apart) if reduction is None else ()
         self.piece = CompiledPiece(pair, binding, connection, *own)
         self.pair = pair
-        self.estimate: Estimate | None = None  # None: a program is faster, or nobody knows
+        self.estimate: CallEstimate | None = None  # None: a program is faster, or nobody knows
         self._effects = effects.lasting(traced.graph.graph)
         self._overlaps = overlap.check([argument for argument, _ in binding.mutations], traced.is_state)
 

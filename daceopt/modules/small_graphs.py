@@ -41,7 +41,7 @@ _KNOWN = frozenset(
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CallEstimate:
     """Microseconds of a graph in eager PyTorch, and what fusion may save beyond them, at most; of a program at least.
     ``elements``: of the tensors of the call, for as many of which that holds."""
 
@@ -65,11 +65,11 @@ class Estimate:
         return _elements(arguments) <= self.elements
 
 
-FOLLOWS = Estimate(0.0, 0.0, sys.maxsize)
+FOLLOWS = CallEstimate(0.0, 0.0, sys.maxsize)
 """Of a graph that runs only where another one has run, and is as small."""
 
 
-def estimate(traced: Traced, inputs: Sequence[Any]) -> Estimate | None:
+def estimate(traced: Traced, inputs: Sequence[Any]) -> CallEstimate | None:
     """How long a graph takes at most in eager PyTorch, and at least as a program; None where nobody knows. ``inputs``:
     of the first call."""
     if traced.device != "cpu" or not _is_plain(traced.graph) or effects.lasting(traced.graph.graph):
@@ -86,7 +86,7 @@ def estimate(traced: Traced, inputs: Sequence[Any]) -> Estimate | None:
     saved = (_ELEMENT * work.elements + _OPERATION * work.products) * (_PASSES if is_trained else 1)
     eager = times.of_eager(work.operators, _modules(traced.graph.graph)) + saved
     most = 1 + min(1.0, max(0.0, program - eager) / max(saved, 1e-3))  # as large are calls that are small, too
-    return Estimate(eager, program, int(_elements(inputs) * most))
+    return CallEstimate(eager, program, int(_elements(inputs) * most))
 
 
 def _is_plain(graph: fx.GraphModule) -> bool:

@@ -13,14 +13,14 @@ from daceopt.modules.eager_piece import EagerPiece
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
     from daceopt.modules.backend import Backend
-    from daceopt.modules.small_graphs import Estimate
+    from daceopt.modules.small_graphs import CallEstimate
 
 
 class SmallPiece:
     """A graph that eager PyTorch runs faster than a program is called, while the tensors of a call are as small as they
     were in the first; the first larger ones bring a program, which runs all calls from then on that are as large."""
 
-    def __init__(self, backend: Backend, traced: Traced, found: Estimate) -> None:
+    def __init__(self, backend: Backend, traced: Traced, found: CallEstimate) -> None:
         self._backend, self._traced, self._found = backend, traced, found
         self._eager = EagerPiece(backend.stats, traced.graph.forward, is_chosen=True)
         self._may_grow = is_symbolic(traced)

@@ -219,8 +219,10 @@ def repeated(traced: Traced, call: Callable[..., Any], arguments: Sequence[Any])
 
 
 def trains(traced: Traced) -> bool:
-    """Is a call of the graph followed by a backward pass?"""
-    return torch.is_grad_enabled() and any(traced.requires_grad)
+    """Whether a backward pass may follow a call of the graph: a result, or an argument by it, requires a gradient.
+    (Dynamo compiles what runs under ``torch.no_grad`` with gradients on.)"""
+    becomes = (after and not before for before, after in zip(traced.requires_grad, traced.changed, strict=True))
+    return any(traced.results) or any(becomes)
 
 
 def _own(argument: Any, requires_grad: bool) -> Any:

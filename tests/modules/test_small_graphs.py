@@ -10,6 +10,7 @@ from torch import nn
 
 from daceopt import optimized_module
 from daceopt.errors import Unsupported
+from daceopt.modules import call_times
 
 pytestmark = pytest.mark.usefixtures("interpreted", "small_in_eager")
 
@@ -48,7 +49,10 @@ def test_a_small_graph_stays(grad):
         for _ in range(5):
             assert torch.equal(model(X), twin(X))
     assert stats_of(model) == (5, 5, 5, 5, 0) and not model.daceopt.reasons
-    assert model.daceopt.stats.choices[0].startswith("eager PyTorch, by the cost model: ")
+    times = call_times.TRAINING if grad else call_times.INFERENCE
+    (choice,) = model.daceopt.stats.choices
+    assert choice.startswith("eager PyTorch, by the cost model: ")
+    assert f"a call of a program {times.of_program(3):.1f} us" in choice
     assert repr(model.daceopt) == "<daceopt: 0 programs, 5 calls, 5 of them eager, 5 pieces in eager (5 by choice)>"
 
 

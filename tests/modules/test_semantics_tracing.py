@@ -311,3 +311,18 @@ def test_a_view_whose_shape_is_changed_in_place_is_written_in_parts():
         return found, shape, x.grad
 
     check(scenario)
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, (int, torch.Tensor), nn.Module, (str, float)], ids=str)
+def test_isinstance_as_torchscript_has_it(kind):
+    def forward(self, x, other):
+        y = self.layer(x)
+        return torch.cat([y, other]) if torch.jit.isinstance(other, kind) else y * 2
+
+    layer = nn.Linear(3, 3, dtype=torch.float64)
+    net = optimized_module(module(forward, layer=layer), fallback="silent")
+    x, other = normal(2, 3), normal(1, 3)
+    y = net.layer(x)
+    expected = torch.cat([y, other]) if isinstance(other, kind) else y * 2
+    torch.testing.assert_close(net(x, other), expected)
+    assert not net.daceopt.reasons and net.daceopt.stats.programs == 1

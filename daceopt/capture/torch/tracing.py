@@ -12,7 +12,7 @@ import logging
 import operator
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_origin
 
 import numpy as np
 import sympy
@@ -317,6 +317,23 @@ def _call_wrapped(original: Method, self: Any, tx: Any, args: list[Any], kwargs:
     return VariableTracker.build(tx, found)
 
 
+def _call_skipped(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    """TorchScript's ``isinstance`` is Python's outside of a script, but for the types of containers' elements."""
+    if self.value is not torch.jit.isinstance or len(args) != 2 or not _names_classes(args[1]):
+        return original(self, tx, args, kwargs)
+    return VariableTracker.build(tx, isinstance).call_function(tx, list(args), {})
+
+
+def _names_classes(kind: VariableTracker) -> bool:
+    """Is it a class, or a tuple of them? Of containers TorchScript wants to know what they hold."""
+    try:
+        value = kind.realize().as_python_constant()
+    except NotImplementedError:
+        return False
+    classes = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(c, type) and get_origin(c) is None and c not in (list, dict, tuple) for c in classes)
+
+
 def _is_cache(function: Any) -> bool:
     module = getattr(getattr(function, "__wrapped__", None), "__module__", None) or ""
     own = module.split(".")[0] == "torch" or is_lru_cache_wrapper_trace_without_warning_allowed(function)
@@ -438,6 +455,7 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (symbolic_convert.InstructionTranslatorBase, "log_graph_break", _note_break),
     (higher_order_ops.AutogradFunctionApplyVariable, "trace_forward_graph", _trace_custom_forward),
     (functions.WrapperUserFunctionVariable, "call_function", _call_wrapped),
+    (functions.SkipFunctionVariable, "call_function", _call_skipped),
     (misc.LoggingLoggerVariable, "call_method", _call_logger),
     (misc.LoggingLoggerVariable, "var_getattr", _attribute_of_logger),
     (utils, "run_node", _run_node),

@@ -78,10 +78,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _results(jobs: Sequence[Job], options: argparse.Namespace) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Results that are kept, and those of new processes: one for each job, or for many (captures, ``together``)."""
-    for job in jobs:
-        if _kept(job, options):
-            yield job, json.loads(job.file(options.results).read_text(encoding="utf-8"))
-    new = [job for job in jobs if not _kept(job, options)]
+    kept = {} if options.again else _kept(jobs, options.results)
+    yield from kept.items()
+    new = [job for job in jobs if job not in kept]
     for (stage, environment), group in groupby(new, key=lambda job: (job.stage, job.row.environment)):
         together = list(group)
         shared = stage == "capture" or options.together
@@ -91,8 +90,13 @@ def _results(jobs: Sequence[Job], options: argparse.Namespace) -> Iterator[tuple
                 yield job, found
 
 
-def _kept(job: Job, options: argparse.Namespace) -> bool:
-    return not options.again and job.file(options.results).exists()
+def _kept(jobs: Sequence[Job], folder: Path) -> dict[Job, dict[str, Any]]:
+    """Results in ``folder``, and recorded ones that are no failures: those may be of a slower machine."""
+    recorded = {key: result for key, result in report.known().items() if "failure" not in result}
+    kept = {job: recorded.get((job.row.label, job.mode, job.stage)) for job in jobs}
+    files = {job: job.file(folder) for job in jobs}
+    kept |= {job: json.loads(file.read_text(encoding="utf-8")) for job, file in files.items() if file.exists()}
+    return {job: result for job, result in kept.items() if result is not None}
 
 
 def _ran(batch: Sequence[Job], python: str, options: argparse.Namespace) -> Iterator[tuple[Job, dict[str, Any]]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,12 @@ from benchmarks.contenders import COMPILED, EAGER
 from benchmarks.harness import OURS
 
 WORLD = Path(__file__).resolve().parents[1] / "WORLD.md"
+RECORDED = Path(__file__).resolve().parent / "results.jsonl"
+"""The results that `WORLD.md` shows, a line for each, so that other machines and days measure what is left."""
+
 Stages = dict[str, dict[str, Any]]
+Key = tuple[str, str, str]
+_INSTALLED = re.compile(r"/[^\s`\"]*/(?=site-packages/)")  # folders of this machine
 _HIDDEN = ("label", "package", "mode", "stage", "traceback", "machine", "commit")
 _HEAD = """# The world's programs
 
@@ -54,9 +60,11 @@ def line(found: dict[str, Any]) -> str:
     return ", ".join(f"{k} {v}" for k, v in found.items() if k not in _HIDDEN)[:600]
 
 
-def write(folder: Path, path: Path = WORLD) -> None:
-    """The tables of all results in ``folder``, in ``path``."""
-    rows = _rows(folder)
+def write(folder: Path, path: Path = WORLD, recorded: Path = RECORDED) -> None:
+    """The tables of all results, in ``path``: of the recorded ones, and of those in ``folder``, which are recorded."""
+    results = {**known(recorded), **{key_of(r): _without_folders(r) for r in _results(folder)}}
+    recorded.write_text("".join(json.dumps(results[k]) + "\n" for k in sorted(results)), encoding="utf-8")
+    rows = _rows(results)
     machines = sorted({(r["machine"], r["commit"]) for stages in rows.values() for r in stages.values()})
     where = {pair: f"m{k}" for k, pair in enumerate(machines, 1)}
     text = [_HEAD, "Measured on:", ""]
@@ -65,13 +73,33 @@ def write(folder: Path, path: Path = WORLD) -> None:
     path.write_text("\n".join(text), encoding="utf-8")
 
 
-def _rows(folder: Path) -> dict[tuple[str, str], Stages]:
+def known(recorded: Path = RECORDED) -> dict[Key, dict[str, Any]]:
+    """The recorded results."""
+    lines = recorded.read_text(encoding="utf-8").splitlines() if recorded.exists() else []
+    return {key_of(result): result for result in map(json.loads, lines)}
+
+
+def key_of(result: dict[str, Any]) -> Key:
+    """Label, mode and stage."""
+    return result["label"], result["mode"], result["stage"]
+
+
+def _results(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
+
+
+def _without_folders(result: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps({k: v for k, v in result.items() if k != "traceback"})
+    cleaned: dict[str, Any] = json.loads(_INSTALLED.sub("", text))
+    return cleaned
+
+
+def _rows(results: Mapping[Key, dict[str, Any]]) -> dict[tuple[str, str], Stages]:
     """(Label, mode) -> the result of each stage."""
-    found: dict[tuple[str, str], Stages] = defaultdict(dict)
-    for file in sorted(folder.glob("*.json")):
-        result = json.loads(file.read_text(encoding="utf-8"))
-        found[result["label"], result["mode"]][result["stage"]] = result
-    return found
+    rows: dict[tuple[str, str], Stages] = defaultdict(dict)
+    for (label, mode, stage), result in sorted(results.items()):
+        rows[label, mode][stage] = result
+    return rows
 
 
 def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:

@@ -217,3 +217,14 @@ def _codes(attribute: Any) -> Iterator[types.CodeType]:
         if isinstance(attribute, types.FunctionType):
             yield attribute.__code__
         attribute = getattr(attribute, "__dict__", {}).get("__wrapped__")
+
+
+def check_same(call: Callable[[], Any], value: Any, builder: Any, guard: Guard) -> None:
+    """The guard that what Python answered while Dynamo traced is what it answers now."""
+
+    def same(_: Any) -> bool:
+        now = call()
+        return now is value or repr(now) == repr(value)
+
+    # last, so that it is asked in the calls only that would ask it
+    builder.guard_manager.root.add_epilogue_lambda_guard(same, ["a cached function or a logger says else"], None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
-import logging
 import operator
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -21,7 +20,6 @@ from torch import fx, nn
 from torch._dynamo import symbolic_convert, utils
 from torch._dynamo.exc import ObservedException, unimplemented
 from torch._dynamo.guards import GuardBuilder
-from torch._dynamo.source import AttrSource
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import is_lru_cache_wrapper_trace_without_warning_allowed
 from torch._dynamo.variables import (
@@ -39,12 +37,12 @@ from torch._dynamo.variables import torch as torch_functions
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._functorch.autograd_function import autograd_function_apply
-from torch._guards import Guard, GuardSource
+from torch._guards import GuardSource
 from torch.fx.experimental.sym_node import SymNode
 
-from daceopt.capture.torch import decided, exchanges, items, marks
+from daceopt.capture.torch import decided, exchanges, items, loggers, marks
 from daceopt.capture.torch.batch_average import momentum_of, normalized_with_average
-from daceopt.capture.torch.conditions import condition, note_exception
+from daceopt.capture.torch.conditions import check_same, condition, note_exception
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
 from daceopt.capture.torch.numbers import MATHEMATICS, symbols_kept
 from daceopt.capture.torch.recurrent_shapes import FUNCTIONS, are_of_one_type, whole_layers
@@ -60,13 +58,6 @@ OURS = "daceopt_backend"
 _EMBEDDINGS = (nn.functional.embedding, nn.functional.embedding_bag)
 _LITERALS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 _CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda value: value, str, repr, ascii)  # {x}, {x!s}, {x!r}, {x!a}
-_LEVELS = {
-    **{name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error", "critical")},
-    "warn": logging.WARNING,
-    "exception": logging.ERROR,
-}
-"""Methods of loggers -> the level at which they say something."""
-
 _indices: Any = utils.ExactWeakKeyDictionary()
 """Code of a frame -> the source of an index in it -> its numbers so far."""
 
@@ -313,7 +304,7 @@ def _call_wrapped(original: Method, self: Any, tx: Any, args: list[Any], kwargs:
     if not _is_literal(found):
         _break_cache()
     call = functools.partial(cached, *values, **named)
-    tx.output.guards.add(condition(functools.partial(_check_cached, call, found)))
+    tx.output.guards.add(condition(functools.partial(check_same, call, found)))
     return VariableTracker.build(tx, found)
 
 
@@ -354,15 +345,6 @@ def _constant(value: VariableTracker) -> Any:
 
 def _is_literal(value: Any) -> bool:
     return isinstance(value, _LITERALS) or (type(value) is tuple and all(map(_is_literal, value)))
-
-
-def _check_cached(call: Callable[[], Any], found: Any, builder: Any, guard: Guard) -> None:
-    def same(_: Any) -> bool:
-        now = call()
-        return now is found or repr(now) == repr(found)
-
-    # last, so that it is asked in the calls only that would ask it
-    builder.guard_manager.root.add_epilogue_lambda_guard(same, ["a cached function or a logger says else"], None)
 
 
 def _note_break(original: Method, self: Any, options: Any, reason: str, exc: Exception) -> None:
@@ -415,28 +397,6 @@ def _round(original: Method, self: torch.SymInt, ndigits: int | None = None) -> 
     return original(self, ndigits) if ndigits is None or ndigits >= 0 else round(int(self), ndigits)
 
 
-def _call_logger(original: Method, self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """What a logger does not show is no call; that it does not, and what it says of its levels, is guarded."""
-    level = _LEVELS.get(name)
-    if name in ("log", "isEnabledFor") and args and args[0].is_python_constant():
-        level = args[0].as_python_constant()
-    if not isinstance(level, int):
-        return original(self, tx, name, args, kwargs)
-    asks = functools.partial(self.value.isEnabledFor, level)
-    shown = asks()
-    tx.output.guards.add(condition(functools.partial(_check_cached, asks, shown)))
-    if name == "isEnabledFor":
-        return ConstantVariable.create(shown)
-    return original(self, tx, name, args, kwargs) if shown else ConstantVariable.create(None)
-
-
-def _attribute_of_logger(original: Method, self: Any, tx: Any, name: str) -> Any:
-    """``logging.debug`` and its like ask whether the root logger has handlers."""
-    if name != "handlers" or self.source is None:
-        return original(self, tx, name)
-    return VariableTracker.build(tx, self.value.handlers, AttrSource(self.source, name))
-
-
 _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (misc.RandomVariable, "call_method", _draw),
     (misc.NumpyVariable, "call_function", _call_numpy),
@@ -456,8 +416,8 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (higher_order_ops.AutogradFunctionApplyVariable, "trace_forward_graph", _trace_custom_forward),
     (functions.WrapperUserFunctionVariable, "call_function", _call_wrapped),
     (functions.SkipFunctionVariable, "call_function", _call_skipped),
-    (misc.LoggingLoggerVariable, "call_method", _call_logger),
-    (misc.LoggingLoggerVariable, "var_getattr", _attribute_of_logger),
+    (misc.LoggingLoggerVariable, "call_method", loggers.call),
+    (misc.LoggingLoggerVariable, "var_getattr", loggers.attribute),
     (utils, "run_node", _run_node),
     (type(autograd_function_apply), "__call__", _apply_custom),
     (tensor.SymNodeVariable, "evaluate_expr", _evaluate),

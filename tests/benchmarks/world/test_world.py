@@ -96,12 +96,16 @@ def test_what_a_step_changes_in_buffers_is_compared() -> None:
 
 def test_the_report_has_totals_and_a_reason_for_what_falls_short(tmp_path: Path) -> None:
     about = {"label": "p/a", "package": "p", "mode": "training", "machine": "m", "commit": "c"}
-    captured = {**about, "stage": "capture", "status": "pieces", "graphs": 2, "reasons": ["a print"], "peer": "whole"}
+    reasons = ["a print, at /opt/p/lib/site-packages/p/a.py:1", "an item"]
+    captured = {**about, "stage": "capture", "status": "pieces", "graphs": 2, "reasons": reasons, "peer": "whole"}
     medians = {"eager": 3.0, "torch.compile": 2.0, "daceopt": 1.0}
     speed = {**about, "stage": "speed", "medians": medians, "first": {"daceopt": 1.0}, "absent": {}}
     for result in (captured, speed):
         (tmp_path / f"{result['stage']}.json").write_text(json.dumps(result))
-    report.write(tmp_path, tmp_path / "WORLD.md")
+    recorded = tmp_path / "results.jsonl"
+    report.write(tmp_path, tmp_path / "WORLD.md", recorded)
     text = (tmp_path / "WORLD.md").read_text()
     assert "| p | training | 1 | 0 / 1 / 0 | 0 / 0 / 0 | 3.00 (1) | 2.00 (1) | 0 |" in text
-    assert "pieces, 2 (whole)" in text and "a print" in text
+    assert "pieces, 2 (whole)" in text and "a print, at site-packages/p/a.py:1; an item" in text
+    report.write(tmp_path / "of another machine", tmp_path / "WORLD.md", recorded)
+    assert (tmp_path / "WORLD.md").read_text() == text

@@ -1,0 +1,43 @@
+"""Calls of loggers in a model, as Dynamo traces them: what a logger does not show is no call and breaks no graph."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from torch._dynamo.source import AttrSource
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.constant import ConstantVariable
+
+from daceopt.capture.torch.conditions import check_same, condition
+
+_LEVELS = {
+    **{name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error", "critical")},
+    "warn": logging.WARNING,
+    "exception": logging.ERROR,
+}
+"""Methods of loggers -> the level at which they say something."""
+
+
+def call(original: Callable[..., Any], self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What a logger does not show is no call; that it does not, and what it says of its levels, is guarded."""
+    level = _LEVELS.get(name)
+    if name in ("log", "isEnabledFor") and args and args[0].is_python_constant():
+        level = args[0].as_python_constant()
+    if not isinstance(level, int):
+        return original(self, tx, name, args, kwargs)
+    asks = functools.partial(self.value.isEnabledFor, level)
+    shown = asks()
+    tx.output.guards.add(condition(functools.partial(check_same, asks, shown)))
+    if name == "isEnabledFor":
+        return ConstantVariable.create(shown)
+    return original(self, tx, name, args, kwargs) if shown else ConstantVariable.create(None)
+
+
+def attribute(original: Callable[..., Any], self: Any, tx: Any, name: str) -> Any:
+    """``logging.debug`` and its like ask whether the root logger has handlers."""
+    if name != "handlers" or self.source is None:
+        return original(self, tx, name)
+    return VariableTracker.build(tx, self.value.handlers, AttrSource(self.source, name))

@@ -439,3 +439,16 @@ def test_which_numbers_decide_sizes_is_known_of_a_program(built: None) -> None:
         assert_within_rounding(optimized(X), X.double().repeat(n, 1) * model.step)
     manifest = optimized.daceopt._pair().forward.manifest
     assert len(manifest.symbols) == 2 and len(manifest.numbers) == 1
+
+
+@pytest.mark.parametrize("count", [lambda r: math.ceil(r) % 50, math.floor, lambda r: int(3 * r), lambda r: round(r)])
+def test_whole_numbers_of_a_float_that_leave_the_program(count):
+    class Annealed(nn.Module):
+        def forward(self, x, rate):
+            self.count = count(rate)
+            return x * rate
+
+    model = optimized_module(Annealed(), fallback="raise")
+    for rate in (0.5, 1.5, 2.75, 100.25):
+        assert torch.equal(model(X, rate), X * rate)
+        assert model.count == count(rate)

@@ -66,7 +66,7 @@ def imported(
     trains = any(o.differentiable for o in planned.outputs)
     translation = Translation(graph, context, whole=derivative.op_type if trains else None)
     inputs, binding, symbols = _add_inputs(translation, traced)
-    _check_views(planned.results, symbols)
+    _check_sizes(planned.results, symbols)
     _assume_sizes(translation, traced)
     importer = Importer(translation, found.graph, found.backwards, traced.draws)
     importer.run(inputs)
@@ -97,13 +97,15 @@ def imported(
     return Imported(graph, gradients, hosted=context.hosted, notes=notes, device=traced.device)
 
 
-def _check_views(results: Sequence[Result], symbols: Collection[str]) -> None:
-    """Raises Unsupported for a view by a number that is an element of a tensor: views are made of sizes alone."""
+def _check_sizes(results: Sequence[Result], symbols: Collection[str]) -> None:
+    """Raises Unsupported for a result that is a whole number, or a view, by more than sizes: by an element of a tensor,
+    or by a float of the call."""
     leaves = tree_leaves([r.views for r in results], is_leaf=lambda x: isinstance(x, dict))
     sizes = [x["size"] for x in leaves if isinstance(x, dict) and "size" in x]
+    sizes += [r.value for r in results if r.kind == "size"]
     unknown = {name for size in sizes for name in names(size)} - set(symbols)
     if unknown:
-        raise Unsupported(f"a view by a number that only the data decides ({min(unknown)})")
+        raise Unsupported(f"a view or a whole number by a number that is no size ({min(unknown)})")
 
 
 def _asserted(graph: Graph, name: str) -> str:

@@ -34,7 +34,7 @@ def blocks(document: str, language: str) -> list[str]:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_in_eager: None) -> Iterator[Path]:
     """An empty current folder from which modules are imported; what the blocks register does not outlive the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -48,6 +48,11 @@ HINTS: tuple[Hint, ...] = (
         "torch._check(condition) where it always holds; torch.where where it does not",
     ),
     _hint(
+        "Could not extract specialized integer from data-dependent expression",
+        "a loop, or an index into a list, depends on a number that only the data decide",
+        _ITEMS,
+    ),
+    _hint(
         r"^Runtime assertion failed for expression|(drops an axis whose size the data decide)",
         "sizes that the data decide are not as the program was compiled for: 1 where others are more, say",
     ),

@@ -102,6 +102,6 @@ def test_growth_is_the_exponent() -> None:
 
 
 def test_a_worker_compiles_in_a_process_of_its_own(tmp_path: Path) -> None:
-    found = worker.finish(worker.start("daceopt", "tiny", tmp_path))
+    found = worker.finish(worker.start("daceopt", "novel", tmp_path))
     assert found["seconds"] > 0 and found["error"] < 1e-5
     assert any((tmp_path / "daceopt").rglob("*.so"))

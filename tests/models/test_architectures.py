@@ -20,7 +20,7 @@ BROKEN = {
     "deberta": "Tensor.item()",
     "longformer": "Tensor.item()",
     "led": "Tensor.item()",
-    "mixtral": "a branch depends on what a tensor holds",
+    "mixtral": "a loop, or an index into a list, depends on a number that only the data decide",
     "ctrl": "Missing tp_iternext",
 }
 """Models whose code no compiler takes as a whole, and a part of the reason that is reported."""

@@ -19,7 +19,7 @@ RECORDED = Path(__file__).resolve().parent / "results.jsonl"
 
 Stages = dict[str, dict[str, Any]]
 Key = tuple[str, str, str]
-_INSTALLED = re.compile(r"/[^\s`\"]*/(?=site-packages/)")  # folders of this machine
+_INSTALLED = re.compile(r"/[^\s`\"]*/(?=site-packages/|python3\.\d+/)")  # folders of this machine
 _HIDDEN = ("label", "package", "mode", "stage", "traceback", "machine", "commit")
 _HEAD = """# The world's programs
 

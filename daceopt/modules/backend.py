@@ -8,17 +8,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._dynamo.exc import RestartAnalysis, TensorifyScalarRestartAnalysis
-from torch._dynamo.symbolic_convert import InstructionTranslator, TensorifyState
+from torch._dynamo.exc import RestartAnalysis
+from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import counters
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from daceopt import pipeline
-from daceopt.capture.torch import conditions, cutting, decided, effects, guards, items, tracing
+from daceopt.capture.torch import conditions, cutting, decided, effects, guards, items, numbers, tracing
 from daceopt.capture.torch.collection import resumed
 from daceopt.capture.torch.connection import connected
 from daceopt.capture.torch.functional import functional
@@ -138,7 +139,7 @@ class Backend(Breaks):
                 made = self.add(traced, inputs)
             except Exception as error:
                 items.leave_all()
-                _specialise_numbers(traced)
+                numbers.specialise(traced.inputs)
                 if not is_symbolic(traced):
                     raise
                 by_size = self.by_size(traced, error)
@@ -159,11 +160,19 @@ class Backend(Breaks):
         if found.gain < 0:
             self.stats.choices.append(str(found))
             logger.info("a graph of %d operators is left in %s", len(traced.graph.graph.nodes), found)
-            return SmallPiece(self, traced, found)
+            return SmallPiece(self.stats, traced, found, partial(self._larger, traced))
         made = self.compiled(traced, inputs)
         if isinstance(made, CompiledGraph):
             made.estimate = found
         return made
+
+    def _larger(self, traced: Traced, arguments: Sequence[Any]) -> Callable[..., Any]:
+        """A program for a graph whose first calls were small."""
+        with own_mode():
+            try:
+                return self.compiled(traced, arguments)
+            except Exception as error:
+                return self.by_size(traced, error)
 
     def _estimate(self, traced: Traced, inputs: Sequence[Any]) -> CallEstimate | None:
         """What eager PyTorch takes, where it is for us to choose."""
@@ -206,13 +215,13 @@ class Backend(Breaks):
 
     def leave(self, traced: Traced, error: BaseException, arguments: Sequence[Any]) -> Any:
         """Run a call in eager PyTorch after a compiled program, or the compiler, failed."""
-        versions = [(t, t._version) for t in arguments if isinstance(t, torch.Tensor) and not t.is_inference()]
+        before = breaks.versions(arguments)
         try:
             _LazyGraphModule.force_recompile(traced.graph)  # which would print the error as well
             result = traced.graph.forward(*arguments)
         except Exception as wrong:  # the call itself is, and the error says how
             # what it has changed until then (running statistics) must not change a second time
-            setattr(wrong, breaks.WRONG_CALL, all(t._version == version for t, version in versions))
+            setattr(wrong, breaks.WRONG_CALL, breaks.versions(arguments) == before)
             raise wrong.with_traceback(None) from None
         self.stats.count_eager()
         self._refused(breaks.of_error(error, breaks.part_of(traced.graph), reason_of(error)), error)
@@ -222,16 +231,6 @@ class Backend(Breaks):
 def _concrete(value: Any) -> Any:
     """What a size is in the first call, where Dynamo gives the symbol."""
     return value.node.hint if isinstance(value, torch.SymInt) else value
-
-
-def _specialise_numbers(traced: Traced) -> None:
-    """Where numbers of a call became arguments of the graph, let Dynamo begin again with their values as constants."""
-    memos = [getattr(x, "item_memo", None) for x in traced.inputs]
-    names = [str(m.node._expr) for m in memos if isinstance(m, torch.SymFloat)]
-    if names:
-        for name in names:
-            TensorifyState.specialize(name)
-        raise TensorifyScalarRestartAnalysis
 
 
 class CompiledGraph:

@@ -7,7 +7,7 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -141,6 +141,11 @@ def made(said: str, part: str, place: SourceLine | None = None) -> Break:
         if (match := hint.pattern.search(said)) is not None:
             return Break(match.expand(hint.reason), part, place, hint.instead, said)
     return Break(_first(said), part, place, _own_hint(said), said)
+
+
+def versions(arguments: Sequence[Any]) -> list[int]:
+    """How often each tensor of a call has been changed: where these are other ones, a call must not run again."""
+    return [t._version for t in arguments if isinstance(t, torch.Tensor) and not t.is_inference()]
 
 
 def with_place(error: DaceoptError, found: Break) -> DaceoptError:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import fx
 
 from daceopt.capture.torch import cutting, guards
-from daceopt.modules.breaks import WRONG_CALL
+from daceopt.modules.breaks import WRONG_CALL, versions
 from daceopt.modules.by_size import own_mode
 from daceopt.modules.description import describe
 
@@ -36,12 +35,12 @@ class CutGraph:
         self._forward: Callable[..., Any] = outer.forward
 
     def __call__(self, *arguments: Any) -> Any:
-        ran, versions = self._backend.ran, _versions(arguments)
+        ran, before = self._backend.ran, versions(arguments)
         try:
             return self._forward(*arguments)
         except cutting.Differs as error:
             self._backend.ran = ran
-            setattr(error, WRONG_CALL, _versions(arguments) == versions)
+            setattr(error, WRONG_CALL, versions(arguments) == before)
             raise
 
 
@@ -50,7 +49,3 @@ def _shapes(graph: CompiledGraph) -> dict[str, tuple[int, ...]]:
     values = [(kind, graph.traced.inputs[k]) for kind, k in graph.piece.binding.inputs]
     shapes = [tuple(map(guards.example, x.shape)) if kind == "tensor" else (0, guards.example(x)) for kind, x in values]
     return {f"input:{k}": shape for k, shape in enumerate(shapes)}
-
-
-def _versions(arguments: Sequence[Any]) -> list[int]:
-    return [t._version for t in arguments if isinstance(t, torch.Tensor) and not t.is_inference()]

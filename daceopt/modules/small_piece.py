@@ -6,23 +6,25 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from daceopt.modules.by_size import own_mode
 from daceopt.modules.description import is_symbolic
 from daceopt.modules.eager_piece import EagerPiece
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
-    from daceopt.modules.backend import Backend
     from daceopt.modules.small_graphs import CallEstimate
+    from daceopt.programs.stats import Stats
 
 
 class SmallPiece:
     """A graph that eager PyTorch runs faster than a program is called, while the tensors of a call are as small as they
     were in the first; the first larger ones bring a program, which runs all calls from then on that are as large."""
 
-    def __init__(self, backend: Backend, traced: Traced, found: CallEstimate) -> None:
-        self._backend, self._traced, self._found = backend, traced, found
-        self._eager = EagerPiece(backend.stats, traced.graph.forward, is_chosen=True)
+    def __init__(
+        self, stats: Stats, traced: Traced, found: CallEstimate, compiled: Callable[[Sequence[Any]], Callable[..., Any]]
+    ) -> None:
+        """``compiled``: the program for all calls that are as large as one with these arguments."""
+        self._compiled, self._found = compiled, found
+        self._eager = EagerPiece(stats, traced.graph.forward, is_chosen=True)
         self._may_grow = is_symbolic(traced)
         self._larger: Callable[..., Any] | None = None
         self._lock = threading.RLock()
@@ -32,12 +34,5 @@ class SmallPiece:
             return self._eager(*arguments)
         with self._lock:
             if self._larger is None:
-                self._larger = self._program(arguments)
+                self._larger = self._compiled(arguments)
         return self._larger(*arguments)
-
-    def _program(self, arguments: Sequence[Any]) -> Callable[..., Any]:
-        with own_mode():
-            try:
-                return self._backend.compiled(self._traced, arguments)
-            except Exception as error:
-                return self._backend.by_size(self._traced, error)

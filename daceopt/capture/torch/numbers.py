@@ -10,6 +10,8 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+from torch._dynamo.symbolic_convert import TensorifyState
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -121,3 +123,13 @@ def holder_of(number: Any, fakes: Sequence[torch.Tensor]) -> torch.Tensor:
     dtype = torch.float64 if isinstance(number, torch.SymFloat) else torch.int64
     with next(f.fake_mode for f in fakes if isinstance(f, FakeTensor)):
         return stand_for_number(torch.empty((), dtype=dtype), number)
+
+
+def specialise(inputs: Sequence[Any]) -> None:
+    """Where numbers of a call became arguments of the graph, let Dynamo begin again with their values as constants."""
+    memos = [getattr(x, "item_memo", None) for x in inputs]
+    names = [str(m.node._expr) for m in memos if isinstance(m, torch.SymFloat)]
+    if names:
+        for name in names:
+            TensorifyState.specialize(name)
+        raise TensorifyScalarRestartAnalysis

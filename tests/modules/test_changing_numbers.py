@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -99,6 +100,7 @@ BODIES: dict[str, Callable[[Model, torch.Tensor], torch.Tensor]] = {
     "cosine": lambda s, x: s.a(x) * 0.5 * (1 + math.cos(math.pi * s.step / 100)),
     "sigmoid": lambda s, x: s.a(x) * (2 / (1 + math.exp(-10 * s.step / 100)) - 1),
     "powers": lambda s, x: s.a(x) * 0.99**s.step + s.step**2 * 1e-3 + math.pow(0.99, s.step) + s.step**-0.5,
+    "powers below zero": lambda s, x: s.a(x) * (-s.tau) ** 2 + (s.tau - 1) ** 3 - (s.tau - 2) ** -1,
     "logarithms": lambda s, x: s.a(x) * math.log(1 + s.step) + math.log10(1.0 + s.step) + math.log(2 + s.step, 2),
     "whole": lambda s, x: s.a(x) * int(s.step / 3 + 1) + math.floor(s.step / 3) + math.ceil(s.step / 4) + s.step // 2,
     "below zero": lambda s, x: s.a(x) * (3 - s.step) + abs(3 - s.step) + max(3 - s.step, 0) * 0.5,
@@ -140,6 +142,7 @@ COMPUTED: dict[str, Callable[[float], float]] = {
     "parts": lambda w: math.modf(w)[0] + math.frexp(w)[0] + w.as_integer_ratio()[1] * 1e-20,
     "NumPy": lambda w: float(np.sqrt(w)) + float(np.float64(w)),
     "tens": lambda w: round(int(100 * w), -1) + round(w, 1),
+    "rounded quotients": lambda w: 1 // (w - 0.3) + w // 0.1,
 }
 
 
@@ -154,6 +157,37 @@ def test_what_python_computes_of_a_number(function):
     net = optimized_module(Net(), fallback="raise", recipe="none")
     for w in (0.5, 0.7, 1.25, 3.75):
         assert_close(net(X, w), X + function(w))
+
+
+DOMAINS: dict[str, tuple[Callable[[float], float], float]] = {
+    "root": (lambda w: math.sqrt(w), -1.5),
+    "arc cosine": (lambda w: math.acos(w), 1.5),
+    "logarithm": (lambda w: math.log(w), 0.0),
+    "logarithm to base 10": (lambda w: math.log10(w), -1.0),
+    "exponential": (lambda w: math.exp(w), 1e3),
+    "hyperbolic cosine": (lambda w: math.cosh(w), 1e3),
+    "quotient": (lambda w: 1 / w, 0.0),
+    "rounded quotient": (lambda w: 1 // w, 0.0),
+    "root's inverse": (lambda w: w**-0.5, 0.0),
+    "power beyond all": (lambda w: 10.0**w, 400.0),
+}
+"""Functions, and a number of which they have no value."""
+
+
+@pytest.mark.parametrize("function, outside", DOMAINS.values(), ids=DOMAINS)
+def test_a_number_out_of_a_functions_domain_raises_what_python_raises(function, outside):
+    class Net(nn.Module):
+        def forward(self, x, w):
+            return x + function(w)
+
+    net = optimized_module(Net(), recipe="none")
+    for w in (0.5, 0.7, 0.25):
+        assert_close(net(X, w), X + function(w))
+    with pytest.raises((ValueError, ArithmeticError)) as theirs:
+        function(outside)
+    with pytest.raises(theirs.type, match=f"^{re.escape(str(theirs.value))}$"):
+        net(X, outside)
+    assert_close(net(X, 0.9), X + function(0.9))
 
 
 def test_numbers_on_objects_and_in_collections():

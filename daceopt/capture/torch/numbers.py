@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import operator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -44,6 +46,56 @@ def _pow(x: float, y: float) -> float:
 
 MATHEMATICS: dict[Any, Any] = {math.exp: _exp, math.log: _log, math.log10: _log10, math.pow: _pow}
 """Functions of ``math`` that PyTorch computes with no symbol -> what gives the same by those that it knows."""
+
+_LARGEST = math.log(sys.float_info.max)
+
+
+def _has_power(x: Any, y: Any) -> Any:
+    """Whether ``x**y`` is a real number, and not beyond all: of two symbols the latter is not asked."""
+    if isinstance(x, _SYMBOLIC):
+        return x != 0 if isinstance(y, int) and y < 0 else True if isinstance(y, int) else x >= 0 if y >= 0 else x > 0
+    if x <= 0 or x == 1:
+        return y > 0 if x == 0 else True
+    return y * math.log(x) < _LARGEST
+
+
+PARTIAL: dict[Any, Callable[..., Any]] = {
+    math.sqrt: lambda x: x >= 0,
+    **dict.fromkeys((math.acos, math.asin), lambda x: abs(x) <= 1),
+    math.log2: lambda x: x > 0,
+    math.exp: lambda x: x < _LARGEST,
+    **dict.fromkeys((math.cosh, math.sinh), lambda x: abs(x) <= _LARGEST),
+    **dict.fromkeys((operator.truediv, operator.floordiv), lambda x, y: y != 0),
+    operator.pow: _has_power,
+}
+"""Functions of numbers that Python does not compute for all -> whether it does for these."""
+
+
+def error_of(function: Any, arguments: Sequence[Any]) -> Exception | None:
+    """What Python raises for a function of these numbers, where they are not of its domain: whether they are is
+    guarded. None for anything but numbers; those that only data decide are taken to be of it."""
+    symbols = [x for x in arguments if isinstance(x, _SYMBOLIC)]
+    if function not in PARTIAL or not symbols or not all(x.node.has_hint() for x in symbols):
+        return None
+    if not all(isinstance(x, (int, float, *_SYMBOLIC)) for x in arguments) or PARTIAL[function](*arguments):
+        return None
+    try:
+        function(*map(_hint, arguments))
+    except (ArithmeticError, ValueError) as error:
+        return error
+    return None
+
+
+def is_power_below_zero(base: Any, exponent: Any) -> bool:
+    """Whether a float that changes, and is less than 0 (which is guarded), has a whole exponent."""
+    is_whole = isinstance(base, torch.SymFloat) and base.node.has_hint() and isinstance(exponent, int)
+    return is_whole and bool(base < 0)
+
+
+def power_below_zero(base: float, exponent: int) -> float:
+    """A power by those of numbers above 0, which are all that PyTorch has."""
+    magnitude = (-base) ** exponent
+    return -magnitude if exponent % 2 else magnitude
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import collections
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, NoReturn, get_origin
 
@@ -18,7 +18,7 @@ import sympy
 import torch
 from torch import fx, nn
 from torch._dynamo import symbolic_convert, utils
-from torch._dynamo.exc import ObservedException, unimplemented
+from torch._dynamo.exc import ObservedException, raise_observed_exception, unimplemented
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import is_lru_cache_wrapper_trace_without_warning_allowed
@@ -44,7 +44,14 @@ from daceopt.capture.torch import decided, exchanges, items, loggers, marks
 from daceopt.capture.torch.batch_average import momentum_of, normalized_with_average
 from daceopt.capture.torch.conditions import check_same, condition, note_exception
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
-from daceopt.capture.torch.numbers import MATHEMATICS, symbols_kept
+from daceopt.capture.torch.numbers import (
+    MATHEMATICS,
+    PARTIAL,
+    error_of,
+    is_power_below_zero,
+    power_below_zero,
+    symbols_kept,
+)
 from daceopt.capture.torch.recurrent_shapes import FUNCTIONS, are_of_one_type, whole_layers
 from daceopt.capture.torch.shape_changes import BEFORE, CHANGES, Geometry
 from daceopt.capture.torch.spelling import is_negative_zero
@@ -166,6 +173,7 @@ def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) ->
     asked = self.value is torch.compiler.is_compiling and tx.f_code.co_code == forward.co_code  # or a copy of it
     if asked and not _is_differentiated(tx.symbolic_locals["self"].realize().value, tx.symbolic_locals["src"]):
         _break("nn.TransformerEncoder, which leaves padded positions out", "make it with enable_nested_tensor=False")
+    _check_domain(tx, self.value, args)
     if self.value in MATHEMATICS and any(isinstance(a.realize(), tensor.SymNodeVariable) for a in args):
         return tx.inline_user_function_return(VariableTracker.build(tx, MATHEMATICS[self.value]), args, kwargs)
     if self.value in _EMBEDDINGS and _has_sparse_gradient(self.value, args, kwargs):
@@ -194,6 +202,33 @@ def _insert(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any
     if self.fn is operator.getitem:
         _check_index(tx, args[1].realize())
     return original(self, tx, args, kwargs)
+
+
+def _call_builtin(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    """Dynamo's quotient of floats, rounded down, is another than Python's (``1 // 0.2`` is 4): that has constants."""
+    function = builtin.IN_PLACE_DESUGARING_MAP.get(self.fn, self.fn)
+    if function not in PARTIAL or not any(isinstance(x, tensor.SymNodeVariable) for x in args):
+        return original(self, tx, args, kwargs)
+    _check_domain(tx, function, args)
+    if function is operator.floordiv and torch.SymFloat in [type(_number(x)) for x in args]:
+        args = [VariableTracker.build(tx, _constant(x)) for x in args]
+    if function is operator.pow and is_power_below_zero(*map(_number, args)):
+        return tx.inline_user_function_return(VariableTracker.build(tx, power_below_zero), args, kwargs)
+    return original(self, tx, args, kwargs)
+
+
+def _check_domain(tx: Any, function: Any, args: Sequence[VariableTracker]) -> None:
+    """Raise, as Python would, for numbers of which a function has no value: Dynamo's symbols have one, NaN say."""
+    error = error_of(function, [_number(x.realize()) for x in args])
+    if error is not None:
+        raise_observed_exception(type(error), tx, args=[str(error)])
+
+
+def _number(value: VariableTracker) -> Any:
+    """The number, or its symbol, that a variable stands for; None for anything else."""
+    if isinstance(value, tensor.SymNodeVariable):
+        return value.sym_num
+    return value.value if isinstance(value, ConstantVariable) else None
 
 
 def _check_index(tx: Any, key: Any) -> None:
@@ -407,6 +442,7 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (tensor.TensorVariable, "var_getattr", _attribute_of_tensor),
     (tensor.TensorVariable, "call_method", _call_method),
     (builtin.BuiltinVariable, "_handle_insert_op_in_graph", _insert),
+    (builtin.BuiltinVariable, "call_function", _call_builtin),
     (builtin.SetAttrBuiltinVariable, "_call_setattr", _set_attribute),
     (tensor.TensorVariable, "nb_float_impl", _float_of_tensor),
     (torch_functions.TorchInGraphFunctionVariable, "call_function", _call_torch),

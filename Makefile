@@ -33,7 +33,7 @@ $(READY): constraints.txt pyproject.toml setup.py
 demo: $(READY) ## optimize four models, check them against PyTorch and compare the times
 	$(BIN)/python -m daceopt demo
 
-test: $(READY) ## each mechanism, with a sixteenth of ONNX's backend suite
+test: $(READY) ## each mechanism, with a part of ONNX's backend suite
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not onnx and not fuzz and not models and not breadth"
 
 test-fast: $(READY) ## the tests without those marked slow

@@ -88,6 +88,7 @@ def test_instances(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 @pytest.mark.filterwarnings("default")
 def test_training(tmp_path: Path) -> None:
     text = shown(executed("training.ipynb", tmp_path), "stream")
@@ -97,6 +98,7 @@ def test_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 @pytest.mark.filterwarnings("default")
 def test_transformations(tmp_path: Path) -> None:
     """A rule of five lines and a step of under thirty, each of which leaves no tanh and is verified."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -356,8 +357,8 @@ def _larger(a: Dim, b: Dim) -> Dim:
         return max(a, b)
     if a == b:
         return a
-    kept: list[Any] = []
-    for size in (*_candidates(a), *_candidates(b)):
+    kept = list(_candidates(a))  # none of which is at least another
+    for size in _candidates(b):
         if not any(_is_at_least(other, size) for other in kept):
             kept = [*(other for other in kept if not _is_at_least(size, other)), size]
     # SymPy would compare all pairs by what it can find out of floors: minutes, for nothing
@@ -370,8 +371,15 @@ def _candidates(size: Dim) -> Sequence[Any]:
 
 def _is_at_least(a: Dim, b: Dim) -> bool:
     """Is ``a`` never less than ``b``, as their terms show? Sizes, and so products of them, are not negative."""
-    terms = sympy.expand(_before_rounding(a) - _before_rounding(b)).as_coefficients_dict()
-    return all(factor >= 0 and term.is_polynomial() for term, factor in terms.items())
+    more, less = _terms(a), _terms(b)
+    differences = ((term, more.get(term, 0) - less.get(term, 0)) for term in {**more, **less})
+    return all(factor >= 0 and (not factor or term.is_polynomial()) for term, factor in differences)
+
+
+@lru_cache(maxsize=4096)
+def _terms(size: Dim) -> dict[Any, Any]:
+    """The coefficient of each term, before rounding."""
+    return dict(sympy.expand(_before_rounding(size)).as_coefficients_dict())
 
 
 def _before_rounding(size: Dim) -> Any:

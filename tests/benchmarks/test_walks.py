@@ -40,7 +40,7 @@ def test_fusion_then_computing_again_moves_fewer_bytes() -> None:
     assert arrays == [21, 7, 5, 5, 5] and [s.kernels for s in found.values()] == [7, 2, 2, 2, 2]
 
 
-@pytest.mark.share(4)  # the first: both parameters count
+@pytest.mark.breadth
 @pytest.mark.parametrize(("make", "walk"), [(mbconv, mbconv_walk), (bert, bert_walk)], ids=["mbconv", "bert"])
 def test_each_step_is_another_program(make: object, walk: Walk) -> None:
     found = stages(make, walk)

@@ -1,9 +1,8 @@
-"""What ranks check of ``data_parallel``: run by ``test_data_parallel`` as two processes."""
+"""What ranks check of ``data_parallel``: run by ``test_two_ranks``."""
 
 from __future__ import annotations
 
 import copy
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -481,5 +480,4 @@ CHECKS = (
 MORE = (by_adamw_each_gradient_alone, by_a_file, without_no_sync, second_derivatives)
 
 if __name__ == "__main__":
-    chosen = MORE if os.environ.get("CHECKS") == "more" else CHECKS
-    ranks.main({check.__name__: check for check in chosen})
+    ranks.main({check.__name__: check for check in MORE})

@@ -1,4 +1,4 @@
-"""What ranks check of strategies that were searched: run by ``test_searched`` as two processes."""
+"""What ranks check of strategies that were searched: run by ``test_two_ranks``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from daceopt.distributed.strategy import Strategy
 from daceopt.distributed.strategy_search import problem_of, rule_groups, search
 from daceopt.errors import FallbackWarning, StrategyError, Unsupported
 from daceopt.explore.measured_step import both
-from tests.distributed import ranks
 from tests.distributed.equality import (
     Breaking,
     Net,
@@ -127,6 +126,3 @@ CHECKS = [
     steps_enact_groups_of_steps,
     groups_of_another_graph_are_refused,
 ]
-
-if __name__ == "__main__":
-    ranks.main({check.__name__: check for check in CHECKS})

@@ -82,8 +82,9 @@ def assert_same(program: Program, captured: Program) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=atol)
 
 
-DEFAULT = ("ResNet-50", "Transformer with dropout")
-NAMES = [pytest.param(name, marks=() if name in DEFAULT else pytest.mark.breadth) for name in NETWORKS]
+NAMES = [
+    pytest.param(name, marks=() if name == "Transformer with dropout" else pytest.mark.breadth) for name in NETWORKS
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

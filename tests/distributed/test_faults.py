@@ -22,7 +22,7 @@ def others(folder: Path, how: str, whole: bool, world: int, strategy: str = "aut
     [
         ("dies", False, 2, "rank 1 gave no answer"),
         pytest.param("dies", True, 3, "rank 1 gave no answer", marks=[pytest.mark.slow, pytest.mark.breadth]),
-        pytest.param("stops", True, 2, "rank 1 gave no answer", marks=pytest.mark.slow),
+        pytest.param("stops", True, 2, "rank 1 gave no answer", marks=[pytest.mark.slow, pytest.mark.breadth]),
         pytest.param("is late", False, 3, "rank 1 had not begun exchange", marks=pytest.mark.slow),
     ],
 )

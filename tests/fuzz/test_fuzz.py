@@ -16,9 +16,9 @@ from tests.fuzz.program import Line, Program
 from tests.fuzz.worker import COMMAND
 from tests.onnx_suite.runner import Worker
 
-BATCH = 40  # programs compiled together
+BATCH = 16  # programs compiled together
 DEFAULT = range(1)
-LONG = range(len(DEFAULT), 100)
+LONG = range(len(DEFAULT), 250)
 
 
 @pytest.fixture(scope="module")

@@ -375,7 +375,7 @@ def _drawn(random: Random, graph: Graph, pair: Pair) -> Pair:
 
 
 @given(st.integers(0, len(_MAKERS) - 1), st.randoms(use_true_random=False))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_random_edits_compute_the_same(which: int, random: Random) -> None:
     graph, entry = _MAKERS[which]()[:2]
     data = random_inputs(graph, {})

@@ -23,7 +23,7 @@ from tests.models.test_models import compare, example, gradients, tensors, widen
 from tests.models.zoo import ARCHITECTURES
 from tests.numerics import assert_within_rounding
 
-QUICK = ("dlrm", "mlp_mixer")
+QUICK = ("dlrm",)
 ABOVE_LOOPS = ("coarse", "lower", "local", "differentiate", "layout")
 NAMES = [pytest.param(n, marks=() if n in QUICK else pytest.mark.models) for n in ARCHITECTURES]
 
@@ -70,7 +70,7 @@ def test_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert left == []
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.breadth), True])
 def test_compiled(dynamic: bool) -> None:
     module = nn.Sequential(demo.Novel(16), nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.LogSoftmax(-1))
     optimized = daceopt.optimized_module(copy.deepcopy(module), recipe="apollo", dynamic=dynamic, fallback="raise")

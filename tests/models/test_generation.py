@@ -44,7 +44,7 @@ def generated(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("build", [gpt2, llama])
+@pytest.mark.parametrize("build", [pytest.param(gpt2, marks=pytest.mark.breadth), llama])
 def test_greedy(build: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     model = build().eval()

@@ -81,13 +81,13 @@ def test_onnx_file(name, tmp_path: Path):
 
 
 DYNAMIC = {
-    "bert": {"input_ids": {0: "batch"}, "attention_mask": {0: "batch"}},
     "resnet": {"pixel_values": {0: "batch"}},
+    "bert": {"input_ids": {0: "batch"}, "attention_mask": {0: "batch"}},
     "mlp_mixer": {"x": {0: "batch"}},
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_onnx_file_with_dynamic_sizes(name, tmp_path: Path):
     """Exported for one size, compiled once, called with another."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -72,10 +73,22 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def test_damaged_entries_are_built_again(fresh_cache: Path) -> None:
-    cache = fresh_cache
-    assert "eager 0 programs 1 cached 0" in run(MODULE, cache).stdout
-    assert "eager 0 programs 1 cached 1" in run(MODULE, cache).stdout
+@pytest.fixture(scope="module")
+def filled_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder with the module's program."""
+    cache = tmp_path_factory.mktemp("filled") / "cache"
+    done = run(MODULE, cache)
+    assert "eager 0 programs 1 cached 0" in done.stdout, done.stderr
+    return cache
+
+
+@pytest.fixture
+def cache(filled_cache: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(filled_cache, tmp_path / "cache"))
+
+
+def test_damaged_entries_are_built_again(cache: Path) -> None:
     names = ("program.so", "manifest.json", "report.json", "entry.json")
     files = [path for path in (cache / "v1").rglob("*") if path.name in names]
     files = [path for path in files if "prelude" not in path.parts]
@@ -87,12 +100,10 @@ def test_damaged_entries_are_built_again(fresh_cache: Path) -> None:
     assert "eager 0 programs 1 cached 1" in run(MODULE, cache).stdout
 
 
-def test_a_record_is_data_even_when_it_is_sealed_anew(tmp_path: Path, fresh_cache: Path) -> None:
+def test_a_record_is_data_even_when_it_is_sealed_anew(tmp_path: Path, cache: Path) -> None:
     """Whoever can write the cache folder owns its programs; the numbers of a record still are never code."""
     from daceopt.store import sealed
 
-    cache = fresh_cache
-    run(MODULE, cache)
     (report,) = (cache / "v1").rglob("report.json")
     record = json.loads(report.read_text())
     for step in record["history"]:

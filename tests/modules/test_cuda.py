@@ -87,8 +87,8 @@ def _perceptron() -> nn.Module:
 _CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
     "perceptron": (_perceptron, lambda: torch.randn(9, 20)),
     "classifier": (Classifier, lambda: torch.randint(0, 20, (2, 6))),
-    "images": (Images, lambda: torch.randn(2, 3, 17, 17)),
     "pooled": (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), Pooled()), lambda: torch.randn(2, 3, 18, 17)),
+    "images": (Images, lambda: torch.randn(2, 3, 17, 17)),
     "recurrent": (Recurrent, lambda: torch.randn(4, 2, 5)),
 }
 _SLOW = ("classifier", "images", "pooled", "recurrent")
@@ -341,6 +341,7 @@ class _Unchanged(Transformation):
         yield from ()
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("name", _NAMES)
 def test_numerics_are_checked_up_to_what_was_compiled(name: str, emulated: None) -> None:
     _check_numerics(name, "cpu", "gpu")

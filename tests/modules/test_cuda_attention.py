@@ -130,7 +130,7 @@ def test_a_module(name: str, emulated: None) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", sorted(NARROW_TOO))
 def test_autocast(name: str, dtype: torch.dtype, emulated: None) -> None:

@@ -120,10 +120,6 @@ def test_a_module(name: str, dtype: torch.dtype, autocast: bool, emulated: None)
     _check(name, dtype, autocast, "cpu", "gpu")
 
 
-def test_a_perceptron(emulated: None) -> None:
-    _check("perceptron", torch.float16, True, "cpu", "gpu")
-
-
 @on_device
 @pytest.mark.parametrize("autocast", [True, False], ids=["autocast", "module"])
 @pytest.mark.parametrize("dtype", HALVES)

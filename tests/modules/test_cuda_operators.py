@@ -115,7 +115,7 @@ def _distinct(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 _SHAPES = [(7, 5), (1, 9), (33, 3)]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("dtype", _FLOATS, ids=str)
 @pytest.mark.parametrize("name", _ALGORITHMS)
 def test_algorithms(name: str, dtype: torch.dtype, emulated: None) -> None:
@@ -123,14 +123,14 @@ def test_algorithms(name: str, dtype: torch.dtype, emulated: None) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:torch.searchsorted")  # that eager PyTorch copies what is transposed
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("shape", _SHAPES[1:], ids=str)
 @pytest.mark.parametrize("name", _ALGORITHMS)
 def test_algorithms_of_other_shapes(name: str, shape: tuple[int, int], emulated: None) -> None:
     _check(_ALGORITHMS[name], _distinct(torch.float32, *reversed(shape)).T, "gpu")
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(5)
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64), ids=str)
 @pytest.mark.parametrize("name", _CALLS)
 def test_calls_of_aten(name: str, dtype: torch.dtype, emulated: None) -> None:
@@ -160,11 +160,13 @@ def _check_integers_and_empty(device: str, recipe: str) -> None:
         return x.cumsum(0), x.sort(-1)[0], x.cummax(0)[0], x.cumprod(1)
 
     net = optimized_module(module(lambda self, x: function(x)), recipe=recipe, fallback="raise")
-    for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float32):
-        for shape in ((6, 4), (0, 4), (4, 3, 0), (1, 1)):
-            x = torch.arange(torch.Size(shape).numel(), device=device).mul(7).remainder(13).reshape(shape).to(dtype)
-            for mine, theirs in zip(net(x), function(x), strict=True):
-                assert mine.dtype == theirs.dtype and torch.equal(mine, theirs)
+    integers = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+    cases = [(dtype, (6, 4)) for dtype in integers]
+    cases += [(torch.float32, shape) for shape in ((0, 4), (4, 3, 0), (1, 1))]
+    for dtype, shape in cases:
+        x = torch.arange(torch.Size(shape).numel(), device=device).mul(7).remainder(13).reshape(shape).to(dtype)
+        for mine, theirs in zip(net(x), function(x), strict=True):
+            assert mine.dtype == theirs.dtype and torch.equal(mine, theirs)
 
 
 def test_integers_and_empty_tensors(emulated: None) -> None:

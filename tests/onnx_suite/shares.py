@@ -1,18 +1,19 @@
-"""The suite in shares that pytest runs: a sixteenth of it by default, all of it where DACEOPT_ONNX_SUITE says ``all``.
+"""The suite in shares that pytest runs: a few by default, all of it where DACEOPT_ONNX_SUITE says ``all``.
 
-A test's share follows from its name. Each file of tests has shares of its own, so that two workers of xdist split them.
+A test's share follows from its name. Recipes have shares of their own.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from tests.onnx_suite import runner
 from tests.onnx_suite.cases import share_of
 from tests.onnx_suite.exclusions import excluded, surprises
 
 SHARES = 64
-_CHOSEN = SHARES if os.environ.get("DACEOPT_ONNX_SUITE") == "all" else SHARES // 16
+_CHOSEN = SHARES if os.environ.get("DACEOPT_ONNX_SUITE") == "all" else SHARES // 32
 FIRST = range(0, _CHOSEN, 2)
 SECOND = range(1, _CHOSEN, 2)
 EMULATED = range(0, SHARES, 8) if _CHOSEN == SHARES else (32,)
@@ -29,10 +30,9 @@ def check_natively(worker: runner.Worker, share: int, recipe: str = "none") -> N
     assert not wrong, "\n".join([f"{len(wrong)} results differ from excluded.txt:", *(w[:400] for w in wrong)])
 
 
-def check_with_fallback(worker: runner.Worker, shares: range) -> None:
+def check_with_fallback(worker: runner.Worker, shares: Sequence[int]) -> None:
     """What does not pass natively passes with a fallback, if ONNX Runtime passes it."""
-    own = shares if len(shares) == SHARES // 2 else shares[::2]  # by default half of what runs natively
-    results = worker.run([name for name in names(worker, *own) if name in excluded()], "fallback")
+    results = worker.run([name for name in names(worker, *shares) if name in excluded()], "fallback")
     failed = [name for name, reason in results.items() if reason]
     theirs = worker.run(failed, "onnxruntime")
     worse = [f"{name}: {results[name][:400]}" for name, reason in theirs.items() if not reason]

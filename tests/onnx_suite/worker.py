@@ -1,8 +1,8 @@
-"""A process that has everything imported and forks a child for each batch: ``python -m tests.onnx_suite.worker``
-(``--emulated``: kernels for CUDA run in the emulation, on arrays of the host).
+"""A process that has everything imported and forks a child for each batch: ``python -m tests.onnx_suite.worker``.
 
 Writes one line with what there is: name -> kind, and whether all is numbers. Then reads one JSON request per line
-(names, mode, recipe), and writes the child's messages and {"exit": code}.
+(names, mode, recipe), and writes the child's messages and {"exit": code}. The mode ``emulated`` is ``native`` with
+kernels for CUDA in the emulation, on arrays of the host.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 import pytest
@@ -23,9 +23,13 @@ from tests.onnx_suite.cases import cases, is_numeric
 
 
 def main() -> None:
-    if "--emulated" in sys.argv:
-        emulated_target.install_on_host(pytest.MonkeyPatch())
-    serve(batch.run, lambda: {name: [case.kind, is_numeric(case.model)] for name, case in cases().items()})
+    serve(_run, lambda: {name: [case.kind, is_numeric(case.model)] for name, case in cases().items()})
+
+
+def _run(names: Sequence[str], mode: str, recipe: str, send: batch.Send) -> None:
+    if mode == "emulated":
+        emulated_target.install_on_host(pytest.MonkeyPatch())  # in this child
+    batch.run(names, "native" if mode == "emulated" else mode, recipe, send)
 
 
 def serve(run: Callable[..., None], describe: Callable[[], Any]) -> None:

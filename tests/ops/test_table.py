@@ -47,7 +47,7 @@ def test_the_document_holds_the_table() -> None:
 
 # -------------------------------------------------------------------- element types
 
-TYPE_SHARES = 32
+TYPE_SHARES = 64
 
 
 @few_of(TYPE_SHARES)
@@ -104,7 +104,7 @@ def _about_gradient(row: Coverage, models: int) -> list[str]:
 
 # -------------------------------------------------------------------- attributes
 
-ATTRIBUTE_SHARES = 40
+ATTRIBUTE_SHARES = 80
 
 
 @few_of(ATTRIBUTE_SHARES)

@@ -123,7 +123,7 @@ def test_an_onnx_file(wrong_step: str) -> None:
     check(file_of(str(caught.value)))
 
 
-def test_a_module(wrong_step: str) -> None:
+def test_a_module(wrong_step: str, capsys: pytest.CaptureFixture[str]) -> None:
     class Layer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -136,7 +136,7 @@ def test_a_module(wrong_step: str) -> None:
     model = daceopt.optimized_module(Layer(), recipe=recipe, verify="numerics", fallback="raise")
     with pytest.raises(VerificationError, match="reproducer in ") as caught:
         model(torch.randn(3, 5))
-    check(file_of(str(caught.value)))
+    check(file_of(str(caught.value)), lambda file: inside(file, capsys))
 
 
 def test_bisect(wrong_step: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,14 +76,10 @@ def attention(dtype: Any, **attributes: Any) -> Graph:
     return graph
 
 
-def test_micro_kernels(tmp_path: Path) -> None:
-    graphs = {"narrow": attention(types.BFLOAT16), "causal": attention(F, is_causal=1)}
-    plain_checking.check(tmp_path, graphs)
-
-
-def test_kernels_and_constants(tmp_path: Path) -> None:
+def test_kernels_constants_and_micro_kernels(tmp_path: Path) -> None:
     sizes = {"loops": {"x_1": np.random.default_rng(1).standard_normal((3, 30), dtype=np.float32)}}
-    plain_checking.check(tmp_path, {"loops": loops(), "constants": constants()}, sizes)
+    graphs = {"narrow": attention(types.BFLOAT16), "causal": attention(F, is_causal=1)}
+    plain_checking.check(tmp_path, {"loops": loops(), "constants": constants(), **graphs}, sizes)
 
 
 def test_data_moves_along_edges() -> None:
@@ -142,7 +138,7 @@ def trained(name: str, recipe: str = "cpu") -> nn.Module:
 
 
 @pytest.mark.slow  # DaCe takes a while to compile
-@pytest.mark.share(5)
+@pytest.mark.breadth
 @pytest.mark.parametrize("name", MODELS)
 def test_both_directions_of_modules(name: str, tmp_path: Path) -> None:
     graphs = trained(name).daceopt._pair().graphs

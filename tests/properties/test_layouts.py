@@ -102,7 +102,7 @@ class WideCase(ImageCase):
 
 
 def test_random_networks_of_images() -> None:
-    cases = [ImageCase(seed, "images", backward=True) for seed in range(12)]
+    cases = [ImageCase(seed, "images", backward=True) for seed in range(6)]
     found = failures(cases)
     assert not found, f"{len(found)} of {len(cases)} networks:\n" + "\n".join(found[:5])
 
@@ -115,7 +115,7 @@ def test_random_networks_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         LayoutSearch, "apply", lambda step, site: (blocks.extend(site.found.get("blocks", ())), apply(step, site))
     )
-    cases = [WideCase(seed, "images", backward=True) for seed in range(1, 9)]
+    cases = [WideCase(seed, "images", backward=True) for seed in range(1, 5)]
     found = failures(cases)
     assert not found, f"{len(found)} of {len(cases)} networks:\n" + "\n".join(found[:5])
     assert len(blocks) > 2 * len(cases)

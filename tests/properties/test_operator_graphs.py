@@ -21,7 +21,7 @@ from tests.properties.operator_graphs import OperatorMaker
 ULPS = (
     64.0  # of float32: conversions in a graph round, and attributes are float32, whatever the interpreter computes in
 )
-SEEDS = range(10)
+SEEDS = range(5)
 OPTIONS = {"horizontal-product-fusion": {"copied": 100.0}, "vertical-einsum-fusion": {"products": True}}
 
 

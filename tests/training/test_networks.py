@@ -14,7 +14,7 @@ from tests.training import trajectories
 from tests.training.checking import Loop, Make, interpreted
 from tests.training.networks import NETWORKS, Network, build
 
-QUICK = ("convnext", "dlrm", "lstm", "gpt2")  # one of each kind; `make test-models` runs them all, for longer
+QUICK = ("dlrm", "convnext", "lstm", "gpt2")  # one of each kind; `make test-models` runs them all, for longer
 LONG = 200
 
 

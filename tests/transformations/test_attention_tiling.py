@@ -202,7 +202,7 @@ def _masks(length: int) -> dict[str, torch.Tensor | None]:
     return {"none": None, "added": added, "boolean": seen}
 
 
-@pytest.mark.share(4)  # every other one: both parameters count
+@pytest.mark.share(8)  # every fourth one: both parameters count
 @pytest.mark.parametrize(
     ("mask", "training"), [("none", False), ("added", True), ("boolean", True), ("plain", False), ("plain", True)]
 )

@@ -148,6 +148,7 @@ class _Inverted(nn.Module):
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 def test_verified_by_numbers(assume: Assume) -> None:
     """Each step of both directions, though what is saved has another shape from then on."""
     assume(BLOCKED)

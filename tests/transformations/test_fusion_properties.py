@@ -45,7 +45,7 @@ def transformed(graph: Graph) -> Graph:
     return graph
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(shapes=INPUTS, steps=STEPS)
 def test_random_graphs_keep_their_values(shapes: list, steps: list) -> None:
     transformed(RandomGraph(shapes, steps).graph)

@@ -155,13 +155,13 @@ def test_random_graphs(tmp_path: Path) -> None:
     """Views, broadcasts, gathers, reductions, fused, with packs wherever rows are made of them."""
     rng = random.Random(11)
     recipe = CUDA.with_options("lane-vectors", least=1)
-    graphs = [graph for _ in range(30) if (graph := random_graph(rng)) is not None]
+    graphs = [graph for _ in range(15) if (graph := random_graph(rng)) is not None]
     expected, packed = [], 0
     for graph in graphs:
         expected.append((values(graph), values(graph, dtype=None)))
         Runner(recipe, "structure").run(graph, levels=("hardware",))
         packed += bool(_widths(graph))
-    assert packed > 5
+    assert packed > 2
     sources = [sources_of(graph) for graph in graphs]
     library = library_of([source for found in sources for source in found], tmp_path)
     for graph, own, (exact, rounded) in zip(graphs, sources, expected):

@@ -172,7 +172,7 @@ def test_narrow_results_are_the_same_to_all() -> None:
     assert len(graph.kernels()) == 1
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(shapes=INPUTS, steps=STEPS)
 def test_random_graphs_keep_their_values(shapes: list, steps: list) -> None:
     graph = RandomGraph(shapes, steps).graph

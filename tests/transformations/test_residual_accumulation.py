@@ -111,6 +111,7 @@ class Blocks(nn.Module):
 CHANNELS_LAST = cpu.with_options("layout-search", blocked=False)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("options", [{}, {"groups": 4}, {"channels": 38}, {"last": nn.ReLU6}, {"last": nn.Identity}])
 def test_numbers_of_whole_blocks(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(3)

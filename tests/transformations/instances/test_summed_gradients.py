@@ -107,7 +107,7 @@ def test_sequences() -> None:
 
 
 @pytest.mark.share(3)
-@pytest.mark.parametrize("kind", [Images, Normalized, Sequences])
+@pytest.mark.parametrize("kind", [Sequences, Images, Normalized])
 def test_built(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()

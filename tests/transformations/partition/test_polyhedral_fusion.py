@@ -195,7 +195,7 @@ def fused(shape: Any, steps: Any, last: bool, tile: int | None) -> tuple[Graph, 
     return before, graph, len(apply(replace(ANY, tile=tile), graph).sites)
 
 
-@settings(max_examples=40)
+@settings(max_examples=16)
 @given(st.sampled_from(SHAPES), STEPS, st.booleans(), TILES)
 def test_random_chains_keep_their_values(shape: Any, steps: Any, last: bool, tile: int | None) -> None:
     fused(shape, steps, last, tile)
@@ -225,9 +225,9 @@ def _drawn(seed: int) -> tuple[Graph, Graph, int]:
 
 @pytest.mark.slow
 def test_compiled_chains_are_right() -> None:
-    """A dozen that were fused, scheduled, compiled and run against float64."""
-    drawn = [found for found in map(_drawn, range(60)) if found[2]][:12]
-    assert len(drawn) == 12
+    """Some that were fused, scheduled, compiled and run against float64."""
+    drawn = [found for found in map(_drawn, range(30)) if found[2]][:6]
+    assert len(drawn) == 6
     after = [scheduled(graph) for _, graph, _ in drawn]
     for (before, _, _), graph in zip(drawn, after, strict=True):
         assert_same(before, graph)

@@ -37,7 +37,7 @@ def check(graph: Graph, eager: bool) -> None:
         assert_within_rounding(ours, theirs, ulps=ULPS)
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(graph=graphs(), eager=st.booleans())
 def test_random_graphs(graph: Graph, eager: bool) -> None:
     check(graph, eager)

@@ -14,6 +14,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
 
+# tests start processes by the dozen, all of which import the same files: their bytecode is kept even where others say no
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: help demo test test-fast test-isa test-onnx test-opinfo test-fuzz test-models test-breadth test-world world test-gpu bench-gpu lint format types bench clean setup
 
 help: ## list the targets

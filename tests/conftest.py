@@ -9,8 +9,9 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,11 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Tests beyond their share get the mark ``breadth``. An address in a name differs between processes, and workers
     that run in parallel refuse to start. These get long files first, so that none of them is left alone with one."""
-    for item in items:
-        share = item.get_closest_marker("share")
-        indices = getattr(item, "callspec", None) and item.callspec.indices  # type: ignore[attr-defined]
-        if share is not None and sum(indices.values()) % share.args[0]:  # diagonals: each value of each parameter
-            item.add_marker(pytest.mark.breadth)
+    for item in _beyond_their_share(items):
+        item.add_marker(pytest.mark.breadth)
     named = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if named:
         raise pytest.UsageError(f"give these parameters ids that are the same in each process: {named[:3]}")
@@ -55,12 +53,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: (-weights[item.path], item.path))
 
 
+def _beyond_their_share(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """All but those on diagonals of the grid that decorators span, on which each case of each decorator is."""
+    places: dict[tuple[Any, ...], dict[str, int]] = {}
+    for item in items:
+        share = item.get_closest_marker("share")
+        if share is None:
+            continue
+        function = item.nodeid.partition("[")[0]
+        ids = enumerate(item.callspec._idlist)  # type: ignore[attr-defined]  # indices count the whole grid
+        own = [(places.setdefault((function, k), {}), name) for k, name in ids]
+        if sum(known.setdefault(name, len(known)) for known, name in own) % share.args[0]:
+            yield item
+
+
 def pytest_collection_finish() -> None:
-    """Millions of objects of imported modules, which stay, are not looked through again and again. Dynamo does not time
-    guards, for which it empties the CPU's caches: that is a seventh of a small test."""
+    """Millions of objects of imported modules, which stay, are not looked through again and again, nor are others
+    whenever Dynamo has compiled something. It does not time guards, for which it empties the CPU's caches: that is a
+    seventh of a small test."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     if "torch._dynamo.guards" in sys.modules:
+        sys.modules["torch._dynamo.config"].run_gc_after_compile = False  # type: ignore[attr-defined]
         sys.modules["torch._dynamo.guards"].profile_guard_manager = lambda *_: 0.0  # type: ignore[attr-defined]
 
 

@@ -103,6 +103,7 @@ def test_strides(library: str, view_a: str, view_b: str) -> None:
     check(library, a, b)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize(
     ("shape_a", "shape_b"),

@@ -122,7 +122,7 @@ def execute(library: str, *calls: Call) -> None:
     program(library, *calls).run()
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", CASES)
@@ -244,6 +244,7 @@ KERNELS = {name: CASES[name] for name in ("block", "depthwise", "1d", "1x1", "3d
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("library", [*LIBRARIES, "native_convolution"])
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", ["block", "depthwise", "odd channels"])
@@ -282,6 +283,7 @@ def test_results_are_scaled_and_clamped(library: str, last: bool, name: str) -> 
         assert_within_rounding(out, expected(torch.float64, given, *limit), expected(torch.float32, given, *limit))
 
 
+@pytest.mark.share(2)
 @pytest.mark.skipif("onednn" not in LIBRARIES, reason="oneDNN's wheels are not installed")
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", KERNELS)
@@ -324,6 +326,7 @@ def image_of_extremes(case: Case) -> torch.Tensor:
     return x
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("added", [False, True], ids=["", "added"])
 @pytest.mark.parametrize("name", KERNELS)
 @together

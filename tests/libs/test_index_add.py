@@ -22,6 +22,7 @@ def program(index: np.ndarray, dy: np.ndarray, dw: np.ndarray):
     return compile_graph(graph)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("index_dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.libs import test_algorithms as templates
 from tests.libs.harness import RunFailed, buffers, compile_graph
 from tests.libs.test_algorithms import Call, indices, program, sample
 
-INTEGERS = ["int8", "int16", "int32", "int64", "uint8"]  # which torch orders and sums
+INTEGERS = ["int8", "int64", "uint8"]  # the narrowest, the widest and the unsigned of those that torch orders and sums
 
 
 @pytest.fixture(autouse=True)

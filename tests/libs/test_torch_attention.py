@@ -162,6 +162,7 @@ def _check(case: Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_both_directions(name: str, backend: SDPBackend) -> None:
@@ -169,6 +170,7 @@ def test_both_directions(name: str, backend: SDPBackend) -> None:
         _check(CASES[name], torch.float32)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["plain", "causal", "mask", "packed, shared", "hidden rows"])

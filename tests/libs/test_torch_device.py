@@ -166,7 +166,7 @@ def _standing(tensor: torch.Tensor, how: str) -> torch.Tensor:
     return tensor
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("wide", ["", "added", "result"])
 @pytest.mark.parametrize("kind", HALVES)
@@ -224,6 +224,7 @@ def test_narrow_convolutions(wide: str, kind: torch.dtype) -> None:
     assert_within_rounding(y, exact, theirs.to(y.dtype), factor=2, ulps=2)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", ["1d", "3d", "block", "asymmetric", "dilated", "grouped", "depthwise"])
 @together
@@ -245,6 +246,7 @@ _WINDOWS = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", _WINDOWS)
 @together

@@ -114,6 +114,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], list[tuple[object, ...]]]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("trains", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize(("make", "calls"), MODELS.values(), ids=MODELS)
 def test_one_program_for_all_sizes_after_the_second(make, calls, trains):

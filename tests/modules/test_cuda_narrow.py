@@ -64,13 +64,13 @@ def _images() -> nn.Module:
 
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "perceptron": (_perceptron, (5, 7, 16)),
-    "sums": (Sums, (2, 5, 16)),
     "images": (_images, (2, 3, 11, 11)),
     "lines": (
         lambda: nn.Sequential(nn.Conv1d(4, 8, 3, padding=2, dilation=2), nn.GELU(), nn.Conv1d(8, 4, 1)),
         (2, 4, 20),
     ),
     "recurrent": (lambda: nn.GRU(6, 8), (3, 2, 6)),
+    "sums": (Sums, (2, 5, 16)),
 }
 
 
@@ -112,7 +112,7 @@ def _check(name: str, dtype: torch.dtype, autocast: bool, device: str, recipe: s
 
 
 @pytest.mark.slow
-@pytest.mark.share(7)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("autocast", [True, False], ids=["autocast", "module"])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", CASES)

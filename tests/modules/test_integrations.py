@@ -174,6 +174,7 @@ WRONG = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("fallback", ["raise", "warn"])
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("kind", WRONG)

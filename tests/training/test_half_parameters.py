@@ -27,6 +27,7 @@ def loss(found: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(found if found.dtype == torch.float64 else found.float(), target)
 
 
+@pytest.mark.share(2)
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
 @pytest.mark.parametrize("clip", [0.0, 0.1], ids=["", "norm"])

@@ -33,7 +33,7 @@ def turns(*heads: int) -> list[Batch]:
 @pytest.mark.parametrize("built", [False, True], ids=["interpreted", "built"])
 @pytest.mark.parametrize("make", [sgd, adam], ids=["sgd", "adam"])
 @pytest.mark.parametrize("clip", [{}, {"clip_norm": 0.1}, {"clip_value": 0.01}], ids=["", "norm", "value"])
-@pytest.mark.share(6)
+@pytest.mark.share(3)
 def test_another_head_in_the_last_micro_batch(clip: dict[str, float], make: Any, built: bool) -> None:
     with nullcontext() if built else interpreted():
         check(Heads(), CROSS, make, turns(0, 1, 0, 1, 1, 1), inputs=2, accumulate=2, **clip)

@@ -102,6 +102,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("step", [STEP, AttentionTiling(rows=16, keys=8)], ids=["wide", "high"])
 @pytest.mark.parametrize("name", SIZES)
 def test_it_computes_the_same(name: str, step: AttentionTiling) -> None:
@@ -202,7 +203,7 @@ def _masks(length: int) -> dict[str, torch.Tensor | None]:
     return {"none": None, "added": added, "boolean": seen}
 
 
-@pytest.mark.share(8)  # every fourth one: both parameters count
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("mask", "training"), [("none", False), ("added", True), ("boolean", True), ("plain", False), ("plain", True)]
 )

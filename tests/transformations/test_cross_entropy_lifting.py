@@ -21,6 +21,7 @@ def _loss(net: Net, logarithms: str, labels: np.ndarray, weights: np.ndarray | N
     )
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("attributes", [{}, {"reduction": "sum"}, {"reduction": "none"}, {"ignore_index": 2}])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shape", [(4, 3), (2, 3, 4)])

@@ -37,6 +37,7 @@ def _data(graph: Graph) -> dict[str, np.ndarray]:
     return {n: rng.standard_normal(graph.shape(n)).astype(np.float32) for n in graph.inputs}
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", ["sum", "max", "min", "prod"])
 @pytest.mark.parametrize(
     ("shape", "axes"),

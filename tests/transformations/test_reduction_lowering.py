@@ -29,6 +29,7 @@ def test_a_sum_over_rows() -> None:
     )
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
 @pytest.mark.parametrize("axes", [[2], [1, 2], [0, 2]])
 @pytest.mark.parametrize("keepdims", [False, True])

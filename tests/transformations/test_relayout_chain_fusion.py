@@ -73,7 +73,7 @@ def test_an_output_is_an_array_of_its_own() -> None:
     assert RelayoutChainFusion().run(graph).sites == []
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(24))
 def test_random_chains(seed: int) -> None:
     source = random.Random(seed)
     net = Net(x=tuple(source.choice((1, 2, 3, 4, 6)) for _ in range(source.randint(1, 4))))

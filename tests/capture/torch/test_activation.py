@@ -116,6 +116,7 @@ BACKWARDS: dict[str, Fn] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", BACKWARDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_derivatives(name: str, dtype: torch.dtype) -> None:

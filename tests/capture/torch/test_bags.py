@@ -43,6 +43,7 @@ CASES = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_bags(name: str, dtype: torch.dtype) -> None:

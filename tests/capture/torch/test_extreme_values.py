@@ -72,6 +72,7 @@ ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ROUNDED)
 def test_bounds_in_half_precision(name: str, dtype: torch.dtype) -> None:

@@ -298,6 +298,7 @@ def _outcome(function, *args, **kwargs):
         return type(error), str(error)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__qualname__)
 @pytest.mark.parametrize("xs", [[], [1], [0, 1], [2, 4, 0, 6, 1], [3, 4], [5, 3, -1, 2], [1, 3, 5, 7]], ids=str)
 def test_in_parts(function, xs):

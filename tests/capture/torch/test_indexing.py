@@ -67,6 +67,7 @@ def test_indexing(name, dynamic):
     check(lambda x: CASES[name](x * 1), X, dynamic=dynamic and name not in SPECIALISED)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", ["gather", "inner_axes", "put_apart", "index_add", "embedding_padding", "take"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.float16])
 def test_element_types(name, dtype):

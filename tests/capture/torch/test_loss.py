@@ -32,6 +32,7 @@ PAIRS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("name", PAIRS)
 def test_pairs(name: str, reduction: str) -> None:

@@ -39,6 +39,7 @@ def operators(backend: Backend) -> set[str]:
     return {n.op_type for n in graph.operators()}
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_dtypes(name: str, dtype: torch.dtype) -> None:

@@ -124,6 +124,7 @@ def test_unary(fn: Fn, numbers: list[float]) -> None:
     check(fn, values(numbers))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("fn", [torch.exp, torch.sqrt, torch.sigmoid, torch.rsqrt, torch.log1p, torch.atan, torch.erfc])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int64, torch.bool])
 def test_integers_become_floats(fn: Fn, dtype: torch.dtype) -> None:

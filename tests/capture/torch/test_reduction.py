@@ -88,6 +88,7 @@ def test_no_elements(fn: Callable[..., Any]) -> None:
 INTEGRAL = ["sum", "sum_axes", "prod", "amax", "max_axis", "min_axis", "any", "all", "count_nonzero"]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", INTEGRAL)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool], ids=str)
 def test_integers(name: str, dtype: torch.dtype) -> None:

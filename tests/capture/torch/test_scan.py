@@ -24,12 +24,14 @@ SCANS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", SCANS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_dtypes(name: str, dtype: torch.dtype) -> None:
     check(SCANS[name], X.to(dtype))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", SCANS)
 @pytest.mark.parametrize("x", [ZEROS, ODD, torch.tensor(3.0)], ids=["zeros", "odd", "scalar"])
 def test_values(name: str, x: torch.Tensor) -> None:
@@ -42,6 +44,7 @@ def test_no_elements(name: str) -> None:
     check(SCANS[name], torch.zeros(0, 2), grad=False)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", SCANS)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64, torch.bool], ids=str)
 def test_integers(name: str, dtype: torch.dtype) -> None:

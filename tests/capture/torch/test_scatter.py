@@ -67,12 +67,14 @@ def test_reductions_with_ties_and_zeros(reduce):
     check(lambda x, s: x.scatter_reduce(1, AT, s[:2, :1], reduce), (X * 2).round(), (S * 2).round())
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int32, torch.uint8])
 def test_reductions_of_types(reduce, dtype):
     check(lambda x, s: x.scatter_reduce(1, AT, s[:2, :1], reduce), (X * 9).abs().to(dtype), (S * 9).abs().to(dtype))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["scatter", "scatter_add", "masked_scatter", "slice_scatter", "select_scatter"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.float16, torch.uint8])
 def test_element_types(name, dtype):

@@ -80,6 +80,7 @@ def test_views(name, dynamic):
     check(lambda x: VIEWS[name](x * 1), X, dynamic=dynamic, native=name != "stack_scalars")
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", ["permute", "slice_step", "split_with_sizes", "unbind", "cat", "stack"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool, torch.float16])
 def test_element_types(name, dtype):

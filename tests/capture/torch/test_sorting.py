@@ -35,6 +35,7 @@ ORDERS: dict[str, Callable[..., Any]] = {
 HALVES = [n for n in ORDERS if "quantile" not in n]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_orders(name: str, dtype: torch.dtype) -> None:

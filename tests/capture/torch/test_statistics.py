@@ -27,6 +27,7 @@ SPREADS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", SPREADS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_spreads(name: str, dtype: torch.dtype) -> None:
@@ -85,6 +86,7 @@ def test_sums_that_leave_the_range_of_their_elements(name: str, dynamic: bool) -
     check(SUMS[name], torch.full((6, 40), 2.0**127), dynamic=dynamic, grad=False)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("p", [0, 1, 2, 3, 0.5, -1, INF, -INF])
 @pytest.mark.parametrize("x", [X[0], WITH_ZEROS], ids=["plain", "zeros"])
 def test_norms(p: float, x: torch.Tensor) -> None:

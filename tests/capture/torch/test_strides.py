@@ -20,6 +20,7 @@ def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return torch._dynamo.optimize(make_backend(compile_interpreted), nopython=True, **options)(fn)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("strides", [(7, 8), (10, 1), (1, 4), (0, 1), (2, 0), (1, 1)], ids=str)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_memory_with_gaps_or_overlaps(strides: tuple[int, ...], dynamic: bool) -> None:

@@ -164,6 +164,7 @@ def test_nearest_bytes() -> None:
     check(lambda x: F.interpolate(x, scale_factor=2), torch.arange(24, dtype=torch.uint8).reshape(1, 2, 3, 4))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])

@@ -46,6 +46,7 @@ def held(x: np.ndarray, name: str) -> np.ndarray:
     return x.astype(np.int64).clip(-2, 3 if name[-1] != "2" else 1).astype(dtype) if "int" in name else x.astype(dtype)
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("target", NAMES)
 @pytest.mark.parametrize("source", NAMES)
 def test_every_pair_of_types(source: str, target: str) -> None:

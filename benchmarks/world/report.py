@@ -27,8 +27,8 @@ Written by `python -m benchmarks world --record` from the rows measured so far; 
 
 - right: two steps (results, gradients and buffers, with an update between them) are as near to float64 as rounding
   explains, beside the same steps of eager PyTorch. Where eager PyTorch itself is off by more than a thousandth (relus
-  that read the other side of zero, updates that lead elsewhere), the network has to be right in double precision, too,
-  to 1e-6.
+  that read the other side of zero, updates that lead elsewhere), or an error in float32 is gone for weights that differ
+  by a hundredth (a single number beyond a kink), the network has to be right in double precision, too, to 1e-6.
 - captured: what becomes of the first call of each network: one graph (whole), several (pieces), none (eager); in
   brackets whether `torch.compile(fullgraph=True)` takes it whole.
 - programs: after the first size, a second and a third; calls of Python inside of programs, and calls in eager.

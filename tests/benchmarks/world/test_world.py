@@ -79,6 +79,26 @@ def test_a_network_that_float32_cannot_judge_is_compared_in_double_precision(spo
     assert ("off by" in verdict["fault"]) == bool(spoil)
 
 
+@pytest.mark.parametrize("spoil", [0.0, 1e-3])
+def test_a_number_beyond_a_kink_is_no_error_of_the_program(spoil: float) -> None:
+    torch.manual_seed(0)
+    program = Program(nn.Sequential(nn.Linear(4, 512), nn.ReLU()), (torch.randn(4, 4),))
+    with torch.no_grad():
+        program.networks[0].bias[0] -= program.networks[0](*program.inputs)[0, 0] - 5e-6  # type: ignore
+
+    def rounded(network: nn.Module) -> nn.Module:
+        bias = network[0].bias  # type: ignore[index]
+        if bias.dtype == torch.float32:  # type: ignore[union-attr]
+            bias.data[0] -= 1e-5  # type: ignore
+            bias.data[1:] *= 1 + spoil  # type: ignore
+        return network
+
+    eager, found = (flat(run(program, prepared(program.networks, who), training=True)) for who in (fixed, rounded))
+    verdict = judged(program, True, found, eager, rounded)
+    assert verdict["error"] > 1e-2 > verdict["eager's error"]
+    assert verdict["right"] == (not spoil) == ("error in double precision" in verdict)
+
+
 @pytest.mark.parametrize(("found", "expected"), [((1.0, 2.0), 0.0), ((1.0, 2.5), 0.5 / 5**0.5), ((1.0, nan), nan)])
 def test_infinite_elements_hide_no_error(found: tuple[float, ...], expected: float) -> None:
     mine, true = torch.tensor([*found, inf]), torch.tensor([1.0, 2.0, inf])

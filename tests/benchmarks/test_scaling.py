@@ -11,7 +11,7 @@ from torch import nn
 from benchmarks.front_end import captured
 from benchmarks.scaling import PHASES, growth, through
 
-_LAYERS = (4, 16)
+_LAYERS = (3, 9)
 _SHARE = 0.003  # of all calls: what is called less often may be something that happens once for a large graph
 
 

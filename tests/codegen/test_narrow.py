@@ -160,6 +160,7 @@ def test_half_types_compute_in_float32(tmp_path: Path) -> None:
 _SUMS: dict[str, Any] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", _SUMS)
 @pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e5m2"])
 def test_reductions_collect_wide_and_store_narrow(name: str, kind: str, tmp_path: Path) -> None:

@@ -90,10 +90,9 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_searched_is_enacted(name: str) -> None:
     subject = searched(name)
-    for seed in range(2):
-        strategy = subject.found(seed)
-        assert strategy.groups and (seed or strategy == subject.found(seed))
-        assert_same(subject.enacted(strategy), subject.step.program)
+    strategy = subject.found(seed=0)
+    assert strategy.groups and strategy == subject.found(seed=0)
+    assert_same(subject.enacted(strategy), subject.step.program)
 
 
 @pytest.mark.parametrize("name", NAMES)

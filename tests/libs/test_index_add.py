@@ -41,6 +41,7 @@ def test_sums_rows(index_dtype: type, dtype: type, shape: tuple[int, ...], rows:
     np.testing.assert_array_equal(dw, single)  # added in the order of the indices, whatever the threads
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("width", [1, 100, 256])
 @pytest.mark.parametrize("most", [1, 3, 300])
 def test_most_rows_go_to_one_place(width: int, most: int) -> None:

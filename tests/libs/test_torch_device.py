@@ -106,6 +106,7 @@ def _assert_rounded_once(y: torch.Tensor, exact: torch.Tensor) -> None:
     assert (near | beyond).all()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", HALVES)
 @pytest.mark.parametrize("wide", ["", "added", "result", "added and result"])
 def test_narrow_products_are_rounded_once(wide: str, kind: torch.dtype) -> None:
@@ -199,6 +200,7 @@ def test_float16_overflows_as_in_pytorch() -> None:
     assert_within_rounding(wide, a.double() @ b.double(), a.float() @ b.float())
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", HALVES)
 @pytest.mark.parametrize("wide", ["", "Y", "B Z"])
 def test_narrow_convolutions(wide: str, kind: torch.dtype) -> None:
@@ -272,6 +274,7 @@ def _scatter(index: np.ndarray, dy: np.ndarray, rows: int) -> Graph:
     return graph
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 @pytest.mark.parametrize("shape", [(4, 6), (), (0,), (50,)])
 def test_rows_are_added(shape: tuple[int, ...], kind: type) -> None:

@@ -228,6 +228,7 @@ def test_autocast_to_float16(name: str) -> None:
     check(name, torch.float16)
 
 
+@pytest.mark.share(2)
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["encoder", "block", "attention", "lstm"])

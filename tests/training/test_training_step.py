@@ -52,6 +52,7 @@ def test_each_option_is_pytorch_s(name: str) -> None:
     assert step.daceopt.stats.programs == 1 and not step.reasons
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", ["nesterov", "amsgrad"])
 @pytest.mark.parametrize("clip", [{}, {"clip_norm": 0.1}, {"clip_value": 0.01}], ids=["", "norm", "value"])
 def test_built(name: str, clip: dict[str, float]) -> None:

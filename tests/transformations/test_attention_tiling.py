@@ -203,9 +203,9 @@ def _masks(length: int) -> dict[str, torch.Tensor | None]:
     return {"none": None, "added": added, "boolean": seen}
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(5)
 @pytest.mark.parametrize(
-    ("mask", "training"), [("none", False), ("added", True), ("boolean", True), ("plain", False), ("plain", True)]
+    ("mask", "training"), [("plain", True), ("none", False), ("added", True), ("boolean", True), ("plain", False)]
 )
 def test_compiled(mask: str, training: bool) -> None:
     torch.manual_seed(0)

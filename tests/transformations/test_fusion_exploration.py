@@ -65,6 +65,7 @@ def softmax(rows: Any = 4) -> Graph:
     return finish(graph, b.elementwise(lambda v, s: v / s, e, total))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("score", ["bytes", "roofline", "kernels"])
 @pytest.mark.parametrize("selection", ["program", "ranked"])
 def test_softmax_becomes_one_kernel_by_every_score(score: str, selection: str) -> None:

@@ -185,7 +185,7 @@ _ASSUMED = st.sampled_from([[], [N - 2], [N - 1, M - 3], [N - M]])
 _EXTENTS = st.sampled_from([N, M, N + M, N + 3, 2 * N])
 
 
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(_EXTENTS, _values(), _ASSUMED)
 def test_any_code(extent: Any, code: Code, assumed: list[Any]) -> None:
     check(extent, code, assumed)

@@ -82,6 +82,7 @@ def agreed(graph: Graph, sites: int) -> Graph:
     return after
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", STEPS)
 @pytest.mark.parametrize("relu", [None, "Relu", *BOUNDS])
 def test_convolution(relu: str | None, kind: str) -> None:

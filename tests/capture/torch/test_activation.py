@@ -72,6 +72,7 @@ def test_types(name: str, dtype: torch.dtype) -> None:
     check(ACTIVATIONS[name], values(FINITE, dtype), grad=dtype != torch.float64 or name not in single)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("fn", [F.relu, F.relu6, lambda x: F.hardtanh(x, -2, 2), lambda x: F.threshold(x, 3, 1)])
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int64])
 def test_integers(fn: Fn, dtype: torch.dtype) -> None:

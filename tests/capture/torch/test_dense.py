@@ -68,6 +68,7 @@ def test_product(name: str) -> None:
     check(fn, *_random(*shapes))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", _TYPES)
 @pytest.mark.parametrize("name", ["linear", "addmm", "matmul, broadcast"])
 def test_product_types(name: str, dtype: torch.dtype) -> None:
@@ -131,6 +132,7 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes_of_attention(name: str, causal: bool) -> None:
@@ -155,6 +157,7 @@ def test_narrow_attention() -> None:
 # -------------------------------------------------------------------- layers
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("cls", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize(
     "options", [{}, {"bidirectional": True, "num_layers": 2, "batch_first": True}, {"bias": False, "num_layers": 2}]
@@ -186,6 +189,7 @@ _HIDDEN = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
 _LATER = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize(
     "options",

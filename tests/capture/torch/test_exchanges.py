@@ -232,6 +232,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("make", "shape"), MODULES.values(), ids=MODULES)
 @pytest.mark.parametrize("calls", [1, 2])
 def test_steps_of_training(make: Callable[[], nn.Module], shape: tuple[int, ...], calls: int) -> None:

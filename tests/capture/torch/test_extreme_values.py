@@ -153,6 +153,7 @@ QUOTIENTS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("scale", [1e35, 1e20, 1e-20])
 @pytest.mark.parametrize("name", QUOTIENTS)
 def test_a_gradient_times_a_quotient_stays_in_range(name: str, scale: float) -> None:

@@ -50,6 +50,7 @@ def autocast_of_a_device() -> Iterator[None]:
     torch.set_autocast_dtype("cuda", before[1])
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("function", [torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_autocast_is_that_of_the_device(function: Any, device: str, autocast_of_a_device: None) -> None:

@@ -45,6 +45,7 @@ def test_pairs_at_kinks(name: str) -> None:
     check(lambda a, b: PAIRS[name](a, b), torch.tensor([-0.5, 0.0, 0.5, -0.0, 2.0]), b)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_labels(reduction: str, dtype: torch.dtype) -> None:
@@ -75,6 +76,7 @@ def test_total_weight_is_there_for_who_reads_it() -> None:
     )
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_probabilities(reduction: str, dtype: torch.dtype) -> None:

@@ -44,6 +44,7 @@ def test_symbolic_sizes(name):
     check(lambda x: CASES[name](x * 1), X, dynamic=True)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["constant", "reflect_2d", "replicate_2d", "unfold", "fold"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_element_types(name, dtype):

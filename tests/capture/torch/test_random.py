@@ -77,6 +77,7 @@ def test_each_call_draws_anew() -> None:
     assert not torch.equal(first, second) and torch.equal(first, fn())
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("p", [0.25, 0.0, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_dropout_and_its_gradient_agree(p: float, dtype: torch.dtype) -> None:

@@ -50,12 +50,14 @@ def test_scatters(name, dynamic):
     check(lambda x, s: CASES[name](x * 1, s * 1), X, S, dynamic=dynamic)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("include", [True, False])
 def test_reductions(reduce, include):
     check(lambda x, s: x.scatter_reduce(1, AT, s[:2, :1], reduce, include_self=include), X, S)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("reduce", ["prod", "mean", "amax", "amin"])
 @pytest.mark.parametrize("include", [True, False])
 def test_reductions_of_rows(reduce, include):

@@ -15,6 +15,7 @@ X = torch.linspace(-2, 3, 60).reshape(3, 4, 5).mul(9).sin() * 4
 ODD = torch.tensor([[1.0, -INF, 3.0], [-INF, -INF, -INF], [INF, 2.0, 1.0], [NAN, 0.0, 1.0], [9e30, 1.0, -9e30]])
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("fn", [torch.softmax, torch.log_softmax])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
 def test_dtypes(fn: Callable[..., Any], dtype: torch.dtype) -> None:

@@ -65,6 +65,7 @@ def test_equal_elements_keep_their_order() -> None:
     check(lambda x: torch.sort(x, stable=True), x.bool())
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("extent, k", [(7, 3), (40, 40), (200, 3), (200, 4), (130, 2), (33, 1)])
 def test_of_equal_elements_those_of_aten_are_taken(extent: int, k: int, largest: bool) -> None:
@@ -95,6 +96,7 @@ EDGES = torch.tensor([-2.0, 0.0, 0.0, 1.0, 5.0])
 VALUES = torch.tensor([[-3.0, -2.0, 0.0], [0.5, 5.0, 6.0], [NAN, INF, -INF]])
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("right", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_searches(right: bool, dtype: torch.dtype) -> None:

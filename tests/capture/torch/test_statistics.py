@@ -48,6 +48,7 @@ def test_a_spread_far_from_zero() -> None:
     check(lambda x: x.std(1), X[0] * 1e-2 + 1000)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("size", [3e37, 1e19, 1e-23])
 def test_deviations_whose_squares_leave_the_range(size: float, dtype: torch.dtype) -> None:
@@ -79,6 +80,7 @@ def _running_mean(x: torch.Tensor) -> torch.Tensor:
     return found
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", SUMS)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_sums_that_leave_the_range_of_their_elements(name: str, dynamic: bool) -> None:

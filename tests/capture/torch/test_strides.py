@@ -62,6 +62,7 @@ def test_unpooling_keeps_the_layout(layout: torch.memory_format) -> None:
 _IMAGE = torch.channels_last
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     "fn, x",

@@ -130,6 +130,7 @@ WITHOUT_GRADIENT: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("write", WITHOUT_GRADIENT.values(), ids=WITHOUT_GRADIENT)
 @pytest.mark.parametrize("own", [lambda x: x, lambda x: x * 2], ids=["argument", "value"])
 def test_what_autograd_does_not_record_keeps_the_gradient(

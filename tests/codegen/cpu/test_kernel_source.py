@@ -77,6 +77,7 @@ _REDUCTIONS = [
 ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("shape", "axes"), _REDUCTIONS)
 @pytest.mark.parametrize("kind", ["sum", "max", "min", "prod"])
 def test_reduction(kind: str, shape: tuple, axes: tuple, tmp_path: Path) -> None:
@@ -109,6 +110,7 @@ def test_long_sums_are_as_good_as_pairwise(tmp_path: Path) -> None:
     assert_within_rounding(run(graph, {x: data}, tmp_path)[y], data.astype(np.float64).sum(), ulps=1)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("shape", [(4096, 40), (12, 2000), (35, 7, 33), (8, 64)])
 @pytest.mark.parametrize("kind", ["sum", "max", "min"])
 def test_columns_of_a_few_rows_at_a_time(kind, shape, tmp_path: Path) -> None:

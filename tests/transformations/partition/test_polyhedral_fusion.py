@@ -251,7 +251,7 @@ class Stem(nn.Module):
         return self.pool(torch.relu(self.conv(x)))
 
 
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("training", [pytest.param(False, marks=pytest.mark.breadth), True])
 def test_a_stem_under_numerics(training: bool) -> None:
     """Forward and gradients, and the history says what was fused."""
     model = Stem() if training else Stem().eval()

@@ -154,7 +154,7 @@ def _pieces(draw: Any, depth: int = 2) -> Callable[[Any], Any]:
     return lambda x: select(relation(x, bound), yes(x), no(x))
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(_pieces(depth=3))
 def test_functions_of_pieces_have_the_gradient_of_the_piece(form: Callable[[Any], Any]) -> None:
     values = [-3.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 4.0]

@@ -203,7 +203,7 @@ def _random(steps: list[tuple[int, int, int]]) -> Graph:
     return graph
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.lists(_STEP, min_size=1, max_size=9), st.randoms(use_true_random=False))
 def test_every_choice_gives_the_same_gradients(steps: list[tuple[int, int, int]], choice: Any) -> None:
     graph = _random(steps)
@@ -216,7 +216,7 @@ def test_every_choice_gives_the_same_gradients(steps: list[tuple[int, int, int]]
         np.testing.assert_array_equal(ours, theirs)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.lists(_STEP, min_size=2, max_size=9), st.floats(0, 1))
 def test_every_budget_gives_the_same_gradients(steps: list[tuple[int, int, int]], share: float) -> None:
     graph = _random(steps)

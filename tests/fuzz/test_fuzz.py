@@ -16,9 +16,9 @@ from tests.fuzz.program import Line, Program
 from tests.fuzz.worker import COMMAND
 from tests.onnx_suite.runner import Worker
 
-BATCH = 16  # programs compiled together
+BATCH = 10  # programs compiled together
 DEFAULT = range(1)
-LONG = range(len(DEFAULT), 250)
+LONG = range(len(DEFAULT), 400)
 
 
 @pytest.fixture(scope="module")

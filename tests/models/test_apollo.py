@@ -70,7 +70,8 @@ def test_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert left == []
 
 
-@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.breadth), True])
+@pytest.mark.breadth
+@pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled(dynamic: bool) -> None:
     module = nn.Sequential(demo.Novel(16), nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.LogSoftmax(-1))
     optimized = daceopt.optimized_module(copy.deepcopy(module), recipe="apollo", dynamic=dynamic, fallback="raise")

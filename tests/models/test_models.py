@@ -132,7 +132,7 @@ def test_onnx_file_with_dynamic_batch_and_length(name, tmp_path: Path, monkeypat
             optimized(torch.full((1, 33), 5), torch.ones(1, 33).long())
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @some(QUICKLY_TRAINED)
 def test_training(name):
     """The gradients of all parameters, together: those of some (a key's bias, say) are nothing but rounding."""

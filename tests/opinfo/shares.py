@@ -1,4 +1,4 @@
-"""The part of the database that every run of pytest compiles: a sample of every twentieth entry, in one type."""
+"""The part of the database that every run of pytest compiles: a sample of every thirtieth entry, in one type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.opinfo import states
 from tests.opinfo.entries import DTYPES, cases, entries
 from tests.opinfo.exclusions import surprises
 
-SHARES = 20
+SHARES = 30
 PARTS = 2  # a batch each, about
 SAMPLES = 1
 PREFERRED = ("float32", "int64", "bool")
@@ -26,7 +26,7 @@ def check(worker: Worker, part: int) -> None:
 
 @cache
 def names() -> list[str]:
-    """The cases of every twentieth entry, in the first of the preferred types that it takes."""
+    """The cases of every thirtieth entry, in the first of the preferred types that it takes."""
     chosen = sorted(entries())[::SHARES]
     return [str(case) for name in chosen for case in cases(name, _dtype(name), SAMPLES)]
 

@@ -1,4 +1,4 @@
-"""A twentieth of PyTorch's database, compiled, with gradients."""
+"""A thirtieth of PyTorch's database, compiled, with gradients."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -21,6 +22,8 @@ import daceopt
 from daceopt import recipes
 from daceopt.capture.onnx.file import load
 from daceopt.capture.onnx.importer import import_model
+from daceopt.codegen import target
+from daceopt.codegen.kernel_unit import KernelSource
 from daceopt.errors import VerificationError
 from daceopt.passes import reproducer
 from daceopt.passes.bisect import bisect
@@ -184,6 +187,10 @@ def test_the_step_that_differentiates(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert inside(file, capsys)[0] == 0
 
 
+def _with_sine(source: KernelSource) -> KernelSource:
+    return replace(source, text=source.text.replace("tanhf(", "sinf("))
+
+
 PLANTED = """
 import dataclasses
 from daceopt.codegen import target
@@ -195,17 +202,17 @@ target._TARGETS["cpu"] = dataclasses.replace(target.get("cpu"), print_kernel=cha
 """
 
 
-def test_a_compiled_program() -> None:
+def test_a_compiled_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Both directions are compiled again and compared with the interpreter."""
-    code = f"""{PLANTED}
-import torch, daceopt
-model = daceopt.optimized_module(torch.nn.Tanh(), verify="numerics", fallback="raise")
-model(torch.randn(3, 4, requires_grad=True))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "VerificationError" in done.stderr, done.stderr
-    file = file_of(done.stderr)
-    assert run(file)[0] == 0
+    original = target.get("cpu")
+    wrong = replace(original, print_kernel=lambda *args: _with_sine(original.print_kernel(*args)))
+    monkeypatch.setitem(target._TARGETS, "cpu", wrong)
+    model = daceopt.optimized_module(nn.Tanh(), verify="numerics", fallback="raise")
+    with pytest.raises(VerificationError, match="reproducer in ") as caught:
+        model(torch.randn(3, 4, requires_grad=True))
+    monkeypatch.undo()
+    file = file_of(str(caught.value))
+    assert inside(file, capsys)[0] == 0
     status, said = run(file, PLANTED)
     assert status == 1 and "the compiled program of graph" in said and "in float64" in said
 

@@ -81,7 +81,7 @@ def test_open_sizes() -> None:
     assert len(graph.kernels()) == 1
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(shapes=INPUTS, steps=STEPS)
 def test_random_graphs_keep_their_values(shapes: list, steps: list) -> None:
     apply(FusionExploration(budget=16), RandomGraph(shapes, steps).graph)

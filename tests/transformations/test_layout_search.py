@@ -105,7 +105,7 @@ def costs(layouts: int) -> st.SearchStrategy[list[tuple[float, ...]]]:
 
 
 @pytest.mark.parametrize("layouts", [2, 3])
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_the_program_finds_the_best_of_all_choices(layouts: int, data: st.DataObject) -> None:
     problem = LayoutProblem(dict(zip(NAMES, data.draw(costs(layouts)))), data.draw(walks(layouts)))

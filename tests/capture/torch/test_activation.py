@@ -54,6 +54,7 @@ FLAT = ("relu6", "hardtanh", "hardtanh_bounds", "softshrink", "hardshrink")
 OF_TWO_MINDS = ("elu", "elu_alpha", "selu", "celu", "hardswish", *FLAT)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_everywhere(name: str) -> None:
     check(ACTIVATIONS[name], values([1.25, *ANY[1:]] if name in OF_TWO_MINDS else ANY))

@@ -175,6 +175,7 @@ def _with_weight(fn: Fn) -> Fn:
     return (lambda x, y: torch.lerp(x, y, y)) if fn is torch.lerp else fn
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("fn", BINARY)
 def test_binary_everywhere(fn: Fn) -> None:
     check(_with_weight(fn), values(ANY), values(OTHER), grad=fn not in WITHOUT_DERIVATIVE)

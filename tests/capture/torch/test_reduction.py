@@ -55,6 +55,7 @@ def test_values(name: str, x: torch.Tensor) -> None:
     check(FLOATING[name], x)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", FLOATING)
 def test_open_sizes(name: str) -> None:
     check(FLOATING[name], X, dynamic=True)

@@ -54,6 +54,7 @@ def test_not_a_number(name: str) -> None:
     check(ORDERS[name], ODD)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", HALVES)
 def test_open_sizes(name: str) -> None:
     check(ORDERS[name], X, dynamic=True)

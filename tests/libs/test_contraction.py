@@ -94,7 +94,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("view_b", VIEWS)
 @pytest.mark.parametrize("view_a", VIEWS)
@@ -103,7 +103,7 @@ def test_strides(library: str, view_a: str, view_b: str) -> None:
     check(library, a, b)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize(
     ("shape_a", "shape_b"),
@@ -132,7 +132,7 @@ def test_shapes(library: str, shape_a: tuple[int, ...], shape_b: tuple[int, ...]
     check(library, a, b, bias=random(shape_b[-1]))
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("bias_shape", [(6,), (1, 6), (5, 1), (5, 6), (3, 1, 6), (2, 1, 5, 1), (1,)])
@@ -151,7 +151,7 @@ SWAPPED = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("view_y", ["rows inside", "batch inside"])
 @pytest.mark.parametrize("view_a", SWAPPED)
@@ -176,7 +176,7 @@ def test_large_enough_for_threads(library: str) -> None:
     check(library, random(300, 65)[:, ::2], random(33, 90), residual=random(300, 90))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(5)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("rows", [11, 12, 130, 1030])  # around where factors that stand transposed are turned round
 @pytest.mark.parametrize(("inner", "columns"), [(200, 190), (131, 259), (33, 1030)])

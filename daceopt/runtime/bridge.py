@@ -15,7 +15,7 @@ from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd.graph import increment_version
 
 from daceopt.errors import BuildError, Unsupported
-from daceopt.runtime import absent_gradients, batched, block_pool, saved_arrays, stages
+from daceopt.runtime import absent_gradients, batched, block_pool, result_hooks, saved_arrays, stages
 from daceopt.runtime.binding import ResultStage
 from daceopt.runtime.boundary import TensorBoundary
 from daceopt.runtime.bulk_copies import copies
@@ -303,6 +303,9 @@ class _Compiled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         return (None, *stages.with_direct(ctx, _backward(ctx, grads)))
+
+
+result_hooks.install(_Compiled)
 
 
 # ``_Compiled.apply`` without its looks at every argument; it says what is wrong under a transform of torch.func

@@ -17,7 +17,7 @@ import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch.autograd import graph as autograd_graph
 
-from daceopt.runtime import batched
+from daceopt.runtime import batched, result_hooks
 from daceopt.runtime.binding import ResultStage
 
 Gradients = list["torch.Tensor | None"]
@@ -41,6 +41,9 @@ class _Stage(torch.autograd.Function):
         if all(g is None for g in grads):
             return (None,) * (2 + len(grads) + len(ctx.held))
         return (None, None, *[None] * len(grads), *_through(ctx, grads))
+
+
+result_hooks.install(_Stage)
 
 
 # ``_Stage.apply`` without its looks at every argument; no transform of torch.func is active where it is called

@@ -133,6 +133,20 @@ def test_a_number_that_decides_about_code_costs_a_program_for_each_decision():
     assert_few_programs(Model(lambda s, x: s.a(x * 2 if s.step % 3 == 0 else x)), 3, calls=8)
 
 
+def _narrow_after(s: Model, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16, enabled=s.step > 3), torch.set_grad_enabled(s.step < 3):
+        y = x.round() @ x.round().T  # exact in either type
+    return s.a(x) * y.sum(1, keepdim=True).float()
+
+
+def test_a_number_that_decides_about_a_context_of_torch():
+    ours, model = optimized_module(Model(_narrow_after), fallback="raise"), Model(_narrow_after)
+    ours.load_state_dict(model.state_dict())
+    for _ in range(CALLS):
+        assert_close(ours(X), model(X))
+    assert ours.daceopt.stats.programs <= CALLS and not ours.daceopt.reasons
+
+
 COMPUTED: dict[str, Callable[[float], float]] = {
     "hypot": lambda w: math.hypot(w, 1.0),
     "angles": lambda w: math.atan2(w, 2.0) + math.degrees(w),
@@ -303,7 +317,13 @@ def test_a_number_out_of_a_tensor(body):
     assert not assert_few_programs(Model(body), 2, calls=3).daceopt.explain_breaks()
 
 
+def _where_large(s: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with torch.set_grad_enabled(float(x.abs().mean()) > 1):
+        return s.a(x)
+
+
 DECIDES: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
+    "gradients": _where_large,
     "a branch": lambda s, x: s.a(x) if x.mean().item() > 0 else s.a(-x),
     "a comparison of two": lambda s, x: s.a(x) * (2 if x[0].sum().item() < x[1].sum().item() else 3),
     "a loop": lambda s, x: sum((s.a(x) for _ in range(int(x.abs().max().item() * 2))), x),
@@ -349,6 +369,29 @@ def test_a_number_out_of_a_tensor_that_decides(body):
         for k in range(4):
             x = X * (-1.3) ** k
             assert_equal(ours(x), model(x))
+
+
+HELD: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "a factor": lambda x, k: x * k.item() + float(k) + int(k),
+    "computed": lambda x, k: x * (k.item() + 1) / (2 * k.item()) + k,
+    "a quotient": lambda x, k: x * (int(k) // 2),
+    "a size": lambda x, k: (x * k, x.repeat(int(k), 1), x[: int(k) - 1]),
+    "a branch": lambda x, k: x * 2 if k.item() > 3 else x + k.item(),
+    "a result": lambda x, k: (x * k, k.item() * 2),
+}
+
+
+@pytest.mark.parametrize("made", [torch.tensor, np.int64], ids=["tensor", "NumPy"])
+@pytest.mark.parametrize("body", HELD.values(), ids=HELD)
+def test_a_whole_number_that_an_argument_holds(body, made):
+    class Holding(nn.Module):
+        def forward(self, x, k):
+            return body(x, k)
+
+    ours = optimized_module(Holding(), fallback="silent")
+    for k in (2, 3, 4, 5):
+        assert_equal(ours(X, made(k)), body(X, made(k)))
+    assert not any("compiler rejected" in reason for reason in ours.daceopt.reasons)
 
 
 def assert_equal(ours: object, theirs: object) -> None:

@@ -64,6 +64,24 @@ class Several(torch.autograd.Function):
         return ga, g * e * a * 5 - h if ctx.flag else g * 11, None, None
 
 
+def test_hooks_of_a_result_that_has_no_gradient():
+    """One node stands for the results; in eager PyTorch that of the others is not reached."""
+
+    def scenario(optimize):
+        net, seen = optimize(module(lambda self, x: (x * 3, x.tanh(), x.tanh() * 2))), []
+        for which in range(3):
+            x = normal(4).requires_grad_()
+            results = net(x)
+            handles = [r.register_hook(lambda g, k=k: seen.append((k, g.sum()))) for k, r in enumerate(results)]
+            results[0].register_hook(lambda g: g.flip(0) * 2)
+            handles[1].remove()
+            results[which].square().sum().backward()
+            seen.append(x.grad)
+        return seen
+
+    check(scenario)
+
+
 class FirstOnly(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a, b):

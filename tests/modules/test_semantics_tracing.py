@@ -30,6 +30,22 @@ def check_breaks(scenario, reason):
         scenario(lambda net: optimized_module(net, fallback="raise"))
 
 
+def _weighted_by_class(self, x, weight):
+    kinds = (isinstance(weight, np.number), isinstance(weight, float), isinstance(weight, np.ndarray))
+    return x * float(weight) + sum(k + 1 for k, is_one in enumerate(kinds) if is_one), type(weight) is np.float32
+
+
+def test_the_class_of_a_scalar_of_numpy():
+    """Dynamo takes one for an array, which none of these is."""
+    weights = [np.float32(2), np.float64(2), np.array(2.0), np.float32(3), np.int64(2), np.float16(2), 2.0]
+
+    def scenario(optimize):
+        net = optimize(module(_weighted_by_class))
+        return [net(normal(3), weight) for weight in weights]
+
+    check(scenario, fallback="silent")
+
+
 @pytest.mark.parametrize(
     "draw", [lambda r: r.random(), lambda r: r.uniform(1, 2), lambda r: r.randint(0, 9), lambda r: r.choice([1, 2, 3])]
 )

@@ -177,6 +177,8 @@ def _add_inputs(
     binding: list[tuple[str, int]] = []
     read = _torch_symbols(traced)
     t.sizes.told = frozenset(read)
+    memos = [getattr(x, "item_memo", None) for x in traced.inputs]
+    t.sizes.held = frozenset(str(s) for m in memos if isinstance(m, torch.SymInt) for s in m.node.expr.free_symbols)
     for k, x in enumerate(traced.inputs):
         if isinstance(x, torch.Tensor):
             promise = t.promise(x)

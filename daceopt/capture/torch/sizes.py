@@ -92,6 +92,8 @@ class Sizes:
         self._known: dict[str, Any] = {}
         self.told: frozenset[str] = frozenset()
         """Of the sizes that only data decide, those that arguments of the call tell."""
+        self.held: frozenset[str] = frozenset()
+        """Symbols for what a tensor of the call holds, which are no sizes although they look the same."""
 
     def dim(self, value: Any) -> Dim:
         """An extent for an int or a ``SymInt``. Raises Unsupported for what only data decides, or a float."""
@@ -122,7 +124,8 @@ class Sizes:
         return all(map(self._is_told, value.node.expr.free_symbols))
 
     def _is_told(self, symbol: Any) -> bool:
-        return symbol_is_type(symbol, SymT.SIZE) or str(symbol) in self.told
+        is_size = symbol_is_type(symbol, SymT.SIZE) and str(symbol) not in self.held
+        return is_size or str(symbol) in self.told
 
     def _real(self, expr: Any, floats: Mapping[str, Any]) -> sympy.Expr:
         if str(expr) in floats:

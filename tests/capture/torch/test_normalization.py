@@ -140,3 +140,26 @@ def test_batch_normalization_gives_the_memory_format_of_its_operator(
         return F.batch_norm(x, *(s.to(x.dtype) for s in state), training=training).relu()
 
     check(fn, x, dynamic=dynamic)
+
+
+def test_the_gradient_of_one_image_may_lie_by_channels() -> None:
+    """Eager PyTorch's batch normalization reads such a gradient as if it lay as the image does; where the gradient is
+    made contiguous, it has the numbers that ours has at once."""
+
+    def fn(x: torch.Tensor, other: torch.Tensor, hook: bool = False) -> torch.Tensor:
+        y = F.batch_norm(x, None, None, W.to(x.dtype), B.to(x.dtype), training=True)
+        if hook:
+            y.register_hook(lambda gradient: gradient.contiguous())
+        return torch.einsum("bhkn,bkvn->bhvn", y.reshape(1, 2, 3, 15), other)
+
+    torch._dynamo.reset()
+    compiled = torch._dynamo.optimize(make_backend(compile_interpreted), nopython=True)(fn)
+    other = W.repeat(15).cos().reshape(1, 3, 2, 15)
+
+    def gradient(run: Callable[..., torch.Tensor], dtype: torch.dtype, **options: bool) -> Any:
+        x = X[:1].to(dtype).clone().requires_grad_()
+        y = run(x, other.to(dtype), **options)
+        return _array(torch.autograd.grad(y, x, torch.arange(y.numel()).reshape(y.shape).cos().to(dtype))[0])
+
+    theirs = gradient(fn, torch.float32, hook=True)
+    assert_within_rounding(gradient(compiled, torch.float32), gradient(fn, torch.float64, hook=True), theirs)

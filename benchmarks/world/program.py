@@ -61,7 +61,7 @@ def stepped(program: Program, networks: Any, training: bool, inputs: Any = None)
     given = program.inputs if inputs is None else inputs
     if hasattr(networks, "zero_grad"):
         networks.zero_grad(set_to_none=True)
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed takes as long as a small step: it asks for all devices
     step = program.step or (_trained if training else called)
     with torch.set_grad_enabled(training):
         found = tensors(step(networks, **given) if isinstance(given, dict) else step(networks, *given))

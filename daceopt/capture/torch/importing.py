@@ -105,7 +105,9 @@ def _check_sizes(results: Sequence[Result], symbols: Collection[str]) -> None:
     sizes += [r.value for r in results if r.kind == "size"]
     unknown = {name for size in sizes for name in names(size)} - set(symbols)
     if unknown:
-        raise Unsupported(f"a view or a whole number that only the data decides, or a float of the call ({min(unknown)})")
+        raise Unsupported(
+            f"a view or a whole number that only the data decides, or a float of the call ({min(unknown)})"
+        )
 
 
 def _asserted(graph: Graph, name: str) -> str:

@@ -28,7 +28,6 @@ from torch._dynamo.variables import (
     ctx_manager,
     functions,
     higher_order_ops,
-    lazy,
     misc,
     tensor,
     user_defined,
@@ -40,7 +39,7 @@ from torch._functorch.autograd_function import autograd_function_apply
 from torch._guards import GuardSource
 from torch.fx.experimental.sym_node import SymNode
 
-from daceopt.capture.torch import decided, exchanges, items, loggers, marks
+from daceopt.capture.torch import decided, exchanges, items, loggers, marks, number_constants, numpy_scalars
 from daceopt.capture.torch.batch_average import momentum_of, normalized_with_average
 from daceopt.capture.torch.conditions import check_same, condition, note_exception
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
@@ -64,11 +63,8 @@ OURS = "daceopt_backend"
 
 _EMBEDDINGS = (nn.functional.embedding, nn.functional.embedding_bag)
 _LITERALS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
-_CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda value: value, str, repr, ascii)  # {x}, {x!s}, {x!r}, {x!a}
 _indices: Any = utils.ExactWeakKeyDictionary()
 """Code of a frame -> the source of an index in it -> its numbers so far."""
-
-_SCALAR = "daceopt_scalar"  # where an argument of a graph keeps the class that it has as a scalar of NumPy
 
 _UNTRACED = frozenset({"retains_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "output_nr"})
 
@@ -132,35 +128,6 @@ def _wrap_list(original: Method, self: Any, value: Any) -> Any:
     return original(self, value)
 
 
-def _wrap(original: Method, self: Any, value: Any) -> Any:
-    """A scalar of NumPy is an array of rank 0 in the graph; what its class is the graph depends on."""
-    made = original(self, value)
-    if isinstance(value, np.generic) and isinstance(made, tensor.NumpyNdarrayVariable):
-        self.install_guards(GuardBuilder.TYPE_MATCH)
-        made.as_proxy().node.meta[_SCALAR] = type(value)
-    return made
-
-
-def _call_isinstance(original: Method, self: Any, tx: Any, value: Any, classes: Any) -> Any:
-    kind = _class_of_scalar(value.realize())
-    if kind is None:
-        return original(self, tx, value, classes)
-    return VariableTracker.build(tx, issubclass(kind, classes.as_python_constant()))
-
-
-def _call_type(original: Method, self: Any, tx: Any, value: Any) -> Any:
-    kind = _class_of_scalar(value.realize())
-    return original(self, tx, value) if kind is None else VariableTracker.build(tx, kind)
-
-
-def _class_of_scalar(value: Any) -> type | None:
-    """Of an argument that is a scalar of NumPy, which Dynamo takes for an array."""
-    if not isinstance(value, tensor.NumpyNdarrayVariable):
-        return None
-    kind: type | None = value.as_proxy().node.meta.get(_SCALAR)
-    return kind
-
-
 def _wrap_tensor(original: Method, self: Any, value: torch.Tensor) -> Any:
     """The graph breaks where something is done with a sparse tensor, not where it comes in."""
     if value.layout in (torch.strided, torch.jagged):
@@ -211,18 +178,6 @@ def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) ->
         _break("an embedding with sparse gradients", "make it with sparse=False")
     call, name = functools.partial(original, self, tx, args, kwargs), _name(self.value)
     return _reshape(call, tx, name, args, kwargs) if args and name in CHANGES else call()
-
-
-def _call_context(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-    """Whether a context manager of torch does anything is decided by Python: a number that changes is a constant."""
-    named = {name: _decided(value, tx) for name, value in kwargs.items()}
-    return original(self, tx, [_decided(value, tx) for value in args], named)
-
-
-def _decided(value: VariableTracker, tx: Any) -> VariableTracker:
-    value = value.realize()
-    is_number = isinstance(value, tensor.SymNodeVariable)
-    return ConstantVariable.create(value.evaluate_expr(tx.output)) if is_number else value
 
 
 def _has_sparse_gradient(function: Callable[..., Any], args: Any, kwargs: Any) -> bool:
@@ -338,25 +293,6 @@ def _is_differentiated(encoder: nn.TransformerEncoder, source: Any) -> bool:
     """Whether it takes all positions, compiled or not."""
     required = source.realize().requires_grad or any(p.requires_grad for p in encoder.layers[0].parameters())
     return bool(required) and torch.is_grad_enabled()
-
-
-def _format(original: Method, self: Any, spec: VariableTracker, flags: int) -> None:
-    """Dynamo gives the number itself where its text is a result."""
-    value = self.stack[-1]
-    original(self, spec, flags)
-    if isinstance(value, tensor.SymNodeVariable):
-        self.stack[-1] = lazy.LazyVariableTracker.create(_Text(value.realize(), spec, flags), source=None)
-
-
-class _Text(lazy.LazySymNodeFormatString):
-    """The text of a number, which becomes a constant where the text is wanted."""
-
-    def __init__(self, number: Any, spec: VariableTracker, flags: int) -> None:
-        super().__init__(number, spec)
-        self._spec, self._converted = spec.as_python_constant(), _CONVERSIONS[flags & 3]
-
-    def __repr__(self) -> str:
-        return format(self._converted(self.sym_node_var.evaluate_expr()), self._spec)
 
 
 def _trace_custom_forward(original: Method, self: Any, tx: Any, ctx: Any, *args: Any) -> Any:
@@ -479,9 +415,9 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (misc.RandomVariable, "call_method", _draw),
     (misc.NumpyVariable, "call_function", _call_numpy),
     (builder.VariableBuilder, "wrap_listlike", _wrap_list),
-    (builder.VariableBuilder, "_wrap", _wrap),
-    (builtin.BuiltinVariable, "call_isinstance", _call_isinstance),
-    (builtin.BuiltinVariable, "call_type", _call_type),
+    (builder.VariableBuilder, "_wrap", numpy_scalars.wrap),
+    (builtin.BuiltinVariable, "call_isinstance", numpy_scalars.is_instance),
+    (builtin.BuiltinVariable, "call_type", numpy_scalars.class_of),
     (builder.VariableBuilder, "wrap_tensor", _wrap_tensor),
     (builder.VariableBuilder, "wrap_symfloat", _wrap_float),
     (ctx_manager.InferenceModeVariable, "enter", _enter_inference_mode),
@@ -492,8 +428,8 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (builtin.SetAttrBuiltinVariable, "_call_setattr", _set_attribute),
     (tensor.TensorVariable, "nb_float_impl", _float_of_tensor),
     (torch_functions.TorchInGraphFunctionVariable, "call_function", _call_torch),
-    (torch_functions.TorchCtxManagerClassVariable, "call_function", _call_context),
-    (symbolic_convert.InstructionTranslatorBase, "_format_value", _format),
+    (torch_functions.TorchCtxManagerClassVariable, "call_function", number_constants.call_context),
+    (symbolic_convert.InstructionTranslatorBase, "_format_value", number_constants.format_value),
     (symbolic_convert.InstructionTranslatorBase, "exception_handler", _handle_exception),
     (symbolic_convert.InstructionTranslatorBase, "log_graph_break", _note_break),
     (higher_order_ops.AutogradFunctionApplyVariable, "trace_forward_graph", _trace_custom_forward),

@@ -1,0 +1,45 @@
+"""Numbers that change, where Python wants a number: contexts of torch, and text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch._dynamo.variables import lazy, tensor
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.constant import ConstantVariable
+
+Method = Callable[..., Any]
+
+_CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda value: value, str, repr, ascii)  # {x}, {x!s}, {x!r}, {x!a}
+
+
+def call_context(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    """Whether a context manager of torch does anything is decided by Python: a number that changes is a constant."""
+    named = {name: _decided(value, tx) for name, value in kwargs.items()}
+    return original(self, tx, [_decided(value, tx) for value in args], named)
+
+
+def _decided(value: VariableTracker, tx: Any) -> VariableTracker:
+    value = value.realize()
+    is_number = isinstance(value, tensor.SymNodeVariable)
+    return ConstantVariable.create(value.evaluate_expr(tx.output)) if is_number else value
+
+
+def format_value(original: Method, self: Any, spec: VariableTracker, flags: int) -> None:
+    """Dynamo gives the number itself where its text is a result."""
+    value = self.stack[-1]
+    original(self, spec, flags)
+    if isinstance(value, tensor.SymNodeVariable):
+        self.stack[-1] = lazy.LazyVariableTracker.create(_Text(value.realize(), spec, flags), source=None)
+
+
+class _Text(lazy.LazySymNodeFormatString):
+    """The text of a number, which becomes a constant where the text is wanted."""
+
+    def __init__(self, number: Any, spec: VariableTracker, flags: int) -> None:
+        super().__init__(number, spec)
+        self._spec, self._converted = spec.as_python_constant(), _CONVERSIONS[flags & 3]
+
+    def __repr__(self) -> str:
+        return format(self._converted(self.sym_node_var.evaluate_expr()), self._spec)

@@ -1,0 +1,46 @@
+"""Scalars of NumPy among the arguments: Dynamo takes them for arrays of rank 0, which their classes are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.variables import tensor
+from torch._dynamo.variables.base import VariableTracker
+
+Method = Callable[..., Any]
+
+_SCALAR = "daceopt_scalar"  # where an argument of a graph keeps the class that it has as a scalar
+
+
+def wrap(original: Method, self: Any, value: Any) -> Any:
+    """Dynamo's variable for a value of Python; the graph depends on the class of a scalar."""
+    made = original(self, value)
+    if isinstance(value, np.generic) and isinstance(made, tensor.NumpyNdarrayVariable):
+        self.install_guards(GuardBuilder.TYPE_MATCH)
+        made.as_proxy().node.meta[_SCALAR] = type(value)
+    return made
+
+
+def is_instance(original: Method, self: Any, tx: Any, value: Any, classes: Any) -> Any:
+    """``isinstance(value, classes)``."""
+    kind = _class(value.realize())
+    if kind is None:
+        return original(self, tx, value, classes)
+    return VariableTracker.build(tx, issubclass(kind, classes.as_python_constant()))
+
+
+def class_of(original: Method, self: Any, tx: Any, value: Any) -> Any:
+    """``type(value)``."""
+    kind = _class(value.realize())
+    return original(self, tx, value) if kind is None else VariableTracker.build(tx, kind)
+
+
+def _class(value: Any) -> type | None:
+    """Of a scalar of NumPy; None of all else."""
+    if not isinstance(value, tensor.NumpyNdarrayVariable):
+        return None
+    kind: type | None = value.as_proxy().node.meta.get(_SCALAR)
+    return kind

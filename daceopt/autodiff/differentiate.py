@@ -7,8 +7,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from dace import nodes
-
 from daceopt.autodiff import forwarding, rules, splitting
 from daceopt.autodiff.extremes import compared_arrays
 from daceopt.autodiff.late_order import late_order
@@ -20,6 +18,7 @@ from daceopt.autodiff.sums import total
 from daceopt.autodiff.views import joined_adjoint, view_adjoint
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import SEED, Graph
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.provenance import backward_label, label_of
 
 
@@ -105,7 +104,7 @@ def _check_names(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) ->
 def _split_fused(graph: Graph, path: Path) -> set[str]:
     local: set[str] = set()
     for node in path.nodes:
-        if isinstance(node, nodes.MapEntry):
+        if isinstance(node, KernelNode):
             local |= splitting.split(graph, node)[1]
     return local
 

@@ -8,7 +8,6 @@ elements stand in memory (see :mod:`daceopt.autodiff.forwarding`, which stores t
 from __future__ import annotations
 
 import dace
-from dace import nodes
 
 from daceopt.autodiff.rules import preparation
 from daceopt.autodiff.splitting import split
@@ -16,15 +15,16 @@ from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.tasklet import Assignment
 
 COMPARED = ("max", "min", "prod")  # reductions whose gradient compares elements
 
 
-@preparation(nodes.MapEntry)
-def materialize(b: Builder, entry: nodes.MapEntry) -> None:
+@preparation(KernelNode)
+def materialize(b: Builder, entry: KernelNode) -> None:
     """Let each such reduction of the kernel read its elements from memory."""
-    kernel = Kernel.extract(b.graph, entry)
+    kernel = entry.kernel
     if not any(_compared(kernel, s) for s in kernel.stages):
         return
     for part in split(b.graph, entry)[0]:
@@ -35,7 +35,7 @@ def compared_arrays(graph: Graph) -> set[str]:
     """The arrays that kernels of one stage reduce by such a reduction."""
     found: set[str] = set()
     for entry in graph.kernels():
-        kernel = Kernel.extract(graph, entry)
+        kernel = entry.kernel
         if not kernel.locals and any(w.wcr in COMPARED for w in kernel.writes()):
             found |= {graph.root(a.array)[0] for a in kernel.reads()}
     return found
@@ -57,8 +57,8 @@ def _source(stage: Stage, conn: str) -> str:
     return name
 
 
-def _materialize(graph: Graph, entry: nodes.MapEntry) -> None:
-    kernel = Kernel.extract(graph, entry)
+def _materialize(graph: Graph, entry: KernelNode) -> None:
+    kernel = entry.kernel
     (stage,) = kernel.stages
     found = _compared(kernel, stage)
     if not found:

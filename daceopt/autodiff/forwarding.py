@@ -28,7 +28,7 @@ from daceopt.autodiff.room_for_gradients import again_for_room
 from daceopt.autodiff.storage import Pins, Storage, pins, why_not_again
 from daceopt.ir import parts
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.view_index import nominal
 
 _MOST_LEAVES = 8  # keeps the analysis linear in the number of nodes
@@ -113,7 +113,7 @@ class _Plan:
                 continue
             found = {r for r in _roots(self.graph, self.graph.inputs_of(node)) if r in self.boundary.arrays}
             self.demanded |= found
-            if not isinstance(node, nodes.MapEntry):
+            if not isinstance(node, KernelNode):
                 self.dense |= found
         self.dense |= set(self.boundary.compared)
         self.present = {r for r in self.demanded if self._must_be_read(r)}
@@ -185,9 +185,9 @@ def _roots(graph: Graph, names: Iterable[Any]) -> set[str]:
 
 def is_cheap(graph: Graph, node: nodes.Node) -> bool:
     """One element-wise or broadcast stage: no reduction, no run-time index."""
-    if not isinstance(node, nodes.MapEntry):
+    if not isinstance(node, KernelNode):
         return False
-    kernel = Kernel.extract(graph, node)
+    kernel = node.kernel
     if len(kernel.stages) != 1:
         return False
     return all(w.wcr is None for w in kernel.writes()) and all(None not in r.index for r in kernel.reads())

@@ -8,7 +8,6 @@ from typing import Any
 
 import dace
 import sympy
-from dace import nodes
 
 from daceopt.autodiff import gathers, reductions
 from daceopt.autodiff.partials import Pullback, equal_values, needed_assignments, pull_back
@@ -22,6 +21,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.dataflow import is_bijective
 from daceopt.ir.graph import Dim
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.tasklet import Assignment
 
 
@@ -34,10 +34,10 @@ class GradientTarget:
     value: sympy.Expr
 
 
-@adjoint(nodes.MapEntry)
-def kernel_adjoint(b: Builder, entry: nodes.MapEntry, grads: Grads, wanted: Collection[str]) -> Contributions:
+@adjoint(KernelNode)
+def kernel_adjoint(b: Builder, entry: KernelNode, grads: Grads, wanted: Collection[str]) -> Contributions:
     """One backward stage per set of reduced parameters, over the forward stage's own domain."""
-    kernel = Kernel.extract(b.graph, entry)
+    kernel = entry.kernel
     if len(kernel.stages) != 1 or kernel.locals:
         raise Unsupported(
             f"kernel {kernel.label} has {len(kernel.stages)} stages; split it with autodiff.splitting first"

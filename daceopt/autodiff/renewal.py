@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dace.sdfg.nodes import MapEntry
-
 from daceopt.autodiff.forwarding import Boundary
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.operator import Operator
 from daceopt.ir.operands import required
 from daceopt.ir.provenance import label_of
@@ -39,7 +38,7 @@ def renew(graph: Graph, boundary: Boundary, stored: Collection[str]) -> Boundary
 
 def _is_fixed(graph: Graph, boundary: Boundary, array: str, stored: Collection[str]) -> bool:
     readers = [node for node in graph.all_consumers(array) if node not in boundary.nodes]
-    in_memory = any(not isinstance(node, MapEntry) for node in readers)
+    in_memory = any(not isinstance(node, KernelNode) for node in readers)
     return in_memory or array in boundary.compared or array in stored
 
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dace import nodes
-
 from daceopt.errors import Unsupported
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 
 
 def split(
-    graph: Graph, entry: nodes.MapEntry, runs: Sequence[Sequence[int]] | None = None
-) -> tuple[list[nodes.MapEntry], set[str]]:
+    graph: Graph, entry: KernelNode, runs: Sequence[Sequence[int]] | None = None
+) -> tuple[list[KernelNode], set[str]]:
     """Replace a kernel of several stages by one kernel per stage, or one for each of ``runs`` of stages that have the
     loops alone which all share; all of its name.
 
     Returns the new kernels in order and the names of the arrays that were local: they exist in no forward program, so
     they can be recomputed but not stored.
     """
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     if kernel.is_tiled:
         raise Unsupported(f"kernel {kernel.label} carries values along a loop; differentiate before a step tiles it")
     if len(kernel.stages) == 1 and not kernel.locals:

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from dace import nodes
-
 from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction, Convolution
 from daceopt.ir.provenance import label_of
 
@@ -49,6 +48,6 @@ def described(graph: Graph, name: str, is_elementwise: Callable[[Any], bool]) ->
 
 
 def _kind(maker: Any) -> str:
-    if isinstance(maker, nodes.MapEntry):
+    if isinstance(maker, KernelNode):
         return "reduction"
     return "product" if isinstance(maker, Contraction | Convolution) else "other"

@@ -8,8 +8,6 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from dace import nodes
-
 from daceopt.autodiff.forwarding import Boundary, is_cheap, why_fixed
 from daceopt.autodiff.late_order import late_order
 from daceopt.autodiff.storage import Pins, Storage
@@ -20,6 +18,7 @@ from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.movement import data_movement
 from daceopt.cost.work import known_flops
 from daceopt.ir.graph import SEED, Graph
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.region import Region, iterations
 
 
@@ -142,7 +141,7 @@ class _Reading:
         readers = [n for n in self.graph.all_consumers(name) if among is None or n in among]
         if len(makers) != 1 or not is_cheap(self.graph, makers[0]) or not readers:
             return False
-        alone = len(readers) == 1 and isinstance(readers[0], nodes.MapEntry)
+        alone = len(readers) == 1 and isinstance(readers[0], KernelNode)
         return alone or (name in self.index and all(is_cheap(self.graph, n) for n in readers))
 
     def _bytes(self, name: str) -> int:
@@ -192,7 +191,7 @@ class _Reading:
     def _seconds(self, node: Any) -> float:
         """By all cores, as if it were scheduled."""
         machine = self._times.machine
-        if isinstance(node, nodes.MapEntry):
+        if isinstance(node, KernelNode):
             return replace(self._times.work(node), threads=machine.cores).seconds(machine)
         moved, rounds = self._times.number(sum(self._moved[node])), 1.0
         if isinstance(node, Region):

@@ -22,7 +22,7 @@ from daceopt.errors import BuildError, Unsupported
 from daceopt.ir import order, region, region_bounds, region_settling, schedule, schedule_text, types
 from daceopt.ir.dims import dim
 from daceopt.ir.graph import SEED, Dim, Graph
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.runtime.manifest import TICKS, Assumption, KernelInfo, Manifest, SavedArray, Symbol, Tensor
 from daceopt.runtime.sources import Sources
 
@@ -202,7 +202,7 @@ class Prepared:
                 nodes.append(list(dict.fromkeys(self.generated.calls[n] for _, n in self._loops_of(node))))
         return Sources(self.generated.frame_source, units, nodes, schedules)
 
-    def _loops_of(self, node: dace.nodes.Node) -> Iterator[tuple[Graph, dace.nodes.MapEntry]]:
+    def _loops_of(self, node: dace.nodes.Node) -> Iterator[tuple[Graph, KernelNode]]:
         """A loop nest, or those in the bodies of a region, each with its graph."""
         if node in self.generated.calls:
             yield self.graph, node
@@ -254,10 +254,10 @@ class Prepared:
         )
 
 
-def _schedule(graph: Graph, entry: dace.nodes.MapEntry) -> str:
+def _schedule(graph: Graph, entry: KernelNode) -> str:
     """How the loops of a kernel run; why there is no text for them, rather than no program."""
     try:
-        return schedule_text.text(schedule.schedule_of(Kernel.extract(graph, entry)))
+        return schedule_text.text(schedule.schedule_of(entry.kernel))
     except Unsupported as error:
         return f"# {error}\n"
 

@@ -27,7 +27,7 @@ from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import Unsupported
 from daceopt.ir import checks, types
 from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.region import CONDITION, TRIPS, Conditional, Repeat
 
 _CLOCK = "std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)"
@@ -180,7 +180,7 @@ class FrameBuilder:
         self._flow.chain(Tasklet(label, code, self._sizes_in(code)))
 
     def _add(self, node: nodes.Node) -> None:
-        if isinstance(node, nodes.MapEntry):
+        if isinstance(node, KernelNode):
             self._kernel(node)
         elif isinstance(node, nodes.Tasklet) and node.language == dace.Language.CPP:
             self._library_call(node)
@@ -200,9 +200,9 @@ class FrameBuilder:
 
     # ---------------------------------------------------------------- kernels
 
-    def _kernel(self, entry: nodes.MapEntry) -> None:
+    def _kernel(self, entry: KernelNode) -> None:
         graph = self._scope.graph
-        source = self._target.print_kernel(graph, Kernel.extract(graph, entry))
+        source = self._target.print_kernel(graph, entry.kernel)
         self.calls[entry] = source.name
         self.texts[source.name] = source.text
         self.uses_status |= not self._target.has_stream and any(a.kind == "status" for a in source.arguments)

@@ -13,13 +13,11 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from dace import nodes
-
 from daceopt.ir import scalar
 from daceopt.ir.dataflow import same_elements
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes import library
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.order import by_priority, sources_of
 
 _SURE = (
@@ -51,9 +49,9 @@ def fallible(graph: Graph) -> set[str]:
 
 
 def _may_fail(graph: Graph, node: Any) -> bool:
-    if not isinstance(node, nodes.MapEntry):
+    if not isinstance(node, KernelNode):
         return not (isinstance(node, _SURE) or getattr(node, "sure", False))
-    stages = Kernel.extract(graph, node).stages
+    stages = node.kernel.stages
     return any(a.expr.has(scalar.checked, scalar.load) for stage in stages for a in stage.assignments)
 
 
@@ -122,9 +120,9 @@ def decided(graph: Graph, failing: Collection[str]) -> dict[str, str]:
 
 def _only_its_own(graph: Graph, writer: Any, new: str, old: str) -> bool:
     """Does each iteration of a kernel read of ``old`` just the element of ``new`` that it writes?"""
-    if not isinstance(writer, nodes.MapEntry):
+    if not isinstance(writer, KernelNode):
         return False
-    stages = Kernel.extract(graph, writer).stages
+    stages = writer.kernel.stages
     reads = [(s, a) for s in stages for a in s.reads.values() if graph.root(a.array)[0] == old]
     writes = [(s, a) for s in stages for a in s.writes.values() if graph.root(a.array)[0] == new]
     if len(writes) != 1 or writes[0][1].wcr or any(s is not writes[0][0] for s, _ in reads):

@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Any
 
 import sympy
-from dace import nodes
 
 from daceopt.codegen.lending import SAVED_BLOCK, Lender, Loan, lenders, needed
 from daceopt.codegen.offsets import Span, least_bytes, offsets
@@ -19,6 +18,7 @@ from daceopt.ir import types
 from daceopt.ir.dataflow import same_elements
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.provenance import label_of
 
 ALIGNMENT = 64
@@ -281,7 +281,7 @@ class _Planner:
 
     def _in_place(self, name: str, position: int, node: Any) -> _Block | None:
         given: Sequence[str | None] = self._graph.inputs_of(node)
-        if not isinstance(node, nodes.MapEntry):
+        if not isinstance(node, KernelNode):
             given = _taken_over(self._graph, node, name)
         dying = [
             r
@@ -291,9 +291,9 @@ class _Planner:
         dying = [r for r in dying if aligned_bytes(self._graph, r) == aligned_bytes(self._graph, name)]
         if not dying:
             return None
-        if not isinstance(node, nodes.MapEntry):
+        if not isinstance(node, KernelNode):
             return self._block_of[dying[0]]
-        kernel = Kernel.extract(self._graph, node)
+        kernel = node.kernel
         alone = not self._says_overlaps
         chosen = next((r for r in dying if _same_elements(self._graph, kernel, r, name, alone)), None)
         return None if chosen is None else self._block_of[chosen]

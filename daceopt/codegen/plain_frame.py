@@ -21,7 +21,7 @@ from daceopt.codegen.regions import FrameBuffer
 from daceopt.ir import types
 from daceopt.ir.graph import SEED, Dim, Graph
 from daceopt.ir.interpret import strided
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 
 # DaCe compiles with -ffast-math, which would take masks of -inf and NaN for numbers
 _STRICT = '#if defined(__GNUC__) && !defined(__clang__)\n#pragma GCC optimize("no-fast-math")\n#endif\n'
@@ -106,9 +106,9 @@ class PlainFrame(FrameBuilder):
 
     # ---------------------------------------------------------------- nodes
 
-    def _kernel(self, entry: nodes.MapEntry) -> None:
+    def _kernel(self, entry: KernelNode) -> None:
         graph = self._scope.graph
-        kernel = Kernel.extract(graph, entry)
+        kernel = entry.kernel
         moved = [name for name in graph.arrays() if self._is_moved(name)]
         self._map(kernel.label, map_source(graph, kernel, moved))
 

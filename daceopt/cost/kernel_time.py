@@ -67,7 +67,7 @@ class KernelTimes:
     def work(self, entry: Any) -> Work:
         """Of the kernel at ``entry``, in the schedule that it has now."""
         if entry not in self._known:
-            kernel = Kernel.extract(self._graph, entry)
+            kernel = entry.kernel
             names = [n for n in self._graph.outputs_of(entry) if n is not None]
             width = max(1.0, max((self._graph.dtype(n).bytes for n in names), default=4) / 4)
             moved = self.number(sum(self._moved[entry]))

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dace import nodes
-
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.limits import limits
 from daceopt.cost.movement import data_movement
 from daceopt.cost.rates import Rates
 from daceopt.cost.work import known_flops
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.order import sources_of
 from daceopt.ir.region import Region, iterations
 
@@ -45,7 +43,7 @@ class ProgramTime:
 def _of_graph(graph: Graph) -> ProgramTime:
     times = KernelTimes(graph)
     spent = by_node(graph, times=times)
-    own = {node: s for node, s in spent.items() if isinstance(node, nodes.MapEntry)}
+    own = {node: s for node, s in spent.items() if isinstance(node, KernelNode)}
     starts = times.machine.region * max(0, sum(times.work(n).threads > 1 for n in own) - 1)
     fusible = _passed(graph, list(own), times) + starts
     return ProgramTime(sum(spent.values()), sum(own.values()), fusible, _far(graph, times))
@@ -74,7 +72,7 @@ def _waits(graph: Graph, node: Any, reader: Any, name: str) -> bool:
     sums = [n for n in graph.outputs_of(node) if n is not None and n != name and n in read]
     if not sums or not isinstance(size, int):
         return False
-    index = {a.array: a for a in Kernel.extract(graph, node).writes()}
+    index = {a.array: a for a in node.kernel.writes()}
     if name not in index:
         return False
     rows = [axis for axis, stride in enumerate(graph.strides(name)) if stride == 1 and graph.shape(name)[axis] != 1]
@@ -125,7 +123,7 @@ def by_node(
     moved = data_movement(graph).nodes
     found = {}
     for node in graph.nodes():
-        if isinstance(node, nodes.MapEntry):
+        if isinstance(node, KernelNode):
             found[node] = times.seconds(node)
         elif isinstance(node, Region):
             inside = (sum(by_node(body, sizes, times.machine).values()) for body in node.bodies)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sympy
-from dace import nodes
 
 from daceopt.cost.machine import Machine, this_machine
 from daceopt.cost.movement import data_movement
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.region import Region, iterations
 from daceopt.ir.types import is_float
 
@@ -109,8 +109,8 @@ def resolve(value: Any, sizes: Mapping[str, int]) -> int:
 
 def flops(graph: Graph, node: Any) -> Any:
     """Operations of one execution of ``node``, an expression over the sizes. Raises Unsupported for operators."""
-    if isinstance(node, nodes.MapEntry):
-        return kernel_flops(Kernel.extract(graph, node))
+    if isinstance(node, KernelNode):
+        return kernel_flops(node.kernel)
     if isinstance(node, Region):
         inside = (sympy.Add(*(flops(body, n) for n in body.nodes())) for body in node.bodies)
         return iterations(node) * sympy.Max(*inside)

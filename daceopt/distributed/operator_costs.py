@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import sympy
-from dace import nodes
 
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.planned_kernel import kernel_seconds
@@ -16,6 +15,7 @@ from daceopt.cost.rates import Rates
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.micro_graph import type_of
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.transformations.partition.cluster_extraction import is_eligible
 
 FUNCTIONS = (
@@ -86,12 +86,12 @@ def _cost(graph: Graph, node: Any, times: KernelTimes, seconds: float) -> Operat
     kind, operations, inner, functions = "opaque", 0.0, 1.0, (0.0,) * len(FUNCTIONS)
     if is_eligible(node):
         kind = type_of(graph, node)
-    if isinstance(node, nodes.MapEntry):
+    if isinstance(node, KernelNode):
         work = times.work(node)
         left = max(0.0, work.bytes - sum(writes.values()))  # of a gather no more is read than is picked
         shrink = min(1.0, left / total) if (total := sum(reads.values())) else 1.0
         reads = {n: b * shrink for n, b in reads.items()}
-        kernel = Kernel.extract(graph, node)
+        kernel = node.kernel
         functions = _evaluations(kernel, times)
         inner = max(times.number(kernel.most(stage.params[-1:])) for stage in kernel.stages)
         operations, seconds = work.operations, kernel_seconds(times.machine, work.bytes, work.operations)

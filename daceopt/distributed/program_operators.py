@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from dace import nodes
-
 from daceopt.cost.rates import Rates, rates
 from daceopt.distributed.operator_costs import FUNCTIONS, OperatorCost, OperatorReach, operator_costs
 from daceopt.distributed.training_graph import (
@@ -25,6 +23,7 @@ from daceopt.ir.fusion import expand_locals, merge
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes.collective import AllReduceStart, AllReduceWait
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.order import sources_of
 from daceopt.ir.program import Program
 from daceopt.transformations.distributed.operator_grouping import DIRECTIONS, OperatorGrouping, producer, stable_name
@@ -90,7 +89,7 @@ class ProgramOperators:
             before |= {middle} if k > middle else set()
             seconds = 0.0 if isinstance(place.node, COLLECTIVES) else operators[k].seconds
             name = stable_name(DIRECTIONS[k > middle], place.graph, place.node)
-            known = isinstance(place.node, nodes.MapEntry) and producer(place.graph, name) is place.node
+            known = isinstance(place.node, KernelNode) and producer(place.graph, name) is place.node
             fusible = known and self._kernel(KernelGroup.single(k)) is not None
             found.append(StepOperator(name, seconds, tuple(sorted(before)), fusible))
         return found
@@ -188,10 +187,10 @@ class ProgramOperators:
 
     def _extracted(self, position: int) -> Kernel | None:
         place = self.places[position]
-        if place is None or not isinstance(place.node, nodes.MapEntry):
+        if place is None or not isinstance(place.node, KernelNode):
             return None
         try:
-            return expand_locals(Kernel.extract(place.graph, place.node))
+            return expand_locals(place.node.kernel)
         except Unsupported:
             return None
 

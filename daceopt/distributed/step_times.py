@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from dace import nodes
 from dace.sdfg.nodes import LibraryNode
 
 from daceopt import libs, system
@@ -28,8 +27,8 @@ from daceopt.cost.standing_alone import alone, why_not_alone
 from daceopt.distributed.kernel_samples import threads
 from daceopt.errors import BuildError
 from daceopt.ir import kernel_text, types
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes.collective import Collective
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import DenseNode, HostCall
 from daceopt.ir.program import Program
 from daceopt.ir.region import Region
@@ -147,7 +146,7 @@ def _nodes(step: CapturedStep, cores: int) -> Iterator[_Placed]:
     for (direction, graph), own, written in zip(finished.by_direction(), originals, names):
         captured = {twin: node for node, twin in _pairs(graph, own, written)}
         for position, node in enumerate(graph.nodes()):
-            if (node in captured or isinstance(node, nodes.MapEntry)) and _is_measurable(graph, node):
+            if (node in captured or isinstance(node, KernelNode)) and _is_measurable(graph, node):
                 identity, moved = _identity(graph, node, cores), _bytes(graph, node)
                 yield _Placed(node, captured.get(node), graph, direction, position, identity, moved)
 
@@ -185,16 +184,14 @@ def _pairs(graph: Graph, own: Mapping[str, Sequence[Any]], written: Sequence[Any
 
 
 def _identity(graph: Graph, node: Any, cores: int) -> str:
-    names = (
-        {**graph.reads(node), **graph.writes(node)} if not isinstance(node, nodes.MapEntry) else _arrays(graph, node)
-    )
+    names = {**graph.reads(node), **graph.writes(node)} if not isinstance(node, KernelNode) else _arrays(graph, node)
     operands = {
         c: (types.name_of(graph.dtype(n)), *map(str, (*graph.shape(n), "by", *graph.strides(n))))
         for c, n in names.items()
     }
     said: list[Any] = [type(node).__name__, operands]
-    if isinstance(node, nodes.MapEntry):
-        said += kernel_text.lines(Kernel.extract(graph, node))
+    if isinstance(node, KernelNode):
+        said += kernel_text.lines(node.kernel)
     else:
         said += [{k: str(getattr(node, k)) for k in sorted(set(node.__properties__) - _OWN)}]
     if isinstance(node, Region):

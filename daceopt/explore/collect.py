@@ -13,6 +13,7 @@ from daceopt.cost.work import NodeCost, itemsize, resolve, roofline
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.explore.tables import Edge, KernelRow, OperatorRow, StepRow
 from daceopt.ir.kernel import Kernel as Loops
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.kinds import is_operator
 from daceopt.ir.region import Region, iterations
 from daceopt.programs.stats import number
@@ -153,12 +154,11 @@ def _by_result(direction: Direction, node: Any, found: Mapping[str, Value]) -> V
 
 
 def _kernel(direction: Direction, cost: NodeCost) -> KernelRow:
-    from dace import nodes
 
     graph = direction.graph
-    generated = isinstance(cost.node, nodes.MapEntry)
+    generated = isinstance(cost.node, KernelNode)
     library, why = ("", "") if generated or isinstance(cost.node, Region) else _library(graph, cost.node)
-    contents = _loops(graph, cost.node) if generated else _operands(graph, cost.node)
+    contents = _loops(cost.node) if generated else _operands(graph, cost.node)
     written = [n for n in graph.outputs_of(cost.node) if n is not None]
     writes = ", ".join(direction.names.get(n) or graph.source.names.get(n, n) for n in written)
     costs = cost.bytes, cost.flops, cost.seconds, measured(direction, cost.node)
@@ -167,9 +167,9 @@ def _kernel(direction: Direction, cost: NodeCost) -> KernelRow:
     return KernelRow(direction.name, cost.label, writes, contents, *costs, library, why, *shown, origin)
 
 
-def _loops(graph: Graph, entry: Any) -> str:
+def _loops(node: KernelNode) -> str:
     """What a kernel computes: reductions and functions, and the loops they stand in."""
-    loops = Loops.extract(graph, entry)
+    loops: Loops = node.kernel
     reductions = Counter(a.wcr for s in loops.stages for a in s.writes.values() if a.wcr)
     functions = dict.fromkeys(f for s in loops.stages for a in s.assignments for f in _functions(a.expr))
     parts = [f"{count} {kind} reduction{'s' * (count > 1)}" for kind, count in reductions.items()]

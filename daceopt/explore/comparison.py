@@ -18,7 +18,6 @@ from daceopt.explore.built_program import BuiltProgram, Role
 from daceopt.explore.units import change, duration, printable
 from daceopt.explore.version_report import finished, said, unfinished
 from daceopt.ir import schedule, schedule_text
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.render import render
 from daceopt.passes.rounding import relative_error
 
@@ -140,7 +139,7 @@ def _schedules(graph: Graph) -> str:
 
 def _schedule(graph: Graph, node: Any) -> str:
     try:
-        return schedule_text.text(schedule.schedule_of(Kernel.extract(graph, node)))
+        return schedule_text.text(schedule.schedule_of(node.kernel))
     except Unsupported as error:
         return f"# {error}"
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from math import exp, log
 from typing import Any
 
-from dace import nodes
-
 from daceopt.cost.program_time import by_node
 from daceopt.explore.collect import Direction, measured
+from daceopt.ir.nodes.kernel_node import KernelNode
 
 SHORT = 1e-6  # seconds: below this the clock is most of what it reads
 
@@ -20,7 +19,7 @@ def modelled_and_measured(directions: Iterable[Direction], sizes: Mapping[str, i
     for direction in directions:
         for node, model in by_node(direction.graph, sizes).items():
             seconds = measured(direction, node)
-            if isinstance(node, nodes.MapEntry) and seconds is not None and seconds >= SHORT:
+            if isinstance(node, KernelNode) and seconds is not None and seconds >= SHORT:
                 found.append((node, model, seconds))
     return found
 

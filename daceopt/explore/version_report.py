@@ -20,7 +20,6 @@ from daceopt.explore.profile import shortest
 from daceopt.explore.report import Report
 from daceopt.ir import schedule
 from daceopt.ir.hardware import LIMITS, is_mapped
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.region import everything
 from daceopt.passes.recipe import recipes
 from daceopt.passes.runner import Runner
@@ -55,7 +54,7 @@ def unfinished(program: Program) -> str:
 def _is_scheduled(graph: Graph) -> bool:
     """Can each of its kernels run as it is scheduled? On a processor any can."""
     parts = [part for part in everything(graph) if part.options.target in LIMITS]
-    trees = (schedule.schedule_of(Kernel.extract(part, entry)) for part in parts for entry in part.kernels())
+    trees = (schedule.schedule_of(entry.kernel) for part in parts for entry in part.kernels())
     return all(map(is_mapped, trees))
 
 

@@ -14,11 +14,11 @@ import dace
 import numpy as np
 import sympy
 
-from daceopt.errors import Unsupported
 from daceopt.ir.dims import Shape, dim
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes.kinds import MapEntry, Node
+from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.nodes.kinds import Node
 from daceopt.ir.nodes.library import IMAGES, Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 from daceopt.ir.scalar import symbol
 from daceopt.ir.symbols import Parameter, param
@@ -83,7 +83,7 @@ def follows(graph: Graph, node: Node, name: str) -> bool:
     if isinstance(node, CONVOLUTIONS):
         own = {c for c, n in node.operands(graph).items() if n == name}
         return own <= IMAGES and len(graph.shape(name)) == node.spatial(graph) + 2
-    kernel = _plain(graph, node) if isinstance(node, MapEntry) else None
+    kernel = _plain(graph, node) if isinstance(node, KernelNode) else None
     return kernel is not None and all(
         lane(a, kernel, graph.shape(name)) is not None for a in kernel_accesses(kernel) if a.array == name
     )
@@ -121,12 +121,9 @@ def lane(access: Access, kernel: Kernel, shape: Shape) -> _Lane | None:
     return _Lane(outer, inner) if isinstance(outer, Parameter) and kernel.extents[outer] * BLOCK == shape[1] else None
 
 
-def _plain(graph: Graph, entry: MapEntry) -> Kernel | None:
+def _plain(graph: Graph, entry: KernelNode) -> Kernel | None:
     """The kernel at ``entry``, if its loops are not scheduled yet."""
-    try:
-        kernel = Kernel.extract(graph, entry)
-    except Unsupported:
-        return None
+    kernel = entry.kernel
     return kernel if kernel.schedule is None and not kernel.is_tiled else None
 
 
@@ -144,9 +141,9 @@ def block(graph: Graph, names: Collection[str]) -> dict[str, str]:
         users |= dict.fromkeys([*([writer] if writer is not None else ()), *readers])
         if needs_copy(graph, name):
             _leave_copy(graph, name, stored, readers)
-    kernels = [_rewrite_kernel(graph, node, found) for node in users if isinstance(node, MapEntry)]
+    kernels = [_rewrite_kernel(graph, node, found) for node in users if isinstance(node, KernelNode)]
     for node in users:
-        if not isinstance(node, MapEntry):
+        if not isinstance(node, KernelNode):
             _rewrite_call(graph, node, found)
     graph.saved, graph.inputs = ([found.get(n, n) for n in names] for names in (graph.saved, graph.inputs))
     for name in found:
@@ -190,9 +187,9 @@ def _rewrite_call(graph: Graph, node: Any, stored: dict[str, str]) -> None:
     graph.add_node(node, reads, writes)
 
 
-def _rewrite_kernel(graph: Graph, entry: MapEntry, stored: Mapping[str, str]) -> MapEntry:
+def _rewrite_kernel(graph: Graph, entry: KernelNode, stored: Mapping[str, str]) -> KernelNode:
     """Let the kernel read and write blocks; returns its new entry."""
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     found = {a: lane(a, kernel, graph.shape(a.array)) for a in kernel_accesses(kernel) if a.array in stored}
     lanes = {a: own for a, own in found.items() if own is not None}
     graph.remove(entry)
@@ -239,12 +236,12 @@ class _Split:
 # -------------------------------------------------------------------- kernels beside those that were split
 
 
-def _split_neighbours(graph: Graph, entries: Sequence[MapEntry]) -> None:
+def _split_neighbours(graph: Graph, entries: Sequence[KernelNode]) -> None:
     """Split the loops of kernels that exchange images with kernels that are split: only equal loops can be fused."""
     waiting = list(entries)
     while waiting:
         entry = waiting.pop()
-        kernel = Kernel.extract(graph, entry)
+        kernel = entry.kernel
         shared = dict.fromkeys(a.array for a in kernel_accesses(kernel) if _is_split_image(graph, kernel, a))
         for node in dict.fromkeys(n for array in shared for n in _beside(graph, array) if n is not entry):
             other = _plain(graph, node)
@@ -263,12 +260,12 @@ def _is_split_image(graph: Graph, kernel: Kernel, access: Access) -> bool:
     return own is not None and own.inner is not None
 
 
-def _beside(graph: Graph, array: str) -> list[MapEntry]:
+def _beside(graph: Graph, array: str) -> list[KernelNode]:
     """The kernels that write and read ``array``, where it is one that writes it."""
     writer = graph.producer(array)
-    if not isinstance(writer, MapEntry):
+    if not isinstance(writer, KernelNode):
         return []
-    return [writer, *(n for n in graph.consumers(array) if isinstance(n, MapEntry))]
+    return [writer, *(n for n in graph.consumers(array) if isinstance(n, KernelNode))]
 
 
 def _whole_lanes(graph: Graph, kernel: Kernel, arrays: Collection[str]) -> list[Parameter]:

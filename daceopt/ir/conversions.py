@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import dace
 
-from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
-from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.kernel import Stage
 from daceopt.ir.relations import flow
 
 if TYPE_CHECKING:
@@ -17,10 +16,7 @@ if TYPE_CHECKING:
 
 def conversion(graph: Graph, entry: Any) -> tuple[str, str] | None:
     """(array read, array written) of a kernel that converts each element where it stands; None for others."""
-    try:
-        kernel = Kernel.extract(graph, entry)
-    except Unsupported:
-        return None
+    kernel = entry.kernel
     stage = kernel.stages[0]
     if len(kernel.stages) != 1 or len(stage.writes) != 1 or kernel.locals or not only_converts(graph, stage):
         return None

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, TypeAlias
 
-from dace import nodes
-
 from daceopt.errors import Unsupported
 from daceopt.ir.clusters import Clusters
 from daceopt.ir.fusion import collapse, expand_locals, merge, shrink_locals
 from daceopt.ir.graph import Graph
 from daceopt.ir.iteration import canonical
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.provenance import label_of
 
 
@@ -62,7 +61,7 @@ class FusionPlan:
         self.nodes = graph.nodes()
         self._eligible, self._opened = eligible, dict(opened or {})
         self._position = {node: k for k, node in enumerate(self.nodes)}
-        self._calls = list(accumulate((not isinstance(n, nodes.MapEntry) for n in self.nodes), initial=0))
+        self._calls = list(accumulate((not isinstance(n, KernelNode) for n in self.nodes), initial=0))
         self._groups = {node: self._group(k, node) for k, node in enumerate(self.nodes)}  # by the leader of the cluster
         self.writer: dict[str, FusionGroup] = {a: g for g in self._groups.values() for a in g.writes}
         self.readers: dict[str, dict[FusionGroup, None]] = {}  # of an array: views are seen through
@@ -80,10 +79,10 @@ class FusionPlan:
     def _kernel(self, node: Any) -> Kernel | None:
         if node in self._opened:
             return self._opened[node]
-        if not isinstance(node, nodes.MapEntry) or (self._eligible is not None and node not in self._eligible):
+        if not isinstance(node, KernelNode) or (self._eligible is not None and node not in self._eligible):
             return None
         try:
-            return expand_locals(Kernel.extract(self.graph, node))
+            return expand_locals(node.kernel)
         except Unsupported as error:
             self.misses.append((node, str(error)))
             return None
@@ -202,7 +201,7 @@ class FusionPlan:
         return bool(self.readers.get(array))
 
 
-def emit(graph: Graph, members: Iterable[Any], kernel: Kernel) -> nodes.MapEntry:
+def emit(graph: Graph, members: Iterable[Any], kernel: Kernel) -> KernelNode:
     """Put ``kernel``, as a plan has it, in the place of ``members``; returns its entry."""
     graph.take_out(members)
     return planned(kernel).emit(graph)

@@ -10,7 +10,7 @@ from dace import nodes
 
 from daceopt.ir import parts
 from daceopt.ir.graph import SEED, Graph
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.provenance import label_of
 
 
@@ -64,8 +64,8 @@ class _Names:
 
 
 def _add(graph: Graph, other: Graph, node: nodes.Node, names: _Names) -> None:
-    if isinstance(node, nodes.MapEntry):
-        Kernel.extract(other, node).over(names.known).named_apart(graph).emit(graph)
+    if isinstance(node, KernelNode):
+        node.kernel.over(names.known).named_apart(graph).emit(graph)
         return
     reads, writes = other.reads(node), other.writes(node)
     twin = copy.deepcopy(node)

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dace import nodes
-from dace.sdfg.nodes import MapEntry
 
 from daceopt.ir import parts, placements, plain_properties, pruning, sub_graphs, validation, view_boxes
 from daceopt.ir.arrays import SEED, Arrays
 from daceopt.ir.build_options import BuildOptions
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.kinds import Node, is_operator
 from daceopt.ir.nodes.operator import Operator, make
 from daceopt.ir.operands import Operands, all_required, required
@@ -49,10 +49,7 @@ class Graph(Arrays):
     def __init__(self, name: str = "program", target: str = "cpu"):
         super().__init__(name)
         self.options = BuildOptions(target=target)
-        self._compute: dict[Node, nodes.MapExit | None] = {}  # top-level compute nodes; kernels with their exit
-        self._entries: dict[nodes.MapExit, MapEntry] = {}
-        self.schedules: dict[MapEntry, Any] = {}  # kernels that are scheduled -> their ir.schedule.Tree
-        self.extracted: dict[MapEntry, Any] = {}  # what Kernel.extract has read of a scope, until that changes
+        self._compute: dict[Node, None] = {}  # compute nodes, as they were added
         self._order = Order()
         self._sub_graphs: tuple[SubGraph, ...] = ()
         self._placements: dict[str, Placement] = {}
@@ -136,20 +133,9 @@ class Graph(Arrays):
         self.state.add_edge(node, connector, self._access[name], None, self.whole(name))
         self._order.edited()
 
-    def add_scope(self, entry: MapEntry, exit_: nodes.MapExit) -> None:
-        """Register a map scope whose nodes and edges stand in the state already."""
-        self._compute[entry] = exit_
-        self._entries[exit_] = entry
-        self._order.edited()
-
     def _check_unwritten(self, name: str) -> None:
         if name in self._views or self.state.in_degree(self._access[name]):
             raise ValueError(f"{name} is written twice or is a view; arrays are written once (SSA)")
-
-    def exit_of(self, entry: MapEntry) -> nodes.MapExit:
-        exit_ = self._compute[entry]
-        assert exit_ is not None
-        return exit_
 
     def producer(self, name: str) -> Node | None:
         """The node that writes ``name``, or what it is a view of; None for inputs and constants, and for an array that
@@ -157,7 +143,7 @@ class Graph(Arrays):
         edges = self.state.in_edges(self._access[self.written(name)])
         if not edges or parts.joins(edges[0]):
             return None
-        return self._owner(edges[0].src)
+        return edges[0].src
 
     def sources(self, name: str) -> list[str]:
         """The arrays, each written by one node or given, whose elements ``name`` shows: one, or parts of one."""
@@ -181,9 +167,6 @@ class Graph(Arrays):
         """Compute nodes that read ``name``, any view of it, or what it is a part of."""
         return list(dict.fromkeys(c for alias in self.aliases(name) for c in self.consumers(alias)))
 
-    def _owner(self, node: Node) -> Node:
-        return self._entries[node] if isinstance(node, nodes.MapExit) else node
-
     def inputs_of(self, node: Node) -> Operands:
         """Arrays read: by position for operators (None = absent), sorted and unique for everything else."""
         by_connector = {e.dst_conn: e.src.data for e in self.state.in_edges(node) if e.dst_conn}
@@ -191,8 +174,7 @@ class Graph(Arrays):
 
     def outputs_of(self, node: Node) -> Operands:
         """Arrays written, in the same form as :meth:`inputs_of`."""
-        last = self._compute[node] or node
-        by_connector = {e.src_conn: e.dst.data for e in self.state.out_edges(last) if e.src_conn}
+        by_connector = {e.src_conn: e.dst.data for e in self.state.out_edges(node) if e.src_conn}
         return _in_order(node, "output", by_connector)
 
     def operand(self, node: Node, position: int) -> str:
@@ -265,9 +247,9 @@ class Graph(Arrays):
         """Operator nodes (ONNX operators not lowered yet) in topological order."""
         return [n for n in self.nodes() if is_operator(n)]
 
-    def kernels(self) -> list[MapEntry]:
-        """Top-level map scopes in topological order."""
-        return [n for n in self.nodes() if isinstance(n, MapEntry)]
+    def kernels(self) -> list[KernelNode]:
+        """Kernels in topological order."""
+        return [n for n in self.nodes() if isinstance(n, KernelNode)]
 
     def is_kept(self, name: str) -> bool:
         """Does ``name``, a view of it, or what it is a part of outlive the program: as an output, or saved for the
@@ -343,51 +325,19 @@ class Graph(Arrays):
         if edge.dst_conn == "views":
             view = edge.dst.data
             self._views[view] = (new, self._views[view][1])
-        elif isinstance(edge.dst, MapEntry):
-            self._rename_in_scope(edge.dst, old, new)
-
-    def _rename_in_scope(self, entry: MapEntry, old: str, new: str) -> None:
-        self.extracted.pop(entry, None)
-        for node in self.scope_nodes(entry):
-            for edge in self.state.out_edges(node):
-                if edge.data.data == old:
-                    edge.data.data = new
+        elif isinstance(edge.dst, KernelNode):
+            edge.dst.kernel = edge.dst.kernel.over({old: new})
 
     @property
     def scope(self) -> Scopes:
         """Where each array lives; see :class:`daceopt.ir.scopes.Scopes`."""
         return Scopes(self)
 
-    def scope_nodes(self, entry: MapEntry) -> list[Node]:
-        """All nodes of a map scope, with its entry and exit."""
-        exit_ = self.exit_of(entry)
-        seen: dict[Node, None] = {entry: None}
-        frontier = [entry]
-        for node in frontier:
-            if node is exit_:
-                continue
-            for successor in self.state.successors(node):
-                if successor not in seen:
-                    seen[successor] = None
-                    frontier.append(successor)
-            for predecessor in self.state.predecessors(node) if node is not entry else ():
-                if predecessor not in seen:
-                    seen[predecessor] = None
-                    frontier.append(predecessor)
-        return list(seen)
-
     def remove(self, node: Node) -> None:
-        """Remove a compute node and its scope; arrays stay (see :meth:`prune`)."""
-        members = self.scope_nodes(node) if isinstance(node, MapEntry) else [node]
-        inside = dict.fromkeys(m.data for m in members if isinstance(m, nodes.AccessNode) and not self.has(m.data))
-        self.state.remove_nodes_from(members)
-        for name in inside:
-            self.sdfg.remove_data(name, validate=False)
-        exit_ = self._compute.pop(node)
+        """Remove a compute node; arrays stay (see :meth:`prune`)."""
+        self.state.remove_node(node)
+        del self._compute[node]
         self._order.relaxed()
-        self.schedules.pop(node, None)
-        self.extracted.pop(node, None)
-        self._entries.pop(exit_, None)
 
     def prune(self) -> int:
         """Remove nodes whose results nobody reads, and arrays without users; returns how many."""
@@ -413,10 +363,7 @@ class Graph(Arrays):
         new.state, new.maker, new.source = memo[id(self.state)], Maker(), self.source.copy()
         new._order = self._order.copy()
         new._access = {n: memo[id(a)] for n, a in self._access.items()}
-        new._compute = {memo[id(n)]: memo[id(x)] if x is not None else None for n, x in self._compute.items()}
-        new.schedules = {memo[id(n)]: tree for n, tree in self.schedules.items()}
-        new.extracted = {memo[id(n)]: kernel for n, kernel in self.extracted.items()}
-        new._entries = {x: n for n, x in new._compute.items() if x is not None}
+        new._compute = {memo[id(n)]: None for n in self._compute}
         return new
 
     def validate(self) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import dace
 import numpy as np
 import sympy
-from dace import nodes as dace_nodes
 
 from daceopt.errors import Unsupported
 from daceopt.ir import interpret_schedule, scalar, types
@@ -21,6 +20,7 @@ from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.interpret_pieces import Iterations, bounds_of
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.kinds import Node
 from daceopt.ir.reduction import UFUNC, identity
 from daceopt.ir.schedule import collected
@@ -63,8 +63,8 @@ def interpret(
 
 def run_node(memory: Memory, node: Node) -> None:
     """Execute one node on the buffers of ``memory``."""
-    if isinstance(node, dace_nodes.MapEntry):
-        _kernel(memory, Kernel.extract(memory.graph, node))
+    if isinstance(node, KernelNode):
+        _kernel(memory, node.kernel)
         return
     function = next((NODES[c.__name__] for c in type(node).__mro__ if c.__name__ in NODES), None)
     if function is None:

@@ -1,7 +1,6 @@
-"""The editable form of a top-level map scope: iteration parameters, stages and their accesses.
+"""Kernels as values: iteration parameters, stages and their accesses, and the schedule of their loops.
 
-``Kernel.extract`` reads it from the SDFG and ``Kernel.emit`` writes it back, so that transformations rewrite loops and
-accesses instead of performing surgery on scopes.
+A graph holds one in each :class:`daceopt.ir.nodes.kernel_node.KernelNode`; an edit puts another value in its place.
 """
 
 from __future__ import annotations
@@ -12,28 +11,14 @@ from typing import Any
 
 import dace
 import sympy
-from dace import nodes, subsets
-from dace.memlet import Memlet
 
 from daceopt.errors import Unsupported
-from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph, Shape, dim
-from daceopt.ir.memlets import volume
-from daceopt.ir.scope_edges import connect_outside, connect_read, connect_write, is_used, keep_inside, wcr_source
-from daceopt.ir.symbols import Parameter, as_parameters, param
-from daceopt.ir.tasklet import Assignment, SymbolicTasklet
+from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.symbols import param
+from daceopt.ir.tasklet import Assignment, check_order
 
-WCR = {
-    "sum": "lambda a, b: a + b",
-    "prod": "lambda a, b: a * b",
-    "max": "lambda a, b: max(a, b)",
-    "min": "lambda a, b: min(a, b)",
-}
-_WCR_NAMES = {source: name for name, source in WCR.items()}
-_IN_ORDER = dace.ScheduleType.Sequential  # of the maps over a kernel's serial parameters
-
-
-_ONCE = Parameter("i_once")  # the loop of a scope without loops
+REDUCTIONS = ("sum", "prod", "max", "min")
 
 
 @dataclass(frozen=True)
@@ -105,7 +90,8 @@ def _are(known: list[Stage], stages: list[Stage]) -> bool:
 
 @dataclass
 class Kernel:
-    """A map scope; see docs/architecture.md for the meaning of each field."""
+    """Loops over statements; see docs/architecture.md for the meaning of each field. That of a node is never changed
+    in place."""
 
     label: str
     extents: dict[sympy.Symbol, Dim]
@@ -190,55 +176,27 @@ class Kernel:
     def writes(self) -> list[Access]:
         return [a for s in self.stages for a in s.writes.values() if a.array not in self.locals]
 
-    # ---------------------------------------------------------------- from the SDFG
+    # ---------------------------------------------------------------- in a graph
 
-    @classmethod
-    def extract(cls, graph: Graph, entry: nodes.MapEntry) -> Kernel:
-        """Read the scope of ``entry``. Raises Unsupported for tasklets that are not symbolic."""
-        known = graph.extracted.get(entry)
-        if known is None:
-            known = graph.extracted[entry] = cls._read(graph, entry)
-        own = (dict(known.extents), list(known.stages), known.outer, dict(known.locals))
-        return cls(known.label, *own, graph.schedules.get(entry), known.serial)
+    def emit(self, graph: Graph, as_it_is: bool = False) -> KernelNode:
+        """Add the kernel to ``graph``, which has its arrays already; returns its node.
 
-    @classmethod
-    def _read(cls, graph: Graph, entry: nodes.MapEntry) -> Kernel:
-        members = graph.scope_nodes(entry)
-        tasklets = [n for n in members if isinstance(n, nodes.Tasklet)]
-        chains = {t: _enclosing(graph, t, entry) for t in tasklets}
-        extents: dict[sympy.Symbol, Dim] = {}
-        stages = []
-        serial: dict[sympy.Symbol, None] = {}
-        for tasklet in _stage_order(graph, tasklets, entry):
-            renaming = {}
-            params: list[Parameter] = []
-            for map_ in chains[tasklet]:
-                if map_.schedule == _IN_ORDER:
-                    serial |= dict.fromkeys(map(Parameter, map_.params))
-                for name, (begin, end, step) in zip(map_.params, map_.range.ranges):
-                    symbol = Parameter(name)
-                    if step != 1:
-                        raise Unsupported(f"map {map_.label} has step {step}; expected 1: normalise the map first")
-                    extents[symbol] = dim(end - begin + 1)
-                    if begin != 0:
-                        renaming[symbol] = symbol + begin
-                    params.append(symbol)
-            stage = _read_stage(graph, tasklet, tuple(params))
-            stages.append(stage.subs(renaming, stage.params) if renaming else stage)
-        local = {n.data: n for n in members if isinstance(n, nodes.AccessNode) and not graph.has(n.data)}
-        many = len(stages) > 1 or bool(local)
-        outer = tuple(p for p in map(Parameter, entry.map.params) if many and p != _ONCE)
-        sizes = {n: (graph.dtype(n), graph.shape(n)) for n in local}
-        return cls(entry.map.label, extents, stages, outer, sizes, serial=tuple(serial))
-
-    # ---------------------------------------------------------------- to the SDFG
-
-    def emit(self, graph: Graph, as_it_is: bool = False) -> nodes.MapEntry:
-        """Add the scope to ``graph`` (its arrays exist already, locals are declared here); returns its entry.
-
-        Loops of one iteration vanish, unless it is added ``as_it_is``.
+        Loops of one iteration vanish, unless it is added ``as_it_is``. ValueError for an array that is written
+        already, for a local that is called like an array, and for assignments out of order.
         """
-        return (self if as_it_is else self._without_unit_loops())._emit(graph)
+        kernel = (self if as_it_is else self._without_unit_loops())._settled(graph)
+        for stage in kernel.stages:
+            check_order(kernel.label, stage.reads, stage.assignments, stage.writes)
+        if taken := [name for name in kernel.locals if name in graph.sdfg.arrays]:
+            raise ValueError(f"local array {taken[0]} exists at the top level")
+        node = KernelNode(kernel)
+        reads = dict.fromkeys(a.array for a in kernel.reads())
+        writes = dict.fromkeys(a.array for a in kernel.writes())
+        graph.add_node(
+            node, {f"In{k}": name for k, name in enumerate(reads)}, {f"Out{k}": name for k, name in enumerate(writes)}
+        )
+        node.label = kernel.label
+        return node
 
     def _without_unit_loops(self) -> Kernel:
         """Loops of one iteration vanish, so that equal iteration spaces look equal."""
@@ -250,126 +208,28 @@ class Kernel:
         outer = tuple(p for p in self.outer if p not in unit)
         return Kernel(self.label, extents, stages, outer, dict(self.locals), serial=self.serial)
 
-    def _emit(self, graph: Graph) -> nodes.MapEntry:
-        outer = self.outer if len(self.stages) > 1 or self.locals else self.stages[0].params
-        entry, exit_ = self._add_map(graph, self.label, outer)
-        for array in dict.fromkeys(a.array for a in self.writes()):
-            graph._check_unwritten(array)
-        local = {name: self._add_local(graph, name) for name in self.locals}
-        local |= {name: graph.state.add_access(name) for name in sorted(self.forwarded())}
-        versions = list(local.values())
-        for k, stage in enumerate(self.stages):
-            self._emit_stage(graph, k, stage, outer, entry, exit_, local)
-            versions += [node for node in local.values() if node not in versions]
-        graph.add_scope(entry, exit_)
-        if self.schedule is not None:
-            graph.schedules[entry] = self.schedule
-        connect_outside(graph, entry, exit_, versions)
-        return entry
-
-    def _add_map(
-        self, graph: Graph, label: str, params: Iterable[sympy.Symbol], schedule: Any = dace.ScheduleType.Default
-    ) -> tuple[nodes.MapEntry, nodes.MapExit]:
-        params = tuple(params)
-        names = [str(p) for p in params] or [str(_ONCE)]
-        ranges = [(0, self.extents[p] - 1, 1) for p in params] or [(0, 0, 1)]
-        map_ = nodes.Map(label, names, subsets.Range(ranges), schedule)
-        pair = nodes.MapEntry(map_), nodes.MapExit(map_)
-        for node in pair:
-            graph.state.add_node(node)
-        return pair
-
-    def _add_local(self, graph: Graph, name: str) -> nodes.AccessNode:
-        dtype, shape = self.locals[name]
-        if name in graph.sdfg.arrays:
-            raise ValueError(f"local array {name} exists at the top level")
-        graph.sdfg.add_array(name, shape or (1,), dtype, transient=True, storage=dace.StorageType.Register)
-        return graph.state.add_access(name)
-
-    def _emit_stage(self, graph, k, stage, outer, entry, exit_, local) -> None:  # type: ignore[no-untyped-def]
-        state = graph.state
-        inner = tuple(p for p in stage.params if p not in outer and p not in self.serial)
-        tasklet = self._tasklet(graph, k, stage)
-        state.add_node(tasklet)
-        around = [
-            self._add_map(graph, f"{self.label}_{k}_{p}", (p,), _IN_ORDER) for p in self.serial if p in stage.params
-        ]
-        around += [self._add_map(graph, f"{self.label}_{k}", inner)] if inner else []
-        for conn, access in stage.reads.items():
-            memlet = self._memlet(graph, access)
-            source = local.get(access.array, entry)
-            connect_read(state, source, around, tasklet, conn, memlet)
-        for conn, access in stage.writes.items():
-            memlet = self._memlet(graph, access)
-            if access.array in local and is_used(state, local[access.array]):
-                local[access.array] = state.add_access(access.array)  # its value from here on
-            connect_write(state, tasklet, conn, around, local.get(access.array, exit_), memlet)
-        keep_inside(state, entry, exit_, around, tasklet)
-
-    def _tasklet(self, graph: Graph, k: int, stage: Stage) -> SymbolicTasklet:
-        inputs = {}
-        for conn, access in stage.reads.items():
-            dtype = self.locals[access.array][0] if access.array in self.locals else graph.dtype(access.array)
-            dtype = types.computed(dtype)
-            inputs[conn] = dace.pointer(dtype) if None in access.index else dtype
-        tasklet = SymbolicTasklet(f"{self.label}_{k}", inputs, stage.assignments, list(stage.writes))
-        tasklet.stage_index = k
-        # a whole dimension of extent 1 looks like one element in a memlet
-        tasklet.whole_dimensions = {c: {d for d, e in enumerate(a.index) if e is None} for c, a in stage.reads.items()}
-        return tasklet
-
-    def _memlet(self, graph: Graph, access: Access) -> Memlet:
-        shape = self.locals[access.array][1] if access.array in self.locals else graph.desc(access.array).shape
-        index = access.index or (0,)
-        ranges = [(0, n - 1, 1) if e is None else (e, e, 1) for e, n in zip(index, shape or (1,))]
-        read = volume(n for e, n in zip(index, shape or (1,)) if e is None)
-        wcr = WCR[access.wcr] if access.wcr else None
-        return Memlet(data=access.array, subset=subsets.Range(ranges), volume=read, wcr=wcr)
+    def _settled(self, graph: Graph) -> Kernel:
+        """The same as others read it: each statement in all loops around it, outermost first, with an index for each
+        dimension of what it accesses."""
+        many = len(self.stages) > 1 or bool(self.locals)
+        outer = self.outer if many else self.stages[0].params
+        extents: dict[sympy.Symbol, Dim] = {}
+        stages = []
+        for stage in self.stages:
+            inner = [p for p in stage.params if p not in outer and p not in self.serial]
+            params = (*outer, *(p for p in self.serial if p in stage.params), *inner)
+            extents |= {p: dim(self.extents[p]) for p in params}
+            reads, writes = ({c: _indexed(graph, a) for c, a in x.items()} for x in (stage.reads, stage.writes))
+            stages.append(Stage(params, reads, writes, stage.assignments))
+        used = dict.fromkeys(a.array for s in stages for a in (*s.reads.values(), *s.writes.values()))
+        kept = sorted(self.locals, key=[*used, *self.locals].index)  # in the order of use, whoever has put them there
+        sizes = {name: (self.locals[name][0], self.locals[name][1] or (1,)) for name in kept}
+        serial = tuple(p for p in self.serial if p in extents)
+        return Kernel(self.label, extents, stages, outer if many else (), sizes, self.schedule, serial)
 
 
-# -------------------------------------------------------------------- reading
-
-
-def _enclosing(graph: Graph, node: nodes.Node, top: nodes.MapEntry) -> list[nodes.Map]:
-    """Maps around ``node`` inside the scope of ``top``, outermost first."""
-    for edge in graph.state.in_edges(node):
-        source = edge.src
-        if source is top:
-            return [top.map]
-        if isinstance(source, nodes.MapEntry):
-            return [*_enclosing(graph, source, top), source.map]
-    for edge in graph.state.in_edges(node):
-        if isinstance(edge.src, nodes.AccessNode):
-            return [top.map]
-    return [top.map]
-
-
-def _stage_order(graph: Graph, tasklets: list[nodes.Tasklet], entry: nodes.MapEntry) -> list[nodes.Tasklet]:
-    return sorted(tasklets, key=lambda t: getattr(t, "stage_index", 0))
-
-
-def _read_stage(graph: Graph, tasklet: nodes.Tasklet, params: tuple[Parameter, ...]) -> Stage:
-    if not isinstance(tasklet, SymbolicTasklet):
-        raise Unsupported(f"tasklet {tasklet.label} has no symbolic form; expected a SymbolicTasklet")
-    whole = getattr(tasklet, "whole_dimensions", {})
-    edges = [e for e in graph.state.in_edges(tasklet) if e.dst_conn]
-    reads = {e.dst_conn: _access(graph, e.data, params, whole.get(e.dst_conn)) for e in edges}
-    writes = {e.src_conn: _access(graph, e.data, params) for e in graph.state.out_edges(tasklet) if e.src_conn}
-    return Stage(tuple(p for p in params if p != _ONCE), reads, writes, tuple(tasklet.assignments))
-
-
-def _access(
-    graph: Graph, memlet: Memlet, params: tuple[Parameter, ...], whole_dimensions: set[int] | None = None
-) -> Access:
-    name = memlet.data
-    source = wcr_source(memlet)
-    wcr = None if source is None else _WCR_NAMES[source]
-    if name in graph.scalars:
-        return Access(name, (), wcr)
-    index = []
-    for axis, (begin, end, _) in enumerate(memlet.subset.ranges):
-        whole = axis in whole_dimensions if whole_dimensions is not None else begin != end and begin == 0
-        if begin != end and not whole:
-            raise Unsupported(f"memlet {memlet} is neither one element nor a whole dimension")
-        index.append(None if whole else dim(as_parameters(begin, params)))
-    return Access(name, tuple(index), wcr)
+def _indexed(graph: Graph, access: Access) -> Access:
+    """With an index for each dimension of the array: none of a scalar."""
+    if access.array in graph.scalars:
+        return replace(access, index=())
+    return replace(access, index=tuple(None if e is None else dim(e) for e in access.index or (0,)))

@@ -27,7 +27,7 @@ from daceopt.ir.tasklet import Assignment
 
 def of(graph: Graph, entry: Any) -> Pair:
     """The kernel at ``entry`` and its schedule, without accumulators: what the edits take."""
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     return kernel, schedule.bare(schedule.schedule_of(kernel))
 
 

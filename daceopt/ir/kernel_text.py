@@ -10,7 +10,7 @@ from daceopt.ir import scalar, schedule_text, types
 from daceopt.ir.dims import Dim, Shape, dim
 from daceopt.ir.expression_text import text
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import WCR, Access, Kernel, Stage
+from daceopt.ir.kernel import REDUCTIONS, Access, Kernel, Stage
 from daceopt.ir.scanner import Lines, Scanner
 from daceopt.ir.symbols import Parameter, is_parameter
 from daceopt.ir.tasklet import Assignment
@@ -185,8 +185,8 @@ class _StageReader:
         if line.take("("):
             wcr = line.name("a reduction")
             line.expect(")")
-        if wcr is not None and wcr not in WCR:
-            raise line.error(f"one of {', '.join(WCR)}", wcr)
+        if wcr is not None and wcr not in REDUCTIONS:
+            raise line.error(f"one of {', '.join(REDUCTIONS)}", wcr)
         shape = self._locals[array][1] if array in self._locals else self._graph.shape(array)
         if len(found) != len(shape):
             raise line.error(f"{len(shape)} places in {array}", str(len(found)))

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dace import nodes
-
 from daceopt.errors import Unsupported
 from daceopt.ir.affine import same
 from daceopt.ir.fusion import expand_locals
 from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.iteration import canonical
 from daceopt.ir.kernel import Access, Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.relations import Flow, Flows, flows, statement_flows, view_flow
 
 TYPES = ("element-wise", "broadcast", "reduction", "transpose", "matmul", "conv", "stencil", "opaque")
@@ -63,9 +62,9 @@ def way_of(flow: Flow, shape: Shape) -> str:
 
 def type_of(graph: Graph, node: Any) -> str:
     """The type of a node, one of ``TYPES``: of a kernel of several statements that of the one that asks for most."""
-    if isinstance(node, nodes.MapEntry):
+    if isinstance(node, KernelNode):
         try:
-            return type_of_kernel(graph, expand_locals(Kernel.extract(graph, node)))
+            return type_of_kernel(graph, expand_locals(node.kernel))
         except Unsupported:
             return "opaque"
     return _of_statement(graph, flows(graph, node), {})

@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import sympy
-from dace import nodes
 
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.kernel import Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, Pool
 from daceopt.ir.provenance import label_of
 
@@ -72,9 +72,9 @@ def nan_results(graph: Graph, node: Any, names: Collection[str]) -> list[str]:
     linear = isinstance(node, (Contraction, Convolution, ConvolutionBackwardData))
     if linear or (isinstance(node, Pool) and len(graph.outputs_of(node)) == 1):
         return [name for name in graph.outputs_of(node) if name is not None]
-    if not isinstance(node, nodes.MapEntry):
+    if not isinstance(node, KernelNode):
         raise Unsupported(f"{label_of(node)}: nothing is known of what it does with NaN")
-    kernel = Kernel.extract(graph, node)
+    kernel = node.kernel
     if kernel.kept():
         raise Unsupported(f"{label_of(node)} keeps values from one iteration to another")
     dtypes = {name: dtype for name, (dtype, _) in kernel.locals.items()}

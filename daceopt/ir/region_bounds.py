@@ -7,13 +7,12 @@ from itertools import product
 from typing import Any
 
 import sympy
-from dace import nodes
 
 from daceopt.errors import Unsupported
 from daceopt.ir.affine import affine
 from daceopt.ir.dims import Dim
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.region import Repeat, regions
 from daceopt.ir.whole_quotients import without_floors
 
@@ -62,8 +61,8 @@ def _check_view(graph: Graph, name: str, ranges: Ranges) -> None:
             )
 
 
-def _check_kernel(graph: Graph, entry: nodes.MapEntry, ranges: Ranges) -> None:
-    for stage in Kernel.extract(graph, entry).stages:
+def _check_kernel(graph: Graph, entry: KernelNode, ranges: Ranges) -> None:
+    for stage in entry.kernel.stages:
         for access in (*stage.reads.values(), *stage.writes.values()):
             if any(_counters(i, ranges) for i in access.index if i is not None):
                 raise Unsupported(f"{access.array} is read in steps that depend on the iteration of a loop")

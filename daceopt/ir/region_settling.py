@@ -11,7 +11,6 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.dims import Dim, row_major
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.hardware import LIMITS, TargetLimits
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.region import Region, Repeat, everything, operand, regions
 from daceopt.ir.schedule_edits import bind
 
@@ -46,7 +45,7 @@ def _settle(graph: Graph) -> None:
 def _bind_copies(graph: Graph, copies: Sequence[Any], limits: TargetLimits) -> None:
     """Copies that were made here, behind all steps, run on an accelerator as what it can run: blocks and threads."""
     for entry in copies:
-        tree = schedule.schedule_of(Kernel.extract(graph, entry))
+        tree = schedule.schedule_of(entry.kernel)
         found = schedule.loops(tree)
         if not found:
             continue
@@ -54,7 +53,7 @@ def _bind_copies(graph: Graph, copies: Sequence[Any], limits: TargetLimits) -> N
         inner = found[-1]
         if len(found) > 1 and isinstance(inner.extent, int) and inner.extent <= limits.threads:
             tree = bind(tree, inner.param, "block")
-        graph.schedules[entry] = tree
+        entry.tree = tree
 
 
 def _places(node: Region) -> range:
@@ -88,7 +87,7 @@ def _random(body: Graph) -> list[Any]:
 
 def _drawn(body: Graph, entry: Any) -> set[Any]:
     """What the kernel's scalar code names: numbers are drawn by the element that it computes, of all iterations."""
-    stages = Kernel.extract(body, entry).stages
+    stages = entry.kernel.stages
     return {s for stage in stages for a in stage.assignments for s in a.expr.free_symbols}
 
 

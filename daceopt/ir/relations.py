@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from dace import nodes
-
 from daceopt.errors import Unsupported
 from daceopt.ir.affine import Affine, affine, same
 from daceopt.ir.dims import Dim, dim
 from daceopt.ir.fusion import expand_locals
 from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.symbols import param
 from daceopt.ir.view_index import view_index
 
@@ -215,7 +214,7 @@ def flows(graph: Graph, node: Any) -> Flows:
 
     Opaque for nodes that nobody has described, and for what is read at run-time indices.
     """
-    if isinstance(node, nodes.MapEntry):
+    if isinstance(node, KernelNode):
         return _of_kernel(graph, node)
     nest = nest_of(graph, node)
     if nest is None:
@@ -232,9 +231,9 @@ def _unknown(graph: Graph, node: Any) -> Flows:
     return {(a, w): Flow((_OPAQUE,) * len(graph.shape(a)), graph.shape(w)) for a in reads for w in writes}
 
 
-def _of_kernel(graph: Graph, entry: nodes.MapEntry) -> Flows:
+def _of_kernel(graph: Graph, entry: KernelNode) -> Flows:
     try:
-        kernel = expand_locals(Kernel.extract(graph, entry))
+        kernel = expand_locals(entry.kernel)
     except Unsupported:
         return _unknown(graph, entry)
     return kernel_flows(graph, kernel)

@@ -23,7 +23,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from dace import nodes
 from dace.sdfg.nodes import LibraryNode
 
 from daceopt.errors import Unsupported
@@ -32,8 +31,8 @@ from daceopt.ir.build_options import BuildOptions
 from daceopt.ir.dims import row_major
 from daceopt.ir.expression_text import text
 from daceopt.ir.graph import SEED, Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.literal_text import Large, literal, values
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.kinds import Node, is_operator
 from daceopt.ir.nodes.operator import Operator
 from daceopt.ir.region import TRIPS, Region, Repeat, Stacked
@@ -160,7 +159,7 @@ class _Lines:
 
     def _node(self, node: Node) -> list[str]:
         graph = self._graph
-        if isinstance(node, nodes.MapEntry):
+        if isinstance(node, KernelNode):
             return self._kernel(node)
         if is_operator(node):
             outputs = _list(self._declared(n) if n else "_" for n in graph.outputs_of(node))
@@ -195,11 +194,11 @@ class _Lines:
         except Unsupported as error:
             return f"unreadable {json.dumps(str(error))}"
 
-    def _kernel(self, entry: nodes.MapEntry) -> list[str]:
+    def _kernel(self, entry: KernelNode) -> list[str]:
         graph = self._graph
         outputs = _list(self._declared(n) for n in graph.outputs_of(entry) if n is not None)
         try:
-            head, *lines = kernel_text.lines(Kernel.extract(graph, entry))
+            head, *lines = kernel_text.lines(entry.kernel)
         except Unsupported as error:
             operands = _list(n for n in graph.inputs_of(entry) if n is not None)
             return [f"{outputs} = unreadable kernel({operands}) {json.dumps(str(error))}"]

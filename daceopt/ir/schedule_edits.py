@@ -19,7 +19,6 @@ from daceopt.ir.conditions import relation
 from daceopt.ir.digits import digit
 from daceopt.ir.functions import pymod
 from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.microkernels import PRODUCT
 from daceopt.ir.schedule import (
     KINDS,
@@ -48,16 +47,16 @@ def commit(graph: Graph, entry: Any, tree: Tree) -> Tree:
 
     Raises IllegalSchedule, and changes nothing, with the dependence, the loop or the element that forbids it.
     """
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     placed = schedule.accumulated(tree, kernel)
     check(graph, kernel, placed)
-    graph.schedules[entry] = placed
+    entry.tree = placed
     return placed
 
 
 def of(graph: Graph, entry: Any) -> Tree:
     """The schedule of the kernel at ``entry``, without accumulators: what the edits take."""
-    return bare(schedule.schedule_of(Kernel.extract(graph, entry)))
+    return bare(schedule.schedule_of(entry.kernel))
 
 
 @puts

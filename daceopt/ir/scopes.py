@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from dace import nodes
-
 from daceopt.errors import IllegalSchedule
 from daceopt.ir.schedule import Alloc, walk
 
@@ -42,7 +40,7 @@ class Scopes(MutableMapping[str, str]):
     def __getitem__(self, array: str) -> str:
         if self._graph.has(array):
             return GLOBAL
-        tree = self._graph.schedules.get(self._kernel(array))
+        tree = self._kernel(array).kernel.schedule
         found = (n.scope for n, _ in walk(tree) if isinstance(n, Alloc) and n.array == array) if tree else iter(())
         return next(found, _UNSCHEDULED)
 
@@ -74,9 +72,4 @@ class Scopes(MutableMapping[str, str]):
 
     def _locals(self) -> dict[str, Any]:
         """Each local and its kernel."""
-        return {
-            node.data: entry
-            for entry in self._graph.kernels()
-            for node in self._graph.scope_nodes(entry)
-            if isinstance(node, nodes.AccessNode) and not self._graph.has(node.data)
-        }
+        return {name: node for node in self._graph.kernels() for name in node.kernel.locals}

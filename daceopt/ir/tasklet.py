@@ -69,8 +69,8 @@ class SymbolicTasklet(nodes.Tasklet):
         self, label: str, inputs: Mapping[str, types.DType], assignments: Iterable[Assignment], outputs: Iterable[str]
     ):
         assignments, outputs = tuple(assignments), tuple(outputs)
+        check_order(label, inputs, assignments, outputs)
         assigned = {str(a.symbol): a.dtype for a in assignments}
-        _check(label, inputs, assignments, assigned, outputs)
         super().__init__(label, dict(inputs), {c: assigned[c] for c in outputs}, "", dace.Language.CPP)
         self._assignments: Assignments = assignments
         self.code = _Listing(assignments)
@@ -95,12 +95,12 @@ class SymbolicTasklet(nodes.Tasklet):
         return super().to_json(parent) | {"type": "Tasklet"}
 
 
-def _check(
-    label: str, inputs: Mapping[str, Any], assignments: Assignments, assigned: Mapping[str, Any], outputs: Iterable[str]
-) -> None:
+def check_order(label: str, inputs: Iterable[str], assignments: Assignments, outputs: Iterable[str]) -> None:
+    """Raise ValueError for what is not in SSA order, or lacks an output; ``inputs``, ``outputs``: connectors."""
+    assigned = {str(a.symbol) for a in assignments}
     if missing := [c for c in outputs if c not in assigned]:
         raise ValueError(f"tasklet {label}: output {missing[0]} is not assigned; assigned are {sorted(assigned)}")
-    if len(assigned) != len(assignments) or set(assigned) & set(inputs):
+    if len(assigned) != len(assignments) or assigned & set(inputs):
         names = [str(a.symbol) for a in assignments]
         raise ValueError(f"tasklet {label}: a symbol is assigned twice or is an input, among {names}")
     late = set(assigned)

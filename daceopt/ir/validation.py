@@ -12,6 +12,7 @@ from daceopt.ir import order, parts
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
+    from daceopt.ir.nodes.kernel_node import KernelNode
 
 
 def validate(graph: Graph) -> None:
@@ -23,6 +24,8 @@ def validate(graph: Graph) -> None:
             raise ValueError(f"output {name} does not exist")
         if not graph.is_given(graph.root(name)[0]) and not graph.producers(name):
             raise ValueError(f"output {name} is never written")
+    for node in graph.kernels():
+        _check_kernel(graph, node)
     order.check(graph, graph.nodes())
     if graph.nodes() != graph._order.copy().of(graph):
         raise ValueError(f"graph {graph.sdfg.name} was edited past its methods: its order is another than it says")
@@ -39,6 +42,21 @@ def _check_writers(graph: Graph, name: str) -> None:
         raise ValueError(f"array {name} is a part of {graph.part(name).whole}, which is what can be an output or saved")
     if together:
         parts.check(graph, name)
+
+
+def _check_kernel(graph: Graph, node: KernelNode) -> None:
+    """A node reads and writes what its kernel does, each dimension of it."""
+    kernel = node.kernel
+    for verb, found, known in (
+        ("reads", kernel.reads(), graph.inputs_of(node)),
+        ("writes", kernel.writes(), graph.outputs_of(node)),
+    ):
+        if sorted({a.array for a in found}) != list(known):
+            raise ValueError(f"kernel {kernel.label} {verb} {sorted({a.array for a in found})}, its node {list(known)}")
+        for access in found:
+            shape = graph.shape(access.array)
+            if len(access.index) != len(shape):
+                raise ValueError(f"kernel {kernel.label} {verb} {access.array} of shape {shape} at {access.index}")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from daceopt.codegen.kernel_unit import support_header
 from daceopt.cost.rates import rates
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir import microkernels, types
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction, DenseNode
 from daceopt.ir.references import resolved
 from daceopt.ir.region import Region, Repeat
@@ -224,7 +224,7 @@ def implement(graph: Graph) -> Requirements:
     for node in graph.nodes():
         if isinstance(node, DenseNode):
             total = total + _implement_node(graph, node)
-        if node in graph.schedules:
+        if isinstance(node, KernelNode) and node.tree is not None:
             total = sum((choose(n, graph).requirements(n, graph) for n in _called(graph, node)), total)
         if isinstance(node, Region):
             total = sum(map(implement, node.bodies), total)
@@ -258,9 +258,9 @@ def _implement_node(graph: Graph, node: DenseNode) -> Requirements:
 
 def _called(graph: Graph, entry: Any) -> Iterator[Any]:
     """The micro-kernels of libraries that the schedule of a kernel calls."""
-    if not microkernels.calls(graph.schedules[entry]):
+    if not microkernels.calls(entry.tree):
         return
-    kernel, tree = Kernel.extract(graph, entry), graph.schedules[entry]
+    kernel, tree = entry.kernel, entry.tree
     for tile in microkernels.tiles(kernel, tree, resolved(graph, kernel, tree)).values():
         if isinstance(tile, microkernels.TileProduct):
             yield microkernels.MicroProduct(kernel.label, tile.dtype)

@@ -144,15 +144,13 @@ def _shown(promise: _Promise) -> str:
 def check_kernels(graph: Graph) -> None:
     """Raise IllegalSchedule where the schedule of a kernel does not compute what the kernel says, and where iterations
     of a kernel write the same element: threads would race for it."""
-    from daceopt.ir.kernel import Kernel
     from daceopt.ir.references import check_overlaps
     from daceopt.ir.schedule_check import check
 
     for entry in graph.kernels():
-        kernel = Kernel.extract(graph, entry)
-        check_overlaps(graph, kernel)
-        if entry in graph.schedules:
-            check(graph, kernel, graph.schedules[entry])
+        check_overlaps(graph, entry.kernel)
+        if entry.tree is not None:
+            check(graph, entry.kernel, entry.tree)
 
 
 class Numerics:

@@ -8,16 +8,15 @@ from itertools import pairwise
 from typing import Any
 
 import sympy
-from dace import nodes
 
 import daceopt.ops.families.loop_nests  # noqa: F401  (library nodes as loops)
-from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.affine import quotient, same
 from daceopt.ir.dims import Dim, assumed
 from daceopt.ir.fusion import expand_locals
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel import Access, Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, Pool, PoolBackward
 from daceopt.ir.parts import surely
 from daceopt.ir.provenance import label_of
@@ -133,14 +132,11 @@ def _summed_together(graph: Graph, node: Any) -> Iterator[tuple[Place, Place]]:
 
 def _nests(graph: Graph, node: Any) -> Iterator[tuple[Mapping[Any, Dim], Accesses, Accesses]]:
     """The loops of ``node``, statement by statement: their extents, what is read at which indices, what is written."""
-    if not isinstance(node, nodes.MapEntry):
+    if not isinstance(node, KernelNode):
         if (nest := nest_of(graph, node)) is not None:
             yield nest.extents, nest.reads, nest.writes
         return
-    try:
-        kernel = Kernel.extract(graph, node)
-    except Unsupported:
-        return
+    kernel = node.kernel
     for stage in kernel.stages:
         read = [(c, a) for c, a in stage.reads.items() if a.array not in kernel.locals]
         reads = [(a.array, settled_access(stage, c).index) for c, a in read]
@@ -178,17 +174,13 @@ def _is_outermost(graph: Graph, name: str, d: int) -> bool:
 
 def ways(graph: Graph, node: Any) -> Flows:
     """The flows through ``node``; of a kernel also through its loads at places that follow from the loops."""
-    if not isinstance(node, nodes.MapEntry):
+    if not isinstance(node, KernelNode):
         return flows(graph, node)
-    try:
-        kernel = Kernel.extract(graph, node)
-    except Unsupported:
-        return flows(graph, node)
+    kernel = node.kernel
     settled = [replace(s, reads={c: settled_access(s, c) for c in s.reads}) for s in kernel.stages]
     if all(a.reads == b.reads for a, b in zip(settled, kernel.stages, strict=True)):
         return flows(graph, node)
-    kernel.stages = settled
-    return kernel_flows(graph, expand_locals(kernel))
+    return kernel_flows(graph, expand_locals(replace(kernel, stages=settled)))
 
 
 def settled_access(stage: Stage, connector: str) -> Access:
@@ -218,7 +210,7 @@ def cut_of(graph: Graph, node: Any, axis: SplitAxis) -> NodeCut:
         raise CannotSplit(f"{label_of(node)} is split along other axes of what it writes")
     if isinstance(node, (Convolution, ConvolutionBackwardData, Pool, PoolBackward)) and axis.dims[written[0]] != 0:
         raise CannotSplit(f"{label_of(node)}: instances of channels or rows are other windows than the whole")
-    along = _loop(graph, node, axis) if isinstance(node, nodes.MapEntry) else None
+    along = _loop(graph, node, axis) if isinstance(node, KernelNode) else None
     found = ways(graph, node)
     sliced = {name for name in graph.inputs_of(node) if name is not None and _is_sliced(graph, node, name, axis, found)}
     if along is not None:
@@ -235,7 +227,7 @@ def _is_sliced(graph: Graph, node: Any, name: str, axis: SplitAxis, found: Mappi
     for w, flow in ways.items():
         if any(r.axis == axis.dims[w] for r in flow.dims):
             raise CannotSplit(f"{label_of(node)} reads other elements of {name} along the axis than it writes")
-        if not isinstance(node, nodes.MapEntry) and any(r.kind == "opaque" for r in flow.dims):
+        if not isinstance(node, KernelNode) and any(r.kind == "opaque" for r in flow.dims):
             raise CannotSplit(f"{label_of(node)}: which elements of {name} it reads is not known")
     return False
 
@@ -245,20 +237,17 @@ def _is_cut(flow: Flow, own: int, axis: int) -> bool:
     return flow.dims[own].kind == "bijective" and flow.dims[own].axis == axis and all(r.axis != axis for r in others)
 
 
-def _loop(graph: Graph, entry: nodes.MapEntry, axis: SplitAxis) -> Any:
+def _loop(graph: Graph, entry: KernelNode, axis: SplitAxis) -> Any:
     """The parameter of a kernel that walks along the axis."""
-    try:
-        kernel = Kernel.extract(graph, entry)
-    except Unsupported as error:
-        raise CannotSplit(f"kernel {entry.map.label}: {error}") from error
+    kernel = entry.kernel
     if kernel.is_tiled or kernel.schedule is not None:
         raise CannotSplit(f"kernel {kernel.label} has loops of its own already")
     access = kernel.writes()[0]
     return access.index[axis.dims[access.array]]
 
 
-def _check_whole_reads(graph: Graph, entry: nodes.MapEntry, along: Any, sliced: set[str]) -> None:
-    kernel = Kernel.extract(graph, entry)
+def _check_whole_reads(graph: Graph, entry: KernelNode, along: Any, sliced: set[str]) -> None:
+    kernel = entry.kernel
     for access in (a for stage in kernel.stages for a in stage.reads.values()):
         if access.array not in sliced and access.array not in kernel.locals and along in access.params():
             raise CannotSplit(f"kernel {kernel.label} reads {access.array} in more than one way along the axis")

@@ -7,30 +7,26 @@ from dataclasses import replace
 from typing import Any
 
 import sympy
-from dace import nodes
 
-from daceopt.errors import Unsupported
 from daceopt.ir import parts
 from daceopt.ir.affine import affine
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.view_boxes import nearest
 from daceopt.splits.narrowing import narrowed
 from daceopt.splits.rules import CannotSplit, Division, Piece, splits
 
 
-@splits(nodes.MapEntry)
-def kernel_split(graph: Graph, entry: nodes.MapEntry, axis: int) -> Division:
+@splits(KernelNode)
+def kernel_split(graph: Graph, entry: KernelNode, axis: int) -> Division:
     """Every array that the kernel writes is split by the parameter that walks along the axis of the first.
 
     Refused: an axis that no single parameter walks with step 1, a result that does not depend on it, a reduction over
     it, and values inside of one iteration that are read at other elements of it (a softmax along the axis).
     """
-    try:
-        kernel = Kernel.extract(graph, entry)
-    except Unsupported as error:
-        raise CannotSplit(f"kernel {entry.map.label}: {error}") from error
+    kernel = entry.kernel
     first = next(n for n in graph.outputs_of(entry) if n is not None)
     own = axis % max(len(graph.shape(first)), 1)
     index = next(a.index for a in kernel.writes() if a.array == first)

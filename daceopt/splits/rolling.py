@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
-from dace import nodes
 
 from daceopt.ir import parts, scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import SEED, Dim, Graph, dim
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.provenance import label_of
 from daceopt.ir.region import Repeat
 from daceopt.ir.region_builder import LoopBuilder
@@ -136,8 +136,8 @@ class _Rolling:
 
     def _described(self, node: Any) -> Any:
         """A member by itself: a kernel, or a library node with its operands."""
-        if isinstance(node, nodes.MapEntry):
-            return Kernel.extract(self._graph, node)
+        if isinstance(node, KernelNode):
+            return node.kernel
         return copy.deepcopy(node), self._graph.reads(node), self._graph.writes(node)
 
     # ---------------------------------------------------------------- the graph around

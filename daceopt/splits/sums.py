@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dace import nodes
-
-from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.affine import same
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction, ConvolutionBackwardWeights, IndexAdd, NanWatch
 from daceopt.ir.provenance import label_of
 from daceopt.splits.along import NodeCut, SplitAxis, cut_of, settled_access
@@ -42,7 +40,7 @@ def sum_of(graph: Graph, node: Any, axis: SplitAxis) -> NodeCut:
         if types.computed(graph.dtype(name)) != graph.dtype(name):
             kind = types.name_of(graph.dtype(name))
             raise CannotSplit(f"{label_of(node)}: the sum {name} of {kind} would be rounded in each instance")
-    if isinstance(node, nodes.MapEntry):
+    if isinstance(node, KernelNode):
         return _of_kernel(graph, node, axis, frozenset(summed))
     find = next((_SUMS[c] for c in type(node).__mro__ if c in _SUMS), None)
     if find is None:
@@ -97,11 +95,8 @@ _SUMS: dict[type, Callable[[Graph, Any, SplitAxis], Axes]] = {
 # -------------------------------------------------------------------- kernels
 
 
-def _of_kernel(graph: Graph, entry: nodes.MapEntry, axis: SplitAxis, summed: frozenset[str]) -> NodeCut:
-    try:
-        kernel = Kernel.extract(graph, entry)
-    except Unsupported as error:
-        raise CannotSplit(f"kernel {entry.map.label}: {error}") from error
+def _of_kernel(graph: Graph, entry: KernelNode, axis: SplitAxis, summed: frozenset[str]) -> NodeCut:
+    kernel = entry.kernel
     if kernel.is_tiled or kernel.schedule is not None:
         raise CannotSplit(f"kernel {kernel.label} has loops of its own already")
     if kernel.forwarded():

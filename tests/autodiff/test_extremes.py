@@ -14,7 +14,6 @@ from daceopt.autodiff import differentiate
 from daceopt.autodiff.extremes import compared_arrays
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from tests.autodiff import checking
 
 TORCH = {
@@ -87,6 +86,6 @@ def test_against_torch(kind: str) -> None:
 def test_each_reduction_reads_memory_after_the_preparation() -> None:
     graph = graph_of(lambda b, x: b.reduce("max", bend, x, axes=(1,)))
     forward = differentiate(graph, graph.outputs, graph.inputs).forward
-    kernels = [Kernel.extract(forward, e) for e in forward.kernels()]
+    kernels = [e.kernel for e in forward.kernels()]
     assert [len(k.stages[0].assignments[0].expr.args) for k in kernels if k.writes()[0].wcr] == [0]
     assert np.prod(forward.shape(kernels[0].writes()[0].array)) == 24

@@ -13,7 +13,6 @@ from daceopt.codegen.memory_plan import _aligned, _larger, aligned_bytes, least_
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.symbols import size
 
 F = dace.float32
@@ -137,9 +136,9 @@ def test_a_kernel_of_two_results_writes_over_what_it_reads_and_the_compiler_is_t
     found = plan(graph)
     assert found.over == {z: y} and found.arena[z] == found.arena[y] and found.arena_bytes == 64 * 32 * 4
     (entry,) = (e for e in graph.kernels() if len(graph.outputs_of(e)) == 2)
-    apart = kernel_source(graph, Kernel.extract(graph, entry)).text
+    apart = kernel_source(graph, entry.kernel).text
     graph.overwrites = found.over
-    text = kernel_source(graph, Kernel.extract(graph, entry)).text
+    text = kernel_source(graph, entry.kernel).text
     assert apart.count("__restrict__") == 3 and text.count("__restrict__") == 1  # the sums stand alone
 
 

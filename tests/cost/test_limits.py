@@ -25,7 +25,7 @@ def _schedule(shape: tuple[int, ...], build: Any, machine: Limits, recipe: Any =
     graph.add_output(build(Builder(graph), x))
     with assumed(machine):
         Runner(recipe or recipes.get("cpu"), "structure").run(graph, levels=("hardware",))
-    return text(graph.schedules[graph.kernels()[0]])
+    return text(graph.kernels()[0].tree)
 
 
 def doubled(b: Builder, x: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import islpy as isl
 import numpy as np
-from dace import nodes
 
 from daceopt.errors import IllegalSchedule
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.legality_isl import violation
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.schedule import Tree, schedule_of
 from daceopt.ir.schedule_isl import from_isl, kind_of, to_isl
 
@@ -31,18 +31,17 @@ def assert_agrees(graph: Graph, kernel: Kernel, tree: Tree | None = None) -> Non
     assert violation(graph, kernel, there) is None
 
 
-def assert_computes(graph: Graph, entry: nodes.MapEntry, tree: Tree) -> None:
+def assert_computes(graph: Graph, entry: KernelNode, tree: Tree) -> None:
     """The graph's results are the same in float64 where the kernel at ``entry`` runs as ``tree`` says."""
     rng = np.random.default_rng(0)
     data = {n: rng.uniform(0.5, 1.5, [e if isinstance(e, int) else 5 for e in graph.shape(n)]) for n in graph.inputs}
     expected = interpret(graph, data, dtype=np.float64, sizes={"n": 5})
-    before = graph.schedules.get(entry)
-    graph.schedules[entry] = tree
+    before = entry.tree
+    entry.tree = tree
     try:
         found = interpret(graph, data, dtype=np.float64, sizes={"n": 5})
     finally:
-        graph.schedules.pop(entry)
-        graph.schedules |= {entry: before} if before is not None else {}
+        entry.tree = before
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-12)
 

@@ -44,7 +44,7 @@ def bias_and_sum(shape: Four = (3, 4, 5, 6)) -> Graph:
 
 def in_one(graph: Graph) -> Kernel:
     """All kernels of ``graph`` as one."""
-    kernels = [Kernel.extract(graph, node) for node in graph.nodes()]
+    kernels = [node.kernel for node in graph.nodes()]
     return joined(graph, kernels, graph.is_kept)
 
 

@@ -13,6 +13,7 @@ from daceopt.ir.nodes.library import Convolution
 from daceopt.ir.program import Program
 from daceopt.ir.relations import flows
 from daceopt.ir.render import render
+from daceopt.ir.symbols import param
 from tests.transformations.lowered import F, assert_same, finish, size_symbol, start
 
 
@@ -100,8 +101,8 @@ def test_kernels_beside_are_split_too() -> None:
     before = graph.copy()
     blocked.block(graph, [y])
     assert_same(before, graph)
-    loops = [tuple(k.map.params) for k in graph.kernels()]
-    assert loops == [("i0", "i1", "i2", "i3", "i4")] * 2
+    loops = [k.kernel.stages[0].params for k in graph.kernels()]
+    assert loops == [tuple(map(param, range(5)))] * 2
     assert graph.shape(z) == graph.shape(t) == (2, 32, 4, 4)
 
 

@@ -10,7 +10,6 @@ from daceopt.errors import IllegalSchedule
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.canonical_reduction import canonical_form, coalesced
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule_text import text
 from daceopt.ir.symbols import param
 from tests.ir.isl_checking import assert_agrees
@@ -28,10 +27,10 @@ def reduced(shape: tuple[Any, ...], axes: tuple[int, ...], kind: str = "sum") ->
 def flat(graph: Graph, entry: Any) -> str:
     """The canonical form, committed and checked."""
     before = graph.copy()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     found = text(edits.commit(graph, entry, canonical_form(graph, kernel, edits.of(graph, entry))))
     assert_same(before, graph)
-    assert_agrees(graph, Kernel.extract(graph, entry))
+    assert_agrees(graph, entry.kernel)
     return str(found)
 
 
@@ -77,7 +76,7 @@ def test_a_statement_that_reduces_nothing_is_left() -> None:
     finish(graph, b.elementwise(lambda v: v + 1, x))
     (entry,) = graph.kernels()
     tree = edits.of(graph, entry)
-    assert canonical_form(graph, Kernel.extract(graph, entry), tree) == tree
+    assert canonical_form(graph, entry.kernel, tree) == tree
 
 
 def test_a_form_that_is_none_is_refused() -> None:

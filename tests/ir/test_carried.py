@@ -60,7 +60,7 @@ MADE: dict[str, Callable[[], Made]] = {
 def test_values_are_carried_in_order(name: str, tmp_path: Path) -> None:
     made = graph, entry = MADE[name]()
     graph.validate()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     check(graph, kernel, schedule.default(kernel))
     assert_agrees(graph, kernel)
     x = _values(made)
@@ -82,12 +82,12 @@ def test_infinities_stay_out_of_the_sum() -> None:
 
 def test_the_kernel_says_what_it_carries() -> None:
     graph, entry = logsumexp()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     assert [str(p) for p in kernel.serial] == ["i1"]
     assert kernel.kept() == {"top", "total"}
     assert "outer i0\n    serial i1\n" in render(graph)
     copied = graph.copy()
-    again = Kernel.extract(copied, copied.kernels()[0])
+    again = copied.kernels()[0].kernel
     assert (again.serial, again.kept(), again.extents) == (kernel.serial, kernel.kept(), kernel.extents)
 
 
@@ -139,7 +139,7 @@ def test_other_orders_that_keep_the_dependences(name: str, tmp_path: Path) -> No
     build, edit = LEGAL[name]
     made = graph, entry = build()
     edits.commit(graph, entry, edit(graph, entry))
-    assert_agrees(graph, Kernel.extract(graph, entry))
+    assert_agrees(graph, entry.kernel)
     x = _values(made)
     (found,) = interpret(graph, {graph.inputs[0]: x}, dtype=np.float64).values()
     np.testing.assert_allclose(found, _expected(made, x), rtol=1e-12)
@@ -245,15 +245,15 @@ def test_what_would_change_the_order_is_refused(name: str) -> None:
     tree = edit(graph, entry)
     with pytest.raises(IllegalSchedule, match=reason):
         edits.commit(graph, entry, tree)
-    assert entry not in graph.schedules
-    kernel = Kernel.extract(graph, entry)
+    assert entry.tree is None
+    kernel = entry.kernel
     if name != "in a register":  # where a value stands is no question of order
         assert verdict(graph, kernel, schedule.accumulated(tree, kernel)) is not None
 
 
 def _edited(edit: Callable[[Kernel], Kernel]) -> Made:
     graph, entry = recurrence()
-    kernel = edit(Kernel.extract(graph, entry))
+    kernel = edit(entry.kernel)
     graph.remove(entry)
     return graph, kernel.emit(graph)
 
@@ -264,7 +264,7 @@ def test_a_local_without_a_first_value_is_refused() -> None:
 
     graph, entry = _edited(edit)
     with pytest.raises(IllegalSchedule, match="state is read before anything is written to it"):
-        check(graph, Kernel.extract(graph, entry), edits.of(graph, entry))
+        check(graph, entry.kernel, edits.of(graph, entry))
 
 
 def test_a_reduction_into_a_carried_local_is_refused() -> None:
@@ -275,12 +275,12 @@ def test_a_reduction_into_a_carried_local_is_refused() -> None:
 
     graph, entry = _edited(edit)
     with pytest.raises(IllegalSchedule, match="s1 reduces into state, which is kept"):
-        check(graph, Kernel.extract(graph, entry), edits.of(graph, entry))
+        check(graph, entry.kernel, edits.of(graph, entry))
 
 
 def test_other_steps_leave_it_alone() -> None:
     graph, entry = logsumexp()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     assert Form.of(graph, kernel) is None
     with pytest.raises(Unsupported, match="lse is tiled"):
         expand_locals(kernel)

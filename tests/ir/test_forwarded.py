@@ -46,7 +46,7 @@ def test_a_sum_and_a_pool_in_one_loop_nest(shape: tuple[Any, ...], kept: bool) -
       s1(i0 // 2, i1 // 2)
 """
     )
-    assert_agrees(graph, Kernel.extract(graph, entry))
+    assert_agrees(graph, entry.kernel)
     assert render(parse_graph(render(graph))) == render(graph)
     assert render(graph.copy()) == render(graph)
     for m, n in ((7, 10), (1, 5), (2, 5)) if M in shape else (shape,):
@@ -60,11 +60,11 @@ def test_what_the_graph_knows_of_it() -> None:
     graph, entry, names = pooled(7, 10)
     assert graph.inputs_of(entry) == sorted([names["x"], names["bias"]])
     assert graph.outputs_of(entry) == sorted([names["a"], names["pool"]])
-    assert Kernel.extract(graph, entry).forwarded() == {names["a"]}
+    assert entry.kernel.forwarded() == {names["a"]}
     assert flows(graph, entry)[names["x"], names["pool"]].dims == (Relation("opaque"),) * 2
     assert "reads a" in str(why_not(graph, entry, 0))
     with pytest.raises(Unsupported, match="reads what it writes"):
-        expand_locals(Kernel.extract(graph, entry))
+        expand_locals(entry.kernel)
     parts, _ = splitting.split(graph, entry)
     graph.validate()
     assert len(parts) == 2 and graph.operands(parts[1]) == [names["a"]]
@@ -125,7 +125,7 @@ def test_what_breaks_the_dependence_is_refused(name: str) -> None:
     tree = change(edits.of(graph, entry))
     with pytest.raises(IllegalSchedule, match=message):
         edits.commit(graph, entry, tree)
-    assert verdict(graph, Kernel.extract(graph, entry), tree) is not None
+    assert verdict(graph, entry.kernel, tree) is not None
 
 
 def test_pairs_of_rows_at_once() -> None:

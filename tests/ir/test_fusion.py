@@ -27,7 +27,7 @@ def start(*shape: Any) -> tuple[Graph, Builder, str]:
 
 
 def merged(graph: Graph, needed: bool = False) -> Kernel | str:
-    first, second = (expand_locals(Kernel.extract(graph, k)) for k in graph.kernels())
+    first, second = (expand_locals(k.kernel) for k in graph.kernels())
     return merge(graph, first, second, lambda array: needed)
 
 
@@ -143,7 +143,7 @@ def test_who_a_local_came_from_is_no_matter_of_names() -> None:
     graph.add_output(y)
     graph.add_output(b.elementwise(lambda v: v * 2, y))
     graph.add_output(b.elementwise(lambda v: v * 3, y))
-    first, second, third = (expand_locals(Kernel.extract(graph, e)) for e in graph.kernels())
+    first, second, third = (expand_locals(e.kernel) for e in graph.kernels())
     once = merge(graph, first, second, needed=lambda name: True)
     assert isinstance(once, Kernel)
     (local,) = once.locals

@@ -60,9 +60,9 @@ parallel for block < 10:
       s2(16*block + i4 - 112)"""
     )
     assert parse(text(tree)) == tree
-    assert_agrees(graph, Kernel.extract(graph, entry))
+    assert_agrees(graph, entry.kernel)
     again = parse_graph(render(graph))
-    assert again.schedules[again.kernels()[0]] == tree
+    assert again.kernels()[0].tree == tree
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_side_by_side_computes_the_same(extents: Any, sizes: tuple[int, ...]) ->
     values = dict(zip(("m", "n", "k"), sizes))
     graph, entry, names = neighbours(extents)
     edits.commit(graph, entry, blocks(edits.of(graph, entry)))
-    assert_agrees(graph, Kernel.extract(graph, entry))
+    assert_agrees(graph, entry.kernel)
     data = random_inputs(graph, values)
     found = interpret(graph, data, dtype=np.float64)
     for name, value in expected(data, names).items():
@@ -123,7 +123,7 @@ for i0 < {extent or 2 * rows}:
     for i1 < 7:
       s0(i0 // 2, i1)"""
     )
-    assert_agrees(graph, Kernel.extract(graph, entry))
+    assert_agrees(graph, entry.kernel)
     data = random_inputs(graph, {})
     (found,) = interpret(graph, data).values()
     np.testing.assert_array_equal(found, next(iter(data.values())) + 1)
@@ -290,13 +290,13 @@ def _through_a_local() -> tuple[Graph, Any, Tree, Tree]:
 def test_a_local_between_iterations_is_decided_by_isl() -> None:
     graph, entry, right, wrong = _through_a_local()
     edits.commit(graph, entry, right)
-    assert_agrees(graph, Kernel.extract(graph, entry))
+    assert_agrees(graph, entry.kernel)
     data = random_inputs(graph, {})
     (found,) = interpret(graph, data, dtype=np.float64).values()
     np.testing.assert_allclose(found, np.exp(next(iter(data.values())).astype(float)) + 1, rtol=1e-12)
     with pytest.raises(IllegalSchedule, match="t is read before it is written"):
         edits.commit(graph, entry, wrong)
-    assert verdict(graph, Kernel.extract(graph, entry), wrong) is not None
+    assert verdict(graph, entry.kernel, wrong) is not None
 
 
 def test_a_local_that_the_next_iteration_writes_over_is_refused() -> None:
@@ -311,7 +311,7 @@ def test_a_local_that_the_next_iteration_writes_over_is_refused() -> None:
 
 def test_bands_of_isl_that_leave_gaps_become_guards() -> None:
     graph, entry, _ = neighbours((6, 12, 40))
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     scaled = isl.Schedule(
         '{ domain: "{ S0[i, j] : 0 <= i < 6 and 0 <= j < 6; S1[k, l] : 0 <= k < 12 and 0 <= l < 30; '
         'S2[p] : 0 <= p < 40 }", child: { sequence: [ { filter: "{ S0[i, j]; S1[k, l] }", child: { schedule: '
@@ -333,4 +333,4 @@ for c0 < 40:
   s2(c0)"""
     )
     edits.commit(graph, entry, tree)
-    schedule_check.check(graph, Kernel.extract(graph, entry), graph.schedules[entry])
+    schedule_check.check(graph, entry.kernel, entry.tree)

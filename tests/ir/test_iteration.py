@@ -69,7 +69,7 @@ def reemitted(change: object) -> np.ndarray:
     graph, b, x = start()
     graph.add_output(noisy(graph, b, x))
     (entry,) = graph.kernels()
-    kernel = change(Kernel.extract(graph, entry))  # type: ignore[operator]
+    kernel = change(entry.kernel)  # type: ignore[operator]
     graph.remove(entry)
     kernel.emit(graph)
     graph.validate()
@@ -95,7 +95,7 @@ def pair(second_shape: tuple[int, ...]) -> tuple[Graph, Kernel, Kernel]:
     graph, b, x = start()
     y = b.elementwise(sympy.tanh, x)
     b.elementwise(sympy.exp, b.reshape(y, second_shape))
-    first, second = (Kernel.extract(graph, k) for k in graph.kernels())
+    first, second = (k.kernel for k in graph.kernels())
     return graph, first, rename(second, {p: fresh_param() for p in second.extents})
 
 

@@ -8,7 +8,7 @@ import pytest
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.joining import joined
-from daceopt.ir.kernel import Access, Kernel
+from daceopt.ir.kernel import Access
 from daceopt.transformations.local.map_fusion import MapFusion
 from tests.ir.listings import in_one, replaced
 from tests.transformations.lowered import assert_same, finish, start
@@ -56,7 +56,7 @@ def test_what_was_joined_before_keeps_its_local() -> None:
     z = b.elementwise(lambda v: v * 2, b.slice(y, [0], [5], [1], [0]))
     w = b.elementwise(lambda v: v * 3, b.slice(y, [1], [6], [1], [0]))
     finish(graph, z, w)
-    one, two, three = (Kernel.extract(graph, n) for n in graph.nodes())
+    one, two, three = (n.kernel for n in graph.nodes())
     kernel = joined(graph, [joined(graph, [one, two], lambda a: True), three], lambda a: False)
     assert [a.array for a in kernel.stages[0].writes.values()] == [f"{y}_tile"]
     assert_same(graph, replaced(graph, kernel)[0])

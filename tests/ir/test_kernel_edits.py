@@ -16,7 +16,6 @@ from daceopt.ir import kernel_edits
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.kernel_edits import Pair, compute_at, peel, put, stage_reads, stage_writes
 from daceopt.ir.parse import parse as parse_graph
 from daceopt.ir.render import render
@@ -40,8 +39,8 @@ def _edited(
     entry = put(graph, entry, edit(graph, (kernel, before(tree))))
     graph.validate()
     assert render(parse_graph(render(graph))) == render(graph)
-    assert_agrees(graph, Kernel.extract(graph, entry))
-    return graph, "\n" + text(graph.schedules[entry]).rstrip()
+    assert_agrees(graph, entry.kernel)
+    return graph, "\n" + text(entry.tree).rstrip()
 
 
 def _result(graph: Graph, extents: dict[str, int] | None = None) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -97,9 +96,9 @@ def test_peeled_tiles_of_an_open_size(n: int) -> None:
     graph.symbols["n"] = (graph.inputs[0], 0)
     kernel, tree = kernel_edits.of(graph, entry)
     entry = put(graph, entry, peel((kernel, edits.split(tree, "i0", 32)), "i0_block", first=1, last=1))
-    middle = next(line for line in text(graph.schedules[entry]).splitlines() if line.strip().startswith("for i0 <"))
+    middle = next(line for line in text(entry.tree).splitlines() if line.strip().startswith("for i0 <"))
     assert middle == "  for i0 < 32:"
-    assert_agrees(graph, Kernel.extract(graph, entry))
+    assert_agrees(graph, entry.kernel)
     data, found = _result(graph, {"n": n})
     np.testing.assert_array_equal(found, data["x_1"].astype(float) + 1)
 
@@ -136,7 +135,7 @@ def test_what_cannot_be_peeled_is_refused(name: str) -> None:
 def test_compute_at_with_a_halo() -> None:
     made = blur(100)
     graph, shown = _edited(made, lambda t: edits.split(t, "i1", 32), lambda g, pair: compute_at(g, pair, 0, "i1_block"))
-    local = next(iter(Kernel.extract(graph, graph.kernels()[0]).locals))
+    local = next(iter(graph.kernels()[0].kernel.locals))
     assert (
         shown
         == f"""
@@ -147,7 +146,7 @@ for i1_block < 4:
     for i1 < 32, 100 - 32*i1_block:
       s1(i1_block, i1)"""
     )
-    assert Kernel.extract(graph, graph.kernels()[0]).locals[local][1] == (34,)
+    assert graph.kernels()[0].kernel.locals[local][1] == (34,)
     data, found = _result(graph)
     np.testing.assert_allclose(found, blurred(data[made[2]["x"]]), rtol=1e-12)
     graph.prune()
@@ -160,7 +159,7 @@ def test_compute_at_of_a_chain_of_an_open_size() -> None:
         graph, shown = _edited(
             made, lambda t: edits.split(t, "i2", 16), lambda g, pair: compute_at(g, pair, [0, 1], "i2_block")
         )
-        locals_ = Kernel.extract(graph, graph.kernels()[0]).locals
+        locals_ = graph.kernels()[0].kernel.locals
         assert sorted(shape for _, shape in locals_.values()) == [(18,), (20,)] and "parallel" not in shown
         data, found = _result(graph, {"n": n})
         np.testing.assert_allclose(found, blurred(data[made[2]["x"]], 2), rtol=1e-12)
@@ -176,7 +175,7 @@ def test_compute_at_of_a_sum_in_two_dimensions() -> None:
 
     graph, shown = _edited(made, tiled, lambda g, pair: compute_at(g, pair, 0, "i4_block"))
     assert "parallel for i3_block < 3:" in shown and "accumulate s0.o:" in shown
-    ((_, shape),) = Kernel.extract(graph, graph.kernels()[0]).locals.values()
+    ((_, shape),) = graph.kernels()[0].kernel.locals.values()
     assert shape == (6, 10)
     data, found = _result(graph)
     np.testing.assert_allclose(found, flat(data[made[2]["x"]]), rtol=1e-12)
@@ -227,7 +226,7 @@ def test_stage_reads_in_a_transposition() -> None:
         lambda t: edits.tile(t, {"i0": 8, "i1": 16}),
         lambda g, pair: stage_reads(g, pair, x, "i1_block"),
     )
-    local = next(iter(Kernel.extract(graph, graph.kernels()[0]).locals))
+    local = next(iter(graph.kernels()[0].kernel.locals))
     assert (
         shown
         == f"""
@@ -252,7 +251,7 @@ def test_stage_reads_of_neighbours(n: Any) -> None:
     graph, _ = _edited(
         (graph, graph.kernels()[0]), lambda t: t, lambda g, pair: stage_reads(g, pair, made[2]["x"], "i1_block")
     )
-    assert sorted(s for _, s in Kernel.extract(graph, graph.kernels()[0]).locals.values()) == [(34,), (34,)]
+    assert sorted(s for _, s in graph.kernels()[0].kernel.locals.values()) == [(34,), (34,)]
     data, found = _result(graph, {"n": 70})
     np.testing.assert_allclose(found, blurred(data[made[2]["x"]]), rtol=1e-12)
 
@@ -282,7 +281,7 @@ def test_stage_writes_of_sums() -> None:
     graph, shown = _edited(
         (graph, entry), lambda t: edits.split(t, "i0", 8), lambda g, pair: stage_writes(g, pair, y, "i0_block")
     )
-    local = next(iter(Kernel.extract(graph, graph.kernels()[0]).locals))
+    local = next(iter(graph.kernels()[0].kernel.locals))
     assert (
         shown
         == f"""
@@ -336,7 +335,7 @@ def test_what_does_not_fit_the_scope_is_refused() -> None:
     pair = stage_reads(graph, kernel_edits.of(graph, entry), graph.inputs[0], "i0", "shared")
     with pytest.raises(IllegalSchedule, match="is shared, but there are no threads of a block to share it"):
         put(graph, entry, pair)
-    assert Kernel.extract(graph, entry).locals == {}
+    assert entry.kernel.locals == {}
 
 
 # ---------------------------------------------------------------- any of them, one after the other
@@ -387,6 +386,6 @@ def test_random_edits_compute_the_same(which: int, random: Random) -> None:
         except (IllegalSchedule, Unsupported):
             continue
         graph.validate()
-        assert_agrees(graph, Kernel.extract(graph, entry))
+        assert_agrees(graph, entry.kernel)
         for name, value in interpret(graph, data, dtype=np.float64).items():
             np.testing.assert_allclose(value, expected[name], rtol=1e-12)

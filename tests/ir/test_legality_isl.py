@@ -17,7 +17,6 @@ from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import schedule
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.dependences import dependences
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import Accumulate, Alloc, Loop, Sequence, Tree, accumulated
 from daceopt.ir.schedule_check import check
 from tests.ir.isl_checking import assert_agrees, assert_computes, verdict
@@ -31,7 +30,7 @@ _MADE = {name: make() for name, make in KERNELS.items()}
 @settings(max_examples=120)
 def test_what_the_check_accepts_isl_accepts(name: str, random: Random) -> None:
     graph, entry = _MADE[name]
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     tree = miscollected(random, accumulated(edited(random, edits.of(graph, entry)), kernel))
     try:
         check(graph, kernel, tree)
@@ -56,12 +55,12 @@ def test_what_the_check_accepts_isl_accepts(name: str, random: Random) -> None:
 )
 def test_dependences_through_locals(options: dict[str, bool], expected: str) -> None:
     graph, entry = two_stages(**options)
-    assert dependences(graph, Kernel.extract(graph, entry)).is_equal(isl.UnionMap(expected))
+    assert dependences(graph, entry.kernel).is_equal(isl.UnionMap(expected))
 
 
 def test_a_kernel_of_one_statement_has_no_dependences() -> None:
-    graph, entry = total()
-    assert dependences(None, Kernel.extract(graph, entry)).is_empty()
+    _graph, entry = total()
+    assert dependences(None, entry.kernel).is_empty()
 
 
 # ---------------------------------------------------------------- planted
@@ -83,7 +82,7 @@ _BY_DEPENDENCES = {
 def test_isl_refuses_what_the_check_refuses(name: str) -> None:
     build, edit, _ = _WRONG[name]
     graph, entry = build()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     found = verdict(graph, kernel, accumulated(edit(edits.of(graph, entry)), kernel))
     assert found is not None and _BY_DEPENDENCES[name] in found
 
@@ -138,7 +137,7 @@ _PLANTED: dict[str, tuple[dict[str, bool], Callable[[Tree], Tree], str, str]] = 
 def test_both_refuse(name: str) -> None:
     options, plant, checked, by_isl = _PLANTED[name]
     graph, entry = two_stages(**options)
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     tree = plant(accumulated(edits.of(graph, entry), kernel))
     with pytest.raises(IllegalSchedule, match=checked):
         check(graph, kernel, tree)
@@ -148,7 +147,7 @@ def test_both_refuse(name: str) -> None:
 
 def test_a_local_indexed_by_the_loop_may_live_around_it() -> None:
     graph, entry = two_stages()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     tree = edits.fuse_loops(edits.of(graph, entry), "i1")
     outside = schedule.transformed(tree, lambda n: n.body if isinstance(n, Alloc) else n)
     check(graph, kernel, Alloc("row", "thread", outside))
@@ -166,4 +165,4 @@ def test_registers_are_for_statements_one_behind_the_other() -> None:
 def test_tiles_of_one_iteration_are_legal() -> None:
     graph, entry = copy((6, 7))
     edits.commit(graph, entry, edits.split(edits.of(graph, entry), "i1", 1))
-    assert_agrees(graph, Kernel.extract(graph, entry))
+    assert_agrees(graph, entry.kernel)

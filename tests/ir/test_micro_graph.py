@@ -13,7 +13,6 @@ from daceopt import ops
 from daceopt.ir import scalar
 from daceopt.ir.fusion import expand_locals
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.micro_graph import Link, links, pattern_of, type_of
 from daceopt.ir.nodes.library import Convolution, HostCall, Pool
 from daceopt.transformations.local.map_fusion import MapFusion
@@ -165,7 +164,7 @@ def test_patterns_name_forms_and_not_names() -> None:
     def pattern(fn: Any, shape: tuple = SQUARE, axes: tuple = (1,)) -> str:
         graph, b, (_, x) = start((1,), shape)
         finish(graph, b.reduce("sum", fn, x, axes=axes))
-        return pattern_of(graph, expand_locals(Kernel.extract(graph, graph.kernels()[0])))
+        return pattern_of(graph, expand_locals(graph.kernels()[0].kernel))
 
     assert pattern(sympy.tanh) == pattern(lambda v: v * v)
     assert pattern(sympy.tanh).startswith("reduction, 1 statement: ")

@@ -64,11 +64,11 @@ def test_listing_3_becomes_listings_4_and_5() -> None:
     graph = bias_and_sum()
     new, entry, apart = committed(graph, fuse=False)
     golden("listing_3", text(apart))
-    flat = canonical_form(new, Kernel.extract(new, entry), edits.of(new, entry))
+    flat = canonical_form(new, entry.kernel, edits.of(new, entry))
     golden("listing_4", text(edits.commit(new, entry, flat)))
     assert_same(graph, new)
     new, entry, _ = committed(graph)
-    flat = canonical_form(new, Kernel.extract(new, entry), edits.of(new, entry))
+    flat = canonical_form(new, entry.kernel, edits.of(new, entry))
     golden("listing_5", text(edits.commit(new, entry, flat)))
     assert_same(graph, new)
 

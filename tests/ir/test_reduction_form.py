@@ -22,7 +22,7 @@ M, N, P, Q = (dace.symbolic.symbol(s, dace.int64) for s in "mnpq")
 def reduced(shape: tuple, axes: tuple[int, ...], order: tuple[int, ...] | None = None) -> tuple[Graph, Kernel]:
     graph, b, (x,) = start(shape)
     finish(graph, b.reduce("sum", None, b.transpose(x, order) if order else x, axes=axes))
-    return graph, Kernel.extract(graph, graph.kernels()[0])
+    return graph, graph.kernels()[0].kernel
 
 
 def test_listing_3_becomes_listing_4() -> None:
@@ -87,8 +87,8 @@ def test_fused_kernels_have_the_forms_of_all_their_reductions() -> None:
     e = b.elementwise(lambda v, m: sympy.exp(v - m), x, top)
     finish(graph, e, b.reduce("sum", None, e, axes=[1]))
     MapFusion().run(graph)
-    (kernel,) = (expand_locals(Kernel.extract(graph, k)) for k in graph.kernels())
+    (kernel,) = (expand_locals(k.kernel) for k in graph.kernels())
     assert [str(form) for form in forms(graph, kernel)] == ["y-reduce: for x < 4: for y < 6"]
     graph, b, (x,) = start((4, 6))
     finish(graph, b.elementwise(sympy.tanh, x))
-    assert forms(graph, Kernel.extract(graph, graph.kernels()[0])) == []
+    assert forms(graph, graph.kernels()[0].kernel) == []

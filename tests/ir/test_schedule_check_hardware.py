@@ -17,7 +17,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.hardware import LANES, LIMITS, TargetLimits, Threads
 from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Access, Kernel
+from daceopt.ir.kernel import Access
 from daceopt.ir.schedule import Accumulate, Alloc, Loop, Tree
 from daceopt.ir.schedule_check import check
 from daceopt.ir.schedule_text import parse, text
@@ -101,18 +101,18 @@ def test_a_schedule_is_read_back_agreed_upon_and_executed(name: str) -> None:
     data = {graph.inputs[0]: np.random.default_rng(0).standard_normal(graph.shape(graph.inputs[0]))}
     expected = interpret(graph, data, dtype=np.float64)[graph.outputs[0]]
     _put((graph, entry), edit)
-    assert parse(text(graph.schedules[entry])) == graph.schedules[entry]
-    assert_agrees(graph, Kernel.extract(graph, entry))
+    assert parse(text(entry.tree)) == entry.tree
+    assert_agrees(graph, entry.kernel)
     found = interpret(graph, data, dtype=np.float64)[graph.outputs[0]]
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
 def test_reductions_collect_across_the_lanes_that_they_reduce_over() -> None:
-    graph, entry = _put(total(), _row_of_a_block)
-    assert "accumulate block s0.out0:" in text(graph.schedules[entry])
-    graph, entry = _put(total(), _rows_of_warps)
+    _, entry = _put(total(), _row_of_a_block)
+    assert "accumulate block s0.out0:" in text(entry.tree)
+    _, entry = _put(total(), _rows_of_warps)
     assert (
-        text(graph.schedules[entry])
+        text(entry.tree)
         == """\
 grid for i0_block < 8:
   block for i0 < 8:
@@ -125,11 +125,11 @@ grid for i0_block < 8:
 
 
 def test_threads_are_numbered_the_innermost_loop_first() -> None:
-    graph, entry = _put(
+    _graph, entry = _put(
         copy((64, 70)), lambda tree: _bound(edits.tile(tree, {"i0": 4, "i1": 16}), i0="block", i1="block")
     )
-    threads = Threads(graph.schedules[entry])
-    inner, outer = (edits.loop_over(graph.schedules[entry], p) for p in ("i1", "i0"))
+    threads = Threads(entry.tree)
+    inner, outer = (edits.loop_over(entry.tree, p) for p in ("i1", "i0"))
     assert (threads.count, threads.lanes) == (64, 1)
     assert (threads.place(inner).stride, threads.place(inner).below) == (1, 16)
     assert (threads.place(outer).stride, threads.place(outer).below) == (16, None)
@@ -146,7 +146,7 @@ def _reduced_inside_of_a_block(tree: Tree) -> Tree:
 def _not_placed(case: tuple[Graph, Any], edit: Callable[[Tree], Tree]) -> None:
     """A tree as somebody may write it, accumulators and all."""
     graph, entry = case
-    check(graph, Kernel.extract(graph, entry), edit(schedule.schedule_of(Kernel.extract(graph, entry))))
+    check(graph, entry.kernel, edit(schedule.schedule_of(entry.kernel)))
 
 
 def _committed(case: tuple[Graph, Any], edit: Callable[[Tree], Tree]) -> None:
@@ -297,7 +297,7 @@ _WRONG: dict[str, tuple[Any, Any, Any, str]] = {
 
 def _long_rows(length: int) -> tuple[Graph, Any]:
     graph, entry = two_stages()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     output = graph.outputs[0]
     wide = Graph("wide")
     x = wide.add_input("x", (8, length), F)
@@ -319,10 +319,10 @@ def _long_rows(length: int) -> tuple[Graph, Any]:
 def test_a_wrong_schedule_is_refused(name: str) -> None:
     put, build, edit, reason = _WRONG[name]
     case = build()
-    before = dict(case[0].schedules)
+    before = [n.tree for n in case[0].kernels()]
     with pytest.raises(IllegalSchedule, match=reason):
         put(case, edit)
-    assert case[0].schedules == before
+    assert [n.tree for n in case[0].kernels()] == before
 
 
 def test_the_limits_are_those_of_the_graphs_target(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +340,7 @@ def test_the_limits_are_those_of_the_graphs_target(monkeypatch: pytest.MonkeyPat
 def test_a_gather_of_what_other_lanes_write_is_refused() -> None:
     """A lane reads the whole row while the others are still writing it."""
     graph, entry = two_stages()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     reader = kernel.stages[1]
     index = scalar.symbol("o", F)
     code = Assignment(index, scalar.load(scalar.symbol("r", F), 3), F)
@@ -363,7 +363,7 @@ def _merged_packs() -> tuple[Graph, Any, str]:
 def test_packs_of_merged_loops_are_understood() -> None:
     graph, entry, tree = _merged_packs()
     assert "4*((i1_pack + 12*i1_pack_block) % 6) + i1)" in tree
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     check(graph, kernel, parse(tree))
     assert_agrees(graph, kernel, parse(tree))
 
@@ -386,4 +386,4 @@ def test_packs_that_miss_elements_are_refused(old: str, new: str) -> None:
     graph, entry, tree = _merged_packs()
     assert old in tree
     with pytest.raises(IllegalSchedule):
-        check(graph, Kernel.extract(graph, entry), parse(tree.replace(old, new)))
+        check(graph, entry.kernel, parse(tree.replace(old, new)))

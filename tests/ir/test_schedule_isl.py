@@ -14,7 +14,6 @@ from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import schedule
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.affine_isl import CONTEXT
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import Loop, Tree
 from daceopt.ir.schedule_isl import from_isl, kind_of, to_isl
 from daceopt.ir.schedule_text import parse, text
@@ -40,7 +39,7 @@ def _bands(found: isl.Schedule) -> list[str]:
 
 
 def _there(graph: Any, entry: Any, tree: Tree) -> isl.Schedule:
-    return to_isl(graph, Kernel.extract(graph, entry), tree)
+    return to_isl(graph, entry.kernel, tree)
 
 
 def test_a_tile_is_a_quotient_and_a_remainder() -> None:
@@ -56,14 +55,14 @@ def test_a_merged_loop_is_a_sum() -> None:
     graph, entry = copy((N, 7))
     tree = edits.merge(edits.of(graph, entry), "i0", "i1")
     assert _bands(_there(graph, entry, tree)) == ["i1[{ S0[i0, i1] -> [(7i0 + i1)] }]"]
-    assert_agrees(graph, Kernel.extract(graph, entry), tree)
+    assert_agrees(graph, entry.kernel, tree)
 
 
 def test_a_merged_loop_with_a_size_inside_is_a_band_of_two() -> None:
     graph, entry = copy((M, N))
     tree = edits.merge(edits.of(graph, entry), "i0", "i1")
     assert _bands(_there(graph, entry, tree)) == ["i1[{ S0[i0, i1] -> [(i0)] }, { S0[i0, i1] -> [(i1)] }]"]
-    assert_agrees(graph, Kernel.extract(graph, entry), tree)
+    assert_agrees(graph, entry.kernel, tree)
 
 
 def test_a_tile_of_such_a_loop_is_not_affine() -> None:
@@ -80,7 +79,7 @@ def test_sizes_that_are_rounded_keep_their_form() -> None:
     tree = edits.merge(edits.merge(edits.of(graph, entry), "i1", "i2"), "i0", "i2")
     assert "// ((((n - 1) // 2) + 1)**2)" in text(tree)
     assert parse(text(tree)) == tree
-    assert_agrees(graph, Kernel.extract(graph, entry), tree)
+    assert_agrees(graph, entry.kernel, tree)
 
 
 def test_a_product_of_sizes_is_a_parameter() -> None:
@@ -88,8 +87,8 @@ def test_a_product_of_sizes_is_a_parameter() -> None:
     tree = edits.split(edits.of(graph, entry), "i0", 16)
     there = _there(graph, entry, tree)
     assert "[m_n] -> { S0[i0, i1] : 0 <= i0 < m_n and 0 <= i1 <= 3 }" in str(there)
-    assert_agrees(graph, Kernel.extract(graph, entry), tree)
-    derived = from_isl(graph, Kernel.extract(graph, entry), unmarked(there))
+    assert_agrees(graph, entry.kernel, tree)
+    derived = from_isl(graph, entry.kernel, unmarked(there))
     assert derived == tree
 
 
@@ -99,13 +98,13 @@ def test_marks_are_the_lines_of_the_program() -> None:
     shown = str(_there(graph, entry, tree))
     for line in ("s1(i0, i1)", "parallel for i0 < 8:", "local row in thread:", "accumulate s0.t:", "for i1 < 16:"):
         assert f'mark: "{line}"' in shown
-    assert_agrees(graph, Kernel.extract(graph, entry))
+    assert_agrees(graph, entry.kernel)
 
 
 def test_assumptions_bound_the_domain() -> None:
     graph, entry = copy((N, 4))
     graph.assumptions.append(N - 8)
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     tree = edits.of(graph, entry)
     assert "n >= 8" in str(to_isl(graph, kernel, tree)) and "n >= 8" not in str(to_isl(None, kernel, tree))
     assert from_isl(graph, kernel, to_isl(graph, kernel, tree)) == tree
@@ -114,7 +113,7 @@ def test_assumptions_bound_the_domain() -> None:
 @pytest.mark.parametrize("name", list(KERNELS))
 def test_isl_knows_the_loops_without_marks(name: str) -> None:
     graph, entry = KERNELS[name]()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     tree = schedule.transformed(edits.of(graph, entry), lambda n: n.body if isinstance(n, schedule.Alloc) else n)
     assert from_isl(graph, kernel, unmarked(to_isl(graph, kernel, tree))) == tree
 
@@ -125,7 +124,7 @@ def test_a_schedule_that_isl_made() -> None:
     made = """{ domain: "{ S0[i, j] : 0 <= i < 64 and 0 <= j < 70 }", child: { schedule:
         "[{ S0[i, j] -> [(floor(j/32))] }, { S0[i, j] -> [(i)] }]", child: { schedule:
         "[{ S0[i, j] -> [(j mod 32)] }]" } } }"""
-    tree = from_isl(graph, Kernel.extract(graph, entry), isl.Schedule.read_from_str(CONTEXT, made))
+    tree = from_isl(graph, entry.kernel, isl.Schedule.read_from_str(CONTEXT, made))
     assert text(edits.commit(graph, entry, tree)) == (
         "for c0 < 3:\n  for c1 < 64:\n    for c2 < 32, 70 - 32*c0:\n      s0(c1, 32*c0 + c2)\n"
     )
@@ -143,7 +142,7 @@ def test_what_no_tree_has_a_form_for(band: str, message: str) -> None:
     graph, entry = copy((6, 7))
     made = f'{{ domain: "{{ S0[i, j] : 0 <= i < 6 and 0 <= j < 7 }}", child: {{ schedule: "{band}" }} }}'
     with pytest.raises((Unsupported, IllegalSchedule), match=message):
-        from_isl(graph, Kernel.extract(graph, entry), isl.Schedule.read_from_str(CONTEXT, made))
+        from_isl(graph, entry.kernel, isl.Schedule.read_from_str(CONTEXT, made))
 
 
 def test_stale_marks_are_refused() -> None:
@@ -151,14 +150,14 @@ def test_stale_marks_are_refused() -> None:
     there = str(_there(graph, entry, edits.split(edits.of(graph, entry), "i1", 32)))
     moved = there.replace("floor((i1)/32)", "floor((i1)/16)").replace("(i1) mod 32", "(i1) mod 16")
     with pytest.raises(Unsupported, match="is another one than its marks say"):
-        from_isl(graph, Kernel.extract(graph, entry), isl.Schedule.read_from_str(CONTEXT, moved))
+        from_isl(graph, entry.kernel, isl.Schedule.read_from_str(CONTEXT, moved))
 
 
 def test_text_of_isl_is_read_back() -> None:
     graph, entry = two_stages()
     tree = edits.commit(graph, entry, edits.split(edits.of(graph, entry), "i1", 5))
     there = isl.Schedule.read_from_str(CONTEXT, str(_there(graph, entry, tree)))
-    assert from_isl(graph, Kernel.extract(graph, entry), there) == tree
+    assert from_isl(graph, entry.kernel, there) == tree
 
 
 def test_a_size_times_a_loop_is_not_affine() -> None:

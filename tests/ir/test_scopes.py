@@ -44,7 +44,7 @@ def test_every_array_lives_somewhere() -> None:
     edits.commit(graph, entry, edits.fuse_loops(edits.of(graph, entry), "i1"))
     graph.scope["row"] = "register"
     assert graph.scope["row"] == "register"
-    assert [n.scope for n, _ in walk(graph.schedules[entry]) if isinstance(n, Alloc)] == ["register"]
+    assert [n.scope for n, _ in walk(entry.tree) if isinstance(n, Alloc)] == ["register"]
     assert parse(render(graph)).scope["row"] == graph.copy().scope["row"] == "register"
     data = random_inputs(graph, {})
     np.testing.assert_allclose(interpret(graph, data)[y], (data[x] + 1) * 2, rtol=1e-6)

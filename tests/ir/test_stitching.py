@@ -16,7 +16,6 @@ from daceopt.ir import schedule_text
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.local_storage import folded
 from daceopt.ir.stitching import cut, side_by_side
 from daceopt.passes.runner import Runner
@@ -66,13 +65,13 @@ def scheduled(*made: tuple[Any, tuple[Any, ...]]) -> Graph:
 def stitch(graph: Graph, *pieces: int) -> str:
     """Put all kernels of ``graph`` into one; returns its schedule."""
     entries = graph.kernels()
-    kernels = [Kernel.extract(graph, e) for e in entries]
+    kernels = [e.kernel for e in entries]
     kernel = side_by_side(graph, [cut(k, n) for k, n in zip(kernels, pieces)])
     for entry in entries:
         graph.remove(entry)
     made = kernel.emit(graph, as_it_is=True)
     graph.validate()
-    return "\n" + schedule_text.text(graph.schedules[made]).rstrip()
+    return "\n" + schedule_text.text(made.tree).rstrip()
 
 
 def test_blocks_of_all_branches_in_one_loop() -> None:
@@ -135,7 +134,8 @@ def check(graph: Graph, identity: str) -> None:
     given = {n: v.astype(np.float32) for n, v in given.items()}
     exact = interpret(graph, given, np.float64)
     alone = graph.copy()
-    alone.schedules.clear()
+    for node in alone.kernels():
+        node.tree = None
     plain = interpret(alone, given, np.float64)
     (built,) = compiled(f"side-by-side-{identity}", [graph], given=[given])
     for name, found in zip(graph.outputs, built, strict=True):
@@ -149,7 +149,7 @@ def test_locals_take_what_one_iteration_needs() -> None:
     graph = scheduled((softmax, (64, 100)), (doubled, (5000,)))
     stitch(graph, 4, 4)
     (entry,) = graph.kernels()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     assert sorted(shape for _, shape in kernel.locals.values()) == [(64, 1), (64, 1), (64, 100)]
     small = folded(kernel, kernel.schedule)
     assert sorted(shape for _, shape in small.locals.values()) == [(1,), (1,), (100,)]
@@ -159,5 +159,5 @@ def test_locals_take_what_one_iteration_needs() -> None:
 def test_a_local_that_lives_longer_keeps_its_dimensions() -> None:
     graph = scheduled((softmax, (64, 100)))
     (entry,) = graph.kernels()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     assert folded(kernel, kernel.schedule) is kernel

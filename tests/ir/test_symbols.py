@@ -14,7 +14,6 @@ import pytest
 import sympy
 
 from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.symbols import Counter, Parameter, as_parameters, is_counter, is_parameter, param, size
 from daceopt.transformations.local.map_fusion import MapFusion
 from tests.transformations.lowered import apply, finish, start
@@ -50,17 +49,6 @@ def test_parameters_are_found_again_by_their_names_where_a_scope_names_them() ->
     foreign = dace.symbolic.symbol("i0", dace.int64) * 2 + size("n")
     assert as_parameters(foreign, (param(0), param(1))) == 2 * param(0) + size("n")
     assert as_parameters(3, (param(0),)) == 3
-
-
-def test_a_kernel_is_read_with_parameters_after_a_copy() -> None:
-    graph, b, (x,) = start((4, size("n")))
-    finish(graph, b.elementwise(lambda v: v + 1, x))
-    for read in (graph, graph.copy()):
-        read.extracted.clear()
-        kernel = Kernel.extract(read, read.kernels()[0])
-        (stage,) = kernel.stages
-        index = stage.reads["in0"].index
-        assert tuple(kernel.extents) == stage.params == index == (param(0), param(1))
 
 
 @pytest.mark.parametrize("name", ["i0", "items", "i_f0", "step1", "s0"])

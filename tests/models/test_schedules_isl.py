@@ -26,7 +26,7 @@ def _kernels(module: nn.Module, args: Any, kwargs: Any, dynamic: bool) -> Iterat
     assert not found.refused
     for made, _ in found.graphs:
         for graph in (made.pair.graphs.forward, made.pair.graphs.backward):
-            yield from ((graph, Kernel.extract(graph, k)) for k in (graph.kernels() if graph is not None else ()))
+            yield from ((graph, k.kernel) for k in (graph.kernels() if graph is not None else ()))
 
 
 def _plain(tree: Tree) -> Tree:

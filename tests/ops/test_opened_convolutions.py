@@ -9,7 +9,6 @@ import pytest
 
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
 from daceopt.ir.render import render
 from daceopt.transformations.hardware.index_set_splitting import IndexSetSplitting
@@ -145,7 +144,7 @@ def test_sums_for_each_channel_join_and_are_cut_with_it(sums: int) -> None:
     before = values(graph)
     assert len(apply(IndexSetSplitting(), graph).sites) == 1
 
-    kernel = Kernel.extract(graph, graph.kernels()[0])
+    kernel = graph.kernels()[0].kernel
     assert len(kernel.stages) == 10 and len(kernel.locals) == 9 * sums and [str(p) for p in kernel.outer] == ["i1"]
     assert not any(None in a.index for s in kernel.stages for a in s.reads.values())
     (ours,) = compiled(f"opened_convolution_{sums}", [graph])

@@ -201,7 +201,7 @@ def test_a_step_is_one_product_and_one_kernel() -> None:
     graph.prune()
     (node,) = regions(graph)
     assert isinstance(node, Repeat) and node.trips == 4
-    assert [type(n).__name__ for n in node.body.nodes()] == ["Contraction", "MapEntry"]
+    assert [type(n).__name__ for n in node.body.nodes()] == ["Contraction", "KernelNode"]
 
 
 def test_sizes_known_at_run_time_agree_with_torch() -> None:

@@ -209,7 +209,7 @@ def test_moves_are_views() -> None:
     """Everything that strides can say costs no kernel; only the final copy into the output stays."""
     for op_type, attributes in (("Transpose", {}), ("Flatten", {"axis": 2})):
         graph, _ = single(op_type, [X], **attributes)
-        assert [k.map.label for k in lowered(graph).kernels()] == [op_type.lower()]
+        assert [k.label for k in lowered(graph).kernels()] == [op_type.lower()]
 
 
 def test_shape_arithmetic_with_a_symbol() -> None:

@@ -14,7 +14,6 @@ from daceopt.autodiff import differentiate
 from daceopt.ir import schedule_text
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
 from daceopt.ops.families import tiled_attention_gradient as family
 from daceopt.ops.families.attention import DOMAIN, DROPOUT, SEES_A_KEY
 from daceopt.transformations.coarse.attention_tiling import AttentionTiling
@@ -164,8 +163,8 @@ def test_no_scores_stand_in_memory(panels: tuple[int, int]) -> None:
     lowered = _lowered(backward)
     assert max(int(np.prod(lowered.shape(n))) for n in lowered.arrays()) <= 2 * 3 * 300 * WIDTH
     TileScheduling().run(lowered)
-    kernels = [e for e in lowered.kernels() if Kernel.extract(lowered, e).serial]
-    texts = [schedule_text.text(lowered.schedules[e]) for e in kernels]
+    kernels = [e for e in lowered.kernels() if e.kernel.serial]
+    texts = [schedule_text.text(e.tree) for e in kernels]
     assert [t.count("call product:") for t in texts] == ([5] if panels[1] else [3, 4])
     assert [t.count("call transposition:") for t in texts] == ([3] if panels[1] else [2, 2])
 
@@ -176,7 +175,7 @@ def test_masks_do_not_keep_exponentials_from_vectors(panels: tuple[int, int], ki
     graph = _attention(mask=(LENGTH, KEYS), kind=kind)
     STEP.run(graph)
     lowered = _lowered(_gradients(graph, 3)[1])
-    stages = [s for e in lowered.kernels() for s in Kernel.extract(lowered, e).stages]
+    stages = [s for e in lowered.kernels() for s in e.kernel.stages]
     found = [s for s in stages if any(a.expr.has(sympy.exp) for a in s.assignments)]
     assert found
     for stage in found:

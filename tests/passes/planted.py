@@ -44,9 +44,9 @@ class PlantedInKernel(Planted):
     """Replaces a kernel by a wrong one."""
 
     def places(self, graph: Graph, node: Any) -> Iterable[Site]:
-        if node not in graph.kernels() or node in graph.schedules:
+        if node not in graph.kernels() or node.tree is not None:
             return
-        kernel = Kernel.extract(graph, node)
+        kernel = node.kernel
         if kernel.is_tiled or len(kernel.stages) != 1:
             return
         wrong = self.spoiled(graph, kernel)
@@ -112,16 +112,16 @@ class Race(Planted):
     """Lets threads share the loop of a sum, and its accumulator."""
 
     def places(self, graph: Graph, node: Any) -> Iterable[Site]:
-        if node not in graph.kernels() or node in graph.schedules:
+        if node not in graph.kernels() or node.tree is not None:
             return
-        kernel = Kernel.extract(graph, node)
+        kernel = node.kernel
         tree = default(kernel)
         wrong = transformed(tree, _shared)
         if wrong != tree:
             yield Site(graph, (node,), {"tree": wrong})
 
     def apply(self, site: Site) -> None:
-        site.graph.schedules[site.nodes[0]] = site["tree"]
+        site.nodes[0].tree = site["tree"]
 
 
 def _shared(node: Any) -> Any:
@@ -168,7 +168,7 @@ class StaleBuffer(Planted):
     """Lets a reader take what stood in the buffer before: the operand of what it should read."""
 
     def places(self, graph: Graph, node: Any) -> Iterable[Site]:
-        if node not in graph.kernels() or node in graph.schedules:
+        if node not in graph.kernels() or node.tree is not None:
             return
         for new in graph.outputs_of(node):
             for old in graph.inputs_of(node):

@@ -14,7 +14,6 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.disturbance import Disturbance
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from daceopt.transform import Site, Transformation
@@ -44,7 +43,7 @@ class Shift(Transformation):
     by: float = 0.0
 
     def match_at(self, graph, node):
-        if isinstance(Kernel.extract(graph, node).stages[0].assignments[0].expr, sympy.tanh):
+        if isinstance(node.kernel.stages[0].assignments[0].expr, sympy.tanh):
             yield Site(graph, (node,))
 
     def apply(self, site):

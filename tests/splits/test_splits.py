@@ -9,13 +9,13 @@ import dace
 import numpy as np
 import pytest
 import sympy
-from dace import nodes
 
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ir.nodes import library
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ops import lower_all
 from daceopt.splits import CannotSplit, split, why_not
 from tests.properties.graphs import NOMINAL, SIZE, Maker
@@ -267,7 +267,7 @@ def test_a_chain_of_split_nodes_reads_only_the_parts_that_it_needs() -> None:
     np.testing.assert_array_equal(interpret(graph, _inputs(graph), np.float64)[z], expected[z])
     for node in graph.nodes():
         assert len([p for n in graph.inputs_of(node) for p in graph.producers(n)]) <= 1  # two chains, side by side
-    halves = [n for n in graph.nodes() if isinstance(n, nodes.MapEntry)]
+    halves = [n for n in graph.nodes() if isinstance(n, KernelNode)]
     graph.order = [*graph.nodes()[::2], *graph.nodes()[1::2]]  # one half after the other: depth first
     assert len(halves) == 4
     np.testing.assert_array_equal(interpret(graph, _inputs(graph), np.float64)[z], expected[z])

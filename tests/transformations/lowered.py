@@ -85,7 +85,7 @@ def apply(transformation: Transformation, graph: Graph, special: bool = False) -
 
 
 def kernels(graph: Graph) -> list[Kernel]:
-    return [Kernel.extract(graph, k) for k in graph.kernels()]
+    return [k.kernel for k in graph.kernels()]
 
 
 def misses(outcome: Outcome) -> str:

@@ -16,7 +16,6 @@ from daceopt import ops, optimized_module, recipes
 from daceopt.ir import schedule_text
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
 from daceopt.ops.families.attention import SEES_A_KEY
 from daceopt.transformations.coarse.attention_tiling import AttentionTiling
 from daceopt.transformations.hardware.tile_scheduling import TileScheduling
@@ -139,10 +138,10 @@ def test_no_scores_stand_in_memory(packed: bool) -> None:
     graph = _tiled(attention(length=500, keys=700, packed=packed))
     largest = max(int(np.prod(graph.shape(n))) for n in graph.arrays())
     assert largest <= 2 * 3 * 700 * 9
-    (entry,) = (e for e in graph.kernels() if Kernel.extract(graph, e).serial)
-    kernel = Kernel.extract(graph, entry)
+    (entry,) = (e for e in graph.kernels() if e.kernel.serial)
+    kernel = entry.kernel
     assert {n.rsplit("_", 1)[0] for n in kernel.kept()} == {"top", "total", "sum"}
-    shown = schedule_text.text(graph.schedules[entry])
+    shown = schedule_text.text(entry.tree)
     assert shown.count("call product:") == 2
     assert "parallel for i2" in shown
     assert "vector for i5 < 32, 700 - 32*i3" in shown
@@ -151,9 +150,9 @@ def test_no_scores_stand_in_memory(packed: bool) -> None:
 def test_tiles_that_no_query_sees_are_left_out() -> None:
     """Where a tile has as many queries as keys, or some times as many."""
     graph = _tiled(attention(is_causal=1, length=96, keys=96), AttentionTiling(rows=32, keys=16))
-    (entry,) = (e for e in graph.kernels() if Kernel.extract(graph, e).serial)
-    assert "for i3 < 6, 2*i2 + 2:" in schedule_text.text(graph.schedules[entry])
-    assert_agrees(graph, Kernel.extract(graph, entry))
+    (entry,) = (e for e in graph.kernels() if e.kernel.serial)
+    assert "for i3 < 6, 2*i2 + 2:" in schedule_text.text(entry.tree)
+    assert_agrees(graph, entry.kernel)
     read_back(graph)
 
 

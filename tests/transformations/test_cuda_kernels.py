@@ -19,7 +19,6 @@ from torch.nn import functional
 from daceopt import pipeline, recipes
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import schedule_of
 from daceopt.ir.schedule_text import text
 from daceopt.passes.recipe import Recipe
@@ -43,7 +42,7 @@ def _scheduled(graph: Graph) -> list[str]:
     """The schedules of all kernels after the whole recipe, each step of which keeps the numbers."""
     for step in CUDA:
         apply(step, graph)
-    kernels = [Kernel.extract(graph, entry) for entry in graph.kernels()]
+    kernels = [entry.kernel for entry in graph.kernels()]
     for kernel in kernels:
         assert_agrees(graph, kernel)
     return ["\n" + text(schedule_of(kernel)).rstrip() for kernel in kernels]
@@ -138,7 +137,7 @@ def _fused_softmax(shape: tuple[Any, ...]) -> Graph:
 @pytest.mark.parametrize("length", [1 << 14, size_symbol()], ids=str)
 def test_rows_that_a_block_cannot_hold_go_through_memory(length: Any) -> None:
     graph, entry = two_stages()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     first, second = kernel.stages
     second.reads["r"] = replace(second.reads["r"], index=(15 - second.params[1],))
     kernel.locals["row"] = (first.assignments[0].dtype, (length,))
@@ -177,10 +176,10 @@ def test_a_schedule_given_by_hand_is_kept() -> None:
     finish(graph, b.elementwise(lambda v: v + 1, x))
     for step in ("vectorization", "block-mapping{threads=64}", "warp-tiling"):
         apply(Transformation.parse(step), graph)
-    before = dict(graph.schedules)
+    before = [n.tree for n in graph.kernels()]
     apply(Transformation.parse("block-mapping"), graph)
     apply(Transformation.parse("warp-tiling"), graph)
-    assert graph.schedules == before
+    assert [n.tree for n in graph.kernels()] == before
 
 
 # ---------------------------------------------------------------- whole modules

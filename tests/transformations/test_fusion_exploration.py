@@ -18,7 +18,6 @@ from daceopt.cost.planned_kernel import kernel_bytes
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir import fusion_profit
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.render import render
 from daceopt.transformations.local._fusion_space import FusionCandidate, FusionSpace
 from daceopt.transformations.local.fusion_exploration import FusionExploration
@@ -223,6 +222,6 @@ def test_bytes_count_what_loops_visit() -> None:
     y = b.elementwise(lambda v, r: v + r, x, row)
     corner = b.elementwise(sympy.exp, b.slice(x, [0], [2], [1], [0]))
     finish(graph, y, corner)
-    sizes = [kernel_bytes(graph, Kernel.extract(graph, e), float) for e in graph.kernels()]
+    sizes = [kernel_bytes(graph, e.kernel, float) for e in graph.kernels()]
     assert sorted(sizes) == [4.0 * (12 + 12), 4.0 * (24 + 6 + 24)]
     assert np.isfinite(moved(graph))

@@ -109,7 +109,7 @@ def test_statements_of_few_channels_get_kernels_of_their_own(tmp_path: Path) -> 
     given = _data(graph)
     expected = interpret(graph, given, np.float64)
     Runner(CUDA).run(graph)
-    kernels = [Kernel.extract(graph, entry) for entry in graph.kernels()]
+    kernels = [entry.kernel for entry in graph.kernels()]
     widths = [_blocks(list(loops(schedule_of(k)))) for k in kernels]
     large = [w for k, w in zip(kernels, widths) if any(n == 4096 or n == 1024 for n in k.extents.values())]
     assert len(kernels) > 3 and min(large, default=0) >= 32
@@ -177,4 +177,4 @@ def test_sums_over_the_same_rows_read_them_once(columns: int, tmp_path: Path) ->
 
 
 def _kernels(graph: Graph) -> list[Kernel]:
-    return [Kernel.extract(graph, entry) for entry in graph.kernels()]
+    return [entry.kernel for entry in graph.kernels()]

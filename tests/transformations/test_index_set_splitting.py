@@ -15,7 +15,6 @@ from torch import nn
 from daceopt import optimized_module
 from daceopt.ir import scalar
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.render import render
 from daceopt.ir.schedule import schedule_of
 from daceopt.ir.schedule_text import text
@@ -54,7 +53,7 @@ def doubled() -> Graph:
 
 
 def shown(graph: Graph) -> str:
-    kernel = Kernel.extract(graph, graph.kernels()[0])
+    kernel = graph.kernels()[0].kernel
     reads = [f"{a.array}[{', '.join(map(str, a.index))}]" for s in kernel.stages for a in s.reads.values()]
     return f"{text(schedule_of(kernel))}{' '.join(reads)}"
 
@@ -90,7 +89,7 @@ def test_channels_that_come_last_are_the_innermost_loop() -> None:
     kernels = list(apply(IndexSetSplitting(), graph).sites)
     assert len(kernels) == 1
     apply(Vectorization(), graph)
-    shown = text(schedule_of(Kernel.extract(graph, graph.kernels()[0])))
+    shown = text(schedule_of(graph.kernels()[0].kernel))
     assert shown.count("vector for i1 < 24") == shown.count("vector") == 3
 
 
@@ -120,7 +119,7 @@ def test_blocks_are_cut_between_two() -> None:
 def test_a_block_in_which_arrays_meet_is_cut_out(first: int, backwards: bool) -> None:
     graph = joined_in_blocks(first, backwards)
     assert len(apply(IndexSetSplitting(), graph, special=True).sites) == 1
-    kernel = Kernel.extract(graph, graph.kernels()[0])
+    kernel = graph.kernels()[0].kernel
     assert len(kernel.stages) <= 4
     assert not any(a.expr.has(scalar.load) for s in kernel.stages for a in s.assignments)
 
@@ -209,7 +208,7 @@ def test_a_single_piece_reduces_as_before() -> None:
     code = lambda i, a: scalar.load(a, i[0], scalar.clamped(i[1], 8))  # noqa: E731
     b.map((16, 8), whole, {"out": (out, lambda i, j: (i,), "sum")}, code)
     assert len(apply(IndexSetSplitting(), finish(graph, out)).sites) == 1
-    kernel = Kernel.extract(graph, graph.kernels()[0])
+    kernel = graph.kernels()[0].kernel
     assert len(kernel.stages) == 1 and not kernel.locals
 
 

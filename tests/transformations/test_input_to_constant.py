@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from daceopt.ir import scalar
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.render import render
 from daceopt.transformations.local.input_to_constant import InputToConstant
 from tests.transformations.lowered import apply, finish, start
@@ -64,7 +63,7 @@ def test_flags_that_are_results_themselves(value: bool) -> None:
     out = graph.add_array("out", (3, 4), dace.bool_)
     b.elementwise(lambda m, v: m, b.constant(np.full((3, 4), value)), x, out=out)
     assert len(apply(InputToConstant(), finish(graph, out), special=True).sites) == 1
-    (assignment,) = Kernel.extract(graph, graph.nodes()[0]).stages[0].assignments
+    (assignment,) = graph.nodes()[0].kernel.stages[0].assignments
     assert assignment.expr == int(value)
     assert scalar.Types({}).strong(assignment.expr) == dace.int64 and assignment.dtype == dace.bool_
 

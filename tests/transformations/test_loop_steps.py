@@ -13,7 +13,6 @@ from daceopt import recipes
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import loops, schedule_of
 from daceopt.ir.schedule_text import text
 from daceopt.passes.runner import Runner
@@ -61,7 +60,7 @@ def after(graph: Graph, *steps: str) -> str:
     for step in steps:
         assert len(apply(Transformation.parse(step), graph).sites) == 1, step
     (entry,) = graph.kernels()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     assert_agrees(graph, kernel)
     return "\n" + text(schedule_of(kernel)).rstrip()
 
@@ -172,10 +171,10 @@ def test_computation_placement() -> None:
 )
 def test_what_is_not_legal_is_a_near_miss_and_changes_nothing(graph: Any, step: str, reason: str) -> None:
     found = graph()
-    before = text(schedule_of(Kernel.extract(found, found.kernels()[0])))
+    before = text(schedule_of(found.kernels()[0].kernel))
     told = misses(apply(Transformation.parse(step), found))
     assert told and reason in told
-    assert text(schedule_of(Kernel.extract(found, found.kernels()[0]))) == before
+    assert text(schedule_of(found.kernels()[0].kernel)) == before
 
 
 @pytest.mark.parametrize(
@@ -205,7 +204,7 @@ def _random_steps(graph: Graph, draw: random.Random) -> None:
     """Steps with options that fit the loops that are there, legal or not."""
     for _ in range(4):
         (entry,) = graph.kernels()
-        names = [str(loop.param) for loop in loops(schedule_of(Kernel.extract(graph, entry)))]
+        names = [str(loop.param) for loop in loops(schedule_of(entry.kernel))]
         one, other = draw.choice(names), draw.choice(names)
         steps = [
             f"map-tiling{{size={draw.choice((2, 3, 8))}, loops={one!r}}}",
@@ -228,7 +227,7 @@ def _random_graph(seed: int) -> Graph:
 def test_random_edits_keep_the_numbers_interpreted() -> None:
     for seed in range(40):
         graph = _random_graph(seed)
-        assert_agrees(graph, Kernel.extract(graph, graph.kernels()[0]))
+        assert_agrees(graph, graph.kernels()[0].kernel)
 
 
 def test_random_edits_keep_the_numbers_built() -> None:

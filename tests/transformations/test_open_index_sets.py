@@ -19,7 +19,6 @@ from daceopt import optimized_module
 from daceopt.ir import scalar
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
 from daceopt.transformations.hardware.index_set_splitting import IndexSetSplitting
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import finish, start
@@ -55,13 +54,13 @@ def check(extent: Any, code: Code, assumed: list[Any] | None = None) -> Graph:
         if extent.subs(sizes) < 0 or any(a.subs(sizes) < 0 for a in assumed or []):
             continue
         np.testing.assert_array_equal(outputs(after, n, m), outputs(before, n, m), err_msg=f"n={n}, m={m}")
-        (kernel,) = (Kernel.extract(after, k) for k in after.kernels())
+        (kernel,) = (k.kernel for k in after.kernels())
         assert all(dace.symbolic.evaluate(e, sizes) >= 0 for e in kernel.extents.values())
     return after
 
 
 def statements(graph: Graph) -> list[Any]:
-    return Kernel.extract(graph, graph.kernels()[0]).stages
+    return graph.kernels()[0].kernel.stages
 
 
 def looked_up(graph: Graph) -> int:

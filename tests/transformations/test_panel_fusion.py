@@ -15,7 +15,6 @@ from daceopt import optimized_module, recipes
 from daceopt.ir import schedule_text
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.render import render
 from daceopt.transformations.hardware.tile_scheduling import TileScheduling
@@ -44,13 +43,13 @@ def test_before_and_after() -> None:
     before = finish(graph, tanh(b, y, c)).copy()
     outcome = apply(STEP, graph)
     assert len(outcome.sites) == 1
-    assert [type(n).__name__ for n in graph.nodes()] == ["MapEntry"]
+    assert [type(n).__name__ for n in graph.nodes()] == ["KernelNode"]
     (entry,) = graph.kernels()
     assert "outer i1\n    serial i0, i2\n" in render(graph)
     assert TileScheduling().run(graph).sites != []
     assert_same(before, graph)
-    names = sorted(Kernel.extract(graph, entry).locals)
-    shown = schedule_text.text(graph.schedules[entry])
+    names = sorted(entry.kernel.locals)
+    shown = schedule_text.text(entry.tree)
     for name in names:
         shown = shown.replace(name, name.rsplit("_", 1)[0])
     assert (

@@ -13,7 +13,6 @@ from daceopt.errors import DaceoptError
 from daceopt.ir import schedule_text
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.transformations.hardware.tile_scheduling import TileScheduling
 from daceopt.transformations.local.prologue_fusion import PrologueFusion
 from tests.properties.graph_checking import Case, failures
@@ -37,12 +36,12 @@ def test_before_and_after() -> None:
     graph = product((2, 37, 6))
     before = graph.copy()
     assert len(apply(STEP, graph).sites) == 1
-    assert [type(n).__name__ for n in graph.nodes()] == ["MapEntry"]
+    assert [type(n).__name__ for n in graph.nodes()] == ["KernelNode"]
     assert TileScheduling().run(graph).sites != []
     assert_same(before, graph)
     (entry,) = graph.kernels()
-    shown = schedule_text.text(graph.schedules[entry])
-    for name in sorted(Kernel.extract(graph, entry).locals):
+    shown = schedule_text.text(entry.tree)
+    for name in sorted(entry.kernel.locals):
         shown = shown.replace(name, name.rsplit("_", 1)[0])
     assert (
         shown

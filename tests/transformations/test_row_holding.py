@@ -23,7 +23,6 @@ from daceopt.errors import IllegalSchedule
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import Alloc, loops, schedule_of, walk
 from daceopt.ir.schedule_check import check as check_schedule
 from daceopt.ir.schedule_edits import rescope
@@ -69,7 +68,7 @@ def _norms(rows: int, length: int, dtype: torch.dtype = torch.float32) -> list[G
 
 
 def _scopes(graph: Graph) -> list[str]:
-    kernels = (Kernel.extract(graph, entry) for entry in graph.kernels())
+    kernels = (entry.kernel for entry in graph.kernels())
     return [n.scope for kernel in kernels for n, _ in walk(schedule_of(kernel)) if isinstance(n, Alloc)]
 
 
@@ -97,7 +96,7 @@ def _reads_of_rows(graph: Graph, columns: int) -> list[int]:
     """How often the text of a kernel that writes rows of ``columns`` elements loads each array of them."""
     found = []
     for entry in graph.kernels():
-        kernel = Kernel.extract(graph, entry)
+        kernel = entry.kernel
         if not any(len(graph.shape(access.array)) == 2 for access in kernel.writes()):
             continue
         source = kernel_source(graph, kernel)
@@ -126,7 +125,7 @@ def test_a_softmax_keeps_its_exponentials() -> None:
 def test_a_warp_needs_no_barrier() -> None:
     forward, _ = _norms(16, 1024)
     (entry,) = forward.kernels()
-    assert "__syncthreads" not in kernel_source(forward, Kernel.extract(forward, entry)).text
+    assert "__syncthreads" not in kernel_source(forward, entry.kernel).text
 
 
 # ---------------------------------------------------------------- numbers
@@ -183,13 +182,13 @@ def test_as_many_registers_as_are_given() -> None:
 def test_the_loops_are_unrolled() -> None:
     graph = _softmax((3, 2048))
     *_, entry = graph.kernels()
-    kinds = [loop.kind for loop in loops(schedule_of(Kernel.extract(graph, entry)))]
+    kinds = [loop.kind for loop in loops(schedule_of(entry.kernel))]
     assert "serial" not in kinds and "unroll" in kinds
 
 
 def test_a_row_that_is_read_backwards_stays_in_shared_memory(tmp_path: Path) -> None:
     graph, entry = two_stages()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     second = kernel.stages[1]
     second.reads["r"] = replace(second.reads["r"], index=(15 - second.params[1],))
     graph.remove(entry)
@@ -197,7 +196,7 @@ def test_a_row_that_is_read_backwards_stays_in_shared_memory(tmp_path: Path) -> 
     Runner(Recipe("schedules", (*PLACEMENT, *SCHEDULES))).run(graph)
     _assert_right(graph, tmp_path)
     (entry,) = graph.kernels()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     assert _scopes(graph) == ["shared"]
     (name,) = kernel.locals
     with pytest.raises(IllegalSchedule, match=f"the local {name} is accessed by other threads"):
@@ -206,8 +205,8 @@ def test_a_row_that_is_read_backwards_stays_in_shared_memory(tmp_path: Path) -> 
 
 def test_without_threads_nothing_is_spread() -> None:
     graph = _softmax((3, 200), ())
-    (entry, *_) = [e for e in graph.kernels() if Kernel.extract(graph, e).locals]
-    kernel = Kernel.extract(graph, entry)
+    (entry, *_) = [e for e in graph.kernels() if e.kernel.locals]
+    kernel = entry.kernel
     name = next(iter(kernel.locals))
     with pytest.raises(IllegalSchedule, match=f"{name} is spread, but there are no threads"):
         check_schedule(graph, kernel, rescope(schedule_of(kernel), name, "spread"))
@@ -222,7 +221,7 @@ def test_nvcc_keeps_rows_in_registers(tmp_path: Path) -> None:
     """Neither stacks nor a second load: 8 packs of the row, of the scale and of the shift."""
     forward, _ = _norms(16, 1024)
     (entry,) = forward.kernels()
-    (tmp_path / "k.cu").write_text(kernel_source(forward, Kernel.extract(forward, entry)).unit)
+    (tmp_path / "k.cu").write_text(kernel_source(forward, entry.kernel).unit)
     command = [toolchain.require_nvcc(), *toolchain._FLAGS, "-arch=compute_80", "-ptx", "k.cu", "-o", "k.ptx"]
     subprocess.run(command, cwd=tmp_path, check=True)
     text = (tmp_path / "k.ptx").read_text()

@@ -13,7 +13,6 @@ from daceopt import recipes
 from daceopt.ir import scalar
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import schedule_of
 from daceopt.ir.schedule_edits import bind, commit, fuse_loops, of, split
 from daceopt.ir.schedule_text import text
@@ -31,7 +30,7 @@ def _after(graph: Graph, *steps: str) -> str:
     for step in steps:
         apply(Transformation.parse(step), graph)
     (entry,) = graph.kernels()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     assert_agrees(graph, kernel)
     return "\n" + text(schedule_of(kernel)).rstrip()
 
@@ -285,15 +284,15 @@ def test_a_schedule_given_by_hand_is_kept() -> None:
     graph, entry = two_stages()
     commit(graph, entry, bind(bind(of(graph, entry), "i0", "parallel"), "i1", "unroll"))
     Runner(recipes.get("cpu"), "numerics").run(graph, levels=("hardware",))
-    assert_agrees(graph, Kernel.extract(graph, entry))
-    kept = text(graph.schedules[entry])
+    assert_agrees(graph, entry.kernel)
+    kept = text(entry.tree)
     assert "unroll for i1 < 16:" in kept and "parallel for i0 < 8:" in kept
 
 
 def test_forms_that_the_steps_do_not_know_are_near_misses() -> None:
     graph, entry = two_stages()
     commit(graph, entry, fuse_loops(split(of(graph, entry), "i1", 8), "i1_block"))
-    assert_agrees(graph, Kernel.extract(graph, entry))
+    assert_agrees(graph, entry.kernel)
     found = list(Transformation.parse("vectorization").match(graph))
     assert [str(f) for f in found] == ["pair: its schedule was given by hand"]
 
@@ -322,7 +321,7 @@ def test_the_whole_level_keeps_the_numbers(shape: tuple[int, int]) -> None:
     before = interpret(graph, data, dtype=np.float64)
     Runner(recipes.get("cpu"), "numerics").run(graph, levels=("hardware",))
     for entry in graph.kernels():
-        assert_agrees(graph, Kernel.extract(graph, entry))
+        assert_agrees(graph, entry.kernel)
     for ours, theirs in zip(interpret(graph, data, dtype=np.float64).values(), before.values()):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)
 

@@ -18,7 +18,8 @@ from dace.transformation.passes.pattern_matching import match_patterns
 from daceopt.capture.dace.kernels import ReadKernel, read_scope
 from daceopt.errors import DaceoptError, IllegalSchedule, Unsupported, did_you_mean
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.map_scopes import expanded
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.schedule_edits import commit, of
 from daceopt.passes.transform import OF_DACE, NearMiss, Site, Transformation
 
@@ -88,7 +89,7 @@ class DaceTransformation(Transformation):
         """
         taken: set[nodes.Node] = set()
         refused: dict[str, NearMiss] = {}
-        for k in range(len(_matches(self, graph.copy()))):
+        for k in range(len(_matches(self, expanded(graph)[0]))):
             trial = _Trial(graph, self, k)
             if not taken.isdisjoint(trial.matched):
                 continue
@@ -120,9 +121,9 @@ class _Trial:
     those that its result takes the place of."""
 
     def __init__(self, graph: Graph, step: DaceTransformation, k: int):
-        self._graph, self._copy = graph, graph.copy()
+        self._graph = graph
+        self._copy, self._original = expanded(graph)
         self._match = _matches(step, self._copy)[k]
-        self._original = dict(zip(self._copy.compute(), graph.compute(), strict=True))
         state = self._copy.state
         found = [state.node(i) for i in self._match.subgraph.values() if i >= 0]
         tops = list(dict.fromkeys(_top(state, node) for node in found))
@@ -133,7 +134,7 @@ class _Trial:
     def run(self) -> list[ReadKernel]:
         """What takes the place of kernels that changed; none where nothing did. Raises Unsupported for what is none."""
         for node in self.matched:
-            if node in self._graph.schedules:
+            if isinstance(node, KernelNode) and node.tree is not None:
                 raise Unsupported("the kernel has a schedule already")
         state, before = self._copy.state, _scopes(self._copy.state)
         with warnings.catch_warnings():
@@ -163,7 +164,7 @@ class _Trial:
 
     def _checked(self, read: list[ReadKernel]) -> list[ReadKernel]:
         """The same, unless it is what was there before."""
-        known = [Kernel.extract(self._graph, n) for n in self.gone]
+        known = [n.kernel for n in self.gone if isinstance(n, KernelNode)]
         same = len(known) == len(read) == 1 and read[0].tree is None and _alike(known[0], read[0].kernel)
         written = {a.array for r in read for a in r.kernel.writes()}
         before = {a.array for k in known for a in k.writes()}

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dace import nodes
-
 from daceopt.errors import StrategyError, Unsupported
 from daceopt.ir.fusion_plan import FusionGroup, FusionPlan, emit
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.program import Program
 from daceopt.passes.transform import Outcome, Transformation
 
@@ -85,9 +84,8 @@ class OperatorGrouping(Transformation):
         found = [[_node(graph, direction, name) for name in names] for names, _, _ in groups]
         graph.order = graph.nodes()  # what is fused stays where it was: that is what was simulated
         position = {node: k for k, node in enumerate(graph.nodes())}
-        kernels = {
-            a: (position[graph.producer(a)], Kernel.extract(graph, graph.producer(a))) for own in found for a in own
-        }
+        nodes = {a: graph.producer(a) for own in found for a in own}
+        kernels = {a: (position[n], n.kernel) for a, n in nodes.items() if isinstance(n, KernelNode)}
         members: dict[Group, list[str]] = {}  # the arrays that nodes of a group write
         for group, own in zip(groups, found):
             copied = {a for a, name in zip(own, group[0]) if name in group[1]}
@@ -119,7 +117,7 @@ def _emitted(graph: Graph, plan: FusionPlan) -> list[str]:
 def _node(graph: Graph, direction: str, name: str) -> str:
     """The array by which a node is named. Raises StrategyError."""
     prefix, _, array = name.partition("/")
-    if prefix != direction or not isinstance(producer(graph, name), nodes.MapEntry):
+    if prefix != direction or not isinstance(producer(graph, name), KernelNode):
         raise StrategyError(
             f"the strategy groups {name}, which is no kernel of the {direction} graph before fusion: it was found for "
             "another model, recipe or version. Search it again"

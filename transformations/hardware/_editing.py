@@ -35,7 +35,7 @@ class KernelEdit(KernelStep):
         raise NotImplementedError(f"{type(self).__name__} does not define edited")
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        if not fnmatchcase(node.map.label, self.kernel):
+        if not fnmatchcase(node.label, self.kernel):
             return
         try:
             before = of(graph, node)

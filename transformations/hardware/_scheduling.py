@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import sympy
-from dace import nodes
 
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, schedule
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.references import StatementInstance, resolved
 from daceopt.ir.schedule import Alloc, Do, Loop, Param, Tree
 from daceopt.ir.tasklet import Assignment
@@ -170,20 +170,18 @@ class Scheduling(KernelStep):
             yield Site(graph, (node,), {"schedule": new.tree()})
 
     def apply(self, site: Site) -> None:
-        site.graph.schedules[site.nodes[0]] = site["schedule"]
+        site.nodes[0].tree = site["schedule"]
 
 
-_forms: WeakKeyDictionary[nodes.MapEntry, tuple[Any, Any, Form | None]] = WeakKeyDictionary()
+_forms: WeakKeyDictionary[KernelNode, tuple[Kernel, Form | None]] = WeakKeyDictionary()
 
 
-def _form(graph: Graph, entry: nodes.MapEntry) -> Form | None:
+def _form(graph: Graph, entry: KernelNode) -> Form | None:
     """The form of a kernel; most steps leave most kernels as they are, and meet the form that the step before read."""
-    kernel = Kernel.extract(graph, entry)
-    content, tree = graph.extracted[entry], kernel.schedule
     known = _forms.get(entry)
-    if known is None or known[0] is not content or known[1] is not tree:
-        known = _forms[entry] = content, tree, Form.of(graph, kernel)
-    return known[2]
+    if known is None or known[0] is not entry.kernel:
+        known = _forms[entry] = entry.kernel, Form.of(graph, entry.kernel)
+    return known[1]
 
 
 # ---------------------------------------------------------------- questions about loops

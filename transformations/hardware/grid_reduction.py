@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Graph
 from daceopt.ir.hardware import LANES
@@ -36,11 +35,7 @@ class GridReduction(KernelStep):
     rows: int = 64
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        try:
-            kernel = Kernel.extract(graph, node)
-        except Unsupported as error:
-            yield NearMiss(node, str(error))
-            return
+        kernel = node.kernel
         reduced = _reduced(kernel)
         if not reduced:
             return
@@ -52,7 +47,7 @@ class GridReduction(KernelStep):
 
     def apply(self, site: Site) -> None:
         graph, entry = site.graph, site.nodes[0]
-        kernel = Kernel.extract(graph, entry)
+        kernel = entry.kernel
         graph.remove(entry)
         for made in _in_parts(graph, kernel, site["loop"], site["parts"]):
             made.emit(graph)

@@ -44,7 +44,7 @@ class IndexSetSplitting(KernelStep):
     most: int = 27
 
     def match_at(self, graph: Any, node: Any) -> Iterable[Site | NearMiss]:
-        kernel = Kernel.extract(graph, node)
+        kernel = node.kernel
         if kernel.schedule is not None or kernel.serial or kernel.forwarded():
             return
         for k, stage in enumerate(kernel.stages):

@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from dace import nodes
-
 from daceopt.autodiff import splitting
-from daceopt.errors import Unsupported
 from daceopt.ir import scalar, schedule, types
 from daceopt.ir.graph import Graph
 from daceopt.ir.hardware import CUDA
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.schedule import Alloc, Param
 from daceopt.ir.tasklet import Assignment, free_symbols, fresh, fuse, renamed
 from daceopt.passes.transform import NearMiss, Site
@@ -42,18 +40,14 @@ class KernelFission(KernelStep):
     long: int = 8192
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        try:
-            kernel = Kernel.extract(graph, node)
-        except Unsupported as error:
-            yield NearMiss(node, str(error))
-            return
+        kernel = node.kernel
         apart = _hands_on(kernel) or self._is_large(kernel) or self._is_narrow(kernel)
         if apart or _waiting(kernel) or len(_reduced_sets(kernel)) > 1:
             yield Site(graph, (node,), {"apart": apart})
 
     def apply(self, site: Site) -> None:
         graph, entry = site.graph, site.nodes[0]
-        kernel = Kernel.extract(graph, entry)
+        kernel = entry.kernel
         if site["apart"]:
             parts, _ = splitting.split(graph, entry, _small_runs(kernel))
         elif _waiting(kernel):
@@ -218,9 +212,9 @@ def _reduced_sets(kernel: Kernel) -> set[frozenset[Param]]:
     return {frozenset(stage.reduced(c)) for c in stage.writes} - {frozenset()}
 
 
-def _split_sums(graph: Graph, entry: nodes.MapEntry) -> None:
+def _split_sums(graph: Graph, entry: KernelNode) -> None:
     """A kernel for each set of reduced loops, the first with all that is not reduced."""
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     different = sorted(_reduced_sets(kernel), key=lambda found: sorted(map(str, found)))
     if len(different) < 2:
         return

@@ -9,7 +9,7 @@ from typing import Any
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import scalar, schedule, types
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel import Access, Stage
 from daceopt.ir.kernel_edits import put
 from daceopt.ir.loop_form import fresh, renumbered
 from daceopt.ir.schedule import Alloc, Do, Loop, Param
@@ -41,7 +41,7 @@ class RowHolding(KernelStep):
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
         try:
-            kernel = Kernel.extract(graph, node)
+            kernel = node.kernel
             form = Form.of(graph, kernel) if kernel.schedule is not None else None
             if form is None or len(form.nests) < 2 or not _runs_on_threads(form):
                 return

@@ -36,7 +36,7 @@ class ScalarExpansion(KernelStep):
     array: int | None = None
 
     def match_at(self, graph: Any, node: Any) -> Iterable[Site | NearMiss]:
-        kernel = Kernel.extract(graph, node)
+        kernel = node.kernel
         if kernel.schedule is not None or kernel.serial or not kernel.locals or not kernel.outer:
             return
         form = Form.of(graph, kernel)
@@ -52,7 +52,7 @@ class ScalarExpansion(KernelStep):
 
     def apply(self, site: Site) -> None:
         (entry,), graph = site.nodes, site.graph
-        kernel = expanded(Kernel.extract(graph, entry), site["param"])
+        kernel = expanded(entry.kernel, site["param"])
         put(graph, entry, (kernel, schedule.bare(schedule.schedule_of(kernel))))
 
 

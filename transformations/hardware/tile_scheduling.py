@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import sympy
-from dace import nodes
 
 from daceopt.cost.limits import limits
 from daceopt.errors import IllegalSchedule, Unsupported
@@ -16,6 +15,7 @@ from daceopt.ir import schedule_edits as edits
 from daceopt.ir.graph import Graph, dim
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.microkernels import PRODUCT, TRANSPOSITION
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.references import StatementInstance, resolved
 from daceopt.ir.schedule import Alloc, Call, Do, Loop, Tree
 from daceopt.ir.schedule_check import check
@@ -43,17 +43,17 @@ class TileScheduling(Transformation):
     enough: int | None = None
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        if not isinstance(node, nodes.MapEntry) or node in graph.schedules:
+        if not isinstance(node, KernelNode) or node.tree is not None:
             return
         try:
-            kernel = Kernel.extract(graph, node)
+            kernel = node.kernel
             if kernel.is_tiled:
                 yield Site(graph, (node,), {"schedule": self._known(graph, kernel)})
         except Unsupported as error:
             yield NearMiss(node, str(error))
 
     def apply(self, site: Site) -> None:
-        site.graph.schedules[site.nodes[0]] = site["schedule"]
+        site.nodes[0].tree = site["schedule"]
 
     def _known(self, graph: Graph, kernel: Kernel) -> Tree:
         """The schedule of ``kernel``, from one that is alike but for names: layers of a network are."""

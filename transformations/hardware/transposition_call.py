@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from daceopt.errors import IllegalSchedule
 from daceopt.ir import schedule
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.microkernels import TRANSPOSITION, is_copy, tiles
 from daceopt.ir.references import StatementInstance, resolved
 from daceopt.ir.schedule import Call, Do, Loop, Tree
@@ -35,7 +34,7 @@ class TranspositionCall(KernelStep):
     least: int = 8
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        kernel = Kernel.extract(graph, node)
+        kernel = node.kernel
         if not any(len(s.reads) == len(s.writes) == 1 and len(s.params) > 1 for s in kernel.stages):
             return
         tree = schedule.schedule_of(kernel)
@@ -67,4 +66,4 @@ class TranspositionCall(KernelStep):
         return Call(TRANSPOSITION, replace(tree, body=replace(inner, kind="serial")))
 
     def apply(self, site: Site) -> None:
-        site.graph.schedules[site.nodes[0]] = site["schedule"]
+        site.nodes[0].tree = site["schedule"]

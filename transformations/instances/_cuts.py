@@ -8,11 +8,9 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from dace import nodes
-
 import daceopt.ops  # noqa: F401  (registers which loop nests library nodes are)
 from daceopt.ir.graph import Graph, Shape
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.relations import Flow, Relation, flows, view_flow
 from daceopt.splits import CannotSplit, Division, division
 
@@ -116,7 +114,7 @@ def cut_along(graph: Graph, node: Any, axes: Mapping[str, int]) -> Cut:
 
 def _overwrites(graph: Graph, node: Any) -> Iterator[str]:
     """As the memory plan lets kernels do it: each iteration reads the element that it writes."""
-    kernel = Kernel.extract(graph, node) if isinstance(node, nodes.MapEntry) else None
+    kernel = node.kernel if isinstance(node, KernelNode) else None
     if kernel is None or len(kernel.stages) != 1 or len(kernel.stages[0].writes) != 1:
         return
     (write,) = kernel.stages[0].writes.values()

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dace import nodes
-
 from daceopt.ir.clusters import Clusters
 from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction
 from daceopt.transformations.instances._cuts import Cut, Cuts
 from daceopt.transformations.instances._live_bytes import Profile
@@ -124,7 +123,7 @@ class Merging:
     def _weights(self, cuts: Cuts) -> int:
         """What is given and goes not along the outermost axis; of a table from which a kernel picks, what it picks."""
         given = (self._bytes(name) for name in cuts.reads if not self._counts(name, cuts))
-        most = self._bytes(cuts.writes[0]) if isinstance(cuts.node, nodes.MapEntry) and cuts.writes else None
+        most = self._bytes(cuts.writes[0]) if isinstance(cuts.node, KernelNode) and cuts.writes else None
         return sum(size if most is None else min(size, most) for size in given)
 
     def _counts(self, name: str, cuts: Cuts) -> bool:

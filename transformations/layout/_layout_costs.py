@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from dace import nodes
-
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.planned_kernel import access_bytes
-from daceopt.errors import Unsupported
 from daceopt.ir import blocked, parts, views
 from daceopt.ir.blocked import CONVOLUTIONS
 from daceopt.ir.dataflow import walk
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes import library
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.quantized import QuantizedConvolution
 from daceopt.libs.convolution_times import times
 from daceopt.transformations.layout._layout_program import LayoutProblem, NodeAccesses, Walked
@@ -116,7 +114,7 @@ class _Reading:
         return (*both, (copied + 2 * _CHANGE) * seconds) if name in self._blocks else both
 
     def add(self, node: Any) -> None:
-        if isinstance(node, nodes.MapEntry):
+        if isinstance(node, KernelNode):
             self._add_kernel(node)
         elif isinstance(node, CONVOLUTIONS):
             self._add_convolution(node)
@@ -200,11 +198,8 @@ class _Reading:
 
     # ---------------------------------------------------------------- kernels
 
-    def _add_kernel(self, entry: nodes.MapEntry) -> None:
-        try:
-            kernel = Kernel.extract(self._graph, entry)
-        except Unsupported:
-            return
+    def _add_kernel(self, entry: KernelNode) -> None:
+        kernel = entry.kernel
         for stage in kernel.stages:
             found = [w for a in _accesses(kernel, stage) if (w := self._walked(kernel, stage, a)) is not None]
             if any(len(set(w.modes)) > 1 for w in found):

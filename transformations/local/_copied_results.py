@@ -8,12 +8,10 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from dace import nodes
-
-from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.kernel import Access, Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.region import Region
 
@@ -22,14 +20,11 @@ def written_where_copied(graph: Graph, source: str, result: str, copy: Any) -> K
     """The kernel that makes ``source`` with ``result`` in its place, or the product that makes it; None where it must
     not, or ``copy``, a kernel that copies one to the other in row-major order, does something else, too."""
     producer = graph.producer(source)
-    if not isinstance(producer, nodes.MapEntry | Contraction) or not _may_move(graph, source, result, copy):
+    if not isinstance(producer, KernelNode | Contraction) or not _may_move(graph, source, result, copy):
         return None
     if isinstance(producer, Contraction):
         return producer if _divides_rows(graph, producer, graph.shape(result)) else None
-    try:
-        kernel = Kernel.extract(graph, producer)
-    except Unsupported:
-        return None
+    kernel = producer.kernel
     if kernel.schedule is not None or any(a.array == source for s in kernel.stages for a in s.reads.values()):
         return None
     stages = []

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import dace
 import numpy as np
 import sympy
-from dace import nodes
 
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar
@@ -20,6 +19,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.dims import is_dense
 from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction, Convolution
 from daceopt.ir.relations import Relation, flow
 from daceopt.ops.families.strided import takes
@@ -55,7 +55,7 @@ def reader_of(graph: Graph, node: Any) -> Any | None:
         return None  # elsewhere epilogues of convolutions are passes of their own
     product = graph.writes(node)["Y"]
     readers = graph.all_consumers(product)
-    alone = len(readers) == 1 and not graph.is_kept(product) and isinstance(readers[0], nodes.MapEntry)
+    alone = len(readers) == 1 and not graph.is_kept(product) and isinstance(readers[0], KernelNode)
     return readers[0] if alone else None
 
 
@@ -94,7 +94,7 @@ def epilogue_of(graph: Graph, node: Any, kernel: Kernel) -> Epilogue | str:
 
 def absorb(graph: Graph, node: Any, reader: Any, found: Epilogue, **attributes: Any) -> Any:
     """Let ``node`` do what ``reader`` does; returns the node that stands in its place, with ``attributes``."""
-    kernel = Kernel.extract(graph, reader)
+    kernel = reader.kernel
     out = graph.result(reader, 0)
     reads = kernel.stages[0].reads
     others = [(other, graph.writes(other)["Y"], own) for other, own in found.others]
@@ -415,6 +415,6 @@ def why_inexact(node: Any, found: Epilogue) -> str | None:
 def extracted(graph: Graph, node: Any, reader: Any) -> Epilogue | str:
     """The epilogue that the kernel ``reader`` is, or why it is none."""
     try:
-        return epilogue_of(graph, node, Kernel.extract(graph, reader))
+        return epilogue_of(graph, node, reader.kernel)
     except Unsupported as error:
         return str(error)

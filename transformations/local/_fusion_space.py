@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from dace import nodes
-
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.planned_kernel import kernel_bytes, kernel_seconds
 from daceopt.cost.work import kernel_flops
@@ -20,6 +18,7 @@ from daceopt.ir.fusion import merge
 from daceopt.ir.fusion_plan import FusionPlan
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.transformations.local._fusion_signature import RegionSignature
 from daceopt.transformations.local._greedy_fusion import GreedyFusion
 
@@ -73,7 +72,7 @@ class FusionSpace:
         self._readers = {a: _mask(position[g] for g in found) for a, found in plan.readers.items()}
         self._next = [_mask(position[r] for r in plan.readers_of(g)) for g in groups]
         self._after, self._before = self._reachability()
-        self._calls = list(accumulate((not isinstance(n, nodes.MapEntry) for n in plan.nodes), initial=0))
+        self._calls = list(accumulate((not isinstance(n, KernelNode) for n in plan.nodes), initial=0))
         self.single = {
             k: FusionCandidate(graph, 1 << k, (plan.nodes[k],), g.kernel, self._times, (k,))
             for k, g in enumerate(groups)

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dace import nodes
-
 from daceopt.ir.conversions import conversion
 from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import DenseNode, may_write, takes_narrow
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
@@ -33,7 +32,7 @@ class CastAbsorption(Transformation):
             return
         for connector, result in graph.writes(node).items():
             readers = graph.all_consumers(result)
-            if len(readers) != 1 or not isinstance(readers[0], nodes.MapEntry):
+            if len(readers) != 1 or not isinstance(readers[0], KernelNode):
                 continue
             found = _converted(graph, node, connector, readers[0])
             if found is not None:
@@ -47,7 +46,7 @@ class CastAbsorption(Transformation):
         graph.add_node(twin, reads, {**writes, site["connector"]: site["out"]})
 
 
-def _converted(graph: Graph, node: DenseNode, connector: str, entry: nodes.MapEntry) -> str | None:
+def _converted(graph: Graph, node: DenseNode, connector: str, entry: KernelNode) -> str | None:
     """The array that ``entry`` fills with the result, converted, if it does nothing else."""
     result = graph.writes(node)[connector]
     if graph.is_kept(result) or graph.views_of(result) or graph.is_part(result):

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import sympy
-from dace import nodes
 
-from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
@@ -45,19 +44,16 @@ class InputToConstant(Transformation):
 
     def apply(self, site: Site) -> None:
         graph, (node,) = site.graph, site.nodes
-        kernel = Kernel.extract(graph, node)
+        kernel = node.kernel
         stages = [_inlined(stage, site["literals"]) for stage in kernel.stages]
         graph.remove(node)
         replace(kernel, stages=stages).emit(graph)
 
 
 def _kernel(graph: Graph, node: Any) -> Kernel | None:
-    if not isinstance(node, nodes.MapEntry):
+    if not isinstance(node, KernelNode):
         return None
-    try:
-        return Kernel.extract(graph, node)
-    except Unsupported:
-        return None
+    return node.kernel
 
 
 def _is_loaded(kernel: Kernel, name: str) -> bool:

@@ -8,9 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 from daceopt.autodiff import splitting
-from daceopt.errors import Unsupported
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
@@ -35,16 +33,12 @@ class MapFission(Transformation):
             yield from self.match_at(graph, node)
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        if not fnmatchcase(node.map.label, self.kernel):
+        if not fnmatchcase(node.label, self.kernel):
             return
-        try:
-            kernel = Kernel.extract(graph, node)
-        except Unsupported as error:
-            yield NearMiss(node, str(error))
-            return
+        kernel = node.kernel
         if len(kernel.stages) == 1 and not kernel.locals:
             return
-        if kernel.is_tiled or node in graph.schedules:
+        if kernel.is_tiled or kernel.schedule is not None:
             yield NearMiss(node, "it has tiles or a schedule, which statements by themselves could not keep")
             return
         yield Site(graph, (node,))

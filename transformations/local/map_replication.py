@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
-from dace import nodes
-
 from daceopt.cost.work import operations
-from daceopt.errors import DaceoptError, Unsupported
+from daceopt.errors import DaceoptError
 from daceopt.ir.graph import Graph
 from daceopt.ir.inlining import why_not_inlined
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
@@ -41,7 +39,7 @@ class MapReplication(Transformation):
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
         written = [n for n in graph.outputs_of(node) if n is not None]
-        if not isinstance(node, nodes.MapEntry) or not any(fnmatchcase(n, self.array) for n in written):
+        if not isinstance(node, KernelNode) or not any(fnmatchcase(n, self.array) for n in written):
             return
         readers = list(dict.fromkeys(r for n in written for r in graph.all_consumers(n)))
         if len(readers) < 2:
@@ -56,10 +54,7 @@ class MapReplication(Transformation):
             return f"{written[0]} outlives the program, or is a part of another array"
         if len(readers) > self.max_readers:
             return f"{len(readers)} nodes read {written[0]}, more than max_readers={self.max_readers}"
-        try:
-            kernel = Kernel.extract(graph, node)
-        except Unsupported as error:
-            return str(error)
+        kernel = node.kernel
         cost = sum(operations(s.assignments) for s in kernel.stages)
         if cost > self.max_operations:
             return f"an element takes {cost} operations, more than max_operations={self.max_operations}"
@@ -67,7 +62,7 @@ class MapReplication(Transformation):
 
     def apply(self, site: Site) -> None:
         graph, (node, *readers) = site.graph, site.nodes
-        kernel = Kernel.extract(graph, node)
+        kernel = node.kernel
         (old,) = (n for n in graph.outputs_of(node) if n is not None)
         with graph.made_for(origins=graph.origins_of(node)):
             for reader in readers:

@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dace import nodes
-
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir.dataflow import is_bijective
 from daceopt.ir.graph import Graph
 from daceopt.ir.inlining import Evaluation, evaluations, inlined, why_not_inlined
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
@@ -38,14 +37,14 @@ class OnTheFlyFusion(Transformation):
             raise DaceoptError(f"{self}: expected recompute above 0, and 2 assignments or more")
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        if not isinstance(node, nodes.MapEntry):
+        if not isinstance(node, KernelNode):
             return
         written = [n for n in graph.outputs_of(node) if n is not None]
         readers = list(dict.fromkeys(r for n in written for r in graph.all_consumers(n)))
-        if any(map(graph.is_kept, written)) or not all(isinstance(r, nodes.MapEntry) for r in readers):
+        if any(map(graph.is_kept, written)) or not all(isinstance(r, KernelNode) for r in readers):
             return
         try:
-            found = self._inlined(graph, Kernel.extract(graph, node), [Kernel.extract(graph, r) for r in readers])
+            found = self._inlined(graph, node.kernel, [r.kernel for r in readers])
         except Unsupported as error:
             found = str(error)
         if isinstance(found, str):

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 
 import dace
 import sympy
-from dace import nodes
 
-from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.graph import Dim, Graph, Shape, dim
 from daceopt.ir.kernel import Access, Kernel, Stage, param
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.provenance import fused_label
 from daceopt.ir.tasklet import Assignment
@@ -45,16 +44,13 @@ class PanelFusion(Transformation):
         if not isinstance(node, Contraction):
             return
         product = graph.writes(node)["Y"]
-        readers = [n for n in graph.consumers(product) if isinstance(n, nodes.MapEntry)]
+        readers = [n for n in graph.consumers(product) if isinstance(n, KernelNode)]
         found = [self._at(graph, node, product, reader) for reader in readers]
         sites = [f for f in found if isinstance(f, Site)]
         yield from sites[:1] or found
 
-    def _at(self, graph: Graph, node: Contraction, product: str, reader: nodes.MapEntry) -> Site | NearMiss:
-        try:
-            kernel = Kernel.extract(graph, reader)
-        except Unsupported as error:
-            return NearMiss(node, str(error))
+    def _at(self, graph: Graph, node: Contraction, product: str, reader: KernelNode) -> Site | NearMiss:
+        kernel = reader.kernel
         reason = why_no_panels(graph, node, kernel) or why_not_order(graph, product, reader)
         if reason is not None:
             return NearMiss(node, reason)

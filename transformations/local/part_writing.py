@@ -8,12 +8,11 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import sympy
-from dace import nodes
 
-from daceopt.errors import Unsupported
 from daceopt.ir import parts, types
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.kernel import Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ops.families.strided import why_not_laid_out
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.splits import split, why_not
@@ -96,12 +95,9 @@ class _Join:
 
 def _only_stage(graph: Graph, node: Any) -> Stage | None:
     """The stage of a kernel that has but one, with one result that is not reduced."""
-    if not isinstance(node, nodes.MapEntry):
+    if not isinstance(node, KernelNode):
         return None
-    try:
-        kernel = Kernel.extract(graph, node)
-    except Unsupported:
-        return None
+    kernel = node.kernel
     if len(kernel.stages) != 1 or len(kernel.stages[0].writes) != 1:
         return None
     stage = kernel.stages[0]

@@ -6,14 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dace import nodes
-
-from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
 from daceopt.ir.conversions import only_converts
 from daceopt.ir.dataflow import address
 from daceopt.ir.graph import Graph, row_major
-from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.kernel import Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction, may_write, takes_narrow
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
@@ -40,7 +38,7 @@ class ProductTransposition(Transformation):
         if graph.is_part(product):
             return
         readers = graph.all_consumers(product)
-        if len(readers) != 1 or not isinstance(readers[0], nodes.MapEntry) or graph.is_kept(product):
+        if len(readers) != 1 or not isinstance(readers[0], KernelNode) or graph.is_kept(product):
             return
         target = _transposing_copy(graph, node, product, readers[0])
         if target is not None:
@@ -66,12 +64,9 @@ def _transposed(graph: Graph, name: str) -> str:
     return graph.add_view(name, "transposed", [shape[k] for k in swap], [strides[k] for k in swap])
 
 
-def _transposing_copy(graph: Graph, node: Contraction, product: str, entry: nodes.MapEntry) -> str | None:
+def _transposing_copy(graph: Graph, node: Contraction, product: str, entry: KernelNode) -> str | None:
     """The array that ``entry`` fills with the product, its last two dimensions exchanged, if it does nothing else."""
-    try:
-        kernel = Kernel.extract(graph, entry)
-    except Unsupported:
-        return None
+    kernel = entry.kernel
     stage = kernel.stages[0]
     if len(kernel.stages) != 1 or len(stage.reads) != 1 or len(stage.writes) != 1:
         return None

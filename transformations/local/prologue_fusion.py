@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import dace
 import sympy
-from dace import nodes
 
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir import scalar
@@ -16,6 +15,7 @@ from daceopt.ir.dataflow import is_bijective
 from daceopt.ir.graph import Dim, Graph, Shape, dim
 from daceopt.ir.inlining import placed, why_not_inlined
 from daceopt.ir.kernel import Access, Kernel, Stage, param
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.provenance import fused_label
 from daceopt.ir.tasklet import Assignment
@@ -55,10 +55,10 @@ class PrologueFusion(Transformation):
         if not isinstance(node, Contraction):
             return
         producer = graph.producer(graph.reads(node)["A"])
-        if not isinstance(producer, nodes.MapEntry):
+        if not isinstance(producer, KernelNode):
             return
         try:
-            first = Kernel.extract(graph, producer)
+            first = producer.kernel
             reason = _why_not(graph, node, first, self.rows)
         except Unsupported as error:
             reason = str(error)

@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from dace import nodes
-
-from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.dataflow import address
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.tasklet import Assignment
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
@@ -31,13 +29,9 @@ class ReductionLowering(Transformation):
     level: ClassVar[str] = "local"
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        if not isinstance(node, nodes.MapEntry):
+        if not isinstance(node, KernelNode):
             return
-        try:
-            kernel = Kernel.extract(graph, node)
-        except Unsupported as error:
-            yield NearMiss(node, str(error))
-            return
+        kernel = node.kernel
         if len(kernel.stages) != 1 or kernel.locals or kernel.is_tiled or not _reduces_all(kernel.stages[0]):
             return
         stage = kernel.stages[0]

@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cmp_to_key
 from typing import Any, ClassVar
 
-from dace import nodes
-
-from daceopt.errors import Unsupported
 from daceopt.ir.affine import quotient
 from daceopt.ir.builder import Builder
 from daceopt.ir.dataflow import address, is_bijective
@@ -17,6 +14,7 @@ from daceopt.ir.dims import is_dense
 from daceopt.ir.graph import Graph, Shape, dim, row_major
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.attention_calls import AttentionCall
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.region import Region
 from daceopt.ir.tasklet import eliminate_dead, free_symbols
@@ -67,7 +65,7 @@ class RelayoutFusion(Transformation):
         b = Builder(graph, "relayout")
         view, shape = b.transpose(copy.source, _as_stored(graph, copy.source)), graph.shape(copy.result)
         view = view if graph.shape(view) == shape else b.reshape(view, shape)
-        kernel = Kernel.extract(graph, node)
+        kernel = node.kernel
         graph.replace_uses(copy.result, view)
         graph.remove(node)
         rest = _without(kernel, copy.connector)
@@ -112,12 +110,9 @@ class _Copy:
 
 def _copies(graph: Graph, node: Any) -> Iterator[_Copy]:
     """What the kernel at ``node``, if it has one stage, copies."""
-    if not isinstance(node, nodes.MapEntry):
+    if not isinstance(node, KernelNode):
         return
-    try:
-        kernel = Kernel.extract(graph, node)
-    except Unsupported:
-        return
+    kernel = node.kernel
     if len(kernel.stages) != 1 or kernel.locals:
         return
     stage = kernel.stages[0]

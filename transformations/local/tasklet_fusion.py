@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dace import nodes
-
-from daceopt.errors import Unsupported
 from daceopt.ir.fusion import collapse, expand_locals, merge
 from daceopt.ir.graph import Graph
 from daceopt.ir.iteration import canonical
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
@@ -72,10 +70,7 @@ class _Chains:
 
     def _kernel(self, node: Any) -> Kernel | None:
         if node not in self.kernels:
-            try:
-                kernel = Kernel.extract(self.graph, node)
-            except Unsupported:
-                return None
+            kernel = node.kernel
             if len(kernel.stages) != 1 or kernel.is_tiled:
                 return None
             self.kernels[node] = kernel
@@ -84,7 +79,7 @@ class _Chains:
     def _lone_producer(self, array: str, node: Any) -> Any:
         """The kernel that writes ``array`` alone and whose result only ``node`` (with what it holds) reads."""
         producer = self.graph.producer(array)
-        if not isinstance(producer, nodes.MapEntry) or producer in self.home or producer is node:
+        if not isinstance(producer, KernelNode) or producer in self.home or producer is node:
             return None
         for written in self.graph.outputs_of(producer):
             aliases = self.graph.aliases(written)  # type: ignore[arg-type]

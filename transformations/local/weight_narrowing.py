@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dace import nodes
-
 from daceopt.errors import Unsupported
 from daceopt.ir.conversions import conversion
 from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, outlasts_calls, takes_narrow
 from daceopt.libs.base import choose
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -72,5 +71,5 @@ def _why_not(graph: Graph, node: Any) -> str | None:
 def _converted(graph: Graph, name: str) -> str | None:
     """The array of float32 of which ``name`` is a rounded copy, in the same layout."""
     entry = graph.producer(name)
-    found = conversion(graph, entry) if isinstance(entry, nodes.MapEntry) and not graph.is_kept(name) else None
+    found = conversion(graph, entry) if isinstance(entry, KernelNode) and not graph.is_kept(name) else None
     return found[0] if found is not None and found[1] == name else None

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dace import nodes
-
 from daceopt.ir import fusion_profit
 from daceopt.ir.fusion import collapse
 from daceopt.ir.fusion_plan import FusionGroup, FusionPlan, emit
 from daceopt.ir.graph import Graph
 from daceopt.ir.iteration import canonical
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction
 from daceopt.passes.aggregation_rules import TABLE_1, AggregationRule, RuleSet
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -60,7 +59,7 @@ class Aggregation(Transformation):
         yield from (NearMiss(node, reason) for node, reason in plan.misses)
 
     def apply(self, site: Site) -> None:
-        graph, kernels = site.graph, [n for n in site.nodes if isinstance(n, nodes.MapEntry)]
+        graph, kernels = site.graph, [n for n in site.nodes if isinstance(n, KernelNode)]
         libraries = [n for n in site.nodes if n not in kernels]
         emit(graph, kernels, site["kernel"])
         for node in libraries:

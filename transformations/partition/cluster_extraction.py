@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dace import nodes
-
 from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import DenseNode
 from daceopt.ir.relations import NESTS
 from daceopt.passes.transform import Site, Transformation, label_of
@@ -43,7 +42,7 @@ class ClusterExtraction(Transformation):
 
 def is_eligible(node: Any) -> bool:
     """May ``node`` become part of a micro-graph: is it a kernel, or a library node that stands for a loop nest?"""
-    if isinstance(node, nodes.MapEntry):
+    if isinstance(node, KernelNode):
         return True
     return isinstance(node, DenseNode) and any(c.__name__ in NESTS for c in type(node).__mro__)
 

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dace import nodes
-
 from daceopt import ops
 from daceopt.autodiff import splitting
 from daceopt.ir import region
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.passes.transform import NearMiss, Outcome, Site, Transformation
 from daceopt.transformations.lower.lower_operators import LowerOperators
 
@@ -40,7 +38,7 @@ class CompoundOpening(Transformation):
 
     def apply(self, site: Site) -> None:
         (node,) = site.nodes
-        if isinstance(node, nodes.MapEntry):
+        if isinstance(node, KernelNode):
             splitting.split(site.graph, node)
         else:
             ops.lower(site.graph, node)
@@ -53,11 +51,11 @@ class CompoundOpening(Transformation):
         for part in region.everything(graph):
             for node in part.kernels():
                 if self.stages and _has_stages(part, node):
-                    opened.sites.append(node.map.label)
+                    opened.sites.append(node.label)
                     splitting.split(part, node)
         return opened
 
 
-def _has_stages(graph: Graph, entry: nodes.MapEntry) -> bool:
-    kernel = Kernel.extract(graph, entry)
+def _has_stages(graph: Graph, entry: KernelNode) -> bool:
+    kernel = entry.kernel
     return not kernel.is_tiled and (len(kernel.stages) > 1 or bool(kernel.locals))

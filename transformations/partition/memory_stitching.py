@@ -54,8 +54,7 @@ class MemoryStitching(Transformation):
     def apply(self, site: Site) -> None:
         """The tensors in between live in each thread until a later step finds that a register or a block has them."""
         entry = emit(site.graph, site.nodes, site["kernel"])
-        kernel = Kernel.extract(site.graph, entry)
-        site.graph.schedules[entry] = schedule.default(kernel)
+        entry.tree = schedule.default(entry.kernel)
 
 
 class _Stitching:
@@ -103,5 +102,5 @@ def _bytes(kernel: Kernel, name: str) -> Any:
 
 def _shared_loops(graph: Graph, node: Any) -> tuple[Any, ...] | None:
     """Extents and kinds of the loops around everything in a kernel's schedule; None without one."""
-    tree = graph.schedules.get(node)
+    tree = node.tree
     return None if tree is None else tuple((n.extent, n.kind) for n in schedule.chain(schedule.bare(tree))[0])

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import sympy
-from dace import nodes
 
 from daceopt.cost.kernel_time import BLOCKS, KernelTimes
 from daceopt.cost.limits import limits
@@ -17,6 +16,7 @@ from daceopt.ir.branches import BranchGraph, Candidates
 from daceopt.ir.clusters import Clusters
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.stitching import cut, side_by_side
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of
 
@@ -91,13 +91,9 @@ class _Plan:
                 return
 
     def _is_eligible(self, node: Any) -> bool:
-        if not isinstance(node, nodes.MapEntry):
+        if not isinstance(node, KernelNode):
             return False
-        try:
-            return not Kernel.extract(self._graph, node).is_tiled
-        except Unsupported as error:
-            self.misses.append(NearMiss(node, str(error)))
-            return False
+        return not node.kernel.is_tiled
 
     def _stitch(self, candidates: Candidates[Any]) -> None:
         """Algorithm 3 on one set of branches: again and again one kernel of each."""
@@ -129,7 +125,7 @@ class _Plan:
         if self._times.gain(works, deal) <= self._options.least * spent or not self._is_independent(members):
             return False
         try:
-            kernels = [Kernel.extract(self._graph, n) for n in members]
+            kernels = [n.kernel for n in members]
             parts = [cut(kernels[k], count) for k, count in zip(deal.order, deal.blocks)]
             kernel = side_by_side(self._graph, parts, self._worthwhile(members))
         except (IllegalSchedule, Unsupported) as error:
@@ -143,7 +139,7 @@ class _Plan:
     def _most(self, node: Any) -> float:
         """How many blocks a kernel has at most."""
         if node not in self._blocks:
-            self._blocks[node] = self._times.number(cut(Kernel.extract(self._graph, node), 1 << 30).count)
+            self._blocks[node] = self._times.number(cut(node.kernel, 1 << 30).count)
         return self._blocks[node]
 
     def _is_independent(self, members: Sequence[Any]) -> bool:

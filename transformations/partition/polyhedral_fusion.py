@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dace import nodes
-
 from daceopt.cost.limits import limits
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import polyhedral, schedule
@@ -16,6 +14,7 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.joining import joined
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.micro_graph import Link, links, pattern_of
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Pool
 from daceopt.ir.polyhedral import Effort, Member
 from daceopt.ir.schedule_check import check
@@ -85,7 +84,7 @@ def _opened(graph: Graph) -> tuple[dict[Any, Kernel], list[tuple[Any, str]]]:
 
 
 def _is_fed(graph: Graph, node: Pool) -> bool:
-    return any(isinstance(p, nodes.MapEntry) for p in graph.producers(graph.reads(node)["X"]))
+    return any(isinstance(p, KernelNode) for p in graph.producers(graph.reads(node)["X"]))
 
 
 class _Layer:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sympy
-from dace import nodes
 
-from daceopt.errors import DaceoptError, Unsupported
+from daceopt.errors import DaceoptError
 from daceopt.ir.affine import affine
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.kernel_node import KernelNode
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -96,10 +96,7 @@ class Footprints:
 
     def _accesses(self, node: Any) -> Iterator[tuple[str, _Window | None, int]]:
         graph = self._graph
-        try:
-            kernel = Kernel.extract(graph, node) if isinstance(node, nodes.MapEntry) else None
-        except Unsupported:
-            kernel = None
+        kernel = node.kernel if isinstance(node, KernelNode) else None
         if kernel is None or kernel.is_tiled:
             yield from ((n, self._whole(n), 0) for n in graph.inputs_of(node) if n is not None)
             return

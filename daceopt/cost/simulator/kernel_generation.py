@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dace import nodes
-
 from daceopt.cost.core_bindings import halo, inferred
 from daceopt.cost.machines.hierarchy import MachineModel
 from daceopt.cost.simulator.footprint import Footprints
 from daceopt.cost.work import known_flops, operations
-from daceopt.errors import Unsupported
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import (
     Contraction,
     Convolution,
@@ -138,7 +135,7 @@ class Kernels:
 
     def _is_pointwise(self, node: Any) -> bool:
         kinds = {relation.kind for flow in self._flows[node].values() for relation in flow.dims}
-        return isinstance(node, nodes.MapEntry) and kinds <= {"bijective", "injective"}
+        return isinstance(node, KernelNode) and kinds <= {"bijective", "injective"}
 
     def _is_equal(self, node: Any, name: str) -> bool:
         ways = [flow for (read, _), flow in self._flows[node].items() if read == name]
@@ -163,12 +160,9 @@ class Kernels:
     def work(self, node: Any) -> dict[str, int]:
         """Operations of one execution by kind of work; of a node whose work nobody knows, one for each element that it
         writes."""
-        if not isinstance(node, nodes.MapEntry):
+        if not isinstance(node, KernelNode):
             return {self._unit(node): self._operations(node)}
-        try:
-            kernel = Kernel.extract(self.graph, node)
-        except Unsupported:
-            return {ELEMENTWISE: sum(self.footprints.writes(node).values())}
+        kernel = node.kernel
         found: Counter[str] = Counter()
         for stage in kernel.stages:
             scalar = operations(stage.assignments)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TypeAlias, TypeGuard
 
-from dace.sdfg.nodes import LibraryNode, MapEntry, Tasklet
+from dace.sdfg.nodes import LibraryNode, Tasklet
 
 from daceopt.ir.nodes.operator import Operator
 
-Node: TypeAlias = MapEntry | LibraryNode | Tasklet  # a kernel by its entry; operators and regions are library nodes
+Node: TypeAlias = LibraryNode | Tasklet  # kernels, operators and regions are library nodes
 
 
 def is_operator(node: object) -> TypeGuard[Operator]:

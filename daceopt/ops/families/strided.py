@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dace import nodes
-
 from daceopt.ir.dims import is_dense
 from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.nodes.attention_calls import AttentionCall
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import (
     Contraction,
     Convolution,
@@ -29,7 +28,7 @@ def takes(node: Any, shape: Shape, strides: Shape) -> bool:
     Kernels and pools walk any strides; products take a leading dimension, attention rows without gaps; the kernels of
     convolutions that are fast are for dense arrays, in whatever order. What is not known takes none.
     """
-    if isinstance(node, (nodes.MapEntry, Pool, PoolBackward)):
+    if isinstance(node, (KernelNode, Pool, PoolBackward)):
         return True
     if isinstance(node, Contraction):
         return len(shape) < 2 or 1 in strides[-2:]

@@ -17,7 +17,6 @@ from daceopt.codegen.kernel_unit import KernelSource
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import strided
-from daceopt.ir.kernel import Kernel
 from daceopt.passes.transform import Site
 
 EXPORT = "#pragma GCC visibility push(default)\n"  # kernels are hidden in a program; here Python calls them
@@ -73,7 +72,7 @@ def sources_of(graph: Graph) -> list[KernelSource]:
         for site in step.match(graph) if step.level == "hardware" else ():
             if isinstance(site, Site):
                 step.apply(site)  # a run would drop what nobody reads
-    return [kernel_source(graph, Kernel.extract(graph, entry)) for entry in graph.kernels()]
+    return [kernel_source(graph, entry.kernel) for entry in graph.kernels()]
 
 
 def _number(size: Any, values: dict[str, int]) -> int:

@@ -33,7 +33,7 @@ from tests.numerics import assert_within_rounding
 def test_side_by_side(extents: Any, tmp_path: Path) -> None:
     graph, entry, names = neighbours(extents)
     edits.commit(graph, entry, blocks(edits.of(graph, entry)))
-    source = kernel_source(graph, Kernel.extract(graph, entry)).text
+    source = kernel_source(graph, entry.kernel).text
     assert source.count("omp parallel") == 1
     for m, n, k in [(21, 13, 40), (0, 1, 16), (16, 0, 0)] if extents is SIZES else [extents]:
         values = {"m": m, "n": n, "k": k}
@@ -69,7 +69,7 @@ def test_fifty_branches_are_found_by_halves(tmp_path: Path) -> None:
     nests = edits.of(graph, entry).children  # type: ignore[union-attr]
     tree = edits.side_by_side([edits.split(nest, f"i{k}", 4) for k, nest in enumerate(nests)])
     edits.commit(graph, entry, edits.bind(tree, "block", "parallel"))
-    text = kernel_source(graph, Kernel.extract(graph, entry)).text
+    text = kernel_source(graph, entry.kernel).text
     depths = [len(line) - len(line.lstrip()) for line in text.splitlines() if " && i0 < " in line]
     assert len(depths) == count - 1 and max(depths) <= 2 * 9  # six halvings inside of region and loop
     data = random_inputs(graph, {})

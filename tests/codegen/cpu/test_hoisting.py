@@ -10,7 +10,6 @@ import sympy
 from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.ir import scalar
 from daceopt.ir import schedule_edits as edits
-from daceopt.ir.kernel import Kernel
 from daceopt.ops.families.indexing import position
 from daceopt.passes.transform import Transformation
 from tests.transformations.lowered import finish, size_symbol, start
@@ -31,7 +30,7 @@ def source(border: bool, inner: bool = False) -> str:
     finish(graph, out)
     (entry,) = graph.kernels()
     edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
-    return kernel_source(graph, Kernel.extract(graph, entry)).text
+    return kernel_source(graph, entry.kernel).text
 
 
 def test_what_no_lane_changes_is_computed_before_the_loop() -> None:
@@ -61,7 +60,7 @@ def rows_of_a_table(by: str) -> list[str]:
     finish(graph, out)
     (entry,) = graph.kernels()
     edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
-    return [line.strip() for line in kernel_source(graph, Kernel.extract(graph, entry)).text.splitlines()]
+    return [line.strip() for line in kernel_source(graph, entry.kernel).text.splitlines()]
 
 
 def test_an_index_of_a_row_is_looked_up_and_checked_once() -> None:
@@ -83,7 +82,7 @@ def scaled_rows(by_row: bool) -> list[str]:
     finish(graph, b.elementwise(lambda v, w: v - w - sympy.log(w), x, s))
     (entry,) = graph.kernels()
     edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
-    return [line.strip() for line in kernel_source(graph, Kernel.extract(graph, entry)).text.splitlines()]
+    return [line.strip() for line in kernel_source(graph, entry.kernel).text.splitlines()]
 
 
 def test_a_function_of_a_row_is_called_once() -> None:
@@ -106,7 +105,7 @@ def rows_with_scale(columns: Any) -> str:
     finish(graph, b.elementwise(lambda v, w: v * w, x, s))
     (entry,) = graph.kernels()
     edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
-    return kernel_source(graph, Kernel.extract(graph, entry)).text
+    return kernel_source(graph, entry.kernel).text
 
 
 def test_an_element_that_no_lane_changes_is_loaded_before_the_loop() -> None:
@@ -127,7 +126,7 @@ def test_an_element_that_is_written_stays() -> None:
     finish(graph, b.reduce("sum", lambda v, w: v * w, x, s, axes=[1]))
     (entry,) = graph.kernels()
     edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
-    text = kernel_source(graph, Kernel.extract(graph, entry)).text
+    text = kernel_source(graph, entry.kernel).text
     assert text.index("= p1[i0];") < text.index("#pragma omp simd") < text.index("+= ")
 
 
@@ -142,7 +141,7 @@ def test_rows_of_a_bag_are_looked_up_before_their_columns_are_summed() -> None:
     for step in ("vectorization", "reduction-ordering", "column-sum-splitting"):
         Transformation.parse(step).run(graph)
     (entry,) = graph.kernels()
-    lines = [line.strip() for line in kernel_source(graph, Kernel.extract(graph, entry)).text.splitlines()]
+    lines = [line.strip() for line in kernel_source(graph, entry.kernel).text.splitlines()]
     loop = lines.index("#pragma omp simd")
     (place,) = (line.split()[1] for line in lines if line.startswith("int64_t") and "_at[10];" in line)
     assert any("dop::index(" in line for line in lines[:loop])
@@ -157,5 +156,5 @@ def test_a_place_that_was_brought_inside_is_not_checked() -> None:
     b.map((8,), reads, {"o": (out, lambda i: (i,))}, lambda i, v, k, f: scalar.load(v, scalar.clamped(k, 50)) * f)
     finish(graph, out)
     (entry,) = graph.kernels()
-    text = kernel_source(graph, Kernel.extract(graph, entry)).text
+    text = kernel_source(graph, entry.kernel).text
     assert "dop::index(" not in text and "status" not in text and "dop::minimum(" in text

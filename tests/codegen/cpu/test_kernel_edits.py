@@ -12,7 +12,6 @@ from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.ir import kernel_edits
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.kernel_edits import compute_at, peel, put, stage_reads, stage_writes
 from daceopt.ir.symbols import size
 from tests.codegen.cpu import kernels
@@ -26,7 +25,7 @@ N = size("n")
 
 def _source(graph: Graph) -> str:
     (entry,) = graph.kernels()
-    return kernel_source(graph, Kernel.extract(graph, entry)).text
+    return kernel_source(graph, entry.kernel).text
 
 
 def _run(graph: Graph, folder: Path, sizes: dict[str, int] | None = None) -> tuple[dict[str, np.ndarray], np.ndarray]:

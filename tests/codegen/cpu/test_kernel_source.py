@@ -339,7 +339,7 @@ def test_equal_kernels_have_one_text() -> None:
     one = b.elementwise(lambda v: v * scalar.sigmoid(v), x, label="first")
     b.elementwise(lambda v: v * scalar.sigmoid(v), y, label="second")
     b.elementwise(lambda v: v * scalar.sigmoid(v) + 1, one)
-    names = [kernel_source(graph, Kernel.extract(graph, e)).name for e in graph.kernels()]
+    names = [kernel_source(graph, e.kernel).name for e in graph.kernels()]
     assert names[0] == names[1] != names[2]
 
 
@@ -383,10 +383,10 @@ def _scattered(step: int) -> Graph:
 def test_a_write_that_meets_another_is_refused(step: int) -> None:
     graph = _scattered(step)
     with pytest.raises(Unsupported, match="reaches elements of y.* from several iterations"):
-        kernel_source(graph, Kernel.extract(graph, graph.kernels()[0]))
+        kernel_source(graph, graph.kernels()[0].kernel)
 
 
 @pytest.mark.parametrize("step", [0, 3, 5, 6, 7])
 def test_a_write_whose_elements_stand_apart_is_not(step: int) -> None:
     graph = _scattered(step)
-    assert kernel_source(graph, Kernel.extract(graph, graph.kernels()[0]))
+    assert kernel_source(graph, graph.kernels()[0].kernel)

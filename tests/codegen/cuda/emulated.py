@@ -15,7 +15,6 @@ from daceopt import system
 from daceopt.codegen.cuda.kernel_source import kernel_source
 from daceopt.codegen.kernel_unit import KernelSource
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.store.cache import default_cache, key
 from tests.codegen.cpu.kernels import execute
 
@@ -27,7 +26,7 @@ ORDERS = (0, 1, 2)  # of threads between two barriers, see emulation.h
 
 
 def sources_of(graph: Graph) -> list[KernelSource]:
-    return [kernel_source(graph, Kernel.extract(graph, entry)) for entry in graph.kernels()]
+    return [kernel_source(graph, entry.kernel) for entry in graph.kernels()]
 
 
 @cache

@@ -18,7 +18,6 @@ from daceopt.ir import schedule_edits as edits
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import Alloc
 from daceopt.ir.schedule_text import parse
 from daceopt.passes.runner import Runner
@@ -213,7 +212,7 @@ def test_a_collective_operation_in_a_loop_is_added_once(tmp_path: Path) -> None:
         "        warp for i1 < 32, 100 - 32*i1_chunk:",
         "          s0(i0, i1 + 32*i1_chunk)",
     ]
-    graph.schedules[graph.kernels()[0]] = parse("\n".join(lines))
+    graph.kernels()[0].tree = parse("\n".join(lines))
     data = np.ones((3, 100), np.float32) * np.array([[1], [2], [3]], np.float32)
     np.testing.assert_array_equal(run(graph, {x: data}, tmp_path)[y], [100, 200, 300])
 
@@ -222,7 +221,7 @@ def test_a_collective_operation_in_a_loop_is_added_once(tmp_path: Path) -> None:
 def test_lanes_exchange_a_row_in_shared_memory(groups: int, tmp_path: Path) -> None:
     """The second loop reads a row backwards, from other lanes than have written it, one row for each warp."""
     graph, entry = two_stages()
-    kernel = Kernel.extract(graph, entry)
+    kernel = entry.kernel
     read = kernel.stages[1].reads["r"]
     kernel.stages[1].reads["r"] = replace(read, index=(15 - kernel.stages[1].params[1],))
     graph.remove(entry)

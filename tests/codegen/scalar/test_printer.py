@@ -19,7 +19,6 @@ from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from tests.codegen.cpu.kernels import EXPORT
 
 F, D = dace.float32, dace.float64
@@ -153,7 +152,7 @@ def _computed(folder: Path, functions: dict[str, Any], *points: np.ndarray) -> d
     b = Builder(graph)
     operands = [graph.add_input("v", (len(p),), F) for p in points]
     arrays = {name: b.elementwise(function, *operands) for name, function in functions.items()}
-    sources = [kernel_source(graph, Kernel.extract(graph, e)) for e in graph.kernels()]
+    sources = [kernel_source(graph, e.kernel) for e in graph.kernels()]
     texts = dict.fromkeys(s.text for s in sources)  # the two forms of tanh(softplus(x)) are one kernel
     link(compile_objects([CompileJob(EXPORT + "\n".join([support_header(""), *texts]))]), folder / "functions.so")
     library = ctypes.CDLL(str(folder / "functions.so"))

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import dace
-from dace import nodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from daceopt.errors import DaceoptError
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Convolution
 from daceopt.ops import lower_all
 from daceopt.splits import CannotSplit, split
@@ -40,8 +40,8 @@ def elements(graph: Graph, name: str) -> Iterator[int]:
 def walked(graph: Graph, node: Any) -> dict[str, int] | None:
     """What ``Footprints.reads`` must say, element by element; None where a node reads at run-time indices."""
     touched: dict[str, set[int]] = {}
-    if isinstance(node, nodes.MapEntry):
-        kernel = Kernel.extract(graph, node)
+    if isinstance(node, KernelNode):
+        kernel = node.kernel
         for stage in kernel.stages:
             for access in (a for a in stage.reads.values() if a.array not in kernel.locals):
                 if any(e is None for e in access.index):

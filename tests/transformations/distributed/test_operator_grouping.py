@@ -8,7 +8,6 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from dace import nodes
 from torch import nn
 from torch.nn import functional
 
@@ -20,6 +19,7 @@ from daceopt.distributed.step_capture import CapturedStep, capture
 from daceopt.distributed.strategy_search import problem_of, strategy_of
 from daceopt.distributed.training_graph import KernelGroup
 from daceopt.errors import DaceoptError, StrategyError
+from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.program import Program
 from daceopt.passes.runner import Runner
 from daceopt.transformations.distributed.operator_grouping import OperatorGrouping
@@ -139,7 +139,7 @@ def test_names_that_no_graph_has_are_refused() -> None:
 
 def test_library_nodes_are_refused() -> None:
     program = step().program
-    library = next(n for n in program.forward.nodes() if not isinstance(n, nodes.MapEntry))
+    library = next(n for n in program.forward.nodes() if not isinstance(n, KernelNode))
     name = f"forward/{program.forward.outputs_of(library)[0]}"
     with pytest.raises(StrategyError, match=f"{name}, which is no kernel"):
         grouped(name, name).run_program(program.copy())

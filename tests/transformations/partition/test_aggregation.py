@@ -15,7 +15,6 @@ from daceopt import ops
 from daceopt.ir import fusion_profit, scalar
 from daceopt.ir.fusion_plan import FusionPlan
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.micro_graph import pattern_of, type_of
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ops.core.registry import lowering
@@ -165,7 +164,7 @@ def test_panels_take_what_no_epilogue_does() -> None:
     (site,) = apply(Aggregation(panels=True), graph).sites
     assert site == "k + k: matmul by 6-matmul"
     (kernel,) = graph.kernels()
-    assert graph.nodes() == [kernel] and Kernel.extract(graph, kernel).serial
+    assert graph.nodes() == [kernel] and kernel.kernel.serial
 
 
 def test_statements_are_bounded() -> None:

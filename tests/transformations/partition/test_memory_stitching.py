@@ -15,7 +15,6 @@ from daceopt.cost.limits import Limits, assumed
 from daceopt.errors import DaceoptError
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import Alloc, walk
 from daceopt.transformations.partition.aggregation import Aggregation
 from daceopt.transformations.partition.compound_opening import CompoundOpening
@@ -71,7 +70,7 @@ def test_rows_are_one_kernel(op: str, more: tuple[str, ...], attributes: dict[st
     CompoundOpening().run(graph)
     assert len(graph.kernels()) > 3
     partitioned(graph)
-    left = [Kernel.extract(graph, k).label for k in graph.kernels()]
+    left = [k.kernel.label for k in graph.kernels()]
     assert len(left) == 1 or all("shape" in label or label == "exp" for label in left[1:]), left
 
 
@@ -97,7 +96,7 @@ def test_batch_normalization_in_training_takes_two_passes() -> None:
     square = b.reduce("sum", lambda v: v * v / count, x, axes=[0, 2, 3], keepdims=True)
     y = b.elementwise(lambda v, m, s, g: g * (v - m) / sympy.sqrt(s - m * m + 1), x, mean, square, scale)
     partitioned(finish(graph, y))
-    (kernel,) = (Kernel.extract(graph, k) for k in graph.kernels())
+    (kernel,) = (k.kernel for k in graph.kernels())
     assert len(kernel.stages) == 3 and len(kernel.outer) == 1
 
 
@@ -114,7 +113,7 @@ def test_scopes_stand_in_the_schedule() -> None:
     graph, b, (x,) = start(ROWS)
     total = b.reduce("sum", None, x, axes=[1], keepdims=True)
     partitioned(finish(graph, b.elementwise(lambda v, s: v / s, x, total)))
-    (tree,) = graph.schedules.values()
+    (tree,) = (n.tree for n in graph.kernels())
     assert [(n.array, n.scope) for n, _ in walk(tree) if isinstance(n, Alloc)] == [(f"{total}_l", "thread")]
 
 

@@ -84,6 +84,8 @@ def test_reduction(kind: str, shape: tuple, axes: tuple, tmp_path: Path) -> None
     graph, b, (x,) = _new(shape)
     y = b.reduce(kind, lambda v: v * 2, x, axes=axes)
     data = _data(*shape)
+    if kind == "sum":  # terms that cancel would leave a result smaller than the roundings on the way
+        data = np.abs(data)
     if kind == "prod":  # signs and a few factors of 3: exact
         data = np.where(data > 0, 0.5, -0.5).astype(np.float32)
         data.reshape(-1)[:: max(data.size // 9, 1)] = 1.5

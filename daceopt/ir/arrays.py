@@ -60,10 +60,14 @@ class Arrays:
         self._counter += 1
         return f"{_clean(hint)[:_MAX_HINT] or 'v'}_{self._counter}"
 
-    def _take(self, name: str) -> None:
-        """Keep ``name`` from being made again."""
+    def _check_free(self, name: str) -> None:
+        """Raise ValueError where an array is called ``name``."""
         if name in self.sdfg.arrays:
             raise ValueError(f"there is an array {name} already")
+
+    def _take(self, name: str) -> None:
+        """Keep ``name`` from being made again."""
+        self._check_free(name)
         if not _NAME.fullmatch(name):
             raise ValueError(f"array {name[:50]!r}: expected lower-case letters, digits and underscores, at most 40")
         number = name.rpartition("_")[2]

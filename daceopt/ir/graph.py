@@ -7,6 +7,7 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import dace
 from dace import nodes
 
 from daceopt.ir import parts, placements, plain_properties, pruning, sub_graphs, validation, view_boxes
@@ -50,6 +51,7 @@ class Graph(Arrays):
         super().__init__(name)
         self.options = BuildOptions(target=target)
         self._compute: dict[Node, None] = {}  # compute nodes, as they were added
+        self.locals: dict[str, KernelNode] = {}  # arrays inside of kernels, whose names no others have
         self._order = Order()
         self._sub_graphs: tuple[SubGraph, ...] = ()
         self._placements: dict[str, Placement] = {}
@@ -110,7 +112,11 @@ class Graph(Arrays):
         self._order.edited()
 
     def add_node(self, node: nodes.CodeNode, reads: dict[str, str], writes: dict[str, str]) -> None:
-        """Add a library node or tasklet over whole arrays; connectors not named are dropped."""
+        """Add a library node or tasklet over whole arrays; connectors not named are dropped. ValueError for an array
+        that is written already, and for a kernel with a local that is called like an array or another local."""
+        for name in (own := node.kernel.locals if isinstance(node, KernelNode) else ()):
+            self._check_free(name)
+        self.locals |= dict.fromkeys(own, node)
         self.state.add_node(node)
         node.label = self.maker.label or node.label
         node.in_connectors = {c: node.in_connectors.get(c) for c in reads}
@@ -132,6 +138,19 @@ class Graph(Arrays):
         self._check_unwritten(name)
         self.state.add_edge(node, connector, self._access[name], None, self.whole(name))
         self._order.edited()
+
+    def _check_free(self, name: str) -> None:
+        """Raise ValueError where an array, or a local of a kernel, is called ``name``."""
+        super()._check_free(name)
+        if name in self.locals:
+            raise ValueError(f"there is a local {name} of kernel {self.locals[name].label} already")
+
+    def desc(self, name: str) -> dace.data.Array:
+        """What is known of an array, or of a local of a kernel."""
+        if name in self.locals:
+            dtype, shape = self.locals[name].kernel.locals[name]
+            return dace.data.Array(dtype, shape, transient=True)
+        return super().desc(name)
 
     def _check_unwritten(self, name: str) -> None:
         if name in self._views or self.state.in_degree(self._access[name]):
@@ -336,6 +355,8 @@ class Graph(Arrays):
     def remove(self, node: Node) -> None:
         """Remove a compute node; arrays stay (see :meth:`prune`)."""
         self.state.remove_node(node)
+        for name in node.kernel.locals if isinstance(node, KernelNode) else ():
+            del self.locals[name]
         del self._compute[node]
         self._order.relaxed()
 
@@ -364,6 +385,7 @@ class Graph(Arrays):
         new._order = self._order.copy()
         new._access = {n: memo[id(a)] for n, a in self._access.items()}
         new._compute = {memo[id(n)]: None for n in self._compute}
+        new.locals = {name: memo[id(n)] for name, n in self.locals.items()}
         return new
 
     def validate(self) -> None:

@@ -182,13 +182,11 @@ class Kernel:
         """Add the kernel to ``graph``, which has its arrays already; returns its node.
 
         Loops of one iteration vanish, unless it is added ``as_it_is``. ValueError for an array that is written
-        already, for a local that is called like an array, and for assignments out of order.
+        already, for a local whose name is taken, and for assignments out of order.
         """
         kernel = (self if as_it_is else self._without_unit_loops())._settled(graph)
         for stage in kernel.stages:
             check_order(kernel.label, stage.reads, stage.assignments, stage.writes)
-        if taken := [name for name in kernel.locals if name in graph.sdfg.arrays]:
-            raise ValueError(f"local array {taken[0]} exists at the top level")
         node = KernelNode(kernel)
         reads = dict.fromkeys(a.array for a in kernel.reads())
         writes = dict.fromkeys(a.array for a in kernel.writes())

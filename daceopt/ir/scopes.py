@@ -56,7 +56,7 @@ class Scopes(MutableMapping[str, str]):
 
     def __iter__(self) -> Iterator[str]:
         yield from self._graph.arrays()
-        yield from self._locals()
+        yield from self._graph.locals
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -65,11 +65,7 @@ class Scopes(MutableMapping[str, str]):
         return f"Scopes({dict(self)})"
 
     def _kernel(self, array: str) -> Any:
-        found = self._locals().get(array)
+        found = self._graph.locals.get(array)
         if found is None:
             raise KeyError(f"there is no array {array}, neither in the graph nor in a kernel of it")
         return found
-
-    def _locals(self) -> dict[str, Any]:
-        """Each local and its kernel."""
-        return {name: node for node in self._graph.kernels() for name in node.kernel.locals}

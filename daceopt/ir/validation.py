@@ -24,13 +24,13 @@ def validate(graph: Graph) -> None:
             raise ValueError(f"output {name} does not exist")
         if not graph.is_given(graph.root(name)[0]) and not graph.producers(name):
             raise ValueError(f"output {name} is never written")
+    order.check(graph, graph.nodes())
+    if graph.nodes() != graph._order.copy().of(graph):
+        raise ValueError(f"graph {graph.sdfg.name} was edited past its methods: its order is another than it says")
     for node in graph.kernels():
         _check_kernel(graph, node)
     if graph.locals != {name: node for node in graph.kernels() for name in node.kernel.locals}:
         raise ValueError(f"kernels of graph {graph.sdfg.name} have other locals than when they were added")
-    order.check(graph, graph.nodes())
-    if graph.nodes() != graph._order.copy().of(graph):
-        raise ValueError(f"graph {graph.sdfg.name} was edited past its methods: its order is another than it says")
     with _without_isolated(graph):
         _validate_sdfg(graph)
 

@@ -338,8 +338,8 @@ def test_searchsorted() -> None:
                 lines = rows if given is None else np.take_along_axis(rows, np.argsort(given, 1), 1)
                 calls.append(Call("searchsorted", [lines, values, given], [indices(3, 5)], [3, 7, 5, shared, right]))
     found = compare(*calls)
-    at = NUMBERS.index("int32")
-    lines, values = np.sort(sample("int32", (3, 7)), axis=1), sample("int32", (3, 5), seed=1)
+    at = next(k for k, dtype in enumerate(NUMBERS) if dtype in INTEGERS)
+    lines, values = np.sort(sample(NUMBERS[at], (3, 7)), axis=1), sample(NUMBERS[at], (3, 5), seed=1)
     expected = np.array([np.searchsorted(line, row) for line, row in zip(lines, values)])
     np.testing.assert_array_equal(found[at * 8], expected)
 

@@ -77,23 +77,15 @@ def reference(case: Case, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | No
 @contextmanager
 def announced() -> Iterator[None]:
     """oneDNN prints the name of each kernel that it runs."""
-    found = _copies()
-    for onednn in found:
-        onednn.dnnl_set_verbose(2)
+    installed = Path(flags().link[0])
+    ctypes.CDLL(str(installed))
+    onednn = ctypes.CDLL(installed.name)  # by its name: the copy that programs are bound to, the first in the process
+    onednn.dnnl_set_verbose(2)
     try:
         yield
     finally:
-        for onednn in found:
-            onednn.dnnl_set_verbose(0)
+        onednn.dnnl_set_verbose(0)
         ctypes.CDLL(None).fflush(None)
-
-
-def _copies() -> list[ctypes.CDLL]:
-    """Of oneDNN in this process: a folder that runs alone brings one, and programs take the first."""
-    installed = flags().link[0]
-    known = [line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
-    loaded = (path.removesuffix(" (deleted)") for path in known if "/libdnnl.so" in path)
-    return [ctypes.CDLL(path) for path in dict.fromkeys((*loaded, installed))]
 
 
 def add(graph: Graph, hint: str, tensor: torch.Tensor, *, output: bool = False) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import dace
 import numpy as np
@@ -22,7 +20,6 @@ from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
 from daceopt.ir.render import render
 from daceopt.ir.symbols import size
 from daceopt.libs import onednn
-from daceopt.libs.onednn import flags
 from daceopt.passes.transform import Transformation
 from daceopt.transformations.layout.weight_packing import WeightPacking
 from tests.libs.test_convolution import announced
@@ -222,12 +219,9 @@ def test_a_module_sees_what_is_written_past_autograd() -> None:
 
 def _reorders_weights(call: object, capfd: pytest.CaptureFixture[str]) -> list[str]:
     """The lines in which oneDNN says that it copies weights."""
-    library = ctypes.CDLL(Path(flags().link[0]).name)  # by its name: the copy that programs are bound to
     capfd.readouterr()
-    library.dnnl_set_verbose(2)
-    call()  # type: ignore[operator]
-    library.dnnl_set_verbose(0)
-    ctypes.CDLL(None).fflush(None)
+    with announced():
+        call()  # type: ignore[operator]
     lines = capfd.readouterr().out.splitlines()
     assert any(",exec," in line and ",convolution," in line for line in lines)
     return [line for line in lines if ",exec," in line and ",reorder," in line and "32x32x3x3" in line]

@@ -38,7 +38,8 @@ class KernelNode(LibraryNode):
 
     @property
     def tree(self) -> Any:
-        """How its loops run, an ``ir.schedule.Tree``; None where no step has scheduled them."""
+        """The schedule of its kernel, an ``ir.schedule.Tree``; None where no step has scheduled its loops. (DaCe's
+        ``schedule`` of a node says on which device it runs.)"""
         return self._kernel.schedule
 
     @tree.setter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,52 @@ def test_a_cumulative_average_of_statistics() -> None:
         return [*found, module.eval()(_image().to(dtype))]
 
     _beside(lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, momentum=None), nn.ReLU()), scenario)
+
+
+_LAYERS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@pytest.mark.parametrize("kind, momentum", [*itertools.product(_LAYERS, [None, 0.3]), (nn.SyncBatchNorm, 0.3)])
+def test_an_empty_batch_leaves_running_statistics(kind: type[nn.Module], momentum: float | None) -> None:
+    """The layer counts it, and gradients by its weights are zero."""
+    spaces = {nn.BatchNorm1d: 0, nn.BatchNorm3d: 3}.get(kind, 2)
+
+    def scenario(module: nn.Module, dtype: torch.dtype) -> list[torch.Tensor]:
+        found = []
+        for images in (5, 7, 0, 3):
+            x = normal(images, 4, *[2] * spaces).to(dtype).exp()
+            found += [*_gradients(module, module(x)), *(buffer.clone() for buffer in module.buffers())]
+        return found
+
+    _beside(lambda: nn.Sequential(kind(4, momentum=momentum), nn.Tanh()), scenario)
+
+
+def test_batch_normalization_whose_momentum_is_a_tensor() -> None:
+    """Read outside of training, and where no statistics are kept, it changes nothing."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            for name, value in {
+                "mean": torch.full((3,), 2.0),
+                "var": torch.full((3,), 3.0),
+                "share": torch.tensor(0.3),
+            }.items():
+                self.register_buffer(name, value)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            kept = nn.functional.batch_norm(x, self.mean, self.var, self.weight, None, self.training, self.share)
+            return kept + nn.functional.batch_norm(x, None, None, training=True, momentum=self.share)
+
+    def scenario(module: nn.Module, dtype: torch.dtype) -> list[torch.Tensor]:
+        found = []
+        for training in (True, False):
+            found += _gradients(module.train(training), module(_rows()[:, :3].to(dtype)))
+            found += [buffer.clone() for buffer in module.buffers()]
+        return found
+
+    _beside(Layer, scenario)
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0])

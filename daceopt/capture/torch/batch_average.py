@@ -17,18 +17,21 @@ def momentum_of(args: Any, kwargs: Any) -> VariableTracker:
 
 def normalized_with_average(
     x: torch.Tensor,
-    mean: torch.Tensor,
-    variance: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    training: bool,
-    momentum: torch.Tensor,
-    eps: float,
+    mean: torch.Tensor | None,
+    variance: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: torch.Tensor | float = 0.1,
+    eps: float = 1e-5,
 ) -> torch.Tensor:
-    """``batch_norm`` in training, whose momentum is a tensor."""
-    own = torch.zeros_like(mean), torch.zeros_like(variance)
+    """``batch_norm`` whose momentum is a tensor."""
+    if not training or mean is None or variance is None:
+        return nn.functional.batch_norm(x, mean, variance, weight, bias, training, eps=eps)
+    own = mean.clone(), variance.clone()  # an empty batch leaves them
     result = nn.functional.batch_norm(x, *own, weight, bias, training, 1.0, eps)
     with torch.no_grad():
         for running, found in zip((mean, variance), own):
-            running.mul_(1 - momentum).add_(found * momentum)
+            moved = running * (1 - momentum) + found * momentum
+            running.copy_(torch.where(found == running, running, moved))
     return result

@@ -283,7 +283,7 @@ def test_a_loop_of_numbers_stays_in_its_program():
 
     net = optimized_module(Net(), fallback="raise")
     net(torch.randn(3))
-    assert net.daceopt.stats.programs == 1
+    assert net.daceopt.stats.programs == 2  # before the choice, and behind it
 
 
 def test_an_index_that_changes():
@@ -528,3 +528,19 @@ def test_gradients_of_gradients():
         found.append(torch.autograd.grad(grad.square().sum(), [x, net.weight]))
     for a, b in zip(*found):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("extremum", [lambda y: y.max(), lambda y: torch.min(y, dim=0).values, lambda y: y.max(1)[0]])
+def test_an_extremum_of_nothing(extremum):
+    """Eager PyTorch raises where the axis is empty, and there alone; a program would have the extremum's identity."""
+    net, x = optimized_module(Decided(lambda x, edges: extremum(x[edges[0] > 1])), fallback="silent"), torch.randn(4, 3)
+    for first in ([2, 2, 2, 0], [2, 2, 0, 0], [0, 0, 0, 0], [2, 2, 2, 2]):
+        edges = torch.tensor([first, first])
+        try:
+            wanted = extremum((x * net.weight)[edges[0] > 1])
+        except (IndexError, RuntimeError) as error:
+            with pytest.raises(type(error), match="max|min"):
+                net(x, edges)
+        else:
+            torch.testing.assert_close(net(x, edges), wanted)
+    assert net.daceopt.stats.programs == 2  # before the choice, and behind it

@@ -238,11 +238,14 @@ class _Cutter:
         return self._outer.of(_value(value)) if _role(root) == "number" else self._made[root]
 
     def _add_checks(self, node: fx.Node) -> None:
-        """Of what a trace has assumed of sizes: it notes all but that an axis stays, which ``squeeze`` would drop."""
+        """Of what a trace has assumed of sizes: it notes all but that an axis stays, which ``squeeze`` would drop, and
+        that there is something of which ``max`` or ``min`` is wanted."""
         conditions = [(self._condition(node.args[0]), node.args[1])] if node.target is _CHECK else []
-        for size in _squeezed(node):
-            stays = self._outer.graph.call_function(operator.ne, (self._outer.of(size), 1))
-            conditions.append((stays, f"{node.name} drops an axis whose size the data decide"))
+        squeezed = [(size, 1, "drops an axis whose size the data decide") for size in _squeezed(node)]
+        compared = [(size, 0, "compares elements of which there are none") for size in _compared(node)]
+        for size, excluded, message in squeezed + compared:
+            differs = self._outer.graph.call_function(operator.ne, (self._outer.of(size), excluded))
+            conditions.append((differs, f"{node.name} {message}"))
         for condition, message in conditions:
             if isinstance(condition, fx.Node):
                 self._outer.graph.call_function(check, (condition, message))
@@ -382,10 +385,24 @@ def _unify(graph: fx.Graph, environment: Any) -> None:
                 break
 
 
+def _operator_name(node: fx.Node) -> str:
+    """Of a method or a function."""
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def _compared(node: fx.Node) -> list[torch.SymInt]:
+    """The sizes that only the data decide of axes along which an extremum is taken, which may not be empty."""
+    if _operator_name(node) not in ("max", "min") or not isinstance(node.args[0], fx.Node):
+        return []
+    shape = _value(node.args[0]).shape
+    axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis"))
+    sizes = [] if isinstance(axis, fx.Node) or "other" in node.kwargs else shape if axis is None else [shape[axis]]
+    return [s for s in sizes if free_unbacked_symbols(s)]
+
+
 def _squeezed(node: fx.Node) -> list[torch.SymInt]:
     """The sizes that only the data decide of axes that are dropped where they are 1, as if they never were."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if name.strip("_") != "squeeze" or not isinstance(node.args[0], fx.Node):
+    if _operator_name(node).strip("_") != "squeeze" or not isinstance(node.args[0], fx.Node):
         return []
     shape = _value(node.args[0]).shape
     given = node.args[1:] or tuple(node.kwargs.values()) or (tuple(range(len(shape))),)

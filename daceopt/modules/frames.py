@@ -252,8 +252,9 @@ def _not_timed(root: Any, scope: Any, runs: int) -> float:
 
 
 def _is_asked_for(record: logging.LogRecord) -> bool:
-    """By ``TORCH_LOGS``; not a warning, advice or a traceback of what runs as it is: the reason is among ours."""
-    return record.levelno < logging.WARNING
+    """By ``TORCH_LOGS``; not a warning, advice or a traceback of what runs as it is: the reason is among ours. Others
+    may write into a handler of torch's as well."""
+    return record.levelno < logging.WARNING or not record.name.startswith("torch")
 
 
 def twin(function: Function) -> Function:

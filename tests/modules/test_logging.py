@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import warnings
@@ -68,6 +69,33 @@ def test_what_is_not_shown(forward, caplog):
         said = [r for r in caplog.records if r.getMessage().startswith("h is tensor")]
         assert len(said) == count
     assert net.daceopt.stats.programs <= 3 and net.daceopt.stats.eager_calls == 0
+
+
+@functools.lru_cache
+def _warning_once(self, *args, **kwargs):
+    self.warning(*args, **kwargs)
+
+
+class _Logger(logging.Logger):
+    """As packages extend loggers."""
+
+    warning_once = _warning_once
+
+
+def test_what_is_said_once(caplog):
+    """A method of a logger behind a cache: one program, which says nothing, since it is said when that is made."""
+    logger = _Logger("tests.modules.once")
+    logger.addHandler(caplog.handler)
+
+    def forward(self, x, kind="sum"):
+        h = torch.tanh(x)
+        logger.warning_once(f"no kind, {kind} is taken")
+        return h.exp()
+
+    net, x = optimized_module(module(forward), fallback="raise"), torch.linspace(-1, 1, 3)
+    for kind in ("sum", "sum", "mean", "sum", "mean"):
+        torch.testing.assert_close(net(x, kind), torch.tanh(x).exp())
+    assert [r.getMessage() for r in caplog.records] == ["no kind, sum is taken", "no kind, mean is taken"]
 
 
 def _says(self, x):

@@ -11,6 +11,7 @@ from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 
+from daceopt.capture.torch.cached_functions import asked, is_cache
 from daceopt.capture.torch.conditions import check_same, condition
 
 _LEVELS = {
@@ -22,7 +23,10 @@ _LEVELS = {
 
 
 def call(original: Callable[..., Any], self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """What a logger does not show is no call; that it does not, and what it says of its levels, is guarded."""
+    """What a logger does not show is no call; that it does not, and what it says of its levels, is guarded. A method
+    behind a cache (``logger.warning_once``) has said it when the graph is made."""
+    if is_cache(method := getattr(type(self.value), name, None)):
+        return asked(tx, functools.partial(method, self.value), args, kwargs)
     level = _LEVELS.get(name)
     if name in ("log", "isEnabledFor") and args and args[0].is_python_constant():
         level = args[0].as_python_constant()

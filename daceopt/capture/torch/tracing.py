@@ -21,7 +21,6 @@ from torch._dynamo import symbolic_convert, utils
 from torch._dynamo.exc import ObservedException, raise_observed_exception, unimplemented
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._dynamo.utils import is_lru_cache_wrapper_trace_without_warning_allowed
 from torch._dynamo.variables import (
     builder,
     builtin,
@@ -39,9 +38,18 @@ from torch._functorch.autograd_function import autograd_function_apply
 from torch._guards import GuardSource
 from torch.fx.experimental.sym_node import SymNode
 
-from daceopt.capture.torch import decided, exchanges, items, loggers, marks, number_constants, numpy_scalars
+from daceopt.capture.torch import (
+    cached_functions,
+    decided,
+    exchanges,
+    items,
+    loggers,
+    marks,
+    number_constants,
+    numpy_scalars,
+)
 from daceopt.capture.torch.batch_average import momentum_of, normalized_with_average
-from daceopt.capture.torch.conditions import check_same, condition, note_exception
+from daceopt.capture.torch.conditions import note_exception
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
 from daceopt.capture.torch.numbers import (
     MATHEMATICS,
@@ -62,7 +70,6 @@ OURS = "daceopt_backend"
 """The attribute that marks a backend whose graphs are traced so."""
 
 _EMBEDDINGS = (nn.functional.embedding, nn.functional.embedding_bag)
-_LITERALS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 _indices: Any = utils.ExactWeakKeyDictionary()
 """Code of a frame -> the source of an index in it -> its numbers so far."""
 
@@ -209,7 +216,7 @@ def _call_builtin(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) 
         return original(self, tx, args, kwargs)
     _check_domain(tx, function, args)
     if function is operator.floordiv and torch.SymFloat in [type(_number(x)) for x in args]:
-        args = [VariableTracker.build(tx, _constant(x)) for x in args]
+        args = [VariableTracker.build(tx, cached_functions.constant(x)) for x in args]
     if function is operator.pow and is_power_below_zero(*map(_number, args)):
         return tx.inline_user_function_return(VariableTracker.build(tx, power_below_zero), args, kwargs)
     return original(self, tx, args, kwargs)
@@ -307,21 +314,6 @@ def _handle_exception(original: Method, self: Any, raised: ObservedException) ->
     original(self, raised)
 
 
-def _call_wrapped(original: Method, self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """A cached function is asked, not traced: what it gave first it gives ever after, whatever it depends on."""
-    cached = self.wrapper_obj
-    if not _is_cache(cached):
-        return original(self, tx, args, kwargs)
-    given = [_constant(x) for x in (*self.self_args(), *args, *kwargs.values())]
-    values, named = given[: len(given) - len(kwargs)], dict(zip(kwargs, given[len(given) - len(kwargs) :]))
-    found = cached(*values, **named)
-    if not _is_literal(found):
-        _break_cache()
-    call = functools.partial(cached, *values, **named)
-    tx.output.guards.add(condition(functools.partial(check_same, call, found)))
-    return VariableTracker.build(tx, found)
-
-
 def _call_skipped(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     """TorchScript's ``isinstance`` is Python's outside of a script, but for the types of containers' elements."""
     if self.value is not torch.jit.isinstance or len(args) != 2 or not _names_classes(args[1]):
@@ -337,28 +329,6 @@ def _names_classes(kind: VariableTracker) -> bool:
         return False
     classes = value if isinstance(value, tuple) else (value,)
     return all(isinstance(c, type) and get_origin(c) is None and c not in (list, dict, tuple) for c in classes)
-
-
-def _is_cache(function: Any) -> bool:
-    module = getattr(getattr(function, "__wrapped__", None), "__module__", None) or ""
-    own = module.split(".")[0] == "torch" or is_lru_cache_wrapper_trace_without_warning_allowed(function)
-    return hasattr(function, "cache_info") and not own
-
-
-def _break_cache() -> NoReturn:
-    _break("a functools.lru_cache of something other than numbers and strings", "take the cache away")
-
-
-def _constant(value: VariableTracker) -> Any:
-    if isinstance(value, tensor.SymNodeVariable):
-        return value.evaluate_expr(InstructionTranslator.current_tx().output)
-    if not value.is_python_constant() or not _is_literal(value.as_python_constant()):
-        _break_cache()
-    return value.as_python_constant()
-
-
-def _is_literal(value: Any) -> bool:
-    return isinstance(value, _LITERALS) or (type(value) is tuple and all(map(_is_literal, value)))
 
 
 def _note_break(original: Method, self: Any, options: Any, reason: str, exc: Exception) -> None:
@@ -433,7 +403,7 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (symbolic_convert.InstructionTranslatorBase, "exception_handler", _handle_exception),
     (symbolic_convert.InstructionTranslatorBase, "log_graph_break", _note_break),
     (higher_order_ops.AutogradFunctionApplyVariable, "trace_forward_graph", _trace_custom_forward),
-    (functions.WrapperUserFunctionVariable, "call_function", _call_wrapped),
+    (functions.WrapperUserFunctionVariable, "call_function", cached_functions.call),
     (functions.SkipFunctionVariable, "call_function", _call_skipped),
     (misc.LoggingLoggerVariable, "call_method", loggers.call),
     (misc.LoggingLoggerVariable, "var_getattr", loggers.attribute),

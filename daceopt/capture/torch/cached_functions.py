@@ -1,0 +1,62 @@
+"""Functions behind ``functools.lru_cache`` in a model: what one gave first it gives ever after, so it is asked while
+Dynamo traces, not traced itself. That it still gives this is guarded."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.utils import is_lru_cache_wrapper_trace_without_warning_allowed
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.tensor import SymNodeVariable
+
+from daceopt.capture.torch.conditions import check_same, condition
+from daceopt.capture.torch.lines import UNLIKE_PYTHON
+
+_LITERALS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
+
+
+def call(original: Callable[..., Any], self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Of a function that Dynamo has found to be wrapped."""
+    if not is_cache(self.wrapper_obj):
+        return original(self, tx, args, kwargs)
+    return asked(tx, self.wrapper_obj, [*self.self_args(), *args], kwargs)
+
+
+def is_cache(function: Any) -> bool:
+    """Has the user put a cache around it? Those of torch are its own affair."""
+    module = getattr(getattr(function, "__wrapped__", None), "__module__", None) or ""
+    own = module.split(".")[0] == "torch" or is_lru_cache_wrapper_trace_without_warning_allowed(function)
+    return hasattr(function, "cache_info") and not own
+
+
+def asked(tx: Any, cached: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What the function gives for these variables of Dynamo. Breaks the graph where they, or it, are no literals."""
+    call = functools.partial(cached, *map(constant, args), **{name: constant(x) for name, x in kwargs.items()})
+    found = call()
+    if not _is_literal(found):
+        _break()
+    tx.output.guards.add(condition(functools.partial(check_same, call, found)))
+    return VariableTracker.build(tx, found)
+
+
+def constant(value: VariableTracker) -> Any:
+    """The number or string that a variable of Dynamo is. Breaks the graph where it is none."""
+    if isinstance(value, SymNodeVariable):
+        return value.evaluate_expr(InstructionTranslator.current_tx().output)
+    if not value.is_python_constant() or not _is_literal(value.as_python_constant()):
+        _break()
+    return value.as_python_constant()
+
+
+def _is_literal(value: Any) -> bool:
+    return isinstance(value, _LITERALS) or (type(value) is tuple and all(map(_is_literal, value)))
+
+
+def _break() -> NoReturn:
+    reason = "a functools.lru_cache of something other than numbers and strings"
+    raise unimplemented(gb_type=reason, context="", explanation=UNLIKE_PYTHON, hints=["take the cache away"])

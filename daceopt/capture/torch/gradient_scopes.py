@@ -19,13 +19,15 @@ def stop_gradients(graph: fx.GraphModule) -> None:
     """Detach the operands of nodes whose results require no gradient. Raises Unsupported where a value and a detached
     one of the same memory are both differentiated, and changed."""
     called = [n for n in graph.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
-    region = without_gradients(graph.graph)
-    for node in filter(_is_undropped, called):
+    is_differentiated = any(t.requires_grad for n in called for t in _tensors(n.meta.get("example_value")))
+    undropped = [n for n in called if _is_undropped(n) and requires_grad(n) != requires_grad(n.all_input_nodes[0])]
+    region = without_gradients(graph.graph, _begins_recorded(graph.graph, undropped))
+    for node in undropped:
         _refuse_undropped(node, region)
     for write, operand in hidden_writes(graph.graph):
         _refuse_hidden(write, operand)
-    if not any(t.requires_grad for n in called for t in _tensors(n.meta.get("example_value"))):
-        return  # no result is differentiated
+    if not is_differentiated:
+        return
     for node in called:
         if node in region or _stops(node):
             _detach_operands(graph.graph, node)
@@ -120,11 +122,17 @@ def _is_undropped(node: fx.Node) -> bool:
     return not node.kwargs.get("training", training) or not node.kwargs.get("p", p)
 
 
+def _begins_recorded(graph: fx.Graph, undropped: list[fx.Node]) -> bool:
+    """Whether gradients are on where the graph begins: then what drops nothing of a value that requires one requires
+    one, too, unless the value came to do so by a write."""
+    first = without_gradients(graph)
+    changed = {storage(x) for n in graph.nodes for x in written(n)}
+    return all(n in first or storage(n.all_input_nodes[0]) in changed for n in undropped)
+
+
 def _refuse_undropped(node: fx.Node, unrecorded: set[fx.Node]) -> None:
     """Whether its argument requires a gradient is not known of a copy that autograd did not see, or that one of both
     was written into."""
-    if requires_grad(node) == requires_grad(node.all_input_nodes[0]):
-        return
     if node not in unrecorded:
         raise Unsupported(f"{node.name} drops nothing of a value that is written into; write into a clone")
     if any(user not in unrecorded for user in node.users):
@@ -179,10 +187,10 @@ def _detach_operands(graph: fx.Graph, node: fx.Node) -> None:
     node.kwargs = fx.map_arg(node.kwargs, detached)
 
 
-def without_gradients(graph: fx.Graph) -> set[fx.Node]:
-    """What is called in ``torch.no_grad`` regions of the graph. A result may say that it requires a gradient, which it
-    does once something that requires one has been written into it."""
-    recorded, found = True, set()
+def without_gradients(graph: fx.Graph, recorded: bool = True) -> set[fx.Node]:
+    """What is called in ``torch.no_grad`` regions of the graph, which begins where gradients are ``recorded`` or not. A
+    result may say that it requires one, which it does once something that requires one has been written into it."""
+    found = set()
     for node in graph.nodes:
         if node.target is torch._C._set_grad_enabled:
             recorded = bool(node.args[0])

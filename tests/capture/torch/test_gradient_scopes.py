@@ -58,11 +58,15 @@ def test_what_is_written_into_a_new_value_does_not_connect_what_it_was_made_like
     assert _gradients_are_absent(fn) == [True, False]
 
 
-def _gradients_are_absent(fn: Callable[..., Any]) -> list[bool]:
+def _compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
     torch._dynamo.reset()
-    compiled = torch._dynamo.optimize(make_backend(compile_interpreted), nopython=True)(fn)
+    compiled: Callable[..., Any] = torch._dynamo.optimize(make_backend(compile_interpreted), nopython=True)(fn)
+    return compiled
+
+
+def _gradients_are_absent(fn: Callable[..., Any]) -> list[bool]:
     given = [torch.randn(3, requires_grad=True) for _ in range(2)]
-    compiled(*given).sum().backward()
+    _compiled(fn)(*given).sum().backward()
     return [x.grad is None for x in given]
 
 
@@ -85,6 +89,15 @@ def test_dropout_that_drops_nothing_is_refused_where_it_leaves_a_region() -> Non
 
     with pytest.raises(Exception, match="drops nothing of a value that requires a gradient"):
         check(fn, torch.randn(2, 3))
+
+
+def test_dropout_that_drops_nothing_of_a_parameter_where_gradients_are_off() -> None:
+    weight = torch.randn(2, 3, requires_grad=True)
+    compiled = _compiled(lambda x: F.dropout(x, 0.5, training=False)[1:] * F.dropout(x, 0.0).exp())
+    with torch.no_grad():
+        assert torch.allclose(compiled(weight), weight[1:] * weight.exp())
+        with pytest.raises(Exception, match="drops nothing of a value that requires a gradient"):
+            _compiled(lambda x: F.dropout(x, 0.5, training=False))(weight)
 
 
 @pytest.mark.parametrize("written", [0, 1])
@@ -121,8 +134,7 @@ def test_an_argument_is_changed_through_a_detached_value() -> None:
         return z.exp() + x.detach()
 
     given = [torch.tensor([0.5, -1.0], requires_grad=True) for _ in range(2)]
-    torch._dynamo.reset()
-    torch._dynamo.optimize(make_backend(compile_interpreted), nopython=True)(fn)(*given)
+    _compiled(fn)(*given)
     assert given[0].tolist() == [1.5, -3.0] and given[0].is_leaf and given[0].requires_grad
 
 

@@ -30,8 +30,17 @@ class _AllCalled(BaseException):
 
 def capture(program: Program, training: bool) -> dict[str, Any]:
     """``status`` of the first call of each network (the worst of them), the ``graphs`` and the ``reasons``; ``peer``:
-    whether torch.compile takes them whole."""
+    whether torch.compile takes them whole. Where the first call is in pieces, the second: it may find hooks that the
+    first has installed."""
     calls = _first_calls(program, training)
+    found = _graphs(calls)
+    if found["status"] != "whole":
+        calls = [call._replace(network=_called(call)) for call in calls]
+        found = _graphs(calls)
+    return {**found, "peer": _peer(calls)}
+
+
+def _graphs(calls: list[Call]) -> dict[str, Any]:
     found = []
     for call in calls:
         torch._dynamo.reset()
@@ -40,8 +49,19 @@ def capture(program: Program, training: bool) -> dict[str, Any]:
     counts = [each.whole for each in found]
     reasons = list(dict.fromkeys(b.text for each in found for b in (*each.refused, *each.breaks)))
     whole = all(count == 1 for count in counts) and not reasons
-    status = "whole" if whole else "pieces" if any(counts) else "eager"
-    return {"status": status, "graphs": sum(counts), "reasons": reasons, "peer": _peer(calls)}
+    return {
+        "status": "whole" if whole else "pieces" if any(counts) else "eager",
+        "graphs": sum(counts),
+        "reasons": reasons,
+    }
+
+
+def _called(call: Call) -> nn.Module:
+    """A copy of the network that eager PyTorch has called."""
+    network = copy.deepcopy(call.network)
+    with torch.set_grad_enabled(call.grad):
+        network(*copy.deepcopy(call.args), **copy.deepcopy(call.kwargs))
+    return network
 
 
 def _first_calls(program: Program, training: bool) -> list[Call]:

@@ -29,8 +29,9 @@ Written by `python -m benchmarks world --record` from the rows measured so far; 
   explains, beside the same steps of eager PyTorch. Where eager PyTorch itself is off by more than a thousandth (relus
   that read the other side of zero, updates that lead elsewhere), or an error in float32 is gone for weights that differ
   by a hundredth (a single number beyond a kink), the network has to be right in double precision, too, to 1e-6.
-- captured: what becomes of the first call of each network: one graph (whole), several (pieces), none (eager); in
-  brackets whether `torch.compile(fullgraph=True)` takes it whole.
+- captured: what becomes of the first call of each network (where that is in pieces, of the second, which may find
+  hooks that the first has installed): one graph (whole), several (pieces), none (eager); in brackets whether
+  `torch.compile(fullgraph=True)` takes it whole.
 - programs: after the first size, a second and a third; calls of Python inside of programs, and calls in eager.
 - speed: medians of interleaved steps, a peer's time over ours (above 1: ours is faster). First steps are cold, in
   seconds. Times of a busy machine are said to be so: judge ratios alone, and those with care.

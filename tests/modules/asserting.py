@@ -28,3 +28,19 @@ class Refused(nn.Module):
         h = torch.sparse.mm(torch.eye(3).to_sparse(), x)
         assert (h > 0).all(), "below"
         return h
+
+
+class ReadAsserted(nn.Module):
+    """Assertions of numbers that are read out of tensors, whole ones and floats, behind a change of a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        assert k.max().item() < x.shape[1], "too long"
+        mean = x.mean().item()
+        assert abs(mean) <= 5.0
+        assert -mean * 2 < 8, "too low"
+        return x.tanh() * mean + k[:, None]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._subclasses.fake_tensor import FakeTensor
+
+from daceopt.capture.torch import items
 
 _UNSAID = "assertion error"
 """What Dynamo gives as the message of an assertion that has none."""
@@ -19,7 +23,34 @@ def asserted(condition: Any, message: str = "") -> None:
 
 
 fx.node.has_side_effect(asserted)
+_MESSAGE = "daceopt_message"  # where an attempt of Dynamo keeps what the statement says that it is at
 _CALLS = (torch._assert_async, torch._assert, torch.ops.aten._assert_async.msg, torch.ops.aten._assert_async.default)
+
+
+def note_message(original: Callable[..., bool], self: Any, *args: Any) -> bool:
+    """Is Dynamo at an assertion? Then its message is kept for ``assert_relation``."""
+    is_assertion = original(self, *args)
+    setattr(self.output, _MESSAGE, self.stack[-1] if is_assertion else None)
+    return is_assertion
+
+
+def assert_relation(original: Callable[..., bool], self: Any, *place: Any) -> bool:
+    """A statement that asserts something of numbers that a graph has read stands in the graph: Dynamo forgets it where
+    one side is a float, and has an error of its own for it."""
+    output = InstructionTranslator.current_tx().output
+    message = output.__dict__.pop(_MESSAGE, None)
+    if message is None or not items.is_taken(output, self.expr):
+        return original(self, *place)
+    relation = next((n for n in reversed(output.graph.nodes) if _sym_node(n) is self), None)
+    if relation is None:
+        items.leave(output, torch.SymBool(self))
+    else:
+        output.create_node("call_function", asserted, (relation, message.as_python_constant()), {})
+    return True
+
+
+def _sym_node(node: fx.Node) -> Any:
+    return getattr(node.meta.get("example_value"), "node", None)
 
 
 def as_statements(graph: fx.GraphModule) -> None:

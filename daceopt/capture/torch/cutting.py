@@ -23,7 +23,6 @@ from torch.fx.experimental.symbolic_shapes import (
     ConvertIntKey,
     DivideByKey,
     free_unbacked_symbols,
-    statically_known_true,
 )
 from torch.fx.proxy import GraphAppendingTracer, Proxy
 from torch.utils._pytree import SequenceKey, tree_leaves, tree_map
@@ -31,6 +30,8 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+from daceopt.capture.torch import assumed_sizes
+from daceopt.capture.torch.assertions import asserted
 from daceopt.capture.torch.gradient_scopes import requires_grad, storage
 from daceopt.capture.torch.mask_places import BINDINGS, COMPARISONS, as_places
 from daceopt.capture.torch.numbers import stand_for_number
@@ -53,11 +54,13 @@ class Differs(RuntimeError):
 
 
 def is_cut(graph: fx.GraphModule) -> bool:
-    """Whether a call of the graph decides sizes: a number that it reads does so where one depends on it."""
+    """Whether a call of the graph decides sizes, or whether it goes on: a number that it reads does so where one
+    depends on it, or is asserted of it."""
     deciding = [n for n in graph.graph.nodes if BINDINGS in n.meta]
     tensors = [t for n in graph.graph.nodes for t in tree_leaves(_value(n)) if isinstance(t, torch.Tensor)]
-    sizes = {s for t in tensors for size in t.shape for s in free_unbacked_symbols(size)}
-    return any(n.target != "item" or not sizes.isdisjoint(n.meta[BINDINGS]) for n in deciding)
+    stated = [_value(n.args[0]) for n in graph.graph.nodes if _asserts_number(n)]
+    read = {s for size in (*(n for t in tensors for n in t.shape), *stated) for s in free_unbacked_symbols(size)}
+    return any(n.target != "item" or not read.isdisjoint(n.meta[BINDINGS]) for n in deciding)
 
 
 def in_parts(graph: fx.GraphModule, inputs: Sequence[Any], make: Make) -> fx.GraphModule:
@@ -94,7 +97,13 @@ def _role(node: fx.Node) -> str:
         return "decides"
     if node.target in _STATES:
         return "state"
-    return "number" if _is_number(_value(node)) or node.target is _CHECK else "part"
+    return "number" if _is_number(_value(node)) or node.target is _CHECK or _asserts_number(node) else "part"
+
+
+def _asserts_number(node: fx.Node) -> bool:
+    """Is it a statement of the user's, of numbers?"""
+    is_statement = node.target is asserted and isinstance(node.args[0], fx.Node)
+    return is_statement and _is_number(_value(node.args[0]))
 
 
 def _decides(node: Any) -> bool:
@@ -241,14 +250,14 @@ class _Cutter:
         """Of what a trace has assumed of sizes: it notes all but that an axis stays, which ``squeeze`` would drop, and
         that there is something of which ``max`` or ``min`` is wanted."""
         conditions = [(self._condition(node.args[0]), node.args[1])] if node.target is _CHECK else []
-        squeezed = [(size, 1, "drops an axis whose size the data decide") for size in _squeezed(node)]
-        compared = [(size, 0, "compares elements of which there are none") for size in _compared(node)]
-        for size, excluded, message in squeezed + compared:
+        for size, excluded, message in assumed_sizes.excluded(node):
             differs = self._outer.graph.call_function(operator.ne, (self._outer.of(size), excluded))
             conditions.append((differs, f"{node.name} {message}"))
         for condition, message in conditions:
             if isinstance(condition, fx.Node):
                 self._outer.graph.call_function(check, (condition, message))
+        if _asserts_number(node):
+            self._outer.graph.call_function(asserted, (self._condition(node.args[0]), *node.args[1:]))
 
     def _condition(self, node: Any) -> Any:
         """What is asked of numbers, each as the call has decided it."""
@@ -383,31 +392,6 @@ def _unify(graph: fx.Graph, environment: Any) -> None:
                 environment._replacements_version_counter += 1
                 environment._update_version_counter()
                 break
-
-
-def _operator_name(node: fx.Node) -> str:
-    """Of a method or a function."""
-    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-
-
-def _compared(node: fx.Node) -> list[torch.SymInt]:
-    """The sizes that only the data decide of axes along which an extremum is taken, which may not be empty."""
-    if _operator_name(node) not in ("max", "min") or not isinstance(node.args[0], fx.Node):
-        return []
-    shape = _value(node.args[0]).shape
-    axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis"))
-    sizes = [] if isinstance(axis, fx.Node) or "other" in node.kwargs else shape if axis is None else [shape[axis]]
-    return [s for s in sizes if free_unbacked_symbols(s)]
-
-
-def _squeezed(node: fx.Node) -> list[torch.SymInt]:
-    """The sizes that only the data decide of axes that are dropped where they are 1, as if they never were."""
-    if _operator_name(node).strip("_") != "squeeze" or not isinstance(node.args[0], fx.Node):
-        return []
-    shape = _value(node.args[0]).shape
-    given = node.args[1:] or tuple(node.kwargs.values()) or (tuple(range(len(shape))),)
-    sizes = [shape[axis] for axis in tree_leaves(given)]
-    return [s for s in sizes if free_unbacked_symbols(s) and not statically_known_true(s != 1)]
 
 
 def _follow(graph: fx.Graph, node: fx.Node, path: Sequence[Any]) -> fx.Node:

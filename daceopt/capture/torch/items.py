@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
+import sympy
 import torch
 from torch._dynamo import config
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
@@ -36,8 +37,14 @@ def taken(call: Callable[[], Any], variable: Any, tx: Any) -> Any:
     return found
 
 
+def is_taken(output: Any, number: sympy.Expr) -> bool:
+    """Has the attempt of Dynamo read a number that this is computed of?"""
+    return any(str(symbol) in _taken(output) for symbol in number.free_symbols)
+
+
 def _taken(output: Any) -> dict[str, Place]:
-    return output.__dict__.setdefault(_TAKEN, {})
+    known: dict[str, Place] = output.__dict__.setdefault(_TAKEN, {})
+    return known
 
 
 def leave(output: Any, *values: Any) -> None:

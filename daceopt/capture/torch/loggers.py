@@ -25,7 +25,8 @@ _LEVELS = {
 def call(original: Callable[..., Any], self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What a logger does not show is no call; that it does not, and what it says of its levels, is guarded. A method
     behind a cache (``logger.warning_once``) has said it when the graph is made."""
-    if is_cache(method := getattr(type(self.value), name, None)):
+    method: Any = getattr(type(self.value), name, None)
+    if is_cache(method):
         return asked(tx, functools.partial(method, self.value), args, kwargs)
     level = _LEVELS.get(name)
     if name in ("log", "isEnabledFor") and args and args[0].is_python_constant():

@@ -39,6 +39,7 @@ from torch._guards import GuardSource
 from torch.fx.experimental.sym_node import SymNode
 
 from daceopt.capture.torch import (
+    assertions,
     cached_functions,
     decided,
     exchanges,
@@ -412,5 +413,7 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (tensor.SymNodeVariable, "evaluate_expr", _evaluate),
     (builder, "is_int_specialization_case", _is_constant_int),
     (SymNode, "guard_float", _constant_float),
+    (SymNode, "expect_true", assertions.assert_relation),
+    (symbolic_convert, "_detect_and_normalize_assert_statement", assertions.note_message),
     (torch.SymInt, "__round__", _round),
 )

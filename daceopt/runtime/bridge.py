@@ -15,7 +15,7 @@ from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd.graph import increment_version
 
 from daceopt.errors import BuildError, Unsupported
-from daceopt.runtime import absent_gradients, batched, block_pool, result_hooks, saved_arrays, stages
+from daceopt.runtime import absent_gradients, batched, block_pool, engine, result_hooks, saved_arrays, stages
 from daceopt.runtime.binding import ResultStage
 from daceopt.runtime.boundary import TensorBoundary
 from daceopt.runtime.bulk_copies import copies
@@ -344,24 +344,21 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor | None], one_of_many: bool 
     if batched.is_batched(grads):
         return batched.each(lambda one: _backward(ctx, one, True), grads)
     program: TorchProgram = ctx.program
-    wanted = ctx.needs_input_grad[1:]
+    is_recorded = torch.is_grad_enabled()
+    wanted = engine.wanted(ctx) if is_recorded else ctx.needs_input_grad[1:]  # a program computes all of them at once
     absent = [k for k in program.seen if grads[k] is None]
-    if torch.is_grad_enabled():
+    if is_recorded:
         found = _differentiable_gradients(ctx, grads, wanted)
     elif program.backward is None or len(absent) == len(program.seen):
         found = [None] * program.input_count
     else:
-        found = _gradients(ctx, program, grads, wanted, one_of_many or _keeps_graph())
+        found = _gradients(ctx, program, grads, wanted, one_of_many or engine.keeps_graph())
         present = program.boundary.present
         if absent and present is not None and absent_gradients.has_spread(program.grads, grads, found):
             found = present(ctx.operands, grads, wanted, _changed_since(ctx), ctx.seed)
     if absent or program.has_absent:
         absent_gradients.settle(program.boundary.connected, ctx.operands, grads, wanted, found)
     return found
-
-
-# Whether the backward that runs in this thread leaves the graph for another one; True outside of any
-_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
 
 set_code_exec_strategy(_Compiled.backward.__code__, stages.SKIP)

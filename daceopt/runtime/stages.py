@@ -17,7 +17,7 @@ import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch.autograd import graph as autograd_graph
 
-from daceopt.runtime import batched, result_hooks
+from daceopt.runtime import batched, engine, result_hooks
 from daceopt.runtime.binding import ResultStage
 
 Gradients = list["torch.Tensor | None"]
@@ -66,7 +66,7 @@ def with_direct(base: Any, gradients: Gradients) -> Gradients:
     """The gradients by the inputs that the node of a program has found, with what stages have found beside it."""
     if not base.direct:
         return gradients
-    for outputs, direct in base.direct.pop(_task(), ()):
+    for outputs, direct in base.direct.pop(engine.task(), ()):
         for k, found in enumerate(direct):
             if found is not None:
                 gradients[k] = found if gradients[k] is None else gradients[k] + found
@@ -79,9 +79,6 @@ def _add_zeros(base: Any, outputs: set[int], gradients: Gradients) -> None:
     for k, of in (base.program.boundary.connected or {}).items():
         if gradients[k] is None and base.needs_input_grad[k + 1] and not outputs.isdisjoint(of):
             gradients[k] = torch.zeros_like(base.operands[k])
-
-
-_task = torch._C._current_graph_task_id
 
 
 def _through(ctx: Any, grads: Sequence[torch.Tensor | None]) -> Gradients:
@@ -97,20 +94,13 @@ def _through(ctx: Any, grads: Sequence[torch.Tensor | None]) -> Gradients:
     count = base.program.input_count
     if is_needed:
         outputs = {k for k, g in zip(stage.outputs, grads) if g is not None}
-        base.direct.setdefault(_task(), []).append((outputs, gradients[:count]))
+        base.direct.setdefault(engine.task(), []).append((outputs, gradients[:count]))
     return gradients[count:]
 
 
 def _is_needed(base: Any) -> bool:
     """Whether the backward that runs wants a gradient by what the program was given, or by what that comes from."""
-    return any(_is_executed(node) for node, _ in base.next_functions if node is not None)
-
-
-def _is_executed(node: Any) -> bool:
-    try:
-        return bool(torch._C._will_engine_execute_node(node))
-    except RuntimeError:  # a leaf by which is differentiated
-        return True
+    return any(engine.wanted(base))
 
 
 def _are_observed(tensors: Sequence[torch.Tensor]) -> bool:

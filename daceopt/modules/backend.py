@@ -130,6 +130,7 @@ class Backend(Breaks):
         """Compile a part of a graph, whose sizes no call has told yet."""
         with guards.checked(traced.inputs):
             made = CompiledGraph(self, traced)
+        made.is_estimated = False
         self.graphs.append(made)
         return made.__call__
 
@@ -154,7 +155,7 @@ class Backend(Breaks):
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | EagerPiece | SmallPiece:
         """Compile a graph; ``inputs`` are its arguments in the first call. One that eager PyTorch runs faster stays."""
-        found = self._estimate(traced, inputs)
+        found = self.estimate(traced, inputs)
         if found is None:
             return self.compiled(traced, inputs)
         if found.gain < 0:
@@ -174,7 +175,7 @@ class Backend(Breaks):
             except Exception as error:
                 return self.by_size(traced, error)
 
-    def _estimate(self, traced: Traced, inputs: Sequence[Any]) -> CallEstimate | None:
+    def estimate(self, traced: Traced, inputs: Sequence[Any]) -> CallEstimate | None:
         """What eager PyTorch takes, where it is for us to choose."""
         options = self.options
         is_ours = options.tune is None and options.verify is None and self.leaves_small
@@ -263,6 +264,8 @@ class CompiledGraph:
         self.piece = CompiledPiece(pair, binding, connection, *own)
         self.pair = pair
         self.estimate: CallEstimate | None = None  # None: a program is faster, or nobody knows
+        self.is_estimated = True  # False: the first call tells its sizes
+        self._may_grow = is_symbolic(traced)
         self._effects = effects.lasting(traced.graph.graph)
         self._overlaps = overlap.check([argument for argument, _ in binding.mutations], traced.is_state)
 
@@ -285,8 +288,13 @@ class CompiledGraph:
 
     def _gain(self, arguments: Sequence[Any]) -> float:
         """Microseconds that a call saves at most."""
+        if not self.is_estimated:
+            with own_mode():
+                self.estimate, self.is_estimated = self._backend.estimate(self.traced, arguments), True
         known = self.estimate
-        return known.gain if known is not None and known.holds(arguments) else math.inf
+        if known is None or (self._may_grow and not known.holds(arguments)):
+            return math.inf
+        return known.gain
 
     def operators(self) -> Counter[str]:
         """How often each ATen operator occurs in the graph."""

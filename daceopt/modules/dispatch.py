@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 import types
@@ -10,6 +11,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +27,7 @@ from torch.utils._device import DeviceContext
 from daceopt.capture.torch.dynamic import mark
 from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, MemoryBudgetError
 from daceopt.logs import caller_depth
-from daceopt.modules import breaks, frames
+from daceopt.modules import breaks, frame_entries, frames
 from daceopt.modules.breaks import WRONG_CALL, Break, SourceLine
 from daceopt.modules.call_times import ENTRY
 from daceopt.modules.options import Options
@@ -79,14 +81,27 @@ class SmallCalls:
 
     def __init__(self) -> None:
         self.known: dict[Any, int] = {}  # what a call is told by -> its pieces
+        self._weighed: dict[Any, int] = {}  # the same -> how often it might have been one of them
         self._left = LOOKS
 
     def add(
         self, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], pieces: int
-    ) -> None:
-        """Let calls like this one be among them."""
-        if len(self.known) < SMALL_CALLS and not kwargs and all(isinstance(a, _TOLD) for a in args):
-            self.known[_likeness(original, module, args)] = pieces
+    ) -> bool:
+        """Let calls like this one be among them. False where they cannot be told, or there are enough."""
+        if len(self.known) >= SMALL_CALLS or kwargs or not all(isinstance(a, _TOLD) for a in args):
+            return False
+        self.known[_likeness(original, module, args)] = pieces
+        return True
+
+    def is_due(self, original: Forward, module: nn.Module, args: tuple[Any, ...]) -> bool:
+        """Whether it is to be found out if a call is one of them: a call like it might have been."""
+        return self._weighed.get(_likeness(original, module, args)) == 1
+
+    def weigh(self, original: Forward, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Note a call that may be one of them."""
+        call = _likeness(original, module, args)
+        if call in self._weighed or (len(self._weighed) < SMALL_CALLS and all(isinstance(a, _TOLD) for a in args)):
+            self._weighed[call] = self._weighed.get(call, 0) + 1
 
     def cover(self, original: Forward, module: nn.Module, args: tuple[Any, ...]) -> int:
         """The pieces of a call that is one of them; of another one 0. One in many is not taken for one, and adds itself
@@ -95,6 +110,7 @@ class SmallCalls:
         if not self._left:
             self._left = LOOKS
             self.known.clear()
+            self._weighed.clear()
         return self.known.get(_likeness(original, module, args), 0)
 
 
@@ -172,17 +188,44 @@ class Dispatcher:
     def _noting_small(
         self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run a call; where its pieces stay in eager PyTorch by choice, and what else is compiled saves less than it
-        costs to enter Dynamo for each piece, calls like it run as they are written from now on, without guards."""
-        stats, backend = self.stats, compiled.backend
-        chosen, pieces, ran, backend.gained = stats.chosen_pieces, stats.eager_pieces, backend.ran, 0.0
+        """Run a call; where all of it stays in eager PyTorch by choice, calls like it run as they are written from now
+        on, without guards."""
+        if compiled.fast.broken and not kwargs:
+            return self._weighing(compiled, module, args)
+        stats, ran = self.stats, compiled.backend.ran
+        chosen, refused = stats.chosen_pieces, stats.eager_pieces - stats.chosen_pieces
         result = self._run(compiled, module, args, kwargs)
-        if stats.chosen_pieces != chosen and stats.eager_pieces - pieces == stats.chosen_pieces - chosen:
-            count = backend.ran - ran + stats.chosen_pieces - chosen
-            entered = ENTRY * count if compiled.fast.broken else 0.0
-            if backend.ran == ran or backend.gained < entered:
-                self._small.add(compiled.original, module, args, kwargs, count)
+        pieces = stats.chosen_pieces - chosen
+        if pieces and stats.eager_pieces - stats.chosen_pieces == refused and compiled.backend.ran == ran:
+            self._small.add(compiled.original, module, args, kwargs, pieces)
         return result
+
+    def _weighing(self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...]) -> Any:
+        """The same for a frame that breaks: where what is compiled of it saves less than it costs to enter Dynamo for
+        each piece of the frame. That is counted in one call, behind one in which nothing was compiled."""
+        stats, backend = self.stats, compiled.backend
+        chosen, refused = stats.chosen_pieces, stats.eager_pieces - stats.chosen_pieces
+        ran, seen, backend.gained = backend.ran, backend.frames(), 0.0
+        is_due = self._small.is_due(compiled.original, module, args)
+        with frame_entries.counted() if is_due else nullcontext(frame_entries.Entries()) as entries:
+            result = self._run(compiled, module, args, {})
+        pieces = backend.ran - ran + stats.chosen_pieces - chosen
+        is_settled = backend.frames() == seen and stats.eager_pieces - stats.chosen_pieces == refused
+        if is_settled and pieces and backend.gained < math.inf:
+            self._small.weigh(compiled.original, module, args)
+            entered = ENTRY * (entries.count or 0)
+            is_small = entries.count is not None and backend.gained < entered
+            if is_small and self._small.add(compiled.original, module, args, {}, pieces):
+                self._note_choice(backend.gained, entered)
+        return result
+
+    def _note_choice(self, gained: float, entered: float) -> None:
+        found = (
+            f"eager PyTorch, by the cost model: programs save at most {max(gained, 0.0):.1f} us, to enter Dynamo for "
+            f"each piece takes {entered:.1f} us"
+        )
+        if found not in self.stats.choices:
+            self.stats.choices.append(found)
 
     def _run(self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         program = compiled.fast.find((module, *args), kwargs)

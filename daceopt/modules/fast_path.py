@@ -10,29 +10,14 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any
 
-from torch._dynamo import utils
 from torch._dynamo.eval_frame import _get_cache_entries_for_region
 
 from daceopt.capture.torch import function_parts
 from daceopt.modules.written_frames import is_as_written
 
 _COMPILED = "__compiled_fn"
-_UTILITIES = "__import_torch_dot__dynamo_dot_utils"
-
-
-@cache
-def _quiet_utilities() -> Any:
-    """Dynamo's utilities as its code calls them, without the notes for a profiler around reading the arguments."""
-    return types.SimpleNamespace(
-        **{
-            **vars(utils),
-            "record_pregraph_bytecode_enter": lambda: None,
-            "record_pregraph_bytecode_exit": lambda note: None,
-        }
-    )
 
 
 class Frame:
@@ -168,9 +153,6 @@ class FastPath:
         if function_parts.is_in_parts(code) or code.co_freevars != function.__code__.co_freevars:
             return None
         renamed = {n: self._unwrapped(n) for n in code.co_names if n.startswith(_COMPILED)}
-        if _UTILITIES in code.co_names:
-            renamed[_UTILITIES] = f"__daceopt{_UTILITIES}"
-            function.__globals__[renamed[_UTILITIES]] = _quiet_utilities()
         code = code.replace(co_names=tuple(renamed.get(n, n) for n in code.co_names))
         twin = types.FunctionType(
             code, function.__globals__, function.__name__, function.__defaults__, function.__closure__

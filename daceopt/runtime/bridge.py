@@ -345,7 +345,8 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor | None], one_of_many: bool 
         return batched.each(lambda one: _backward(ctx, one, True), grads)
     program: TorchProgram = ctx.program
     is_recorded = torch.is_grad_enabled()
-    wanted = engine.wanted(ctx) if is_recorded else ctx.needs_input_grad[1:]  # a program computes all of them at once
+    # a program computes all gradients at once; a graph that is differentiated once more those alone that are wanted
+    wanted = engine.wanted(ctx, ctx.operands) if is_recorded else ctx.needs_input_grad[1:]
     absent = [k for k in program.seen if grads[k] is None]
     if is_recorded:
         found = _differentiable_gradients(ctx, grads, wanted)

@@ -8,14 +8,11 @@ for, or a hook waits there, it computes that gradient, and adds the direct part 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
-from torch.autograd import graph as autograd_graph
 
 from daceopt.runtime import batched, engine, result_hooks
 from daceopt.runtime.binding import ResultStage
@@ -100,7 +97,7 @@ def _through(ctx: Any, grads: Sequence[torch.Tensor | None]) -> Gradients:
 
 def _is_needed(base: Any) -> bool:
     """Whether the backward that runs wants a gradient by what the program was given, or by what that comes from."""
-    return any(engine.wanted(base))
+    return any(engine.wanted(base, base.operands))
 
 
 def _are_observed(tensors: Sequence[torch.Tensor]) -> bool:
@@ -109,22 +106,12 @@ def _are_observed(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def _are_wanted(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether the backward that runs in this thread may be one by these tensors. PyTorch does not tell, but the call
-    that has started it stands on this thread's stack; where it does not, as in threads of devices, they may be."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code is not _START:
-        frame = frame.f_back
-    if frame is None:
+    """Whether the backward that runs in this thread may be one by these tensors."""
+    inputs = engine.inputs()
+    if inputs is None:
         return True
-    inputs = frame.f_locals["args"][_INPUTS]
-    if not inputs:
-        return False
     edges = {_edge(x) for x in inputs}
     return any(_edge(t) in edges for t in tensors)
-
-
-_START = autograd_graph._engine_run_backward.__code__
-_INPUTS = 3  # among its arguments, behind gradients of the results, retain_graph and create_graph
 
 
 def _edge(value: Any) -> tuple[Any, int]:

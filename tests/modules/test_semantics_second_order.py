@@ -49,6 +49,47 @@ def test_second_order_of_complex_numbers(forward):
     check(scenario)
 
 
+def _one_by_one(net, x, h):
+    y = net(x, h).sum()
+    return [*grad(y, [x], create_graph=True), *grad(y, [h], create_graph=True)]
+
+
+ASKED = {
+    "a leaf": lambda net, x, h: [*grad(net(x, h).sum(), [x], create_graph=True)],
+    "what comes of one": lambda net, x, h: [*grad(net(x * 2, h).sum(), [x], create_graph=True)],
+    "two": lambda net, x, h: [*grad(net(x, h).sum(), [net.w, h], create_graph=True)],
+    "one not connected": lambda net, x, h: [*grad(net(x, h).sum(), [net.u, x], None, None, True, allow_unused=True)],
+    "backward by one": lambda net, x, h: [net(x, h).sum().backward(inputs=[x], create_graph=True), x.grad],
+    "one by one": _one_by_one,
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("is_hooked", [False, True])
+def test_gradients_that_nobody_asks_for(name, is_hooked):
+    def scenario(optimize):
+        net = optimize(module(lambda self, x, h: torch.tanh(x @ self.w) * h.sin(), w=normal(3, 3), u=normal(3)))
+        x, h, seen = normal(3, 3).requires_grad_(), normal(1, 3).requires_grad_(), []
+        inner = h * 1
+        inner.retain_grad()
+        if is_hooked:
+            inner.register_hook(lambda g: seen.append(g.detach()))
+        found = ASKED[name](net, x, inner)
+        sum(g.square().sum() for g in found if g is not None).backward()
+        return found[-1].detach(), net.w.grad, net.u.grad, x.grad, h.grad, inner.grad, seen
+
+    check(scenario)
+
+
+def test_only_gradients_that_are_asked_for_are_computed():
+    net = optimized_module(module(lambda self, x: torch.tanh(x @ self.w) @ self.u, w=normal(3, 3), u=normal(3, 2)))
+    x = normal(2, 3).requires_grad_()
+    grad(net(x).sum(), [x], create_graph=True)
+    (asked,) = net.forward.dispatcher.graphs[0]._higher_graphs.values()
+    assert len(asked.traced.results) == 1
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_second_order_of_attention(is_causal):
     """Eager PyTorch has it only of the mathematical form; its first gradients are those of any form."""

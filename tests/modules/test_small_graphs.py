@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 import pytest
@@ -131,29 +132,64 @@ def test_what_the_module_became_is_noticed_by_and_by(monkeypatch):
 
 
 class Broken(nn.Module):
-    """Two pieces, of which the second is compiled."""
+    """Pieces, one of which is compiled; ``first`` is another."""
 
-    def __init__(self, times: int) -> None:
+    def __init__(self, times, first=lambda x: x + 1):
         super().__init__()
-        self.times = times
+        self.times, self.first = times, first
 
     def forward(self, x):
-        y = x + 1
+        y = self.first(x)
         torch._dynamo.graph_break()
         for _ in range(self.times):
             y = torch.tanh(y) * 2
         return y
 
 
-@pytest.mark.parametrize(("times", "compiled"), [(6, False), (36, True)])
-def test_pieces_of_a_broken_frame(times, compiled):
-    """Where a program saves less than it costs to enter Dynamo for each piece, the frame runs as it is written."""
-    model = optimized_module(Broken(times), fallback="silent")
-    for _ in range(4):
-        assert torch.allclose(model(X), Broken(times)(X), atol=1e-6)
-    calls, eager, pieces, chosen, programs = stats_of(model)
-    assert (calls, eager, programs) == (4, 0 if compiled else 3, 1)
-    assert pieces == chosen == (4 if compiled else 1 + 3 * 2)
+def test_pieces_of_a_broken_frame_that_save_more_than_it_costs_to_enter_dynamo():
+    model = optimized_module(Broken(48), fallback="silent")
+    for _ in range(5):
+        assert torch.allclose(model(X), Broken(48)(X), atol=1e-6)
+    assert stats_of(model) == (5, 0, 5, 5, 1)
+
+
+def _deep(x):
+    for _ in range(12):
+        x = torch.sin(x) + 1
+    return x
+
+
+def _chosen_by_data(x):
+    return x[x > 0].sum() + x
+
+
+@pytest.mark.parametrize(
+    ("first", "programs"), [(lambda x: x + 1, 1), (_deep, 2), (_chosen_by_data, 3)], ids=["one", "two", "data decide"]
+)
+def test_pieces_of_a_broken_frame_that_save_less(first, programs):
+    """The frame runs as it is written from the call on that follows one in which the pieces were counted."""
+    model = optimized_module(Broken(6, first), fallback="silent")
+    for _ in range(6):
+        assert torch.allclose(model(X), Broken(6, first)(X), atol=1e-5)
+    calls, eager, pieces, chosen, found = stats_of(model)
+    assert (calls, eager, found) == (6, 3, programs) and pieces == chosen
+    assert "to enter Dynamo for each piece takes 70.0 us" in model.daceopt.stats.choices[-1]
+
+
+def test_pieces_are_not_counted_in_the_place_of_a_profiler():
+    model, seen = optimized_module(Broken(6), fallback="silent"), []
+
+    def profile(frame, event, argument):
+        seen.append(event)
+
+    sys.setprofile(profile)
+    try:
+        for _ in range(4):
+            model(X)
+        assert sys.getprofile() is profile and seen
+    finally:
+        sys.setprofile(None)
+    assert model.daceopt.stats.eager_calls == 0
 
 
 def test_what_has_no_program_says_why():

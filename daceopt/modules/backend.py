@@ -322,7 +322,7 @@ class CompiledGraph:
         outputs = [g for g, o in zip(grads, binding.outputs) if o.differentiable]
         of = tuple(k for k, g in enumerate(outputs) if g is not None)
         graph = self._higher_graphs.get((by, of)) or self._compile_higher(by, of)
-        _check_unchanged(graph.traced, [binding.inputs[k][1] for k in changed])
+        graph.traced.check_unchanged([binding.inputs[k][1] for k in changed])
         found = dict(zip(by, graph(*self._arguments(tensors), *(outputs[k] for k in of))))
         return [found.get(k) if kind == "tensor" else None for kind, k in binding.inputs]
 
@@ -354,7 +354,7 @@ class CompiledGraph:
         """Gradients by the program's inputs, of a program whose outputs without a gradient have none either."""
         given = frozenset(k for k, g in enumerate(grads) if g is not None)
         graph = self._present_graphs.get(given) or self._compile_present(given)
-        _check_unchanged(graph.traced, [self.piece.binding.inputs[k][1] for k in changed])
+        graph.traced.check_unchanged([self.piece.binding.inputs[k][1] for k in changed])
         return graph.piece.program.gradients_again(tensors, grads, seed, wanted)
 
     def _compile_present(self, given: frozenset[int]) -> CompiledGraph:
@@ -405,7 +405,7 @@ class CompiledGraph:
         if torch.is_grad_enabled():
             found = self._higher(tensors, outputs, by, frozenset(k for k, (_, a) in enumerate(inputs) if a in changed))
         else:
-            _check_unchanged(self.traced, changed)
+            self.traced.check_unchanged(changed)
             found = program.gradients_again(tensors, outputs, seed, by)
         absent_gradients.settle(program.boundary.connected, tensors, outputs, by, found)
         return {k: g for (_, k), g in zip(inputs, found) if g is not None}
@@ -433,17 +433,6 @@ class CompiledGraph:
             shape = traced.shape if isinstance(traced, torch.Tensor) else (0, traced)  # of the array that is as long
             sizes.update((str(name), size) for name, size in zip(shape, tensor.shape))
         return evaluate(str(value), sizes)
-
-
-def _check_unchanged(gradient: Traced, changed: Sequence[int]) -> None:
-    """A derivative of higher order is computed from arguments of the call, which have to be what they were."""
-    placeholders = [n for n in gradient.graph.graph.nodes if n.op == "placeholder"]
-    for k in changed:
-        if placeholders[k].users:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"{gradient.names[k]}, from which gradients are computed, was written into since"
-            )
 
 
 def _computed(pair: Any, binding: Binding) -> set[int]:

@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,27 +27,23 @@ from torch.utils._device import DeviceContext
 from daceopt.capture.torch.dynamic import mark
 from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, MemoryBudgetError
 from daceopt.logs import caller_depth
-from daceopt.modules import breaks, frame_entries, frames
+from daceopt.modules import breaks, frames
 from daceopt.modules.breaks import WRONG_CALL, Break, SourceLine
 from daceopt.modules.call_times import ENTRY
 from daceopt.modules.options import Options
+from daceopt.modules.small_calls import SmallCalls
 from daceopt.modules.structure import structure
 from daceopt.programs.stats import Stats
 
 if TYPE_CHECKING:
     from daceopt.modules.backend import Backend, CompiledGraph
     from daceopt.modules.fast_path import FastPath
+    from daceopt.modules.frame_entries import Entries
 
 logger = logging.getLogger("daceopt.dispatch")
 
 RECOMPILE_LIMIT = 32
 """Programs of one piece of code in one module, beyond which calls that fit none of them run eagerly."""
-
-SMALL_CALLS = 16
-"""Kinds of calls that need no guards, because eager PyTorch runs them fastest."""
-
-LOOKS = 1000
-"""One in so many of them is looked at by its guards."""
 
 Forward = Callable[..., Any]
 
@@ -73,53 +69,6 @@ def _parts(function: Forward) -> tuple[Any, Any, Any] | None:
     if not isinstance(function, types.FunctionType):
         return None
     return function.__code__, function.__defaults__, function.__kwdefaults__
-
-
-class SmallCalls:
-    """Calls of a module that eager PyTorch runs faster than anything else, told by what is told fast. A call that is
-    taken for one of them and is none has its numbers all the same, from the module's own forward."""
-
-    def __init__(self) -> None:
-        self.known: dict[Any, int] = {}  # what a call is told by -> its pieces
-        self._weighed: dict[Any, int] = {}  # the same -> how often it might have been one of them
-        self._left = LOOKS
-
-    def add(
-        self, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], pieces: int
-    ) -> bool:
-        """Let calls like this one be among them. False where they cannot be told, or there are enough."""
-        if len(self.known) >= SMALL_CALLS or kwargs or not all(isinstance(a, _TOLD) for a in args):
-            return False
-        self.known[_likeness(original, module, args)] = pieces
-        return True
-
-    def is_due(self, original: Forward, module: nn.Module, args: tuple[Any, ...]) -> bool:
-        """Whether it is to be found out if a call is one of them: a call like it might have been."""
-        return self._weighed.get(_likeness(original, module, args)) == 1
-
-    def weigh(self, original: Forward, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """Note a call that may be one of them."""
-        call = _likeness(original, module, args)
-        if call in self._weighed or (len(self._weighed) < SMALL_CALLS and all(isinstance(a, _TOLD) for a in args)):
-            self._weighed[call] = self._weighed.get(call, 0) + 1
-
-    def cover(self, original: Forward, module: nn.Module, args: tuple[Any, ...]) -> int:
-        """The pieces of a call that is one of them; of another one 0. One in many is not taken for one, and adds itself
-        again: what the module is otherwise may have changed."""
-        self._left -= 1
-        if not self._left:
-            self._left = LOOKS
-            self.known.clear()
-            self._weighed.clear()
-        return self.known.get(_likeness(original, module, args), 0)
-
-
-_TOLD = (torch.Tensor, bool, int, float, str, type(None))
-
-
-def _likeness(original: Forward, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    kinds = [a.shape if isinstance(a, torch.Tensor) else a.__class__ for a in args]
-    return (original, module.training, torch.is_grad_enabled(), *kinds)
 
 
 class Dispatcher:
@@ -207,15 +156,14 @@ class Dispatcher:
         chosen, refused = stats.chosen_pieces, stats.eager_pieces - stats.chosen_pieces
         ran, seen, backend.gained = backend.ran, backend.frames(), 0.0
         is_due = self._small.is_due(compiled.original, module, args)
-        with frame_entries.counted() if is_due else nullcontext(frame_entries.Entries()) as entries:
+        with _counted() if is_due else nullcontext() as entries:
             result = self._run(compiled, module, args, {})
         pieces = backend.ran - ran + stats.chosen_pieces - chosen
         is_settled = backend.frames() == seen and stats.eager_pieces - stats.chosen_pieces == refused
         if is_settled and pieces and backend.gained < math.inf:
             self._small.weigh(compiled.original, module, args)
-            entered = ENTRY * (entries.count or 0)
-            is_small = entries.count is not None and backend.gained < entered
-            if is_small and self._small.add(compiled.original, module, args, {}, pieces):
+            entered = -math.inf if entries is None else ENTRY * entries.count
+            if backend.gained < entered and self._small.add(compiled.original, module, args, {}, pieces):
                 self._note_choice(backend.gained, entered)
         return result
 
@@ -469,6 +417,12 @@ def first_line(error: BaseException) -> str:
 def is_wrong_call(error: BaseException) -> bool:
     """Whether eager PyTorch raised this, too, where a compiled piece ran again in it and changed nothing."""
     return getattr(error, WRONG_CALL, False)
+
+
+def _counted() -> AbstractContextManager[Entries | None]:
+    from daceopt.modules.frame_entries import counted
+
+    return counted()
 
 
 def _forgotten() -> None:

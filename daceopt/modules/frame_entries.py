@@ -15,28 +15,27 @@ from daceopt.runtime.stages import SKIP
 
 
 class Entries:
-    """Their number; None where nobody has counted."""
+    """Their number."""
 
     def __init__(self) -> None:
-        self.count: int | None = None
+        self.count = 0
 
     def see(self, frame: FrameType, event: str, argument: Any) -> None:
         """Python's interface for profilers."""
         if event == "call" and frame.f_code in output_codes:
-            self.count = (self.count or 0) + 1
+            self.count += 1
 
 
 set_code_exec_strategy(Entries.see.__code__, SKIP)  # else Dynamo would look at it
 
 
 @contextmanager
-def counted() -> Iterator[Entries]:
-    """Counts those of this thread, which takes some time, unless a profiler has its place."""
-    entries = Entries()
+def counted() -> Iterator[Entries | None]:
+    """Counts those of this thread, which takes some time; None where a profiler has its place."""
     if sys.getprofile() is not None:
-        yield entries
+        yield None
         return
-    entries.count = 0
+    entries = Entries()
     sys.setprofile(entries.see)
     try:
         yield entries

@@ -118,7 +118,7 @@ def test_a_call_that_is_taken_for_a_small_one_is_right():
 
 
 def test_what_the_module_became_is_noticed_by_and_by(monkeypatch):
-    monkeypatch.setattr("daceopt.modules.dispatch.LOOKS", 3)
+    monkeypatch.setattr("daceopt.modules.small_calls.LOOKS", 3)
     model = nn.Sequential(nn.Linear(8, 8))
     optimized_module(model, fallback="raise")
     for _ in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,3 +35,14 @@ class Traced:
         tensors = [x for x in self.inputs if isinstance(x, torch.Tensor)]
         found = next((t for t in tensors if t.ndim), tensors[0] if tensors else None)
         return "cpu" if found is None else str(found.device.type)
+
+    def check_unchanged(self, changed: Sequence[int]) -> None:
+        """Raise RuntimeError where the graph, which is run later than the call was made, reads one of the arguments
+        ``changed``, which have been written into since."""
+        placeholders = [n for n in self.graph.graph.nodes if n.op == "placeholder"] if changed else []
+        for k in changed:
+            if placeholders[k].users:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"{self.names[k]}, from which gradients are computed, was written into since"
+                )

@@ -1,0 +1,64 @@
+"""Calls of a module that eager PyTorch runs faster than anything else, told without guards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+SMALL_CALLS = 16
+"""Kinds of calls that need no guards, because eager PyTorch runs them fastest."""
+
+LOOKS = 1000
+"""One in so many of them is looked at by its guards."""
+
+Forward = Callable[..., Any]
+
+
+class SmallCalls:
+    """Calls of a module that eager PyTorch runs faster than anything else, told by what is told fast. A call that is
+    taken for one of them and is none has its numbers all the same, from the module's own forward."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, int] = {}  # what a call is told by -> its pieces
+        self._weighed: dict[Any, int] = {}  # the same -> how often it might have been one of them
+        self._left = LOOKS
+
+    def add(
+        self, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], pieces: int
+    ) -> bool:
+        """Let calls like this one be among them. False where they cannot be told, or there are enough."""
+        if len(self.known) >= SMALL_CALLS or kwargs or not all(isinstance(a, _TOLD) for a in args):
+            return False
+        self.known[_likeness(original, module, args)] = pieces
+        return True
+
+    def is_due(self, original: Forward, module: nn.Module, args: tuple[Any, ...]) -> bool:
+        """Whether it is to be found out if a call is one of them: a call like it might have been."""
+        return self._weighed.get(_likeness(original, module, args)) == 1
+
+    def weigh(self, original: Forward, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Note a call that may be one of them."""
+        call = _likeness(original, module, args)
+        if call in self._weighed or (len(self._weighed) < SMALL_CALLS and all(isinstance(a, _TOLD) for a in args)):
+            self._weighed[call] = self._weighed.get(call, 0) + 1
+
+    def cover(self, original: Forward, module: nn.Module, args: tuple[Any, ...]) -> int:
+        """The pieces of a call that is one of them; of another one 0. One in many is not taken for one, and adds itself
+        again: what the module is otherwise may have changed."""
+        self._left -= 1
+        if not self._left:
+            self._left = LOOKS
+            self.known.clear()
+            self._weighed.clear()
+        return self.known.get(_likeness(original, module, args), 0)
+
+
+_TOLD = (torch.Tensor, bool, int, float, str, type(None))
+
+
+def _likeness(original: Forward, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    kinds = [a.shape if isinstance(a, torch.Tensor) else a.__class__ for a in args]
+    return (original, module.training, torch.is_grad_enabled(), *kinds)

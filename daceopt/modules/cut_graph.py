@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class CutGraph:
-    """The parts of a graph in a call; see ``cutting``. Raises Differs for sizes that they are not for: eager PyTorch
-    may make the call if nothing has been changed by then."""
+    """The parts of a graph in a call; see ``cutting``. Raises Differs for sizes that they are not for, and what the
+    user asserts: eager PyTorch may make the call if nothing has been changed by then."""
 
     def __init__(self, backend: Backend, graph: fx.GraphModule, inputs: Sequence[Any]) -> None:
         """Compile the parts; ``inputs``: the arguments of a call."""
@@ -38,7 +38,7 @@ class CutGraph:
         ran, before = self._backend.ran, versions(arguments)
         try:
             return self._forward(*arguments)
-        except cutting.Differs as error:
+        except (cutting.Differs, AssertionError) as error:
             self._backend.ran = ran
             setattr(error, WRONG_CALL, versions(arguments) == before)
             raise

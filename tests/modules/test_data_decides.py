@@ -12,7 +12,7 @@ from torch import nn
 
 from daceopt import optimized_module
 from daceopt.errors import FallbackWarning
-from tests.modules.asserting import Asserted, ReadAsserted, Refused
+from tests.modules.asserting import Asserted, Caught, ReadAsserted, Refused
 from tests.numerics import assert_within_rounding
 
 
@@ -281,6 +281,12 @@ def test_assertions_of_numbers_that_are_read():
             ours(x, k)
         assert str(raised.value) == str(wanted.value)
     assert ours.calls == theirs.calls and not ours.daceopt.reasons and ours.daceopt.stats.eager_calls == 0
+
+
+def test_an_assertion_that_is_caught():
+    theirs, ours = Caught(), optimized_module(Caught(), fallback="silent")
+    for add in (0.0, 5.0, 0.0):
+        torch.testing.assert_close(ours(torch.ones(3) * add), theirs(torch.ones(3) * add))
 
 
 def test_an_assertion_where_a_graph_is_refused():

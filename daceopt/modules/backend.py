@@ -29,6 +29,7 @@ from daceopt.errors import RunError, SizesError, Unsupported
 from daceopt.modules import breaks, tuning, written_frames
 from daceopt.modules.breaks import Break, Breaks, reason_of
 from daceopt.modules.by_size import BySize, own_mode
+from daceopt.modules.call_arguments import CallArguments
 from daceopt.modules.cut_graph import CutGraph
 from daceopt.modules.description import describe, identity, is_symbolic
 from daceopt.modules.eager_piece import EagerPiece
@@ -41,7 +42,6 @@ from daceopt.passes.recipe import Recipe
 from daceopt.programs.compiled import own_source
 from daceopt.programs.stats import Stats
 from daceopt.runtime import absent_gradients, overlap
-from daceopt.runtime.arithmetic import evaluate
 from daceopt.runtime.binding import Binding, ResultStage
 from daceopt.runtime.places import device_of
 from daceopt.runtime.seeds import own_random_numbers
@@ -57,6 +57,9 @@ Compile = Callable[..., Any]
 
 tracing.install()
 written_frames.install()
+
+HigherCall = tuple["CompiledGraph | BySize", Sequence[int], Sequence["int | None"]]
+"""A graph of gradients, which gradients of outputs it takes, and its result for each input of the program."""
 
 _CALLS = ("call_function", "call_method", "call_module")
 
@@ -76,7 +79,8 @@ class Backend(Breaks):
         self.graphs: list[CompiledGraph] = []
         self.compile: Compile = _compile_graph
         self.ran = 0  # calls of compiled graphs, to tell a call that ran none
-        self.gained = 0.0  # microseconds that these have saved at most since somebody began to count
+        self.is_weighed = False  # whether somebody wants to know what these save
+        self.gained = 0.0  # microseconds at most, since somebody began to count
 
     @staticmethod
     def frames() -> int:
@@ -248,6 +252,7 @@ class CompiledGraph:
         self._backend, self.traced, self._reduction = backend, traced, reduction
         self._by_size: BySize | None = None  # for sizes that the program is not for
         self._higher_graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], CompiledGraph | BySize] = {}
+        self._higher_calls: dict[tuple[tuple[bool, ...], tuple[bool, ...]], HigherCall] = {}
         self._present_graphs: dict[frozenset[int], CompiledGraph] = {}
         self._segments: dict[tuple[int, ...], CompiledGraph] = {}
         options = backend.options
@@ -262,6 +267,7 @@ class CompiledGraph:
         # under a reduction they would be of this rank alone
         own = (self._higher, self._present, self._apart) if reduction is None else ()
         self.piece = CompiledPiece(pair, binding, connection, *own)
+        self._arguments = CallArguments(traced, binding.inputs)
         self.pair = pair
         self.estimate: CallEstimate | None = None  # None: a program is faster, or nobody knows
         self.is_estimated = True  # False: the first call tells its sizes
@@ -281,7 +287,8 @@ class CompiledGraph:
         except RunError as error:
             return self._backend.leave(self.traced, error, arguments)
         self._backend.ran += 1
-        self._backend.gained += self._gain(arguments)
+        if self._backend.is_weighed:
+            self._backend.gained += self._gain(arguments)
         for effect in self._effects:
             effect()
         return result
@@ -316,15 +323,23 @@ class CompiledGraph:
         self, tensors: Sequence[Any], grads: Sequence[Any], wanted: Sequence[bool], changed: frozenset[int]
     ) -> list[Any]:
         """Gradients by the program's inputs, as results of a compiled graph that is differentiable in its turn."""
-        binding = self.piece.binding
-        arguments = [k for kind, k in binding.inputs if kind == "tensor"]
-        by = tuple(k for k, w in zip(arguments, wanted) if w and self.traced.requires_grad[k])
-        outputs = [g for g, o in zip(grads, binding.outputs) if o.differentiable]
-        of = tuple(k for k, g in enumerate(outputs) if g is not None)
-        graph = self._higher_graphs.get((by, of)) or self._compile_higher(by, of)
-        graph.traced.check_unchanged([binding.inputs[k][1] for k in changed])
-        found = dict(zip(by, graph(*self._arguments(tensors), *(outputs[k] for k in of))))
-        return [found.get(k) if kind == "tensor" else None for kind, k in binding.inputs]
+        key = tuple(wanted), tuple([g is not None for g in grads])
+        graph, given, results = self._higher_calls.get(key) or self._prepare_higher(*key)
+        if changed:
+            graph.traced.check_unchanged([self.piece.binding.inputs[k][1] for k in changed])
+        found = graph(*self._arguments(tensors), *[grads[k] for k in given])
+        return [None if k is None else found[k] for k in results]
+
+    def _prepare_higher(self, wanted: tuple[bool, ...], given: tuple[bool, ...]) -> HigherCall:
+        """``wanted``: per input of the program whether its gradient is; ``given``: per output whether it has one."""
+        inputs, outputs = self.piece.binding.inputs, self.piece.binding.outputs
+        by = [k for (kind, k), w in zip(inputs, wanted) if w and kind == "tensor" and self.traced.requires_grad[k]]
+        seen = [k for k, o in enumerate(outputs) if o.differentiable]
+        key = tuple(by), tuple(at for at, k in enumerate(seen) if given[k])
+        graph = self._higher_graphs.get(key) or self._compile_higher(*key)
+        results = [by.index(k) if kind == "tensor" and k in by else None for kind, k in inputs]
+        made = self._higher_calls[wanted, given] = graph, [k for k in seen if given[k]], results
+        return made
 
     def _compile_higher(self, by: tuple[int, ...], of: tuple[int, ...]) -> CompiledGraph | BySize:
         """The gradients of the differentiable outputs ``of`` by the arguments ``by``."""
@@ -416,23 +431,6 @@ class CompiledGraph:
         with own_mode(), torch.enable_grad():
             graph = CompiledGraph(self._backend, segment(self.traced, stage, outputs))
         return self._segments.setdefault(outputs, graph)
-
-    def _arguments(self, tensors: Sequence[Any]) -> list[Any]:
-        """The arguments of the graph in a call whose program had these inputs."""
-        given = dict(zip([k for _, k in self.piece.binding.inputs], tensors))
-        tensors_at = {k for kind, k in self.piece.binding.inputs if kind == "tensor"}
-        return [given[k] if k in tensors_at else self._size(x, given) for k, x in enumerate(self.traced.inputs)]
-
-    def _size(self, value: Any, given: dict[int, Any]) -> int:
-        """What a size argument was in a call, from the sizes of the tensors."""
-        if isinstance(value, int):
-            return value
-        sizes: dict[str, int] = {}
-        for k, tensor in given.items():
-            traced = self.traced.inputs[k]
-            shape = traced.shape if isinstance(traced, torch.Tensor) else (0, traced)  # of the array that is as long
-            sizes.update((str(name), size) for name, size in zip(shape, tensor.shape))
-        return evaluate(str(value), sizes)
 
 
 def _computed(pair: Any, binding: Binding) -> set[int]:

@@ -154,7 +154,8 @@ class Dispatcher:
         each piece of the frame. That is counted in one call, behind one in which nothing was compiled."""
         stats, backend = self.stats, compiled.backend
         chosen, refused = stats.chosen_pieces, stats.eager_pieces - stats.chosen_pieces
-        ran, seen, backend.gained = backend.ran, backend.frames(), 0.0
+        ran, seen = backend.ran, backend.frames()
+        backend.is_weighed, backend.gained = True, 0.0
         is_due = self._small.is_due(compiled.original, module, args)
         with _counted() if is_due else nullcontext() as entries:
             result = self._run(compiled, module, args, {})

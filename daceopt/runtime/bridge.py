@@ -58,6 +58,7 @@ class TorchProgram:
         self.backward = None if pair.backward is None else entry_of(pair.backward)
         self.input_count = input_count
         self._reads = [k for _, k in self.forward.inputs]
+        self._reads_all = self._reads == list(range(input_count))
         self._order = _complete([k for _, k in self.forward.outputs])
         self._stand = {k: self.forward.in_place[at] for at, k in enumerate(self._order) if at in self.forward.in_place}
         self.consumes = self.backward is not None and self.backward.executable.manifest.consumes
@@ -135,12 +136,13 @@ class TorchProgram:
         entry = self.forward.placed(dense)
         addresses = [t.data_ptr() for t in dense]  # of all, before anything is done
         before = self._before_writing(tensors, dense, copied) if self.overwritten else {}
-        symbols = tuple([dense[k].shape[axis] for k, axis in entry.symbols])
+        symbols = tuple([dense[k].shape[axis] for k, axis in entry.symbols]) if entry.symbols else ()
         memory = entry.memory(symbols)
         outputs = memory.allocate()
         saved = None if memory.saved is None else memory.saved()
         seed = draw_seed() if self._draws and seed is None else seed
-        entry.invoke([addresses[k] for k in self._reads], outputs, saved, seed, symbols, memory.arena)
+        read = addresses if self._reads_all else [addresses[k] for k in self._reads]
+        entry.invoke(read, outputs, saved, seed, symbols, memory.arena)
         if self._positions is not None:
             outputs = [outputs[k] for k in self._positions]
         for i, k in self.overwritten:
@@ -306,6 +308,7 @@ class _Compiled(torch.autograd.Function):
 
 
 result_hooks.install(_Compiled)
+_Compiled._backward_cls.apply = _Compiled.backward  # PyTorch's own looks for another derivative first
 
 
 # ``_Compiled.apply`` without its looks at every argument; it says what is wrong under a transform of torch.func

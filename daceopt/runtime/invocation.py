@@ -119,8 +119,7 @@ class ExecutableEntry:
         """
         arena = self._arena(arena_bytes) if arena_bytes else None
         seeds = array("q", (seed,)) if seed is not None else None
-        pointers = [*inputs, *self.constants]
-        pointers += [t.data_ptr() for t in outputs]
+        pointers = [*inputs, *self.constants, *[t.data_ptr() for t in outputs]]
         pointers.append(0 if saved is None else saved.data_ptr())
         pointers.append(0 if arena is None else arena.data_ptr())
         pointers.append(0 if seeds is None else seeds.buffer_info()[0])

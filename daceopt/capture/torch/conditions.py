@@ -37,6 +37,7 @@ _TORCH = str(Path(torch.__file__).parent)
 _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property)
 _OS = os.getenv.__code__.co_filename
 
+_SAVED_HOOKS = "AUTOGRAD_SAVED_TENSORS_HOOKS"  # of which a program asks in each call (``runtime/saved_arrays.py``)
 _MISSED = "daceopt_missed"
 _NO_ATTRIBUTE = re.compile(r"'(\w+)\\?' object has no attribute ")
 _TABLES = ("_parameters", "_buffers", "_modules")  # in which a module looks for attributes, too
@@ -60,7 +61,9 @@ def install() -> None:
     output.guards.add(condition(spelling.check))
     read = [READ_OF_TENSORS[name] for name in sorted(_names(codes) & READ_OF_TENSORS.keys())]
     for guard in list(output.guards):
-        if guard.create_fn_name() == "TENSOR_MATCH" and read:
+        if guard.create_fn_name() == _SAVED_HOOKS:
+            output.guards.inner.remove(guard)
+        elif guard.create_fn_name() == "TENSOR_MATCH" and read:
             output.guards.add(condition(functools.partial(_check_tensor, read), guard.originating_source))
 
 
@@ -108,11 +111,9 @@ def _check_tensor(read: list[Callable[[torch.Tensor], Any]], builder: Any, guard
 
 
 def _check_precision(builder: Any, guard: Guard) -> None:
-    precision = torch.get_float32_matmul_precision()
-    text = "the precision of products of float32 has changed"
-    builder.guard_manager.root.add_lambda_guard(
-        lambda _: torch.get_float32_matmul_precision() == precision, [text], None
-    )
+    get = torch._C._get_float32_matmul_precision
+    precision, text = get(), "the precision of products of float32 has changed"
+    builder.guard_manager.root.add_lambda_guard(lambda _: get() == precision, [text], None)
 
 
 def _check_surroundings(codes: frozenset[types.CodeType], builder: Any, guard: Guard) -> None:

@@ -76,6 +76,22 @@ def test_only_kernels_that_compute_integers_are_told_that_they_wrap() -> None:
     assert "-fwrapv" not in compiler._command(CompileJob("const int64_t v0 = 1;", "frame"))
 
 
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_sine_and_cosine_of_one_number_stay_calls_for_vectors(store: Cache, kind: str) -> None:
+    end = "f" if kind == "float" else ""
+    source = f"""
+    #include "daceopt/cpu.h"
+    extern "C" void both(const {kind}* __restrict__ x, {kind}* __restrict__ y, {kind}* __restrict__ z) {{
+        #pragma omp simd
+        for (int64_t k = 0; k < 64; ++k) {{
+            y[k] = sin{end}(x[k]);
+            z[k] = cos{end}(x[k]) + 1;
+        }}
+    }}"""
+    (made,) = compile_objects([CompileJob(source)], store)
+    assert b"sincos" not in Path(made).read_bytes()
+
+
 def test_rejected_source_is_shown_and_kept(store: Cache) -> None:
     with pytest.raises(BuildError, match=r"rejected kernel relu_3(?s:.*)'nonsense'") as raised:
         compile_objects([CompileJob("int f() { return nonsense; }", label="relu_3")], store)

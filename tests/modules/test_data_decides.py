@@ -14,6 +14,7 @@ from daceopt import optimized_module
 from daceopt.errors import FallbackWarning
 from tests.modules.asserting import Asserted, Caught, ReadAsserted, Refused
 from tests.numerics import assert_within_rounding
+from tests.twins import module
 
 
 @pytest.fixture(autouse=True)
@@ -267,6 +268,17 @@ def test_an_assertion(training, built):
     assert ours.daceopt.stats.programs == 1 and not ours.daceopt.reasons
 
 
+@pytest.mark.parametrize("read", [sum, lambda n: 2 if n[0] > 1 else 3, lambda n: float(n[1] > n[0])])
+def test_a_list_of_numbers_that_decides(read):
+    """The graph breaks where the list is read, and no call runs in eager for it."""
+    forward = module(lambda self, x, k: x.tanh() * read(k.tolist()) + 1)
+    net = optimized_module(copy.deepcopy(forward), fallback="silent")
+    for numbers in ([1, 2], [3, 0], [5, 9]):
+        x, k = torch.randn(3), torch.tensor(numbers)
+        torch.testing.assert_close(net(x, k), forward(x, k))
+    assert net.daceopt.stats.eager_calls == 0 and all("a number is read" in r for r in net.daceopt.reasons)
+
+
 def test_assertions_of_numbers_that_are_read():
     """Dynamo forgets those of floats; here each raises what Python does, in its place, and breaks no graph."""
     theirs, ours = ReadAsserted(), optimized_module(ReadAsserted(), fallback="raise")
@@ -434,9 +446,19 @@ def _dropped(x, edges):
     return x[edges[0] > 2].squeeze(0) * 2
 
 
+def _split(x, edges):
+    """Lengths that a tensor holds, as detectors split what they have found."""
+    lengths = torch.stack([(edges[0] > 1).sum(), (edges[0] <= 1).sum()])
+    return tuple(part.sum(0) * 2 for part in torch.split(x, lengths.tolist()))
+
+
+def _begun(x, edges):
+    return torch.stack([x[:length].sum() for length in edges[:, :2].tolist()[1]])
+
+
 DECIDED = [
     *(_neighbours, _selected, _twice, _written, _gathered, _repeated, _different, _counted, _scaled),
-    *(_without_gradients, _attended, _shared, _none, _dropped),
+    *(_without_gradients, _attended, _shared, _none, _dropped, _split, _begun),
 ]
 
 

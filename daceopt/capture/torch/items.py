@@ -1,4 +1,5 @@
-"""Numbers read out of tensors (``x.item()``, ``float(x)``) stay in the graph where nothing but arithmetic reads them.
+"""Numbers read out of tensors (``x.item()``, ``float(x)``, ``x.tolist()``) stay in the graph where nothing but
+arithmetic reads them.
 
 Where anything else does, a branch, a size, a result of the graph, Dynamo begins again, and the graph breaks there.
 """
@@ -12,29 +13,54 @@ from typing import Any
 
 import sympy
 import torch
+from torch import fx
 from torch._dynamo import config
-from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis, unimplemented
 from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.variables.lists import BaseListVariable
+
+from daceopt.capture.torch.lines import UNLIKE_PYTHON
 
 Place = tuple[CodeType, int]
 
 _breaking: set[Place] = set()
 """Places in code where a number is read, and the graph breaks."""
 
+_REFUSED = "Unsupported Tensor.item() call with capture_scalar_outputs=False"
+"""Dynamo's reason for a break where a number is read."""
+
 _TAKEN = "daceopt_items"  # where an attempt of Dynamo keeps the symbols it has for numbers -> the places
 
 
 def taken(call: Callable[[], Any], variable: Any, tx: Any) -> Any:
-    """``call`` is Dynamo's own for ``variable.item()``."""
+    """``call`` is Dynamo's own for ``variable.item()``, or ``variable.tolist()``."""
     place = tx.f_code, tx.instruction_pointer
     example = variable.as_proxy().node.meta.get("example_value")
+    if place in _breaking and isinstance(example, torch.Tensor) and example.ndim:  # Dynamo takes a list in any case
+        unimplemented(gb_type=_REFUSED, context="", explanation=UNLIKE_PYTHON, hints=[])
     is_number = isinstance(example, torch.Tensor) and not example.is_complex() and example.dtype != torch.bool
     with config.patch(capture_scalar_outputs=is_number and place not in _breaking):
         found = call()
-    number = getattr(found, "sym_num", None)
-    if isinstance(number, torch.SymInt | torch.SymFloat):
-        _taken(tx.output).update(dict.fromkeys(map(str, number.node.expr.free_symbols), place))
+    for one in _leaves(found):
+        if isinstance(number := getattr(one, "sym_num", None), torch.SymInt | torch.SymFloat):
+            _taken(tx.output).update(dict.fromkeys(map(str, number.node.expr.free_symbols), place))
+            _note_element(one.as_proxy().node.args[0])
     return found
+
+
+def _leaves(variable: Any) -> list[Any]:
+    if not isinstance(variable, BaseListVariable):
+        return [variable]
+    return [leaf for one in variable.items for leaf in _leaves(one)]
+
+
+def _note_element(node: fx.Node) -> None:
+    """Dynamo does not say of the elements of a list of numbers what they are."""
+    if "example_value" in node.meta:
+        return
+    operand, at = node.args
+    _note_element(operand)
+    node.meta["example_value"] = operand.meta["example_value"][at]
 
 
 def is_taken(output: Any, number: sympy.Expr) -> bool:

@@ -198,7 +198,7 @@ def _has_sparse_gradient(function: Callable[..., Any], args: Any, kwargs: Any) -
 
 def _call_method(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
     call = functools.partial(original, self, tx, name, args, kwargs)
-    if name == "item":
+    if name in ("item", "tolist"):
         return items.taken(call, self, tx)
     return _reshape(call, tx, name, (self, *args), kwargs) if name in CHANGES else call()
 

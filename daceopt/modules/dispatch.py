@@ -31,7 +31,7 @@ from daceopt.modules import breaks, frames
 from daceopt.modules.breaks import WRONG_CALL, Break, SourceLine
 from daceopt.modules.call_times import ENTRY
 from daceopt.modules.options import Options
-from daceopt.modules.small_calls import SmallCalls
+from daceopt.modules.small_calls import SmallCall, SmallCalls
 from daceopt.modules.structure import structure
 from daceopt.programs.stats import Stats
 
@@ -105,11 +105,11 @@ class Dispatcher:
 
     def call(self, module: nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run ``original(module, *args, **kwargs)``, the module's own forward, compiled if possible."""
-        if self._small.known and not (kwargs or is_compiling()):
-            pieces = self._small.cover(original, module, args)
+        if self._small.known and not is_compiling():
+            pieces = self._small.cover(original, module, args, kwargs)
             if pieces:
                 self.stats.count_small(pieces)
-                return original(module, *args)
+                return original(module, *args, **kwargs)
         if is_transformed():
             return original(module, *args, **kwargs)
         self.stats.calls += 1
@@ -139,32 +139,32 @@ class Dispatcher:
     ) -> Any:
         """Run a call; where all of it stays in eager PyTorch by choice, calls like it run as they are written from now
         on, without guards."""
-        if compiled.fast.broken and not kwargs:
-            return self._weighing(compiled, module, args)
+        if compiled.fast.broken:
+            return self._weighing(compiled, module, args, kwargs)
         stats, ran = self.stats, compiled.backend.ran
         chosen, refused = stats.chosen_pieces, stats.eager_pieces - stats.chosen_pieces
         result = self._run(compiled, module, args, kwargs)
         pieces = stats.chosen_pieces - chosen
         if pieces and stats.eager_pieces - stats.chosen_pieces == refused and compiled.backend.ran == ran:
-            self._small.add(compiled.original, module, args, kwargs, pieces)
+            self._small.add(SmallCall(compiled.original, module, args, kwargs), pieces)
         return result
 
-    def _weighing(self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...]) -> Any:
+    def _weighing(self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The same for a frame that breaks: where what is compiled of it saves less than it costs to enter Dynamo for
         each piece of the frame. That is counted in one call, behind one in which nothing was compiled."""
         stats, backend = self.stats, compiled.backend
         chosen, refused = stats.chosen_pieces, stats.eager_pieces - stats.chosen_pieces
         ran, seen = backend.ran, backend.frames()
         backend.is_weighed, backend.gained = True, 0.0
-        is_due = self._small.is_due(compiled.original, module, args)
-        with _counted() if is_due else nullcontext() as entries:
-            result = self._run(compiled, module, args, {})
+        call = SmallCall(compiled.original, module, args, kwargs)
+        with _counted() if self._small.is_due(call) else nullcontext() as entries:
+            result = self._run(compiled, module, args, kwargs)
         pieces = backend.ran - ran + stats.chosen_pieces - chosen
         is_settled = backend.frames() == seen and stats.eager_pieces - stats.chosen_pieces == refused
         if is_settled and pieces and backend.gained < math.inf:
-            self._small.weigh(compiled.original, module, args)
+            self._small.weigh(call)
             entered = -math.inf if entries is None else ENTRY * entries.count
-            if backend.gained < entered and self._small.add(compiled.original, module, args, {}, pieces):
+            if backend.gained < entered and self._small.add(call, pieces):
                 self._note_choice(backend.gained, entered)
         return result
 

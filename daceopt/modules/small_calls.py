@@ -26,26 +26,23 @@ class SmallCalls:
         self._weighed: dict[Any, int] = {}  # the same -> how often it might have been one of them
         self._left = LOOKS
 
-    def add(
-        self, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], pieces: int
-    ) -> bool:
+    def add(self, call: SmallCall, pieces: int) -> bool:
         """Let calls like this one be among them. False where they cannot be told, or there are enough."""
-        if len(self.known) >= SMALL_CALLS or kwargs or not all(isinstance(a, _TOLD) for a in args):
+        if len(self.known) >= SMALL_CALLS or not call.is_told:
             return False
-        self.known[_likeness(original, module, args)] = pieces
+        self.known[call.likeness] = pieces
         return True
 
-    def is_due(self, original: Forward, module: nn.Module, args: tuple[Any, ...]) -> bool:
+    def is_due(self, call: SmallCall) -> bool:
         """Whether it is to be found out if a call is one of them: a call like it might have been."""
-        return self._weighed.get(_likeness(original, module, args)) == 1
+        return self._weighed.get(call.likeness) == 1
 
-    def weigh(self, original: Forward, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def weigh(self, call: SmallCall) -> None:
         """Note a call that may be one of them."""
-        call = _likeness(original, module, args)
-        if call in self._weighed or (len(self._weighed) < SMALL_CALLS and all(isinstance(a, _TOLD) for a in args)):
-            self._weighed[call] = self._weighed.get(call, 0) + 1
+        if call.likeness in self._weighed or (len(self._weighed) < SMALL_CALLS and call.is_told):
+            self._weighed[call.likeness] = self._weighed.get(call.likeness, 0) + 1
 
-    def cover(self, original: Forward, module: nn.Module, args: tuple[Any, ...]) -> int:
+    def cover(self, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """The pieces of a call that is one of them; of another one 0. One in many is not taken for one, and adds itself
         again: what the module is otherwise may have changed."""
         self._left -= 1
@@ -53,12 +50,25 @@ class SmallCalls:
             self._left = LOOKS
             self.known.clear()
             self._weighed.clear()
-        return self.known.get(_likeness(original, module, args), 0)
+        return self.known.get(_likeness(original, module, args, kwargs), 0)
+
+
+class SmallCall:
+    """A call that may be one of them: what it is told by, and whether that is all that a call is told by."""
+
+    def __init__(self, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.likeness = _likeness(original, module, args, kwargs)
+        self.is_told = all(isinstance(a, _TOLD) for a in (*args, *kwargs.values()))
 
 
 _TOLD = (torch.Tensor, bool, int, float, str, type(None))
 
 
-def _likeness(original: Forward, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _likeness(
+    original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...]:
     kinds = [a.shape if isinstance(a, torch.Tensor) else a.__class__ for a in args]
+    if kwargs:
+        named = [(k, a.shape if isinstance(a, torch.Tensor) else a.__class__) for k, a in kwargs.items()]
+        return (original, module.training, torch.is_grad_enabled(), *kinds, *named)
     return (original, module.training, torch.is_grad_enabled(), *kinds)

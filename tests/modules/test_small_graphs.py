@@ -37,6 +37,16 @@ class Counted(nn.Module):
         return self.linear(x) * self.step
 
 
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x, *, scale=None, shift=False):
+        x = self.linear(x) if scale is None else self.linear(x) * scale
+        return x + 1 if shift else x
+
+
 def stats_of(model):
     s = model.daceopt.stats
     return s.calls, s.eager_calls, s.eager_pieces, s.chosen_pieces, s.programs
@@ -55,6 +65,18 @@ def test_a_small_graph_stays(grad):
     assert choice.startswith("eager PyTorch, by the cost model: ")
     assert f"a call of a program {times.of_program(3):.1f} us" in choice
     assert repr(model.daceopt) == "<daceopt: 0 programs, 5 calls, 5 of them eager, 5 pieces in eager (5 by choice)>"
+
+
+def test_arguments_by_name():
+    model, seen = optimized_module(Named(), fallback="raise"), []
+    twin = Named()
+    twin.load_state_dict(model.state_dict())
+    for k in range(6):
+        assert torch.equal(model(X, scale=X, shift=k % 2 == 0), twin(X, scale=X, shift=k % 2 == 0))
+        seen.append(model.daceopt.stats.chosen_pieces)
+    assert torch.equal(model(X, shift=True), twin(X, shift=True))
+    assert seen == list(range(1, 7)) and not model.daceopt.reasons
+    assert model.forward.dispatcher._small.known
 
 
 @pytest.mark.parametrize("options", [{"recipe": "cpu"}, {"verify": "structure"}])

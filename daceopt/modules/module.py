@@ -99,6 +99,7 @@ class OptimizedForward:
     def __init__(self, module: nn.Module, dispatcher: Dispatcher) -> None:
         self.module, self.dispatcher = module, dispatcher
         self._plain: tuple[Any, Callable[..., Any]] = (None, _original)  # a forward without self, and one with it
+        self._of_class: tuple[Any, Callable[..., Any]] = (None, _original)  # the class's forward, and its original
 
     @property
     def daceopt_original(self) -> Callable[..., Any]:
@@ -121,9 +122,12 @@ class OptimizedForward:
         return self.daceopt_original.__code__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module, own = self.module, self.module.__dict__.get(_OWN)
+        module = self.module
+        own = module.__dict__.get(_OWN)
         if own is None:
-            return self.dispatcher.call(module, _original(type(module)), args, kwargs)
+            if module.__class__.forward is not self._of_class[0]:
+                self._of_class = module.__class__.forward, _original(module.__class__)
+            return self.dispatcher.call(module, self._of_class[1], args, kwargs)
         if getattr(own, "__self__", None) is module:
             return self.dispatcher.call(module, own.__func__, args, kwargs)
         if self._plain[0] is not own:

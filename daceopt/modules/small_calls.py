@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, is_grad_enabled, nn
 
 SMALL_CALLS = 16
 """Kinds of calls that need no guards, because eager PyTorch runs them fastest."""
@@ -61,14 +60,15 @@ class SmallCall:
         self.is_told = all(isinstance(a, _TOLD) for a in (*args, *kwargs.values()))
 
 
-_TOLD = (torch.Tensor, bool, int, float, str, type(None))
+_TOLD = (Tensor, bool, int, float, str, type(None))
 
 
 def _likeness(
     original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    kinds = [a.shape if isinstance(a, torch.Tensor) else a.__class__ for a in args]
-    if kwargs:
-        named = [(k, a.shape if isinstance(a, torch.Tensor) else a.__class__) for k, a in kwargs.items()]
-        return (original, module.training, torch.is_grad_enabled(), *kinds, *named)
-    return (original, module.training, torch.is_grad_enabled(), *kinds)
+    told = [original, module.training, is_grad_enabled()]
+    for a in args:  # a comprehension would be one more call, of which there are few enough to be seen
+        told.append(a.shape if isinstance(a, Tensor) else a.__class__)
+    for name, a in kwargs.items():
+        told += [name, a.shape if isinstance(a, Tensor) else a.__class__]
+    return tuple(told)

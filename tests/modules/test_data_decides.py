@@ -268,7 +268,10 @@ def test_an_assertion(training, built):
     assert ours.daceopt.stats.programs == 1 and not ours.daceopt.reasons
 
 
-@pytest.mark.parametrize("read", [sum, lambda n: 2 if n[0] > 1 else 3, lambda n: float(n[1] > n[0])])
+_READS = [sum, lambda n: 2 if n[0] > 1 else 3, lambda n: float(n[1] > n[0]), lambda n: 2 if n[1] else 3]
+
+
+@pytest.mark.parametrize("read", _READS)
 def test_a_list_of_numbers_that_decides(read):
     """The graph breaks where the list is read, and no call runs in eager for it."""
     forward = module(lambda self, x, k: x.tanh() * read(k.tolist()) + 1)
@@ -277,6 +280,23 @@ def test_a_list_of_numbers_that_decides(read):
         x, k = torch.randn(3), torch.tensor(numbers)
         torch.testing.assert_close(net(x, k), forward(x, k))
     assert net.daceopt.stats.eager_calls == 0 and all("a number is read" in r for r in net.daceopt.reasons)
+
+
+def test_whether_a_mask_leaves_anything():
+    """The graph breaks at the branch, not where the mask is used."""
+
+    def forward(self, x, k):
+        some = x[k > 1].tanh()
+        if len(some):
+            return some.mean(0)
+        return x.sum(0)
+
+    net = optimized_module(module(forward), fallback="silent")
+    for numbers in ([1, 2, 2], [0, 0, 1], [2, 3, 4]):
+        x, k = torch.randn(3, 2), torch.tensor(numbers)
+        torch.testing.assert_close(net(x, k), forward(None, x, k))
+    (reason,) = net.daceopt.reasons
+    assert "if len(some)" in reason and net.daceopt.stats.eager_calls == 0
 
 
 def test_assertions_of_numbers_that_are_read():

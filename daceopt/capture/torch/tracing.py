@@ -359,6 +359,13 @@ def _evaluate(original: Method, self: Any, output_graph: Any = None) -> Any:
     return original(self, output_graph)
 
 
+def _guard_truth(original: Method, number: torch.SymBool | bool) -> bool:
+    """Of ``if n``. Dynamo breaks its graph where a comparison depends on data, and ends where a number does."""
+    if not isinstance(number, torch.SymBool):
+        return bool(original(number))
+    return bool(tensor.SymNodeVariable(None, number).evaluate_expr(InstructionTranslator.current_tx().output))
+
+
 def _is_constant_int(original: Method, value: Any, source: Any) -> bool:
     """Whether an integer of Python stays one in a program after it has changed: those of layers of torch decide about
     code, those of globals do not."""
@@ -414,6 +421,7 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (builder, "is_int_specialization_case", _is_constant_int),
     (SymNode, "guard_float", _constant_float),
     (SymNode, "expect_true", assertions.assert_relation),
+    (symbolic_convert, "guard_bool", _guard_truth),
     (symbolic_convert, "_detect_and_normalize_assert_statement", assertions.note_message),
     (torch.SymInt, "__round__", _round),
 )

@@ -37,8 +37,6 @@ def _fill(graph: Graph, node: Conditional, which: int, branch: Body, grads: Grad
     places = {name: grads[writes[f"Out{k}"]] for k, name in enumerate(body.outputs) if writes.get(f"Out{k}") in grads}
     inner = [n for n, c in captured.items() if reads[c] in arrays]
     seeds, found = extend(body, list(places), inner)
-    for name in body.outputs:
-        body.desc(name).transient = name not in body.inputs
     body.outputs = []
     branch.adopt_graph(body, {n: reads[c] for n, c in captured.items()})
     for output, seed in seeds.items():

@@ -179,8 +179,6 @@ class _Reverse:
 
 def _declare_outputs(graph: Graph, gradients: dict[str, str | None]) -> None:
     """Make ``gradients`` the only outputs of ``graph``."""
-    for name in graph.outputs:
-        graph.desc(name).transient = name not in graph.inputs and name not in graph.constants
     graph.outputs, graph.replaced = [], {}
     for g in gradients.values():
         if g is not None and g not in graph.outputs:

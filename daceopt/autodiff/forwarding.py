@@ -175,7 +175,6 @@ def cut(graph: Graph, stored: Iterable[str]) -> None:
         for maker in graph.producers(name):
             graph.remove(maker)
         parts.as_views(graph, name)
-        graph.desc(name).transient = False
         graph.inputs.append(name)
 
 

@@ -96,8 +96,6 @@ class _Backward:
         outputs = [body.outputs[k] for k in (*self._carried, *self._stacked)]
         states = [node.carried[k].input for k in self._carried]
         seeds, found = extend(body, outputs, [*states, *(s.input for s in slices), *(s.input for s in shared)])
-        for name in body.outputs:
-            body.desc(name).transient = name not in body.inputs
         body.outputs = []
         self._loop = LoopBuilder.adopt(self._graph, f"{node.label}_backward", node, body)
         self._replay([*slices, *(s for s in shared if s.input != s.array)], outputs, seeds)
@@ -123,7 +121,7 @@ class _Backward:
     def _expose(self, view: str) -> str:
         """An input of the body in place of a view."""
         body = self._body
-        own = body.add_array("slice", body.shape(view), body.dtype(view), body.strides(view), transient=False)
+        own = body.add_array("slice", body.shape(view), body.dtype(view), body.strides(view))
         body.inputs.append(own)
         body.replace_uses(view, own)
         return own

@@ -91,7 +91,7 @@ def pins(
     for text in storage.recompute:
         found = chosen("recompute", text)
         reasons = {n: why for n in found if (why := fixed(n)) is not None}
-        if isinstance(text, str) and text in graph.sdfg.arrays and reasons:
+        if isinstance(text, str) and graph.has(text) and reasons:
             raise DaceoptError(f"recompute={text!r}: {next(iter(reasons.values()))}")
         again |= found - reasons.keys()
     if both := sorted(store & again):

@@ -70,7 +70,7 @@ class Prepared:
     ):
         self.suffix = suffix
         self.graph = graph.copy()
-        self.graph.sdfg.name = f"{graph.sdfg.name}_{position}"
+        self.graph.name = f"{graph.name}_{position}"
         self.roles = dict(roles)
         region_bounds.check(self.graph)
         region_settling.settle(self.graph)

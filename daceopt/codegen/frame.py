@@ -135,10 +135,10 @@ class FrameBuilder:
         self._scope = Scope(graph)
         self._target = target.get(graph.options.target)
         self._ticks = ticks
-        self.sdfg = dace.SDFG(graph.sdfg.name)
+        self.sdfg = dace.SDFG(graph.name)
         self._flow = FrameFlow(self.sdfg)
-        self._symbols = set(graph.sdfg.symbols)
-        for name in graph.sdfg.symbols:
+        self._symbols = set(graph.size_names)
+        for name in graph.size_names:
             self.sdfg.add_symbol(name, dace.int64)
         self.calls: dict[Any, str] = {}
         self.texts: dict[str, str] = {}

@@ -277,7 +277,7 @@ class _Planner:
     def _roots(self, names: Iterable[str | None]) -> list[str]:
         """The buffers behind ``names`` that live in the arena."""
         roots = dict.fromkeys(self._graph.root(n)[0] for n in names if n is not None)
-        return [r for r in roots if self._graph.desc(r).transient and r not in self._elsewhere]
+        return [r for r in roots if self._graph.is_transient(r) and r not in self._elsewhere]
 
     def _in_place(self, name: str, position: int, node: Any) -> _Block | None:
         given: Sequence[str | None] = self._graph.inputs_of(node)

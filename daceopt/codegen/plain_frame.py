@@ -52,7 +52,7 @@ class PlainFrame(FrameBuilder):
         if name in self.sdfg.arrays:
             return name
         dtype = types.bits(buffer.dtype)
-        if name not in self._top.sdfg.arrays and name != SEED:
+        if not self._top.has(name) and name != SEED:
             self.sdfg.add_array(name, (buffer.elements,), dtype, transient=True)
             return name
         if name == SEED:
@@ -60,8 +60,8 @@ class PlainFrame(FrameBuilder):
             return name
         desc = self._top.desc(name)
         kept = name in (*self._top.inputs, *self._top.outputs, *self._top.saved, *self.arguments)
-        layout = {"strides": desc.strides, "total_size": desc.total_size}
-        self.sdfg.add_array(name, desc.shape, dtype, transient=not kept, **layout)
+        layout = {"strides": desc.strides or (1,), "total_size": desc.total_size}
+        self.sdfg.add_array(name, desc.shape or (1,), dtype, transient=not kept, **layout)
         return name
 
     def _touch_what_loops_share(self) -> None:

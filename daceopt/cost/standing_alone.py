@@ -38,15 +38,9 @@ def alone(graph: Graph, positions: Collection[int], in_place: bool = False) -> G
     read = dict.fromkeys(own.root(n)[0] for node in chosen for n in own.inputs_of(node) if n is not None)
     given = [name for name in read if name not in written]
     kept = {*given, *(name for name, _ in own.symbols.values())}
-    own.clear_outputs()
-    own.saved, own.replaced = [], {}
-    for name in [n for n in own.inputs if n not in kept]:
-        own.inputs.remove(name)
-        own.desc(name).transient = True
-    for name in given:
-        if not own.is_given(name):
-            own.desc(name).transient = False
-            own.inputs.append(name)
+    own.outputs, own.saved, own.replaced = [], [], {}
+    own.inputs = [n for n in own.inputs if n in kept]
+    own.inputs += [n for n in given if not own.is_given(n)]
     for name in written:
         own.add_output(name)
     if in_place:

@@ -59,7 +59,7 @@ def simulate(
     target = machines.get(machine).cluster
     policy, start = Policy(keep, pipelined, spill), time.perf_counter()
     if isinstance(model, Graph):
-        graph, title = model.copy(), model.sdfg.name
+        graph, title = model.copy(), model.name
         values = _values(graph, inputs)
         scheduled = time.perf_counter() - start
         planned = Planned(graph, (), run(graph, target, _sizes(graph, values), policy), "as it is")

@@ -71,7 +71,7 @@ def subject_of(
     if kwargs:
         raise TypeError(f"keyword arguments are for modules; found {', '.join(kwargs)}")
     if isinstance(model, Graph):
-        return _of_graph(model.sdfg.name, model.copy(), inputs, backward)
+        return _of_graph(model.name, model.copy(), inputs, backward)
     if hasattr(model, "source"):  # what from_onnx returns
         model = model.source
     if isinstance(model, str | os.PathLike | bytes) or hasattr(model, "graph"):

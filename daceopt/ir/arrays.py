@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import dace
 import numpy as np
 import sympy
-from dace import nodes
-from dace.memlet import Memlet
 
-from daceopt.ir import memlets, parts, types
+from daceopt.ir import types
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
 from daceopt.ir.import_state import ImportState
 from daceopt.ir.parts import Part
@@ -27,15 +26,26 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _DIGITS = 12  # of the number at the end of a name; longer ones are part of it
 
 
+@dataclass(frozen=True)
+class Descriptor:
+    """What an array is: extents, strides in elements (both empty for one of rank 0), and the type of an element."""
+
+    shape: Shape
+    strides: Shape
+    dtype: dace.typeclass
+
+    @property
+    def total_size(self) -> Dim:
+        """Elements from the first to the last that it touches."""
+        return span(self.shape, self.strides)
+
+
 class Arrays:
-    """The arrays of one SDFG with one state, each with its access node; :class:`daceopt.ir.graph.Graph` adds the nodes
-    that compute them."""
+    """The arrays of one graph; :class:`daceopt.ir.graph.Graph` adds the nodes that compute them."""
 
     def __init__(self, name: str):
-        self.sdfg = dace.SDFG(_clean(name) or "program")
-        self.state = self.sdfg.add_state("main", is_start_block=True)
-        # without it DaCe inspects the whole Python call stack for each access node: up to 60 ms
-        self.state.set_default_lineinfo(dace.dtypes.DebugInfo(0))
+        self.name = _clean(name) or "program"
+        self.size_names: dict[str, None] = {}  # of the sizes, and counters of loops around, that extents may depend on
         self.inputs: list[str] = []
         self.outputs: list[str] = []
         self.saved: list[str] = []  # arrays that a forward graph leaves for its backward graph
@@ -49,10 +59,11 @@ class Arrays:
         self.origins: dict[str, Origins] = {}  # array -> where in the model it is computed, where that is known
         self.apart: dict[str, bool] = {}  # array -> is it computed late? Kernels of both kinds are not fused
         self.maker = Maker()  # whose nodes and arrays are being added: see made_for
-        self.scalars: set[str] = set()  # arrays of logical rank 0, stored with shape (1,)
+        self._descriptors: dict[str, Descriptor] = {}
         self._views: dict[str, tuple[str, Dim]] = {}
+        self._views_of: dict[str, dict[str, None]] = {}  # array -> its direct views
         self._parts: dict[str, Part] = {}
-        self._access: dict[str, nodes.AccessNode] = {}
+        self._parts_of: dict[str, dict[str, None]] = {}  # array -> its direct parts
         self._counter = 0
 
     def fresh_name(self, hint: str) -> str:
@@ -62,7 +73,7 @@ class Arrays:
 
     def _check_free(self, name: str) -> None:
         """Raise ValueError where an array is called ``name``."""
-        if name in self.sdfg.arrays:
+        if name in self._descriptors:
             raise ValueError(f"there is an array {name} already")
 
     def _take(self, name: str) -> None:
@@ -79,41 +90,33 @@ class Arrays:
         shape: Sequence[Any],
         dtype: Any,
         strides: Sequence[Any] | None = None,
-        *,
-        transient: bool = True,
     ) -> str:
         """Add an array of ``shape`` (ints or symbolic) and DaCe ``dtype``; row-major unless ``strides`` (elements) are
         given."""
         name = self.fresh_name(hint)
-        self.declare(name, shape, dtype, strides, transient)
+        self.declare(name, shape, dtype, strides)
         self.source.names.setdefault(name, hint)
         return name
 
-    def declare(
-        self, name: str, shape: Sequence[Any], dtype: Any, strides: Sequence[Any] | None = None, transient: bool = True
-    ) -> None:
+    def declare(self, name: str, shape: Sequence[Any], dtype: Any, strides: Sequence[Any] | None = None) -> None:
         """Add an array of this very name, for graphs that are read; :meth:`add_array` makes names. ValueError for one
         that exists or that no array may have."""
         self._take(name)
         extents = tuple(dim(s) for s in shape)
         if self.maker.origins:
             self.origins[name] = self.maker.origins
-        if not extents:
-            self.scalars.add(name)
-        stored = extents or (1,)
-        steps = tuple(dim(s) for s in strides) if strides else row_major(stored)
-        self._declare_symbols(stored)
-        self.sdfg.add_array(name, stored, dtype, transient=transient, strides=steps, total_size=span(stored, steps))
-        self._access[name] = self.state.add_access(name)
+        steps = tuple(dim(s) for s in strides) if strides and extents else row_major(extents)
+        self._declare_sizes(extents)
+        element = dtype if isinstance(dtype, dace.typeclass) else dace.typeclass(dtype)
+        self._descriptors[name] = Descriptor(extents, steps, element)
 
-    def _declare_symbols(self, exprs: Iterable[Dim]) -> None:
+    def _declare_sizes(self, exprs: Iterable[Dim]) -> None:
         for expr in exprs:
-            for symbol in getattr(expr, "free_symbols", ()):
-                if str(symbol) not in self.sdfg.symbols:
-                    self.sdfg.add_symbol(str(symbol), dace.int64)
+            if not isinstance(expr, int):
+                self.size_names |= dict.fromkeys(sorted(map(str, expr.free_symbols)))
 
     def add_input(self, hint: str, shape: Sequence[Any], dtype: Any) -> str:
-        name = self.add_array(hint, shape, dtype, transient=False)
+        name = self.add_array(hint, shape, dtype)
         self.inputs.append(name)
         return name
 
@@ -121,7 +124,7 @@ class Arrays:
         """An array whose value is known now; it becomes an argument that the loader binds, or a literal in a
         tasklet."""
         value = np.asarray(value)
-        name = self.add_array(hint, value.shape, types.from_numpy(value.dtype), transient=False)
+        name = self.add_array(hint, value.shape, types.from_numpy(value.dtype))
         self.constants[name] = np.ascontiguousarray(value).reshape(value.shape)
         return name
 
@@ -134,14 +137,7 @@ class Arrays:
         """Declare an array that is no view as the next output."""
         if name in self._views or name in self._parts:
             raise ValueError(f"output {name} is a {'view' if name in self._views else 'part'}; copy it first")
-        self.desc(name).transient = False
         self.outputs.append(name)
-
-    def clear_outputs(self) -> None:
-        """No array is an output any more."""
-        for name in self.outputs:
-            self.desc(name).transient = not self.is_given(name)
-        self.outputs.clear()
 
     def add_view(self, source: str, hint: str, shape: Sequence[Any], strides: Sequence[Any], offset: Any = 0) -> str:
         """An alias of ``source``: element i stands at ``offset + sum(strides * i)``, counted in elements of the root
@@ -156,52 +152,52 @@ class Arrays:
     ) -> None:
         """Add a view of this very name, as :meth:`declare` does."""
         self._take(name)
-        extents = tuple(dim(s) for s in shape)
-        if not extents:
-            self.scalars.add(name)
-        stored, steps = extents or (1,), tuple(dim(s) for s in strides) or (1,)
-        self._declare_symbols((*stored, *steps, dim(offset)))
-        self.sdfg.add_view(name, stored, self.dtype(source), strides=steps, total_size=span(stored, steps))
-        self._views[name] = (source, dim(offset))
-        node = self._access[name] = self.state.add_access(name)
-        node.add_in_connector("views")
-        self.state.add_edge(self._access[source], None, node, "views", memlets.whole(source, self.desc(source)))
+        extents, steps = tuple(dim(s) for s in shape), tuple(dim(s) for s in strides)
+        self._declare_sizes((*extents, *steps, dim(offset)))
+        self._descriptors[name] = Descriptor(extents, steps, self.dtype(source))
+        self._place_view(name, source, dim(offset))
+
+    def _place_view(self, name: str, source: str, offset: Dim) -> None:
+        """Let the view ``name`` be one of ``source``."""
+        self._views[name] = (source, offset)
+        self._views_of.setdefault(source, {})[name] = None
 
     def seed(self) -> str:
         """The int64 array of one element that random kernels read; added at the first use."""
-        if SEED not in self.sdfg.arrays:
-            self.declare(SEED, (_SEED_WORDS,), dace.int64, None, False)
+        if not self.uses_seed:
+            self.declare(SEED, (_SEED_WORDS,), dace.int64)
         return SEED
 
     @property
     def uses_seed(self) -> bool:
-        return SEED in self.sdfg.arrays
+        return SEED in self._descriptors
 
-    def desc(self, name: str) -> dace.data.Array:
-        return self.sdfg.arrays[name]
+    def desc(self, name: str) -> Descriptor:
+        return self._descriptors[name]
 
     def shape(self, name: str) -> Shape:
-        return () if name in self.scalars else tuple(dim(s) for s in self.desc(name).shape)
+        return self.desc(name).shape
 
     def dtype(self, name: str) -> dace.typeclass:
         return self.desc(name).dtype
 
     def strides(self, name: str) -> Shape:
-        return () if name in self.scalars else tuple(dim(s) for s in self.desc(name).strides)
+        return self.desc(name).strides
 
     def size(self, name: str) -> Dim:
         """Number of elements."""
         return dim(prod(self.shape(name)))
 
     def arrays(self) -> list[str]:
-        return list(self._access)
-
-    def access(self, name: str) -> nodes.AccessNode:
-        return self._access[name]
+        return list(self._descriptors)
 
     def has(self, name: str) -> bool:
         """Is ``name`` an array of the graph (and no local of a kernel)?"""
-        return name in self._access
+        return name in self._descriptors
+
+    def is_transient(self, name: str) -> bool:
+        """Is ``name`` memory of the program's own: no input, constant or output?"""
+        return not (self.is_given(name) or name in self.outputs)
 
     def is_view(self, name: str) -> bool:
         return name in self._views
@@ -225,7 +221,7 @@ class Arrays:
 
     def parts_of(self, name: str) -> list[str]:
         """The arrays that ``name`` is put together from; none where one node writes all of it."""
-        return [e.src.data for e in self.state.in_edges(self._access[name]) if parts.joins(e)]
+        return list(self._parts_of.get(name, ()))
 
     def root(self, name: str) -> tuple[str, Dim]:
         """The buffer that ``name`` aliases or is a part of, and where it starts there (in elements)."""
@@ -248,7 +244,7 @@ class Arrays:
 
     def views_of(self, name: str) -> list[str]:
         """Direct views of ``name``."""
-        return [e.dst.data for e in self.state.out_edges(self._access[name]) if e.dst_conn == "views"]
+        return list(self._views_of.get(name, ()))
 
     def aliases(self, name: str) -> list[str]:
         """``name`` and all through which its elements are read: direct and indirect views, the array that it is a part
@@ -262,9 +258,6 @@ class Arrays:
     def is_contiguous(self, name: str) -> bool:
         """Row-major without gaps; the strides of extents of 1 do not matter, nor those of empty arrays."""
         return in_rows(self.shape(name), self.strides(name))
-
-    def whole(self, name: str) -> Memlet:
-        return memlets.whole(name, self.desc(name))
 
     @contextmanager
     def made_for(self, label: str = "", origins: Origins = ()) -> Iterator[None]:

@@ -156,7 +156,7 @@ def _declared(graph: Graph, name: str) -> str:
     """The array that takes the place of ``name``, with all that is known of it."""
     hint, shape = graph.source.names.get(name, name), blocked_shape(graph.shape(name))
     with graph.made_for(origins=graph.origins.get(name, ())):
-        new = graph.add_array(hint, shape, graph.dtype(name), transient=not graph.is_given(name))
+        new = graph.add_array(hint, shape, graph.dtype(name))
     if name in graph.apart:
         graph.apart[new] = graph.apart[name]
     return new

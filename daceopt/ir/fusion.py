@@ -186,7 +186,7 @@ def _local_copy(graph: Graph, merged: Kernel, write: Access, local_of: dict[str,
 def _local_name(graph: Graph, kernel: Kernel, array: str) -> str:
     """One that neither the graph nor the kernel has."""
     names = chain([f"{array}_l"], (f"{array}_l{k}" for k in count(2)))
-    return next(n for n in names if n not in kernel.locals and n not in graph.locals and n not in graph.sdfg.arrays)
+    return next(n for n in names if n not in kernel.locals and n not in graph.locals and not graph.has(n))
 
 
 def _write_locally(

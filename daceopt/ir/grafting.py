@@ -22,7 +22,7 @@ def graft(graph: Graph, other: Graph, given: Mapping[str, str]) -> dict[str, str
     """
     missing = [name for name in other.inputs if name not in given]
     if missing:
-        raise ValueError(f"graph {other.sdfg.name} also reads {missing}; expected an array for each input")
+        raise ValueError(f"graph {other.name} also reads {missing}; expected an array for each input")
     names = _Names(graph, other, given)
     for name in other.arrays():
         names.of(name)

@@ -1,19 +1,19 @@
-"""The graph that every room works on: one SDFG with one state in SSA form, and quick answers to who writes and reads
-what."""
+"""The graph that every room works on: arrays in SSA form, the nodes that compute them, who writes and reads what."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import dace
 from dace import nodes
 
 from daceopt.ir import parts, placements, plain_properties, pruning, sub_graphs, validation, view_boxes
-from daceopt.ir.arrays import SEED, Arrays
+from daceopt.ir.arrays import SEED, Arrays, Descriptor
 from daceopt.ir.build_options import BuildOptions
-from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
+from daceopt.ir.def_use import DefUse
+from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major
 from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.kinds import Node, is_operator
 from daceopt.ir.nodes.operator import Operator, make
@@ -30,17 +30,13 @@ __all__ = ["SEED", "Dim", "Graph", "Shape", "dim", "row_major"]
 plain_properties.install()
 
 
-def _in_order(node: Node, kind: str, by_connector: dict[str, str]) -> Operands:
+def _in_order(positions: Sequence[str] | None, by_connector: Mapping[str, str]) -> Iterable[str | None]:
     """Operators number their operands; other nodes have them sorted and unique."""
-    owner = f"{kind}s of {getattr(node, 'op_type', '') or type(node).__name__} {getattr(node, 'label', '')!r}"
-    positions = getattr(node, f"{kind}_connectors", None)
-    if positions is not None:
-        return Operands([by_connector.get(c) for c in positions], owner)
-    return Operands(sorted(set(by_connector.values())), owner)
+    return sorted(set(by_connector.values())) if positions is None else map(by_connector.get, positions)
 
 
 class Graph(Arrays):
-    """One SDFG with one state; see docs/architecture.md for the invariants.
+    """Nodes over arrays; see docs/architecture.md for the invariants. ``ir/sdfg.py`` has it as an SDFG of DaCe.
 
     ``inputs`` and ``outputs`` are array names in call order; ``constants`` maps arrays to values known at compile time;
     ``symbols`` maps a size symbol to the ``(input name, axis)`` that defines it. All changes go through the methods
@@ -50,7 +46,7 @@ class Graph(Arrays):
     def __init__(self, name: str = "program", target: str = "cpu"):
         super().__init__(name)
         self.options = BuildOptions(target=target)
-        self._compute: dict[Node, None] = {}  # compute nodes, as they were added
+        self.def_use = DefUse()  # is edited by the methods below only
         self.locals: dict[str, KernelNode] = {}  # arrays inside of kernels, whose names no others have
         self._order = Order()
         self._sub_graphs: tuple[SubGraph, ...] = ()
@@ -97,27 +93,21 @@ class Graph(Arrays):
         """Let an operator write ``name`` at ``position``, where it had no output."""
         taken = len(node.output_connectors)
         node.output_connectors += [f"Extra_{k}" for k in range(taken, position + 1)]
-        connector = node.output_connectors[position]
-        self._check_unwritten(name)
-        node.add_out_connector(connector)
-        self.state.add_edge(node, connector, self._access[name], None, self.whole(name))
-        self._order.edited()
+        self.write(node, node.output_connectors[position], name)
 
     def drop_result(self, node: Operator, position: int) -> None:
         """Let an operator no longer write its output at ``position``; the array and its readers stay."""
-        connector = node.output_connectors[position]
-        (edge,) = (e for e in self.state.out_edges(node) if e.src_conn == connector)
-        self.state.remove_edge(edge)
-        node.remove_out_connector(connector)
-        self._order.edited()
+        self.drop_write(node, node.output_connectors[position])
 
     def add_node(self, node: nodes.CodeNode, reads: dict[str, str], writes: dict[str, str]) -> None:
         """Add a library node or tasklet over whole arrays; connectors not named are dropped. ValueError for an array
         that is written already, and for a kernel with a local that is called like an array or another local."""
         for name in (own := node.kernel.locals if isinstance(node, KernelNode) else ()):
             self._check_free(name)
+        for name in writes.values():
+            self._check_unwritten(name)
         self.locals |= dict.fromkeys(own, node)
-        self.state.add_node(node)
+        self.def_use.add(node)
         node.label = self.maker.label or node.label
         node.in_connectors = {c: node.in_connectors.get(c) for c in reads}
         node.out_connectors = {c: node.out_connectors.get(c) for c in writes}
@@ -125,19 +115,36 @@ class Graph(Arrays):
             self.read(node, conn, name)
         for conn, name in writes.items():
             self.write(node, conn, name)
-        self._compute[node] = None
         self._order.edited()
 
-    def read(self, node: nodes.CodeNode, connector: str, name: str) -> None:
-        """Let ``connector`` of a library node or region read the array ``name``."""
-        self.state.add_edge(self._access[name], None, node, connector, self.whole(name))
+    def read(self, node: Node, connector: str, name: str) -> None:
+        """Let ``connector`` of a library node or region, a new one if it has none of that name, read ``name``."""
+        if connector not in node.in_connectors:
+            node.add_in_connector(connector)
+        self.desc(name)
+        self.def_use.read(node, connector, name)
         self._order.edited()
 
-    def write(self, node: nodes.CodeNode, connector: str, name: str) -> None:
-        """Let ``connector`` of a library node or region write the array ``name``, which nothing writes yet."""
+    def write(self, node: Node, connector: str, name: str) -> None:
+        """Let ``connector`` of a library node or region, a new one if it has none of that name, write ``name``, which
+        nothing writes yet."""
         self._check_unwritten(name)
-        self.state.add_edge(node, connector, self._access[name], None, self.whole(name))
+        if connector not in node.out_connectors:
+            node.add_out_connector(connector)
+        self.def_use.write(node, connector, name)
         self._order.edited()
+
+    def drop_read(self, node: Node, connector: str) -> None:
+        """Let ``node`` no longer read at ``connector``, which goes."""
+        self.def_use.drop_read(node, connector)
+        node.remove_in_connector(connector)
+        self._order.relaxed()
+
+    def drop_write(self, node: Node, connector: str) -> None:
+        """Let ``node`` no longer write at ``connector``, which goes; the array and its readers stay."""
+        self.def_use.drop_write(node, connector)
+        node.remove_out_connector(connector)
+        self._order.relaxed()
 
     def _check_free(self, name: str) -> None:
         """Raise ValueError where an array, or a local of a kernel, is called ``name``."""
@@ -145,24 +152,31 @@ class Graph(Arrays):
         if name in self.locals:
             raise ValueError(f"there is a local {name} of kernel {self.locals[name].label} already")
 
-    def desc(self, name: str) -> dace.data.Array:
-        """What is known of an array, or of a local of a kernel."""
-        if name in self.locals:
-            dtype, shape = self.locals[name].kernel.locals[name]
-            return dace.data.Array(dtype, shape, transient=True)
-        return super().desc(name)
+    def desc(self, name: str) -> Descriptor:
+        """What an array, or a local of a kernel, is. KeyError for a name that neither has."""
+        known = self._descriptors.get(name)
+        return known if known is not None else self._local(name)
+
+    def _local(self, name: str) -> Descriptor:
+        dtype, shape = self.locals[name].kernel.locals[name]
+        return Descriptor(tuple(map(dim, shape)), row_major(shape), dtype)
 
     def _check_unwritten(self, name: str) -> None:
-        if name in self._views or self.state.in_degree(self._access[name]):
+        if name in self._views or self.is_written(name):
             raise ValueError(f"{name} is written twice or is a view; arrays are written once (SSA)")
+
+    def is_written(self, name: str) -> bool:
+        """Does a node write ``name`` itself, or a part of it?"""
+        return self.def_use.writer(name) is not None or bool(self._parts_of.get(name))
+
+    def is_read(self, name: str) -> bool:
+        """Does a node read ``name`` itself, or is there a view of it, or what it is a part of?"""
+        return bool(self.def_use.readers(name) or self._views_of.get(name)) or name in self._parts
 
     def producer(self, name: str) -> Node | None:
         """The node that writes ``name``, or what it is a view of; None for inputs and constants, and for an array that
         nodes write in parts (see :meth:`producers`)."""
-        edges = self.state.in_edges(self._access[self.written(name)])
-        if not edges or parts.joins(edges[0]):
-            return None
-        return edges[0].src
+        return self.def_use.writer(self.written(name))
 
     def sources(self, name: str) -> list[str]:
         """The arrays, each written by one node or given, whose elements ``name`` shows: one, or parts of one."""
@@ -179,8 +193,7 @@ class Graph(Arrays):
 
     def consumers(self, name: str) -> list[Node]:
         """Compute nodes that read ``name`` itself, each once."""
-        edges = self.state.out_edges(self._access[name])
-        return list(dict.fromkeys(e.dst for e in edges if not isinstance(e.dst, nodes.AccessNode)))
+        return list(dict.fromkeys(node for node, _ in self.def_use.readers(name)))
 
     def all_consumers(self, name: str) -> list[Node]:
         """Compute nodes that read ``name``, any view of it, or what it is a part of."""
@@ -188,13 +201,13 @@ class Graph(Arrays):
 
     def inputs_of(self, node: Node) -> Operands:
         """Arrays read: by position for operators (None = absent), sorted and unique for everything else."""
-        by_connector = {e.dst_conn: e.src.data for e in self.state.in_edges(node) if e.dst_conn}
-        return _in_order(node, "input", by_connector)
+        positions = getattr(node, "input_connectors", None)
+        return Operands(_in_order(positions, self.def_use.reads(node)), node, "input")
 
     def outputs_of(self, node: Node) -> Operands:
         """Arrays written, in the same form as :meth:`inputs_of`."""
-        by_connector = {e.src_conn: e.dst.data for e in self.state.out_edges(node) if e.src_conn}
-        return _in_order(node, "output", by_connector)
+        positions = getattr(node, "output_connectors", None)
+        return Operands(_in_order(positions, self.def_use.writes(node)), node, "output")
 
     def operand(self, node: Node, position: int) -> str:
         """The array that ``node`` reads at ``position``. Raises Unsupported, with the node, where it is absent."""
@@ -210,10 +223,10 @@ class Graph(Arrays):
 
     def reads(self, node: nodes.CodeNode) -> dict[str, str]:
         """Connector -> array for a library node or tasklet."""
-        return {e.dst_conn: e.src.data for e in self.state.in_edges(node) if e.dst_conn}
+        return dict(self.def_use.reads(node))
 
     def writes(self, node: nodes.CodeNode) -> dict[str, str]:
-        return {e.src_conn: e.dst.data for e in self.state.out_edges(node) if e.src_conn}
+        return dict(self.def_use.writes(node))
 
     def nodes(self) -> list[Node]:
         """Top-level compute nodes in the order in which they run."""
@@ -221,7 +234,7 @@ class Graph(Arrays):
 
     def compute(self) -> list[Node]:
         """The same nodes in the order in which they were added."""
-        return list(self._compute)
+        return list(self.def_use)
 
     @property
     def is_ordered(self) -> bool:
@@ -276,33 +289,35 @@ class Graph(Arrays):
         return any(alias in self.outputs or alias in self.saved for alias in self.aliases(name))
 
     def __contains__(self, node: object) -> bool:
-        return node in self._compute
+        return node in self.def_use
 
     # ---------------------------------------------------------------- edits
 
-    def replace_uses(self, old: str, new: str, keep: Sequence[Node] = ()) -> None:
+    def replace_uses(self, old: str, new: str, keep: Sequence[Node | str] = ()) -> None:
         """Every compute node and view that reads ``old`` reads ``new`` instead (same shape); graph outputs too.
 
-        But ``keep``, the nodes that go on reading ``old``.
+        But ``keep``, the nodes and views that go on reading ``old``.
 
         Views of ``old`` are laid out again over ``new``. ValueError, and nothing changed, if that is impossible or if
         ``new`` cannot be an output that ``old`` is (a view, an input, a constant, an output already), or what a reader
         takes that wants contiguous arrays: the caller must copy ``new`` into ``old`` instead.
         """
-        held = old in self.outputs or old in self.saved
         if old in self._parts:
             raise ValueError(f"{old} is a part of {self._parts[old].whole}; copy {new} into it instead")
-        if held and (new in self._views or new in self._parts or not self.desc(new).transient or new in self.saved):
+        held = old in self.outputs or old in self.saved
+        if held and (new in self._views or new in self._parts or not self.is_transient(new) or new in self.saved):
             raise ValueError(f"{old} is an output and {new} cannot take its place; copy into {old} instead")
         layouts = follow(self, old, self.strides(old), self.strides(new))
         self._check_rows({old: self.strides(new), **{view: strides for view, (strides, _) in layouts.items()}})
-        for edge in [e for e in self.state.out_edges(self._access[old]) if e.dst not in keep]:
-            self._reconnect(edge, old, new)
+        for node, connector in [r for r in self.def_use.readers(old) if r[0] not in keep]:
+            self._read_instead(node, connector, new)
+        for view in [v for v in self.views_of(old) if v not in keep]:
+            del self._views_of[old][view]
+            self._place_view(view, new, self.view_offset(view))
+        self._order.edited()
         self._lay_out(layouts)
         self.saved = [new if n == old else n for n in self.saved]
-        if old in self.outputs:
-            self.outputs = [new if n == old else n for n in self.outputs]
-            self.desc(new).transient, self.desc(old).transient = False, True
+        self.outputs = [new if n == old else n for n in self.outputs]
 
     def _check_rows(self, strides: dict[str, Shape], written: Iterable[str] = ()) -> None:
         """Raise ValueError where a node that wants its arrays row-major would read one, or write one of ``written``,
@@ -331,21 +346,16 @@ class Graph(Arrays):
 
     def _lay_out(self, layouts: dict[str, tuple[Shape, Dim]]) -> None:
         for view, (strides, offset) in layouts.items():
-            desc = self.desc(view)
-            desc.strides, desc.total_size = strides or (1,), span(self.shape(view), strides)
+            self._descriptors[view] = replace(self._descriptors[view], strides=tuple(strides))
             if view in self._views:
                 self._views[view] = (self._views[view][0], offset)
 
-    def _reconnect(self, edge: Any, old: str, new: str) -> None:
-        self.state.remove_edge(edge)
-        self._order.edited()
-        memlet = self.whole(new)
-        self.state.add_edge(self._access[new], None, edge.dst, edge.dst_conn, memlet)
-        if edge.dst_conn == "views":
-            view = edge.dst.data
-            self._views[view] = (new, self._views[view][1])
-        elif isinstance(edge.dst, KernelNode):
-            edge.dst.kernel = edge.dst.kernel.over({old: new})
+    def _read_instead(self, node: Node, connector: str, name: str) -> None:
+        """Let ``node`` read ``name`` where it reads another array."""
+        old = self.def_use.drop_read(node, connector)
+        self.def_use.read(node, connector, name)
+        if isinstance(node, KernelNode):
+            node.kernel = node.kernel.over({old: name})
 
     @property
     def scope(self) -> Scopes:
@@ -354,10 +364,9 @@ class Graph(Arrays):
 
     def remove(self, node: Node) -> None:
         """Remove a compute node; arrays stay (see :meth:`prune`)."""
-        self.state.remove_node(node)
+        self.def_use.remove(node)
         for name in node.kernel.locals if isinstance(node, KernelNode) else ():
             del self.locals[name]
-        del self._compute[node]
         self._order.relaxed()
 
     def prune(self) -> int:
@@ -366,30 +375,30 @@ class Graph(Arrays):
 
     def drop(self, name: str) -> None:
         """Remove an array that no node reads or writes."""
-        self.state.remove_node(self._access.pop(name))
-        self.sdfg.remove_data(name, validate=False)
-        self._views.pop(name, None)
+        del self._descriptors[name]
+        if name in self._views:
+            source, _ = self._views.pop(name)
+            del self._views_of[source][name]
         self.constants.pop(name, None)
-        self.scalars.discard(name)
 
     # ---------------------------------------------------------------- whole graph
 
     def copy(self) -> Graph:
         """An independent copy; array names are the same."""
         memo: dict[int, Any] = {}
+        twins = {node: copy.deepcopy(node, memo) for node in self.def_use}
         new = Graph.__new__(Graph)
         for name, value in vars(self).items():
             setattr(new, name, copy.copy(value) if isinstance(value, (list, dict, set)) else value)
-        new.sdfg = copy.deepcopy(self.sdfg, memo)
-        new.state, new.maker, new.source = memo[id(self.state)], Maker(), self.source.copy()
-        new._order = self._order.copy()
-        new._access = {n: memo[id(a)] for n, a in self._access.items()}
-        new._compute = {memo[id(n)]: None for n in self._compute}
-        new.locals = {name: memo[id(n)] for name, n in self.locals.items()}
+        new.maker, new.source, new._order = Maker(), self.source.copy(), self._order.copy()
+        new.def_use = self.def_use.over(twins)
+        new.locals = {name: twins[n] for name, n in self.locals.items()}
+        for table in ("_views_of", "_parts_of"):
+            setattr(new, table, {name: dict(below) for name, below in getattr(self, table).items()})
         return new
 
     def validate(self) -> None:
-        """Raise ``ValueError`` or DaCe's ``InvalidSDFGError`` when an invariant does not hold."""
+        """Raise ``ValueError`` when an invariant does not hold."""
         validation.validate(self)
 
     def __iter__(self) -> Iterator[Node]:

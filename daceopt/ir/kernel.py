@@ -228,6 +228,6 @@ class Kernel:
 
 def _indexed(graph: Graph, access: Access) -> Access:
     """With an index for each dimension of the array: none of a scalar."""
-    if access.array in graph.scalars:
+    if graph.has(access.array) and not graph.shape(access.array):
         return replace(access, index=())
     return replace(access, index=tuple(None if e is None else dim(e) for e in access.index or (0,)))

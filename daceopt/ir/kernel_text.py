@@ -135,7 +135,7 @@ class KernelReader:
 
     def _size_or_loop(self, name: str) -> Any:
         """What a partial last tile leaves depends on the loop over the tiles, which may stand further down."""
-        return self._size(name) if name in self._graph.sdfg.symbols else Parameter(name)
+        return self._size(name) if name in self._graph.size_names else Parameter(name)
 
     def _loop(self, line: Scanner) -> Any:
         param = Parameter(line.name("a loop, or )"))
@@ -178,7 +178,7 @@ class _StageReader:
 
     def _access(self, line: Scanner) -> Access:
         array = line.name("an array")
-        if array not in self._locals and array not in self._graph.sdfg.arrays:
+        if array not in self._locals and not self._graph.has(array):
             raise line.error("an array that a line above declares", repr(array))
         found = line.expressions(line.inside("[", "]"), self._place)
         wcr = None

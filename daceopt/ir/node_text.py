@@ -72,7 +72,7 @@ class NodeReader:
 
     def _operand(self, line: Scanner) -> str | None:
         name = line.name("an array")
-        if name != "_" and name not in self._graph.sdfg.arrays:
+        if name != "_" and not self._graph.has(name):
             raise line.error("an array that a line above declares", repr(name))
         return None if name == "_" else name
 

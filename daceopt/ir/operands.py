@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from daceopt.errors import Unsupported
+from daceopt.ir.nodes.kinds import Node
 
 
 class Operands(list["str | None"]):
-    """Array names by position, None where absent; ``owner`` says whose they are."""
+    """Array names by position, None where absent: the ``kind`` ("input", "output") of operands of ``node``."""
 
-    def __init__(self, names: Iterable[str | None], owner: str):
+    def __init__(self, names: Iterable[str | None], node: Node, kind: str):
         super().__init__(names)
-        self.owner = owner
+        self.node, self.kind = node, kind
+
+    @property
+    def owner(self) -> str:
+        """Whose they are, as messages say it."""
+        node = self.node
+        return f"{self.kind}s of {getattr(node, 'op_type', '') or type(node).__name__} {getattr(node, 'label', '')!r}"
 
 
 def required(names: Sequence[str | None], position: int) -> str:

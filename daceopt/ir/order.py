@@ -62,7 +62,7 @@ class Order:
 
 def check(graph: Graph, nodes: Sequence[Node]) -> None:
     """Raise IllegalOrder unless ``nodes`` are those of ``graph``, each once, and each after all that it reads."""
-    where = f"order of graph {graph.sdfg.name}"
+    where = f"order of graph {graph.name}"
     done: set[Node] = set()
     for node in nodes:
         if node not in graph:

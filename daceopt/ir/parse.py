@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import dace
 import numpy as np
 
 from daceopt.errors import DaceoptError, GraphTextError
@@ -87,7 +86,7 @@ class _Reader:
                 line = self._lines.next(depth, depth + 1)
                 continue
             with _told(line):
-                name = self._declaration(line, open_sizes=True, transient=False)
+                name = self._declaration(line, open_sizes=True)
                 self._graph.inputs.append(name)
             yield name
             if not line.at(")"):
@@ -99,7 +98,7 @@ class _Reader:
     def _outputs(self) -> None:
         graph = self._graph
         for name in (*self._named_outputs, *graph.saved):
-            if name not in graph.sdfg.arrays:
+            if not graph.has(name):
                 raise GraphTextError(f"line {self._header_end.number}: there is no array {name!r} to return or save")
         for name in self._named_outputs:
             graph.add_output(name)
@@ -148,13 +147,13 @@ class _Reader:
 
     def _known(self, line: Scanner) -> str:
         name = line.name("an array")
-        if name not in self._graph.sdfg.arrays:
+        if not self._graph.has(name):
             raise line.error("an array that a line above declares", repr(name))
         return name
 
     # ---------------------------------------------------------------- arrays
 
-    def _declaration(self, line: Scanner, open_sizes: bool = False, transient: bool = True) -> str:
+    def _declaration(self, line: Scanner, open_sizes: bool = False) -> str:
         """``name: type[shape] in whole at [...] strides [...] as "..." from "..."``; all but type may be missing."""
         name = line.name("an array")
         line.expect(":")
@@ -172,7 +171,7 @@ class _Reader:
         if line.matches(r"= view "):
             self._waiting = (shape, dtype)
         else:
-            graph.declare(name, shape, dtype, strides, transient and name != SEED)
+            graph.declare(name, shape, dtype, strides)
         if part is not None:
             parts.attach(graph, name, *part)
         if name != SEED:
@@ -191,8 +190,8 @@ class _Reader:
 
     def _size(self, name: str) -> Any:
         """A size of the graph; others would be names that nothing defines."""
-        if name not in self._graph.sdfg.symbols:
-            raise GraphTextError(f"{name!r} is no size of graph {self._graph.sdfg.name}")
+        if name not in self._graph.size_names:
+            raise GraphTextError(f"{name!r} is no size of graph {self._graph.name}")
         return self._symbol(name)
 
     def _symbol(self, name: str) -> Any:
@@ -204,7 +203,6 @@ class _Reader:
         if len(shape) != len(graph.shape(name)):
             raise line.error("a constant of known shape", f"{name} of shape {graph.shape(name)}")
         graph.constants[name] = array(line, graph.dtype(name), shape, self._large)
-        graph.desc(name).transient = False
 
     def _view(self, line: Scanner, written: list[WrittenArray]) -> None:
         name, (shape, dtype) = self._only(line, written), self._waiting
@@ -324,8 +322,8 @@ class _Reader:
         self._graph.source.trips[name] = line.integer("a number of iterations")
 
     def _declare_size(self, name: str) -> None:
-        if name not in self._graph.sdfg.symbols:
-            self._graph.sdfg.add_symbol(name, dace.int64)
+        if name not in self._graph.size_names:
+            self._graph.size_names[name] = None
 
     def _defined_size(self, line: Scanner) -> None:
         name = line.name("a size")

@@ -8,9 +8,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sympy
-from dace.memlet import Memlet
-from dace.sdfg.nodes import AccessNode
-from dace.subsets import Range
 
 from daceopt.errors import IllegalParts
 from daceopt.ir.dims import Dim
@@ -41,15 +38,13 @@ def attach(graph: Graph, name: str, whole: str, starts: Sequence[Dim]) -> None:
     graph._check_rows({name: steps, **{view: strides for view, (strides, _) in layouts.items()}}, written=[name])
     graph.set_strides(name, steps)
     graph._parts[name] = Part(whole, tuple(starts))
-    graph.state.add_edge(graph.access(name), None, graph.access(whole), None, _copied(graph, name))
+    graph._parts_of.setdefault(whole, {})[name] = None
     graph._order.edited()
 
 
 def detach(graph: Graph, name: str) -> None:
     """Let the part ``name`` be an array of its own again, in the layout that it has, gaps included."""
-    for edge in [e for e in graph.state.out_edges(graph.access(name)) if joins(e)]:
-        graph.state.remove_edge(edge)
-    del graph._parts[name]
+    del graph._parts_of[graph._parts.pop(name).whole][name]
     graph._order.relaxed()
 
 
@@ -64,26 +59,13 @@ def as_views(graph: Graph, whole: str, given: str | None = None) -> None:
         graph.replace_uses(name, view)
 
 
-def joins(edge: Any) -> bool:
-    """Does an edge of the state lead from a part to its whole?"""
-    return edge.dst_conn is None and isinstance(edge.src, AccessNode) and isinstance(edge.dst, AccessNode)
-
-
-def _copied(graph: Graph, name: str) -> Memlet:
-    """What DaCe says of a part: it is copied into its box. It stands there already."""
-    starts, extents = graph.part(name).starts, graph.shape(name)
-    box = [(s, s + e - 1, 1) for s, e in zip(starts, extents, strict=True)]
-    own = [(0, e - 1, 1) for e in extents]
-    return Memlet(data=name, subset=Range(own), other_subset=Range(box))
-
-
 def why_no_part(graph: Graph, name: str) -> str | None:
     """What keeps ``name`` from becoming a part of another array, or None."""
     taken = {
         "a view": graph.is_view(name),
         "a part already": graph.is_part(name),
-        "an input, output or constant": not graph.desc(name).transient,
         "saved for the backward graph": name in graph.saved,
+        "an input, output or constant": not graph.is_transient(name),
         "an array of rank 0": not graph.shape(name),
     }
     return next((text for text, holds in taken.items() if holds), None)

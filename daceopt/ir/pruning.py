@@ -36,15 +36,12 @@ def is_used(graph: Graph, name: str) -> bool:
 
 
 def _drop_unused_outputs(graph: Graph, node: Any) -> None:
-    for edge in list(graph.state.out_edges(node)):
-        if not is_used(graph, edge.dst.data):
-            graph.state.remove_edge(edge)
-            graph._order.relaxed()
-            node.remove_out_connector(edge.src_conn)
+    for connector, name in graph.writes(node).items():
+        if not is_used(graph, name):
+            graph.drop_write(node, connector)
 
 
 def _is_droppable(graph: Graph, name: str) -> bool:
-    node = graph.access(name)
-    if name in graph.inputs or graph.is_kept(name) or graph.state.out_degree(node):
+    if name in graph.inputs or graph.is_kept(name) or graph.is_read(name):
         return False
-    return graph.is_view(name) or not graph.state.in_degree(node)
+    return graph.is_view(name) or not graph.is_written(name)

@@ -55,11 +55,6 @@ class Region(LibraryNode):
     def captures(self) -> list[dict[str, str]]:
         return self._captures
 
-    def validate(self, sdfg: Any, state: Any) -> None:
-        """Raise ValueError or DaCe's InvalidSDFGError when a body breaks an invariant of graphs."""
-        for body in self._bodies:
-            body.validate()
-
 
 @dace.library.node
 class Conditional(Region):
@@ -172,7 +167,7 @@ class Repeat(Region):
 def counter_for(graph: Graph) -> Any:
     """A symbol that counts a loop in ``graph``: none of those around it."""
     k = 0
-    while f"step{k}" in graph.sdfg.symbols:
+    while f"step{k}" in graph.size_names:
         k += 1
     return Counter(f"step{k}")
 
@@ -181,8 +176,7 @@ def body_of(graph: Graph, name: str, counter: Any = None) -> Graph:
     """An empty body for a region of ``graph``: it knows the sizes of ``graph`` and, if given, a loop's counter."""
     body = Graph(name, graph.options.target)
     body.source.opset, body.source.trips = dict(graph.source.opset), dict(graph.source.trips)
-    for symbol in (*graph.sdfg.symbols, *([str(counter)] if counter is not None else [])):
-        body.sdfg.add_symbol(symbol, dace.int64)
+    body.size_names = {**graph.size_names, **({str(counter): None} if counter is not None else {})}
     return body
 
 
@@ -242,31 +236,24 @@ def _drop_results(graph: Graph, node: Region) -> None:
         unread -= {s.connector for s, k in zip(node.stacked, kept) if k}
     outputs = node.body.outputs
     first = len(node.carried)
-    for name, keep in zip(outputs[first:], kept):
-        node.body.desc(name).transient = not keep
     node.body.outputs = outputs[:first] + [n for n, keep in zip(outputs[first:], kept) if keep]
     node._stacked = [s for s, keep in zip(node.stacked, kept) if keep]
     node._states = {name: c for name, c in node.states.items() if c not in unread}
-    for edge in list(graph.state.out_edges(node)):
-        if edge.src_conn in unread:
-            graph.state.remove_edge(edge)
-            graph._order.relaxed()
-            node.remove_out_connector(edge.src_conn)
+    for connector in unread:
+        graph.drop_write(node, connector)
 
 
 def drop_operands(graph: Graph, node: Region) -> bool:
     """Drop operands that no body of ``node`` reads; True when there were any."""
     for body, captured in zip(node.bodies, node.captures):
-        for name in [n for n in captured if not body.state.out_degree(body.access(n)) and n not in body.outputs]:
+        for name in [n for n in captured if not body.is_read(n) and n not in body.outputs]:
             del captured[name]
             body.inputs.remove(name)
     used = {c for captured in node.captures for c in captured.values()} | {CONDITION, TRIPS}
     used |= {c.initial for c in node.carried} if isinstance(node, Repeat) else set()
-    unused = [e for e in graph.state.in_edges(node) if e.dst_conn not in used]
-    for edge in unused:
-        graph.state.remove_edge(edge)
-        graph._order.relaxed()
-        node.remove_in_connector(edge.dst_conn)
+    unused = [c for c in graph.reads(node) if c not in used]
+    for connector in unused:
+        graph.drop_read(node, connector)
     return bool(unused)
 
 
@@ -284,9 +271,7 @@ def keep(graph: Graph, node: Repeat, arrays: Iterable[str]) -> None:
         body.add_output(kept if body.producers(kept) else Builder(body, "state").copy(kept))
         name = graph.add_array("states", (node.trips, *body.shape(kept)), body.dtype(kept))
         connector = f"States{len(node.states)}"
-        node.add_out_connector(connector)
-        graph.state.add_edge(node, connector, graph.access(name), None, graph.whole(name))
-        graph._order.edited()
+        graph.write(node, connector, name)
         node.stacked.append(Stacked(connector))
         node.states[kept] = connector
     node._limit = node.trips
@@ -300,7 +285,6 @@ def operand(graph: Graph, node: Region, name: str) -> str:
     taken, k = set(node.in_connectors), 0
     while f"In{k}" in taken:
         k += 1
-    node.add_in_connector(f"In{k}")
     graph.read(node, f"In{k}", name)
     return f"In{k}"
 

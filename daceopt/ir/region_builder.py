@@ -67,7 +67,7 @@ class Body:
         if name in outer.constants:
             return body.add_constant(hint, outer.constants[name])
         strides = outer.strides(name)
-        inner = body.add_array(hint, outer.shape(name), outer.dtype(name), strides or None, transient=False)
+        inner = body.add_array(hint, outer.shape(name), outer.dtype(name), strides or None)
         body.inputs.append(inner)
         if name in outer.source.shape_values:
             body.source.shape_values[inner] = outer.source.shape_values[name]

@@ -63,7 +63,7 @@ def _places(node: Region) -> range:
 def _move_constants(graph: Graph, node: Region, which: int, known: dict[Any, str]) -> None:
     """The program binds the constants of the outermost graph; ``known`` has those that moved already, by memory."""
     body = node.bodies[which]
-    for name in [n for n in body.constants if body.state.out_degree(body.access(n))]:
+    for name in [n for n in body.constants if body.is_read(n)]:
         value = body.constants.pop(name)
         key = (value.__array_interface__["data"][0], value.shape, value.dtype)
         if key not in known:
@@ -126,16 +126,14 @@ def _lay_out_loop(graph: Graph, node: Repeat) -> None:
 
 def _rebind(graph: Graph, node: Region, connector: str, name: str) -> None:
     """Let ``connector`` read the array ``name``."""
-    (edge,) = [e for e in graph.state.in_edges(node) if e.dst_conn == connector]
-    graph.state.remove_edge(edge)
+    graph.drop_read(node, connector)
     graph.read(node, connector, name)
 
 
 def _write_beside(graph: Graph, node: Region, connector: str) -> None:
     """Let ``connector`` write an array in rows, of which the one that it wrote becomes a copy."""
     name = graph.writes(node)[connector]
-    (edge,) = [e for e in graph.state.out_edges(node) if e.src_conn == connector]
-    graph.state.remove_edge(edge)
+    graph.drop_write(node, connector)
     rows = graph.add_array(name, graph.shape(name), graph.dtype(name))
     graph.write(node, connector, rows)
     Builder(graph, "carried").copy(rows, out=name)
@@ -153,4 +151,3 @@ def _lay_out_outputs(bodies: Sequence[Graph], layouts: Sequence[tuple[Dim, ...]]
                 twin = body.add_array(name, body.shape(name), body.dtype(name), strides)
                 Builder(body, "layout").copy(name, out=twin)
                 body.outputs[k] = twin
-                body.desc(twin).transient, body.desc(name).transient = False, True

@@ -81,15 +81,15 @@ class _Lines:
     def _header(self) -> list[str]:
         graph = self._graph
         inputs, outputs = [self._declared(n) for n in graph.inputs], _list(graph.outputs)
-        line = f"graph {graph.sdfg.name}({_list(inputs)}) -> {outputs}".rstrip()
+        line = f"graph {graph.name}({_list(inputs)}) -> {outputs}".rstrip()
         if len(line) <= _WIDTH:
             return [line]
-        return [f"graph {graph.sdfg.name}(", *(f"{_INDENT}{i}," for i in inputs), f") -> {outputs}".rstrip()]
+        return [f"graph {graph.name}(", *(f"{_INDENT}{i}," for i in inputs), f") -> {outputs}".rstrip()]
 
     def _facts(self) -> list[str]:
         graph, known = self._graph, self._graph.source
         lines = [f"size {s} of {name} axis {axis}" for s, (name, axis) in graph.symbols.items()]
-        others = sorted(s for s in graph.sdfg.symbols if s not in graph.symbols)
+        others = sorted(s for s in graph.size_names if s not in graph.symbols)
         lines += [f"sizes {_list(others)}"] if others else []
         lines += [f"assume {text(a)} >= 0" for a in graph.assumptions]
         lines += [f"save {_list(graph.saved)}"] if graph.saved else []
@@ -105,7 +105,7 @@ class _Lines:
         lines += [f"opset {_list(f'{json.dumps(d)} {v}' for d, v in known.opset.items())}"] if known.opset else []
         lines += ["speculative"] if known.speculative else []
         lines += [f"trips {counter} {count}" for counter, count in known.trips.items()]
-        present = ((n, v) for n, v in known.shape_values.items() if n in graph.sdfg.arrays)
+        present = ((n, v) for n, v in known.shape_values.items() if graph.has(n))
         return lines + [f"known {name} = [{_list(map(text, value))}]" for name, value in present]
 
     # ---------------------------------------------------------------- arrays

@@ -2,48 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dace.sdfg.validation import InvalidSDFGError
+import sympy
 
 from daceopt.ir import order, parts
+from daceopt.ir.provenance import label_of
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
     from daceopt.ir.nodes.kernel_node import KernelNode
+    from daceopt.ir.nodes.kinds import Node
 
 
 def validate(graph: Graph) -> None:
-    """Raise ``ValueError`` or DaCe's ``InvalidSDFGError`` when an invariant does not hold."""
+    """Raise ``ValueError`` when an invariant does not hold."""
     for name in graph.arrays():
         _check_writers(graph, name)
+        _check_sizes(graph, name)
     for name in graph.outputs:
-        if name not in graph.sdfg.arrays:
+        if not graph.has(name):
             raise ValueError(f"output {name} does not exist")
         if not graph.is_given(graph.root(name)[0]) and not graph.producers(name):
             raise ValueError(f"output {name} is never written")
     order.check(graph, graph.nodes())
     if graph.nodes() != graph._order.copy().of(graph):
-        raise ValueError(f"graph {graph.sdfg.name} was edited past its methods: its order is another than it says")
+        raise ValueError(f"graph {graph.name} was edited past its methods: its order is another than it says")
+    for node in graph.nodes():
+        _check_connectors(graph, node)
+        for body in getattr(node, "bodies", ()):
+            body.validate()
     for node in graph.kernels():
         _check_kernel(graph, node)
     if graph.locals != {name: node for node in graph.kernels() for name in node.kernel.locals}:
-        raise ValueError(f"kernels of graph {graph.sdfg.name} have other locals than when they were added")
-    with _without_isolated(graph):
-        _validate_sdfg(graph)
+        raise ValueError(f"kernels of graph {graph.name} have other locals than when they were added")
 
 
 def _check_writers(graph: Graph, name: str) -> None:
     """Arrays are written once: by a node, or in parts that have each element once."""
-    writers, together = graph.state.in_degree(graph.access(name)), len(graph.parts_of(name))
-    if (graph.is_given(name) and writers) or writers - together > (not together):
+    together = graph.parts_of(name)
+    if graph.is_written(name) and (graph.is_given(name) or (together and graph.def_use.writer(name) is not None)):
         raise ValueError(f"array {name} is written more than once")
     if graph.is_part(name) and name in (*graph.outputs, *graph.saved):
         raise ValueError(f"array {name} is a part of {graph.part(name).whole}, which is what can be an output or saved")
     if together:
         parts.check(graph, name)
+
+
+def _check_sizes(graph: Graph, name: str) -> None:
+    """Extents and strides name sizes that the graph knows."""
+    desc = graph.desc(name)
+    named = {str(s) for e in (*desc.shape, *desc.strides) for s in sympy.sympify(e).free_symbols}
+    if unknown := sorted(named - graph.size_names.keys()):
+        raise ValueError(f"array {name} of shape {desc.shape} names {', '.join(unknown)}, which is no size")
+
+
+def _check_connectors(graph: Graph, node: Node) -> None:
+    """Each connector of a node has its array."""
+    for verb, connectors, operands in (
+        ("reads", node.in_connectors, graph.reads(node)),
+        ("writes", node.out_connectors, graph.writes(node)),
+    ):
+        if connectors.keys() != operands.keys():
+            raise ValueError(f"{label_of(node)} {verb} at {sorted(operands)}, its connectors are {sorted(connectors)}")
+        if missing := [name for name in operands.values() if not graph.has(name)]:
+            raise ValueError(f"{label_of(node)} {verb} {missing[0]}, which is no array of graph {graph.name}")
 
 
 def _check_kernel(graph: Graph, node: KernelNode) -> None:
@@ -59,25 +82,3 @@ def _check_kernel(graph: Graph, node: KernelNode) -> None:
             shape = graph.shape(access.array)
             if len(access.index) != len(shape):
                 raise ValueError(f"kernel {kernel.label} {verb} {access.array} of shape {shape} at {access.index}")
-
-
-@contextmanager
-def _without_isolated(graph: Graph) -> Iterator[None]:
-    """DaCe refuses access nodes without edges, which unused inputs have."""
-    isolated = [a for a in map(graph.access, graph.arrays()) if not graph.state.degree(a)]
-    graph.state.remove_nodes_from(isolated)
-    try:
-        yield
-    finally:
-        graph.state.add_nodes_from(isolated)
-
-
-def _validate_sdfg(graph: Graph) -> None:
-    graph.sdfg.save = lambda *_, **__: None  # DaCe would leave a file in the current folder
-    try:
-        graph.sdfg.validate()
-    except InvalidSDFGError as error:
-        error.path = None  # so that its message speaks of no file
-        raise
-    finally:
-        del graph.sdfg.save

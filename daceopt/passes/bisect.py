@@ -120,7 +120,7 @@ class _Search:
         feeds = needed_inputs(graph, checks[direction].inputs)
         fields = wanted if step.edits_programs else None
         file = reproducer.of_step(step, graph, feeds, f"step {step}: {reason}", fields)
-        return Guilty(str(step), index, site, reason, file, graph.sdfg.name)
+        return Guilty(str(step), index, site, reason, file, graph.name)
 
     def _built(self) -> Guilty | None:
         """From the end: behind the last program that is right. One in the middle of a recipe may round more than its

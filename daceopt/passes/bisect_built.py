@@ -61,7 +61,7 @@ class BuiltCheck:
         found = compiled_difference(parts, self._inputs)
         assert found is not None
         feeds = {**random_inputs(parts[0][0]), **(self._inputs or {})}
-        name, source = found.built.graph.sdfg.name, found.built.program.source()
+        name, source = found.built.graph.name, found.built.program.source()
         return name, found.message, reproducer.of_programs(name, found.message, parts, feeds, source)
 
 

@@ -46,7 +46,7 @@ def _stand_in(m: Match, name: str) -> None:
             f"the replacement {name} of {m.result} has shape {graph.shape(name)} and type {graph.dtype(name)}: "
             f"expected {graph.shape(m.result)} and {graph.dtype(m.result)}"
         )
-    if graph.is_kept(m.result) and (graph.is_view(name) or not graph.desc(name).transient):
+    if graph.is_kept(m.result) and (graph.is_view(name) or not graph.is_transient(name)):
         _remove(graph, m)
         graph.add_operator("Identity", [name], [m.result])
         return

@@ -297,9 +297,10 @@ def pattern_rule(pattern: Pattern, **settings: Any) -> Callable[[Callable[[Match
 def _other_user(match: Match, thing: str) -> str | None:
     """That the result of an operator inside is read by somebody else, too."""
     graph, inside = match.graph, {*match.nodes, *match.chain}
+    most = sum(len(graph.def_use.reads(node)) for node in inside)
     for node, text in match.private.items():
         for name in graph.outputs_of(node):
-            if name is not None and (graph.is_kept(name) or not inside.issuperset(_readers(graph, name, len(inside)))):
+            if name is not None and (graph.is_kept(name) or not inside.issuperset(_readers(graph, name, most))):
                 return f"{text or f'{name} inside {thing}'} has another user"
     return None
 
@@ -315,7 +316,7 @@ def _other_result(match: Match) -> str | None:
 
 
 def _readers(graph: Graph, name: str, most: int) -> list[Any]:
-    """The readers of ``name``; of many, which cannot all be inside, none is listed."""
-    if len(graph.state.nx[graph.access(name)]) > most + len(graph.views_of(name)):
+    """The readers of ``name``; of more operands than ``most``, which cannot all be inside, none is listed."""
+    if len(graph.def_use.readers(name)) > most:
         return [None]
     return graph.all_consumers(name)

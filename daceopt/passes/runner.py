@@ -143,7 +143,7 @@ def _on_program(transformation: Transformation, program: Program, states: _State
     before = given[0][1]
     start = time.perf_counter()
     failed = partial(before.guard.failed, wanted=program.wanted)
-    name = program.forward.sdfg.name
+    name = program.forward.name
     outcome = _guarded(transformation, name, lambda: transformation.run_program(program), failed)
     seconds = time.perf_counter() - start
     errors = [
@@ -159,7 +159,7 @@ def _on_program(transformation: Transformation, program: Program, states: _State
 
 def _on_graph(transformation: Transformation, graph: Graph, state: _State) -> Step:
     state.guard.before(graph)
-    name, failed = graph.sdfg.name, state.guard.failed
+    name, failed = graph.name, state.guard.failed
     _guarded(transformation, name, lambda: state.guard.looking(transformation, graph), failed)
     start = time.perf_counter()
     outcome = _guarded(transformation, name, lambda: transformation.run(graph), failed)
@@ -178,7 +178,7 @@ def _record(
     sites, misses = outcome.sites, outcome.near_misses
     after = state.nodes, moved, state.moved
     name, level = str(transformation), transformation.level
-    return Step(name, level, seconds, sites, misses, nodes, *after, error, graph.sdfg.name)
+    return Step(name, level, seconds, sites, misses, nodes, *after, error, graph.name)
 
 
 def _guarded(

@@ -42,7 +42,7 @@ def write_start(graphs: Iterable[Graph]) -> None:
     from daceopt.ir.render import render
 
     for graph in graphs:
-        write(f"00-{graph.sdfg.name}", {"txt": render(graph)})
+        write(f"00-{graph.name}", {"txt": render(graph)})
 
 
 def write_step(number: int, step: Step, graph: Graph) -> None:

@@ -245,7 +245,7 @@ def _why_no_site(graph: Graph, found: Any) -> str | None:
     if not isinstance(found, Site):
         return f"{found!r}; expected Site(graph, (node, ...)) or NearMiss(node, reason)"
     if found.graph is not graph:
-        return f"a site of another graph; expected one of {graph.sdfg.name}"
+        return f"a site of another graph; expected one of {graph.name}"
     nodes: Any = found.nodes  # as a user gave them
     return None if isinstance(nodes, tuple) else f"Site(graph, {nodes!r}); expected (node, ...)"
 
@@ -276,7 +276,7 @@ class _Edits:
         graph, boundary = self._graph, _boundary(self._graph, site.nodes)
         nearby = _around(graph, boundary)
         self._edit(site)
-        after = _around(graph, [name for name in boundary if name in graph.sdfg.arrays])
+        after = _around(graph, [name for name in boundary if graph.has(name)])
         return [n for n in dict.fromkeys([*after, *nearby]) if n in graph]
 
     def _edit(self, site: Site) -> None:

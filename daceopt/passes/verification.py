@@ -68,7 +68,7 @@ class Structure:
         for old, new in zip(self._promised or (), promised(graph)):
             if old != new and _shown(old) != _shown(new):
                 found = f"expected {_shown(old)}, found {_shown(new)}"
-                raise VerificationError(f"graph {graph.sdfg.name} is invalid {where}: {found}")
+                raise VerificationError(f"graph {graph.name} is invalid {where}: {found}")
 
     def is_for(self, graph: Graph) -> bool:
         """Can ``graph``, which a step on a program made, be checked as the graph before it?"""
@@ -84,18 +84,19 @@ class Structure:
                 check_complete(graph)
         except Exception as error:
             # what is wrong is the graph: no error of the step that somebody might pass over
-            raise VerificationError(f"graph {graph.sdfg.name} is invalid {where}: {error}") from None
+            raise VerificationError(f"graph {graph.name} is invalid {where}: {error}") from None
 
 
 def check_complete(graph: Graph) -> None:
     """Cheap check: no cycle, and everything read or returned is an input, a constant, or written. Raises ValueError."""
+    from daceopt.ir.graph import SEED  # a warm start reads recipes without it
+
     read = {graph.root(n)[0] for node in graph.nodes() for n in graph.inputs_of(node) if n is not None}
-    given = {*graph.inputs, *graph.constants}
+    given = {*graph.inputs, *graph.constants, SEED}
     for name in sorted(read.union(graph.outputs)):
-        if name not in graph.sdfg.arrays:
+        if not graph.has(name):
             raise ValueError(f"array {name} does not exist")
-        due = graph.desc(name).transient or name in graph.outputs
-        if due and name not in given and not graph.producers(name):
+        if name not in given and not graph.producers(name):
             raise ValueError(f"array {name} is {'returned' if name in graph.outputs else 'read'} but never written")
 
 
@@ -108,7 +109,7 @@ def check_match(transformation: Transformation, graph: Graph) -> None:
     changes = [f"- {line}" for line in gone] + [f"+ {line}" for line in new]
     if changes:
         shown = "; ".join([*changes[:_SHOWN], *(["..."] if len(changes) > _SHOWN else [])])
-        edited = f"step {transformation}: match edited graph {graph.sdfg.name}: {shown}"
+        edited = f"step {transformation}: match edited graph {graph.name}: {shown}"
         raise VerificationError(f"{edited}; match only looks, edits belong into apply")
 
 
@@ -121,8 +122,9 @@ def contents(graph: Graph) -> dict[str, None]:
     lines = [line for line in render(graph).splitlines() if not line.lstrip().startswith("known ")]
     for body in region.everything(graph):
         lines += [f"{n}: {body.desc(n)}" for n in body.arrays()]
-        lines += [f"{len(body.state.nodes())} nodes and {body.state.number_of_edges()} edges of {body.sdfg.name}"]
-        lines += [f"{n} of {body.sdfg.name} holds {id(value)}" for n, value in body.constants.items()]
+        edges = sum(len(body.reads(n)) + len(body.writes(n)) for n in body.compute())
+        lines += [f"{len(body.compute())} nodes and {edges} edges of {body.name}"]
+        lines += [f"{n} of {body.name} holds {id(value)}" for n, value in body.constants.items()]
     return dict.fromkeys(lines)
 
 

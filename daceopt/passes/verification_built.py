@@ -60,7 +60,7 @@ def check(forward: Built, *backward: Built, inputs: Mapping[str, np.ndarray] | N
         return
     feeds = {**random_inputs(forward.graph), **(inputs or {})}
     parts = [(built.graph, built.roles) for built in (forward, *backward)]
-    name, source = found.built.graph.sdfg.name, found.built.program.source()
+    name, source = found.built.graph.name, found.built.program.source()
     file = reproducer.of_programs(name, found.message, parts, feeds, source)
     raise VerificationError(f"{found.message}; reproducer in {file}")
 
@@ -70,7 +70,7 @@ def compare(forward: Built, *backward: Built, inputs: Mapping[str, np.ndarray] |
     try:
         _compare_all(forward, backward, inputs)
     except _Differs as error:
-        return Difference(error.built, f"the compiled program of graph {error.built.graph.sdfg.name}: {error}")
+        return Difference(error.built, f"the compiled program of graph {error.built.graph.name}: {error}")
     return None
 
 

@@ -225,7 +225,7 @@ def _trace(derived: Derived, names: Sequence[str]) -> None:
         program = load_program(name)
         if program is not None:
             shown = {"cpp": program.sources.whole(), "schedules.txt": "\n".join(_schedules(program))}
-            trace.write(f"built-{graph.sdfg.name}", {**shown, "json": json.dumps(derived.seconds, indent=1)})
+            trace.write(f"built-{graph.name}", {**shown, "json": json.dumps(derived.seconds, indent=1)})
 
 
 def _schedules(program: Executable) -> Iterator[str]:

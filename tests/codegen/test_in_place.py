@@ -46,7 +46,7 @@ class Case:
     def built(self) -> Executable:
         roles = {n: f"input:{k}" for k, n in enumerate(self.graph.inputs)}
         roles |= {n: f"output:{k}" for k, n in enumerate(self.graph.outputs)}
-        key = f"in-place {self.graph.sdfg.hash_sdfg()} {self.graph.replaced}"
+        key = f"in-place {render(self.graph)}"
         program = load_program(*build.build(key, [(self.graph, roles)], libs.implement))
         assert program is not None
         return program

@@ -84,7 +84,7 @@ def test_steps_of_the_users_own_are_imported(tmp_path: Path, monkeypatch: pytest
 
 def test_hostile_names_do_not_get_into_the_file(tmp_path: Path) -> None:
     graph = chain("Relu", "Relu")
-    graph.sdfg.name = "test"
+    graph.name = "test"
     at = daceopt.explore(graph)
     at._subject = type(at._subject)('"""\nimport os\nos.abort()\n\\', at._subject.program, at._subject.tensors)
     path = at.apply("lower-operators").save(tmp_path / "1 x'.py")

@@ -123,7 +123,7 @@ def test_graphs_that_are_looked_at_are_copies() -> None:
     before = texts(at)
     graph = at.forward
     graph.remove(graph.nodes()[-1])
-    at.program.forward.sdfg.name = "other"
+    at.program.forward.name = "other"
     assert texts(at) == before
 
 

@@ -31,9 +31,9 @@ def _assert_same_arrays(ours: Graph, theirs: Graph) -> None:
     assert ours.replaced == theirs.replaced
     assert sorted(ours.arrays()) == sorted(theirs.arrays())
     assert (ours.symbols, ours.assumptions, ours.options) == (theirs.symbols, theirs.assumptions, theirs.options)
-    assert set(ours.sdfg.symbols) == set(theirs.sdfg.symbols)
+    assert set(ours.size_names) == set(theirs.size_names)
     for name in ours.arrays():
-        layouts = [(g.shape(name), g.strides(name), g.dtype(name), g.desc(name).transient) for g in (ours, theirs)]
+        layouts = [(g.shape(name), g.strides(name), g.dtype(name), g.is_transient(name)) for g in (ours, theirs)]
         assert layouts[0] == layouts[1], name
         assert ours.desc(name).total_size == theirs.desc(name).total_size
         assert (ours.is_view(name), ours.root(name)) == (theirs.is_view(name), theirs.root(name))

@@ -13,6 +13,7 @@ import daceopt
 from daceopt import ops
 from daceopt.errors import Unsupported
 from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.operator import make
 from daceopt.ir.operands import Operands, all_required, required
 
 FOLDERS = ("ops", "autodiff", "libs", "ir", "transformations")
@@ -24,13 +25,13 @@ TEXT = re.compile(
 
 
 def test_operands_are_asked_for_by_position() -> None:
-    names = Operands(["a", None, "c"], "inputs of Clip 'clip'")
+    names = Operands(["a", None, "c"], make("Clip", "", 3, 1, {}), "input")
     assert required(names, 0) == "a"
     assert required(names, -1) == "c"
     assert all_required(["a", "b"]) == ["a", "b"]
     assert all_required(names, 1) == ["a"]
     for position in (1, 3, -2, -4):
-        with pytest.raises(Unsupported, match=rf"operand {position} of inputs of Clip 'clip' is absent"):
+        with pytest.raises(Unsupported, match=rf"operand {position} of inputs of Clip 'Clip' is absent"):
             required(names, position)
     with pytest.raises(Unsupported, match="operand 1"):
         all_required(names)

@@ -84,7 +84,7 @@ def test_validate_finds_an_order_that_edits_past_the_graph_have_made_illegal() -
     graph.order = graph.nodes()
     reader = graph.producer(first)
     reader.add_in_connector("late")
-    graph.state.add_edge(graph.access(more), None, reader, "late", graph.whole(more))
+    graph.def_use.read(reader, "late", more)
     with pytest.raises(IllegalOrder, match=rf"first \({first}\) reads {more}, which more"):
         graph.validate()
 

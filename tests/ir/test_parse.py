@@ -100,7 +100,7 @@ def test_known_contents() -> None:
     graph = Graph("known")
     x = graph.add_input("x", (3,), dace.int64)
     graph.source.shape_values[x] = (3, N * 2, sympy.floor(N / 2))
-    graph.sdfg.add_symbol("n", dace.int64)
+    graph.size_names["n"] = None
     graph.source.speculative = True
     found = read_back(graph).source
     assert found.shape_values == graph.source.shape_values and found.speculative

@@ -46,7 +46,6 @@ def test_they_go_with_their_arrays() -> None:
     for node in graph.nodes():
         graph.remove(node)
     graph.outputs.clear()
-    graph.desc(y).transient = True
     graph.prune()
     assert not graph.placements
 

@@ -136,7 +136,6 @@ def strided_window() -> Case:
 def stencil_twice() -> Case:
     c = stencil()
     middle = c.graph.outputs.pop()
-    c.graph.desc(middle).transient = True
     out = c.graph.add_array("out", (3,), F)
     reads = {f"v{k}": (middle, lambda i, k=k: (2 * i + k,)) for k in range(2)}
     c.b.map((3,), reads, {"out": (out, lambda i: (i,))}, lambda p, v0, v1: v0 + v1)

@@ -48,7 +48,7 @@ class Implemented(NamedTuple):
 def implemented(graph: Graph, careless: bool = False) -> Implemented:
     graph = graph.copy()
     order = buffers(graph)
-    return Implemented(graph, order, libs.implement(graph), sorted(graph.sdfg.symbols), careless)
+    return Implemented(graph, order, libs.implement(graph), sorted(graph.size_names), careless)
 
 
 def compile_implemented(parts: Sequence[Implemented]) -> list[Callable[..., None]]:

@@ -39,7 +39,7 @@ def _graph(transposed: bool, dtype: Any, epilogue: str = "", loops: tuple[str, .
     graph.add_node(Contraction(inputs=list(reads), held_over=loops, **options), reads, {"Y": y})
     graph.add_output(y)
     for name in ("step0", "step1"):
-        graph.sdfg.add_symbol(name, dace.int64)
+        graph.size_names[name] = None
     return graph
 
 

@@ -283,9 +283,9 @@ def test_weights_are_converted_once() -> None:
     ours = optimized_module(Twice(), fallback="raise", recipe="cpu")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         ours(torch.randn(5, 16)).float().sum().backward()
-    state = ours.daceopt._pair().graphs.forward.state
-    weights = [n for n in state.data_nodes() if n.desc(state.parent).shape == (16, 16) and not state.in_degree(n)]
-    assert [len({e.dst for e in state.out_edges(n)}) for n in weights] == [1]
+    graph = ours.daceopt._pair().graphs.forward
+    weights = [n for n in graph.inputs if graph.shape(n) == (16, 16)]
+    assert [len(graph.all_consumers(n)) for n in weights] == [1]
 
 
 @pytest.mark.usefixtures("quick")

@@ -15,6 +15,7 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ir.nodes.library import Contraction, takes_narrow
 from daceopt.ir.nodes.operator import make, operator_class
+from daceopt.ir.sdfg import sdfg_of
 from daceopt.ir.types import BFLOAT16, HALVES
 from daceopt.ops.core import operator_table, registry, widening
 from tests.ops.single import check, lowered, single
@@ -61,7 +62,7 @@ def test_nodes_survive_json() -> None:
     graph.add_operator("LeakyRelu", [x], [y], {"alpha": 0.3})
     graph.add_operator("Some.Thing", [y], [z], {"value": np.arange(3.0), "text": "a"}, domain="my.domain")
     graph.add_output(z)
-    twin = dace.SDFG.from_json(graph.sdfg.to_json())
+    twin = dace.SDFG.from_json(sdfg_of(graph).sdfg.to_json())
     first, second = (n for n in twin.nodes()[0].nodes() if isinstance(n, ops.Operator))
     assert (first.op_type, first.attributes["alpha"], first.since_version) == ("LeakyRelu", 0.3, 16)
     assert (second.op_type, second.domain, second.attributes["text"]) == ("Some.Thing", "my.domain", "a")

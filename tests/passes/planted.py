@@ -28,7 +28,7 @@ class Planted(Transformation):
     backward: bool = False
 
     def match(self, graph: Graph) -> Iterator[Any]:
-        if graph.sdfg.name.endswith(BACKWARD) != self.backward:
+        if graph.name.endswith(BACKWARD) != self.backward:
             return
         for node in graph.nodes():
             for site in self.places(graph, node):
@@ -224,9 +224,9 @@ class MissingDependency(Planted):
                 return
 
     def apply(self, site: Site) -> None:
-        state = site.graph.state
-        for edge in state.edges_between(site.graph.access(site["name"]), site.nodes[0]):
-            state.remove_edge(edge)
+        graph, node = site.graph, site.nodes[0]
+        for connector in [c for c, name in graph.reads(node).items() if name == site["name"]]:
+            graph.def_use.drop_read(node, connector)
 
 
 ALL: tuple[type[Planted], ...] = (

@@ -85,9 +85,9 @@ def test_both_directions_count() -> None:
 
 def test_the_margin_is_a_share_of_the_kernels_and_of_all() -> None:
     rule = Candidate(FUSED)
-    time = ProgramTime(2.0, 1.0, 0.06)
+    time = ProgramTime(2.0, 1.0, 0.18)
     assert rule.most(time) > rule.least(time)
-    assert not rule.most(replace(time, fusible=0.04)) > rule.least(time)
+    assert not rule.most(replace(time, fusible=0.12)) > rule.least(time)
     assert not rule.most(replace(time, total=10.0)) > rule.least(replace(time, total=10.0))
 
 

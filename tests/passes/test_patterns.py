@@ -334,7 +334,7 @@ def two_outputs() -> Graph:
 
 @pytest.mark.parametrize(
     ("planted", "said"),
-    [(EditsAnArray, r"\+ planted_4: Array"), (EditsAnAttribute, "alpha=2"), (EditsAnEdge, "-> exp_3, relu_2")],
+    [(EditsAnArray, r"\+ planted_4: Descriptor"), (EditsAnAttribute, "alpha=2"), (EditsAnEdge, "-> exp_3, relu_2")],
 )
 @pytest.mark.parametrize("verify", ["structure", "numerics"])
 def test_match_must_not_edit(planted: type[PatternRule], said: str, verify: str) -> None:

@@ -166,7 +166,7 @@ class ResultType(Transformation):
     def apply(self, site: Site) -> None:
         (old,) = site.graph.outputs
         wide = Builder(site.graph).cast(old, dace.float64)
-        site.graph.clear_outputs()
+        site.graph.outputs.clear()
         site.graph.add_output(wide)
 
 

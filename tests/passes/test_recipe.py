@@ -267,8 +267,8 @@ def test_hooks_stand_around_every_step() -> None:
     made = Recipe("r", (ReluOfRelu(), *recipe.recipes.get("none").steps, "tasklet-fusion"))
     steps = made.run(
         Program.of(graph, Gradients((0,), (0,))),
-        before=lambda step, graph: said.append(("before", str(step), graph.sdfg.name, len(graph.nodes()))),
-        after=lambda step, graph: said.append(("after", step.name, graph.sdfg.name, len(graph.nodes()))),
+        before=lambda step, graph: said.append(("before", str(step), graph.name, len(graph.nodes()))),
+        after=lambda step, graph: said.append(("after", step.name, graph.name, len(graph.nodes()))),
     )
     assert said[:2] == [("before", "relu-of-relu", "test", 3), ("after", "relu-of-relu", "test", 2)]
     assert [s[0] for s in said] == ["before", "after"] * len(steps)

@@ -158,7 +158,6 @@ def test_heads_are_left_side_by_side_and_moved_in_their_own_type() -> None:
     graph = attention(dtype=BFLOAT16)
     (y,) = graph.outputs
     graph.outputs.clear()
-    graph.desc(y).transient = True
     moved = graph.add_array("moved", (2, LENGTH, 4, 16), BFLOAT16)
     widening.add_operator(graph, "Transpose", [y], [moved], {"perm": [0, 2, 1, 3]})
     graph.add_output(moved)

@@ -65,7 +65,7 @@ class IdentityRemoval(PatternRule):
 
 
 def _can_be_output(graph: Graph, name: str) -> bool:
-    return graph.desc(name).transient and not graph.is_view(name) and not graph.is_part(name)
+    return graph.is_transient(name) and not graph.is_view(name) and not graph.is_part(name)
 
 
 def _dropout_off(graph: Graph, node: Any) -> bool:

@@ -18,9 +18,9 @@ from dace.transformation.passes.pattern_matching import match_patterns
 from daceopt.capture.dace.kernels import ReadKernel, read_scope
 from daceopt.errors import DaceoptError, IllegalSchedule, Unsupported, did_you_mean
 from daceopt.ir.graph import Graph
-from daceopt.ir.map_scopes import expanded
 from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.schedule_edits import commit, of
+from daceopt.ir.sdfg import GraphSdfg, expanded
 from daceopt.passes.transform import OF_DACE, NearMiss, Site, Transformation
 
 _LOOPS = ("MapTiling", "StripMining", "MapInterchange", "MapExpansion", "MapCollapse", "MapDimShuffle")
@@ -89,7 +89,7 @@ class DaceTransformation(Transformation):
         """
         taken: set[nodes.Node] = set()
         refused: dict[str, NearMiss] = {}
-        for k in range(len(_matches(self, expanded(graph)[0]))):
+        for k in range(len(_matches(self, expanded(graph)))):
             trial = _Trial(graph, self, k)
             if not taken.isdisjoint(trial.matched):
                 continue
@@ -122,8 +122,8 @@ class _Trial:
 
     def __init__(self, graph: Graph, step: DaceTransformation, k: int):
         self._graph = graph
-        self._copy, self._original = expanded(graph)
-        self._match = _matches(step, self._copy)[k]
+        self._copy = expanded(graph)
+        self._match, self._original = _matches(step, self._copy)[k], self._copy.original
         state = self._copy.state
         found = [state.node(i) for i in self._match.subgraph.values() if i >= 0]
         tops = list(dict.fromkeys(_top(state, node) for node in found))
@@ -136,7 +136,7 @@ class _Trial:
         for node in self.matched:
             if isinstance(node, KernelNode) and node.tree is not None:
                 raise Unsupported("the kernel has a schedule already")
-        state, before = self._copy.state, _scopes(self._copy.state)
+        state, before, untouched = self._copy.state, _scopes(self._copy.state), self._inside()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -149,26 +149,26 @@ class _Trial:
         others = [n for n in [*changed, *lost] if isinstance(n, nodes.AccessNode) or not _is_kernel(n)]
         if others:
             raise Unsupported(f"it changes {others[0]}, which is no kernel")
-        self._hide_gone_arrays()
-        read = [read_scope(self._copy, state, node) for node in changed]
+        inside = self._inside() - untouched
+        read = [read_scope(self._graph, state, node, inside) for node in changed]
         self.gone = [self._original[n] for n in lost]
-        return self._checked(read)
+        return self._checked(read, inside)
 
-    def _hide_gone_arrays(self) -> None:
-        """An array without an access node outside of maps is a local of the map where it stands now."""
+    def _inside(self) -> set[str]:
+        """Arrays without an access node outside of maps: locals of the map where they stand now."""
         outside = {n.data for n in self._copy.state.scope_children()[None] if isinstance(n, nodes.AccessNode)}
-        for name in [n for n in self._copy.arrays() if n not in outside]:
+        return {name for name in self._graph.arrays() if name not in outside}
+
+    def _checked(self, read: list[ReadKernel], inside: set[str]) -> list[ReadKernel]:
+        """The same, unless it is what was there before. ``inside``: arrays that are locals now."""
+        for name in inside:
             if self._graph.is_kept(name) or self._graph.is_given(name):
                 raise Unsupported(f"array {name} is gone, which others read")
-            self._copy._access.pop(name)
-
-    def _checked(self, read: list[ReadKernel]) -> list[ReadKernel]:
-        """The same, unless it is what was there before."""
         known = [n.kernel for n in self.gone if isinstance(n, KernelNode)]
         same = len(known) == len(read) == 1 and read[0].tree is None and _alike(known[0], read[0].kernel)
         written = {a.array for r in read for a in r.kernel.writes()}
         before = {a.array for k in known for a in k.writes()}
-        if missing := {n for n in before - written if self._copy.has(n)}:
+        if missing := {n for n in before - written if self._graph.has(n) and n not in inside}:
             raise Unsupported(f"nothing writes {sorted(missing)[0]} any more")
         return [] if same else read
 
@@ -212,8 +212,8 @@ def _inside(children: Mapping[Any, list[Any]], node: nodes.Node) -> list[nodes.N
     return [node, *below]
 
 
-def _matches(step: DaceTransformation, graph: Graph) -> list[Any]:
-    """DaCe's matches in the kernels of ``graph``, in an order that is the same for equal graphs."""
+def _matches(step: DaceTransformation, graph: GraphSdfg) -> list[Any]:
+    """DaCe's matches in the kernels of a graph, in an order that is the same for equal graphs."""
     made, options = _class(step.of), dict(step.options)
     if not issubclass(made, xf.SingleStateTransformation):
         return []

@@ -87,13 +87,13 @@ class Differentiate(Transformation):
         for node in result.backward.nodes():
             if isinstance(node, IndexAdd):  # of a gather: the forward has read at these indices
                 node.sure = True
-        title = f"{graph.sdfg.name} by {len(result.grad_inputs)} inputs"
+        title = f"{graph.name} by {len(result.grad_inputs)} inputs"
         decision = f"; {result.decision}" if result.decision else ""
         if wanted.update is not None:
             _join(program, result, wanted.update)
             return Outcome([f"{title}, and their update{decision}"], [])
         if all(v is None for v in result.grad_inputs.values()):
-            return Outcome([], [f"{graph.sdfg.name}: every gradient is zero"])
+            return Outcome([], [f"{graph.name}: every gradient is zero"])
         _add_backward(program, result, wanted.reduction)
         return Outcome([title + decision], [])
 
@@ -115,8 +115,8 @@ def _add_backward(program: Program, result: Derivative, reduction: Reduction | N
     arguments = {**program.inputs, **{n: Role(Kind.OUTPUT, k) for k, n in enumerate(forward.outputs)}}
     received = {n: role for n, role in arguments.items() if n in backward.inputs}
     received |= {g: Role(Kind.GRADIENT_OF_OUTPUT, forward.outputs.index(n)) for n, g in result.grad_outputs.items()}
-    backward.clear_outputs()
-    backward.sdfg.name = f"{forward.sdfg.name}_backward"
+    backward.outputs = []
+    backward.name = f"{forward.name}_backward"
     for name, gradient in _averages(backward, program, result.grad_inputs, reduction).items():
         if gradient is not None:
             _own_output(backward, gradient, {*received, *backward.outputs})

@@ -37,7 +37,7 @@ def stable_name(direction: str, graph: Graph, node: Any) -> str:
 def producer(graph: Graph, name: str) -> Any:
     """The node that strategies call so; None where there is none."""
     array = name.partition("/")[2]
-    return graph.producer(array) if array in graph.sdfg.arrays else None
+    return graph.producer(array) if graph.has(array) else None
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _names(accesses: dict[str, Any]) -> list[str]:
 
 def _twin(graph: Graph, name: str, twins: dict[str, str]) -> str:
     """What stands for ``name`` where what it shows was copied: a view of the copy, for a view."""
-    if name in twins or name not in graph.sdfg.arrays or not graph.is_view(name):
+    if name in twins or not graph.has(name) or not graph.is_view(name):
         return twins.get(name, name)
     root, offset = graph.root(name)
     if root not in twins:

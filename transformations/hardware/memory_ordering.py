@@ -99,7 +99,7 @@ def _buffers(graph: Graph, node: Any) -> dict[str, int]:
     """The arena's buffers that ``node`` reads or writes, and their bytes."""
     names = [n for n in (*graph.inputs_of(node), *graph.outputs_of(node)) if n is not None]
     roots = dict.fromkeys(graph.root(n)[0] for n in names)
-    inside = [r for r in roots if graph.desc(r).transient and r not in graph.saved]
+    inside = [r for r in roots if graph.is_transient(r) and r not in graph.saved]
     return {r: _number(aligned_bytes(graph, r)) for r in inside}
 
 

@@ -44,7 +44,7 @@ class ResidualAccumulation(Transformation):
 def _why_not(graph: Graph, node: Convolution) -> str | None:
     names = node.operands(graph)
     residual, result = names["Z"], names["Y"]
-    if not graph.desc(graph.root(residual)[0]).transient:
+    if not graph.is_transient(graph.root(residual)[0]):
         return f"{residual} belongs to the caller"
     if {graph.dtype(residual), graph.dtype(result)} != {dace.float32}:
         return f"{residual} and {result} are not float32 both"

@@ -155,7 +155,7 @@ def _most(changes: Mapping[int, int]) -> int:
 
 def _buffers(graph: Graph, names: Iterable[str | None]) -> list[str]:
     roots = dict.fromkeys(graph.root(n)[0] for n in names if n is not None)
-    return [r for r in roots if graph.desc(r).transient and r not in graph.saved]
+    return [r for r in roots if graph.is_transient(r) and r not in graph.saved]
 
 
 def _bytes(graph: Graph, name: str) -> int:

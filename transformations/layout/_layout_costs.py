@@ -53,7 +53,7 @@ def layouts_of(graph: Graph, name: str) -> ArrayLayouts | None:
     """The layouts that a buffer may have; None where it is no image, is given from outside, or a view of it, or a node
     that wants rows, could not follow."""
     shape, strides = graph.shape(name), graph.strides(name)
-    if len(shape) < 3 or not graph.desc(name).transient:
+    if len(shape) < 3 or not graph.is_transient(name):
         return None
     last = channels_last_strides(shape)
     other = row_major(shape) if strides == last else last

@@ -74,7 +74,7 @@ def _may_move(graph: Graph, source: str, result: str, copy: Any) -> bool:
         return False
     if (
         graph.is_kept(source)
-        or not graph.desc(source).transient
+        or not graph.is_transient(source)
         or graph.strides(source) != row_major(graph.shape(source))
     ):
         return False

@@ -95,9 +95,7 @@ def _given(graph: Graph, source: Graph, array: str, names: dict[str, str]) -> st
     root, offset = source.root(array)
     _check_size(source, root)
     if root not in names:
-        names[root] = graph.add_array(
-            root, source.shape(root), source.dtype(root), source.strides(root), transient=False
-        )
+        names[root] = graph.add_array(root, source.shape(root), source.dtype(root), source.strides(root))
         graph.inputs.append(names[root])
     if root == array:
         return names[root]

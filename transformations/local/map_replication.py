@@ -75,7 +75,7 @@ def _redirect(graph: Graph, old: str, new: str, reader: Any) -> None:
     """``reader`` reads ``new`` in the place of ``old``, also through views."""
     if reader in graph.consumers(old):
         others = [n for n in graph.consumers(old) if n is not reader]
-        views = [graph.access(v) for v in graph.views_of(old)]
+        views = graph.views_of(old)
         graph.replace_uses(old, new, keep=(*others, *views))
     for view in graph.views_of(old):
         if reader in graph.all_consumers(view):

@@ -166,7 +166,7 @@ def _why_not_stored(graph: Graph, name: str, strides: Shape, copy: Any) -> str |
     """Why ``name`` cannot have these strides."""
     if not isinstance(graph.producer(name), Contraction | AttentionCall):
         return f"{name} is no result of a product or of attention"
-    if graph.is_kept(name) or not graph.desc(name).transient or graph.is_part(name) or graph.parts_of(name):
+    if graph.is_kept(name) or not graph.is_transient(name) or graph.is_part(name) or graph.parts_of(name):
         return f"{name} must stand in memory as it does"
     if 1 not in strides[-2:]:
         return f"neither rows nor columns of {name} would be contiguous in {strides}"

@@ -313,7 +313,7 @@ class _Importer:
 
     def _define_sizes(self) -> None:
         """Each size is read of an input that has it as an extent; arguments that say nothing else are inputs, too."""
-        needed = {str(s): symbol for symbol, s in self._sizes.items() if str(s) in self._graph.sdfg.symbols}
+        needed = {str(s): symbol for symbol, s in self._sizes.items() if str(s) in self._graph.size_names}
         for own, symbol in needed.items():
             found = [n for n in self._arguments() if symbol in map(str, self._sdfg.arrays[n].shape)]
             name = next((n for n in found if n in self._given), found[0])
@@ -327,7 +327,7 @@ class _Importer:
         graph = self._graph
         sizing = {name for name, _ in graph.symbols.values()}
         for data, name in list(self._given.items()):
-            if name not in sizing and not graph.state.out_degree(graph.access(name)) and name not in graph.outputs:
+            if name not in sizing and not graph.is_read(name) and name not in graph.outputs:
                 graph.inputs.remove(name)
                 graph.drop(name)
                 del self._given[data]

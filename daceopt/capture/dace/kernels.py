@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,20 +99,21 @@ class ReadKernel:
     tree: Tree | None
 
 
-def read_scope(graph: Graph, state: dace.SDFGState, top: nodes.Node) -> ReadKernel:
-    """The map scope of ``top``, or a tasklet outside of all maps, of a state that was ``graph``'s.
+def read_scope(graph: Graph, state: dace.SDFGState, top: nodes.Node, inside: Collection[str] = ()) -> ReadKernel:
+    """The map scope of ``top``, or a tasklet outside of all maps, of a state that was ``graph``'s. ``inside``: arrays
+    of the graph that are locals there now.
 
     Raises Unsupported, with the map or the tasklet, for what is no kernel.
     """
-    return _Reader(graph, state, top).read()
+    return _Reader(graph, state, top, inside).read()
 
 
 class _Reader:
-    def __init__(self, graph: Graph, state: dace.SDFGState, top: nodes.Node):
-        self._graph, self._state, self._top = graph, state, top
+    def __init__(self, graph: Graph, state: dace.SDFGState, top: nodes.Node, inside: Collection[str]):
+        self._graph, self._state, self._top, self._inside = graph, state, top, inside
         self._label = top.map.label if isinstance(top, nodes.MapEntry) else top.label
         self._around = state.scope_dict()
-        self._sizes = {name: size(name) for name in graph.sdfg.symbols}
+        self._sizes = {name: size(name) for name in graph.size_names}
         self._locals: dict[str, Any] = {}
 
     def read(self) -> ReadKernel:
@@ -202,10 +203,11 @@ class _Reader:
 
     def _access(self, memlet: Any, names: Mapping[str, Any], whole: set[int], tasklet: Any) -> Access:
         wcr = None if memlet.wcr is None else reduction(memlet.wcr, f"{self._label}: {tasklet.label}")
-        if not self._graph.has(memlet.data) and memlet.data not in self._locals:
+        is_outside = self._graph.has(memlet.data) and memlet.data not in self._inside
+        if not is_outside and memlet.data not in self._locals:
             desc = self._state.parent.arrays[memlet.data]  # what passes from tasklet to tasklet
             self._locals[memlet.data] = (types.computed(desc.dtype), tuple(self._size(n) for n in desc.shape))
-        if memlet.data in self._graph.scalars:
+        if self._graph.has(memlet.data) and not self._graph.shape(memlet.data):
             return Access(memlet.data, (), wcr)
         index: list[Any] = []
         for axis, (begin, end, step) in enumerate(memlet.subset.ranges):

@@ -114,9 +114,7 @@ class DenseNode(LibraryNode):
 
     def operands(self, graph: Graph) -> dict[str, str]:
         """Connector -> array name, inputs and outputs."""
-        found = {e.dst_conn: e.src.data for e in graph.state.in_edges(self) if e.dst_conn}
-        found.update({e.src_conn: e.dst.data for e in graph.state.out_edges(self) if e.src_conn})
-        return found
+        return {**graph.def_use.reads(self), **graph.def_use.writes(self)}
 
     def flops(self, graph: Graph) -> sympy.Expr:
         """Additions and multiplications of one execution, an expression over the graph's symbols."""

@@ -104,9 +104,7 @@ def trial(
             known = values.known(graph, name)
             if known is not None:
                 made.source.shape_values[own] = known
-    for symbol in graph.sdfg.symbols:
-        if symbol not in made.sdfg.symbols:
-            made.sdfg.add_symbol(symbol, graph.sdfg.symbols[symbol])
+    made.size_names |= graph.size_names
     return made, read, written
 
 

@@ -59,7 +59,7 @@ def test_figure_4_is_cut_at_its_reshape_in_less_than_a_second() -> None:
     outcome = Aggregation().run(graph)
     assert time.perf_counter() - start < 1
     assert outcome.sites == ["k + k: element-wise by 1", "k + k + k: element-wise by 1"]
-    (reshaped,) = (n for n in graph.sdfg.arrays if graph.is_view(n))
+    (reshaped,) = (n for n in graph.arrays() if graph.is_view(n))
     assert graph.view_source(reshaped) in graph.outputs_of(graph.nodes()[0])
 
 

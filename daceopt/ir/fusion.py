@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from math import prod
@@ -40,12 +40,11 @@ def merge(graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], b
         return f"{address_1.buffer} is walked differently by {first.label} and {second.label}"
     first, second, mapping = unified
     _align_rest(graph, first, second, mapping)
-    second = rename(second, mapping)
-    merged = _concatenate(first, second)
-    reason = _keep_inside(graph, merged, first, second, needed)
+    merger = _Merger(graph, first, rename(second, mapping), needed)
+    reason = merger.keep_inside()
     if reason is not None:
         return reason
-    merged.outer = common_parameters(merged)
+    merged = merger.kernel()
     if not merged.outer and any(s.params for s in merged.stages):
         return f"{first.label} and {second.label} have no common parallel parameter"
     return _too_large(merged) or merged
@@ -66,7 +65,7 @@ def _shared(graph: Graph, first: Kernel, second: Kernel) -> tuple[Address, Addre
     return None
 
 
-def _by_buffer(graph: Graph, accesses: list[Access]) -> dict[str, Address]:
+def _by_buffer(graph: Graph, accesses: Sequence[Access]) -> dict[str, Address]:
     found: dict[str, Address] = {}
     for access in accesses:
         where = address(graph, access)
@@ -100,39 +99,92 @@ def _align_rest(graph: Graph, first: Kernel, second: Kernel, mapping: dict[sympy
                 mapping[q] = p
 
 
-def _concatenate(first: Kernel, second: Kernel) -> Kernel:
-    label = fused_label(first.label, second.label)
-    extents = {**first.extents, **second.extents}
-    return Kernel(label, extents, [*first.stages, *second.stages], (), {**first.locals, **second.locals})
+class _Merger:
+    """The statements of ``first`` and then ``second``, over one iteration space already, as one kernel."""
 
+    def __init__(self, graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], bool]):
+        self._graph, self._first, self._second, self._needed = graph, first, second, needed
+        self._extents = {**first.extents, **second.extents}
+        self._stages = [*first.stages, *second.stages]
+        self._locals = {**first.locals, **second.locals}
+        self._copied = copies(first)
+        self._local_of = dict(self._copied)  # array of the graph -> the local that has its values
 
-def _keep_inside(
-    graph: Graph, merged: Kernel, first: Kernel, second: Kernel, needed: Callable[[str], bool]
-) -> str | None:
-    """Turn every array that ``first`` writes and ``second`` reads into a local one; None, or why that is impossible."""
-    made = {a.array: (s, c) for s in first.stages for c, a in s.writes.items() if a.array not in first.locals}
-    known = copies(first)
-    local_of = dict(known)
-    for k, stage in enumerate(merged.stages[len(first.stages) :], len(first.stages)):
-        for conn, access in list(stage.reads.items()):
-            sources = [] if access.array in merged.locals else graph.sources(access.array)
-            if made.keys().isdisjoint(sources):
+    def kernel(self) -> Kernel:
+        """What has come of it so far."""
+        label = fused_label(self._first.label, self._second.label)
+        merged = Kernel(label, self._extents, tuple(self._stages), (), self._locals)
+        return replace(merged, outer=common_parameters(merged))
+
+    def keep_inside(self) -> str | None:
+        """Turn every array that the first writes and the second reads into a local one; None, or why that is
+        impossible."""
+        own, begin = self._first.locals, len(self._first.stages)
+        made = {a.array: (s, c) for s in self._first.stages for c, a in s.writes.items() if a.array not in own}
+        for k, stage in enumerate(self._second.stages, begin):
+            for conn, access in stage.reads.items():
+                sources = [] if access.array in self._locals else self._graph.sources(access.array)
+                if made.keys().isdisjoint(sources):
+                    continue
+                if len(sources) > 1:
+                    return f"{access.array} is written in parts, of which {self._first.label} writes some"
+                producer, out = made[sources[0]]
+                reason = _same_walk(self._graph, producer.writes[out], access)
+                if reason is not None:
+                    return reason
+                self._stages[k] = self._read_locally(self._stages[k], conn, producer, out)
+        self._stages[:begin] = [self._write_locally(stage) for stage in self._first.stages]
+        return None
+
+    def _read_locally(self, stage: Stage, conn: str, producer: Stage, out: str) -> Stage:
+        """``stage`` reads at ``conn`` the local copy of what ``producer`` writes at ``out``."""
+        read, written = stage.reads[conn].array, producer.writes[out]
+        local = self._local_copy(written)
+        kept = self._needed(written.array) or written.array in self._copied
+        if kept and not _is_rounded(self._graph, producer, out):
+            stage = _rounding(stage, conn, self._graph.dtype(read))
+        return replace(stage, reads={**stage.reads, conn: local})
+
+    def _local_copy(self, write: Access) -> Access:
+        """The local array that stands for ``write``'s array: indexed by the parameters of the write, one dimension
+        each."""
+        name = self._local_of.setdefault(write.array, self._local_name(write.array))
+        known = _written_index(self._stages, name)
+        if known is not None:  # an earlier merge made it, when the parameters may have stood in another order
+            return Access(name, known)
+        params = tuple(p for p in self._extents if p in write.params())
+        shape = tuple(self._extents[p] for p in params)
+        self._locals[name] = (types.computed(self._graph.dtype(write.array)), shape)
+        return Access(name, params)
+
+    def _local_name(self, array: str) -> str:
+        """One that neither the graph nor the kernel has."""
+        names, graph = chain([f"{array}_l"], (f"{array}_l{k}" for k in count(2))), self._graph
+        return next(n for n in names if n not in self._locals and n not in graph.locals and not graph.has(n))
+
+    def _write_locally(self, stage: Stage) -> Stage:
+        """Writes of arrays with a local copy go there; to the array itself too if somebody else needs it."""
+        writes: dict[str, Access] = {}
+        extra: list[Assignment] = []
+        for conn, access in stage.writes.items():
+            name = self._local_of.get(access.array)
+            if name is None:
+                writes[conn] = access
                 continue
-            if len(sources) > 1:
-                return f"{access.array} is written in parts, of which {first.label} writes some"
-            producer, out = made[sources[0]]
-            reason = _same_walk(graph, producer.writes[out], access)
-            if reason is not None:
-                return reason
-            written = producer.writes[out].array
-            kept = needed(written) or written in known
-            local = _local_copy(graph, merged, producer.writes[out], local_of)
-            if kept and not _is_rounded(graph, producer, out):
-                stage = _rounding(stage, conn, graph.dtype(access.array))
-            stage = merged.stages[k] = replace(stage, reads={**stage.reads, conn: local})
-    for position, stage in enumerate(merged.stages[: len(first.stages)]):
-        merged.stages[position] = _write_locally(graph, merged, stage, needed, local_of)
-    return None
+            keep = self._needed(access.array)
+            if any(other.array == name for other in stage.writes.values()):  # an earlier merge made the copy
+                writes |= {conn: access} if keep else {}
+                continue
+            local = replace(self._local_copy(access), wcr=access.wcr)
+            if not keep:
+                writes[conn] = local
+                continue
+            assignment = next(a for a in stage.assignments if str(a.symbol) == conn)
+            twin = f"{conn}_l"
+            symbol = type(assignment.symbol)(twin, **assignment.symbol.assumptions0)
+            extra.append(Assignment(symbol, assignment.symbol, assignment.dtype))
+            writes[conn], writes[twin] = access, local
+        return replace(stage, writes=writes, assignments=(*stage.assignments, *extra))
 
 
 def _is_rounded(graph: Graph, stage: Stage, conn: str) -> bool:
@@ -172,50 +224,6 @@ def copies(kernel: Kernel) -> dict[str, str]:
     return found
 
 
-def _local_copy(graph: Graph, merged: Kernel, write: Access, local_of: dict[str, str]) -> Access:
-    """The local array that stands for ``write``'s array: indexed by the parameters of the write, one dimension each."""
-    name = local_of.setdefault(write.array, _local_name(graph, merged, write.array))
-    known = _written_index(merged, name)
-    if known is not None:  # an earlier merge made it, when the parameters may have stood in another order
-        return Access(name, known)
-    params = tuple(p for p in merged.extents if p in write.params())
-    merged.locals[name] = (types.computed(graph.dtype(write.array)), tuple(merged.extents[p] for p in params))
-    return Access(name, params)
-
-
-def _local_name(graph: Graph, kernel: Kernel, array: str) -> str:
-    """One that neither the graph nor the kernel has."""
-    names = chain([f"{array}_l"], (f"{array}_l{k}" for k in count(2)))
-    return next(n for n in names if n not in kernel.locals and n not in graph.locals and not graph.has(n))
-
-
-def _write_locally(
-    graph: Graph, merged: Kernel, stage: Stage, needed: Callable[[str], bool], local_of: dict[str, str]
-) -> Stage:
-    """Writes of arrays with a local copy go there; to the array itself too if somebody else needs it."""
-    writes: dict[str, Access] = {}
-    extra: list[Assignment] = []
-    for conn, access in stage.writes.items():
-        name = local_of.get(access.array)
-        if name is None:
-            writes[conn] = access
-            continue
-        keep = needed(access.array)
-        if any(other.array == name for other in stage.writes.values()):  # an earlier merge made the copy
-            writes |= {conn: access} if keep else {}
-            continue
-        local = replace(_local_copy(graph, merged, access, local_of), wcr=access.wcr)
-        if not keep:
-            writes[conn] = local
-            continue
-        assignment = next(a for a in stage.assignments if str(a.symbol) == conn)
-        twin = f"{conn}_l"
-        symbol = type(assignment.symbol)(twin, **assignment.symbol.assumptions0)
-        extra.append(Assignment(symbol, assignment.symbol, assignment.dtype))
-        writes[conn], writes[twin] = access, local
-    return replace(stage, writes=writes, assignments=(*stage.assignments, *extra))
-
-
 def common_parameters(kernel: Kernel) -> tuple[sympy.Symbol, ...]:
     """Parameters that can be shared parallel loops: in every stage's domain, and no local result is reduced over
     them."""
@@ -224,7 +232,7 @@ def common_parameters(kernel: Kernel) -> tuple[sympy.Symbol, ...]:
     names = {a.array for a in consumed}
     barred: set[Any] = set()
     for access in consumed:
-        barred |= _read_elsewhere(access, _written_index(kernel, access.array) or ())
+        barred |= _read_elsewhere(access, _written_index(kernel.stages, access.array) or ())
     for stage in kernel.stages:
         for conn, access in stage.writes.items():
             if access.array in names:
@@ -240,22 +248,23 @@ def _read_elsewhere(read: Access, written: tuple[Any, ...]) -> set[Any]:
 
 def _too_large(kernel: Kernel) -> str | None:
     for name, (_, shape) in kernel.locals.items():
-        index = _written_index(kernel, name) or ()
+        index = _written_index(kernel.stages, name) or ()
         size: Dim = prod(n for n, e in zip(shape, index) if e not in kernel.outer)
         if not isinstance(size, int) or size > MAX_LOCAL_ELEMENTS:
             return f"{name} needs {size} elements per iteration of the shared loops, more than {MAX_LOCAL_ELEMENTS}"
     return None
 
 
-def _written_index(kernel: Kernel, name: str) -> tuple[Any, ...] | None:
-    return next((a.index for s in kernel.stages for a in s.writes.values() if a.array == name), None)
+def _written_index(stages: Sequence[Stage], name: str) -> tuple[Any, ...] | None:
+    return next((a.index for s in stages for a in s.writes.values() if a.array == name), None)
 
 
 def shrink_locals(kernel: Kernel) -> Kernel:
     """The form that is emitted: locals live inside one iteration of the outer loops, whose parameters leave their
     indices."""
     kept = {
-        n: [k for k, e in enumerate(_written_index(kernel, n) or ()) if e not in kernel.outer] for n in kernel.locals
+        n: [k for k, e in enumerate(_written_index(kernel.stages, n) or ()) if e not in kernel.outer]
+        for n in kernel.locals
     }
     shapes = {n: (t, tuple(shape[k] for k in kept[n])) for n, (t, shape) in kernel.locals.items()}
     return _reindex(kernel, shapes, lambda a: tuple(a.index[k] for k in kept[a.array]))
@@ -277,11 +286,11 @@ def expand_locals(kernel: Kernel) -> Kernel:
 
 
 def _reindex(kernel: Kernel, shapes: dict[str, Any], index: Callable[[Access], tuple[Any, ...]]) -> Kernel:
-    def convert(accesses: dict[str, Access]) -> dict[str, Access]:
+    def convert(accesses: Mapping[str, Access]) -> dict[str, Access]:
         return {c: replace(a, index=index(a)) if a.array in shapes else a for c, a in accesses.items()}
 
     stages = [replace(s, reads=convert(s.reads), writes=convert(s.writes)) for s in kernel.stages]
-    return Kernel(kernel.label, dict(kernel.extents), stages, kernel.outer, shapes)
+    return Kernel(kernel.label, kernel.extents, stages, kernel.outer, shapes)
 
 
 def collapse(kernel: Kernel) -> Kernel | None:
@@ -296,13 +305,13 @@ def collapse(kernel: Kernel) -> Kernel | None:
     if any(a.wcr and a.array in kernel.locals for s in kernel.stages for a in s.writes.values()):
         return None
     read = [a for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals]
-    if any(_written_index(kernel, a.array) != a.index for a in read):
+    if any(_written_index(kernel.stages, a.array) != a.index for a in read):
         return None
     merged = _Collapsed(kernel)
     for stage in kernel.stages:
         merged.append(stage)
     stage = Stage(kernel.stages[-1].params, merged.reads, merged.writes, tuple(merged.assignments))
-    return Kernel(kernel.label, dict(kernel.extents), [stage])
+    return Kernel(kernel.label, kernel.extents, [stage])
 
 
 class _Collapsed:

@@ -7,6 +7,7 @@ buffer with the same address function have the same iteration space up to renami
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -51,7 +52,7 @@ def split(kernel: Kernel, parameter: sympy.Symbol, inner: Dim) -> tuple[Kernel, 
     pair = (count, inner)
     local = {n: (t, _widen(shape, dims[n], pair)) for n, (t, shape) in kernel.locals.items()}
 
-    def convert(accesses: dict[str, Access]) -> dict[str, Access]:
+    def convert(accesses: Mapping[str, Access]) -> dict[str, Access]:
         both = (outer_param, inner_param)
         return {
             c: replace(a, index=_widen(a.index, dims[a.array], both)) if a.array in dims else a.subs(mapping)
@@ -131,5 +132,4 @@ def canonical(kernel: Kernel) -> Kernel:
     via = rename(kernel, {p: fresh_param() for p in used})
     used_now = dict.fromkeys([*via.outer, *(p for s in via.stages for p in s.params)])
     result = rename(via, {p: param(k) for k, p in enumerate(used_now)})
-    result.extents = {p: result.extents[p] for p in (param(k) for k in range(len(used_now)))}
-    return result
+    return replace(result, extents={p: result.extents[p] for p in map(param, range(len(used_now)))})

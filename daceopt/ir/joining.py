@@ -44,9 +44,7 @@ def joined(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool
 
 def _apart(kernel: Kernel) -> Kernel:
     """With parameters, and locals, that no other kernel has."""
-    found = rename(expand_locals(kernel), {p: fresh_param() for p in kernel.extents})
-    found.outer = ()
-    return found
+    return replace(rename(expand_locals(kernel), {p: fresh_param() for p in kernel.extents}), outer=())
 
 
 def _source(graph: Graph, array: str, made: set[str]) -> str | None:

@@ -5,8 +5,9 @@ A graph holds one in each :class:`daceopt.ir.nodes.kernel_node.KernelNode`; an e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import dace
@@ -33,9 +34,13 @@ class Access:
     def subs(self, mapping: dict[Any, Any]) -> Access:
         return replace(self, index=tuple(_subs(e, mapping) for e in self.index))
 
-    def params(self) -> set[sympy.Symbol]:
+    def params(self) -> frozenset[sympy.Symbol]:
         """Symbols that the index depends on."""
-        return {s for e in self.index if isinstance(e, sympy.Expr) for s in e.free_symbols}
+        return self._params
+
+    @cached_property
+    def _params(self) -> frozenset[sympy.Symbol]:
+        return frozenset(s for e in self.index if isinstance(e, sympy.Expr) for s in e.free_symbols)
 
 
 def _subs(expr: Any, mapping: dict[Any, Any]) -> Any:
@@ -47,13 +52,13 @@ def _subs(expr: Any, mapping: dict[Any, Any]) -> Any:
     return dim(expr.xreplace(hits)) if hits else expr
 
 
-@dataclass
+@dataclass(frozen=True)
 class Stage:
     """One tasklet over the iteration domain ``params``."""
 
     params: tuple[sympy.Symbol, ...]
-    reads: dict[str, Access]
-    writes: dict[str, Access]
+    reads: Mapping[str, Access]
+    writes: Mapping[str, Access]
     assignments: tuple[Assignment, ...]
 
     def reduced(self, connector: str) -> tuple[sympy.Symbol, ...]:
@@ -84,23 +89,20 @@ def _subs_assignment(assignment: Assignment, mapping: dict[Any, Any]) -> Assignm
     )
 
 
-def _are(known: list[Stage], stages: list[Stage]) -> bool:
-    return len(known) == len(stages) and all(a is b for a, b in zip(known, stages))
-
-
-@dataclass
+@dataclass(frozen=True)
 class Kernel:
-    """Loops over statements; see docs/architecture.md for the meaning of each field. That of a node is never changed
-    in place."""
+    """Loops over statements; see docs/architecture.md for the meaning of each field."""
 
     label: str
-    extents: dict[sympy.Symbol, Dim]
-    stages: list[Stage]
+    extents: Mapping[sympy.Symbol, Dim]
+    stages: Sequence[Stage]
     outer: tuple[sympy.Symbol, ...] = ()
-    locals: dict[str, tuple[dace.typeclass, Shape]] = field(default_factory=dict)
+    locals: Mapping[str, tuple[dace.typeclass, Shape]] = field(default_factory=dict)
     schedule: Any = None  # an ir.schedule.Tree over the stages; None: no step has scheduled it
     serial: tuple[sympy.Symbol, ...] = ()  # loops in order around the stages that name them, in which locals are kept
-    _kept: tuple[list[Stage], frozenset[str]] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))
 
     @staticmethod
     def param(k: int) -> sympy.Symbol:
@@ -124,7 +126,7 @@ class Kernel:
     def over(self, names: Mapping[str, str]) -> Kernel:
         """The same over other arrays, or locals: each is called what ``names`` says."""
 
-        def renamed(accesses: dict[str, Access]) -> dict[str, Access]:
+        def renamed(accesses: Mapping[str, Access]) -> dict[str, Access]:
             return {c: replace(a, array=names.get(a.array, a.array)) for c, a in accesses.items()}
 
         stages = [replace(s, reads=renamed(s.reads), writes=renamed(s.writes)) for s in self.stages]
@@ -143,9 +145,11 @@ class Kernel:
     def kept(self) -> frozenset[str]:
         """Locals with a value that lives on from one iteration of a serial loop to the next, or into or out of it:
         written by several stages, read before they are written, or by stages inside and outside of such a loop."""
-        if self._kept is None or not _are(self._kept[0], self.stages):
-            self._kept = list(self.stages), frozenset(self._find_kept())
-        return self._kept[1]
+        return self._kept
+
+    @cached_property
+    def _kept(self) -> frozenset[str]:
+        return frozenset(self._find_kept())
 
     def _find_kept(self) -> Iterator[str]:
         reads = [{a.array for a in s.reads.values()} for s in self.stages]
@@ -163,18 +167,29 @@ class Kernel:
 
     def forwarded(self) -> frozenset[str]:
         """Arrays of the graph that one stage writes and a later one reads."""
-        written = {a.array for s in self.stages for a in s.writes.values()}
-        return frozenset(
-            a.array for s in self.stages for a in s.reads.values() if a.array in written - set(self.locals)
-        )
+        return self._forwarded
 
-    def reads(self) -> list[Access]:
+    @cached_property
+    def _forwarded(self) -> frozenset[str]:
+        written = {a.array for s in self.stages for a in s.writes.values()} - self.locals.keys()
+        return frozenset(a.array for s in self.stages for a in s.reads.values() if a.array in written)
+
+    def reads(self) -> Sequence[Access]:
         """Accesses that read arrays of the graph which others write (no locals)."""
-        own = {*self.locals, *self.forwarded()}
-        return [a for s in self.stages for a in s.reads.values() if a.array not in own]
+        return self._reads
 
-    def writes(self) -> list[Access]:
-        return [a for s in self.stages for a in s.writes.values() if a.array not in self.locals]
+    @cached_property
+    def _reads(self) -> tuple[Access, ...]:
+        own = {*self.locals, *self._forwarded}
+        return tuple(a for s in self.stages for a in s.reads.values() if a.array not in own)
+
+    def writes(self) -> Sequence[Access]:
+        """Accesses that write arrays of the graph (no locals)."""
+        return self._writes
+
+    @cached_property
+    def _writes(self) -> tuple[Access, ...]:
+        return tuple(a for s in self.stages for a in s.writes.values() if a.array not in self.locals)
 
     # ---------------------------------------------------------------- in a graph
 

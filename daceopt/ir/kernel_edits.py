@@ -6,6 +6,7 @@ Halide's ``compute_at`` (Ragan-Kelley et al., PLDI 2013) and Exo's ``stage_mem``
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import replace
 from typing import Any
@@ -127,7 +128,7 @@ def _with_local(graph: Graph, kernel: Kernel, array: str, box: Box) -> tuple[Ker
     places: dict[int, Param] = {}
     for d in box.open:
         places[d] = fresh(f"{local}_{d}", [*kernel.extents, *places.values()])
-    extents = kernel.extents | {p: box.bounds[d] for d, p in places.items()}
+    extents = {**kernel.extents, **{p: box.bounds[d] for d, p in places.items()}}
     shape: Shape = tuple(box.extents[d] for d in places)
     return replace(kernel, extents=extents, locals={**kernel.locals, local: (dtype, shape)}), local, places
 
@@ -363,7 +364,7 @@ def _cut(loop: Loop, first: int, last: int) -> list[tuple[str, Dim, Dim]]:
 class _Part:
     """The iterations from ``begin`` on of a loop, ``size`` of them, with parameters of their own."""
 
-    def __init__(self, loop: Loop, suffix: str, begin: Dim, size: Dim, known: dict[Any, Dim], elsewhere: set[Any]):
+    def __init__(self, loop: Loop, suffix: str, begin: Dim, size: Dim, known: Mapping[Any, Dim], elsewhere: set[Any]):
         self._loop, self._suffix, self._known = loop, suffix, known
         self._elsewhere = elsewhere
         own = self._named(loop.param)

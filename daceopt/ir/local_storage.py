@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,7 @@ def folded(kernel: Kernel, tree: Tree) -> Kernel:
         return kernel
     shapes = {n: (t, _without(shape, gone.get(n, set()))) for n, (t, shape) in kernel.locals.items()}
 
-    def folded_accesses(accesses: dict[str, Access]) -> dict[str, Access]:
+    def folded_accesses(accesses: Mapping[str, Access]) -> dict[str, Access]:
         return {c: replace(a, index=_without(a.index, gone.get(a.array, set()))) for c, a in accesses.items()}
 
     stages = [replace(s, reads=folded_accesses(s.reads), writes=folded_accesses(s.writes)) for s in kernel.stages]

@@ -103,21 +103,19 @@ def side_by_side(graph: Graph, branches: Sequence[Branch], when: Any = None) -> 
 
     Raises IllegalSchedule or Unsupported where the whole is not what the branches were.
     """
-    made, guards, first = Kernel("", {}, []), [], sympy.S.Zero
+    label = reduce(fused_label, (branch.kernel.label for branch in branches))
+    made, guards, first = Kernel(label, {}, ()), [], sympy.S.Zero
     for branch in branches:
         kernel, body = _apart(branch, len(made.extents))
         last = first + branch.count
         body = substituted(_renumbered(body, len(made.stages)), {BLOCK: BLOCK - first})
         guards.append(Guard(_between(first, last), body))
-        made.stages += kernel.stages
-        made.extents |= kernel.extents
-        made.locals |= kernel.locals
+        stages, extents = (*made.stages, *kernel.stages), {**made.extents, **kernel.extents}
+        made = Kernel(label, extents, stages, (), {**made.locals, **kernel.locals})
         first = sympy.expand(last)
-    made.label = reduce(fused_label, (branch.kernel.label for branch in branches))
-    tree = Loop(BLOCK, dim(first), schedule.sequence(guards), "parallel", when=when)
-    made.schedule = schedule.accumulated(tree, made)
-    check(graph, made, made.schedule)
-    return made
+    tree = schedule.accumulated(Loop(BLOCK, dim(first), schedule.sequence(guards), "parallel", when=when), made)
+    check(graph, made, tree)
+    return replace(made, schedule=tree)
 
 
 def _between(first: Any, last: Any) -> tuple[Any, ...]:

@@ -142,7 +142,7 @@ def _reach(graph: Graph, access: Access, extents: Mapping[Any, Dim]) -> tuple[li
 
 
 def _renamed(stage: Stage, names: dict[str, str]) -> Stage:
-    def change(accesses: dict[str, Access]) -> dict[str, Access]:
+    def change(accesses: Mapping[str, Access]) -> dict[str, Access]:
         return {c: replace(a, array=names.get(a.array, a.array)) for c, a in accesses.items()}
 
     return replace(stage, reads=change(stage.reads), writes=change(stage.writes))

@@ -303,14 +303,9 @@ def _long_rows(length: int) -> tuple[Graph, Any]:
     x = wide.add_input("x", (8, length), F)
     y = wide.add_array("y", (8, length), F)
     names = {graph.inputs[0]: x, output: y}
-    for stage in kernel.stages:
-        for accesses in (stage.reads, stage.writes):
-            for c, a in accesses.items():
-                accesses[c] = replace(a, array=names.get(a.array, a.array))
     columns = next(p for p in kernel.extents if p not in kernel.outer)
-    kernel.extents[columns] = length
-    kernel.locals["row"] = (F, (length,))
-    kernel.emit(wide)
+    long = replace(kernel, extents={**kernel.extents, columns: length}, locals={"row": (F, (length,))})
+    long.over(names).emit(wide)
     wide.add_output(y)
     return wide, wide.kernels()[0]
 
@@ -344,9 +339,9 @@ def test_a_gather_of_what_other_lanes_write_is_refused() -> None:
     reader = kernel.stages[1]
     index = scalar.symbol("o", F)
     code = Assignment(index, scalar.load(scalar.symbol("r", F), 3), F)
-    kernel.stages[1] = replace(reader, reads={"r": Access("row", (None,))}, assignments=(code,))
+    reader = replace(reader, reads={"r": Access("row", (None,))}, assignments=(code,))
     graph.remove(entry)
-    entry = kernel.emit(graph)
+    entry = replace(kernel, stages=[kernel.stages[0], reader]).emit(graph)
     edit = lambda tree: _with_scope(_bound(tree, i0="grid", i1="warp"), "shared")  # noqa: E731
     _put((graph, entry), edit)  # one loop after the other: the row is whole
     with pytest.raises(IllegalSchedule, match="row is read at another iteration of i1"):

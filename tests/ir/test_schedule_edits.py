@@ -42,14 +42,14 @@ def total(shape: tuple[Any, ...] = (64, 70)) -> tuple[Graph, Any]:
     return _one(lambda b, x: b.reduce("sum", None, x, axes=(1,)), shape)
 
 
-def two_stages(*, shifted: bool = False, reduced: bool = False) -> tuple[Graph, Any]:
-    """t[j] = exp(x[i, j]) and y[i, j] = t[j]; or t[j + 1] read; or t the sum over j."""
+def two_stages(*, shifted: bool = False, backwards: bool = False, reduced: bool = False) -> tuple[Graph, Any]:
+    """t[j] = exp(x[i, j]) and y[i, j] = t[j]; or t[j + 1] or t[15 - j] read; or t the sum over j."""
     graph = Graph("test")
     x = graph.add_input("x", (8, 16), F)
     y = graph.add_array("y", (8, 16), F)
     v, t, o, r = (scalar.symbol(n, F) for n in "vtor")
     where = () if reduced else (COLUMN,)
-    read = () if reduced else ((COLUMN + 1,) if shifted else (COLUMN,))
+    read = () if reduced else (15 - COLUMN if backwards else COLUMN + int(shifted),)
     both, kind = (ROW, COLUMN), "sum" if reduced else None
     exp, plus = Assignment(t, sympy.exp(v), F), Assignment(o, r + 1, F)
     first = Stage(both, {"v": Access(x, both)}, {"t": Access("row", where, kind)}, (exp,))

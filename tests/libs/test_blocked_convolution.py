@@ -95,7 +95,7 @@ def test_nothing_is_copied_but_weights(capfd: pytest.CaptureFixture[str]) -> Non
 def test_what_is_no_block_is_refused() -> None:
     def reason(shape: tuple[int, ...], dtype: dace.typeclass, strides: tuple[int, ...] | None = None) -> str | None:
         graph = Graph("calls")
-        x = graph.add_array("x", shape, dtype, strides, transient=False)
+        x = graph.add_array("x", shape, dtype, strides)
         w, y = graph.add_input("w", (16, 32, 1, 1), dtype), graph.add_array("y", (2, 16, 5, 5), dtype)
         graph.add_node(node := Convolution(), {"X": x, "W": w}, {"Y": y})
         return libs.why_not("onednn", node, graph)

@@ -90,7 +90,7 @@ def announced() -> Iterator[None]:
 
 def add(graph: Graph, hint: str, tensor: torch.Tensor, *, output: bool = False) -> str:
     dtype = types.from_torch(tensor.dtype)
-    name = graph.add_array(hint, tensor.shape, dtype, tensor.stride(), transient=False)
+    name = graph.add_array(hint, tensor.shape, dtype, tensor.stride())
     (graph.outputs if output else graph.inputs).append(name)
     return name
 

@@ -85,7 +85,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 def _array(graph: Graph, name: str, tensor: torch.Tensor) -> str:
     """An array that stands as ``tensor`` does."""
-    return graph.add_array(name, tensor.shape, types.from_torch(tensor.dtype), tensor.stride(), transient=False)
+    return graph.add_array(name, tensor.shape, types.from_torch(tensor.dtype), tensor.stride())
 
 
 def _multiplied(y: torch.Tensor, operands: dict[str, torch.Tensor], **attributes: object) -> None:

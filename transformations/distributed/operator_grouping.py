@@ -148,7 +148,7 @@ def _with_copies(
         yield twins[array] if is_copy else array
 
 
-def _names(accesses: dict[str, Any]) -> list[str]:
+def _names(accesses: Mapping[str, Any]) -> list[str]:
     return [access.array for access in accesses.values()]
 
 

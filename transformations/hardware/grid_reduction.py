@@ -110,7 +110,7 @@ def _in_parts(graph: Graph, kernel: Kernel, loop: Param, parts: int) -> list[Ker
         dtype = types.computed(graph.dtype(access.array))
         name = graph.add_array(f"{access.array}_parts", (parts, *(kernel.extents[p] for p in kept)), dtype)
         own = (chunk, *kept)
-        first = replace(first, writes=first.writes | {c: Access(name, own, access.wcr)})
+        first = replace(first, writes={**first.writes, c: Access(name, own, access.wcr)})
         part = f"part_{c}"
         reads[part], results[c] = Access(name, own), access
         code.append(Assignment(scalar.symbol(c, dtype), scalar.symbol(part, dtype), dtype))

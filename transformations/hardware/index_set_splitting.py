@@ -131,7 +131,7 @@ def _put_together(kernel: Kernel, made: Sequence[Stage]) -> tuple[list[Stage], d
         for k, stage in enumerate(stages):
             local = tasklet.fresh(f"{access.array}_{k}", locals_)
             locals_[local] = (dace.float64, (1,))
-            stages[k] = replace(stage, writes=stage.writes | {connector: Access(local, (0,), access.wcr)})
+            stages[k] = replace(stage, writes={**stage.writes, connector: Access(local, (0,), access.wcr)})
             reads[local] = Access(local, (0,))
             parts.append(scalar.symbol(local, dace.float64))
         total = reduce(_PARTS[str(access.wcr)], parts)

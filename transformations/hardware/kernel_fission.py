@@ -198,7 +198,8 @@ def _both(first: Stage, second: Stage) -> Stage:
             wiring[symbols[c]] = renamed(symbols[c], name)
     code, renaming = fuse(first.assignments, second.assignments, wiring, taken)
     became = {str(old): str(new) for old, new in renaming.items()}
-    return Stage(first.params, reads, first.writes | {became[c]: a for c, a in second.writes.items()}, code)
+    writes = {**first.writes, **{became[c]: a for c, a in second.writes.items()}}
+    return Stage(first.params, reads, writes, code)
 
 
 # ---------------------------------------------------------------- sums over different loops

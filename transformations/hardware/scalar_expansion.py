@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -60,7 +60,7 @@ def expanded(kernel: Kernel, param: Param) -> Kernel:
     """The kernel with locals of one dimension more, along the last of its outer loops, which all statements have."""
     locals_ = {n: (dtype, (*shape, kernel.extents[param])) for n, (dtype, shape) in kernel.locals.items()}
 
-    def along(accesses: dict[str, Access]) -> dict[str, Access]:
+    def along(accesses: Mapping[str, Access]) -> dict[str, Access]:
         return {c: replace(a, index=(*a.index, param)) if a.array in locals_ else a for c, a in accesses.items()}
 
     stages = [Stage(s.params, along(s.reads), along(s.writes), s.assignments) for s in kernel.stages]

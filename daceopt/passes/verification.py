@@ -28,7 +28,7 @@ _NOTHING, _SOMEWHERE = Transformation(), Outcome(["somewhere"], [])
 
 
 class Structure:
-    """Checks invariants; ``full`` validates the whole SDFG, else only that the graph is acyclic and complete.
+    """Checks invariants; ``full`` validates the whole graph, else only that the graph is acyclic and complete.
 
     ``foreign``: the former behind steps that are not daceopt's own, the latter behind others.
     """
@@ -45,8 +45,10 @@ class Structure:
         return "; run `python -m daceopt bisect` to find the site"
 
     def before(self, graph: Graph) -> None:
-        """Raise VerificationError when the graph is broken already."""
-        self.check(graph, "before the step", self._full)
+        """Raise VerificationError when the graph is broken already: looked at before the first step, and behind each
+        one that edits it."""
+        if self._full or self._promised is None:
+            self.check(graph, "before the step", self._full)
         self._promised = promised(graph)
 
     def looking(self, transformation: Transformation, graph: Graph) -> None:

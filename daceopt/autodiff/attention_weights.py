@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from daceopt.autodiff.storage import why_not_again
+from daceopt.ir.dims import hint
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.nodes.operator import Operator
-from daceopt.ir.view_index import nominal
 
 _SOFTMAX = ("Softmax", "GuardedSoftmax")
 _LONGEST = 8  # nodes between a product and the softmax of it, and from there to the second product
@@ -81,4 +81,4 @@ def _roots(graph: Graph, names: Iterable[str | None]) -> Iterator[str]:
 
 
 def _bytes(graph: Graph, names: Iterable[str]) -> int:
-    return sum(nominal(graph.size(n)) * graph.dtype(n).bytes for n in names)
+    return sum(hint(graph.size(n)) * graph.dtype(n).bytes for n in names)

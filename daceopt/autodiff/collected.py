@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from daceopt.ir.dims import assumed
+from daceopt.ir.dims import hint
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.region_builder import LoopBuilder, free_symbols
 from daceopt.ir.symbols import is_counter
@@ -32,7 +32,7 @@ class Collected:
         """
         body = self.loop.graph
         found = {reverse: [self._standing(n, reverse) for n in names] for reverse in (False, True)}
-        lacking = {r: sum(assumed(body.size(n)) for n, w in zip(names, ways) if w is None) for r, ways in found.items()}
+        lacking = {r: sum(hint(body.size(n)) for n, w in zip(names, ways) if w is None) for r, ways in found.items()}
         order = min(found, key=lacking.__getitem__)
         return [self._stack(n, order) if way is None else self._shown(n, way) for n, way in zip(names, found[order])]
 

@@ -13,9 +13,9 @@ from daceopt.ir import types
 from daceopt.ir.affine import same
 from daceopt.ir.broadcasting import sum_to
 from daceopt.ir.builder import Builder, reshaped_strides
+from daceopt.ir.dims import hint
 from daceopt.ir.graph import Graph, Shape, dim
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.view_index import nominal
 
 _MOST_ORDERS = 24  # of dimensions before the last: four of them
 
@@ -52,7 +52,7 @@ def _is_gram(graph: Graph, left: str, right: str) -> bool:
     (buffer, start), (root, begin) = graph.root(left), graph.root(right)
     steps = zip(graph.strides(left), _exchanged(graph.strides(right)), shape, strict=True)
     is_one = buffer == root and same(start, begin) and all(same(n, 1) or same(s, t) for s, t, n in steps)
-    return is_one and not types.is_narrow(graph.dtype(left)) and nominal(shape[-2]) <= nominal(shape[-1])
+    return is_one and not types.is_narrow(graph.dtype(left)) and hint(shape[-2]) <= hint(shape[-1])
 
 
 def _exchanged(extents: Shape) -> Shape:
@@ -101,9 +101,9 @@ def _as_rows(b: Builder, left: str, g: str) -> tuple[str, str] | None:
     if len(lead) != len(others) or not all(same(n, m) for n, m in zip(lead, others, strict=True)):
         return None
     orders = list(itertools.islice(itertools.permutations(range(len(lead))), _MOST_ORDERS))
-    copied = [nominal(sum(b.graph.shape(x)[-1] for x in (left, g) if not _is_foldable(b, x, o))) for o in orders]
+    copied = [hint(sum(b.graph.shape(x)[-1] for x in (left, g) if not _is_foldable(b, x, o))) for o in orders]
     least = min(range(len(orders)), key=copied.__getitem__)
-    if copied[least] * nominal(lead[-1]) > nominal(inner) * nominal(columns):
+    if copied[least] * hint(lead[-1]) > hint(inner) * hint(columns):
         return None
     turned = [b.transpose(x, [*orders[least], len(lead)]) if least else x for x in (left, g)]
     return _folded(b, turned[0]), _folded(b, turned[1])

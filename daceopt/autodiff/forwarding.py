@@ -27,9 +27,9 @@ from daceopt.autodiff.attention_weights import attention_weights
 from daceopt.autodiff.room_for_gradients import again_for_room
 from daceopt.autodiff.storage import Pins, Storage, pins, why_not_again
 from daceopt.ir import parts
+from daceopt.ir.dims import hint
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.view_index import nominal
 
 _MOST_LEAVES = 8  # keeps the analysis linear in the number of nodes
 
@@ -163,7 +163,7 @@ class _Plan:
         return 2 * self._bytes(extra - inputs) + self._bytes(inputs) < 2 * self._bytes(wanted)
 
     def _bytes(self, arrays: Iterable[str]) -> int:
-        return sum(nominal(self.graph.size(n)) * self.graph.dtype(n).bytes for n in arrays)
+        return sum(hint(self.graph.size(n)) * self.graph.dtype(n).bytes for n in arrays)
 
     def stored(self) -> list[str]:
         return [n for n in self.graph.arrays() if n in self.present and self.graph.producers(n)]

@@ -22,7 +22,7 @@ from daceopt.autodiff.views import view_adjoint
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
-from daceopt.ir.dims import assumed
+from daceopt.ir.dims import hint
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.nodes.library import Contraction, Convolution
 from daceopt.ir.region import Repeat, drop_operands, keep, keep_states
@@ -236,7 +236,7 @@ class _Backward:
             return None
         shapes, dtypes = [body.shape(reads[c]) for c in "AB"], {body.dtype(n) for n in (*reads.values(), g)}
         (columns, rows), width = shapes[0][-2:], shapes[1][-1]
-        few = assumed(rows) * (assumed(columns) + assumed(width)) < assumed(columns) * assumed(width)
+        few = hint(rows) * (hint(columns) + hint(width)) < hint(columns) * hint(width)
         if not few or any(len(s) != 2 for s in shapes) or len(dtypes) != 1:
             return None
         left, right = stacked.all_of([loop.b.transpose(reads["A"], [1, 0]), reads["B"]])

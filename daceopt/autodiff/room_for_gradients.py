@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+from daceopt.ir.dims import hint
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.operator import Operator
-from daceopt.ir.view_index import nominal
 
 _ROWWISE = frozenset(("Gelu", "LayerNormalization", "RMSNormalization", "Relu", "Silu", "Sigmoid", "Tanh"))
 _DEEPEST = 4  # cheap nodes between what is computed again and what is saved
@@ -69,4 +69,4 @@ def _is_cheap(node: Any, is_elementwise: Callable[[Any], bool]) -> bool:
 
 
 def _bytes(graph: Graph, names: Iterable[str]) -> int:
-    return sum(nominal(graph.size(n)) * graph.dtype(n).bytes for n in names)
+    return sum(hint(graph.size(n)) * graph.dtype(n).bytes for n in names)

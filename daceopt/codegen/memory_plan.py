@@ -16,6 +16,7 @@ from daceopt.codegen.offsets import Span, least_bytes, offsets
 from daceopt.codegen.regions import FrameBuffer, Inner, Scope
 from daceopt.ir import types
 from daceopt.ir.dataflow import same_elements
+from daceopt.ir.dims import hint
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes.kernel_node import KernelNode
@@ -23,7 +24,6 @@ from daceopt.ir.provenance import label_of
 
 ALIGNMENT = 64
 _ARENA = "the arena"  # as the owner of a place; no array is called so
-HINT = 1 << 10  # value taken for a size symbol when slots are compared; only the fit depends on it
 
 
 @dataclass
@@ -244,11 +244,11 @@ class _Planner:
         free while it is needed. Pisarchyk and Lee, Efficient memory management for deep neural net inference (2020),
         section 4: greedy by size."""
         slots: list[_Slot] = []
-        for block in sorted(self._blocks, key=lambda b: -_hint(b.bytes)):
+        for block in sorted(self._blocks, key=lambda b: -hint(b.bytes)):
             free = [s for s in slots if self._reuse and s.is_free(block)]
             if not free:
                 slots.append(_Slot(block.bytes))
-            slot = min(free, key=lambda s: _hint(s.bytes)) if free else slots[-1]
+            slot = min(free, key=lambda s: hint(s.bytes)) if free else slots[-1]
             slot.take(block)
         return slots
 
@@ -344,12 +344,6 @@ def _same_elements(graph: Graph, kernel: Kernel, source: str, target: str, alone
     if len(writes) != 1 or writes[0].wcr:
         return False
     return all(same_elements(graph, writes[0], a) for a in reads)
-
-
-def _hint(size: Dim) -> int:
-    if isinstance(size, int):
-        return size
-    return int(size.xreplace({s: sympy.Integer(HINT) for s in size.free_symbols}))
 
 
 def _larger(a: Dim, b: Dim) -> Dim:

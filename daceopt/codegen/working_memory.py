@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import sympy
 
 from daceopt.codegen import in_place
 from daceopt.codegen.lending import SAVED_BLOCK
-from daceopt.codegen.memory_plan import HINT, aligned_bytes, as_built, residents_as_built
+from daceopt.codegen.memory_plan import aligned_bytes, as_built, residents_as_built
 from daceopt.ir import region_settling
-from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.dims import hint
+from daceopt.ir.graph import Graph
 from daceopt.ir.program import Program
 from daceopt.ir.provenance import label_of
 
@@ -67,9 +65,9 @@ class WorkingMemory:
 
 
 def planned(program: Program, sizes: Mapping[str, int] | None = None) -> WorkingMemory:
-    """As the programs will be built; sizes that are not given count as ``memory_plan.HINT``."""
+    """As the programs will be built; sizes that are not given count as ``ir.dims.HINT``."""
     graphs = [_settled(graph) for graph in program.directions()]
-    saved = tuple((n, _number(aligned_bytes(graphs[0], n), sizes)) for n in graphs[0].saved)
+    saved = tuple((n, hint(aligned_bytes(graphs[0], n), sizes)) for n in graphs[0].saved)
     directions = tuple(
         _direction(name, graph, sizes) for name, graph in zip(("forward", "backward"), graphs, strict=False)
     )
@@ -86,19 +84,12 @@ def _settled(graph: Graph) -> Graph:
 
 
 def _direction(name: str, graph: Graph, sizes: Mapping[str, int] | None) -> DirectionMemory:
-    arena = _number(as_built(graph).arena_bytes, sizes)
+    arena = hint(as_built(graph).arena_bytes, sizes)
     nodes = graph.nodes()
     held: list[list[tuple[str, int]]] = [[] for _ in nodes]
     for resident in (r for r in residents_as_built(graph) if r.lent_by in (None, SAVED_BLOCK)):
-        size = _number(resident.bytes, sizes)
+        size = hint(resident.bytes, sizes)
         for position in range(resident.first, resident.last + 1):
             held[position].append((resident.name, size))
     moments = (Moment(label_of(n), tuple(sorted(h, key=lambda b: -b[1]))) for n, h in zip(nodes, held, strict=True))
     return DirectionMemory(name, arena, tuple(moments))
-
-
-def _number(size: Dim, sizes: Mapping[str, int] | None) -> int:
-    if isinstance(size, int):
-        return size
-    values: dict[Any, Any] = {s: sympy.Integer((sizes or {}).get(str(s), HINT)) for s in size.free_symbols}
-    return int(size.xreplace(values))

@@ -14,12 +14,12 @@ from daceopt.cost.movement import data_movement
 from daceopt.cost.rates import Rates, rates
 from daceopt.cost.work import kernel_flops
 from daceopt.ir import schedule
+from daceopt.ir.dims import with_hints
 from daceopt.ir.kernel import Kernel
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
 
-HINT = 1 << 10  # of a size that is open
 BLOCKS = 4  # of a branch's share, for each core: an uneven end costs a quarter of a core's time at most
 _LEAST = 5e-7  # seconds of a block: less than this, and its start counts
 
@@ -98,8 +98,7 @@ class KernelTimes:
 
     def number(self, expr: Any) -> float:
         """An expression over sizes as a number."""
-        expr = sympy.sympify(expr)
-        return float(expr.xreplace({s: sympy.Integer(self._sizes.get(str(s), HINT)) for s in expr.free_symbols}))
+        return float(with_hints(sympy.sympify(expr), self._sizes))
 
     # ---------------------------------------------------------------- side by side
 

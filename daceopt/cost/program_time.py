@@ -117,7 +117,7 @@ def by_node(
     machine: Rates | None = None,
     times: KernelTimes | None = None,
 ) -> dict[Any, float]:
-    """The seconds of each node, in their order; sizes that are not given count as ``kernel_time.HINT``. A choice counts
+    """The seconds of each node, in their order; sizes that are not given count as ``ir.dims.HINT``. A choice counts
     as its dearest branch."""
     times = times or KernelTimes(graph, sizes, machine)
     moved = data_movement(graph).nodes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,6 +10,9 @@ import sympy
 
 Dim: TypeAlias = int | sympy.Expr
 Shape = tuple[Dim, ...]
+
+HINT = 1 << 10
+"""What an open size counts as."""
 
 
 def dim(value: Any) -> Dim:
@@ -51,6 +54,13 @@ def is_dense(shape: Shape, strides: Shape) -> bool:
     return tuple(s for _, s in longer) == row_major([n for n, _ in longer])
 
 
-def assumed(extent: Dim) -> int:
-    """A number to compare extents by where sizes are open."""
-    return extent if isinstance(extent, int) else int(extent.subs(dict.fromkeys(extent.free_symbols, 7)))
+def hint(size: Dim, sizes: Mapping[str, int] | None = None) -> int:
+    """The number that a size counts as where a choice needs one and no proof: an open size as :data:`HINT`, unless
+    ``sizes`` has its value by its name."""
+    return size if isinstance(size, int) else int(with_hints(size, sizes))
+
+
+def with_hints(expr: Any, sizes: Mapping[str, int] | None = None) -> Any:
+    """``expr`` with numbers in the place of sizes, as :func:`hint` has them."""
+    known = sizes or {}
+    return sympy.sympify(expr).xreplace({s: sympy.Integer(known.get(str(s), HINT)) for s in expr.free_symbols})

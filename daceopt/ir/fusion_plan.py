@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from daceopt.errors import Unsupported
 from daceopt.ir.clusters import Clusters
+from daceopt.ir.dims import hint
 from daceopt.ir.fusion import collapse, expand_locals, merge, shrink_locals
 from daceopt.ir.graph import Graph
 from daceopt.ir.iteration import canonical
@@ -115,9 +116,8 @@ class FusionPlan:
         return [a for a in second.reads if a in first.writes]
 
     def bytes_of(self, array: str) -> float:
-        """For comparisons: the number of its elements; open extents count as large."""
-        size = self.graph.size(array)
-        return float(size) if isinstance(size, int) else 1e9
+        """For comparisons: the number of its elements."""
+        return float(hint(self.graph.size(array)))
 
     def is_needed(self, array: str, first: FusionGroup, second: FusionGroup) -> bool:
         """Does anything but these two read ``array``, or is it to be kept?"""

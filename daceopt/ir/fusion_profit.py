@@ -8,10 +8,10 @@ from math import prod
 from typing import Any
 
 from daceopt.ir.dataflow import Address, address
+from daceopt.ir.dims import hint
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel
 
-_TYPICAL = 1000  # what an open size is taken for when loops are compared
 SMALL = 16384  # elements; below this a kernel runs on one thread and needs no parallel loop
 
 
@@ -78,7 +78,7 @@ def _across(graph: Graph, kernel: Kernel) -> dict[Access, list[Any]]:
     extents = {access: [kernel.extents[p] for p, _ in where.terms] for access, (_, where) in walked.items()}
     elements: Counter[Any] = Counter()
     for access, (unit, _) in walked.items():
-        elements[unit] += prod(n if isinstance(n, int) else _TYPICAL for n in extents[access])
+        elements[unit] += prod(map(hint, extents[access]))
     loop = max(elements, key=elements.__getitem__, default=None)
     return {access: extents[access] for access, (unit, _) in walked.items() if unit != loop}
 

@@ -19,15 +19,13 @@ import sympy
 
 from daceopt.ir import scalar, types
 from daceopt.ir.affine import affine
-from daceopt.ir.dims import Dim
+from daceopt.ir.dims import Dim, hint
 from daceopt.ir.functions import ScalarFunction
 from daceopt.ir.graph import Graph
 from daceopt.ir.index_places import Cut, PlaceSimplifier, logical
 from daceopt.ir.index_regions import IndexRegion, StatementSpace
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.tasklet import Assignment, eliminate_dead, fresh
-
-_TYPICAL = 1000  # what an open size is taken for when costs are compared
 
 Box = Mapping[Any, tuple[Dim, Dim]]  # parameter -> its first value, and how many: never less than 0
 
@@ -45,12 +43,8 @@ class PlainPiece:
 
     def cost(self, extents: Mapping[Any, Any]) -> float:
         """Elements that it reads; one that is looked up counts as several."""
-        count = prod(_typical(self.box.get(p, (0, extents[p]))[1]) for p in self.stage.params)
+        count = prod(hint(self.box.get(p, (0, extents[p]))[1]) for p in self.stage.params)
         return float(count * (1 + len(self.stage.reads) + 3 * self.loads()))
-
-
-def _typical(extent: Dim) -> int:
-    return extent if isinstance(extent, int) else int(extent.xreplace(dict.fromkeys(extent.free_symbols, _TYPICAL)))
 
 
 def chooses(kernel: Kernel, stage: Stage) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from daceopt.errors import Unsupported
 from daceopt.ir import types
-from daceopt.ir.dims import assumed
+from daceopt.ir.dims import hint
 from daceopt.ir.fusion import expand_locals
 from daceopt.ir.graph import Graph
 from daceopt.ir.iteration import fresh_param, rename
@@ -75,7 +75,7 @@ class _Joint:
     def _in_memory(self, array: str, values: Sequence[Any]) -> tuple[Any, ...]:
         """``values``, one for each dimension, in the order in which the dimensions lie in memory."""
         strides = self._graph.strides(array)
-        order = sorted(range(len(strides)), key=lambda k: assumed(strides[k]), reverse=True)
+        order = sorted(range(len(strides)), key=lambda k: hint(strides[k]), reverse=True)
         return tuple(values[k] for k in order)
 
     def _local(self, array: str, index: Sequence[Any]) -> Access:

@@ -22,7 +22,7 @@ from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.affine import affine, same
 from daceopt.ir.digits import as_digit, in_terms_of
-from daceopt.ir.dims import assumed
+from daceopt.ir.dims import hint
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import Dim, Graph, dim
@@ -285,8 +285,8 @@ class _Tiles:
 
     @staticmethod
     def _sorted(loops: list[tuple[Dim, Loop]]) -> list[tuple[Dim, Loop]]:
-        """The largest steps first, and of equal ones the loop that is not a single iteration; sizes count as 7."""
-        return sorted(loops, key=lambda level: (-assumed(level[0]), level[1].extent == 1))
+        """The largest steps first, and of equal ones the loop that is not a single iteration."""
+        return sorted(loops, key=lambda level: (-hint(level[0]), level[1].extent == 1))
 
     def _check(self) -> str | None:
         if not self._levels:

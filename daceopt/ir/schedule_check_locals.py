@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 
 from daceopt.ir.affine import affine, same
-from daceopt.ir.dims import assumed
+from daceopt.ir.dims import hint
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import Reference, StatementInstance, same_element
 from daceopt.ir.schedule import (
@@ -126,7 +126,7 @@ def _check_in_order(
         refuse(kernel, f"{carried}: the loop over {odd.param} must run in order and is {odd.kind}")
     form = affine(values[p], frozenset(loop.param for loop in found))
     falling = [form.factors.get(loop.param, 0) for loop in found]
-    if not form.is_exact or any(assumed(a) <= assumed(b) for a, b in pairwise(falling)):
+    if not form.is_exact or any(hint(a) <= hint(b) for a, b in pairwise(falling)):
         refuse(kernel, f"{carried}: its loops do not count {values[p]} up")
 
 

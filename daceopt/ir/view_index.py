@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 
 from daceopt.ir.affine import quotient, same
-from daceopt.ir.dims import Dim, dim
+from daceopt.ir.dims import Dim, dim, hint
 from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.symbols import param
 
@@ -113,7 +113,7 @@ def _split_offset(offset: Dim, shape: Shape, strides: Shape) -> list[Dim] | None
     if same(offset, 0):
         return index
     rest = offset
-    for axis in sorted(range(len(shape)), key=lambda k: nominal(strides[k]), reverse=True):
+    for axis in sorted(range(len(shape)), key=lambda k: hint(strides[k]), reverse=True):
         if strides[axis] == 0 or same(shape[axis], 1):
             continue
         steps = _steps(rest, strides[axis])
@@ -127,8 +127,3 @@ def _steps(rest: Dim, stride: Dim) -> Dim:
         return rest // stride
     quotient, _ = sympy.div(sympy.sympify(rest), sympy.sympify(stride))
     return dim(quotient)
-
-
-def nominal(size: Dim) -> int:
-    """A number for a size, where one has to be ordered among others: unknown extents count as 64."""
-    return size if isinstance(size, int) else int(size.subs(dict.fromkeys(size.free_symbols, 64)))

@@ -12,7 +12,7 @@ import sympy
 import daceopt.ops.families.loop_nests  # noqa: F401  (library nodes as loops)
 from daceopt.ir import scalar
 from daceopt.ir.affine import quotient, same
-from daceopt.ir.dims import Dim, assumed
+from daceopt.ir.dims import Dim, hint
 from daceopt.ir.fusion import expand_locals
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Stage
@@ -76,7 +76,7 @@ def split_axes(graph: Graph) -> list[SplitAxis]:
             classes.join_where_apart(place, other)
     written = {n for node in graph.nodes() for n in graph.outputs_of(node) if n is not None}
     found = [axis for places in classes.all() if (axis := _axis(graph, places)) is not None]
-    return sorted(found, key=lambda axis: -sum(assumed(graph.size(n)) for n in axis.dims if n in written))
+    return sorted(found, key=lambda axis: -sum(hint(graph.size(n)) for n in axis.dims if n in written))
 
 
 class _Classes:
@@ -153,7 +153,7 @@ def _axis(graph: Graph, places: list[Place]) -> SplitAxis | None:
             twice.add(name)
         dims[name] = d
     dims = {n: d for n, d in dims.items() if n not in twice and _is_outermost(graph, n, d)}
-    extents = sorted({graph.shape(n)[d] for n, d in dims.items()}, key=assumed)
+    extents = sorted({graph.shape(n)[d] for n, d in dims.items()}, key=hint)
     items = next((e for e in extents if all(quotient(other, e) is not None for other in extents)), None)
     if items is None or same(items, 1):
         return None

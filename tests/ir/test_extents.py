@@ -8,7 +8,9 @@ import dace
 import pytest
 import sympy
 
+from daceopt.ir.dims import HINT, hint
 from daceopt.ir.extents import parse
+from daceopt.ir.symbols import size
 
 
 def symbol(name: str) -> Any:
@@ -52,3 +54,11 @@ def test_anything_else_is_opaque(text: str) -> None:
 
     assert parse(text, opaque).is_Symbol
     assert asked[-1] == text
+
+
+def test_a_size_counts_as_a_number_where_a_choice_needs_one() -> None:
+    n, m = size("n"), size("m")
+    assert hint(5) == 5
+    assert hint(n) == HINT
+    assert hint(2 * n + 1, {"n": 3}) == 7
+    assert hint(sympy.floor(n / 2) * m, {"n": 9}) == 4 * HINT

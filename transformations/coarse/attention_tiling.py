@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from daceopt.ir import types
+from daceopt.ir.dims import hint
 from daceopt.ir.graph import Graph
 from daceopt.ir.operands import required
-from daceopt.ir.view_index import nominal
 from daceopt.ops.core.widening import FACTORS_WERE, MASK_WAS
 from daceopt.ops.families.attention import DROPOUT, apart, scale_of
 from daceopt.ops.families.tiled_attention import DOMAIN, NAME, TILED_TYPES, why_not_in_tiles, why_not_tiled
@@ -63,7 +63,7 @@ class AttentionTiling(Transformation):
 
     def _why_small(self, graph: Graph, node: Any) -> str | None:
         (batch, heads, rows, _), (_, _, keys, _), _ = apart(graph, node)
-        size = nominal(batch * heads * rows * keys) * graph.dtype(graph.operand(node, 0)).bytes
+        size = hint(batch * heads * rows * keys) * graph.dtype(graph.operand(node, 0)).bytes
         return f"its scores are {size} bytes; expected at least {self.least}" if size < self.least else None
 
     def apply(self, site: Site) -> None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from daceopt.codegen import in_place
-from daceopt.codegen.memory_plan import HINT, aligned_bytes, least_arena, plan
-from daceopt.ir.graph import Dim, Graph
+from daceopt.codegen.memory_plan import aligned_bytes, least_arena, plan
+from daceopt.ir.dims import hint
+from daceopt.ir.graph import Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 Successors = dict[Any, list[Any]]  # node -> the nodes that need it, each once
@@ -53,7 +54,7 @@ class MemoryOrdering(Transformation):
 
     @staticmethod
     def _sized(graph: Graph, order: Sequence[Any]) -> int:
-        return _number(plan(graph, graph.saved, order=order, lending=True).arena_bytes)
+        return hint(plan(graph, graph.saved, order=order, lending=True).arena_bytes)
 
     def apply(self, site: Site) -> None:
         site.graph.order = site["order"]
@@ -100,7 +101,7 @@ def _buffers(graph: Graph, node: Any) -> dict[str, int]:
     names = [n for n in (*graph.inputs_of(node), *graph.outputs_of(node)) if n is not None]
     roots = dict.fromkeys(graph.root(n)[0] for n in names)
     inside = [r for r in roots if graph.is_transient(r) and r not in graph.saved]
-    return {r: _number(aligned_bytes(graph, r)) for r in inside}
+    return {r: hint(aligned_bytes(graph, r)) for r in inside}
 
 
 def _scheduled(nodes: Sequence[Any], after: Successors, touched: Touched, kept: bool = False) -> list[Any]:
@@ -153,7 +154,3 @@ class _Alive:
                 changed += self._users[name]
         self._alive.update(self._touched[node])
         return changed
-
-
-def _number(size: Dim) -> int:
-    return size if isinstance(size, int) else int(size.xreplace(dict.fromkeys(size.free_symbols, HINT)))

@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from daceopt.ir import types
+from daceopt.ir.dims import hint
 from daceopt.ir.graph import Graph
 from daceopt.ir.sub_graphs import instance_of
 
-HINT = 1 << 10
 """Taken for a size that is open."""
 
 
@@ -160,5 +160,4 @@ def _buffers(graph: Graph, names: Iterable[str | None]) -> list[str]:
 
 def _bytes(graph: Graph, name: str) -> int:
     size = graph.desc(name).total_size
-    known = size if isinstance(size, int) else int(size.xreplace(dict.fromkeys(size.free_symbols, HINT)))
-    return known * types.itemsize(graph.dtype(name))
+    return hint(size) * types.itemsize(graph.dtype(name))

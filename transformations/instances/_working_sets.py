@@ -11,7 +11,7 @@ from typing import Any
 from daceopt.cost.limits import limits
 from daceopt.ir import types
 from daceopt.ir.clusters import Clusters
-from daceopt.ir.dims import assumed
+from daceopt.ir.dims import hint
 from daceopt.ir.graph import Graph
 from daceopt.splits.along import NodeCut, SplitAxis
 from daceopt.splits.rolling import why_not_together
@@ -151,10 +151,10 @@ class _Growth:
     # ---------------------------------------------------------------- bytes
 
     def _bytes(self, name: str) -> int:
-        return assumed(self._graph.size(name)) * types.itemsize(self._graph.dtype(name))
+        return hint(self._graph.size(name)) * types.itemsize(self._graph.dtype(name))
 
     def _per_item(self, name: str) -> int:
-        items = assumed(self._axis.items)
+        items = hint(self._axis.items)
         return -(-self._bytes(name) // max(items, 1))
 
     def _all_streams(self) -> Iterator[_Stream]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import dace
 
 from daceopt.ir import expression_text
-from daceopt.ir.dims import assumed, dim
+from daceopt.ir.dims import dim, hint
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Contraction, DenseNode
 from daceopt.ir.region import Repeat, regions
@@ -59,7 +59,7 @@ class WeightHolding(Transformation):
 
     def _why_not(self, body: Graph, node: Contraction, trips: int) -> str | None:
         names = node.operands(body)
-        shape, rows = body.shape(names["Y"]), assumed(body.shape(names["A"])[-2])
+        shape, rows = body.shape(names["Y"]), hint(body.shape(names["A"])[-2])
         if len(shape) != 2 or body.dtype(names["B"]) not in (dace.float32, dace.float64, *body.options.factors):
             return f"nothing holds a factor of {body.dtype(names['B'])} in a product of {len(shape)} dimensions"
         if rows > self.most:
@@ -85,7 +85,7 @@ def _inside(
     """
     if loop.trips is None:
         return
-    body, loops, trips = loop.body, (*around, _start(loop)), trips * assumed(loop.trips)
+    body, loops, trips = loop.body, (*around, _start(loop)), trips * hint(loop.trips)
     known = {name: (*before, loops[-1]) for name, before in steady.items()}
     for node in body.nodes():
         if isinstance(node, DenseNode) and node.weights and not node.held_over:

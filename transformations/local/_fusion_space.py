@@ -41,7 +41,7 @@ class FusionCandidate:
 
     @property
     def bytes(self) -> float:
-        """Read and written; an open size counts as ``cost.kernel_time.HINT``."""
+        """Read and written; an open size counts as ``ir.dims.HINT``."""
         return kernel_bytes(self.graph, self.kernel, self.times.number)
 
     @property

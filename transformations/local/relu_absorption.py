@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import dace
 import sympy
 
-from daceopt.ir.dims import assumed
+from daceopt.ir.dims import hint
 from daceopt.ir.graph import Graph
 from daceopt.ir.nan_flow import Reached, watch_points
 from daceopt.ir.nodes.collective import Collective
@@ -99,4 +99,4 @@ def _why_once(graph: Graph) -> str | None:
 
 
 def _bytes(graph: Graph, name: str) -> int:
-    return assumed(sympy.sympify(graph.size(name))) * graph.dtype(name).bytes
+    return hint(sympy.sympify(graph.size(name))) * graph.dtype(name).bytes

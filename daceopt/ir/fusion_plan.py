@@ -115,9 +115,9 @@ class FusionPlan:
         """The arrays that ``first`` writes and ``second`` reads."""
         return [a for a in second.reads if a in first.writes]
 
-    def bytes_of(self, array: str) -> float:
-        """For comparisons: the number of its elements."""
-        return float(hint(self.graph.size(array)))
+    def elements_of(self, array: str) -> int:
+        """How many elements it has, for comparisons."""
+        return hint(self.graph.size(array))
 
     def is_needed(self, array: str, first: FusionGroup, second: FusionGroup) -> bool:
         """Does anything but these two read ``array``, or is it to be kept?"""

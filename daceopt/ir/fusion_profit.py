@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from daceopt.ir.dataflow import Address, address
-from daceopt.ir.dims import hint
+from daceopt.ir.dims import Dim, hint
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel
 
@@ -53,7 +53,7 @@ def lost_tiles(graph: Graph, first: Kernel, second: Kernel, merged: Kernel) -> s
         return None
     before = {a.array for k in (first, second) if not _runs_in_tiles(k) for a in _across(graph, k)}
     for access, extents in _across(graph, merged).items():
-        whole = len(extents) == len(merged.extents) and not _is_small(prod(extents))
+        whole = len(extents) == len(merged.extents) and not is_small(prod(extents))
         if whole and access.array not in before:
             return f"rows are reduced, and {access.array} would be walked across them"
     return None
@@ -68,7 +68,8 @@ def _shares_all(kernel: Kernel) -> bool:
     return len(outer) == len(kernel.extents)
 
 
-def _is_small(elements: Any) -> bool:
+def is_small(elements: Dim) -> bool:
+    """Are there surely at most :data:`SMALL` of them?"""
     return isinstance(elements, int) and elements <= SMALL
 
 

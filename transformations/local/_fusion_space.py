@@ -102,7 +102,7 @@ class FusionSpace:
                 beside[reader] |= 1 << k
         for array, readers in self._readers.items():
             size = self.graph.size(array)
-            if isinstance(size, int) and size <= fusion_profit.SMALL:
+            if fusion_profit.is_small(size):
                 continue
             for k in bits(readers & kernels):
                 beside[k] |= readers & kernels & ~(1 << k)

@@ -31,7 +31,7 @@ class GreedyFusion:
         if group.kernel is None:
             return None
         plan = self._plan
-        options = {plan.writer[a]: plan.bytes_of(a) for a in group.reads if a in plan.writer}
+        options = {plan.writer[a]: plan.elements_of(a) for a in group.reads if a in plan.writer}
         options = {g: b for g, b in options.items() if g is not group and g.kernel is not None and g not in tried}
         return max(options, key=lambda g: options[g], default=None)
 
@@ -39,9 +39,9 @@ class GreedyFusion:
 
     def _fuse_siblings(self) -> None:
         plan = self._plan
-        for array in sorted(plan.readers, key=plan.bytes_of, reverse=True):
-            if plan.bytes_of(array) <= fusion_profit.SMALL:
-                break
+        for array in sorted(plan.readers, key=plan.elements_of, reverse=True):
+            if fusion_profit.is_small(plan.graph.size(array)):
+                continue
             groups = [g for g in plan.readers[array] if g.kernel is not None]
             for k, second in enumerate(groups):
                 for first in groups[:k]:

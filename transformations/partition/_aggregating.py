@@ -104,9 +104,8 @@ class Growth:
 
     def _pairs_before(self, group: FusionGroup) -> Iterator[_Pair]:
         """With the producers of a group, most data first."""
-        found = [
-            (self.plan.bytes_of(a), k, self.plan.writer[a]) for k, a in enumerate(group.reads) if a in self.plan.writer
-        ]
+        plan = self.plan
+        found = [(plan.elements_of(a), k, plan.writer[a]) for k, a in enumerate(group.reads) if a in plan.writer]
         for _, _, producer in sorted(found, key=lambda entry: (-entry[0], entry[1])):
             if producer is not group:
                 yield producer.members[0], group.members[0]
@@ -141,9 +140,9 @@ class Growth:
     def _beside(self, rule: AggregationRule) -> None:
         """Groups that read one large array, each with the latest ones before it."""
         plan = self.plan
-        for array in sorted(plan.readers, key=plan.bytes_of, reverse=True):
-            if plan.bytes_of(array) <= fusion_profit.SMALL:
-                return
+        for array in sorted(plan.readers, key=plan.elements_of, reverse=True):
+            if fusion_profit.is_small(plan.graph.size(array)):
+                continue
             before: list[Any] = []
             for node in [g.members[0] for g in plan.readers[array]]:
                 if not any(self._siblings(rule, array, other, node) for other in reversed(before[-_BESIDE:])):

@@ -111,7 +111,7 @@ class _Layer:
         plan = self._plan
         options = [p for p in plan.producers_of(group) if p.kernel is not None and p not in tried]
         options = [p for p in options if self._is_neighbourhood(p, group)]
-        return max(options, key=lambda p: max(map(plan.bytes_of, plan.edge(p, group))), default=None)
+        return max(options, key=lambda p: max(map(plan.elements_of, plan.edge(p, group))), default=None)
 
     def _is_neighbourhood(self, first: FusionGroup, second: FusionGroup) -> bool:
         """Does the second read windows, neighbours or steps of what the first writes? What it reads element by element

@@ -17,7 +17,6 @@ from tests.numerics import assert_within_rounding
 ALL = {**ROWS, **MORE}
 BROKEN = {
     "yoso": "duplicate tensor input",
-    "deberta": "Tensor.item()",
     "longformer": "Tensor.item()",
     "led": "Tensor.item()",
     "mixtral": "a loop, or an index into a list, depends on a number that only the data decide",

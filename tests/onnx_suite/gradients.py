@@ -26,6 +26,8 @@ _STEP = 1e-4
 _TOLERANCE = 1e-5
 _MAX_ELEMENTS = 20_000
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+_PLACES_ONLY = {"RoiAlign": (1,), "MaxRoiPool": (1,)}
+"""Operands by which nobody differentiates: they say where to look."""
 # How values are moved away from kinks, some of which lie at whole numbers, and into the domain of a function.
 _PLACES = ((1.0, 0.1), (0.9, 0.05), (1.0, 1.3))
 
@@ -60,8 +62,8 @@ def _has_float(values: Sequence[onnx.ValueInfoProto]) -> bool:
 
 
 def _float_inputs(base: Base) -> list[str]:
-    sizing = sizing_operands(base.node)
-    given = (v for v in base.model.graph.input if v.name not in sizing)
+    fixed = {*sizing_operands(base.node), *(base.node.input[k] for k in _PLACES_ONLY.get(base.node.op_type, ()))}
+    given = (v for v in base.model.graph.input if v.name not in fixed)
     return [v.name for v in given if v.type.tensor_type.elem_type in _FLOATS]
 
 

@@ -1,11 +1,12 @@
-"""ONNX Runtime in a process of its own: some models that it should refuse end the process instead."""
+"""ONNX Runtime, and the standard's inference, in a process of its own: some models that they should refuse end the
+process instead."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,18 @@ SECONDS = 20
 
 def results(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any] | None:
     """What ONNX Runtime computes, or None where it refuses, crashes or takes too long."""
+    found = _apart(lambda: _results(model, inputs))
+    return list(found or ()) or None
+
+
+def inferred(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """The model with the shapes that the standard's inference finds, or None where it refuses or crashes."""
+    found = _apart(lambda: _inferred(model))
+    return None if found is None else onnx.ModelProto.FromString(found)
+
+
+def _apart(run: Callable[[], Any]) -> Any:
+    """What ``run`` returns in a child of this process; None where that does not end well."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -28,7 +41,7 @@ def results(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any] | None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             os.close(reading)
             with os.fdopen(writing, "wb") as stream:
-                pickle.dump(_results(model, inputs), stream)
+                pickle.dump(run(), stream)
             os._exit(0)
         finally:
             os._exit(1)
@@ -36,7 +49,14 @@ def results(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any] | None:
     with os.fdopen(reading, "rb") as stream:
         data = stream.read()
     died = os.waitpid(child, 0)[1]
-    return None if died or not data else list(pickle.loads(data) or ()) or None
+    return None if died or not data else pickle.loads(data)
+
+
+def _inferred(model: onnx.ModelProto) -> bytes | None:
+    try:
+        return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).SerializeToString()
+    except (onnx.shape_inference.InferenceError, RuntimeError):
+        return None
 
 
 def _results(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any] | None:

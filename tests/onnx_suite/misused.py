@@ -120,9 +120,8 @@ def _with_inferred_results(model: onnx.ModelProto, inputs: Sequence[Any]) -> onn
     known.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), v.name) for v, a in given)
     del known.graph.output[:]
     known.graph.output.extend(onnx.ValueInfoProto(name=v.name) for v in model.graph.output)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(known, strict_mode=True, data_prop=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError):
+    inferred = isolated.inferred(known)
+    if inferred is None:
         return model
     for declared, found in zip(model.graph.output, inferred.graph.output, strict=True):
         if found.type.tensor_type.HasField("shape"):

@@ -12,7 +12,7 @@ from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.operands import all_required, required
 from daceopt.ops.core import values
 from daceopt.ops.core.kept import deliver, surely_left
-from daceopt.ops.core.registry import FLOATS, Names, Operator, again, gradient, keeps, lowering
+from daceopt.ops.core.registry import FLOATS, Names, Operator, again, gradient, keeps, lowering, supports
 from daceopt.ops.families.normalization import (
     centred,
     count_of,
@@ -57,6 +57,15 @@ def _scaled(b: Builder, node: Operator, normal: tuple[str, str, str], inputs: Na
     scale, bias = (_of_groups(b, node, b.graph.shape(normal[0]), n) for n in rest)
     y = b.elementwise(lambda v, m, r, s, c: (v - m) * r * s + c, *normal, scale, bias, label="group_norm")
     b.reshape(y, b.graph.shape(x), out=out)
+
+
+@supports("GroupNormalization")
+def why_not_in_groups(graph: Graph, node: Operator) -> str | None:
+    """Groups of no channels, or of unlike numbers of them, have no statistics."""
+    groups, channels = int(node.attribute("num_groups")), graph.shape(graph.operand(node, 0))[1]
+    if groups > 0 and channels % groups == 0:
+        return None
+    return f"num_groups {groups} of {channels} channels; expected a number that divides them"
 
 
 @keeps("InstanceNormalization", "GroupNormalization")

@@ -17,8 +17,8 @@ from tests.numerics import assert_within_rounding
 ALL = {**ROWS, **MORE}
 BROKEN = {
     "yoso": "duplicate tensor input",
-    "longformer": "Tensor.item()",
-    "led": "Tensor.item()",
+    "longformer": "a number is read out of a tensor",
+    "led": "a number is read out of a tensor",
     "mixtral": "a loop, or an index into a list, depends on a number that only the data decide",
     "ctrl": "Missing tp_iternext",
 }

@@ -69,7 +69,7 @@ def imported(
     _check_sizes(planned.results, symbols)
     _assume_sizes(translation, traced)
     importer = Importer(translation, found.graph, found.backwards, traced.draws)
-    importer.run(inputs)
+    importer.run(inputs, (*planned.nodes, *planned.asserted))
     for node, output in zip(planned.nodes, planned.outputs, strict=True):
         _add_output(
             graph, importer.values[node], (*output.order, len(output.order)) if output.complex else output.order

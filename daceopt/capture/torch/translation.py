@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -311,11 +311,14 @@ class Importer:
         self.known: dict[fx.Node, Any] = {}  # nodes whose value is there already
         self.draws = 0  # calls so far that draw random numbers
 
-    def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Import all nodes on ``inputs`` (arrays, sizes or None, by placeholder); the results, in order."""
+    def run(self, inputs: Sequence[Any], kept: Iterable[fx.Node] = ()) -> list[Any]:
+        """Import all nodes on ``inputs`` (arrays, sizes or None, by placeholder); the results, in order.
+
+        ``kept``: nodes whose values are asked for, whoever reads them in the graph.
+        """
         given = iter(inputs)
         known = known_values(self.module)
-        read = needed(known)
+        read = needed(known).union(kept)
         for node in self.module.graph.nodes:
             if node.op == "placeholder":
                 self.values[node] = next(given)

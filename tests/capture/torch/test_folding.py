@@ -31,3 +31,12 @@ def test_random_numbers_are_drawn_anew() -> None:
 def test_repeated_values_stay_repeated() -> None:
     graph = check(lambda x: x + torch.full((64, 64), 2.5), torch.randn(64, 64)).graphs[0].pair.graphs.forward
     assert all(value.size == 1 for value in graph.constants.values())
+
+
+def _shown(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    mask = torch.where(torch.arange(4) > 1, 1.0, 2.0)
+    return x + 1, mask[1:], mask.view(2, 2).t()
+
+
+def test_a_constant_that_only_views_of_it_show_is_a_result() -> None:
+    check(_shown, torch.randn(3))

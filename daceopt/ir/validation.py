@@ -20,11 +20,7 @@ def validate(graph: Graph) -> None:
     for name in graph.arrays():
         _check_writers(graph, name)
         _check_sizes(graph, name)
-    for name in graph.outputs:
-        if not graph.has(name):
-            raise ValueError(f"output {name} does not exist")
-        if not graph.is_given(graph.root(name)[0]) and not graph.producers(name):
-            raise ValueError(f"output {name} is never written")
+    check_complete(graph)
     order.check(graph, graph.nodes())
     if graph.nodes() != graph._order.copy().of(graph):
         raise ValueError(f"graph {graph.name} was edited past its methods: its order is another than it says")
@@ -36,6 +32,16 @@ def validate(graph: Graph) -> None:
         _check_kernel(graph, node)
     if graph.locals != {name: node for node in graph.kernels() for name in node.kernel.locals}:
         raise ValueError(f"kernels of graph {graph.name} have other locals than when they were added")
+
+
+def check_complete(graph: Graph) -> None:
+    """Raise ValueError for a cycle, and where what is read or returned is no input or constant and is never written."""
+    read = {graph.root(n)[0] for node in graph.nodes() for n in graph.inputs_of(node) if n is not None}
+    for name in sorted(read.union(graph.outputs)):
+        if not graph.has(name):
+            raise ValueError(f"array {name} does not exist")
+        if not graph.is_given(graph.root(name)[0]) and not graph.producers(name):
+            raise ValueError(f"array {name} is {'returned' if name in graph.outputs else 'read'} but never written")
 
 
 def _check_writers(graph: Graph, name: str) -> None:

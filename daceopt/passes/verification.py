@@ -78,28 +78,17 @@ class Structure:
 
     def check(self, graph: Graph, where: str, full: bool = True) -> None:
         """Raise VerificationError, which says ``where``, when the graph is broken; ``full`` as above."""
+        from daceopt.ir import validation  # a warm start reads recipes without it
+
         try:
             if full:
                 graph.validate()
                 check_kernels(graph)
             else:
-                check_complete(graph)
+                validation.check_complete(graph)
         except Exception as error:
             # what is wrong is the graph: no error of the step that somebody might pass over
             raise VerificationError(f"graph {graph.name} is invalid {where}: {error}") from None
-
-
-def check_complete(graph: Graph) -> None:
-    """Cheap check: no cycle, and everything read or returned is an input, a constant, or written. Raises ValueError."""
-    from daceopt.ir.graph import SEED  # a warm start reads recipes without it
-
-    read = {graph.root(n)[0] for node in graph.nodes() for n in graph.inputs_of(node) if n is not None}
-    given = {*graph.inputs, *graph.constants, SEED}
-    for name in sorted(read.union(graph.outputs)):
-        if not graph.has(name):
-            raise ValueError(f"array {name} does not exist")
-        if name not in given and not graph.producers(name):
-            raise ValueError(f"array {name} is {'returned' if name in graph.outputs else 'read'} but never written")
 
 
 def check_match(transformation: Transformation, graph: Graph) -> None:

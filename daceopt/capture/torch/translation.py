@@ -312,12 +312,9 @@ class Importer:
         self.draws = 0  # calls so far that draw random numbers
 
     def run(self, inputs: Sequence[Any], kept: Iterable[fx.Node] = ()) -> list[Any]:
-        """Import all nodes on ``inputs`` (arrays, sizes or None, by placeholder); the results, in order.
-
-        ``kept``: nodes whose values are asked for, whoever reads them in the graph.
-        """
-        given = iter(inputs)
-        known = known_values(self.module)
+        """Import all nodes on ``inputs`` (arrays, sizes or None, by placeholder), ``kept`` ones although no other reads
+        them; the results, in order."""
+        given, known = iter(inputs), known_values(self.module)
         read = needed(known).union(kept)
         for node in self.module.graph.nodes:
             if node.op == "placeholder":

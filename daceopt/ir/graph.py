@@ -20,7 +20,7 @@ from daceopt.ir.nodes.operator import Operator, make
 from daceopt.ir.operands import Operands, all_required, required
 from daceopt.ir.order import Order
 from daceopt.ir.placements import Placement
-from daceopt.ir.provenance import Maker, Origins, joined
+from daceopt.ir.provenance import Maker, Origins, joined, label_of
 from daceopt.ir.scopes import Scopes
 from daceopt.ir.sub_graphs import SubGraph
 from daceopt.ir.views import follow
@@ -118,16 +118,18 @@ class Graph(Arrays):
         self._order.edited()
 
     def read(self, node: Node, connector: str, name: str) -> None:
-        """Let ``connector`` of a library node or region, a new one if it has none of that name, read ``name``."""
+        """Let ``connector`` of a library node or region, a new one if it has none of that name, read ``name``.
+        ValueError where there is no such array."""
+        if not self.has(name):
+            raise ValueError(f"there is no array {name} for {label_of(node)} to read")
         if connector not in node.in_connectors:
             node.add_in_connector(connector)
-        self.desc(name)
         self.def_use.read(node, connector, name)
         self._order.edited()
 
     def write(self, node: Node, connector: str, name: str) -> None:
         """Let ``connector`` of a library node or region, a new one if it has none of that name, write ``name``, which
-        nothing writes yet."""
+        nothing writes yet. ValueError where something does, or where there is no such array."""
         self._check_unwritten(name)
         if connector not in node.out_connectors:
             node.add_out_connector(connector)
@@ -162,6 +164,8 @@ class Graph(Arrays):
         return Descriptor(tuple(map(dim, shape)), row_major(shape), dtype)
 
     def _check_unwritten(self, name: str) -> None:
+        if not self.has(name):
+            raise ValueError(f"there is no array {name} to write")
         if name in self._views or self.is_written(name):
             raise ValueError(f"{name} is written twice or is a view; arrays are written once (SSA)")
 

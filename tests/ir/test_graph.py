@@ -140,3 +140,13 @@ def test_strides_of_empty_arrays_do_not_matter() -> None:
     empty = graph.add_view(source, "empty", (3, 0, 2), (1, 2, 4))
     assert graph.is_contiguous(empty)
     assert not graph.is_contiguous(graph.add_view(source, "full", (2, 4), (1, 2)))
+
+
+def test_what_is_no_array_is_neither_read_nor_written() -> None:
+    graph = Graph("test")
+    x = graph.add_input("x", (2,), dace.float32)
+    with pytest.raises(ValueError, match="there is no array nowhere to write"):
+        graph.add_operator("Relu", [x], ["nowhere"])
+    with pytest.raises(ValueError, match="there is no array nowhere for relu to read"):
+        graph.add_operator("Relu", ["nowhere"], [graph.add_array("y", (2,), dace.float32)])
+    assert not graph.consumers(x)

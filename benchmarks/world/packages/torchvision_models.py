@@ -51,7 +51,7 @@ def segmented(name: str, k: int) -> Program:
 
 def filmed(name: str, k: int) -> Program:
     """Clips in, classes out."""
-    side, frames = (224, 16) if name == "mvit_v2_s" else (64 if name == "s3d" else 56, 14 if name == "s3d" else 8)
+    side, frames = (224, 16) if name in ("mvit_v2_s", "s3d") else (56, 8)
     return Program(_model(name), (torch.randn(1 + k, 3, frames, side, side),))
 
 

@@ -219,7 +219,7 @@ class _Split:
             stages.append(replace(stage.subs(self._values, self._over(stage.params)), reads=reads, writes=writes))
         extents = {self._names[p]: dim(n // BLOCK) if p in self._inside else n for p, n in kernel.extents.items()}
         extents |= dict.fromkeys(self._inside.values(), BLOCK)
-        return Kernel(kernel.label, extents, stages, self._over(kernel.outer), dict(kernel.locals))
+        return Kernel(kernel.label, extents, stages, self._over(kernel.outer), kernel.locals)
 
     def _over(self, params: Sequence[Any]) -> tuple[Any, ...]:
         return (*(self._names[p] for p in params), *(self._inside[p] for p in params if p in self._inside))

@@ -148,7 +148,8 @@ class _Merger:
     def _local_copy(self, write: Access) -> Access:
         """The local array that stands for ``write``'s array: indexed by the parameters of the write, one dimension
         each."""
-        name = self._local_of.setdefault(write.array, self._local_name(write.array))
+        name = self._local_of.get(write.array) or self._local_name(write.array)
+        self._local_of[write.array] = name
         known = _written_index(self._stages, name)
         if known is not None:  # an earlier merge made it, when the parameters may have stood in another order
             return Access(name, known)
@@ -159,8 +160,8 @@ class _Merger:
 
     def _local_name(self, array: str) -> str:
         """One that neither the graph nor the kernel has."""
-        names, graph = chain([f"{array}_l"], (f"{array}_l{k}" for k in count(2))), self._graph
-        return next(n for n in names if n not in self._locals and n not in graph.locals and not graph.has(n))
+        names = chain([f"{array}_l"], (f"{array}_l{k}" for k in count(2)))
+        return next(n for n in names if n not in self._locals and self._graph.is_free(n))
 
     def _write_locally(self, stage: Stage) -> Stage:
         """Writes of arrays with a local copy go there; to the array itself too if somebody else needs it."""

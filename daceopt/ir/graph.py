@@ -154,6 +154,10 @@ class Graph(Arrays):
         if name in self.locals:
             raise ValueError(f"there is a local {name} of kernel {self.locals[name].label} already")
 
+    def is_free(self, name: str) -> bool:
+        """Is neither an array nor a local of a kernel called ``name``?"""
+        return not self.has(name) and name not in self.locals
+
     def desc(self, name: str) -> Descriptor:
         """What an array, or a local of a kernel, is. KeyError for a name that neither has."""
         known = self._descriptors.get(name)

@@ -123,7 +123,7 @@ def rename(kernel: Kernel, mapping: dict[sympy.Symbol, sympy.Symbol]) -> Kernel:
     """Rename parameters (simultaneously)."""
     extents = {mapping.get(p, p): e for p, e in kernel.extents.items()}
     stages = [s.subs(mapping) for s in kernel.stages]
-    return Kernel(kernel.label, extents, stages, tuple(mapping.get(p, p) for p in kernel.outer), dict(kernel.locals))
+    return Kernel(kernel.label, extents, stages, tuple(mapping.get(p, p) for p in kernel.outer), kernel.locals)
 
 
 def canonical(kernel: Kernel) -> Kernel:

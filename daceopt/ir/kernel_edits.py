@@ -314,7 +314,7 @@ def peel(pair: Pair, param: Param | str, first: int = 0, last: int = 0) -> Pair:
     extents = {**kernel.extents, **{p: n for part in parts for p, n in part.extents.items()}}
     used = {p for s in stages for p in s.params} | set(kernel.outer)
     kept = {p: n for p, n in extents.items() if p in used}
-    return Kernel(kernel.label, kept, stages, kernel.outer, dict(kernel.locals)), written
+    return Kernel(kernel.label, kept, stages, kernel.outer, kernel.locals), written
 
 
 def _replaced(tree: Tree, old: Loop, new: Tree, numbers: dict[int, int]) -> Tree:

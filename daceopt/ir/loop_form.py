@@ -53,7 +53,7 @@ def in_loops(kernel: Kernel, tree: Tree, outer: list[Loop]) -> Pair:
     extents |= {p: kernel.extents[p] for p in kernel.extents if p in left}
     shared = tuple(loop.param for loop in outer)
     written = schedule.transformed(tree, lambda n: dos[n.statement] if isinstance(n, Do) else n)
-    return Kernel(kernel.label, extents, stages, shared, dict(kernel.locals)), written
+    return Kernel(kernel.label, extents, stages, shared, kernel.locals), written
 
 
 def _extent(loop: Loop) -> Dim:

@@ -18,6 +18,7 @@ from torch import fx
 import daceopt
 from daceopt.capture.torch.lines import UNLIKE_PYTHON, stack_of
 from daceopt.errors import DaceoptError, Unsupported
+from daceopt.modules.break_kinds import KINDS
 from daceopt.modules.hints import HINTS
 
 _TORCH, _OWN = (str(Path(str(package.__file__)).parent) + os.sep for package in (torch, daceopt))
@@ -137,10 +138,15 @@ def of_error(error: BaseException, part: str, said: str = "") -> Break:
 
 def made(said: str, part: str, place: SourceLine | None = None) -> Break:
     """A break for the reason ``said``, in the words of the table of hints."""
-    for hint in HINTS:
+    for hint in (*HINTS, *KINDS) if _is_dynamos(said) else HINTS:
         if (match := hint.pattern.search(said)) is not None:
             return Break(match.expand(hint.reason), part, place, hint.instead, said)
     return Break(_first(said), part, place, _own_hint(said), said)
+
+
+def _is_dynamos(said: str) -> bool:
+    """Whether Dynamo says so, of a kind of break that it knows."""
+    return "\n  Explanation:" in said and UNLIKE_PYTHON not in said
 
 
 def versions(arguments: Sequence[Any]) -> list[int]:

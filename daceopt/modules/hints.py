@@ -1,6 +1,7 @@
 """What is said of each kind of graph break and refusal, in the user's words, and what to write instead.
 
-Data alone: the first kind whose pattern is found in what PyTorch, or the compiler, says.
+Data alone: the first kind whose pattern is found in what PyTorch, or the compiler, says; those of ``break_kinds`` come
+after these.
 """
 
 from __future__ import annotations
@@ -21,11 +22,17 @@ def _hint(pattern: str, reason: str, instead: str = "") -> Hint:
     return Hint(re.compile(pattern, re.DOTALL), reason, instead)
 
 
+def kind(pattern: str, reason: str, instead: str = "") -> Hint:
+    """Of what the first line says, where Dynamo names the kind of a graph break; in letters of either case."""
+    return _hint(rf"(?i)\A[^\n]*?(?:{pattern})", reason, instead)
+
+
 _OUTSIDE = "take it out of forward"
 _EFFECT = f"{_OUTSIDE}, or into a forward hook"
 _MASKS = "torch.where(mask, a, b), or a product with the mask, which keep the shape"
 _ITEMS = "keep the number a tensor, or read it outside of the model"
 _DENSE = "programs are over dense ones"
+_AROUND = "enter it around the call of the model"
 _PADDED = "a padded tensor with a mask"
 
 HINTS: tuple[Hint, ...] = (
@@ -77,6 +84,7 @@ HINTS: tuple[Hint, ...] = (
         r"\1 is not to be traced (torch.compiler.disable, or a function of PyTorch's own)",
         _OUTSIDE,
     ),
+    kind(r"torch\.compiler\.disable", "a function that torch.compiler.disable keeps from being traced is called"),
     _hint(
         r"^Failed to trace builtin operator.*?builtin operator `(\S+?)` with argument types (\[.*?\])",
         r"Python's \1 of \2 cannot be traced",
@@ -85,15 +93,19 @@ HINTS: tuple[Hint, ...] = (
     _hint(
         r"^Unsupported context manager.*?enter a `(\S+?)`",
         r"a context manager, \1, is entered",
-        "enter it around the call of the model",
+        _AROUND,
     ),
     _hint(
-        "GenericContextWrappingVariable",
+        "GenericContextWrappingVariable|^record_function escaped",
         "the graph breaks inside of a context manager",
-        "enter it around the call of the model",
+        _AROUND,
     ),
     _hint("^Attempt to trace generator", "a generator is called", "a list"),
     _hint("^Excessive RestartAnalysis", "tracing it came to no end: a number in it changes what is traced"),
+    kind(
+        "(?:recompile|cache) limit",
+        "it was compiled as often as PyTorch allows: what it is compiled for changes with calls",
+    ),
     # hooks
     _hint(
         r"intermediate hooks requires|^Module-level backwards hooks|(?:register_hook|hooks?).*compiled autograd",
@@ -124,4 +136,5 @@ HINTS: tuple[Hint, ...] = (
     _hint("(hooks of all modules are registered)", r"\1", "hooks on the modules that they are about"),
     _hint(r"(a mode of functions is active \(\w+\))", r"\1", "the mode around what is not optimized"),
     _hint(r"^NotImplementedError:?\s*(While|$)", "PyTorch cannot tell the shapes of what it computes"),
+    _hint("^TraceError: symbolically traced variables", "a branch depends on a number that changes between calls"),
 )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 import linecache
 import pickle
+import re
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -281,14 +284,50 @@ SAID = {
     "Failed to trace builtin operator\n  Explanation: builtin operator `print` with": ("print writes to the terminal"),
     "x has layout torch.sparse_csr; expected a dense tensor": "a sparse tensor: programs are over dense ones",
     "NotImplementedError:": "PyTorch cannot tell the shapes of what it computes",
+    "Missing tp_iternext\n  Explanation: Dynamo does": "an iterator, or an unpacking, that cannot be traced",
+    "HOP: Unsafe side effect\n  Explanation: Mutating a variable from": (
+        "a function that PyTorch calls (of torch.cond, a checkpoint, a hook or a transform) changes what lies outside"
+    ),
+    "Unsupported method call\n  Explanation: Dynamo does not know how to trace method `f` of class `set`": (
+        "the method f of set cannot be traced"
+    ),
+    "Observed exception\n  Explanation: x\n\n  Developer debug context: raised exception KeyError([])": (
+        "KeyError is raised: an exception that forward does not catch"
+    ),
+    "RuntimeError when making fake tensor call\n  Explanation: Dynamo failed to run FX node with fake tensors: call_fun"
+    "ction f(*(FakeTensor(..., size=(3, 4)),), **{}): got RuntimeError('shapes differ')": (
+        "PyTorch refuses this call: shapes differ"
+    ),
     "something new\n  Explanation: of Dynamo's": "something new",
 }
+
+INNER = re.compile(
+    r"HOP|higher.?order|proxy|\wVariable|Tracker|\btp_|\b(nb|sq|mp)_|_impl\b|richcompare|sourceless|bytecode|Dynamo|AOT"
+    r"|functorch|fake|Sym(Node|Int|Float)|unbacked|reconstruct|\bwrap\b|wrapped|inlin|\bmro\b|_dynamo|config|region"
+    r"|attempted|skipped|placeholder|encountered|handler|override",
+    re.IGNORECASE,
+)
+"""Words of Dynamo's own."""
 
 
 @pytest.mark.parametrize("said", SAID)
 def test_reasons_in_the_user_s_words(said):
     found = breaks.made(said, breaks.WHOLE)
     assert found.reason == SAID[said] and found.said == said
+
+
+def test_no_kind_of_break_is_told_in_words_of_dynamo_s_own():
+    """Of the breaks that the registry of this PyTorch lists, whatever stands for what is in braces."""
+    registry = Path(torch._dynamo.__file__).with_name("graph_break_registry.json")
+    kinds = [kind for versions in json.loads(registry.read_text()).values() for kind in versions]
+    told = {}
+    for kind in kinds:
+        said = (
+            f"{kind['Gb_type']}\n  Explanation: {kind['Explanation']}\n\n  Developer debug context: {kind['Context']}"
+        )
+        told[kind["Gb_type"]] = breaks.made(re.sub(r"\{[^}]*\}", "this", said), breaks.WHOLE).reason
+    assert len(told) > 400 and all(told.values())
+    assert {name: reason for name, reason in told.items() if INNER.search(reason)} == {}
 
 
 def test_an_error_keeps_its_first_line():

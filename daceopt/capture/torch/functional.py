@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from daceopt.capture.torch import assertions, custom_gradient, hooks, marks
 from daceopt.capture.torch.encoder_layer import encoder_layer
 from daceopt.capture.torch.functional_values import plain
-from daceopt.capture.torch.functional_writes import Before, check_views, keeping_gradients, windows
+from daceopt.capture.torch.functional_writes import Before, check_views, fill_diagonal, keeping_gradients, windows
 from daceopt.capture.torch.gradient_scopes import differentiated, requires_grad, stop_gradients, storage, unseen_writes
 from daceopt.capture.torch.lines import line_of, note_line
 from daceopt.capture.torch.numbers import symbols_kept
@@ -382,7 +382,7 @@ def _kept_whole() -> Iterator[None]:
     from torch.export.exported_program import _override_composite_implicit_decomp
 
     with ExitStack() as stack:
-        stack.enter_context(_override_composite_implicit_decomp({**dict.fromkeys(KEPT, _as_it_is), **_IDENTITIES}))
+        stack.enter_context(_override_composite_implicit_decomp({**dict.fromkeys(KEPT, _as_it_is), **_REWRITTEN}))
         stack.enter_context(_not_rewritten())
         yield
 
@@ -416,4 +416,4 @@ def _dropout(tensor: Any, probability: float, train: bool) -> Any:
     return NotImplemented if train and probability != 0 else tensor
 
 
-_IDENTITIES = {_aten.dropout.default: _dropout}
+_REWRITTEN = {_aten.dropout.default: _dropout, _aten.fill_diagonal_.default: fill_diagonal}

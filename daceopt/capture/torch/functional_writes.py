@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
 from typing import Any
 
 import torch
@@ -79,6 +80,22 @@ def windows(tensor: FunctionalTensor, dimension: int, size: int, step: int) -> A
         return tensor.unfold(dimension, size, step)
     apart = tensor.narrow(axis, 0, count * step).unflatten(axis, (count, step))
     return apart.narrow(axis + 1, 0, size).movedim(axis + 1, -1)
+
+
+def fill_diagonal(tensor: torch.Tensor, value: Any, wrap: bool = False) -> torch.Tensor:
+    """``fill_diagonal_`` by a mask. PyTorch writes through ``as_strided``: see ``check_views``."""
+    rows, columns = tensor.shape[:2]
+    places = [_along(torch.arange(n, device=tensor.device), k, tensor.dim()) for k, n in enumerate(tensor.shape)]
+    mask = reduce(torch.logical_and, [place == places[0] for place in places[1:]])
+    if wrap and tensor.dim() == 2 and rows > columns + 1:
+        if not tensor.is_contiguous():
+            raise Unsupported("fill_diagonal_(wrap=True) of a tensor that is not contiguous")
+        mask = (torch.arange(rows * columns, device=tensor.device) % (columns + 1) == 0).view(rows, columns)
+    return tensor.masked_fill_(mask, torch.full((), value, dtype=tensor.dtype, device=tensor.device))
+
+
+def _along(places: torch.Tensor, axis: int, rank: int) -> torch.Tensor:
+    return places.view([-1 if k == axis else 1 for k in range(rank)])
 
 
 def check_views(changed: FunctionalTensor, differentiated: bool) -> None:

@@ -246,6 +246,29 @@ def test_writes_through_as_strided_without_gradients() -> None:
     check(fn, torch.randn(6), grad=False, native=False)
 
 
+DIAGONALS = {
+    "square": lambda x: x[:, :4].sin().fill_diagonal_(1.5).cos(),
+    "wide": lambda x: x[:2].sin().fill_diagonal_(1.5).cos(),
+    "wrapped": lambda x: torch.cat([x[:, :2], x[:, 2:4]]).fill_diagonal_(2, wrap=True).cos(),
+    "not wrapped": lambda x: torch.cat([x[:, :2], x[:, 2:4]]).fill_diagonal_(2).cos(),
+    "of three axes": lambda x: (x[:3, None, :3] * x[:3, :3, None]).fill_diagonal_(0.5).cos(),
+    "transposed": lambda x: x.sin().t().fill_diagonal_(1.5).cos(),
+    "part of another": lambda x: _filled_in_part(x.sin()).cos(),
+    "integers": lambda x: x.sin() * (x * 10).int().fill_diagonal_(2.5),
+    "operator": lambda x: torch.ops.aten.fill_diagonal_(x.sin(), 1.5).cos(),
+}
+
+
+def _filled_in_part(x: torch.Tensor) -> torch.Tensor:
+    x[:3, 1:].fill_diagonal_(2)
+    return x
+
+
+@pytest.mark.parametrize("name", DIAGONALS)
+def test_what_a_diagonal_is_filled_over_has_no_gradient(name: str) -> None:
+    check(DIAGONALS[name], normal(4, 5))
+
+
 def test_what_a_region_pads_requires_no_gradient() -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():

@@ -183,7 +183,7 @@ class Prepared:
         if self.target.has_stream:
             kernels.append(CompileJob(self.target.support, "kernel", own_flags, "support", self.target.name))
         if not self.suffix:  # a bundle joins those of all its programs
-            kernels = joined(kernels, self.target.toolchain.joins)
+            kernels = joined(kernels, self.target.toolchain.unit)
         around = Flags(headers=("daceopt/device_calls.h",)) if self.target.has_stream else Flags()
         calls = CompileJob(self.generated.frame_source, "frame", needs.flags + around, self.generated.name)
         beside = replace(needs.flags, headers=())  # which the frame calls

@@ -21,6 +21,7 @@ from dace.symbolic import symstr
 
 from daceopt.codegen import target
 from daceopt.codegen.flow import FrameFlow
+from daceopt.codegen.kernel_printing import KernelPrinter
 from daceopt.codegen.kernel_unit import KernelArgument, KernelSource
 from daceopt.codegen.regions import FrameBuffer, Scope, odd, slot
 from daceopt.codegen.scalar.printer import Printer
@@ -134,6 +135,7 @@ class FrameBuilder:
     def __init__(self, graph: Graph, ticks: str | None = None, reports: bool = False):
         self._scope = Scope(graph)
         self._target = target.get(graph.options.target)
+        self._printer = KernelPrinter(self._target.print_kernel)
         self._ticks = ticks
         self.sdfg = dace.SDFG(graph.name)
         self._flow = FrameFlow(self.sdfg)
@@ -202,7 +204,7 @@ class FrameBuilder:
 
     def _kernel(self, entry: KernelNode) -> None:
         graph = self._scope.graph
-        source = self._target.print_kernel(graph, entry.kernel)
+        source = self._printer.source(graph, entry.kernel)
         self.calls[entry] = source.name
         self.texts[source.name] = source.text
         self.uses_status |= not self._target.has_stream and any(a.kind == "status" for a in source.arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -57,6 +57,13 @@ class KernelSource:
     def unit(self) -> str:
         """The complete translation unit: it needs no include folder, and its hash covers the support header."""
         return f"{support_header(self.text, self.headers)}\n{self.text}"
+
+
+def home(array: str, over: Mapping[str, str]) -> str:
+    """The array in whose memory it stands, where ``over`` says what is written over what."""
+    while array in over:
+        array = over[array]
+    return array
 
 
 def support_header(code: str, headers: Sequence[str] = HEADERS) -> str:

@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from daceopt import system
 from daceopt.codegen.cpu import toolchain as cpu
 from daceopt.codegen.cuda import toolchain as cuda
 from daceopt.errors import BuildError
 from daceopt.store import identity
+
+
+@dataclass(frozen=True)
+class UnitSize:
+    """How many kernels one run of a compiler takes: ``least`` or more, where there are as many, and about ``most`` at
+    most, where there is a bound."""
+
+    least: int = 1
+    most: int | None = 1
+
+    def units(self, kernels: int) -> int:
+        """The number of units for so many kernels: as many as cores, if the bounds allow."""
+        count = min(system.cores(), kernels // self.least)
+        return max(1, count, 0 if self.most is None else -(-kernels // self.most))
 
 
 @dataclass(frozen=True)
@@ -18,8 +33,8 @@ class Toolchain:
     ``command``: the compiler with its flags, to which the job's own, the source and ``-c -o`` are added; raises
     BuildError with what to install. ``language``: ``c++`` is read from standard input, others from a file. ``link``:
     what the linker takes for objects of it. ``fingerprint`` stands for all that decides about the object and is no
-    part of the command or the source. ``arithmetic``: flags for what the kernels of a source compute. ``joins``: how
-    many kernels one run of the compiler takes, or more, where there are as many; 1: each has its own.
+    part of the command or the source. ``arithmetic``: flags for what the kernels of a source compute. ``unit``:
+    how many kernels one run of the compiler takes.
     """
 
     command: Callable[[], tuple[str, ...]]
@@ -27,12 +42,12 @@ class Toolchain:
     link: Callable[[], tuple[str, ...]] = tuple
     fingerprint: Callable[[], str] = str
     arithmetic: Callable[[str], tuple[str, ...]] = lambda source: ()
-    joins: int = 1
+    unit: UnitSize = UnitSize()
 
 
 _TOOLCHAINS = {
-    "cpu": Toolchain(cpu.command, arithmetic=cpu.arithmetic),
-    "cuda": Toolchain(cuda.command, "cu", cuda.link, cuda.version, joins=cuda.JOINS),
+    "cpu": Toolchain(cpu.command, arithmetic=cpu.arithmetic, unit=UnitSize(*cpu.UNIT)),
+    "cuda": Toolchain(cuda.command, "cu", cuda.link, cuda.version, unit=UnitSize(*cuda.UNIT)),
 }
 _OWN = dict(_TOOLCHAINS)
 

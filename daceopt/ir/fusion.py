@@ -14,7 +14,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.dataflow import Address, address, same_elements
 from daceopt.ir.graph import Dim, Graph
-from daceopt.ir.iteration import fresh_param, rename, unify
+from daceopt.ir.iteration import apart, rename, unify
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.provenance import fused_label
 from daceopt.ir.tasklet import Assignment, renamed, substitute
@@ -33,7 +33,7 @@ def merge(graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], b
     if shared is None:
         return "no shared access with an affine address"
     address_1, address_2 = shared
-    second = rename(second, {p: fresh_param() for p in second.extents})
+    second = apart(second, first)
     address_2 = _again(graph, second, address_1.buffer) or address_2
     unified = unify(first, address_1, second, address_2)
     if unified is None:

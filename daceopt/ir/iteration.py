@@ -7,7 +7,7 @@ buffer with the same address function have the same iteration space up to renami
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -20,23 +20,30 @@ from daceopt.ir.dims import Dim, dim
 from daceopt.ir.kernel import Access, Kernel
 from daceopt.ir.symbols import Parameter, param
 
-_fresh = count()
+
+def fresh_params(*kernels: Kernel) -> Iterator[sympy.Symbol]:
+    """Parameters that none of ``kernels`` has; for kernels that are alike, the same ones."""
+    taken = {p for kernel in kernels for p in kernel.extents}
+    return (p for k in count() if (p := Parameter(f"i_f{k}")) not in taken)
 
 
-def fresh_param() -> sympy.Symbol:
-    """A parameter symbol that no other kernel uses."""
-    return Parameter(f"i_f{next(_fresh)}")
+def apart(kernel: Kernel, *others: Kernel) -> Kernel:
+    """``kernel`` with parameters that none of ``others`` has."""
+    return rename(kernel, dict(zip(kernel.extents, fresh_params(kernel, *others))))
 
 
-def split(kernel: Kernel, parameter: sympy.Symbol, inner: Dim) -> tuple[Kernel, sympy.Symbol, sympy.Symbol]:
-    """Replace ``parameter`` by ``p_outer * inner + p_inner``.
+def split(
+    kernel: Kernel, parameter: sympy.Symbol, inner: Dim, *others: Kernel
+) -> tuple[Kernel, sympy.Symbol, sympy.Symbol]:
+    """Replace ``parameter`` by ``p_outer * inner + p_inner``, which neither ``kernel`` nor ``others`` have.
 
     Raises ValueError unless the extent is a multiple of ``inner``.
     """
     count = quotient(kernel.extents[parameter], inner)
     if count is None:
         raise ValueError(f"a loop over {kernel.extents[parameter]} is no loop over blocks of {inner}")
-    outer_param, inner_param = fresh_param(), fresh_param()
+    fresh = fresh_params(kernel, *others)
+    outer_param, inner_param = next(fresh), next(fresh)
     mapping = {parameter: outer_param * inner + inner_param}
     extents: dict[sympy.Symbol, Dim] = {}
     for symbol, extent in kernel.extents.items():
@@ -100,11 +107,11 @@ def unify(
         a, b = first.extents[p], second.extents[q]
         if dim(a - b) != 0:
             if (outer := quotient(b, a)) is not None and outer != 1:
-                second, far, q_inner = split(second, q, a)
+                second, far, q_inner = split(second, q, a, first)
                 right = _replace(right, q, far, dim(step * a), q_inner, step)
                 q = q_inner
             elif (outer := quotient(a, b)) is not None and outer != 1:
-                first, far, p_inner = split(first, p, b)
+                first, far, p_inner = split(first, p, b, second)
                 left = _replace(left, p, far, dim(step * b), p_inner, step)
                 p = p_inner
             else:
@@ -129,7 +136,5 @@ def rename(kernel: Kernel, mapping: dict[sympy.Symbol, sympy.Symbol]) -> Kernel:
 def canonical(kernel: Kernel) -> Kernel:
     """Parameters become i0, i1, ...: the outer ones first, then in order of appearance."""
     used = dict.fromkeys([*kernel.outer, *(p for s in kernel.stages for p in s.params)])
-    via = rename(kernel, {p: fresh_param() for p in used})
-    used_now = dict.fromkeys([*via.outer, *(p for s in via.stages for p in s.params)])
-    result = rename(via, {p: param(k) for k, p in enumerate(used_now)})
-    return replace(result, extents={p: result.extents[p] for p in map(param, range(len(used_now)))})
+    needed = replace(kernel, extents={p: kernel.extents[p] for p in used})
+    return rename(needed, {p: param(k) for k, p in enumerate(used)})

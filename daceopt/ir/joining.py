@@ -16,7 +16,7 @@ from daceopt.ir import types
 from daceopt.ir.dims import hint
 from daceopt.ir.fusion import expand_locals
 from daceopt.ir.graph import Graph
-from daceopt.ir.iteration import fresh_param, rename
+from daceopt.ir.iteration import apart
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.provenance import fused_label
 from daceopt.ir.tasklet import Assignment
@@ -28,23 +28,20 @@ def joined(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool
 
     An array that one writes and another reads becomes the local ``<array>_tile``, its dimensions in the order of
     memory, in which it is read as the array would be, views seen through. ``needed(array)``: others read it, so that it
-    is written as well. Parameters are those of no other kernel. Raises Unsupported for kernels with tiles of their own,
+    is written as well. Each kernel keeps parameters of its own. Raises Unsupported for kernels with tiles of their own,
     for what is read at run-time indices or through a view without an index, and where what passes has a narrow type or
     is written in parts.
     """
-    apart = [_apart(kernel) for kernel in kernels]
-    made = {a.array for k in apart for a in k.writes()}
-    passed = [a for a in made if any(_source(graph, r.array, made) == a for k in apart for r in k.reads())]
-    local = {n: kind for k in apart for n, kind in k.locals.items()}
+    parts: list[Kernel] = []
+    for kernel in kernels:
+        parts.append(replace(apart(expand_locals(kernel), *parts), outer=()))
+    made = {a.array for k in parts for a in k.writes()}
+    passed = [a for a in made if any(_source(graph, r.array, made) == a for k in parts for r in k.reads())]
+    local = {n: kind for k in parts for n, kind in k.locals.items()}
     joint = _Joint(graph, tuple(sorted(passed)), frozenset(local), needed)
-    stages = [joint.stage(s) for k in apart for s in k.stages]
-    extents = {p: n for k in apart for p, n in k.extents.items()}
-    return Kernel(reduce(fused_label, [k.label for k in apart]), extents, stages, (), local | joint.locals())
-
-
-def _apart(kernel: Kernel) -> Kernel:
-    """With parameters, and locals, that no other kernel has."""
-    return replace(rename(expand_locals(kernel), {p: fresh_param() for p in kernel.extents}), outer=())
+    stages = [joint.stage(s) for k in parts for s in k.stages]
+    extents = {p: n for k in parts for p, n in k.extents.items()}
+    return Kernel(reduce(fused_label, [k.label for k in parts]), extents, stages, (), local | joint.locals())
 
 
 def _source(graph: Graph, array: str, made: set[str]) -> str | None:

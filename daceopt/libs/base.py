@@ -274,6 +274,11 @@ def _pointers(graph: Graph, operands: Mapping[str, str]) -> dict[str, Any]:
 
 # What a library computes nobody else does: its products may be rounded together with what they are added to.
 _CONTRACTION = "-ffp-contract=fast"
+# They include another library's headers and call it: more than -O1 takes seconds and gains nothing.
+_ONLY_CALLS = {
+    *("onednn_convolution.cpp", "onednn_quantized.cpp", "onednn_weights.cpp", "convolution_times.cpp"),
+    *("process_group.cpp", "torch_algorithms.cpp", "torch_attention.cpp", "torch_call.cpp", "torch_device.cpp"),
+}
 
 
 def support(
@@ -295,8 +300,7 @@ def support(
     own = Flags(includes=(str(INCLUDE),), version=f"{headers_digest()} {version}".strip())
     external = flags or Flags()
     macro = [f"-D{define}"] if define else []
-    # what includes another's headers only calls: more than -O1 takes seconds and gains nothing
-    dialect = [f"-std={standard}", "-O1"] if standard else []
+    dialect = [*([f"-std={standard}"] if standard else []), *(["-O1"] if source in _ONLY_CALLS else [])]
     on_host = target == "cpu"
     options = Flags(compile=(*([_CONTRACTION] if on_host else []), *macro, *dialect))
     text = _source(source) if on_host else support_header("", ("cuda.h",)) + _source(source)

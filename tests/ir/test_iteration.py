@@ -13,7 +13,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.dataflow import address
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.iteration import canonical, fresh_param, rename, split, unify
+from daceopt.ir.iteration import apart, canonical, rename, split, unify
 from daceopt.ir.kernel import Access, Kernel, param
 
 F = dace.float32
@@ -81,7 +81,7 @@ def reemitted(change: object) -> np.ndarray:
     [
         canonical,
         lambda k: canonical(rename(k, {ROW: COLUMN, COLUMN: ROW})),
-        lambda k: canonical(rename(k, {ROW: fresh_param()})),
+        lambda k: canonical(apart(k)),
         lambda k: canonical(split(k, COLUMN, 3)[0]),
         lambda k: canonical(split(split(k, ROW, 2)[0], COLUMN, 2)[0]),
     ],
@@ -96,7 +96,7 @@ def pair(second_shape: tuple[int, ...]) -> tuple[Graph, Kernel, Kernel]:
     y = b.elementwise(sympy.tanh, x)
     b.elementwise(sympy.exp, b.reshape(y, second_shape))
     first, second = (k.kernel for k in graph.kernels())
-    return graph, first, rename(second, {p: fresh_param() for p in second.extents})
+    return graph, first, apart(second, first)
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (2, 2, 6), (4, 2, 3), (2, 2, 3, 2), (24,), (1, 24, 1)])

@@ -13,11 +13,12 @@ from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import schedule
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.graph import Graph, dim
-from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.kernel_pattern import pattern, renamed
 from daceopt.ir.microkernels import PRODUCT, TRANSPOSITION
 from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.references import StatementInstance, resolved
-from daceopt.ir.schedule import Alloc, Call, Do, Loop, Tree
+from daceopt.ir.schedule import Call, Do, Loop, Tree
 from daceopt.ir.schedule_check import check
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.hardware._scheduling import at_least, chosen, cost
@@ -57,15 +58,13 @@ class TileScheduling(Transformation):
 
     def _known(self, graph: Graph, kernel: Kernel) -> Tree:
         """The schedule of ``kernel``, from one that is alike but for names: layers of a network are."""
-        form, names = _form(graph, kernel)
-        key = self, limits(), form
+        like = pattern(graph, kernel)
+        key = self, limits(), like.form
         if key not in _SCHEDULES:
             if len(_SCHEDULES) >= _MOST:
                 _SCHEDULES.clear()
-            _SCHEDULES[key] = self._scheduled(graph, kernel), names
-        tree, own = _SCHEDULES[key]
-        renamed = dict(zip(own, names, strict=True))
-        return schedule.transformed(tree, lambda n: replace(n, array=renamed[n.array]) if isinstance(n, Alloc) else n)
+            _SCHEDULES[key] = like.numbered(self._scheduled(graph, kernel))
+        return renamed(_SCHEDULES[key], {str(k): name for k, name in enumerate(like.names)})
 
     def _scheduled(self, graph: Graph, kernel: Kernel) -> Tree:
         edit = _Edits(graph, kernel)
@@ -93,27 +92,7 @@ class TileScheduling(Transformation):
 
 
 _MOST = 128
-_SCHEDULES: dict[Any, tuple[Tree, tuple[str, ...]]] = {}  # by form; with the names of arrays as they were there
-
-
-def _form(graph: Graph, kernel: Kernel) -> tuple[Any, tuple[str, ...]]:
-    """All that a schedule depends on, with numbers for the names of arrays, and these names in their order."""
-    accesses = [a for s in kernel.stages for a in (*s.reads.values(), *s.writes.values())]
-    roots = (graph.root(a.array)[0] for a in accesses if a.array not in kernel.locals)
-    numbers = {name: k for k, name in enumerate(dict.fromkeys([*(a.array for a in accesses), *roots]))}
-    arrays = tuple(kernel.locals.get(name) or _array(graph, name, numbers) for name in numbers)
-
-    def written(part: Mapping[str, Access]) -> tuple[Any, ...]:
-        return tuple((c, numbers[a.array], a.index, a.wcr) for c, a in part.items())
-
-    stages = tuple((s.params, written(s.reads), written(s.writes), s.assignments) for s in kernel.stages)
-    own = tuple(kernel.extents.items()), kernel.outer, kernel.serial, tuple(graph.assumptions)
-    return (arrays, stages, own), tuple(numbers)
-
-
-def _array(graph: Graph, name: str, numbers: Mapping[str, int]) -> tuple[Any, ...]:
-    root, offset = graph.root(name)
-    return graph.dtype(name), graph.shape(name), graph.strides(name), numbers[root], offset
+_SCHEDULES: dict[Any, Tree] = {}  # by pattern; with the numbers of locals for their names
 
 
 def _others(kernel: Kernel, stage: Stage) -> list[Any]:

@@ -11,7 +11,7 @@ from math import prod
 
 from daceopt.codegen.cpu.hoisting import Hoisted
 from daceopt.codegen.cpu.tile_calls import call_of, declarations
-from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, support_header
+from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, home, support_header
 from daceopt.codegen.leaf import Accumulator, Leaf, identity, stored
 from daceopt.codegen.names import Names
 from daceopt.errors import Unsupported
@@ -114,19 +114,13 @@ class Emitter:
         name = f"k_{hashlib.sha256((support_header(text) + text).encode()).hexdigest()[:16]}"
         return KernelSource(name, text.replace("void KERNEL", f'extern "C" void {name}', 1), arguments)
 
-    def _home(self, array: str) -> str:
-        """The array in whose memory it stands, and all that it is written over."""
-        while array in self._in_place:
-            array = self._in_place[array]
-        return array
-
     def _arguments(self) -> tuple[tuple[KernelArgument, ...], list[str]]:
         buffers, written = self._names.buffers(), {r.buffer for b in self._bodies.values() for r in b.writes.values()}
         arguments, parameters = [], []
-        home = {b: self._home(b.array) for b in buffers}
+        homes = {b: home(b.array, self._in_place) for b in buffers}
         for buffer, name in buffers.items():
             argument = KernelArgument("pointer", buffer.array, buffer.offset, buffer.dtype, buffer in written)
-            twins = {b for b in buffers if home[b] == home[buffer]}
+            twins = {b for b in buffers if homes[b] == homes[buffer]}
             alone = len(twins) == 1 or written.isdisjoint(twins)
             arguments.append(argument)
             parameters.append(f"{argument.cpp} {'__restrict__ ' if alone else ''}{name}")

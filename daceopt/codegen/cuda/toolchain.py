@@ -17,8 +17,8 @@ _DEFAULT = "/usr/local/cuda"
 # 177: functions of our headers that a kernel does not call. Products are rounded by themselves, as on the CPU.
 _FLAGS = ("-std=c++17", "-O3", "-fmad=false", "-Xcompiler=-fPIC,-fvisibility=hidden", "-diag-suppress=177")
 
-JOINS = 8
-"""Kernels that nvcc takes at once, or more: its start costs as much as 20 of them."""
+UNIT = 8, None
+"""The least and the most kernels that nvcc takes at once: its start costs as much as 20 of them."""
 
 
 @cache

@@ -370,7 +370,7 @@ public:
         if (!given.data || given.type == Element::kFloat) return;
         size_ = span_of(given);
         memory_.reset(new float[size_]);
-        for (int64_t i = 0; i < size_; ++i) memory_[i] = load(given.data, given.type, i);
+        widen(given.data, memory_.get(), size_);
         wide_.data = memory_.get();
         wide_.type = Element::kFloat;
     }
@@ -378,7 +378,7 @@ public:
     const Tensor& tensor() const { return wide_; }
 
     void round() const {
-        for (int64_t i = 0; memory_ && i < size_; ++i) store(given_.data, given_.type, i, memory_[i]);
+        if (memory_) narrow(memory_.get(), given_.data, size_);
     }
 
 private:
@@ -444,7 +444,7 @@ public:
         if (w.type == factor.type || factor.type != Element::kBfloat16) return;
         const int64_t size = span_of(w);
         memory_.reset(new uint16_t[size]);
-        for (int64_t i = 0; i < size; ++i) memory_[i] = to_bfloat16(load(w.data, w.type, i));
+        narrow(static_cast<const float*>(w.data), memory_.get(), size);
         rounded_.data = memory_.get();
         rounded_.type = factor.type;
     }

@@ -24,15 +24,17 @@ inline uint16_t to_bfloat16(float value) {
     return static_cast<uint16_t>(value != value ? 0x7FC0u : rounded);
 }
 
-// Of floats.
-inline float load(const void* data, Element type, int64_t index) {
-    if (type == Element::kFloat) return static_cast<const float*>(data)[index];
-    return from_bfloat16(static_cast<const uint16_t*>(data)[index]);
+// `count` numbers of bfloat16 as floats, and back.
+inline void widen(const void* from, float* to, int64_t count) {
+    const auto* bits = static_cast<const uint16_t*>(from);
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) to[i] = from_bfloat16(bits[i]);
 }
 
-inline void store(void* data, Element type, int64_t index, float value) {
-    if (type == Element::kFloat) static_cast<float*>(data)[index] = value;
-    else static_cast<uint16_t*>(data)[index] = to_bfloat16(value);
+inline void narrow(const float* from, void* to, int64_t count) {
+    auto* bits = static_cast<uint16_t*>(to);
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) bits[i] = to_bfloat16(from[i]);
 }
 
 }  // namespace daceopt

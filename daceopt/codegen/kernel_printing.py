@@ -1,0 +1,46 @@
+"""Prints the kernels of a program, those that are alike but for names once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from daceopt.codegen.kernel_unit import KernelSource, home
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.kernel_pattern import pattern
+
+
+class KernelPrinter:
+    """``print_kernel(graph, kernel)`` for kernels of programs whose memory is planned.
+
+    It must depend on nothing but the kernel's label, its pattern and its schedule, and on which of its arrays stand in
+    the same memory: layers of a network repeat, and so do their kernels.
+    """
+
+    def __init__(self, print_kernel: Callable[[Graph, Kernel], KernelSource]):
+        self._print = print_kernel
+        self._known: dict[Any, tuple[KernelSource, tuple[str, ...]]] = {}
+
+    def source(self, graph: Graph, kernel: Kernel) -> KernelSource:
+        """The printed kernel, whose arguments are arrays of ``graph``. Raises what ``print_kernel`` raises."""
+        like = pattern(graph, kernel)
+        tree = None if kernel.schedule is None else like.numbered(kernel.schedule)
+        key = kernel.label, like.form, tree, _homes(graph, like.names)
+        if key not in self._known:
+            self._known[key] = self._print(graph, kernel), like.names
+        source, names = self._known[key]
+        here = dict(zip(names, like.names, strict=True))
+        arguments = tuple(replace(a, array=here.get(a.array, a.array)) for a in source.arguments)
+        return replace(source, arguments=arguments)
+
+
+def _homes(graph: Graph, names: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    """Which of these arrays are written over one another: with the same number, in two ways of looking at it."""
+    return _classes(names, graph.in_place), _classes(names, {**graph.in_place, **graph.overwrites})
+
+
+def _classes(names: tuple[str, ...], over: Mapping[str, str]) -> tuple[int, ...]:
+    numbers: dict[str, int] = {}
+    return tuple(numbers.setdefault(home(name, over), len(numbers)) for name in names)

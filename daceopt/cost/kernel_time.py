@@ -98,7 +98,7 @@ class KernelTimes:
 
     def number(self, expr: Any) -> float:
         """An expression over sizes as a number."""
-        return float(with_hints(sympy.sympify(expr), self._sizes))
+        return float(expr if isinstance(expr, int) else with_hints(sympy.sympify(expr), self._sizes))
 
     # ---------------------------------------------------------------- side by side
 

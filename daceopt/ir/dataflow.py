@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from daceopt.ir.affine import Affine, affine, same
@@ -27,6 +28,11 @@ def walk(index: Sequence[Any], strides: Sequence[Dim], params: Collection[Any] |
 
     ``params``: see :func:`daceopt.ir.affine.affine`.
     """
+    return _walk(tuple(index), tuple(strides), None if params is None else frozenset(params))
+
+
+@lru_cache(1 << 14)  # each merge that is tried, and each step that schedules, asks for what kernels access again
+def _walk(index: tuple[Any, ...], strides: tuple[Dim, ...], params: frozenset[Any] | None) -> Walk:
     steps: dict[Any, Dim] = {}
     constant: Dim = 0
     opaque: Dim = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import dace
@@ -40,7 +41,8 @@ class Access:
 
     @cached_property
     def _params(self) -> frozenset[sympy.Symbol]:
-        return frozenset(s for e in self.index if isinstance(e, sympy.Expr) for s in e.free_symbols)
+        expressions = [e for e in self.index if isinstance(e, sympy.Expr)]
+        return frozenset(s for e in expressions for s in ((e,) if e.is_Symbol else e.free_symbols))
 
 
 def _subs(expr: Any, mapping: dict[Any, Any]) -> Any:
@@ -138,9 +140,9 @@ class Kernel:
         are no longer independent loops over rectangles."""
         return bool(self.serial) or any(self.bounds(p)[1] is not None for p in self.extents)
 
-    def most(self, params: Iterable[sympy.Symbol]) -> Any:
+    def most(self, params: Iterable[sympy.Symbol]) -> Dim:
         """Iterations over ``params`` together, partial tiles counted as whole ones."""
-        return sympy.Mul(*(self.bounds(p)[0] for p in params))
+        return dim(prod(self.bounds(p)[0] for p in params))
 
     def kept(self) -> frozenset[str]:
         """Locals with a value that lives on from one iteration of a serial loop to the next, or into or out of it:

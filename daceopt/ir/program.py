@@ -83,11 +83,14 @@ class Program:
         """Let the backward graph read what is saved in the layout in which the forward graph leaves it."""
         if self.backward is None:
             return
-        for source, name in zip(list(self.forward.saved), list(self.backward.saved), strict=True):
-            if len(self.forward.shape(source)) != len(self.backward.shape(name)):
-                block(self.backward, [name])
-            elif self.forward.strides(source) != self.backward.strides(name):
-                _follow_layout(self.backward, name, self.forward.strides(source))
+        forward, backward = self.forward, self.backward
+        pairs = list(zip(forward.saved, backward.saved, strict=True))
+        blocked = [name for source, name in pairs if len(forward.shape(source)) != len(backward.shape(name))]
+        if blocked:
+            block(backward, blocked)
+        for source, name in zip(list(forward.saved), list(backward.saved), strict=True):
+            if forward.strides(source) != backward.strides(name):
+                _follow_layout(backward, name, forward.strides(source))
 
 
 def _follow_layout(graph: Graph, name: str, strides: Sequence[Any]) -> None:

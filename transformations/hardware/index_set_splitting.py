@@ -81,7 +81,7 @@ def _in_parts(graph: Graph, kernel: Kernel) -> Kernel | None:
     if others or kernel.locals or len(set(kept)) != 1 or not all(k in _PARTS for k in kinds):
         return None
     known = kernel.most(kept[0])
-    if not (known.is_Integer and known >= _SHARED) or not set(kinds.values()) <= {dace.float32, dace.float64}:
+    if not (isinstance(known, int) and known >= _SHARED) or not set(kinds.values()) <= {dace.float32, dace.float64}:
         return None
     params = (*kept[0], *(p for p in stage.params if p not in kept[0]))
     return replace(kernel, stages=[replace(stage, params=params)], outer=kept[0])
@@ -108,7 +108,7 @@ def split(graph: Graph, kernel: Kernel, statement: int, found: Sequence[PlainPie
         inside = {p for piece in found for p in piece.box} | _side_by_side(graph, kernel.stages[0])
         outer = tuple(takewhile(lambda p: p not in inside, kernel.stages[0].params))
         known = kernel.most(outer)
-        outer = outer if not known.is_Integer or known >= _SHARED else ()
+        outer = outer if not isinstance(known, int) or known >= _SHARED else ()
     used = {p for s in stages for p in s.params} | set(outer)
     extents = {p: n for p, n in extents.items() if p in used}
     return replace(kernel, extents=extents, stages=stages, outer=outer, locals=locals_)

@@ -82,6 +82,27 @@ def test_hooks_of_a_result_that_has_no_gradient():
     check(scenario)
 
 
+class Scan(torch.autograd.Function):
+    """``y[k] = a[k] * y[k - 1] + x[k]``, written into parts of copies in both directions."""
+
+    @staticmethod
+    def forward(ctx, a, x):
+        y = x.clone()
+        for k in range(1, x.shape[1]):
+            y[:, k].add_(a[:, k].mul(y[:, k - 1]))
+        ctx.save_for_backward(a, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (a, y), g = ctx.saved_tensors, g.clone()
+        for k in range(y.shape[1] - 1, 0, -1):
+            g[:, k - 1].add_(a[:, k].mul(g[:, k]))
+        of_a = torch.zeros_like(a)
+        of_a[:, 1:].add_(y[:, :-1] * g[:, 1:])
+        return of_a, g
+
+
 class FirstOnly(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a, b):
@@ -90,6 +111,16 @@ class FirstOnly(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         return g, None
+
+
+def test_a_custom_function_that_writes_into_parts():
+    def scenario(optimize):
+        net = optimize(module(lambda self, x: Scan.apply((x * self.w).sin(), x.cos()), w=normal(4)))
+        x = normal(2, 4).requires_grad_()
+        net(x).square().sum().backward()
+        return grads(net, x)
+
+    check(scenario)
 
 
 # -------------------------------------------------------------------- gradients of gradients

@@ -136,7 +136,7 @@ def mark(results: Any, operands: Any, saved: Any, backward: Backward) -> list[to
     """``results`` as they are, with this rule for their gradients."""
     own = _collected.get()
     own.append(backward)
-    return list(torch.ops.daceopt.with_gradient(results, operands, saved, len(own) - 1))
+    return list(torch.ops.daceopt.with_gradient(*map(list, (results, operands, saved)), len(own) - 1))
 
 
 def as_gradient_of(value: torch.Tensor, before: torch.Tensor) -> torch.Tensor:

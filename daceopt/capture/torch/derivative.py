@@ -156,12 +156,12 @@ def _traced(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out
     try:
         fakes = [*_operands_like(call), *(like(g) for g in grads if g is not None)]
         with guards.noted(fakes, call.context.assumed):
-            graph = trace(vjp, [*fakes, *(holder_of(n, call.operands) for n in numbers)])
+            traced = trace(vjp, [*fakes, *(holder_of(n, call.operands) for n in numbers)])
     except RuntimeError as error:
         if _NO_DERIVATIVE.search(str(error)) is None:  # the formula needs what only data tell, say
             raise Unsupported(f"the derivative of {call.target}, by PyTorch's formula: {error}") from error
         return _refused(b, inputs, by, str(error))
-    importer = Importer(Translation(b.graph, call.context), graph)
+    importer = Importer(Translation(b.graph, call.context), traced.graph, traced.backwards)
     _reuse_results(importer, call, outputs)
     found = importer.run([*inputs, *(grads_out[k] for k in given), *[None] * len(numbers)])
     return _by_position(found, by, len(inputs))
@@ -249,8 +249,8 @@ def _custom(b: Builder, call: AtenCall, inputs: Names, grads_out: Names, wanted:
     read = [like(f) for f in fakes if f is not None]
     for slot in (s for s in backward.saved if isinstance(s, NumberSlot)):
         stand_for_number(read[len(given) + lengths[0] + slot])
-    graph = trace(rule, [*read, *(holder_of(n, read) for n in numbers)])
-    importer = Importer(Translation(b.graph, call.context), graph)
+    traced = trace(rule, [*read, *(holder_of(n, read) for n in numbers)])
+    importer = Importer(Translation(b.graph, call.context), traced.graph, traced.backwards)
     found = importer.run([*(grads_out[k] for k in given), *results, *saved, *[None] * len(numbers)])
     return _by_position(found, [lengths[0] + k for k in by], len(inputs))
 

@@ -127,11 +127,11 @@ def _is_parameter(argument: Any) -> bool:
     return isinstance(argument, fx.Node) and isinstance(argument.meta.get("example_value"), torch.nn.Parameter)
 
 
-def trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
+def trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> Functional:
     """The functional graph of ``fn``, which gives a list and changes none of its fake ``inputs``; all composite
     operators are taken apart. Raises Unsupported where the value of a number decides about it."""
     with _not_rewritten():
-        return _functional(fn, inputs, is_derivative=True).graph
+        return _functional(fn, inputs, is_derivative=True)
 
 
 def _functional(

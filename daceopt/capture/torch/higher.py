@@ -31,10 +31,10 @@ def gradient_of(traced: Traced, wanted: Sequence[int], given: Sequence[int]) -> 
     outputs = _differentiable(traced, found, given)
     body = _Differentiable(found.graph, found.backwards)
     examples = [*map(fresh, traced.inputs), *(like(n.meta["val"]) for n in outputs)]
-    graph = trace(lambda *values: body.gradients(outputs, wanted, values, len(traced.inputs)), examples)
-    graph.meta[custom_gradient.BACKWARDS] = found.backwards
-    _drop_detached(graph)
-    return _of_gradients(traced, graph, examples)
+    gradients = trace(lambda *values: body.gradients(outputs, wanted, values, len(traced.inputs)), examples)
+    gradients.graph.meta[custom_gradient.BACKWARDS] = gradients.backwards
+    _drop_detached(gradients.graph)
+    return _of_gradients(traced, gradients.graph, examples)
 
 
 def _differentiable(traced: Traced, found: Functional, given: Sequence[int]) -> list[fx.Node]:
@@ -118,7 +118,7 @@ class _Differentiable(DynamoInterpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is torch.ops.daceopt.with_gradient.default:
             results, operands, saved, number = args
-            return _custom(self.backwards[number], results, operands, saved, number)
+            return _custom(self.backwards[number], results, operands, saved)
         if target in (torch.ops.aten.detach.default, torch.ops.daceopt.stop_gradient.default):
             return torch.ops.daceopt.stop_gradient(args[0].detach())
         if target is torch.ops.aten.copy.default:  # of functionalization; PyTorch has no derivative of it
@@ -126,17 +126,14 @@ class _Differentiable(DynamoInterpreter):
         return super().call_function(WITH_DERIVATIVE.get(target, target), args, kwargs)
 
 
-def _custom(
-    backward: Backward, results: Sequence[Any], operands: Sequence[Any], saved: Sequence[Any], number: int
-) -> list[Any]:
+def _custom(backward: Backward, results: Sequence[Any], operands: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
     """The marker for autograd; it stays in the trace, so that this can be differentiated in its turn."""
     count, last = len(results), len(results) + len(operands)
 
     class Custom(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            given = values[:count], values[count:last], values[last:]
-            own = tuple(torch.ops.daceopt.with_gradient(*map(list, given), number))
+            own = tuple(custom_gradient.mark(values[:count], values[count:last], values[last:], backward))
             ctx.save_for_backward(*own, *values[last:])
             return own
 

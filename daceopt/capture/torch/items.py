@@ -17,8 +17,10 @@ from torch import fx
 from torch._dynamo import config
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis, unimplemented
 from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.lists import BaseListVariable
 
+from daceopt.capture.torch import state_values
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
 
 Place = tuple[CodeType, int]
@@ -26,19 +28,30 @@ Place = tuple[CodeType, int]
 _breaking: set[Place] = set()
 """Places in code where a number is read, and the graph breaks."""
 
+_kept: dict[Any, list[Any]] = {}
+"""A frame, a place and the tensor that is read there -> the numbers that were constants."""
+
+_MOST = 3  # of those
+
+_SUBSCRIPTS = ("BINARY_SUBSCR", "STORE_SUBSCR", "BINARY_SLICE", "STORE_SLICE", "BUILD_SLICE")
+"""Instructions that want a number, of which sizes depend, where a bound is a tensor."""
+
 _REFUSED = "Unsupported Tensor.item() call with capture_scalar_outputs=False"
 """Dynamo's reason for a break where a number is read."""
 
 _TAKEN = "daceopt_items"  # where an attempt of Dynamo keeps the symbols it has for numbers -> the places
 
 
-def taken(call: Callable[[], Any], variable: Any, tx: Any) -> Any:
+def taken(call: Callable[[], Any], variable: Any, tx: Any, name: str) -> Any:
     """``call`` is Dynamo's own for ``variable.item()``, or ``variable.tolist()``."""
     place = tx.f_code, tx.instruction_pointer
     example = variable.as_proxy().node.meta.get("example_value")
+    is_number = isinstance(example, torch.Tensor) and not example.is_complex() and example.dtype != torch.bool
+    is_wanted = place in _breaking or not is_number or tx.current_instruction.opname in _SUBSCRIPTS
+    if is_wanted and (number := _known(variable, tx, name, place)) is not None:
+        return VariableTracker.build(tx, number)
     if place in _breaking and isinstance(example, torch.Tensor) and example.ndim:  # Dynamo takes a list in any case
         unimplemented(gb_type=_REFUSED, context="", explanation=UNLIKE_PYTHON, hints=[])
-    is_number = isinstance(example, torch.Tensor) and not example.is_complex() and example.dtype != torch.bool
     with config.patch(capture_scalar_outputs=is_number and place not in _breaking):
         found = call()
     for one in _leaves(found):
@@ -46,6 +59,24 @@ def taken(call: Callable[[], Any], variable: Any, tx: Any) -> Any:
             _taken(tx.output).update(dict.fromkeys(map(str, number.node.expr.free_symbols), place))
             _note_element(one.as_proxy().node.args[0])
     return found
+
+
+def constant(variable: VariableTracker, tx: Any) -> VariableTracker:
+    """The number that a tensor of a module holds; the tensor itself where that is not known."""
+    number = _known(variable, tx, "item", (tx.f_code, tx.instruction_pointer))
+    return variable if number is None else VariableTracker.build(tx, number)
+
+
+def _known(variable: Any, tx: Any, name: str, place: Place) -> Any:
+    """What a module keeps, as long as it does not change with each look; else None."""
+    number = state_values.answer(tx, getattr(torch.Tensor, name), variable)
+    node = variable.as_proxy().node
+    seen = _kept.setdefault((tx.output.root_tx.f_code, place, str(node.args or node)), [])
+    if number is None or (number not in seen and len(seen) == _MOST):
+        return None
+    if number not in seen:
+        seen.append(number)
+    return number
 
 
 def _leaves(variable: Any) -> list[Any]:

@@ -48,6 +48,7 @@ from daceopt.capture.torch import (
     marks,
     number_constants,
     numpy_scalars,
+    state_values,
 )
 from daceopt.capture.torch.batch_average import momentum_of, normalized_with_average
 from daceopt.capture.torch.conditions import note_exception
@@ -84,7 +85,15 @@ def install() -> None:
         if original.__module__ != __name__:
             setattr(owner, name, _for_ours(original, made))
     builder.VariableBuilder._type_dispatch_impl.cache_clear()  # it holds the methods themselves
+    _renew_tables(symbolic_convert.InstructionTranslatorBase)
     marks.install()
+
+
+def _renew_tables(cls: Any) -> None:
+    """The tables of a translator, and of those derived from it, hold the methods themselves, too."""
+    type(cls).__init__(cls, cls.__name__, cls.__bases__, {})
+    for derived in cls.__subclasses__():
+        _renew_tables(derived)
 
 
 def _for_ours(original: Method, made: Callable[..., Any]) -> Method:
@@ -127,7 +136,8 @@ def _call_numpy(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Dynamo would draw other numbers, of PyTorch's generator."""
     if isinstance(getattr(self.value, "__self__", None), np.random.RandomState):
         _break("random numbers of NumPy", "draw them outside of forward, or by torch")
-    return original(self, *args, **kwargs)
+    known = state_values.comparison(self, *args, **kwargs)
+    return original(self, *args, **kwargs) if known is None else known
 
 
 def _wrap_list(original: Method, self: Any, value: Any) -> Any:
@@ -177,6 +187,8 @@ def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) ->
     if self.value is nn.functional.batch_norm and momentum_of(args, kwargs).is_tensor():
         return tx.inline_user_function_return(VariableTracker.build(tx, normalized_with_average), args, kwargs)
     asked = self.value is torch.compiler.is_compiling and tx.f_code.co_code == forward.co_code  # or a copy of it
+    if (known := state_values.comparison(self, tx, args, kwargs)) is not None:
+        return known
     if asked and not _is_differentiated(tx.symbolic_locals["self"].realize().value, tx.symbolic_locals["src"]):
         _break("nn.TransformerEncoder, which leaves padded positions out", "make it with enable_nested_tensor=False")
     _check_domain(tx, self.value, args)
@@ -199,7 +211,7 @@ def _has_sparse_gradient(function: Callable[..., Any], args: Any, kwargs: Any) -
 def _call_method(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
     call = functools.partial(original, self, tx, name, args, kwargs)
     if name in ("item", "tolist"):
-        return items.taken(call, self, tx)
+        return items.taken(call, self, tx, name)
     return _reshape(call, tx, name, (self, *args), kwargs) if name in CHANGES else call()
 
 
@@ -212,6 +224,10 @@ def _insert(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any
 
 def _call_builtin(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     """Dynamo's quotient of floats, rounded down, is another than Python's (``1 // 0.2`` is 4): that has constants."""
+    if self.fn is operator.not_ and (truth := state_values.answer(tx, operator.not_, *args)) is not None:
+        return ConstantVariable.create(truth)
+    if self.fn is range:
+        args = [items.constant(x, tx) if x.is_tensor() else x for x in args]
     function = builtin.IN_PLACE_DESUGARING_MAP.get(self.fn, self.fn)
     if function not in PARTIAL or not any(isinstance(x, tensor.SymNodeVariable) for x in args):
         return original(self, tx, args, kwargs)
@@ -339,6 +355,12 @@ def _note_break(original: Method, self: Any, options: Any, reason: str, exc: Exc
     original(self, options, reason, exc)
 
 
+def _end_in_loop(original: Method, self: Any, code: Any, exc: Exception) -> None:
+    """A break in a loop, for which Dynamo gives the frame up."""
+    items.leave_named(str(exc))
+    original(code, exc)
+
+
 def _run_node(original: Method, tracer: Any, node: fx.Node, args: Any, kwargs: Any, module: Any) -> Any:
     """A call on fake tensors, for what is known of its result."""
     is_whole = node.target in FUNCTIONS and are_of_one_type(args)
@@ -410,6 +432,7 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (symbolic_convert.InstructionTranslatorBase, "_format_value", number_constants.format_value),
     (symbolic_convert.InstructionTranslatorBase, "exception_handler", _handle_exception),
     (symbolic_convert.InstructionTranslatorBase, "log_graph_break", _note_break),
+    (symbolic_convert.InstructionTranslatorBase, "raise_loop_graph_break", _end_in_loop),
     (higher_order_ops.AutogradFunctionApplyVariable, "trace_forward_graph", _trace_custom_forward),
     (functions.WrapperUserFunctionVariable, "call_function", cached_functions.call),
     (functions.SkipFunctionVariable, "call_function", _call_skipped),
@@ -424,4 +447,5 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (symbolic_convert, "guard_bool", _guard_truth),
     (symbolic_convert, "_detect_and_normalize_assert_statement", assertions.note_message),
     (torch.SymInt, "__round__", _round),
+    *((symbolic_convert.InstructionTranslatorBase, name, state_values.branch) for name in state_values.BRANCHES),
 )

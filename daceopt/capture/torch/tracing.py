@@ -136,8 +136,7 @@ def _call_numpy(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Dynamo would draw other numbers, of PyTorch's generator."""
     if isinstance(getattr(self.value, "__self__", None), np.random.RandomState):
         _break("random numbers of NumPy", "draw them outside of forward, or by torch")
-    known = state_values.comparison(self, *args, **kwargs)
-    return original(self, *args, **kwargs) if known is None else known
+    return state_values.comparison(self, *args, **kwargs) or original(self, *args, **kwargs)
 
 
 def _wrap_list(original: Method, self: Any, value: Any) -> Any:

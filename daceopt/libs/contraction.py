@@ -81,6 +81,12 @@ def emit(node: Contraction, graph: Graph, function: str, more: str = "") -> str:
     )
 
 
+def element_macro(node: Contraction, graph: Graph) -> str:
+    """For which element type a source is compiled: templates for all of them would take a second each."""
+    ctype = types.cpp(graph.dtype(node.operands(graph)["Y"]))
+    return "DACEOPT_NARROW=1" if takes_narrow(node, graph) else f"DACEOPT_T={ctype}"
+
+
 def _operand_strides(node: Contraction, graph: Graph) -> dict[str, list[Any]]:
     """Strides of each operand over [batch..., row, column] of the product."""
     names = node.operands(graph)

@@ -56,7 +56,8 @@ class Mkl(Library):
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Nothing to link: the symbols are looked up in the process."""
-        return support("contraction_mkl.cpp", header="contraction.h")
+        assert isinstance(node, Contraction)
+        return support("contraction_mkl.cpp", header="contraction.h", define=contraction.element_macro(node, graph))
 
 
 def _multiply() -> Multiply | None:

@@ -9,7 +9,7 @@ import sympy
 
 from daceopt.ir import types
 from daceopt.ir.dims import is_dense
-from daceopt.ir.nodes.library import Contraction, IndexAdd, NanWatch, takes_narrow
+from daceopt.ir.nodes.library import Contraction, IndexAdd, NanWatch
 from daceopt.libs import contraction
 from daceopt.libs.base import OwnCode, Requirements, register, support
 from daceopt.libs.emission import extent
@@ -49,10 +49,8 @@ class Native(OwnCode):
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our headers and the source of the call, for this one element type."""
-        names = node.operands(graph)
         if isinstance(node, Contraction):
-            ctype = types.cpp(graph.dtype(names["Y"]))
-            macro = "DACEOPT_NARROW=1" if takes_narrow(node, graph) else f"DACEOPT_T={ctype}"
+            macro = contraction.element_macro(node, graph)
             return support("contraction_native.cpp", header="contraction.h", define=macro)
         if isinstance(node, NanWatch):
             return support("nan_watch.cpp", header="nan_watch.h")

@@ -1,4 +1,5 @@
 // Matrix products by the MKL inside torch, found in the process rather than linked: torch is loaded before any program.
+// Of one type: DACEOPT_T, or bfloat16 (DACEOPT_NARROW), for each takes a second to compile.
 #include "daceopt/contraction_widened.h"
 #include "daceopt/torch_symbol.h"
 
@@ -49,18 +50,21 @@ struct Mkl {
 
 }  // namespace
 
+#ifdef DACEOPT_NARROW
+void contraction_mkl(const NarrowProduct& product) {
+    if (!gemm_function<float>() || !batch_function<float>()) return fail("Contraction", "no MKL in libtorch_cpu.so; import torch first");
+    widened<Mkl>(product);
+}
+#endif
+
+#ifdef DACEOPT_T
 template <typename T>
 void contraction_mkl(const Product<T>& product) {
     if (!gemm_function<T>() || !batch_function<T>()) return fail("Contraction", "no MKL in libtorch_cpu.so; import torch first");
     contract<Mkl, T>(product);
 }
 
-void contraction_mkl(const NarrowProduct& product) {
-    if (!gemm_function<float>() || !batch_function<float>()) return fail("Contraction", "no MKL in libtorch_cpu.so; import torch first");
-    widened<Mkl>(product);
-}
-
-template void contraction_mkl(const Product<float>&);
-template void contraction_mkl(const Product<double>&);
+template void contraction_mkl(const Product<DACEOPT_T>&);
+#endif
 
 }  // namespace daceopt

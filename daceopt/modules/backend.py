@@ -78,6 +78,7 @@ class Backend(Breaks):
         self.options, self.stats, self._refused = options, stats, refused
         self.graphs: list[CompiledGraph] = []
         self.compile: Compile = _compile_graph
+        self.entry: Any = None  # the code with which a call begins that is repeated where its first program fails
         self.ran = 0  # calls of compiled graphs, to tell a call that ran none
         self.is_weighed = False  # whether somebody wants to know what these save
         self.gained = 0.0  # microseconds at most, since somebody began to count
@@ -105,6 +106,11 @@ class Backend(Breaks):
             return self._as_written(graph)
         finally:
             self.stats.compile_seconds += time.perf_counter() - start
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether somebody repeats, in eager PyTorch, a call in which the program that is made now fails."""
+        return self.entry is not None and self._code is self.entry
 
     def _as_written(self, graph: fx.GraphModule) -> EagerPiece:
         """Python runs the frame, and Dynamo what that calls; the graph, which may mean something else, never runs."""

@@ -26,13 +26,16 @@ class CutGraph:
         count = len(backend.graphs)
         try:
             with own_mode():
-                outer = cutting.in_parts(graph, inputs, lambda part, given: backend.part(describe(part, given)))
+                outer = cutting.in_parts(graph, inputs, self._part, may_fail=backend.is_repeated)
         except Exception:
             del backend.graphs[count:]
             raise
         for made in backend.graphs[count:]:
             backend.stats.record(made.piece.pair, _shapes(made))
         self._forward: Callable[..., Any] = outer.forward
+
+    def _part(self, part: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        return self._backend.part(describe(part, inputs))
 
     def __call__(self, *arguments: Any) -> Any:
         ran, before = self._backend.ran, versions(arguments)

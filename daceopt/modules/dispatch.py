@@ -316,6 +316,7 @@ class Dispatcher:
                 recompile_limit=RECOMPILE_LIMIT,
             )
             fast = FastPath(own, run._isolate_recompiles_id)
+            backend.entry = fast.code
             self._compiled = Compiled(original, _parts(original), backend, run, fast)
             return self._compiled
 

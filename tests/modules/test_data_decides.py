@@ -594,6 +594,18 @@ def test_gradients_of_gradients():
         torch.testing.assert_close(a, b)
 
 
+def _dropped_behind_a_branch(x, edges):
+    return x[edges[0] > 2].squeeze(0) * 2 if x.sum() > -1e6 else x
+
+
+def test_an_axis_that_may_be_dropped_behind_a_break():
+    """A program for two rows would raise where one is left: nobody repeats what ran before a later piece."""
+    net, x = optimized_module(Decided(_dropped_behind_a_branch), fallback="silent"), torch.randn(4, 3)
+    for rows in ([0, 3, 3, 4], [0, 0, 0, 4], [3, 0, 3, 0]):
+        edges = torch.tensor([rows, rows])
+        torch.testing.assert_close(net(x, edges), _dropped(x * net.weight, edges))
+
+
 @pytest.mark.parametrize("extremum", [lambda y: y.max(), lambda y: torch.min(y, dim=0).values, lambda y: y.max(1)[0]])
 def test_an_extremum_of_nothing(extremum):
     """Eager PyTorch raises where the axis is empty, and there alone; a program would have the extremum's identity."""

@@ -63,13 +63,13 @@ def is_cut(graph: fx.GraphModule) -> bool:
     return any(n.target != "item" or not read.isdisjoint(n.meta[BINDINGS]) for n in deciding)
 
 
-def in_parts(graph: fx.GraphModule, inputs: Sequence[Any], make: Make) -> fx.GraphModule:
+def in_parts(graph: fx.GraphModule, inputs: Sequence[Any], make: Make, may_fail: bool = True) -> fx.GraphModule:
     """A graph that calls programs of the parts of ``graph``, and between them what decides sizes. ``inputs``: the
-    arguments of a call.
+    arguments of a call; ``may_fail``: whether a call is repeated in which the graph raises Differs.
 
     Raises Unsupported where the parts would not mean what the graph does.
     """
-    return _Cutter(as_places(graph), inputs, make).run()
+    return _Cutter(as_places(graph), inputs, make, may_fail).run()
 
 
 def check(condition: Any, message: str) -> None:
@@ -155,8 +155,8 @@ class _Numbers:
 
 
 class _Cutter:
-    def __init__(self, graph: fx.GraphModule, inputs: Sequence[Any], make: Make) -> None:
-        self.module, self.graph, self._make = graph, graph.graph, make
+    def __init__(self, graph: fx.GraphModule, inputs: Sequence[Any], make: Make, may_fail: bool) -> None:
+        self.module, self.graph, self._make, self._may_fail = graph, graph.graph, make, may_fail
         placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
         self._inputs = dict(zip(placeholders, inputs, strict=True))
         self._changed = {storage(x) for n in self.graph.nodes for x in written(n)} - {None}
@@ -251,6 +251,8 @@ class _Cutter:
         that there is something of which ``max`` or ``min`` is wanted."""
         conditions = [(self._condition(node.args[0]), node.args[1])] if node.target is _CHECK else []
         for size, excluded, message in assumed_sizes.excluded(node):
+            if excluded == 1 and not self._may_fail:
+                raise Unsupported(f"{node.name} {message}")
             differs = self._outer.graph.call_function(operator.ne, (self._outer.of(size), excluded))
             conditions.append((differs, f"{node.name} {message}"))
         for condition, message in conditions:

@@ -6,6 +6,7 @@ Where no gradient is computed, that of a connected argument is zero, and any oth
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,14 +38,14 @@ def connected(traced: Traced, binding: Binding, computed: Collection[int] = ()) 
 
 
 def _connected(traced: Traced, binding: Binding, operands: Operands) -> dict[int, frozenset[int]]:
-    graph = traced.graph.graph
+    graph, flow = traced.graph.graph, _Flow(traced.graph.graph)
     arguments = [n for n in graph.nodes if n.op == "placeholder"]
     reached: dict[int, set[fx.Node]] = {}
     for result, found, flag in zip(graph.output_node().args[0], binding.results, traced.results, strict=True):
         if flag and found.kind == "output":
-            reached.setdefault(found.index, set()).update(_sources(result, operands))
+            reached.setdefault(found.index, set()).update(flow.sources(result, operands))
     for argument, output in binding.mutations:
-        reached.setdefault(output, set()).update(_sources(arguments[argument], operands))
+        reached.setdefault(output, set()).update(flow.sources(arguments[argument], operands))
     return {
         k: frozenset(output for output, sources in reached.items() if node in sources)
         for k, node in enumerate(arguments)
@@ -57,11 +58,14 @@ def differentiable(graph: fx.Graph, nodes: Sequence[Any], wanted: set[fx.Node]) 
 
     PyTorch's shape rules say that also of some results of regions without gradients (of ``pad``).
     """
-    region = without_gradients(graph)
     flagged = [isinstance(n, fx.Node) and requires_grad(n) for n in nodes]
-    if not region:
+    if not without_gradients(graph):
         return tuple(flagged)
-    return tuple(f and any(n in wanted or _begins(n, region) for n in _sources(x)) for f, x in zip(flagged, nodes))
+    flow = _Flow(graph)
+    return tuple(
+        f and any(n in wanted or _begins(n, flow.stopped) for n in flow.sources(x, _operands))
+        for f, x in zip(flagged, nodes)
+    )
 
 
 def _begins(node: fx.Node, region: set[fx.Node]) -> bool:
@@ -74,25 +78,33 @@ def _begins(node: fx.Node, region: set[fx.Node]) -> bool:
     return any(v.is_leaf and v.requires_grad for v in values) and not any(map(carries, node.all_input_nodes))
 
 
-def _sources(result: fx.Node, operands: Operands | None = None) -> set[fx.Node]:
-    """All nodes on which ``result`` depends differentiably: a write counts for what is read after it. ``operands``
-    gives those of a node that have a gradient."""
-    operands = operands or _operands
-    position = {node: k for k, node in enumerate(result.graph.nodes)}
-    writes, stopped = _writes(result.graph), without_gradients(result.graph)
-    read: dict[fx.Node, int] = {}  # node -> the last time when its value is read
-    waiting = [(result, len(position))]
-    while waiting:
-        node, when = waiting.pop()
-        if read.get(node, -1) >= when or not carries(node):
-            continue
-        read[node] = when
-        if node not in stopped and (storage(node) not in writes or _connects(node)):  # what was written counts anyway
-            waiting.extend((x, position[node]) for x in operands(node))
-        for write in writes.get(storage(node), ()):
-            if position[node] < position[write] < when:  # it may have no value of its own
-                waiting.extend((x, position[write]) for x in write.all_input_nodes)
-    return set(read)
+class _Flow:
+    """Who writes what in a graph, and when: looked at once for all of its results."""
+
+    def __init__(self, graph: fx.Graph):
+        self._position = {node: k for k, node in enumerate(graph.nodes)}
+        self._writes = _writes(graph)
+        self.stopped = without_gradients(graph)
+        self._connects = cache(_connects)
+
+    def sources(self, result: fx.Node, operands: Operands) -> set[fx.Node]:
+        """All nodes on which ``result`` depends differentiably: a write counts for what is read after it. ``operands``
+        gives those of a node that have a gradient."""
+        position = self._position
+        read: dict[fx.Node, int] = {}  # node -> the last time when its value is read
+        waiting = [(result, len(position))]
+        while waiting:
+            node, when = waiting.pop()
+            if read.get(node, -1) >= when or not carries(node):
+                continue
+            read[node] = when
+            writes = self._writes.get(storage(node), ())
+            if node not in self.stopped and (not writes or self._connects(node)):  # what was written counts anyway
+                waiting.extend((x, position[node]) for x in operands(node))
+            for write in writes:
+                if position[node] < position[write] < when:  # it may have no value of its own
+                    waiting.extend((x, position[write]) for x in write.all_input_nodes)
+        return set(read)
 
 
 def _connects(node: fx.Node) -> bool:

@@ -25,6 +25,8 @@ def stop_gradients(graph: fx.GraphModule) -> None:
     for node in undropped:
         _refuse_undropped(node, region)
     for write, operand in hidden_writes(graph.graph):
+        _drop_unread(write, operand)
+    for write, operand in hidden_writes(graph.graph):
         _refuse_hidden(write, operand)
     if not is_differentiated:
         return
@@ -74,6 +76,17 @@ def family(node: fx.Node) -> int:
     """The same number for tensors that autograd knows to be views of one another."""
     value = node.meta["example_value"]
     return int(node.meta.get("family") or id(value._base if value._is_view() else value))
+
+
+def _drop_unread(write: fx.Node, operand: fx.Node) -> None:
+    """``mean.data.lerp_(new, 0.1)`` gives a detached value a gradient, which is lost where none but writes read it."""
+    kin = [n for n in write.graph.nodes if storage(n) == storage(operand)]
+    own = [n for n in kin if family(n) == family(operand)]
+    if not requires_grad(operand) or kin[0] in own or any(user not in own for n in own for user in n.users):
+        return
+    number = family(operand)
+    for node in own:
+        node.meta.update(family=number, example_value=node.meta["example_value"].detach())
 
 
 def _refuse_hidden(write: fx.Node, operand: fx.Node) -> None:

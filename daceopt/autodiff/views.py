@@ -16,6 +16,7 @@ from daceopt.ir.dataflow import is_bijective
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.parts import Box, tile
+from daceopt.ir.sizes import Sizes
 from daceopt.ir.symbols import param
 from daceopt.ir.view_index import view_index
 
@@ -32,8 +33,8 @@ def view_adjoint(b: Builder, view: str, g: str) -> str:
         return b.full(shape, 0, graph.dtype(view))
     if _is_reshape(graph.shape(view), graph.strides(view), graph.view_offset(view), shape, strides):
         return b.reshape(g, shape)
-    known = graph.assumptions
-    index = view_index(graph.shape(view), graph.strides(view), graph.view_offset(view), shape, strides, known)
+    layout = graph.shape(view), graph.strides(view), graph.view_offset(view)
+    index = view_index(*layout, shape, strides, Sizes.of(graph))
     if index is not None:
         return _undo(b, g, index, shape)
     if not _same_strides(strides, row_major(shape), shape):
@@ -57,7 +58,11 @@ def joined_adjoint(b: Builder, source: str, grads: Mapping[str, str]) -> str | N
     (what a split makes); None where they are not."""
     graph = b.graph
     boxes = {view: _box(graph, view, source) for view in grads}
-    if len(boxes) < 2 or None in boxes.values() or not tile([x for x in boxes.values() if x], graph.shape(source)):
+    if (
+        len(boxes) < 2
+        or None in boxes.values()
+        or not tile([x for x in boxes.values() if x], graph.shape(source), Sizes.of(graph))
+    ):
         return None
     whole = graph.add_array(b.label, graph.shape(source), graph.dtype(source))
     for view, g in grads.items():
@@ -71,8 +76,8 @@ def _box(graph: Graph, view: str, source: str) -> Box | None:
     own, shape = graph.shape(view), graph.shape(source)
     if len(own) != len(shape) or not own or 0 in own:
         return None
-    offset, known = graph.view_offset(view), graph.assumptions
-    index = view_index(own, graph.strides(view), offset, shape, graph.strides(source), known)
+    layout = own, graph.strides(view), graph.view_offset(view)
+    index = view_index(*layout, shape, graph.strides(source), Sizes.of(graph))
     if index is None:
         return None
     steps = [param(k) if n != 1 else 0 for k, n in enumerate(own)]

@@ -7,6 +7,7 @@ proves holds for all values of a parameter, so also for that one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import reduce
 from typing import Any
 
@@ -14,9 +15,10 @@ import islpy as isl
 import sympy
 
 from daceopt.errors import Unsupported
+from daceopt.ir import signs
 from daceopt.ir.digits import digit
+from daceopt.ir.dims import Dim, dim
 from daceopt.ir.functions import idiv, pymod
-from daceopt.ir.graph import Dim, dim
 
 CONTEXT = isl.DEFAULT_CONTEXT
 _SET = isl.dim_type.set
@@ -51,18 +53,11 @@ class SizeParameters:
         space = space.params()
         found, local = isl.Set.universe(space), isl.LocalSpace.from_space(space)
         for axis in range(space.dim(isl.dim_type.param)):
-            if is_natural(self.by_name.get(str(space.get_dim_name(isl.dim_type.param, axis)))):
+            size = self.by_name.get(str(space.get_dim_name(isl.dim_type.param, axis)))
+            if size is not None and signs.is_natural(sympy.expand(size)):
                 bound = isl.Constraint.inequality_alloc(local).set_coefficient_val(isl.dim_type.param, axis, isl.Val(1))
                 found = found.add_constraint(bound)
         return found
-
-
-def is_natural(size: Any) -> bool:
-    """Does SymPy know that an expression over sizes is 0 or more?"""
-    if size is None:
-        return False
-    sizes = {s: sympy.Dummy(str(s), integer=True, nonnegative=True) for s in size.free_symbols}
-    return bool(size.xreplace(sizes).is_nonnegative)
 
 
 class Functions:
@@ -109,7 +104,12 @@ class Functions:
         return self._divided(above, below)
 
     def _quotient(self, expr: Any) -> isl.PwAff:
-        return self._divided(*expr.args)
+        """Rounded towards 0, which is down for what is never negative."""
+        above, below = expr.args
+        if signs.is_natural(sympy.expand(above)):
+            return self._divided(above, below)
+        divisor = isl.PwAff.val_on_domain(self._space.universe_set(), self._divisor(below))
+        return self.of(above).tdiv_q(divisor)
 
     def _divided(self, above: Any, below: Any) -> isl.PwAff:
         return self.of(above).scale_down_val(self._divisor(below)).floor()
@@ -152,6 +152,14 @@ def within(points: isl.Set, of: Functions, value: isl.PwAff, bounds: Iterable[An
     """``points`` where ``value`` is 0 or more and below all of its bounds."""
     points = points.intersect(value.nonneg_set())
     return reduce(isl.Set.intersect, [value.lt_set(of.of(bound)) for bound in bounds], points)
+
+
+def with_facts(points: isl.Set, of: Functions, facts: Iterable[Any]) -> isl.Set:
+    """``points`` for the sizes for which ``facts`` are 0 or more, as far as isl has them."""
+    for fact in facts:
+        with suppress(Unsupported):  # what is not said makes more points
+            points = points.intersect(of.of(fact).nonneg_set())
+    return points
 
 
 # ---------------------------------------------------------------- back

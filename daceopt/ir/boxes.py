@@ -13,7 +13,7 @@ from daceopt.errors import IllegalSchedule
 from daceopt.ir.affine import affine
 from daceopt.ir.dims import Dim, Shape, dim
 from daceopt.ir.kernel import Access, Kernel
-from daceopt.ir.signs import surely, surely_in
+from daceopt.ir.sizes import ALL_SIZES
 
 Index = Several[Any]
 
@@ -49,6 +49,7 @@ def box_of(kernel: Kernel, accesses: Iterable[Access], shape: Shape, outer: Coll
     """
     listed = list(accesses)
     starts, extents, bounds = [], [], []
+    inside = ALL_SIZES.inside({p: kernel.bounds(p)[0] for p in outer})
     for d, whole in enumerate(shape):
         reached = [_span(kernel, a, d, outer) for a in listed]
         first = reached[0][0]
@@ -58,11 +59,12 @@ def box_of(kernel: Kernel, accesses: Iterable[Access], shape: Shape, outer: Coll
             raise IllegalSchedule(f"dimension {d} of {array} is accessed at {places}: they are no box of one extent")
         start = sympy.expand(first + min(apart))
         extent = dim(_largest([a - min(apart) + count for a, (_, count) in zip(apart, reached)]))
-        walked = {p: kernel.bounds(p)[0] for p in outer}
-        _check_begin(listed[0].array, d, start, walked)
+        if not inside.is_natural(start):
+            before = "which may be before the array"
+            raise IllegalSchedule(f"the box of {listed[0].array} begins at {start} in dimension {d}, {before}")
         starts.append(start)
         extents.append(extent)
-        bounds.append(extent if surely_in(whole - start - extent, walked) else _bound(extent, dim(whole - start)))
+        bounds.append(extent if inside.is_natural(whole - start - extent) else _bound(extent, dim(whole - start)))
     return Box(tuple(starts), tuple(extents), tuple(bounds))
 
 
@@ -73,9 +75,11 @@ def _bound(extent: Dim, left: Dim) -> Dim:
 def _largest(counts: list[Any]) -> Any:
     found = counts[0]
     for n in counts[1:]:
-        if not (surely(found - n) or surely(n - found)):
+        if ALL_SIZES.is_natural(found - n):
+            continue
+        if not ALL_SIZES.is_natural(n - found):
             raise IllegalSchedule(f"a box of {found} or {n} elements; expected extents that can be compared")
-        found = found if surely(found - n) else n
+        found = n
     return found
 
 
@@ -96,8 +100,3 @@ def _span(kernel: Kernel, access: Access, d: int, outer: Collection[Any]) -> tup
         first += min(int(factor), 0) * (extent - 1)
         count += abs(int(factor)) * (extent - 1)
     return first, sympy.expand(count)
-
-
-def _check_begin(array: str, d: int, start: Any, walked: dict[Any, Any]) -> None:
-    if not surely_in(start, walked):
-        raise IllegalSchedule(f"the box of {array} begins at {start} in dimension {d}, which may be before the array")

@@ -19,7 +19,7 @@ from daceopt.ir.digits import in_terms_of
 from daceopt.ir.dims import Dim, dim
 from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.schedule import Do, Guard, Loop, Param, Tree
-from daceopt.ir.signs import surely
+from daceopt.ir.sizes import ALL_SIZES
 from daceopt.ir.symbols import Parameter
 
 
@@ -77,8 +77,8 @@ def _follows(one: Guard, other: Guard) -> bool:
     if first is None or second is None or first[0] != second[0]:
         return False
     (_, _, end), (_, start, stop) = first, second
-    ordered = end is not None and surely(start - end)
-    return ordered and (stop is None or surely(stop - start))
+    ordered = end is not None and ALL_SIZES.is_natural(start - end)
+    return ordered and (stop is None or ALL_SIZES.is_natural(stop - start))
 
 
 def start_of(guard: Guard) -> tuple[Param, Dim]:
@@ -113,13 +113,13 @@ def _bounded(found: Restricted, bound: Any, params: set[Param], condition: Any) 
     form = None if loop is None else affine(bound, {loop.param})
     if loop is not None and form is not None and form.is_exact:
         factor, constant = form.factors.get(loop.param), sympy.sympify(form.constant)
-        if factor == 1 and surely(constant):
+        if factor == 1 and ALL_SIZES.is_natural(constant):
             return found
-        if factor == 1 and surely(-constant):
+        if factor == 1 and ALL_SIZES.is_natural(-constant):
             return _from(found, loop, dim(-constant))
-        if factor == -1 and surely(constant + 1 - loop.extent):
+        if factor == -1 and ALL_SIZES.is_natural(constant + 1 - loop.extent):
             return found
-        if factor == -1 and surely(loop.extent - constant - 1):
+        if factor == -1 and ALL_SIZES.is_natural(loop.extent - constant - 1):
             return replace(found, loops=_with(found.loops, replace(loop, extent=dim(constant + 1))))
     shifted = conditions.substituted(condition, _shifts(found))
     return replace(found, conditions=tuple(dict.fromkeys([*found.conditions, shifted])))

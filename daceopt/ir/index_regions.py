@@ -7,8 +7,6 @@ What holds is decided by isl (parametric integer sets: Feautrier 1988; Verdoolae
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property
 from typing import Any
 
 import islpy as isl
@@ -16,10 +14,12 @@ import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir.affine import affine
+from daceopt.ir.affine_isl import with_facts
 from daceopt.ir.dims import Dim, dim
 from daceopt.ir.graph import Graph
 from daceopt.ir.instances_isl import Domains
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.sizes import Sizes
 
 Bounds = tuple[Dim, Dim]  # of a loop parameter: its first value, and the one behind the last
 
@@ -32,17 +32,7 @@ class StatementSpace:
         self.extents = kernel.extents
         self.points, self.of, self._values = domains.functions(statement)
         self._sizes = domains.sizes
-        natural = [n for n in map(sympy.sympify, kernel.extents.values()) if not n.is_number]
-        self._natural = [*natural, *graph.assumptions]
-
-    @cached_property
-    def calls(self) -> isl.Set:
-        """All points, for the sizes that there can be: extents are 0 or more."""
-        found = self.points.get_space().universe_set()
-        for expr in self._natural:
-            with suppress(Unsupported):
-                found = found.intersect(self.of.of(expr).nonneg_set())
-        return found
+        self.calls = Sizes.of(graph).knowing(kernel.extents.values())  # extents are 0 or more
 
     def natural(self, expr: Any) -> isl.Set | None:
         """Where ``expr`` is 0 or more; None where that is no set of isl's."""
@@ -55,11 +45,6 @@ class StatementSpace:
         """``points`` for sizes that there can be, of those that ``holds`` names."""
         return points.intersect_params(self._sizes.possible(holds.get_space()))
 
-    def always(self, expr: Any) -> bool:
-        """Is a function of sizes 0 or more in every call?"""
-        holds = self.natural(expr)
-        return holds is not None and bool(self.possible(self.calls, holds).is_subset(holds))
-
 
 class IndexRegion:
     """The iterations with ``first <= p < end`` for each parameter p in ``bounds``, and all of the others."""
@@ -70,7 +55,7 @@ class IndexRegion:
 
     @classmethod
     def whole(cls, space: StatementSpace) -> IndexRegion:
-        return cls(space, {}, space.points.intersect(space.calls))
+        return cls(space, {}, with_facts(space.points, space.of, space.calls.facts))
 
     def box(self) -> dict[Any, Bounds]:
         """Parameter -> its first value, and how many there are, which is never less than 0."""
@@ -159,9 +144,9 @@ class IndexRegion:
     def cut(self, p: Any, at: Dim) -> list[IndexRegion]:
         """The parts below ``at`` and from it on, without those that are empty for all sizes."""
         first, end = self._bounds_of(p)
-        if not self.space.always(sympy.sympify(at) - first):
+        if not self.space.calls.is_natural(sympy.sympify(at) - first):
             at = _unevaluated(sympy.Max, at, first)
-        if not self.space.always(sympy.sympify(end) - at):
+        if not self.space.calls.is_natural(sympy.sympify(end) - at):
             at = _unevaluated(sympy.Min, at, end)
         parts = [self._part(p, (first, at), at - p - 1), self._part(p, (at, end), p - at)]
         return [r for r in parts if not r._points.is_empty()]

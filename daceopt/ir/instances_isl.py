@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Several
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -14,7 +13,7 @@ import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir.affine import affine, same
-from daceopt.ir.affine_isl import CONTEXT, Functions, SizeParameters, functions_on, identifier, within
+from daceopt.ir.affine_isl import CONTEXT, Functions, SizeParameters, functions_on, identifier, with_facts, within
 from daceopt.ir.digits import as_digit, digit
 from daceopt.ir.functions import pymod
 from daceopt.ir.graph import Dim, Graph, dim
@@ -57,7 +56,7 @@ class Domains:
         for p in params:
             # one bound after the other: the set stays convex, and its bounds can be read off again
             found = within(found, of, values[p], sympy.Min.make_args(sympy.sympify(self.kernel.extents[p])))
-        return self._assuming(found, of), of, values
+        return with_facts(found, of, self._assumed), of, values
 
     def domain(self, k: int) -> isl.Set:
         """The instances of statement ``k``."""
@@ -67,12 +66,6 @@ class Domains:
         """The instances of all statements."""
         sets = [isl.UnionSet.from_set(self.domain(k)) for k in range(len(self.kernel.stages))]
         return reduce(isl.UnionSet.union, sets)
-
-    def _assuming(self, domain: isl.Set, of: Functions) -> isl.Set:
-        for expr in self._assumed:
-            with suppress(Unsupported):  # what is not assumed is true for more sizes
-                domain = domain.intersect(of.of(expr).nonneg_set())
-        return domain
 
 
 # ---------------------------------------------------------------- what the loops run

@@ -22,7 +22,7 @@ from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.loop_form import Pair, down_to, fresh, in_loops, renumbered, with_body
 from daceopt.ir.schedule import Alloc, Do, Loop, Param, Sequence, Tree, nested
 from daceopt.ir.schedule_check import check
-from daceopt.ir.signs import surely_in
+from daceopt.ir.sizes import ALL_SIZES
 from daceopt.ir.tasklet import Assignment
 
 
@@ -391,7 +391,7 @@ class _Part:
     def _left(self, loop: Loop, walked: dict[Any, Dim]) -> Dim | None:
         """What a partial tile leaves here; None where all are whole."""
         rest = sympy.expand(sympy.sympify(loop.rest).xreplace(self._values))
-        return None if surely_in(rest - loop.extent, walked) else dim(rest)
+        return None if ALL_SIZES.inside(walked).is_natural(rest - loop.extent) else dim(rest)
 
     def stage(self, stage: Stage) -> Stage:
         """The statement for these iterations."""

@@ -20,7 +20,7 @@ from daceopt.ir.affine import affine, same
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.schedule import Param
-from daceopt.ir.signs import surely_in
+from daceopt.ir.sizes import ALL_SIZES
 from daceopt.ir.symbols import param
 from daceopt.ir.tiles import blocks
 
@@ -252,15 +252,15 @@ def _joined(a: Interval, b: Interval) -> Interval:
 
 def _inside(wanted: Interval, extent: Dim, counts: Mapping[Param, Dim]) -> Interval:
     """``wanted`` moved into [0, extent) where it reaches out of it in some tile: as many places, or all."""
-    walked = dict(counts)
-    if same(wanted.size, extent) or surely_in(wanted.size - extent, walked):
+    tiles = ALL_SIZES.inside(counts)
+    if same(wanted.size, extent) or tiles.is_natural(wanted.size - extent):
         return Interval(sympy.S.Zero, extent)
     if not isinstance(wanted.size, int):
         raise Unsupported(f"a box of {wanted.size} places of {extent}: which is more is not known")
     base = wanted.base
-    if not surely_in(extent - wanted.size - base, walked):
+    if not tiles.is_natural(extent - wanted.size - base):
         base = sympy.Min(base, extent - wanted.size)
-    if not surely_in(base, walked):
+    if not tiles.is_natural(base):
         base = sympy.Max(0, base)
-    whole = surely_in(extent - wanted.size, walked)
+    whole = tiles.is_natural(extent - wanted.size)
     return Interval(base, wanted.size, None if whole else sympy.Min(wanted.size, extent))

@@ -11,8 +11,8 @@ import sympy
 
 from daceopt.errors import IllegalParts
 from daceopt.ir.dims import Dim
+from daceopt.ir.sizes import ALL_SIZES, Sizes
 from daceopt.ir.views import follow
-from daceopt.ir.whole_quotients import without_floors
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -100,7 +100,7 @@ def covering(graph: Graph, name: str, starts: Sequence[Dim], extents: Sequence[D
     for part in graph.parts_of(name):
         inside = [_plain(s - t) for s, t in zip(starts, graph.part(part).starts, strict=True)]
         rest = [n - s - e for n, s, e in zip(graph.shape(part), inside, extents, strict=True)]
-        if all(map(surely, [*inside, *rest])):
+        if all(map(Sizes.of(graph).is_natural, [*inside, *rest])):
             return covering(graph, part, inside, extents)
     return name, list(starts)
 
@@ -112,25 +112,25 @@ Box = tuple[Sequence[Dim], Sequence[Dim]]
 """Starts and extents."""
 
 
-def tile(boxes: Sequence[Box], shape: Sequence[Dim]) -> bool:
-    """Do boxes have each element of an array of ``shape`` once, for all sizes?"""
-    inside = all(surely(s) and surely(n - s - e) for box in boxes for s, e, n in zip(*box, shape, strict=True))
+def tile(boxes: Sequence[Box], shape: Sequence[Dim], sizes: Sizes) -> bool:
+    """Do boxes have each element of an array of ``shape`` once, for all ``sizes``?"""
+    inside = all(_is_inside(box, shape, sizes) for box in boxes)
     total: Any = sum(prod(extents) for _, extents in boxes)
     full = sympy.expand(total - prod(shape)) == 0
-    return inside and full and all(apart(one, other) for one, other in combinations(boxes, 2))
+    return inside and full and all(apart(one, other, sizes) for one, other in combinations(boxes, 2))
 
 
 def check(graph: Graph, whole: str) -> None:
     """Raise IllegalParts unless the parts of ``whole`` have each of its elements once, for all sizes."""
-    shape, parts = graph.shape(whole), graph.parts_of(whole)
+    shape, parts, sizes = graph.shape(whole), graph.parts_of(whole), Sizes.of(graph)
     boxes = {name: (graph.part(name).starts, graph.shape(name)) for name in parts}
     for name, (starts, extents) in boxes.items():
         if not graph.producers(name):
             raise IllegalParts(f"{name}, a part of {whole}, is never written")
-        if not all(surely(s) and surely(n - s - e) for s, e, n in zip(starts, extents, shape, strict=True)):
+        if not _is_inside((starts, extents), shape, sizes):
             raise IllegalParts(f"part {_shown(name, boxes)} leaves {whole}, of shape {_listed(shape)}")
     for one, other in combinations(boxes, 2):
-        if not apart(boxes[one], boxes[other]):
+        if not apart(boxes[one], boxes[other], sizes):
             raise IllegalParts(f"parts {_shown(one, boxes)} and {_shown(other, boxes)} of {whole} overlap")
     total: Any = sum(prod(extents) for _, extents in boxes.values())
     if sympy.expand(total - prod(shape)) != 0:
@@ -138,25 +138,22 @@ def check(graph: Graph, whole: str) -> None:
         raise IllegalParts(f"the parts of {whole}, of shape {_listed(shape)}, leave a gap: {found}")
 
 
-def apart(one: Any, other: Any) -> bool:
-    """Do two boxes (starts, extents) have no element in common?"""
+def apart(one: Box, other: Box, sizes: Sizes = ALL_SIZES) -> bool:
+    """Do two boxes have no element in common?"""
     if any(e == 0 for _, extents in (one, other) for e in extents):
         return True
-    return any(surely(t - s - e) or surely(s - t - f) for s, e, t, f in zip(*one, *other, strict=True))
+    ends = zip(*one, *other, strict=True)
+    return any(sizes.is_natural(t - s - e) or sizes.is_natural(s - t - f) for s, e, t, f in ends)
+
+
+def _is_inside(box: Box, shape: Sequence[Dim], sizes: Sizes) -> bool:
+    places = zip(*box, shape, strict=True)
+    return all(sizes.is_natural(s) and sizes.is_natural(n - s - e) for s, e, n in places)
 
 
 def _plain(value: Any) -> Dim:
     value = sympy.expand(value)
     return int(value) if value.is_Integer else value
-
-
-def surely(value: Any) -> bool:
-    """Is an integer 0 or more, whatever the sizes in it?"""
-    if isinstance(value, int):
-        return value >= 0
-    value = without_floors(value)
-    names = {s: sympy.Dummy(str(s), integer=True, nonnegative=True) for s in value.free_symbols}
-    return bool(sympy.expand(value.xreplace(names)).is_nonnegative)
 
 
 def _shown(name: str, boxes: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from daceopt.ir.dims import Dim
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.region import Repeat, regions
-from daceopt.ir.whole_quotients import without_floors
+from daceopt.ir.sizes import Sizes
 
 Ranges = Mapping[Any, "Dim | None"]  # counter -> number of iterations at most; None: unknown
 
@@ -51,10 +51,11 @@ def _check_view(graph: Graph, name: str, ranges: Ranges) -> None:
     if not moving or 0 in graph.shape(name):
         return
     last = sum((n - 1) * s for n, s in zip(graph.shape(name), graph.strides(name)))
-    room, counts = graph.desc(root).total_size - 1, [ranges[t] for t in moving]
+    room = graph.desc(root).total_size - 1
+    sizes = Sizes.of(graph).knowing(n - 1 for n in (*graph.shape(name), *_runs(moving, ranges)))  # or nothing is there
     for corner in _corners(offset, moving, ranges, name):
         start = sympy.sympify(offset).xreplace(corner)
-        if not (_is_natural(start, counts) and _is_natural(room - last - start, counts)):
+        if not (sizes.is_natural(start) and sizes.is_natural(room - last - start)):
             raise Unsupported(
                 f"{graph.source.names.get(name, name)!r} moves along {root} with a loop, and may leave it: "
                 f"it starts at element {offset}"
@@ -73,6 +74,10 @@ def _counters(expr: Any, ranges: Ranges) -> list[Any]:
     return [t for t in ranges if t in free]
 
 
+def _runs(moving: Sequence[Any], ranges: Ranges) -> list[Dim]:
+    return [n for t in moving if (n := ranges[t]) is not None]
+
+
 def _corners(offset: Any, moving: list[Any], ranges: Ranges, name: str) -> list[dict[Any, Any]]:
     """First and last iteration of every loop that moves: positions are linear in the counters."""
     for t in moving:
@@ -88,17 +93,3 @@ def _last(count: Any) -> Any:
     """The last iteration of a loop that runs."""
     count = sympy.sympify(count)
     return sympy.Integer(0) if isinstance(count, sympy.Min) and 1 in count.args else count - 1
-
-
-def _is_natural(expr: Any, counts: Sequence[Any]) -> bool:
-    """Never negative for sizes of at least one, and loops that run so many times, at least once: a polynomial in
-    size - 1 without negative coefficients."""
-    expr = sympy.sympify(without_floors(expr, counts))
-    names = {s for s in expr.free_symbols if isinstance(s, sympy.Dummy)}
-    expr = expr.xreplace({s: s - 1 for s in names})  # which may be 0
-    if not expr.free_symbols:
-        return bool(expr >= 0)
-    shifted = sympy.expand(expr.xreplace({s: s + 1 for s in expr.free_symbols}))
-    if not shifted.is_polynomial(*shifted.free_symbols):
-        return False
-    return not shifted.free_symbols or all(c >= 0 for c in sympy.Poly(shifted, *shifted.free_symbols).coeffs())

@@ -14,16 +14,12 @@ from functools import cache
 from math import prod
 from typing import Any
 
-import dace
-import numpy as np
 import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
-from daceopt.ir import scalar
-from daceopt.ir.affine import affine, same
+from daceopt.ir.affine import affine, quotient, same
 from daceopt.ir.digits import as_digit, in_terms_of
 from daceopt.ir.dims import hint
-from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.guards import restricted, unmerged
@@ -49,6 +45,7 @@ from daceopt.ir.schedule_check_guards import check_guards
 from daceopt.ir.schedule_check_hardware import check_hardware, refuse
 from daceopt.ir.schedule_check_locals import check_locals, check_registers
 from daceopt.ir.schedule_isl import to_isl
+from daceopt.ir.sizes import ALL_SIZES
 
 
 def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
@@ -234,7 +231,8 @@ def _partial(kernel: Kernel, do: Do, p: Any, value: Any, loops: Several[Loop]) -
         refuse(kernel, f"statement {do.statement}: {p} is {value}; expected one loop, for its extent changes")
     there = dict(zip(kernel.stages[do.statement].params, do.index))
     expected = in_terms_of(rest, there) if rest in there else dim(sympy.sympify(rest).xreplace(there))
-    if not _same(loop.extent, extent) or loop.rest is None or not _same(loop.rest, expected):
+    whole = ALL_SIZES.are_equal(loop.extent, extent)
+    if not whole or loop.rest is None or not ALL_SIZES.are_equal(loop.rest, expected):
         refuse(
             kernel,
             f"statement {do.statement}: {p} takes min({loop.extent}, {loop.rest}) values; "
@@ -290,27 +288,27 @@ class _Tiles:
 
     def _check(self) -> str | None:
         if not self._levels:
-            return None if _same(self._total, 1) else f"takes 1 value; expected {self._total}"
-        if not _same(self._levels[-1][0], 1):
+            return None if ALL_SIZES.are_equal(self._total, 1) else f"takes 1 value; expected {self._total}"
+        if not ALL_SIZES.are_equal(self._levels[-1][0], 1):
             return "leaves gaps: no loop steps by 1"
         values = f"takes {' * '.join(str(loop.extent) for _, loop in reversed(self._levels))} values"
         bound = self._total
         for step, loop in self._levels:
             if loop.rest is not None and loop is not self._levels[-1][1]:
                 return f"has partial tiles in the outer loop over {loop.param}"
-            if not _same(loop.extent, _ceiling(bound, step)) and not self._is_short(loop, bound):
+            if not ALL_SIZES.are_equal(loop.extent, _ceiling(bound, step)) and not self._is_short(loop, bound):
                 return f"{values}; expected {self._total}"
             bound = step
         needed, given = self._bounds(), _minima(self._levels[-1][1].rest, {loop.param for _, loop in self._levels})
-        if any(must and not any(_same(e, g) for g in given) for e, must in needed):
+        if any(must and not any(ALL_SIZES.are_equal(e, g) for g in given) for e, must in needed):
             return f"{values}; expected {self._total}"
-        if any(not any(_same(e, g) for e, _ in needed) for g in given):
+        if any(not any(ALL_SIZES.are_equal(e, g) for e, _ in needed) for g in given):
             return f"ends its innermost loop at {self._levels[-1][1].rest}"
         return None
 
     def _is_short(self, loop: Loop, bound: Dim) -> bool:
         """A tile longer than a loop of known extent is as long as that."""
-        return len(self._levels) > 1 and loop is self._levels[-1][1] and _same(loop.extent, self._total)
+        return len(self._levels) > 1 and loop is self._levels[-1][1] and ALL_SIZES.are_equal(loop.extent, self._total)
 
     def _bounds(self) -> list[tuple[Any, bool]]:
         """What is left for the innermost loop at each level, and whether the extents do not ensure it."""
@@ -320,7 +318,7 @@ class _Tiles:
             taken = sum((step * loop.param for step, loop in inside[:-1]), sympy.S.Zero)
             reached = prod(loop.extent for _, loop in inside)
             within = isinstance(reached, int) and isinstance(bound, int) and reached <= bound
-            found.append((bound - taken, not within and not _same(reached, bound)))
+            found.append((bound - taken, not within and not ALL_SIZES.are_equal(reached, bound)))
         return found
 
 
@@ -350,29 +348,12 @@ def _minima(rest: Any, params: Set[Any]) -> list[Any]:
     return [m for a in inner.args for m in _minima(expr.xreplace({inner: a}), params)]
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Are two sizes equal? What SymPy cannot decide (floors, minima and maxima of sizes) is computed for sizes around
-    each number that occurs in them, and its multiples, where tiles begin and end."""
-    if same(a, b):
-        return True
-    difference = sympy.sympify(a - b)
-    if not difference.has(sympy.floor, sympy.Min, sympy.Max, idiv, pymod):
-        return False
-    difference = in_scalar_code(difference)
-    numbers = {abs(int(n)) for n in difference.atoms(sympy.Integer)} | {1, 7}
-    points = sorted({p for n in numbers for p in (n - 1, n, n + 1, 2 * n, 2 * n + 1, 5 * n) if p >= 0})
-    symbols = sorted(difference.free_symbols, key=str)
-    values = {
-        s: np.array([points[(k * (j + 1) + j) % len(points)] for k in range(2 * len(points))])
-        for j, s in enumerate(symbols)
-    }
-    return not np.any(scalar.evaluate(difference, values, None, dace.int64))
-
-
 @cache
 def _ceiling(total: Dim, below: Dim) -> Any:
     if isinstance(total, int) and isinstance(below, int):
         return -(-total // below)
+    if (exact := quotient(total, below)) is not None:
+        return exact
     return sympy.floor(sympy.sympify(total + below - 1) / below)
 
 

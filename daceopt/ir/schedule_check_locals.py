@@ -11,7 +11,6 @@ from typing import Any
 import sympy
 
 from daceopt.ir.affine import affine, same
-from daceopt.ir.dims import hint
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import Reference, StatementInstance, same_element
 from daceopt.ir.schedule import (
@@ -26,6 +25,7 @@ from daceopt.ir.schedule import (
 )
 from daceopt.ir.schedule_check_guards import part_ways
 from daceopt.ir.schedule_check_hardware import refuse
+from daceopt.ir.sizes import ALL_SIZES
 
 
 def check_locals(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance]) -> set[str]:
@@ -126,7 +126,8 @@ def _check_in_order(
         refuse(kernel, f"{carried}: the loop over {odd.param} must run in order and is {odd.kind}")
     form = affine(values[p], frozenset(loop.param for loop in found))
     falling = [form.factors.get(loop.param, 0) for loop in found]
-    if not form.is_exact or any(hint(a) <= hint(b) for a, b in pairwise(falling)):
+    sizes = ALL_SIZES.knowing(loop.extent - 1 for loop in found)  # or nothing runs
+    if not form.is_exact or not all(sizes.is_natural(a - b) and not same(a, b) for a, b in pairwise(falling)):
         refuse(kernel, f"{carried}: its loops do not count {values[p]} up")
 
 

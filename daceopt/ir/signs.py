@@ -1,60 +1,82 @@
-"""Whether an expression over sizes is never negative: what bounds of loops and regions of arrays turn on."""
+"""Signs that an expression over sizes shows by its form alone: a sum of products of what is 0 or more.
+
+This is the first and cheapest rule of the prover (``sizes.py``), which is what others ask.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-import islpy as isl
+import dace
 import sympy
 
-from daceopt.errors import Unsupported
-from daceopt.ir.affine_isl import CONTEXT, SizeParameters, functions_on, is_natural, within
+from daceopt.ir.functions import absolute, idiv, maximum, minimum, pymod
 
 
-def surely(expr: Any) -> bool:
-    """Is ``expr`` 0 or more for all sizes? SymPy says so, or isl proves it; False where neither knows."""
-    return _surely(sympy.expand(expr))
+def is_natural(expr: Any) -> bool:
+    """Is each term of the SymPy expression ``expr``, which is expanded, 0 or more for all sizes?"""
+    return all(_is_natural_term(term) for term in sympy.Add.make_args(expr))
+
+
+def is_positive(expr: Any) -> bool:
+    """Is it 0 or more in each term, and has it a term that is a number above 0?"""
+    constant = expr.as_coeff_Add()[0]
+    return bool(constant.is_extended_positive) and is_natural(expr)
+
+
+def _is_natural_term(term: Any) -> bool:
+    if term.is_Symbol:
+        return _is_size(term)
+    number, rest = term.as_coeff_Mul()
+    return bool(number >= 0) and all(map(_is_natural_factor, sympy.Mul.make_args(rest)))
+
+
+def _is_size(symbol: Any) -> bool:
+    """Sizes, and loops that count from 0, are symbols of DaCe's; others, as the values in scalar code, may be less."""
+    return isinstance(symbol, dace.symbolic.symbol) or symbol.is_nonnegative is True
 
 
 @lru_cache(1 << 12)
-def _surely(expr: Any) -> bool:
-    if not expr.free_symbols:
-        return bool(expr >= 0)
-    return is_natural(expr) or _proven(expr, {})
+def _is_natural_factor(factor: Any) -> bool:
+    if factor.is_Symbol:
+        return _is_size(factor)
+    if factor.is_Rational:
+        return bool(factor >= 0)
+    rule = _RULES.get(factor.func)
+    return rule is not None and rule(*factor.args)
 
 
-def surely_in(expr: Any, extents: dict[Any, Any]) -> bool:
-    """The same of an expression in loops that run from 0 to below their ``extents``."""
-    smallest = _least(expr, extents)
-    return (smallest is not None and surely(smallest)) or _proven(sympy.expand(expr), extents)
+def _of_argument(value: Any) -> bool:
+    return is_natural(sympy.expand(value))
 
 
-def _proven(expr: Any, extents: dict[Any, Any]) -> bool:
-    """By isl, at all points of the loops and for all sizes."""
-    space = isl.Space.set_alloc(CONTEXT, 0, len(extents))
-    sizes = SizeParameters(frozenset(extents))
-    of, values = functions_on(sizes, space, extents)
-    points = space.universe_set()
-    try:
-        for p, extent in extents.items():
-            points = within(points, of, values[p], [extent])
-        holds = of.of(expr).nonneg_set()
-    except Unsupported:
+def _of_all(*values: Any) -> bool:
+    return all(map(_of_argument, values))
+
+
+def _of_any(*values: Any) -> bool:
+    return any(map(_of_argument, values))
+
+
+def _power(base: Any, exponent: Any) -> bool:
+    if not exponent.is_Integer:
         return False
-    for found in (points.get_space(), holds.get_space()):
-        points = points.intersect_params(sizes.possible(found))
-    return bool(points.is_subset(holds))
+    return bool(exponent.is_even and base.is_real) or (exponent > 0 and _of_argument(base))
 
 
-def _least(expr: Any, extents: dict[Any, Any]) -> Any:
-    """The smallest value of what is affine in loops; None where it is not."""
-    found = sympy.expand(expr)
-    for p, extent in extents.items():
-        factor = found.coeff(p)
-        if p in sympy.expand(found - factor * p).free_symbols:
-            return None
-        if not surely(factor) and not surely(-factor):
-            return None
-        found = sympy.expand(found.xreplace({p: sympy.S.Zero if surely(factor) else sympy.sympify(extent) - 1}))
-    return found
+_RULES: dict[Any, Callable[..., bool]] = {
+    sympy.Add: lambda *terms: _of_argument(sympy.Add(*terms)),
+    sympy.Pow: _power,
+    sympy.floor: _of_argument,
+    sympy.ceiling: _of_argument,
+    sympy.Min: _of_all,
+    sympy.Max: _of_any,
+    sympy.Abs: lambda value: True,
+    minimum: _of_all,
+    maximum: _of_any,
+    absolute: lambda value: True,
+    idiv: _of_all,
+    pymod: lambda value, divisor: _of_argument(divisor),
+}

@@ -10,27 +10,26 @@ import sympy
 from daceopt.ir.affine import quotient, same
 from daceopt.ir.dims import Dim, dim, hint
 from daceopt.ir.graph import Graph, Shape
+from daceopt.ir.sizes import ALL_SIZES, Sizes
 from daceopt.ir.symbols import param
 
 
 def view_index(
-    own: Shape, steps: Shape, offset: Dim, shape: Shape, strides: Shape, known: Sequence[sympy.Expr] = ()
+    own: Shape, steps: Shape, offset: Dim, shape: Shape, strides: Shape, sizes: Sizes = ALL_SIZES
 ) -> tuple[Any, ...] | None:
-    """The source element of view element ``(i0, i1, ...)``, one affine expression per source dimension, or None.
-
-    ``known``: expressions over sizes that are 0 or more.
-    """
+    """The source element of view element ``(i0, i1, ...)``, one affine expression per source dimension, or None."""
     index = _split_offset(offset, shape, strides)
     if index is None:
         return None
     last = list(index)
+    sizes = sizes.knowing(n - 1 for n in (*own, *shape))  # there are elements, or nothing is asked
     for k, (n, step) in enumerate(zip(own, steps, strict=True)):
         if n == 1:
             continue
         if step == 0:
             _match_broadcast(k, n, shape, strides, index)
             continue
-        found = _dimension(n, step, shape, strides, last, known)
+        found = _dimension(n, step, shape, strides, last, sizes)
         if found is None:
             return None
         axis, factor = found
@@ -50,7 +49,7 @@ def source_index(graph: Graph, array: str, source: str, index: Sequence[Any]) ->
             return None
         below = graph.view_source(array)
         layout = (graph.shape(array), graph.strides(array), graph.view_offset(array))
-        through = view_index(*layout, graph.shape(below), graph.strides(below), graph.assumptions)
+        through = view_index(*layout, graph.shape(below), graph.strides(below), Sizes.of(graph))
         if through is None:
             return None
         mapping = {param(k): e for k, e in enumerate(found)}
@@ -67,7 +66,7 @@ def _match_broadcast(k: int, n: Dim, shape: Shape, strides: Shape, index: list[D
 
 
 def _dimension(
-    n: Dim, step: Dim, shape: Shape, strides: Shape, last: list[Dim], known: Sequence[sympy.Expr]
+    n: Dim, step: Dim, shape: Shape, strides: Shape, last: list[Dim], sizes: Sizes
 ) -> tuple[int, int] | None:
     """The source dimension that a view dimension of extent ``n`` walks along, and its step there."""
     for axis, (size, stride) in enumerate(zip(shape, strides, strict=True)):
@@ -75,36 +74,10 @@ def _dimension(
         if not isinstance(factor, int) or factor == 0 or same(size, 1):
             continue
         reach = last[axis] + factor * (n - 1)
-        # a step forward stays above 0 where there is any element at all
-        if _is_natural(_least(size - 1 - reach), known) and (factor > 0 or _surely(sympy.sympify(reach) >= 0)):
+        # a step forward stays above 0
+        if sizes.is_natural(size - 1 - reach) and (factor > 0 or sizes.is_natural(reach)):
             return axis, factor
     return None
-
-
-def _least(value: Any) -> Any:
-    """A lower bound of a sum of extents without floors and ceilings, as far as it is easily told."""
-    value = sympy.expand(sympy.sympify(value))
-    for part in value.atoms(sympy.floor, sympy.ceiling):
-        above, below = sympy.fraction(sympy.together(part.args[0]))
-        factor, rounds_up = value.coeff(part), isinstance(part, sympy.ceiling)
-        if below.is_Integer and (factor.is_positive or factor.is_negative):
-            off = 0 if rounds_up == bool(factor.is_positive) else (1 - below if factor.is_positive else below - 1)
-            value = sympy.expand(value.xreplace({part: (above + off) / below}))
-    return value
-
-
-def _is_natural(value: Any, known: Sequence[sympy.Expr]) -> bool:
-    """Is this 0 or more for all positive sizes for which ``known`` are?"""
-    value = sympy.expand(sympy.sympify(value))
-    return any(_surely(value - k >= 0) for k in (sympy.S.Zero, *known))
-
-
-def _surely(claim: Any) -> bool:
-    """True when the comparison holds for all positive sizes."""
-    if claim in (True, False, sympy.true, sympy.false):
-        return bool(claim)
-    positive = {s: sympy.Dummy(str(s), integer=True, positive=True) for s in claim.free_symbols}
-    return sympy.simplify(claim.xreplace(positive)) == sympy.true
 
 
 def _split_offset(offset: Dim, shape: Shape, strides: Shape) -> list[Dim] | None:

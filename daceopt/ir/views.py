@@ -10,6 +10,7 @@ import sympy
 
 from daceopt.ir.affine import quotient, same
 from daceopt.ir.dims import Dim
+from daceopt.ir.sizes import ALL_SIZES
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -70,7 +71,7 @@ def rebase(
             return None
         reach[axis] = reach[axis] + (extent - 1) * step
         result.append(_plain(step * axis.new))
-    if not all(_is_positive(axis.extent - far) for axis, far in reach.items()):
+    if not all(ALL_SIZES.is_positive(axis.extent - far) for axis, far in reach.items()):
         return None
     return tuple(result), new_offset
 
@@ -119,8 +120,3 @@ def _plain(value: Any) -> Dim:
         return value
     value = sympy.expand(value)
     return int(value) if value.is_Integer else value
-
-
-def _is_positive(value: Any) -> bool:
-    value = _plain(value)
-    return value > 0 if isinstance(value, int) else False

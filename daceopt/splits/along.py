@@ -18,9 +18,9 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Stage
 from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, Pool, PoolBackward
-from daceopt.ir.parts import surely
 from daceopt.ir.provenance import label_of
 from daceopt.ir.relations import Flow, Flows, flows, kernel_flows, nest_of
+from daceopt.ir.sizes import Sizes
 from daceopt.splits.rules import CannotSplit, division
 
 Place = tuple[str, int]  # an array and one of its dimensions
@@ -164,9 +164,10 @@ def _is_outermost(graph: Graph, name: str, d: int) -> bool:
     """Do the elements at one index along the dimension stand before all of those at the next one?"""
     shape, strides = graph.shape(name), graph.strides(name)
     rest = [(n, s) for k, (n, s) in enumerate(zip(shape, strides, strict=True)) if k != d and not same(n, 1)]
-    if same(strides[d], 0) or not all(surely(s) for s in (strides[d], *(s for _, s in rest))):
+    sizes = Sizes.of(graph)
+    if same(strides[d], 0) or not all(map(sizes.is_natural, (strides[d], *(s for _, s in rest)))):
         return False
-    return surely(sympy.sympify(strides[d] - 1 - sum((n - 1) * s for n, s in rest)))
+    return sizes.is_natural(sympy.sympify(strides[d] - 1 - sum((n - 1) * s for n, s in rest)))
 
 
 # -------------------------------------------------------------------- nodes

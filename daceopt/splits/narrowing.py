@@ -10,10 +10,11 @@ from typing import Any
 import dace
 import sympy
 
-from daceopt.ir import parts, scalar
+from daceopt.ir import scalar
 from daceopt.ir.affine import affine
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.kernel import Access, Stage
+from daceopt.ir.sizes import ALL_SIZES
 from daceopt.ir.tasklet import Assignment, eliminate_dead, free_symbols, fresh
 
 _BELOW = {"lt": (0, 1, 1), "le": (0, 1, 0), "gt": (1, 0, 1), "ge": (1, 0, 0)}  # smaller operand, larger, difference
@@ -71,7 +72,7 @@ class _Narrowing:
     """Rewrites expressions over parameters that run from 0 to their extents."""
 
     def __init__(self, extents: Mapping[sympy.Symbol, Dim]):
-        self._extents = extents
+        self._inside = ALL_SIZES.inside(extents)
 
     def of(self, expr: Any) -> Any:
         if not expr.args or not isinstance(expr, sympy.Expr):
@@ -115,14 +116,9 @@ class _Narrowing:
 
     def _at_least(self, value: Any, least: int) -> bool:
         """Is an integer expression ``least`` or more for all parameters (and sizes)?"""
-        value = sympy.expand(value)
         if not _is_of_sizes(value):
             return False
-        form = affine(dim(value), frozenset(self._extents))
-        if not form.is_integral:
-            return False
-        low = form.constant + sum(c * (self._extents[p] - 1) for p, c in form.factors.items() if c < 0)
-        return parts.surely(low - least)
+        return self._inside.is_natural(value - least)
 
 
 def settled_at(stage: Stage, extents: Mapping[sympy.Symbol, Dim]) -> dict[sympy.Symbol, set[int]]:

@@ -14,6 +14,7 @@ from daceopt.ir import parts
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.provenance import label_of
+from daceopt.ir.sizes import ALL_SIZES
 from daceopt.ir.view_boxes import nearest
 from daceopt.store import identity
 from daceopt.store.own_text import home
@@ -165,7 +166,7 @@ def _pieces(size: Dim, into: int | Sequence[Dim], label: str) -> list[tuple[Dim,
         extents = [size * (k + 1) // extents - size * k // extents for k in range(extents)]
     if dim(sympy.expand(sympy.sympify(sum(extents)) - size)) != 0:
         raise CannotSplit(f"{label}: parts of {list(extents)} elements, {sum(extents)} together; expected {size}")
-    if unsure := [e for e in extents if not parts.surely(e)]:
+    if unsure := [e for e in extents if not ALL_SIZES.is_natural(e)]:
         raise CannotSplit(f"{label}: the extent {unsure[0]} may be negative")
     starts: list[Dim] = [0]
     for extent in extents:

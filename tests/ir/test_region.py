@@ -194,6 +194,24 @@ def test_positions_over_sizes_are_proved() -> None:
     np.testing.assert_array_equal(interpret(graph, {x: value})[rows], value + 1)
 
 
+@pytest.mark.parametrize(("width", "stays"), [(2, True), (3, False)])
+def test_sizes_in_positions_may_be_0(width: int, stays: bool) -> None:
+    """Rows of ``s0 + 2`` elements, of which the first ones are read: three of them leave the array where s0 is 0."""
+    graph = Graph("loop")
+    size = dace.symbolic.symbol("s0", dace.int64)
+    x = graph.add_input("x", (STEPS, size + 2), dace.float32)
+    rows = graph.add_array("rows", (STEPS, width), dace.float32)
+    loop = LoopBuilder(graph, "loop")
+    part = loop.graph.add_view(loop.slice_of(x, 0, loop.counter), "part", (width,), (1,), 0)
+    loop.finish([], [], [(loop.b.elementwise(lambda u: u + 1, part), rows, 0, False)], trips=STEPS)
+    graph.add_output(rows)
+    if stays:
+        region_bounds.check(graph)
+        return
+    with pytest.raises(Unsupported, match="may leave it"):
+        region_bounds.check(graph)
+
+
 def test_a_loop_that_is_longer_than_its_result_never_writes_beyond() -> None:
     graph = Graph("loop")
     x, n = graph.add_input("x", (3,), dace.float32), graph.add_input("n", (), dace.int64)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from daceopt.capture.torch.custom_gradient import Backward
-from daceopt.capture.torch.sizes import Sizes
+from daceopt.capture.torch.sizes import SizeNames
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Shape
@@ -28,7 +28,7 @@ class Context:
     """What all translations of one graph share: its size symbols, the calls that ATen runs, with the reasons, and what
     traces assumed, as text."""
 
-    sizes: Sizes = field(default_factory=Sizes)
+    sizes: SizeNames = field(default_factory=SizeNames)
     hosted: dict[str, str] = field(default_factory=dict)
     assumed: list[str] = field(default_factory=list)
 

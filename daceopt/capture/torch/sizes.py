@@ -85,7 +85,7 @@ _LARGE = 2**31
 """Constants with which sizes are computed are smaller, or Python's whole numbers would leave 64 bits."""
 
 
-class Sizes:
+class SizeNames:
     """The size symbols of one graph: PyTorch's names for them, ours, and where each is read."""
 
     def __init__(self) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import sympy
 
 from daceopt.ir.graph import Graph
-from daceopt.ops.core import values
-from daceopt.ops.core.folding import signs_of
+from daceopt.ir.sizes import Sizes
 
 
 def assume(graph: Graph, expression: Any) -> bool:
@@ -17,21 +16,20 @@ def assume(graph: Graph, expression: Any) -> bool:
     False, and nothing changed, where it never is, and where it cannot be brought into the form that a call is checked
     for: a polynomial with integer coefficients.
     """
-    if values.is_natural(expression):
+    sizes = Sizes.of(graph)
+    if sizes.is_natural(expression):
         return True
-    if signs_of(expression) == {-1}:
-        return False
     found = _polynomial(sympy.sympify(expression))
-    if found is None or (not values.is_natural(found) and signs_of(found) == {-1}):
+    if found is None or any(sizes.is_positive(-e) for e in (expression, found)):
         return False
-    if not any(values.is_natural(found - known) for known in graph.assumptions) and not values.is_natural(found):
+    if not sizes.is_natural(found):
         graph.assumptions.append(found)
     return True
 
 
 def holds(graph: Graph, expression: Any) -> bool:
     """Is ``expression`` 0 or more in every call that ``graph`` is for already?"""
-    return any(values.is_natural(expression - known) for known in (0, *graph.assumptions))
+    return Sizes.of(graph).is_natural(expression)
 
 
 def _polynomial(expression: sympy.Expr) -> sympy.Expr | None:

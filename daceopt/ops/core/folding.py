@@ -18,6 +18,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Graph, dim
 from daceopt.ir.nodes.operator import Operator
+from daceopt.ir.sizes import ALL_SIZES
 from daceopt.ops.core import reference
 
 Value: TypeAlias = np.ndarray  # of objects: int, float, bool, or SymPy expressions over size symbols
@@ -226,19 +227,11 @@ def _modulo(a: Any, b: Any) -> Any:
     return a % b if isinstance(a, int) and isinstance(b, int) else a - b * sympy.floor(sympy.sympify(a) / b)
 
 
-def signs_of(value: Any) -> set[int]:
-    """The signs (of -1, 0 and 1) that an expression can have, where all sizes are 0 or more."""
-    value = sympy.sympify(value)
-    value = value.xreplace({s: sympy.Symbol(s.name, integer=True, nonnegative=True) for s in value.free_symbols})
-    excluded = {-1: value.is_nonnegative, 0: value.is_nonzero, 1: value.is_nonpositive}
-    return {sign for sign, never in excluded.items() if not never}
-
-
 def _compared(*accepts: int) -> Callable[[Any, Any], Any]:
     """Whether the sign of a - b is one of ``accepts``. Raises ValueError where that depends on the sizes."""
 
     def compare(a: Any, b: Any) -> bool:
-        signs = signs_of(sympy.sympify(a) - b)
+        signs = ALL_SIZES.signs(sympy.sympify(a) - b)
         if signs <= set(accepts):
             return True
         if signs.isdisjoint(accepts):
@@ -252,7 +245,7 @@ def _extreme(largest: bool) -> Callable[..., Any]:
     def pick(*terms: Any) -> Any:
         best = terms[0]
         for term in terms[1:]:
-            signs = signs_of((sympy.sympify(term) - best) * (1 if largest else -1))
+            signs = ALL_SIZES.signs((sympy.sympify(term) - best) * (1 if largest else -1))
             if signs <= {0, 1}:
                 best = term
             elif not signs <= {-1, 0}:
@@ -359,7 +352,7 @@ _RULES: dict[str, Rule] = {
     "Div": _divided,
     "Mod": _remainder,
     "Neg": _pointwise(lambda a: -a),
-    "Abs": _pointwise(lambda a: a if signs_of(a) <= {0, 1} else sympy.Abs(a)),
+    "Abs": _pointwise(lambda a: a if ALL_SIZES.is_natural(a) else sympy.Abs(a)),
     "Floor": _pointwise(_floor),
     "Ceil": _pointwise(lambda a: a if isinstance(a, int) else -sympy.floor(-a)),
     "Min": _pointwise(_extreme(False)),

@@ -101,13 +101,13 @@ def _count(graph: Graph, start: Any, end: Any, step: int, extent: Any) -> Any:
     last = position(graph, end, extent)
     # an end that is a number may be there to cut what is longer
     guessed = (not isinstance(end, int) or end <= 1) and _taken_for_granted(graph, extent - last)
-    inside = guessed or values.is_natural(extent - last)
+    inside = guessed or holds(graph, extent - last)
     count = sympy.sympify(last if inside else sympy.Min(last, extent)) - position(graph, start, extent)
     return _ceiling(count if _taken_for_granted(graph, count) else sympy.Max(count, 0), step)
 
 
 def _taken_for_granted(graph: Graph, extent: Any) -> bool:
-    return values.is_natural(extent) or (graph.source.speculative and assume(graph, extent))
+    return holds(graph, extent) or (graph.source.speculative and assume(graph, extent))
 
 
 def position(graph: Graph, place: Any, extent: Any, bold: bool = False) -> Any:
@@ -118,14 +118,14 @@ def position(graph: Graph, place: Any, extent: Any, bold: bool = False) -> Any:
     if isinstance(place, int) and place >= _FAR:
         return extent
     if not holds(graph, place):
-        if not values.is_natural(-place):
+        if not holds(graph, -place):
             raise ValueError(f"{place} may count from either end")
         if isinstance(place, int):
-            return extent + place if values.is_natural(extent + place) else sympy.Max(extent + place, 0)
+            return extent + place if holds(graph, extent + place) else sympy.Max(extent + place, 0)
         bold = bold or graph.source.speculative
-        if not values.is_natural(-place - 1) and not (bold and assume(graph, -place - 1)):
+        if not holds(graph, -place - 1) and not (bold and assume(graph, -place - 1)):
             raise ValueError(f"{place} may be 0, which counts from the start")
-        inside = values.is_natural(extent + place) or (bold and assume(graph, extent + place))
+        inside = holds(graph, extent + place) or (bold and assume(graph, extent + place))
         return extent + place if inside else sympy.Max(extent + place, 0)
     return place
 
@@ -141,7 +141,7 @@ def _range(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
         raise ValueError("a range over numbers that are not integers")
     span = (limit - start) * (1 if delta > 0 else -1)
     count = _ceiling(span, abs(delta))
-    return (count if values.is_natural(span) else sympy.Max(count, 0),)
+    return (count if holds(graph, span) else sympy.Max(count, 0),)
 
 
 def _pad(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:

@@ -11,7 +11,7 @@ from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.interpret import strided
 from daceopt.ir.nodes.operator import Operator
-from daceopt.ops.core.folding import Folding, is_numeric, signs_of
+from daceopt.ops.core.folding import Folding, is_numeric
 
 Values = tuple[Dim, ...]
 
@@ -65,11 +65,6 @@ def integers(
         return [int(v) for v in value] if isinstance(value, (list, tuple)) else [int(value)]
     found = known(graph, at(inputs, position))
     return [int(v) for v in found or ()] if found is not None and _all_ints(found) else None
-
-
-def is_natural(extent: Any) -> bool:
-    """Is this expression 0 or more for all sizes?"""
-    return signs_of(extent) <= {0, 1}
 
 
 class UnknownValue(str):

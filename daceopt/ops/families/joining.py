@@ -11,6 +11,7 @@ from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph, dim
 from daceopt.ir.operands import all_required, required
+from daceopt.ir.sizes import ALL_SIZES
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering, present, supports
 from daceopt.ops.families.elementwise import alias
@@ -120,7 +121,7 @@ def _extend(b: Builder, x: str, out: str, begins: dict[int, int], coordinate: An
     shape, result = b.graph.shape(x), b.graph.shape(out)
     starts = [max(-begins.get(d, 0), 0) for d in range(len(shape))]
     # what is cropped at the end follows from the extents: result = before + shape + after
-    ends = [dim(m - begins.get(d, 0)) if _shorter(m - begins.get(d, 0), n) else n
+    ends = [dim(m - begins.get(d, 0)) if ALL_SIZES.is_positive(n - m + begins.get(d, 0)) else n
             for d, (n, m) in enumerate(zip(shape, result))]  # fmt: skip
     kept = b.slice(x, starts, ends)
     own = b.graph.shape(kept)
@@ -178,7 +179,7 @@ def pad_gradient(
 def _unpad(b: Builder, dy: str, shape: Any, begins: dict[int, int]) -> str:
     full = b.graph.shape(dy)
     starts = [begins.get(d, 0) for d in range(len(shape))]
-    cropped = [s < 0 or _shorter(full[d] - s, shape[d]) for d, s in enumerate(starts)]
+    cropped = [s < 0 or ALL_SIZES.is_positive(shape[d] - full[d] + s) for d, s in enumerate(starts)]
     if not any(cropped):
         return b.slice(dy, starts, [s + n for s, n in zip(starts, shape)])
     out = b.graph.add_array("pad_grad", shape, b.graph.dtype(dy))
@@ -192,10 +193,6 @@ def _unpad(b: Builder, dy: str, shape: Any, begins: dict[int, int]) -> str:
 
     b.map(shape, {"g": (dy, lambda *i: (None,) * len(shape))}, {"out": (out, lambda *i: i)}, element, label="pad_grad")
     return out
-
-
-def _shorter(a: Any, b: Any) -> bool:
-    return bool((sympy.sympify(a) - b).is_negative)
 
 
 def _value_gradient(b: Builder, dy: str, inner: str, like: str) -> str:

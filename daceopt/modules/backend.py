@@ -19,7 +19,7 @@ from torch._dynamo.utils import counters
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from daceopt import pipeline
-from daceopt.capture.torch import conditions, cutting, decided, effects, guards, items, numbers, tracing
+from daceopt.capture.torch import conditions, cutting, decided, effects, guards, inner_leaves, items, numbers, tracing
 from daceopt.capture.torch.collection import resumed
 from daceopt.capture.torch.connection import connected
 from daceopt.capture.torch.functional import functional
@@ -120,6 +120,7 @@ class Backend(Breaks):
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         conditions.install()
+        inner_leaves.check(graph.graph)
         if not any(n.op in _CALLS for n in graph.graph.nodes):
             return graph.forward
         whole, held = lifted(graph)

@@ -14,7 +14,7 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch._dynamo import config
+from torch._dynamo import config, utils
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis, unimplemented
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.base import VariableTracker
@@ -35,6 +35,9 @@ _MOST = 3  # of those
 
 _SUBSCRIPTS = ("BINARY_SUBSCR", "STORE_SUBSCR", "BINARY_SLICE", "STORE_SLICE", "BUILD_SLICE")
 """Instructions that want a number, of which sizes depend, where a bound is a tensor."""
+
+_indices: Any = utils.ExactWeakKeyDictionary()
+"""Code of a frame -> the source of an index in it -> its numbers so far."""
 
 _REFUSED = "Unsupported Tensor.item() call with capture_scalar_outputs=False"
 """Dynamo's reason for a break where a number is read."""
@@ -102,6 +105,23 @@ def is_taken(output: Any, number: sympy.Expr) -> bool:
 def _taken(output: Any) -> dict[str, Place]:
     known: dict[str, Place] = output.__dict__.setdefault(_TAKEN, {})
     return known
+
+
+def check_index(tx: Any, key: Any) -> None:
+    """Break the graph at an index that is a tensor of one number, of which Dynamo makes a constant, once it changes."""
+    value = key.as_proxy().node.meta.get("example_value") if key.is_tensor() else None
+    number = getattr(value, "item_memo", None)
+    if tx.one_graph or key.source is None or not isinstance(number, torch.SymInt):
+        return
+    code = tx.output.root_tx.f_code
+    if code not in _indices:
+        _indices[code] = {}
+    known = _indices[code].setdefault(key.source.name, set())
+    if len(known - {number.node.hint}) > 1:
+        reason = "an index that is a tensor of one number, which changes"
+        hints = ["Index by a tensor with an axis."]
+        unimplemented(gb_type=reason, context="", explanation=UNLIKE_PYTHON, hints=hints)
+    known.add(number.node.hint)
 
 
 def leave(output: Any, *values: Any) -> None:

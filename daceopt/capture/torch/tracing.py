@@ -43,6 +43,7 @@ from daceopt.capture.torch import (
     cached_functions,
     decided,
     exchanges,
+    inner_leaves,
     items,
     loggers,
     marks,
@@ -72,8 +73,8 @@ OURS = "daceopt_backend"
 """The attribute that marks a backend whose graphs are traced so."""
 
 _EMBEDDINGS = (nn.functional.embedding, nn.functional.embedding_bag)
-_indices: Any = utils.ExactWeakKeyDictionary()
-"""Code of a frame -> the source of an index in it -> its numbers so far."""
+
+_TRUE = ConstantVariable.create(True)
 
 _UNTRACED = frozenset({"retains_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "output_nr"})
 
@@ -177,6 +178,8 @@ def _enter_inference_mode(original: Method, self: Any, *args: Any) -> NoReturn:
 def _attribute_of_tensor(original: Method, self: Any, tx: Any, name: str) -> Any:
     if name in _UNTRACED:
         _break(f"{name} of a tensor", "read it outside of forward")
+    if name in inner_leaves.READ:
+        inner_leaves.check_read(self)
     return original(self, tx, name)
 
 
@@ -211,13 +214,15 @@ def _call_method(original: Method, self: Any, tx: Any, name: str, args: Any, kwa
     call = functools.partial(original, self, tx, name, args, kwargs)
     if name in ("item", "tolist"):
         return items.taken(call, self, tx, name)
+    if name == "requires_grad_" and not kwargs and inner_leaves.is_passed_over(self, [*args, _TRUE][0], tx):
+        return self
     return _reshape(call, tx, name, (self, *args), kwargs) if name in CHANGES else call()
 
 
 def _insert(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     """Dynamo makes the number of a tensor that is an index a constant: of one that has changed twice, not again."""
     if self.fn is operator.getitem:
-        _check_index(tx, args[1].realize())
+        items.check_index(tx, args[1].realize())
     return original(self, tx, args, kwargs)
 
 
@@ -252,20 +257,6 @@ def _number(value: VariableTracker) -> Any:
     return value.value if isinstance(value, ConstantVariable) else None
 
 
-def _check_index(tx: Any, key: Any) -> None:
-    value = key.as_proxy().node.meta.get("example_value") if key.is_tensor() else None
-    number = getattr(value, "item_memo", None)
-    if tx.one_graph or key.source is None or not isinstance(number, torch.SymInt):
-        return
-    code = tx.output.root_tx.f_code
-    if code not in _indices:
-        _indices[code] = {}
-    known = _indices[code].setdefault(key.source.name, set())
-    if len(known - {number.node.hint}) > 1:
-        _break("an index that is a tensor of one number, which changes", "Index by a tensor with an axis.")
-    known.add(number.node.hint)
-
-
 def _reshape(call: Callable[[], Any], tx: Any, name: str, args: Any, kwargs: Any) -> Any:
     """The tensor whose shape a call changes, of which Dynamo would keep the shape that it had before.
 
@@ -294,8 +285,10 @@ def _name(function: Any) -> str:
 
 def _set_attribute(original: Method, self: Any, tx: Any, owner: Any, name: Any, value: Any) -> Any:
     """Dynamo's own call for ``x.data = y`` would say of its tensor that it had the new memory from the beginning."""
-    is_data = name.is_python_constant() and name.as_python_constant() == "data"
-    if is_data and owner.is_tensor() and value.is_tensor() and len(tx.output.tracers) == 1:
+    called = name.as_python_constant() if name.is_python_constant() and owner.is_tensor() else None
+    if called == "requires_grad" and inner_leaves.is_passed_over(owner, value.realize(), tx):
+        return owner
+    if called == "data" and value.is_tensor() and len(tx.output.tracers) == 1:
         changed, given = owner.as_proxy(), value.as_proxy()
         if exchanges.is_in_place(changed.node, given.node):
             return owner

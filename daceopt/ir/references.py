@@ -14,7 +14,7 @@ from daceopt.ir import schedule, types
 from daceopt.ir.affine import affine, same
 from daceopt.ir.dataflow import walk
 from daceopt.ir.digits import as_digit, digit
-from daceopt.ir.dims import Dim, dim
+from daceopt.ir.dims import Dim, dim, hint
 from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import Graph, row_major
 from daceopt.ir.kernel import Access, Kernel
@@ -110,8 +110,7 @@ def _magnitude(divisor: Dim) -> tuple[int, Any]:
     """Divisors in ascending order: each is a multiple of those before it, so it has at least their factors."""
     if isinstance(divisor, int):
         return 0, divisor
-    sizes = dict.fromkeys(divisor.free_symbols, 7)
-    return 1 + sum(1 for f in sympy.Mul.make_args(divisor) if f.free_symbols), abs(divisor.subs(sizes))
+    return 1 + sum(1 for f in sympy.Mul.make_args(divisor) if f.free_symbols), abs(hint(divisor))
 
 
 def same_element(a: Reference, b: Reference) -> bool:

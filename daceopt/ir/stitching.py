@@ -17,6 +17,7 @@ import sympy
 from daceopt.errors import Unsupported
 from daceopt.ir import schedule
 from daceopt.ir.conditions import relation
+from daceopt.ir.dims import hint
 from daceopt.ir.fusion import expand_locals
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.iteration import rename
@@ -85,13 +86,8 @@ def _is_free(kernel: Kernel, loop: Loop) -> bool:
 
 def _block_size(loop: Loop, pieces: int) -> int:
     """Iterations of a block: sizes that are open get blocks of the size that was measured well for long loops."""
-    extent = loop.extent if isinstance(loop.extent, int) else int(sympy.sympify(loop.extent).subs(_hints(loop.extent)))
-    size = max(1, -(-extent // pieces))
+    size = max(1, -(-hint(loop.extent) // pieces))
     return size if loop.kind != "vector" else -(-size // _LINE) * _LINE
-
-
-def _hints(extent: Any) -> dict[Any, int]:
-    return dict.fromkeys(extent.free_symbols, 1 << 10)
 
 
 def side_by_side(graph: Graph, branches: Sequence[Branch], when: Any = None) -> Kernel:

@@ -22,6 +22,7 @@ from daceopt.ir.nodes.library import (
     narrowed,
     takes_narrow,
 )
+from daceopt.ir.sizes import Sizes
 from daceopt.libs.base import Library, Missing, Requirements, choose, register, support
 from daceopt.libs.emission import boolean, braces, element, extent, first_iteration, held, number
 
@@ -190,7 +191,7 @@ def why_not_strides(graph: Graph, names: dict[str, str]) -> str | None:
             return f"operand {connector} is a broadcast view (strides {graph.strides(name)})"
         if len(steps) == 1 and steps != [1]:
             return f"operand {connector} has stride {steps[0]}, expected 1"
-        if any(getattr(step, "is_negative", False) or (isinstance(step, int) and step < 0) for step in steps):
+        if not all(map(Sizes.of(graph).knowing(graph.shape(name)).is_natural, steps)):
             return f"operand {connector} has a negative stride {graph.strides(name)}"
     return None
 

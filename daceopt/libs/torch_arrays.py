@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from daceopt.codegen import target
 from daceopt.ir import types
+from daceopt.ir.sizes import Sizes
 from daceopt.libs.emission import extent
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def why_no_tensors(graph: Graph, names: Iterable[str]) -> str | None:
     return f"element types {sorted(unknown)}, which torch lacks" if unknown else None
 
 
-def is_negative(stride: Any) -> bool:
-    """Is a stride known to be one that torch does not take?"""
-    return bool(stride < 0) if isinstance(stride, int) else stride.is_negative is True
+def has_negative_strides(graph: Graph, name: str) -> bool:
+    """May a stride be negative, which torch does not take?"""
+    sizes = Sizes.of(graph).knowing(graph.shape(name))
+    return not all(map(sizes.is_natural, graph.strides(name)))

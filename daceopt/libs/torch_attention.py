@@ -14,7 +14,7 @@ from daceopt.ir import types
 from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall
 from daceopt.libs.base import Requirements, register, support
 from daceopt.libs.emission import boolean, number
-from daceopt.libs.torch_arrays import array, is_negative, place
+from daceopt.libs.torch_arrays import array, has_negative_strides, place
 from daceopt.libs.torch_headers import TorchOperators, linked_to_torch
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class TorchAttention(TorchOperators):
         if len(found) != 1 or not found <= {dace.float32, *types.HALVES}:
             listed = "float32, float16, bfloat16"
             return f"element types {sorted(map(types.name_of, found))}, expected one of {listed}"
-        negative = [c for c, n in names.items() if any(map(is_negative, graph.strides(n)))]
+        negative = [c for c, n in names.items() if has_negative_strides(graph, n)]
         if negative:
             return f"{' and '.join(sorted(negative))} has negative strides, which torch does not take"
         return _why_not_size(node, graph, found.pop())

@@ -23,7 +23,7 @@ from daceopt.ir.nodes.library import (
 from daceopt.libs import contraction
 from daceopt.libs.base import Requirements, register, support
 from daceopt.libs.emission import boolean, braces, number
-from daceopt.libs.torch_arrays import array, is_negative, place
+from daceopt.libs.torch_arrays import array, has_negative_strides, place
 from daceopt.libs.torch_headers import TorchOperators, linked_to_torch
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class TorchDevice(TorchOperators):
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Products and convolutions of one floating type, or of narrow factors (rounded as eager PyTorch's); added
         rows."""
-        negative = [c for c, n in node.operands(graph).items() if any(is_negative(s) for s in graph.strides(n))]
+        negative = [c for c, n in node.operands(graph).items() if has_negative_strides(graph, n)]
         if negative:
             return f"{' and '.join(sorted(negative))} has negative strides, which torch does not take"
         if isinstance(node, Contraction):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import dace
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,8 @@ from daceopt import libs
 from daceopt.ir import build_options, types
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Contraction, Convolution, IndexAdd
+from daceopt.ir.symbols import size
+from daceopt.libs.torch_arrays import has_negative_strides
 from daceopt.libs.torch_device import TorchDevice
 from tests.libs import test_contraction as products
 from tests.libs import test_convolution as convolutions
@@ -303,6 +306,15 @@ def test_what_surrounds_a_call_does_not_change_it() -> None:
     with torch.autocast("cpu", torch.bfloat16), torch.enable_grad():
         run(*memory)
     assert_within_rounding(y, a.astype(np.float64) @ b, a @ b)
+
+
+def test_strides_over_sizes_may_be_negative() -> None:
+    n, m = size("n"), size("m")
+    graph = Graph("mirrored")
+    x = graph.add_input("x", (n, m - 2), dace.float32)
+    assert not has_negative_strides(graph, x)
+    mirrored = graph.add_view(x, "mirrored", (n, m - 2), (2 - m, 1), (n - 1) * (m - 2))
+    assert has_negative_strides(graph, mirrored)
 
 
 def test_refusals_say_why() -> None:

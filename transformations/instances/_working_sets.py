@@ -17,7 +17,6 @@ from daceopt.splits.along import NodeCut, SplitAxis
 from daceopt.splits.rolling import why_not_together
 
 _CALL = 64 << 10  # bytes that memory moves while a kernel starts: some 6 us at 10 GB/s
-_OPEN = 1 << 10  # items of a batch whose size is open
 _WORTH = 3  # bytes of memory that must get free for a byte of weights that is read again
 _ROUNDS = 4  # what gains nothing by itself may once its neighbours have grown
 _CARRIED = 3  # as large as a sum: that before an instance, its own, that behind it
@@ -83,7 +82,7 @@ class _Growth:
     ):
         self._graph, self._axis, self._cuts, self._budget = graph, axis, cuts, budget
         self._aim = aim
-        self._count = axis.items if isinstance(axis.items, int) else _OPEN
+        self._count = hint(axis.items)
         self._settled = items if items and items < self._count else None
         self._widths = [] if items else [w for w in _widths(self._count) if w < self._count]
         self._order = {node: k for k, node in enumerate(graph.nodes())}

@@ -214,6 +214,8 @@ class FrameBuilder:
     def _value(self, argument: KernelArgument) -> str:
         if argument.kind == "symbol":
             return argument.symbol
+        if argument.kind == "draw":
+            return str(argument.value)
         if argument.kind == "stream":
             return self._stream()
         if argument.kind == "status":

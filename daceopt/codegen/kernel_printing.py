@@ -9,7 +9,7 @@ from typing import Any
 from daceopt.codegen.kernel_unit import KernelSource, home
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.kernel_pattern import pattern
+from daceopt.ir.kernel_pattern import KernelPattern, draw, pattern
 
 
 class KernelPrinter:
@@ -21,7 +21,7 @@ class KernelPrinter:
 
     def __init__(self, print_kernel: Callable[[Graph, Kernel], KernelSource]):
         self._print = print_kernel
-        self._known: dict[Any, tuple[KernelSource, tuple[str, ...]]] = {}
+        self._known: dict[Any, tuple[KernelSource, KernelPattern]] = {}
 
     def source(self, graph: Graph, kernel: Kernel) -> KernelSource:
         """The printed kernel, whose arguments are arrays of ``graph``. Raises what ``print_kernel`` raises."""
@@ -29,10 +29,13 @@ class KernelPrinter:
         tree = None if kernel.schedule is None else like.numbered(kernel.schedule)
         key = kernel.label, like.form, tree, _homes(graph, like.names)
         if key not in self._known:
-            self._known[key] = self._print(graph, kernel), like.names
-        source, names = self._known[key]
-        here = dict(zip(names, like.names, strict=True))
-        arguments = tuple(replace(a, array=here.get(a.array, a.array)) for a in source.arguments)
+            self._known[key] = self._print(graph, kernel), like
+        source, first = self._known[key]
+        names = dict(zip(first.names, like.names, strict=True))
+        draws = {str(draw(k)): number for k, number in enumerate(like.draws)}
+        arguments = tuple(
+            replace(a, array=names.get(a.array, a.array), value=draws.get(a.symbol, a.value)) for a in source.arguments
+        )
         return replace(source, arguments=arguments)
 
 

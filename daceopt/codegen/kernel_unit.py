@@ -17,8 +17,8 @@ HEADERS = ("cpu.h", "vector_math.h", "scalar.h")
 class KernelArgument:
     """What a call passes.
 
-    ``kind`` is ``pointer`` (to ``array`` plus ``offset`` elements), ``symbol``, ``status`` (where an int32 stands) or
-    ``stream`` (on which an accelerator runs the kernel).
+    ``kind`` is ``pointer`` (to ``array`` plus ``offset`` elements), ``symbol``, ``draw`` (``value`` is the number by
+    which the kernel draws), ``status`` (where an int32 stands) or ``stream`` (on which an accelerator runs the kernel).
     """
 
     kind: str
@@ -27,15 +27,14 @@ class KernelArgument:
     dtype: types.DType | None = None
     written: bool = False
     symbol: str = ""
+    value: int = 0
 
     @property
     def cpp(self) -> str:
         """The C++ parameter type."""
-        if self.kind in ("symbol", "stream"):
-            return "int64_t" if self.kind == "symbol" else "void*"
-        if self.kind == "status":
-            return "int32_t*"
-        return f"{'' if self.written else 'const '}{types.cpp(self.dtype)}*"
+        if self.kind == "pointer":
+            return f"{'' if self.written else 'const '}{types.cpp(self.dtype)}*"
+        return {"symbol": "int64_t", "draw": "int64_t", "status": "int32_t*", "stream": "void*"}[self.kind]
 
 
 @dataclass(frozen=True)

@@ -1,51 +1,85 @@
-"""What kernels are but for the names of arrays: kernels of one pattern are merged, scheduled and printed alike.
+"""What a kernel is but for names: kernels of one pattern are scheduled and printed alike.
 
-Layers of a network repeat; what is decided for one of them holds for the others, under their names.
+Layers of a network repeat; what is decided for one of them holds for the others. Names are those of arrays, and the
+numbers by which random operators draw apart from one another (``philox.uniform(seed, number, element)``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
+import sympy
+
+from daceopt.ir import scalar
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel
 from daceopt.ir.schedule import Alloc, Tree, transformed
+from daceopt.ir.tasklet import Assignment
 
 
 @dataclass(frozen=True)
 class KernelPattern:
-    """``form``: loops, statements, locals and the layout of arrays, a hashable value that calls each array by its
-    number; ``names``: what they are called here, in the order of these numbers."""
+    """``form``: loops, statements, locals and the layout of arrays, a hashable value that calls arrays and draws by
+    numbers; ``names``: what these arrays are called here, and ``draws``: by which numbers is drawn here."""
 
     form: Any
     names: tuple[str, ...]
+    draws: tuple[int, ...]
 
     def numbered(self, tree: Tree) -> Tree:
-        """A schedule of these kernels with the numbers of its locals in the place of their names."""
+        """A schedule of the kernel with the numbers of its locals in the place of their names."""
         return renamed(tree, {name: str(k) for k, name in enumerate(self.names)})
 
 
-def pattern(graph: Graph, *kernels: Kernel) -> KernelPattern:
-    """The pattern of ``kernels`` of ``graph`` together. Their labels and schedules are no part of it."""
+def pattern(graph: Graph, kernel: Kernel) -> KernelPattern:
+    """The pattern of a kernel of ``graph``. Its label and its schedule are no part of it."""
+    alike, draws = with_open_draws(kernel)
     numbers: dict[str, int] = {}
-    for kernel in kernels:
-        for stage in kernel.stages:
-            for access in (*stage.reads.values(), *stage.writes.values()):
-                numbers.setdefault(access.array, len(numbers))
-    local = {n: kind for kernel in kernels for n, kind in kernel.locals.items()}
-    roots = [graph.root(name)[0] for name in numbers if name not in local]
-    for root in roots:
+    for stage in kernel.stages:
+        for access in (*stage.reads.values(), *stage.writes.values()):
+            numbers.setdefault(access.array, len(numbers))
+    for root in [graph.root(name)[0] for name in numbers if name not in kernel.locals]:
         numbers.setdefault(root, len(numbers))
-    arrays = tuple(local.get(name) or _array(graph, name, numbers) for name in numbers)
-    loops = tuple(_loops(kernel, numbers) for kernel in kernels)
-    return KernelPattern((arrays, loops, tuple(graph.assumptions), graph.options.target), tuple(numbers))
+    arrays = tuple(kernel.locals.get(name) or _array(graph, name, numbers) for name in numbers)
+    form = arrays, _loops(alike, numbers), tuple(graph.assumptions), graph.options.target
+    return KernelPattern(form, tuple(numbers), draws)
 
 
 def renamed(tree: Tree, names: Mapping[str, str]) -> Tree:
     """A schedule whose locals are called what ``names`` says."""
     return transformed(tree, lambda n: replace(n, array=names[n.array]) if isinstance(n, Alloc) else n)
+
+
+def draw(k: int) -> sympy.Symbol:
+    """What stands for the k-th number by which a kernel draws."""
+    return sympy.Symbol(f"draw{k}", integer=True)
+
+
+def with_open_draws(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
+    """The kernel with symbols for the numbers by which it draws, and these numbers."""
+    draws = dict.fromkeys(n for stage in kernel.stages for a in stage.assignments for n in _draws(a.expr))
+    if not draws:
+        return kernel, ()
+    symbols = {number: draw(k) for k, number in enumerate(draws)}
+    stages = [replace(s, assignments=tuple(_open(s.assignments, symbols))) for s in kernel.stages]
+    return replace(kernel, stages=stages), tuple(map(int, draws))
+
+
+@lru_cache(1 << 12)
+def _draws(expr: sympy.Expr) -> tuple[sympy.Integer, ...]:
+    parts = (part for part in sympy.preorder_traversal(expr) if isinstance(part, scalar.uniform))
+    return tuple(part.args[1] for part in parts if part.args[1].is_Integer)
+
+
+def _open(assignments: Iterable[Assignment], symbols: Mapping[Any, sympy.Symbol]) -> Iterable[Assignment]:
+    for a in assignments:
+        found = {
+            u: u.func(u.args[0], symbols.get(u.args[1], u.args[1]), u.args[2]) for u in a.expr.atoms(scalar.uniform)
+        }
+        yield replace(a, expr=a.expr.xreplace(found)) if found else a
 
 
 def _array(graph: Graph, name: str, numbers: Mapping[str, int]) -> tuple[Any, ...]:

@@ -61,6 +61,29 @@ def test_repeated_layers_are_printed_once(layer: Layer, kernels: int) -> None:
     assert len(graph.kernels()) == 2 * kernels and _printed(graph) == kernels
 
 
+def _drawn(number: int) -> Layer:
+    def layer(b: Builder, x: str) -> str:
+        y = b.graph.add_array("y", b.graph.shape(x), F)
+        reads = {"v": (x, lambda i, j: (i, j)), "seed": (b.graph.seed(), lambda *i: (0,))}
+        b.map(
+            b.graph.shape(x),
+            reads,
+            {"out": (y, lambda i, j: (i, j))},
+            lambda i, v, seed: v * scalar.uniform(seed, number, 16 * i[0] + i[1]),
+            label="layer",
+        )
+        return y
+
+    return layer
+
+
+def test_numbers_by_which_kernels_draw_are_arguments() -> None:
+    graph = _of_two(_drawn(5), _drawn(7))
+    assert _printed(graph) == 1
+    sources = [kernel_source(graph, node.kernel) for node in graph.kernels()]
+    assert [[a.value for a in s.arguments if a.kind == "draw"] for s in sources] == [[5], [7]]
+
+
 def _scaled(by: Any) -> Layer:
     return lambda b, x: b.elementwise(lambda v: v * by, x, label="layer")
 

@@ -19,6 +19,7 @@ from daceopt.ir import schedule, types
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.guards import Branches, in_branches, start_of
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.kernel_pattern import draw, with_open_draws
 from daceopt.ir.local_storage import folded
 from daceopt.ir.microkernels import Tile, TileProduct, tiles
 from daceopt.ir.references import Reference, resolved
@@ -43,6 +44,8 @@ class Emitter:
     """Writes the loops of a kernel's schedule, with threads of OpenMP and vector loops."""
 
     def __init__(self, graph: Graph, kernel: Kernel):
+        kernel, draws = with_open_draws(kernel)
+        self._draws = {str(draw(k)): number for k, number in enumerate(draws)}
         self._kernel, self._tree, self._in_place = kernel, schedule.schedule_of(kernel), dict(graph.in_place)
         if len(kernel.writes()) > 1:  # it may read an element for one result after another one was written over it
             self._in_place |= graph.overwrites
@@ -125,7 +128,8 @@ class Emitter:
             arguments.append(argument)
             parameters.append(f"{argument.cpp} {'__restrict__ ' if alone else ''}{name}")
         for symbol, name in self._names.sizes().items():
-            arguments.append(KernelArgument("symbol", symbol=symbol))
+            kind = "draw" if symbol in self._draws else "symbol"
+            arguments.append(KernelArgument(kind, symbol=symbol, value=self._draws.get(symbol, 0)))
             parameters.append(f"int64_t {name}")
         if self._checks:
             arguments.append(KernelArgument("status"))

@@ -108,6 +108,8 @@ def _call(library: ctypes.CDLL, source: KernelSource, memory: dict[str, np.ndarr
             arguments.append(ctypes.c_void_p(STREAM))
         elif a.kind == "symbol":
             arguments.append(ctypes.c_int64(values[a.symbol]))
+        elif a.kind == "draw":
+            arguments.append(ctypes.c_int64(a.value))
         else:
             arguments.append(ctypes.byref(status))
     getattr(library, source.name)(*arguments)

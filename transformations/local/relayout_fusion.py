@@ -174,13 +174,13 @@ def _why_not_stored(graph: Graph, name: str, strides: Shape, copy: Any) -> str |
 
 
 def _value(stage: Stage, connector: str) -> str:
-    """What the write ``connector`` stores: a name, through assignments that do nothing."""
-    (last,) = (a for a in stage.assignments if str(a.symbol) == connector)
+    """What the write ``connector`` stores, through assignments that do nothing: a name, "" for what is computed."""
+    (last,) = (a for a in stage.assignments if a.symbol.name == connector)
     same = {a.symbol: a.expr for a in stage.assignments if a.dtype == last.dtype}
     value = last.symbol
     while value in same:
         value = same[value]
-    return str(value)
+    return value.name if value.is_Symbol else ""
 
 
 def _without(kernel: Kernel, connector: str) -> Kernel | None:

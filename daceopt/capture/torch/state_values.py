@@ -125,7 +125,7 @@ def _computation(graph: fx.Graph, nodes: Sequence[fx.Node]) -> _Computation | No
     if not all(map(_is_kept, leaves)) or not all(map(_is_pure, calls)):
         return None
     changed = {storage(x) for n in graph.nodes for x in written(n)}
-    return _Computation(leaves, calls) if changed.isdisjoint(map(storage, leaves)) else None
+    return _Computation(leaves, calls) if changed.isdisjoint(map(storage, needed)) else None
 
 
 def _needed(nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:

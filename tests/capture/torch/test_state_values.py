@@ -154,9 +154,23 @@ def _exchanged(net, h):
     return h.sin() if net.n > 0 else h
 
 
+def _computed_and_written(net, h):
+    answer = net.n + 1
+    answer.mul_(0)
+    return h.sin() if answer > 0 else h
+
+
+def _element_written(net, h):
+    answer = net.n + 0
+    answer[:1] = 0
+    return h.sin() if answer.any() else h
+
+
 BREAKS: dict[str, tuple[Any, dict[str, Any], Change]] = {
     "written before": (_written_before, {"n": N(0)}, _nothing),
     "written through a view": (_written_through_a_view, {"n": N(0)}, _nothing),
+    "written after it was computed": (_computed_and_written, {"n": N(5)}, _nothing),
+    "an element written": (_element_written, {"n": N([5, 0])}, _nothing),
     "another memory": (_exchanged, {"n": N(0)}, lambda net, k: net.n.fill_(k % 2)),
     "a parameter": (
         lambda net, h: h.sin() if net.layer.bias[0] > 0 else h,

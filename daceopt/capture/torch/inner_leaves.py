@@ -41,9 +41,12 @@ def is_passed_over(variable: Any, value: Any, tx: Any) -> bool:
 
 
 def check_read(variable: Any) -> None:
-    """Let Dynamo begin again where it asks a tensor for what ``READ`` says, and that has been left out."""
-    if _LEAF in (meta := variable.as_proxy().node.meta):
-        _restart(meta[_LEAF])
+    """Let Dynamo begin again where it asks for what ``READ`` says, and a statement that was left out would decide."""
+    node = variable.as_proxy().node
+    if not requires_grad(node):
+        for leaf in (n for n in node.graph.nodes if _LEAF in n.meta):
+            if node in _reached(leaf):
+                _restart(leaf.meta[_LEAF])
 
 
 def check(graph: fx.Graph) -> None:

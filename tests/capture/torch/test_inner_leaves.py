@@ -59,6 +59,17 @@ def _asked(layer, x):
     return layer(h) * (2 if h.requires_grad else 3)
 
 
+def _asked_of_another(layer, x):
+    h = (x * 2).requires_grad_()
+    return layer(x) if (h * 3).requires_grad else layer(x).sin()
+
+
+def _written_by_data(layer, x):
+    h = (x * 2).requires_grad_()
+    h.data.mul_(2)
+    return layer(h)
+
+
 def _hooked(layer, x):
     h = (x * 2).requires_grad_()
     h.register_hook(lambda g: g * 2)
@@ -81,13 +92,13 @@ def check(use: Any) -> Any:
     return model.daceopt
 
 
-@pytest.mark.parametrize("use", [_assigned, _called, _detached])
-def test_nobody_can_tell(use):
+@pytest.mark.parametrize("use", [_assigned, _called, _detached, _asked_of_another])
+def test_the_graph_is_whole_where_nobody_can_tell(use):
     handle = check(use)
     assert not handle.reasons and handle.stats.programs == 1
 
 
-@pytest.mark.parametrize("use", [_returned, _alone, _asked, _hooked])
+@pytest.mark.parametrize("use", [_returned, _alone, _asked, _written_by_data, _hooked])
 def test_the_graph_breaks_where_somebody_could_tell(use):
     handle = check(use)
     assert handle.reasons and handle.stats.programs >= 1

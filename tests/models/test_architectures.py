@@ -20,11 +20,11 @@ BROKEN = {
     "longformer": "a number is read out of a tensor",
     "led": "a number is read out of a tensor",
     "mixtral": "a loop, or an index into a list, depends on a number that only the data decide",
-    "ctrl": "Missing tp_iternext",
+    "ctrl": "an iterator, or an unpacking, that cannot be traced",
 }
 """Models whose code no compiler takes as a whole, and a part of the reason that is reported."""
 
-REFUSED = {"nystromformer": "RuntimeError when making fake tensor call"}
+REFUSED = {"nystromformer": "PyTorch (refuses this call|cannot tell the shapes)"}
 """Models that are not compiled, and a part of the reason. When it is traced, it makes a mask that it cannot add: under
 no compiler does it work."""
 

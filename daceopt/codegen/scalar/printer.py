@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import dace
@@ -165,13 +166,20 @@ class Printer(CXX17CodePrinter):
         return code
 
     def _floor_quotient(self, expr: Any) -> str:
-        above, below = sympy.together(expr.args[0]).as_numer_denom()
+        above, below = _as_fraction(expr.args[0])
         return f"{self._floor_division}({self.text(above, dace.int64)}, {self.text(below, dace.int64)})"
 
     def _narrow(self, code: str) -> str:
         """C++ computes small integers as int; results must wrap in their own type."""
         small = types.is_integer(self._dtype) and types.itemsize(self._dtype) < 4
         return f"{types.cpp(self._dtype)}{code}" if small else code
+
+
+@lru_cache(1 << 12)  # places in memory of open sizes are sums of the same quotients
+def _as_fraction(expr: Any) -> tuple[Any, Any]:
+    """Numerator and denominator of a sum of quotients."""
+    above, below = sympy.together(expr).as_numer_denom()
+    return above, below
 
 
 def literal(value: Any, dtype: types.DType) -> str:

@@ -26,7 +26,7 @@ def test_only_the_call_on_the_same_operands_is_the_forward() -> None:
         x, g = torch.empty(3), torch.empty(3)
     call = AtenCall(flip, {"self": Operand(0), "dims": [0]}, {"self": Operand(0), "dims": [0]}, (x,), (x,), Context())
     for formula, taken in ((lambda x, g: [flip(x, [0])], 1), (lambda x, g: [flip(g, [0])], 0)):
-        importer = Importer(Translation(Graph(), Context()), trace(formula, [x, g]))
+        importer = Importer(Translation(Graph(), Context()), trace(formula, [x, g]).graph)
         _reuse_results(importer, call, ["y"])
         assert len(importer.known) == taken
 

@@ -8,12 +8,13 @@ from functools import cache
 from daceopt import system
 
 COMMON = ("-std=c++17", "-pipe", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt")
-UNIT = 4, 8
-"""The least and about the most kernels that gcc takes at once: its start and our headers cost as much as one of them.
-More gain nothing, and where a program changes, units are what is compiled anew."""
 # Nothing here gives up infinities, NaN or signed zeros: masks of -inf and isnan() must keep working. No product is
 # rounded only with what is added to it: a number that two kernels compute, each for itself, must be the same in both.
 _KERNEL = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
+
+UNIT = 4, 8
+"""The least and about the most kernels that gcc takes at once: its start and our headers cost as much as one of them.
+More gain nothing, and where a program changes, units are what is compiled anew."""
 
 _BOTH = re.compile(r"\bsinf?\("), re.compile(r"\bcosf?\(")
 _APART = tuple(f"-fno-builtin-{name}" for name in ("sin", "cos", "sinf", "cosf"))

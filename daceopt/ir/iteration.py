@@ -43,24 +43,18 @@ def split(
     if count is None:
         raise ValueError(f"a loop over {kernel.extents[parameter]} is no loop over blocks of {inner}")
     fresh = fresh_params(kernel, *others)
-    outer_param, inner_param = next(fresh), next(fresh)
-    mapping = {parameter: outer_param * inner + inner_param}
-    extents: dict[sympy.Symbol, Dim] = {}
-    for symbol, extent in kernel.extents.items():
-        if symbol == parameter:
-            extents[outer_param], extents[inner_param] = count, inner
-        else:
-            extents[symbol] = extent
+    pair, both = (count, inner), (next(fresh), next(fresh))
+    mapping = {parameter: both[0] * inner + both[1]}
 
     def expand(params: tuple[sympy.Symbol, ...]) -> tuple[sympy.Symbol, ...]:
-        return tuple(q for p in params for q in ((outer_param, inner_param) if p == parameter else (p,)))
+        return _widen(params, {k for k, p in enumerate(params) if p == parameter}, both)
 
     dims = {n: _written_dims(kernel, n, parameter) for n in kernel.locals}
-    pair = (count, inner)
     local = {n: (t, _widen(shape, dims[n], pair)) for n, (t, shape) in kernel.locals.items()}
+    position = list(kernel.extents).index(parameter)
+    extents = dict(zip(expand(tuple(kernel.extents)), _widen(tuple(kernel.extents.values()), {position}, pair)))
 
     def convert(accesses: Mapping[str, Access]) -> dict[str, Access]:
-        both = (outer_param, inner_param)
         return {
             c: replace(a, index=_widen(a.index, dims[a.array], both)) if a.array in dims else a.subs(mapping)
             for c, a in accesses.items()
@@ -72,7 +66,7 @@ def split(
         else s
         for s in kernel.stages
     ]
-    return Kernel(kernel.label, extents, stages, expand(kernel.outer), local), outer_param, inner_param
+    return Kernel(kernel.label, extents, stages, expand(kernel.outer), local), *both
 
 
 def _written_dims(kernel: Kernel, name: str, parameter: sympy.Symbol) -> set[int]:

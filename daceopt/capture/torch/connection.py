@@ -6,7 +6,7 @@ Where no gradient is computed, that of a connected argument is zero, and any oth
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,9 +59,9 @@ def differentiable(graph: fx.Graph, nodes: Sequence[Any], wanted: set[fx.Node]) 
     PyTorch's shape rules say that also of some results of regions without gradients (of ``pad``).
     """
     flagged = [isinstance(n, fx.Node) and requires_grad(n) for n in nodes]
-    if not without_gradients(graph):
-        return tuple(flagged)
     flow = _Flow(graph)
+    if not flow.stopped:
+        return tuple(flagged)
     return tuple(
         f and any(n in wanted or _begins(n, flow.stopped) for n in flow.sources(x, _operands))
         for f, x in zip(flagged, nodes)
@@ -82,10 +82,18 @@ class _Flow:
     """Who writes what in a graph, and when: looked at once for all of its results."""
 
     def __init__(self, graph: fx.Graph):
+        self._graph, self.stopped = graph, without_gradients(graph)
         self._position = {node: k for k, node in enumerate(graph.nodes)}
-        self._writes = _writes(graph)
-        self.stopped = without_gradients(graph)
         self._connects = cache(_connects)
+
+    @cached_property
+    def _writes(self) -> dict[int | None, list[fx.Node]]:
+        """The nodes that write in place and that autograd records, by the memory that they write."""
+        found: dict[int | None, list[fx.Node]] = {}
+        for node in self._graph.nodes:
+            for operand in set(written(node)) - set(unrecorded(node)):
+                found.setdefault(storage(operand), []).append(node)
+        return found
 
     def sources(self, result: fx.Node, operands: Operands) -> set[fx.Node]:
         """All nodes on which ``result`` depends differentiably: a write counts for what is read after it. ``operands``
@@ -138,15 +146,6 @@ def _operands(node: fx.Node) -> Sequence[fx.Node]:
     grads = backward.graph.output_node().args[0]
     grads = grads if isinstance(grads, (list, tuple)) else [grads]
     return [x for x, g in zip(node.args[2:], grads) if isinstance(x, fx.Node) and g is not None]
-
-
-def _writes(graph: fx.Graph) -> dict[int | None, list[fx.Node]]:
-    """The nodes that write in place and that autograd records, by the memory that they write."""
-    found: dict[int | None, list[fx.Node]] = {}
-    for node in graph.nodes:
-        for operand in set(written(node)) - set(unrecorded(node)):
-            found.setdefault(storage(operand), []).append(node)
-    return found
 
 
 def carries(node: fx.Node) -> bool:

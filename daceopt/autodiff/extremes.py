@@ -67,10 +67,10 @@ def _materialize(graph: Graph, entry: KernelNode) -> None:
     elements = {c: _elements(graph, kernel, stage, c) for c in found}
     kept = {c: elements.get(c, a) for c, a in stage.writes.items()}
     extents = {p: kernel.extents[p] for p in stage.params}
-    Kernel(kernel.label, extents, [Stage(stage.params, stage.reads, kept, stage.assignments)]).emit(graph)
+    graph.add_kernel(Kernel(kernel.label, extents, [Stage(stage.params, stage.reads, kept, stage.assignments)]))
     for conn, access in elements.items():
         stage_of_one = _reduction(graph, stage, access, stage.writes[conn])
-        Kernel(kernel.label, dict(extents), [stage_of_one]).emit(graph)
+        graph.add_kernel(Kernel(kernel.label, dict(extents), [stage_of_one]))
 
 
 def _elements(graph: Graph, kernel: Kernel, stage: Stage, conn: str) -> Access:

@@ -157,7 +157,7 @@ class StageAdjoint:
         wanted = [r.symbol for r in results]
         kept, reads = told_from_results(self.b.graph, self.stage, self.reads, self.extents, gradient, wanted)
         stage = Stage(tuple(self.extents), reads, writes, kept)
-        Kernel(self.b.label, dict(self.extents), [stage]).emit(self.b.graph)
+        self.b.graph.add_kernel(Kernel(self.b.label, dict(self.extents), [stage]))
 
     def _scatter(self, load: gathers.Load, pulled: Pullback, value: sympy.Expr) -> str:
         """Emit the gradient of each loaded element and the index it was loaded from; join them by IndexAdd."""
@@ -180,7 +180,7 @@ class StageAdjoint:
         kept, reads = self._index_code(plan)
         name = self.b.graph.add_array("scatter_index", [self.extents[p] for p in plan.spread], dace.int64)
         stage = Stage(plan.spread, reads, {"dx0": Access(name, plan.spread)}, kept)
-        Kernel(self.b.label, {p: self.extents[p] for p in plan.spread}, [stage]).emit(self.b.graph)
+        self.b.graph.add_kernel(Kernel(self.b.label, {p: self.extents[p] for p in plan.spread}, [stage]))
         return name
 
     def _index_code(self, plan: gathers.GatherPlan) -> tuple[tuple[Assignment, ...], dict[str, Access]]:

@@ -67,5 +67,5 @@ def _reduce(
     kept, used = needed_assignments((*stage.assignments, result), [result.symbol])
     reads = {c: a for c, a in stage.reads.items() if c in used}
     new = Stage(stage.params, reads, {"stat": Access(out, access.index, kind)}, kept)
-    Kernel(b.label, dict(extents), [new]).emit(b.graph)
+    b.graph.add_kernel(Kernel(b.label, dict(extents), [new]))
     return out

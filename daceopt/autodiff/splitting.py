@@ -27,7 +27,7 @@ def split(
     graph.remove(entry)
     parts = [[kernel.stages[k] for k in run] for run in runs or [[k] for k in range(len(kernel.stages))]]
     names = _arrays_between(graph, kernel, parts)
-    made = [_part(kernel, stages, names).emit(graph) for stages in parts]
+    made = [graph.add_kernel(_part(kernel, stages, names)) for stages in parts]
     return made, set(names.values())
 
 

@@ -16,7 +16,6 @@ from daceopt.ir.dataflow import is_bijective
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.parts import Box, tile
-from daceopt.ir.sizes import Sizes
 from daceopt.ir.symbols import param
 from daceopt.ir.view_index import view_index
 
@@ -34,7 +33,7 @@ def view_adjoint(b: Builder, view: str, g: str) -> str:
     if _is_reshape(graph.shape(view), graph.strides(view), graph.view_offset(view), shape, strides):
         return b.reshape(g, shape)
     layout = graph.shape(view), graph.strides(view), graph.view_offset(view)
-    index = view_index(*layout, shape, strides, Sizes.of(graph))
+    index = view_index(*layout, shape, strides, graph.sizes)
     if index is not None:
         return _undo(b, g, index, shape)
     if not _same_strides(strides, row_major(shape), shape):
@@ -61,7 +60,7 @@ def joined_adjoint(b: Builder, source: str, grads: Mapping[str, str]) -> str | N
     if (
         len(boxes) < 2
         or None in boxes.values()
-        or not tile([x for x in boxes.values() if x], graph.shape(source), Sizes.of(graph))
+        or not tile([x for x in boxes.values() if x], graph.shape(source), graph.sizes)
     ):
         return None
     whole = graph.add_array(b.label, graph.shape(source), graph.dtype(source))
@@ -77,7 +76,7 @@ def _box(graph: Graph, view: str, source: str) -> Box | None:
     if len(own) != len(shape) or not own or 0 in own:
         return None
     layout = own, graph.strides(view), graph.view_offset(view)
-    index = view_index(*layout, shape, graph.strides(source), Sizes.of(graph))
+    index = view_index(*layout, shape, graph.strides(source), graph.sizes)
     if index is None:
         return None
     steps = [param(k) if n != 1 else 0 for k, n in enumerate(own)]

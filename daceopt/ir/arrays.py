@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import dace
 import numpy as np
@@ -16,8 +16,8 @@ import sympy
 from daceopt.ir import types
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
 from daceopt.ir.import_state import ImportState
-from daceopt.ir.parts import Part
 from daceopt.ir.provenance import Maker, Origins
+from daceopt.ir.sizes import Sizes
 
 SEED = "rng_seed"
 _SEED_WORDS = 1
@@ -38,6 +38,13 @@ class Descriptor:
     def total_size(self) -> Dim:
         """Elements from the first to the last that it touches."""
         return span(self.shape, self.strides)
+
+
+class Part(NamedTuple):
+    """Where a part stands: element i is element ``starts + i`` of ``whole``."""
+
+    whole: str
+    starts: tuple[Dim, ...]
 
 
 class Arrays:
@@ -183,6 +190,11 @@ class Arrays:
 
     def strides(self, name: str) -> Shape:
         return self.desc(name).strides
+
+    @property
+    def sizes(self) -> Sizes:
+        """What is known of the sizes in all calls."""
+        return Sizes.where(self.assumptions)
 
     def size(self, name: str) -> Dim:
         """Number of elements."""

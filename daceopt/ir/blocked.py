@@ -177,7 +177,7 @@ def _leave_copy(graph: Graph, name: str, stored: str, followers: Sequence[Node])
         {"out0": Access(twin, (outer[0], BLOCK * outer[1] + inner, *outer[2:]))},
         (Assignment(result, value, graph.dtype(name)),),
     )
-    Kernel("out_of_blocks", dict(zip(loops, blocked_shape(shape))), [stage]).emit(graph)
+    graph.add_kernel(Kernel("out_of_blocks", dict(zip(loops, blocked_shape(shape))), [stage]))
 
 
 def _rewrite_call(graph: Graph, node: Any, stored: dict[str, str]) -> None:
@@ -193,7 +193,9 @@ def _rewrite_kernel(graph: Graph, entry: KernelNode, stored: Mapping[str, str]) 
     found = {a: lane(a, kernel, graph.shape(a.array)) for a in kernel_accesses(kernel) if a.array in stored}
     lanes = {a: own for a, own in found.items() if own is not None}
     graph.remove(entry)
-    return _Split(kernel, [own.outer for own in lanes.values() if own.inner is None]).kernel(stored, lanes).emit(graph)
+    return graph.add_kernel(
+        _Split(kernel, [own.outer for own in lanes.values() if own.inner is None]).kernel(stored, lanes)
+    )
 
 
 class _Split:
@@ -248,7 +250,7 @@ def _split_neighbours(graph: Graph, entries: Sequence[KernelNode]) -> None:
             own = [] if other is None else _whole_lanes(graph, other, shared)
             if other is not None and own:
                 graph.remove(node)
-                waiting.append(_Split(other, own).kernel({}, {}).emit(graph))
+                waiting.append(graph.add_kernel(_Split(other, own).kernel({}, {})))
 
 
 def _is_split_image(graph: Graph, kernel: Kernel, access: Access) -> bool:

@@ -131,7 +131,7 @@ class Builder:
         params = tuple(param(k) for k in range(len(shape)))
         stage = Stage(params, reads, writes, assignments)
         name = self.graph.maker.label or label or self.label
-        Kernel(name, dict(zip(params, shape)), [stage]).emit(self.graph)
+        self.graph.add_kernel(Kernel(name, dict(zip(params, shape)), [stage]))
 
     def _operands(self, arrays: Sequence[str], shape: Shape) -> tuple[dict[str, Access], list[Any]]:
         """Accesses and symbols of ``arrays`` broadcast to ``shape``; one-element constants become literals."""

@@ -204,7 +204,7 @@ class FusionPlan:
 def emit(graph: Graph, members: Iterable[Any], kernel: Kernel) -> KernelNode:
     """Put ``kernel``, as a plan has it, in the place of ``members``; returns its entry."""
     graph.take_out(members)
-    return planned(kernel).emit(graph)
+    return graph.add_kernel(planned(kernel))
 
 
 def planned(kernel: Kernel) -> Kernel:

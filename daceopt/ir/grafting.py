@@ -65,7 +65,7 @@ class _Names:
 
 def _add(graph: Graph, other: Graph, node: nodes.Node, names: _Names) -> None:
     if isinstance(node, KernelNode):
-        node.kernel.over(names.known).named_apart(graph).emit(graph)
+        graph.add_kernel(node.kernel.over(names.known).named_apart(graph))
         return
     reads, writes = other.reads(node), other.writes(node)
     twin = copy.deepcopy(node)

@@ -14,6 +14,7 @@ from daceopt.ir.arrays import SEED, Arrays, Descriptor
 from daceopt.ir.build_options import BuildOptions
 from daceopt.ir.def_use import DefUse
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major
+from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.kinds import Node, is_operator
 from daceopt.ir.nodes.operator import Operator, make
@@ -116,6 +117,20 @@ class Graph(Arrays):
         for conn, name in writes.items():
             self.write(node, conn, name)
         self._order.edited()
+
+    def add_kernel(self, kernel: Kernel, as_it_is: bool = False) -> KernelNode:
+        """Add a kernel over arrays that the graph has; returns its node.
+
+        Loops of one iteration vanish, unless it is added ``as_it_is``. ValueError for an array that is written
+        already, for a local whose name is taken, and for assignments out of order.
+        """
+        kernel = (kernel if as_it_is else kernel.without_unit_loops()).normal_form(self)
+        node = KernelNode(kernel)
+        reads = dict.fromkeys(a.array for a in kernel.reads())
+        writes = dict.fromkeys(a.array for a in kernel.writes())
+        self.add_node(node, {f"In{k}": n for k, n in enumerate(reads)}, {f"Out{k}": n for k, n in enumerate(writes)})
+        node.label = kernel.label
+        return node
 
     def read(self, node: Node, connector: str, name: str) -> None:
         """Let ``connector`` of a library node or region, a new one if it has none of that name, read ``name``.

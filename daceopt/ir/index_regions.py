@@ -19,7 +19,6 @@ from daceopt.ir.dims import Dim, dim
 from daceopt.ir.graph import Graph
 from daceopt.ir.instances_isl import Domains
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.sizes import Sizes
 
 Bounds = tuple[Dim, Dim]  # of a loop parameter: its first value, and the one behind the last
 
@@ -32,7 +31,7 @@ class StatementSpace:
         self.extents = kernel.extents
         self.points, self.of, self._values = domains.functions(statement)
         self._sizes = domains.sizes
-        self.calls = Sizes.of(graph).knowing(kernel.extents.values())  # extents are 0 or more
+        self.calls = graph.sizes.knowing(kernel.extents.values())  # extents are 0 or more
 
     def natural(self, expr: Any) -> isl.Set | None:
         """Where ``expr`` is 0 or more; None where that is no set of isl's."""

@@ -15,8 +15,8 @@ import dace
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir.graph import Dim, Graph, Shape, dim
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.arrays import Arrays
+from daceopt.ir.dims import Dim, Shape, dim
 from daceopt.ir.symbols import param
 from daceopt.ir.tasklet import Assignment, check_order
 
@@ -100,7 +100,7 @@ class Kernel:
     stages: Sequence[Stage]
     outer: tuple[sympy.Symbol, ...] = ()
     locals: Mapping[str, tuple[dace.typeclass, Shape]] = field(default_factory=dict)
-    schedule: Any = None  # an ir.schedule.Tree over the stages; None: no step has scheduled it
+    schedule: Any = None  # a schedule.Tree over the stages; None: no step has scheduled it
     serial: tuple[sympy.Symbol, ...] = ()  # loops in order around the stages that name them, in which locals are kept
 
     def __post_init__(self) -> None:
@@ -121,9 +121,9 @@ class Kernel:
             raise Unsupported(f"the extent of {p} is {extent}; expected min(a size, what is left of one)")
         return dim(whole[0]), dim(sympy.Min(*rest, evaluate=False) if len(rest) > 1 else rest[0])
 
-    def named_apart(self, graph: Graph) -> Kernel:
-        """The same with names for its locals that no array of ``graph`` has."""
-        return self.over({old: graph.fresh_name(old) for old in self.locals})
+    def named_apart(self, arrays: Arrays) -> Kernel:
+        """The same with names for its locals that no array of a graph has."""
+        return self.over({old: arrays.fresh_name(old) for old in self.locals})
 
     def over(self, names: Mapping[str, str]) -> Kernel:
         """The same over other arrays, or locals: each is called what ``names`` says."""
@@ -193,27 +193,7 @@ class Kernel:
     def _writes(self) -> tuple[Access, ...]:
         return tuple(a for s in self.stages for a in s.writes.values() if a.array not in self.locals)
 
-    # ---------------------------------------------------------------- in a graph
-
-    def emit(self, graph: Graph, as_it_is: bool = False) -> KernelNode:
-        """Add the kernel to ``graph``, which has its arrays already; returns its node.
-
-        Loops of one iteration vanish, unless it is added ``as_it_is``. ValueError for an array that is written
-        already, for a local whose name is taken, and for assignments out of order.
-        """
-        kernel = (self if as_it_is else self._without_unit_loops())._settled(graph)
-        for stage in kernel.stages:
-            check_order(kernel.label, stage.reads, stage.assignments, stage.writes)
-        node = KernelNode(kernel)
-        reads = dict.fromkeys(a.array for a in kernel.reads())
-        writes = dict.fromkeys(a.array for a in kernel.writes())
-        graph.add_node(
-            node, {f"In{k}": name for k, name in enumerate(reads)}, {f"Out{k}": name for k, name in enumerate(writes)}
-        )
-        node.label = kernel.label
-        return node
-
-    def _without_unit_loops(self) -> Kernel:
+    def without_unit_loops(self) -> Kernel:
         """Loops of one iteration vanish, so that equal iteration spaces look equal."""
         unit: dict[Any, Any] = {p: sympy.Integer(0) for p, n in self.extents.items() if n == 1 and p not in self.serial}
         if not unit:
@@ -223,9 +203,9 @@ class Kernel:
         outer = tuple(p for p in self.outer if p not in unit)
         return Kernel(self.label, extents, stages, outer, dict(self.locals), serial=self.serial)
 
-    def _settled(self, graph: Graph) -> Kernel:
+    def normal_form(self, arrays: Arrays) -> Kernel:
         """The same as others read it: each statement in all loops around it, outermost first, with an index for each
-        dimension of what it accesses."""
+        dimension of what it accesses. ValueError for assignments out of order."""
         many = len(self.stages) > 1 or bool(self.locals)
         outer = self.outer if many else self.stages[0].params
         extents: dict[sympy.Symbol, Dim] = {}
@@ -234,17 +214,19 @@ class Kernel:
             inner = [p for p in stage.params if p not in outer and p not in self.serial]
             params = (*outer, *(p for p in self.serial if p in stage.params), *inner)
             extents |= {p: dim(self.extents[p]) for p in params}
-            reads, writes = ({c: _indexed(graph, a) for c, a in x.items()} for x in (stage.reads, stage.writes))
+            reads, writes = ({c: _indexed(arrays, a) for c, a in x.items()} for x in (stage.reads, stage.writes))
             stages.append(Stage(params, reads, writes, stage.assignments))
         used = dict.fromkeys(a.array for s in stages for a in (*s.reads.values(), *s.writes.values()))
         kept = sorted(self.locals, key=[*used, *self.locals].index)  # in the order of use, whoever has put them there
         sizes = {name: (self.locals[name][0], self.locals[name][1] or (1,)) for name in kept}
         serial = tuple(p for p in self.serial if p in extents)
+        for stage in stages:
+            check_order(self.label, stage.reads, stage.assignments, stage.writes)
         return Kernel(self.label, extents, stages, outer if many else (), sizes, self.schedule, serial)
 
 
-def _indexed(graph: Graph, access: Access) -> Access:
+def _indexed(arrays: Arrays, access: Access) -> Access:
     """With an index for each dimension of the array: none of a scalar."""
-    if graph.has(access.array) and not graph.shape(access.array):
+    if arrays.has(access.array) and not arrays.shape(access.array):
         return replace(access, index=())
     return replace(access, index=tuple(None if e is None else dim(e) for e in access.index or (0,)))

@@ -41,7 +41,7 @@ def put(graph: Graph, entry: Any, pair: Pair) -> Any:
     placed = schedule.accumulated(tree, kernel)
     check(graph, kernel, placed)
     graph.take_out([entry])
-    return replace(kernel, schedule=placed).emit(graph, as_it_is=True)
+    return graph.add_kernel(replace(kernel, schedule=placed), as_it_is=True)
 
 
 # ---------------------------------------------------------------- staging

@@ -84,7 +84,7 @@ class KernelReader:
         self._check(line, stages, [*outer, *serial], written)
         shared, in_order = (tuple(map(Parameter, names)) for names in (outer, serial))
         kernel = Kernel(label, self._extents, stages, shared, self._locals, schedule, in_order)
-        kernel.emit(self._graph, as_it_is=True)
+        self._graph.add_kernel(kernel, as_it_is=True)
 
     def _outer(self, line: Scanner) -> list[str]:
         """The shared loops; one that no statement depends on has its extent here."""

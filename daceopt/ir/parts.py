@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import sympy
 
 from daceopt.errors import IllegalParts
+from daceopt.ir.arrays import Part
 from daceopt.ir.dims import Dim
 from daceopt.ir.sizes import ALL_SIZES, Sizes
 from daceopt.ir.views import follow
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
-
-
-class Part(NamedTuple):
-    """Where a part stands: element i is element ``starts + i`` of ``whole``."""
-
-    whole: str
-    starts: tuple[Dim, ...]
 
 
 def attach(graph: Graph, name: str, whole: str, starts: Sequence[Dim]) -> None:
@@ -100,7 +94,7 @@ def covering(graph: Graph, name: str, starts: Sequence[Dim], extents: Sequence[D
     for part in graph.parts_of(name):
         inside = [_plain(s - t) for s, t in zip(starts, graph.part(part).starts, strict=True)]
         rest = [n - s - e for n, s, e in zip(graph.shape(part), inside, extents, strict=True)]
-        if all(map(Sizes.of(graph).is_natural, [*inside, *rest])):
+        if all(map(graph.sizes.is_natural, [*inside, *rest])):
             return covering(graph, part, inside, extents)
     return name, list(starts)
 
@@ -122,7 +116,7 @@ def tile(boxes: Sequence[Box], shape: Sequence[Dim], sizes: Sizes) -> bool:
 
 def check(graph: Graph, whole: str) -> None:
     """Raise IllegalParts unless the parts of ``whole`` have each of its elements once, for all sizes."""
-    shape, parts, sizes = graph.shape(whole), graph.parts_of(whole), Sizes.of(graph)
+    shape, parts, sizes = graph.shape(whole), graph.parts_of(whole), graph.sizes
     boxes = {name: (graph.part(name).starts, graph.shape(name)) for name in parts}
     for name, (starts, extents) in boxes.items():
         if not graph.producers(name):

@@ -14,7 +14,6 @@ from daceopt.ir.dims import Dim
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.region import Repeat, regions
-from daceopt.ir.sizes import Sizes
 
 Ranges = Mapping[Any, "Dim | None"]  # counter -> number of iterations at most; None: unknown
 
@@ -52,7 +51,7 @@ def _check_view(graph: Graph, name: str, ranges: Ranges) -> None:
         return
     last = sum((n - 1) * s for n, s in zip(graph.shape(name), graph.strides(name)))
     room = graph.desc(root).total_size - 1
-    sizes = Sizes.of(graph).knowing(n - 1 for n in (*graph.shape(name), *_runs(moving, ranges)))  # or nothing is there
+    sizes = graph.sizes.knowing(n - 1 for n in (*graph.shape(name), *_runs(moving, ranges)))  # or nothing is there
     for corner in _corners(offset, moving, ranges, name):
         start = sympy.sympify(offset).xreplace(corner)
         if not (sizes.is_natural(start) and sizes.is_natural(room - last - start)):

@@ -19,7 +19,6 @@ from daceopt.ir.fusion import expand_locals
 from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.sizes import Sizes
 from daceopt.ir.symbols import param
 from daceopt.ir.view_index import view_index
 
@@ -276,7 +275,7 @@ def view_flow(graph: Graph, view: str) -> Flow:
     """How the source of a view goes into it."""
     source, shape = graph.view_source(view), graph.shape(view)
     own, strides = graph.shape(source), graph.strides(source)
-    index = view_index(shape, graph.strides(view), graph.view_offset(view), own, strides, Sizes.of(graph))
+    index = view_index(shape, graph.strides(view), graph.view_offset(view), own, strides, graph.sizes)
     if index is None:
         return Flow((_OPAQUE,) * len(own), shape)
     params = [param(k) for k in range(len(shape))]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import dace
 import sympy
@@ -21,9 +21,7 @@ from daceopt.errors import IllegalSchedule
 from daceopt.ir import conditions, types
 from daceopt.ir.digits import in_terms_of
 from daceopt.ir.dims import Dim, dim
-
-if TYPE_CHECKING:
-    from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.kernel import Kernel, Stage
 
 Param: TypeAlias = sympy.Symbol
 Tree: TypeAlias = "Loop | Sequence | Do | Accumulate | Alloc | Call | Guard"

@@ -10,10 +10,10 @@ proves may hold all the same: a caller does then what is right in any case.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 
@@ -21,9 +21,6 @@ from daceopt.ir import signs, size_examples
 from daceopt.ir.affine import affine, same
 from daceopt.ir.dims import Dim, dim
 from daceopt.ir.size_examples import Example, value_of
-
-if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -38,9 +35,9 @@ class Sizes:
     loops: tuple[tuple[Any, Any], ...] = ()
 
     @classmethod
-    def of(cls, graph: Graph) -> Sizes:
-        """The sizes in the calls that ``graph`` is for."""
-        return cls(tuple(graph.assumptions)) if graph.assumptions else ALL_SIZES
+    def where(cls, facts: Sequence[Any]) -> Sizes:
+        """The sizes for which ``facts`` are 0 or more."""
+        return cls(tuple(facts)) if facts else ALL_SIZES
 
     def knowing(self, facts: Iterable[Any]) -> Sizes:
         """The same, where the integer expressions ``facts`` are 0 or more as well."""

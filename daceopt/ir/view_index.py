@@ -49,7 +49,7 @@ def source_index(graph: Graph, array: str, source: str, index: Sequence[Any]) ->
             return None
         below = graph.view_source(array)
         layout = (graph.shape(array), graph.strides(array), graph.view_offset(array))
-        through = view_index(*layout, graph.shape(below), graph.strides(below), Sizes.of(graph))
+        through = view_index(*layout, graph.shape(below), graph.strides(below), graph.sizes)
         if through is None:
             return None
         mapping = {param(k): e for k, e in enumerate(found)}

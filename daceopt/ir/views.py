@@ -4,32 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 
 from daceopt.ir.affine import quotient, same
+from daceopt.ir.arrays import Arrays
 from daceopt.ir.dims import Dim
 from daceopt.ir.sizes import ALL_SIZES
-
-if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
 
 Layout = tuple[tuple[Dim, ...], Dim]  # strides and offset
 
 
-def follow(graph: Graph, source: str, before: Sequence[Dim], after: Sequence[Dim]) -> dict[str, Layout]:
+def follow(arrays: Arrays, source: str, before: Sequence[Dim], after: Sequence[Dim]) -> dict[str, Layout]:
     """New layouts of all views over ``source`` when its strides change. ValueError where a view cannot follow."""
     found: dict[str, Layout] = {}
     if before == after:
         return found
-    for view in graph.views_of(source):
-        own = graph.strides(view)
-        layout = rebase(graph.shape(view), own, graph.view_offset(view), graph.shape(source), before, after)
+    for view in arrays.views_of(source):
+        own = arrays.strides(view)
+        layout = rebase(arrays.shape(view), own, arrays.view_offset(view), arrays.shape(source), before, after)
         if layout is None:
             raise ValueError(f"view {view} of {source} cannot follow it from strides {before} to {after}")
         found[view] = layout
-        found |= follow(graph, view, own, layout[0])
+        found |= follow(arrays, view, own, layout[0])
     return found
 
 

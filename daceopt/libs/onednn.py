@@ -22,7 +22,6 @@ from daceopt.ir.nodes.library import (
     narrowed,
     takes_narrow,
 )
-from daceopt.ir.sizes import Sizes
 from daceopt.libs.base import Library, Missing, Requirements, choose, register, support
 from daceopt.libs.emission import boolean, braces, element, extent, first_iteration, held, number
 
@@ -191,7 +190,7 @@ def why_not_strides(graph: Graph, names: dict[str, str]) -> str | None:
             return f"operand {connector} is a broadcast view (strides {graph.strides(name)})"
         if len(steps) == 1 and steps != [1]:
             return f"operand {connector} has stride {steps[0]}, expected 1"
-        if not all(map(Sizes.of(graph).knowing(graph.shape(name)).is_natural, steps)):
+        if not all(map(graph.sizes.knowing(graph.shape(name)).is_natural, steps)):
             return f"operand {connector} has a negative stride {graph.strides(name)}"
     return None
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from daceopt.codegen import target
 from daceopt.ir import types
-from daceopt.ir.sizes import Sizes
 from daceopt.libs.emission import extent
 
 if TYPE_CHECKING:
@@ -49,5 +48,5 @@ def why_no_tensors(graph: Graph, names: Iterable[str]) -> str | None:
 
 def has_negative_strides(graph: Graph, name: str) -> bool:
     """May a stride be negative, which torch does not take?"""
-    sizes = Sizes.of(graph).knowing(graph.shape(name))
+    sizes = graph.sizes.knowing(graph.shape(name))
     return not all(map(sizes.is_natural, graph.strides(name)))

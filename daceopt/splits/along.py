@@ -20,7 +20,6 @@ from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, Pool, PoolBackward
 from daceopt.ir.provenance import label_of
 from daceopt.ir.relations import Flow, Flows, flows, kernel_flows, nest_of
-from daceopt.ir.sizes import Sizes
 from daceopt.splits.rules import CannotSplit, division
 
 Place = tuple[str, int]  # an array and one of its dimensions
@@ -164,7 +163,7 @@ def _is_outermost(graph: Graph, name: str, d: int) -> bool:
     """Do the elements at one index along the dimension stand before all of those at the next one?"""
     shape, strides = graph.shape(name), graph.strides(name)
     rest = [(n, s) for k, (n, s) in enumerate(zip(shape, strides, strict=True)) if k != d and not same(n, 1)]
-    sizes = Sizes.of(graph)
+    sizes = graph.sizes
     if same(strides[d], 0) or not all(map(sizes.is_natural, (strides[d], *(s for _, s in rest)))):
         return False
     return sizes.is_natural(sympy.sympify(strides[d] - 1 - sum((n - 1) * s for n, s in rest)))

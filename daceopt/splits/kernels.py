@@ -84,7 +84,7 @@ def _emit(b: Builder, kernel: Kernel, p: sympy.Symbol, piece: Piece) -> None:
     names = {name: b.graph.fresh_name(name) for name in local}
     stages = [_renamed(stage, names) for stage in stages]
     label = b.graph.maker.label or kernel.label
-    Kernel(label, extents, stages, kernel.outer, {names[n]: t for n, t in local.items()}).emit(b.graph)
+    b.graph.add_kernel(Kernel(label, extents, stages, kernel.outer, {names[n]: t for n, t in local.items()}))
 
 
 def _stage(b: Builder, kernel: Kernel, stage: Stage, p: Any, piece: Piece, extents: dict[Any, Dim]) -> Stage:

@@ -301,7 +301,7 @@ class _Body:
         }
         stages = [self._stage(kernel, s, shift, cut) for s in kernel.stages]
         made = Kernel(kernel.label, {**kernel.extents, p: extent}, stages, kernel.outer, local)
-        made.named_apart(self.loop.graph).emit(self.loop.graph)
+        self.loop.graph.add_kernel(made.named_apart(self.loop.graph))
 
     def _stage(self, kernel: Kernel, stage: Stage, shift: dict[Any, Any], cut: NodeCut) -> Stage:
         """Accesses reach the instance's arrays; scalar code that names the element means that of the whole."""

@@ -172,7 +172,7 @@ def _fused_softmax(b: Builder, x: str) -> str:
         ),
     ]
     local = {"exps": (dace.float64, (shape[1],)), "row": (dace.float64, (1,))}
-    Kernel("softmax", {i: shape[0], j: shape[1]}, stages, (i,), local).emit(b.graph)
+    b.graph.add_kernel(Kernel("softmax", {i: shape[0], j: shape[1]}, stages, (i,), local))
     return out
 
 

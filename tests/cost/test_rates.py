@@ -147,7 +147,7 @@ def test_what_waits_for_a_sum_over_more_than_a_cache_is_read_again(edge: int, ag
             (total, (c,), "sum", sympy.Symbol("x")),
         )
     ]
-    Kernel("both", {n: 4, h: edge, w: edge, c: 32}, stages, outer=(c,)).emit(graph)
+    graph.add_kernel(Kernel("both", {n: 4, h: edge, w: edge, c: 32}, stages, outer=(c,)))
     graph.add_output(b.elementwise(lambda p, q: p - q, head, total))
     with assumed(TWO):
         saved = ProgramTime.of(Program.of(graph)).fusible

@@ -47,7 +47,7 @@ def logsumexp(rows: Any = 5, columns: Any = 70, size: int = 16) -> Made:
     ]
     local = dict.fromkeys(("top", "total", "own", "low", "part"), (F, ()))
     extents = {ROW: rows, TILE: blocks(columns, size), COLUMN: left(columns, size, TILE)}
-    Kernel("lse", extents, stages, (ROW,), local, serial=(TILE,)).emit(graph)
+    graph.add_kernel(Kernel("lse", extents, stages, (ROW,), local, serial=(TILE,)))
     graph.add_output(y)
     return graph, graph.kernels()[0]
 
@@ -62,6 +62,6 @@ def recurrence(steps: Any = 9, rows: int = 6) -> Made:
         stage(both, {"h": state, "v": Access(x, both)}, state, lambda h, v: h / 2 + v),
         stage(both, {"h": state}, Access(y, both), lambda h: h),
     ]
-    Kernel("steps", {ROW: rows, TILE: steps}, stages, (), {"state": (F, (rows,))}, serial=(TILE,)).emit(graph)
+    graph.add_kernel(Kernel("steps", {ROW: rows, TILE: steps}, stages, (), {"state": (F, (rows,))}, serial=(TILE,)))
     graph.add_output(y)
     return graph, graph.kernels()[0]

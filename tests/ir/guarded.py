@@ -40,7 +40,7 @@ def neighbours(extents: tuple[Any, Any, Any] = (21, 13, 40)) -> tuple[Graph, Any
         stage((LINE, TERM), Access(r, (LINE, TERM)), Access(s, (LINE,), "sum"), V * V),
         stage((PLACE,), Access(c, (PLACE,)), Access(d, (PLACE,)), 2 * V),
     ]
-    entry = Kernel("neighbours", {ROW: m, COLUMN: 6, LINE: n, TERM: 30, PLACE: k}, stages).emit(graph)
+    entry = graph.add_kernel(Kernel("neighbours", {ROW: m, COLUMN: 6, LINE: n, TERM: 30, PLACE: k}, stages))
     for name in (y, s, d):
         graph.add_output(name)
     return graph, entry, {"x": x, "r": r, "c": c, "y": y, "s": s, "d": d}

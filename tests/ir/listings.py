@@ -53,7 +53,7 @@ def replaced(graph: Graph, kernel: Kernel) -> tuple[Graph, Any]:
     new = graph.copy()
     for node in list(new.nodes()):
         new.remove(node)
-    return new, kernel.emit(new, as_it_is=True)
+    return new, new.add_kernel(kernel, as_it_is=True)
 
 
 def shown(tree: Any) -> str:

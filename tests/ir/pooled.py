@@ -36,7 +36,7 @@ def pooled(m: Any, n: Any, kept: bool = True) -> tuple[Graph, Any, dict[str, str
     reads = {str(c): Access(a, (2 * I2 + di, 2 * I3 + dj)) for c, (di, dj) in zip(corners, _PLACES)}
     top = scalar.maximum(scalar.maximum(corners[0], corners[1]), scalar.maximum(corners[2], corners[3]))
     second = Stage((I2, I3), reads, {"o": Access(pool, (I2, I3))}, (Assignment(o, top, F),))
-    entry = Kernel("pooled", {I0: m, I1: n, I2: rows, I3: columns}, [first, second]).emit(graph)
+    entry = graph.add_kernel(Kernel("pooled", {I0: m, I1: n, I2: rows, I3: columns}, [first, second]))
     for name in (a, pool) if kept else (pool,):
         graph.add_output(name)
     return graph, entry, {"x": x, "bias": bias, "a": a, "pool": pool}

@@ -41,7 +41,7 @@ def _kernel(shapes: Any, outer: Any, stages: Callable[[str, str], list[Stage]], 
     graph = Graph("test")
     x, y = graph.add_input("x", shapes[0], F), graph.add_array("y", shapes[1], F)
     extents = dict(zip((ROW, COLUMN, DEPTH), shapes[0]))
-    Kernel("drawn", extents, stages(x, y), outer, local).emit(graph)
+    graph.add_kernel(Kernel("drawn", extents, stages(x, y), outer, local))
     graph.add_output(y)
     return graph, graph.kernels()[0]
 

@@ -38,7 +38,7 @@ def blur(n: Any, steps: int = 1) -> Made:
         p = params[k + 1]
         stages.append(summed((p,), [Access(arrays[k], (p + d,)) for d in range(3)], Access(arrays[k + 1], (p,))))
     extents = {p: n + 2 * (steps - k) for k, p in enumerate(params)}
-    entry = Kernel("blur", extents, stages).emit(graph)
+    entry = graph.add_kernel(Kernel("blur", extents, stages))
     graph.add_output(arrays[-1])
     return graph, entry, {"x": x, "a": arrays[0], "y": arrays[-1]}
 
@@ -59,11 +59,13 @@ def plane(rows: int, columns: int) -> Made:
     a, y = graph.add_array("a", (rows + 2, columns + 2), F), graph.add_array("y", (rows, columns), F)
     sums = stage((i, j, k), Access(x, (i, j, k)), Access(a, (i, j), "sum"), V)
     places = [Access(a, (p + d, q + e)) for d in range(3) for e in range(3)]
-    entry = Kernel(
-        "plane",
-        {i: rows + 2, j: columns + 2, k: 5, p: rows, q: columns},
-        [sums, summed((p, q), places, Access(y, (p, q)))],
-    ).emit(graph)
+    entry = graph.add_kernel(
+        Kernel(
+            "plane",
+            {i: rows + 2, j: columns + 2, k: 5, p: rows, q: columns},
+            [sums, summed((p, q), places, Access(y, (p, q)))],
+        )
+    )
     graph.add_output(y)
     return graph, entry, {"x": x, "a": a, "y": y}
 

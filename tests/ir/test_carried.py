@@ -255,7 +255,7 @@ def _edited(edit: Callable[[Kernel], Kernel]) -> Made:
     graph, entry = recurrence()
     kernel = edit(entry.kernel)
     graph.remove(entry)
-    return graph, kernel.emit(graph)
+    return graph, graph.add_kernel(kernel)
 
 
 def test_a_local_without_a_first_value_is_refused() -> None:

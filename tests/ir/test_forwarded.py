@@ -146,7 +146,7 @@ def test_a_statement_may_stand_before_the_one_whose_last_iteration_it_reads() ->
         stage((I0,), Access(x, (I0,)), Access(a, (I0,)), V * 2),
         stage((p,), Access(a, (p,)), Access(b, (p,)), V + 1),
     ]
-    entry = Kernel("pipeline", {I0: 9, p: 9}, stages).emit(graph)
+    entry = graph.add_kernel(Kernel("pipeline", {I0: 9, p: 9}, stages))
     graph.add_output(b)
     late = Loop(p, 9, schedule.Do(1, (p,)))
     early = Loop(I0, 9, schedule.Do(0, (I0,)))
@@ -167,7 +167,7 @@ def test_an_array_is_whole_before_the_first_reader() -> None:
     a = graph.add_array("a", (4,), F)
     first = stage((I0,), Access(x, (I0,)), Access(a, (I0,)), V)
     both = replace(first, reads={"v": Access(a, (I0,))})
-    entry = Kernel("circle", {I0: 4}, [both]).emit(graph)
+    entry = graph.add_kernel(Kernel("circle", {I0: 4}, [both]))
     graph.add_output(a)
     with pytest.raises(IllegalSchedule, match=r"s0 reads a_\d, which s0 writes; expected all writers before it"):
         edits.commit(graph, entry, edits.of(graph, entry))

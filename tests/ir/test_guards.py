@@ -93,7 +93,7 @@ def test_tiles_in_two_dimensions_of_open_sizes() -> None:
         stage((k,), Access(z, (k,)), Access(w, (k,)), V + 1),
         stage((ROW, COLUMN), Access(x, (ROW, COLUMN)), Access(y, (ROW, COLUMN)), V * 2),
     ]
-    entry = Kernel("tiles", {k: 5, ROW: m, COLUMN: n}, stages).emit(graph)
+    entry = graph.add_kernel(Kernel("tiles", {k: 5, ROW: m, COLUMN: n}, stages))
     graph.add_output(y)
     graph.add_output(w)
     first, second = edits.of(graph, entry).children  # type: ignore[union-attr]
@@ -274,7 +274,7 @@ def _through_a_local() -> tuple[Graph, Any, Tree, Tree]:
         stage((ROW,), Access(x, (ROW,)), Access("t", ()), sympy.exp(V)),
         stage((ROW,), Access("t", ()), Access(y, (ROW,)), V + 1),
     ]
-    entry = Kernel("local", {ROW: 5}, stages, (ROW,), {"t": (F, ())}).emit(graph)
+    entry = graph.add_kernel(Kernel("local", {ROW: 5}, stages, (ROW,), {"t": (F, ())}))
     graph.add_output(y)
 
     def tree(written: int, read: int, *order: int) -> Tree:

@@ -57,7 +57,7 @@ def test_stages_share_locals_within_one_outer_iteration() -> None:
     )
     reads = {"v": Access(x, (i, j)), "s": Access("row", (0,))}
     divide = Stage((i, j), reads, {"out": Access(y, (i, j))}, (Assignment(out, v / s, dace.float32),))
-    Kernel("rows", {i: 3, j: 4}, [add, divide], (i,), {"row": (dace.float32, (1,))}).emit(graph)
+    graph.add_kernel(Kernel("rows", {i: 3, j: 4}, [add, divide], (i,), {"row": (dace.float32, (1,))}))
     graph.add_output(y)
     np.testing.assert_allclose(interpret(graph, {x: X})[y], X / X.sum(1, keepdims=True), rtol=1e-5)
 

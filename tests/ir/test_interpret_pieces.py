@@ -57,7 +57,7 @@ def test_memory_is_that_of_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = {"v": Access(x, (i,)), "w": Access(x, (j,))}
     assignment = Assignment(out, scalar.maximum(v - w, 0) * sympy.tanh(v + w), dace.float32)
     rows = Stage((i, j), reads, {"out": Access(y, (i,), "sum")}, (assignment,))
-    Kernel("pairs", {i: 1000, j: 1000}, [rows]).emit(graph)
+    graph.add_kernel(Kernel("pairs", {i: 1000, j: 1000}, [rows]))
     graph.add_output(y)
     given = np.random.default_rng(0).normal(size=1000).astype(np.float32)
     monkeypatch.setattr(interpret_pieces, "MOST_ELEMENTS", 4000)
@@ -81,7 +81,7 @@ def window_sums(rows: int, windows: int) -> tuple[Graph, Stage]:
     value = scalar.load(scalar.symbol("g", dace.float32), j, scalar.clamped(i - 2 * j, 3))
     assignment = Assignment(out, scalar.select(inside, value, 0), dace.float32)
     stage = Stage((i, j), {"g": Access(g, (None, None))}, {"out": Access(y, (i,), "sum")}, (assignment,))
-    Kernel("windows", {i: rows, j: windows}, [stage]).emit(graph)
+    graph.add_kernel(Kernel("windows", {i: rows, j: windows}, [stage]))
     graph.add_output(y)
     return graph, stage
 

@@ -28,7 +28,7 @@ def round_trip(graph: Graph) -> tuple[Kernel, Kernel]:
     (entry,) = graph.kernels()
     before = entry.kernel
     graph.remove(entry)
-    after = before.emit(graph).kernel
+    after = graph.add_kernel(before).kernel
     graph.validate()
     return before, after
 
@@ -60,7 +60,7 @@ def test_point_wise_reducing_and_scalar_kernels() -> None:
 def test_stages_and_locals() -> None:
     graph, _, x = start()
     kernel = rows(graph, x)
-    kernel.emit(graph)
+    graph.add_kernel(kernel)
     before, after = round_trip(graph)
     assert before == after and len(after.stages) == 2 and after.outer == (ROW,)
     assert expand_locals(after).stages[0].reduced("out") == (COLUMN,)

@@ -29,7 +29,7 @@ def in_tiles(graph: Graph, *walks: dict[int, tuple[int, int]]) -> Kernel:
     new = graph.copy()
     for node in list(new.nodes()):
         new.remove(node)
-    found.named_apart(new).emit(new)
+    new.add_kernel(found.named_apart(new))
     new.prune()
     new.validate()
     assert_same(graph, new)

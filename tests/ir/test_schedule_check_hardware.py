@@ -305,7 +305,7 @@ def _long_rows(length: int) -> tuple[Graph, Any]:
     names = {graph.inputs[0]: x, output: y}
     columns = next(p for p in kernel.extents if p not in kernel.outer)
     long = replace(kernel, extents={**kernel.extents, columns: length}, locals={"row": (F, (length,))})
-    long.over(names).emit(wide)
+    wide.add_kernel(long.over(names))
     wide.add_output(y)
     return wide, wide.kernels()[0]
 
@@ -341,7 +341,7 @@ def test_a_gather_of_what_other_lanes_write_is_refused() -> None:
     code = Assignment(index, scalar.load(scalar.symbol("r", F), 3), F)
     reader = replace(reader, reads={"r": Access("row", (None,))}, assignments=(code,))
     graph.remove(entry)
-    entry = replace(kernel, stages=[kernel.stages[0], reader]).emit(graph)
+    entry = graph.add_kernel(replace(kernel, stages=[kernel.stages[0], reader]))
     edit = lambda tree: _with_scope(_bound(tree, i0="grid", i1="warp"), "shared")  # noqa: E731
     _put((graph, entry), edit)  # one loop after the other: the row is whole
     with pytest.raises(IllegalSchedule, match="row is read at another iteration of i1"):

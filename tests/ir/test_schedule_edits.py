@@ -55,7 +55,7 @@ def two_stages(*, shifted: bool = False, backwards: bool = False, reduced: bool 
     first = Stage(both, {"v": Access(x, both)}, {"t": Access("row", where, kind)}, (exp,))
     second = Stage(both, {"r": Access("row", read)}, {"o": Access(y, both)}, (plus,))
     local = {"row": (F, () if reduced else (17,))}
-    Kernel("pair", {ROW: 8, COLUMN: 16}, [first, second], (ROW,), local).emit(graph)
+    graph.add_kernel(Kernel("pair", {ROW: 8, COLUMN: 16}, [first, second], (ROW,), local))
     graph.add_output(y)
     return graph, graph.kernels()[0]
 

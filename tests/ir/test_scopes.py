@@ -29,7 +29,9 @@ def rows(columns: int) -> tuple[Graph, Any]:
         stage(both, Access(x, both), Access("row", (param(1),)), V + 1),
         stage(both, Access("row", (param(1),)), Access(y, both), V * 2),
     ]
-    entry = Kernel("rows", dict(zip(both, (8, columns))), stages, (param(0),), {"row": (F, (columns,))}).emit(graph)
+    entry = graph.add_kernel(
+        Kernel("rows", dict(zip(both, (8, columns))), stages, (param(0),), {"row": (F, (columns,))})
+    )
     graph.add_output(y)
     return graph, entry
 

@@ -128,10 +128,10 @@ def test_signs_and_positive_expressions() -> None:
 
 def test_what_a_graph_is_for_is_known() -> None:
     graph = Graph("assuming")
-    assert Sizes.of(graph) == ALL_SIZES
+    assert graph.sizes == ALL_SIZES
     graph.assumptions.append(N - 3)
-    assert Sizes.of(graph).is_natural(N - 3)
-    assert Sizes.of(graph).knowing([M, N - 3, sympy.Integer(2)]) == Sizes((N - 3, M))
+    assert graph.sizes.is_natural(N - 3)
+    assert graph.sizes.knowing([M, N - 3, sympy.Integer(2)]) == Sizes((N - 3, M))
 
 
 # -------------------------------------------------------------------- properties

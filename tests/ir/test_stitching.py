@@ -69,7 +69,7 @@ def stitch(graph: Graph, *pieces: int) -> str:
     kernel = side_by_side(graph, [cut(k, n) for k, n in zip(kernels, pieces)])
     for entry in entries:
         graph.remove(entry)
-    made = kernel.emit(graph, as_it_is=True)
+    made = graph.add_kernel(kernel, as_it_is=True)
     graph.validate()
     return "\n" + schedule_text.text(made.tree).rstrip()
 

@@ -38,6 +38,6 @@ def tiled_product(m: Any = 70, n: int = 50, k: int = 33, size: int = 32, dtype: 
     )
     extents = {ROWS: blocks(m, size), COLUMNS: blocks(n, size), M: left(m, size, ROWS), N: left(n, size, COLUMNS)}
     local = {"tile": (dtype, (size, size))}
-    Kernel("tiles", {**extents, K: k}, [product, pointwise], (ROWS, COLUMNS), local).emit(graph)
+    graph.add_kernel(Kernel("tiles", {**extents, K: k}, [product, pointwise], (ROWS, COLUMNS), local))
     graph.add_output(y)
     return graph, graph.kernels()[0]

@@ -50,7 +50,7 @@ def opened(graph: Graph) -> Graph:
     kernel = pool_kernel(new, node)
     assert isinstance(kernel, Kernel)
     new.remove(node)
-    kernel.emit(new)
+    new.add_kernel(kernel)
     new.validate()
     return new
 

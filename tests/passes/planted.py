@@ -55,7 +55,7 @@ class PlantedInKernel(Planted):
 
     def apply(self, site: Site) -> None:
         site.graph.remove(site.nodes[0])
-        site["kernel"].emit(site.graph)
+        site.graph.add_kernel(site["kernel"])
 
     def spoiled(self, graph: Graph, kernel: Kernel) -> Kernel | None:
         raise NotImplementedError

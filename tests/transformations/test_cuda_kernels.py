@@ -139,7 +139,7 @@ def test_rows_that_a_block_cannot_hold_go_through_memory(length: Any) -> None:
     graph, entry = two_stages(backwards=True)
     kernel = entry.kernel
     graph.remove(entry)
-    replace(kernel, locals={"row": (kernel.locals["row"][0], (length,))}).emit(graph)
+    graph.add_kernel(replace(kernel, locals={"row": (kernel.locals["row"][0], (length,))}))
     fission = Transformation.parse("kernel-fission")
     if isinstance(length, int):
         apply(fission, graph)

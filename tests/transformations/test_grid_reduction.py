@@ -77,7 +77,7 @@ def test_loops_may_have_any_names() -> None:
     i, j = param(3), param(2)
     code = Assignment(scalar.symbol("o", dace.float32), scalar.symbol("v", dace.float32), dace.float32)
     stage = Stage((i, j), {"v": Access(x, (i, j))}, {"o": Access(y, (j,), "sum")}, (code,))
-    Kernel("sums", {i: 24, j: 40}, [stage]).emit(graph)
+    graph.add_kernel(Kernel("sums", {i: 24, j: 40}, [stage]))
     given = _data(finish(graph, y))
     expected = interpret(graph, given, np.float64)[y]
     apply(FEW, graph)
@@ -150,7 +150,7 @@ def _gradients_of_rows(rows: int, columns: int) -> Graph:
         Stage((i, j), both, {"o": Access(scale, (j,), "sum")}, code),
         Stage((i, j), {"v": Access(x, (i, j))}, {"o": Access(shift, (j,), "sum")}, (Assignment(o, v, dace.float32),)),
     ]
-    Kernel("rows", {i: rows, j: columns}, stages, (i,), {"total": (dace.float32, (1,))}).emit(graph)
+    graph.add_kernel(Kernel("rows", {i: rows, j: columns}, stages, (i,), {"total": (dace.float32, (1,))}))
     return finish(graph, z, scale, shift)
 
 

@@ -111,7 +111,7 @@ class DaceTransformation(Transformation):
         graph = site.graph
         graph.take_out(site.nodes)
         for read in site["kernels"]:
-            entry = read.kernel.named_apart(graph).emit(graph)
+            entry = graph.add_kernel(read.kernel.named_apart(graph))
             if read.tree is not None or (self.of in _LOOPS and len(read.kernel.stages) == 1):
                 commit(graph, entry, read.tree or of(graph, entry))
 

@@ -141,10 +141,10 @@ def _with_copies(
             written = [a for stage in kernel.stages for a in _names(stage.writes) if a not in kernel.locals]
             for name in dict.fromkeys(written):
                 twins[name] = graph.add_array(name, graph.shape(name), graph.dtype(name), graph.strides(name))
-            kernel.named_apart(graph).over({**changed, **{n: twins[n] for n in written}}).emit(graph)
+            graph.add_kernel(kernel.named_apart(graph).over({**changed, **{n: twins[n] for n in written}}))
         elif changed:
             graph.take_out([graph.producer(array)])
-            kernel.over(changed).emit(graph)
+            graph.add_kernel(kernel.over(changed))
         yield twins[array] if is_copy else array
 
 

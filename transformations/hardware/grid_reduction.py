@@ -50,7 +50,7 @@ class GridReduction(KernelStep):
         kernel = entry.kernel
         graph.remove(entry)
         for made in _in_parts(graph, kernel, site["loop"], site["parts"]):
-            made.emit(graph)
+            graph.add_kernel(made)
 
     def _parts(self, graph: Graph, kernel: Kernel, reduced: tuple[Param, ...]) -> tuple[Param, int] | str | None:
         """The loop to cut and the number of its parts; None where there are blocks enough."""

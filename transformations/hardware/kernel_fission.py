@@ -52,7 +52,7 @@ class KernelFission(KernelStep):
             parts, _ = splitting.split(graph, entry, _small_runs(kernel))
         elif _waiting(kernel):
             graph.remove(entry)
-            parts = [made.emit(graph) for made in _detached(graph, kernel)]
+            parts = [graph.add_kernel(made) for made in _detached(graph, kernel)]
         else:
             parts = [entry]
         for part in parts:
@@ -224,4 +224,4 @@ def _split_sums(graph: Graph, entry: KernelNode) -> None:
     for k, reduced in enumerate(different):
         wanted = [reduced, frozenset()] if k == 0 else [reduced]
         writes = {c: a for c, a in stage.writes.items() if frozenset(stage.reduced(c)) in wanted}
-        replace(kernel, stages=[replace(stage, writes=writes)], schedule=None).emit(graph)
+        graph.add_kernel(replace(kernel, stages=[replace(stage, writes=writes)], schedule=None))

@@ -44,7 +44,7 @@ def move(graph: Graph, source: str, result: str, copy: Any, kernel: Kernel | Con
         _multiply_into(graph, kernel, result, copy)
     else:
         graph.take_out([graph.producer(source), copy])
-        kernel.emit(graph)
+        graph.add_kernel(kernel)
     if graph.consumers(source) or graph.views_of(source):
         graph.replace_uses(source, Builder(graph, "relayout").reshape(result, graph.shape(source)))
 

@@ -86,7 +86,7 @@ def _added(graph: Graph, source: Graph, kernel: Kernel) -> str:
         strides = None if source.is_part(array) else source.strides(array)
         names[array] = graph.add_array(array, source.shape(array), source.dtype(array), strides)
         graph.add_output(names[array])
-    kernel.named_apart(graph).over(names).emit(graph)
+    graph.add_kernel(kernel.named_apart(graph).over(names))
     return names[written[0]]
 
 

@@ -47,7 +47,7 @@ class InputToConstant(Transformation):
         kernel = node.kernel
         stages = [_inlined(stage, site["literals"]) for stage in kernel.stages]
         graph.remove(node)
-        replace(kernel, stages=stages).emit(graph)
+        graph.add_kernel(replace(kernel, stages=stages))
 
 
 def _kernel(graph: Graph, node: Any) -> Kernel | None:

@@ -67,7 +67,7 @@ class MapReplication(Transformation):
         with graph.made_for(origins=graph.origins_of(node)):
             for reader in readers:
                 new = graph.add_array(old, graph.shape(old), graph.dtype(old), graph.strides(old))
-                kernel.over({old: new}).emit(graph)
+                graph.add_kernel(kernel.over({old: new}))
                 _redirect(graph, old, new, reader)
 
 

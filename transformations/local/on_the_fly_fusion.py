@@ -71,7 +71,7 @@ class OnTheFlyFusion(Transformation):
     def apply(self, site: Site) -> None:
         site.graph.take_out(reversed(site.nodes))
         for kernel in site["kernels"]:
-            kernel.emit(site.graph)
+            site.graph.add_kernel(kernel)
 
 
 def _is_whole(graph: Graph, reader: Kernel, each: Evaluation) -> bool:

@@ -60,7 +60,7 @@ class PanelFusion(Transformation):
     def apply(self, site: Site) -> None:
         graph = site.graph
         graph.take_out(site.nodes)
-        site["kernel"].named_apart(graph).emit(graph)
+        graph.add_kernel(site["kernel"].named_apart(graph))
 
 
 def why_no_panels(graph: Graph, node: Contraction, kernel: Kernel) -> str | None:

@@ -43,7 +43,7 @@ class PoolOpening(Transformation):
 
     def apply(self, site: Site) -> None:
         site.graph.remove(site.nodes[0])
-        site["kernel"].emit(site.graph)
+        site.graph.add_kernel(site["kernel"])
 
 
 def _why_fast(graph: Graph, node: Pool | PoolBackward) -> str | None:

@@ -70,7 +70,7 @@ class PrologueFusion(Transformation):
 
     def apply(self, site: Site) -> None:
         site.graph.take_out(site.nodes)
-        site["kernel"].named_apart(site.graph).emit(site.graph)
+        site.graph.add_kernel(site["kernel"].named_apart(site.graph))
 
 
 def _why_not(graph: Graph, node: Contraction, first: Kernel, rows: int) -> str | None:

@@ -45,7 +45,7 @@ class ReductionLowering(Transformation):
 
     def apply(self, site: Site) -> None:
         site.graph.remove(site.nodes[0])
-        site["kernel"].emit(site.graph)
+        site.graph.add_kernel(site["kernel"])
 
 
 def _reduces_all(stage: Stage) -> bool:

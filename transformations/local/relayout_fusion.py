@@ -70,7 +70,7 @@ class RelayoutFusion(Transformation):
         graph.remove(node)
         rest = _without(kernel, copy.connector)
         if rest is not None:
-            rest.emit(graph)
+            graph.add_kernel(rest)
 
 
 @dataclass(frozen=True)

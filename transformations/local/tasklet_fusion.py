@@ -38,7 +38,7 @@ class TaskletFusion(Transformation):
 
     def apply(self, site: Site) -> None:
         site.graph.take_out(reversed(site.nodes))
-        canonical(site["kernel"]).emit(site.graph)
+        site.graph.add_kernel(canonical(site["kernel"]))
 
 
 class _Chains:

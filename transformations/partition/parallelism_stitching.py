@@ -51,7 +51,7 @@ class ParallelismStitching(Transformation):
     def apply(self, site: Site) -> None:
         graph = site.graph
         graph.take_out(site.nodes)
-        site["kernel"].emit(graph, as_it_is=True)
+        graph.add_kernel(site["kernel"], as_it_is=True)
 
 
 class _Plan:

@@ -65,7 +65,7 @@ class PolyhedralFusion(Transformation):
     def apply(self, site: Site) -> None:
         graph = site.graph
         graph.take_out(site.nodes)
-        site["kernel"].named_apart(graph).emit(graph)
+        graph.add_kernel(site["kernel"].named_apart(graph))
 
 
 def _opened(graph: Graph) -> tuple[dict[Any, Kernel], list[tuple[Any, str]]]:

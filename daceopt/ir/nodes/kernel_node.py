@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import dace.library
 from dace.sdfg.graph import generate_element_id
 from dace.sdfg.nodes import LibraryNode
 
-if TYPE_CHECKING:
-    from daceopt.ir.kernel import Kernel
+from daceopt.ir.kernel import Kernel
 
 
 @dace.library.node

@@ -7,7 +7,6 @@ from typing import Any
 import sympy
 
 from daceopt.ir.graph import Graph
-from daceopt.ir.sizes import Sizes
 
 
 def assume(graph: Graph, expression: Any) -> bool:
@@ -16,7 +15,7 @@ def assume(graph: Graph, expression: Any) -> bool:
     False, and nothing changed, where it never is, and where it cannot be brought into the form that a call is checked
     for: a polynomial with integer coefficients.
     """
-    sizes = Sizes.of(graph)
+    sizes = graph.sizes
     if sizes.is_natural(expression):
         return True
     found = _polynomial(sympy.sympify(expression))
@@ -29,7 +28,7 @@ def assume(graph: Graph, expression: Any) -> bool:
 
 def holds(graph: Graph, expression: Any) -> bool:
     """Is ``expression`` 0 or more in every call that ``graph`` is for already?"""
-    return Sizes.of(graph).is_natural(expression)
+    return graph.sizes.is_natural(expression)
 
 
 def _polynomial(expression: sympy.Expr) -> sympy.Expr | None:

@@ -106,7 +106,7 @@ def tiled_attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -
     q, k, v = (in_rows(b, x) for x in all_required(inputs, 3))
     tile = int(node.attribute("rows")), int(node.attribute("keys"))
     tiles = AttentionTiles(b, node, (q, k, v), values.at(inputs, 3), (BATCH, HEAD, MEMBER, ROWS), tile)
-    _Tiled(tiles, outputs).kernel().named_apart(b.graph).emit(b.graph)
+    b.graph.add_kernel(_Tiled(tiles, outputs).kernel().named_apart(b.graph))
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def by_tiles(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
             outer = BATCH, HEAD, MEMBER, ROWS if near == Q else KEYS
             tiles = AttentionTiles(b, node, (q, k, v), values.at(inputs, 3), outer, tile)
             wanted = {name: out for name, out in results.items() if out is not None}
-            _Pass(tiles, near, dy, row).kernel(wanted).named_apart(b.graph).emit(b.graph)
+            b.graph.add_kernel(_Pass(tiles, near, dy, row).kernel(wanted).named_apart(b.graph))
     for own, out in zip((dk, dv), shared, strict=True):
         if own is not None and out is not None and own != out:
             _add_heads(b, own, b.graph.shape(out), out)

@@ -63,7 +63,7 @@ def test_fifty_branches_are_found_by_halves(tmp_path: Path) -> None:
         extents[p] = extent
         read.append(x)
         written.append(y)
-    entry = Kernel("many", extents, stages).emit(graph)
+    entry = graph.add_kernel(Kernel("many", extents, stages))
     for y in written:
         graph.add_output(y)
     nests = edits.of(graph, entry).children  # type: ignore[union-attr]
@@ -136,7 +136,7 @@ def test_a_read_of_an_element_that_may_be_new(tmp_path: Path) -> None:
         stage((p,), Access(x, (p,)), Access(a, (p,)), V * 2),
         stage((p,), Access(a, (idiv(p, 2),)), Access(y, (p,)), V + 1),
     ]
-    entry = Kernel("halves", {p: 9}, stages).emit(graph)
+    entry = graph.add_kernel(Kernel("halves", {p: 9}, stages))
     for name in (a, y):
         graph.add_output(name)
     edits.commit(graph, entry, parse("for i0 < 9:\n  s0(i0)\n  s1(i0)\n"))

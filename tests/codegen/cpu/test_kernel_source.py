@@ -295,7 +295,7 @@ def _softmax(rows: int, columns: int) -> tuple[Graph, str, str]:
         ),
     ]
     local = {"top": (F, ()), "row": (F, (columns,)), "total": (F, ())}
-    Kernel("softmax", {i: rows, j: columns}, stages, (i,), local).emit(graph)
+    graph.add_kernel(Kernel("softmax", {i: rows, j: columns}, stages, (i,), local))
     return graph, x, y
 
 
@@ -325,7 +325,7 @@ def test_gradient_reduced_over_the_parallel_loop(tmp_path: Path) -> None:
             (Assignment(o, v / sympy.sqrt(t), F), Assignment(g, o * v, F)),
         ),
     ]
-    Kernel("norm", {i: 300, j: 50}, stages, (i,), {"total": (F, ())}).emit(graph)
+    graph.add_kernel(Kernel("norm", {i: 300, j: 50}, stages, (i,), {"total": (F, ())}))
     data = _data(300, 50)
     wide = data.astype(np.float64)
     normed = wide / np.sqrt((wide**2).sum(1, keepdims=True))

@@ -103,7 +103,7 @@ def _in_float64(model: bytes, given: Sequence[np.ndarray]) -> list[np.ndarray]:
     from daceopt import ops
     from daceopt.capture.onnx.file import load
     from daceopt.capture.onnx.importer import import_model
-    from daceopt.ir.interpret import interpret
+    from daceopt.ir.interpreter.interpret import interpret
 
     graph = import_model(load(model))
     ops.lower_all(graph)

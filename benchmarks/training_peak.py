@@ -16,8 +16,8 @@ from benchmarks.harness import OURS, Budget, Result, at_most, case
 from benchmarks.models.suite import SUITE
 from daceopt import optimized_module, pipeline, training_step
 from daceopt.codegen.working_memory import planned
-from daceopt.ir.graph import Graph
-from daceopt.ir.program import Kind, Program
+from daceopt.ir.control.program import Kind, Program
+from daceopt.ir.graph.graph import Graph
 
 EAGER = "eager"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import onnx
 
     from daceopt.codegen.bundle import Bundle
-    from daceopt.ir.imported import Imported
+    from daceopt.ir.control.imported import Imported
 
 
 def compile_graph(
@@ -55,7 +55,7 @@ def compile_model(
 
     def load(target: str) -> Imported:
         from daceopt.capture.onnx.importer import import_model
-        from daceopt.ir.imported import Imported
+        from daceopt.ir.control.imported import Imported
 
         fallbacks: dict[str, str] = {}
         graph = import_model(
@@ -77,7 +77,7 @@ def derive(imported: Imported, recipe: Recipe, verify: str | None = None) -> Der
     """From a graph of operator nodes to the graphs that are built. Raises MemoryBudgetError where the recipe has a
     budget that cannot be held."""
     from daceopt import libs
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
 
     derived = Derived(Program.of(imported.graph, imported.gradients), imported)
     if imported.device == "cpu":

@@ -13,10 +13,10 @@ import numpy as np
 import daceopt.capture.torch.call_text
 import daceopt.ops  # noqa: F401  (the classes of library nodes, and how they are executed)
 from daceopt.errors import VerificationError
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Gradients
-from daceopt.ir.parse import parse
-from daceopt.ir.program import Program
+from daceopt.ir.control.imported import Gradients
+from daceopt.ir.control.program import Program
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.text.parse import parse
 from daceopt.passes.bisect import broken
 from daceopt.passes.bisect_built import compiled_difference
 from daceopt.passes.reproducer import unpack

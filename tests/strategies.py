@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from tests.transformations.lowered import SHAPES, F, RandomGraph, finish
 
 _NUMBER = st.integers(0, 13)

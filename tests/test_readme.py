@@ -17,8 +17,8 @@ import torch
 from daceopt import ops
 from daceopt.autodiff import differentiate
 from daceopt.commands.main import main
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.logs import ARTIFACTS
 from tests.modules.devices import on_device
 from tests.registered import restored

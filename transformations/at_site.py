@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from daceopt.errors import DaceoptError
-from daceopt.ir.program import DIRECTIONS
+from daceopt.ir.control.program import DIRECTIONS
 from daceopt.passes.recipe import as_step
 from daceopt.passes.selection import Selector
 from daceopt.passes.transform import NearMiss, Outcome, Site, Transformation, apply_at, look
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 
 @dataclass(frozen=True)

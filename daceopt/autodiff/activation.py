@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 
 
 def before_activation(

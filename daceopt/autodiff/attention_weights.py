@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from daceopt.autodiff.storage import why_not_again
-from daceopt.ir.dims import hint
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operator import Operator
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.nodes.operator import Operator
+from daceopt.ir.scalar.dims import hint
 
 _SOFTMAX = ("Softmax", "GuardedSoftmax")
 _LONGEST = 8  # nodes between a product and the softmax of it, and from there to the second product

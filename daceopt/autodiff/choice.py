@@ -7,11 +7,11 @@ from collections.abc import Collection
 from daceopt.autodiff.differentiate import extend
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
 from daceopt.autodiff.sums import total
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.region import CONDITION, Conditional, drop_operands
-from daceopt.ir.region_builder import Body, ChoiceBuilder
+from daceopt.ir.control.region import CONDITION, Conditional, drop_operands
+from daceopt.ir.control.region_builder import Body, ChoiceBuilder
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import types
 
 
 @adjoint(Conditional)

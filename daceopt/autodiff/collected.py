@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from daceopt.ir.dims import hint
-from daceopt.ir.graph import Dim, dim
-from daceopt.ir.region_builder import LoopBuilder, free_symbols
-from daceopt.ir.symbols import is_counter
+from daceopt.ir.control.region_builder import LoopBuilder, free_symbols
+from daceopt.ir.scalar.dims import Dim, dim, hint
+from daceopt.ir.scalar.symbols import is_counter
 
 
 @dataclass

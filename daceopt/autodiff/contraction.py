@@ -9,13 +9,13 @@ import sympy
 
 from daceopt.autodiff.activation import before_activation
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
-from daceopt.ir import types
-from daceopt.ir.affine import same
-from daceopt.ir.broadcasting import sum_to
-from daceopt.ir.builder import Builder, reshaped_strides
-from daceopt.ir.dims import hint
-from daceopt.ir.graph import Graph, Shape, dim
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.broadcasting import sum_to
+from daceopt.ir.nodes.builder import Builder, reshaped_strides
 from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.affine import same
+from daceopt.ir.scalar.dims import Shape, dim, hint
 
 _MOST_ORDERS = 24  # of dimensions before the last: four of them
 

@@ -16,10 +16,11 @@ from daceopt.autodiff.storage import DEFAULT, Storage
 from daceopt.autodiff.storage_reading import within_budget
 from daceopt.autodiff.sums import total
 from daceopt.autodiff.views import joined_adjoint, view_adjoint
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import SEED, Graph
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.provenance import backward_label, label_of
+from daceopt.ir.data.arrays import SEED
+from daceopt.ir.data.provenance import backward_label, label_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.nodes.builder import Builder
 
 
 @dataclass

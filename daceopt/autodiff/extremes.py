@@ -11,12 +11,12 @@ import dace
 
 from daceopt.autodiff.rules import preparation
 from daceopt.autodiff.splitting import split
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 
 COMPARED = ("max", "min", "prod")  # reductions whose gradient compares elements
 

@@ -26,10 +26,10 @@ from dace import nodes
 from daceopt.autodiff.attention_weights import attention_weights
 from daceopt.autodiff.room_for_gradients import again_for_room
 from daceopt.autodiff.storage import Pins, Storage, pins, why_not_again
-from daceopt.ir import parts
-from daceopt.ir.dims import hint
-from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.graph import parts
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.scalar.dims import hint
 
 _MOST_LEAVES = 8  # keeps the analysis linear in the number of nodes
 

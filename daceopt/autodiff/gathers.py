@@ -8,13 +8,14 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import scalar, types
-from daceopt.ir.affine import same
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph
-from daceopt.ir.kernel import Stage
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Stage
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import IndexAdd
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.affine import same
+from daceopt.ir.scalar.dims import Dim
 
 
 @dataclass(frozen=True)

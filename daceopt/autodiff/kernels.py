@@ -15,14 +15,14 @@ from daceopt.autodiff.placement import place
 from daceopt.autodiff.results import told_from_results
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
-from daceopt.ir.affine import same
-from daceopt.ir.builder import Builder
-from daceopt.ir.dataflow import is_bijective
-from daceopt.ir.graph import Dim
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.access.dataflow import is_bijective
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.affine import same
+from daceopt.ir.scalar.dims import Dim
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from daceopt.ir.graph import Graph
-from daceopt.ir.order import sources_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.order import sources_of
 
 
 def late_order(graph: Graph, again: Collection[Any]) -> list[Any]:

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from daceopt.autodiff.rules import Contributions, Grads, adjoint, preparation
 from daceopt.errors import Unsupported
-from daceopt.ir.builder import Builder
-from daceopt.ir.nodes.operator import Operator
+from daceopt.ir.graph.operator import Operator
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ops.core import registry
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import scalar, types
-from daceopt.ir.functions import CLASSES
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.functions import CLASSES
 
 _SELECT = CLASSES["select"]
 

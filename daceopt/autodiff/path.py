@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import types
 
 STOP = "StopGradient"
 """The operator through which no gradient passes."""

@@ -8,11 +8,11 @@ from typing import Any
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar
-from daceopt.ir.affine import affine, same
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim
-from daceopt.ir.symbols import param
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.affine import affine, same
+from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.symbols import param
 
 
 def place(

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from daceopt.autodiff.convolution import like
 from daceopt.autodiff.rules import Contributions, Grads, adjoint, preparation
-from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Pool, PoolBackward
 
 _ATTRIBUTES = ("kind", "kernel", "strides", "pads", "dilations", "count_include_pad", "ceil_mode")

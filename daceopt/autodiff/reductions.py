@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import sympy
 
 from daceopt.autodiff.partials import needed_assignments
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim
 
 
 def statistics(b: Builder, label: str, extents: Mapping[sympy.Symbol, Dim], stage: Stage, conn: str) -> list[str]:

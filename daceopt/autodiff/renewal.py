@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from daceopt.autodiff.forwarding import Boundary
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.nodes.operator import Operator
-from daceopt.ir.operands import required
-from daceopt.ir.provenance import label_of
+from daceopt.ir.data.provenance import label_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operator import Operator
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ops.core import registry
 
 

@@ -20,14 +20,14 @@ from daceopt.autodiff.differentiate import extend
 from daceopt.autodiff.rules import Contributions, Grads, adjoint, preparation
 from daceopt.autodiff.views import view_adjoint
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
-from daceopt.ir.dims import hint
-from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.control.region import Repeat, drop_operands, keep, keep_states
+from daceopt.ir.control.region_builder import LoopBuilder, free_symbols
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction, Convolution
-from daceopt.ir.region import Repeat, drop_operands, keep, keep_states
-from daceopt.ir.region_builder import LoopBuilder, free_symbols
-from daceopt.ir.symbols import is_counter
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim, dim, hint
+from daceopt.ir.scalar.symbols import is_counter
 
 
 def _check(node: Repeat) -> None:

@@ -16,12 +16,13 @@ from typing import Any
 import sympy
 
 from daceopt.autodiff.partials import needed_assignments
-from daceopt.ir import functions, types
-from daceopt.ir.affine import same
-from daceopt.ir.dataflow import is_bijective
-from daceopt.ir.graph import Dim, Graph
-from daceopt.ir.kernel import Access, Stage
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.access.dataflow import is_bijective
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Stage
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.scalar import functions, types
+from daceopt.ir.scalar.affine import same
+from daceopt.ir.scalar.dims import Dim
 
 _SELECT = functions.CLASSES["select"]
 _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from daceopt.ir.dims import hint
-from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.operator import Operator
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operator import Operator
+from daceopt.ir.scalar.dims import hint
 
 _ROWWISE = frozenset(("Gelu", "LayerNormalization", "RMSNormalization", "Relu", "Silu", "Sigmoid", "Tanh"))
 _DEEPEST = 4  # cheap nodes between what is computed again and what is saved

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from daceopt.errors import Unsupported
-from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.builder import Builder
 from daceopt.store import identity
 from daceopt.store.own_text import home
 

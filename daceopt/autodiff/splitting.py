@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from daceopt.errors import Unsupported
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
 
 
 def split(

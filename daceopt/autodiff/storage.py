@@ -9,10 +9,11 @@ from typing import Any
 
 from daceopt.autodiff.storage_predicates import NAMED, Predicate, described
 from daceopt.errors import DaceoptError, did_you_mean
-from daceopt.ir.graph import SEED, Graph
+from daceopt.ir.control.region import Region
+from daceopt.ir.data.arrays import SEED
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operator import Operator
 from daceopt.ir.nodes.library import HostCall
-from daceopt.ir.nodes.operator import Operator
-from daceopt.ir.region import Region
 
 POLICIES = ("recompute", "store")
 

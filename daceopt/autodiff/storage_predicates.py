@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from daceopt.ir import types
-from daceopt.ir.graph import Dim, Graph
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.data.provenance import label_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction, Convolution
-from daceopt.ir.provenance import label_of
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from daceopt.codegen.memory_plan import aligned_bytes
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.movement import data_movement
 from daceopt.cost.work import known_flops
-from daceopt.ir.graph import SEED, Graph
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.region import Region, iterations
+from daceopt.ir.control.region import Region, iterations
+from daceopt.ir.data.arrays import SEED
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel_node import KernelNode
 
 
 def within_budget(

@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.builder import Builder
 
 
 def total(b: Builder, parts: Sequence[str], dtype: Any) -> str:

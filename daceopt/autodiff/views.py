@@ -10,14 +10,15 @@ import sympy
 
 from daceopt.autodiff.placement import place
 from daceopt.errors import Unsupported
-from daceopt.ir.affine import affine, same
-from daceopt.ir.builder import Builder, reshaped_strides
-from daceopt.ir.dataflow import is_bijective
-from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
+from daceopt.ir.access.dataflow import is_bijective
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.parts import Box, tile
+from daceopt.ir.graph.view_index import view_index
+from daceopt.ir.nodes.builder import Builder, reshaped_strides
 from daceopt.ir.nodes.library import IndexAdd
-from daceopt.ir.parts import Box, tile
-from daceopt.ir.symbols import param
-from daceopt.ir.view_index import view_index
+from daceopt.ir.scalar.affine import affine, same
+from daceopt.ir.scalar.dims import Dim, Shape, dim, row_major
+from daceopt.ir.scalar.symbols import param
 
 
 def view_adjoint(b: Builder, view: str, g: str) -> str:

@@ -12,17 +12,21 @@ import dace
 import numpy as np
 import sympy
 
-from daceopt.codegen import entry, frame, in_place, memory_plan, target
+from daceopt.codegen import entry, frame, in_place, memory_plan, region_bounds, target
 from daceopt.codegen.assemble import build_program, program_key
 from daceopt.codegen.compiler import CompileJob, Flags, Requirements, compile_objects
 from daceopt.codegen.kernel_joining import joined
 from daceopt.codegen.lending import SAVED_BLOCK
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import BuildError, Unsupported
-from daceopt.ir import order, region, region_bounds, region_settling, schedule, schedule_text, types
-from daceopt.ir.dims import dim
-from daceopt.ir.graph import SEED, Dim, Graph
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.control import region, region_settling
+from daceopt.ir.data.arrays import SEED
+from daceopt.ir.graph import order
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.schedule import schedule, schedule_text
 from daceopt.runtime.manifest import TICKS, Assumption, KernelInfo, Manifest, SavedArray, Symbol, Tensor
 from daceopt.runtime.sources import Sources
 

@@ -19,7 +19,7 @@ from daceopt.codegen.build import Prepared, Roles
 from daceopt.codegen.compiler import CompileJob, Flags, Requirements, compile_objects, link
 from daceopt.codegen.kernel_unit import support_header
 from daceopt.errors import BuildError
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.runtime.executable import LIBRARY, Executable, Exports, open_library
 from daceopt.runtime.sources import Sources
 from daceopt.store.cache import default_cache, key

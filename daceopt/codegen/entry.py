@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from daceopt.errors import BuildError
-from daceopt.ir import checks
+from daceopt.ir.scalar import checks
 from daceopt.runtime.executable import ABI_VERSION, BAD_INDEX, CHANGED, EARLIER, FAILED, HOST_FAILED, OK
 from daceopt.runtime.manifest import Manifest
 
@@ -218,7 +218,7 @@ def _check_names(program: FrameProgram, symbols: Sequence[str]) -> None:
 
 
 def _check_outputs(program: FrameProgram, manifest: Manifest) -> None:
-    from daceopt.ir import types
+    from daceopt.ir.scalar import types
 
     written = {a.index: p.ctype for p, a in _pairs(program) if a.source == "output"}
     for k, tensor in enumerate(manifest.outputs):

@@ -26,13 +26,14 @@ from daceopt.codegen.kernel_unit import KernelArgument, KernelSource
 from daceopt.codegen.regions import FrameBuffer, Scope, odd, slot
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import Unsupported
-from daceopt.ir import checks, types
-from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.region import CONDITION, TRIPS, Conditional, Repeat
+from daceopt.ir.control.region import CONDITION, TRIPS, Conditional, Repeat
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.scalar import checks, types
+from daceopt.ir.scalar.dims import Dim, dim
 
 _CLOCK = "std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)"
-STATUS = "kernel_status"  # int32: kernels set it to what failed (daceopt/ir/checks.py)
+STATUS = "kernel_status"  # int32: kernels set it to what failed (daceopt/ir/scalar/checks.py)
 REPORTS = "kernel_reports"  # the same for kernels that the host does not wait for: in memory of both
 SEEN = "kernel_seen_"  # and a number: memory of the host, for an element of a device that control flow reads
 STREAM = "kernel_stream"  # the address by which an accelerator knows on what its kernels run

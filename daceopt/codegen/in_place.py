@@ -13,12 +13,12 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from daceopt.ir import scalar
-from daceopt.ir.dataflow import same_elements
-from daceopt.ir.graph import Graph
+from daceopt.ir.access.dataflow import same_elements
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.order import by_priority, sources_of
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes import library
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.order import by_priority, sources_of
+from daceopt.ir.scalar import scalar
 
 _SURE = (
     *(library.Contraction, library.Convolution, library.ConvolutionBackwardData, library.ConvolutionBackwardWeights),

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from daceopt.codegen.kernel_unit import KernelSource, home
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.kernel_pattern import KernelPattern, draw, pattern
+from daceopt.ir.access.kernel_pattern import KernelPattern, draw, pattern
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
 
 
 class KernelPrinter:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from daceopt.codegen.include import INCLUDE
-from daceopt.ir import types
-from daceopt.ir.graph import Dim
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim
 
 HEADERS = ("cpu.h", "vector_math.h", "scalar.h")
 

@@ -16,11 +16,11 @@ from daceopt.codegen.lines import Line, stored_as_bits
 from daceopt.codegen.names import Names
 from daceopt.codegen.scalar.algebra import simplify
 from daceopt.codegen.scalar.printer import Printer, converted, statements
-from daceopt.ir import functions, scalar, types
-from daceopt.ir.graph import Dim, dim
-from daceopt.ir.references import KernelBuffer, Param, Reference, StatementInstance
-from daceopt.ir.schedule import Loop
-from daceopt.ir.tasklet import Assignment, eliminate_dead, share, substitute
+from daceopt.ir.access.references import KernelBuffer, Param, Reference, StatementInstance
+from daceopt.ir.kernel.tasklet import Assignment, eliminate_dead, share, substitute
+from daceopt.ir.scalar import functions, scalar, types
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.schedule.schedule import Loop
 
 _VECTOR_BYTES = 64  # of the widest vectors
 _NAME = re.compile(r"\bv\d+\b")  # of a value

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from daceopt.codegen.offsets import Room, Span
-from daceopt.ir.graph import Dim, Graph
-from daceopt.ir.types import itemsize
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.types import itemsize
 
 SAVED_BLOCK = ""
 _LINE = 64

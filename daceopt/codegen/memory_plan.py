@@ -14,13 +14,13 @@ import sympy
 from daceopt.codegen.lending import SAVED_BLOCK, Lender, Loan, lenders, needed
 from daceopt.codegen.offsets import Span, least_bytes, offsets
 from daceopt.codegen.regions import FrameBuffer, Inner, Scope
-from daceopt.ir import types
-from daceopt.ir.dataflow import same_elements
-from daceopt.ir.dims import hint
-from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.provenance import label_of
+from daceopt.ir.access.dataflow import same_elements
+from daceopt.ir.data.provenance import label_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim, dim, hint
 
 ALIGNMENT = 64
 _ARENA = "the arena"  # as the owner of a place; no array is called so

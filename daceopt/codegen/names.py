@@ -8,9 +8,9 @@ from typing import Any
 import sympy
 
 from daceopt.codegen.scalar.printer import Printer
-from daceopt.ir import scalar, types
-from daceopt.ir.graph import Dim, dim
-from daceopt.ir.references import KernelBuffer, Param, Reference
+from daceopt.ir.access.references import KernelBuffer, Param, Reference
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim, dim
 
 
 class Names:

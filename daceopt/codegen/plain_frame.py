@@ -18,10 +18,12 @@ from daceopt.codegen.cpu.map_source import MapSource, TaskletPointer, map_source
 from daceopt.codegen.frame import FrameBuilder, size_text
 from daceopt.codegen.kernel_unit import support_header
 from daceopt.codegen.regions import FrameBuffer
-from daceopt.ir import types
-from daceopt.ir.graph import SEED, Dim, Graph
-from daceopt.ir.interpret import strided
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.data.arrays import SEED
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import strided
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim
 
 # DaCe compiles with -ffast-math, which would take masks of -inf and NaN for numbers
 _STRICT = '#if defined(__GNUC__) && !defined(__clang__)\n#pragma GCC optimize("no-fast-math")\n#endif\n'

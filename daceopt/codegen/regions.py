@@ -10,9 +10,11 @@ from typing import Any
 import dace
 import sympy
 
-from daceopt.ir.graph import SEED, Dim, Graph, dim
-from daceopt.ir.region import Conditional, Region, Repeat, regions, stacked_offset
-from daceopt.ir.symbols import Counter
+from daceopt.ir.control.region import Conditional, Region, Repeat, regions, stacked_offset
+from daceopt.ir.data.arrays import SEED
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.symbols import Counter
 
 _LINE = 64  # elements; the two copies of a carried value start on cache lines of their own
 

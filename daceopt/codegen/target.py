@@ -11,9 +11,9 @@ from daceopt.codegen.cuda.kernel_source import kernel_source as cuda_kernel
 from daceopt.codegen.include import INCLUDE
 from daceopt.codegen.kernel_unit import KernelSource
 from daceopt.errors import Unsupported
-from daceopt.ir.graph import Graph
-from daceopt.ir.hardware import TargetLimits, limits_of
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.legality.hardware import TargetLimits, limits_of
 from daceopt.store import identity
 
 
@@ -26,7 +26,7 @@ class Target:
     (``kernel_printing``). ``device``: where arrays live, in PyTorch's words, whose
     allocator makes them. ``has_stream``: kernels run on a stream that the caller gives, and the host does not wait for
     them. Its compiler is ``toolchain.get(name)``, its libraries are those of ``daceopt.libs`` that name it; what its
-    schedules must keep stands in ``ir.hardware.LIMITS``. ``support``: a unit that stands once in each program
+    schedules must keep stands in ``ir.legality.hardware.LIMITS``. ``support``: a unit that stands once in each program
     with a stream: what frame and libraries need of its runtime.
     """
 

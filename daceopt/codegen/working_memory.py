@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from daceopt.codegen import in_place
 from daceopt.codegen.lending import SAVED_BLOCK
 from daceopt.codegen.memory_plan import aligned_bytes, as_built, residents_as_built
-from daceopt.ir import region_settling
-from daceopt.ir.dims import hint
-from daceopt.ir.graph import Graph
-from daceopt.ir.program import Program
-from daceopt.ir.provenance import label_of
+from daceopt.ir.control import region_settling
+from daceopt.ir.control.program import Program
+from daceopt.ir.data.provenance import label_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar.dims import hint
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class WorkingMemory:
 
 
 def planned(program: Program, sizes: Mapping[str, int] | None = None) -> WorkingMemory:
-    """As the programs will be built; sizes that are not given count as ``ir.dims.HINT``."""
+    """As the programs will be built; sizes that are not given count as ``ir.scalar.dims.HINT``."""
     graphs = [_settled(graph) for graph in program.directions()]
     saved = tuple((n, hint(aligned_bytes(graphs[0], n), sizes)) for n in graphs[0].saved)
     directions = tuple(

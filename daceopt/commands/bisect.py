@@ -9,7 +9,7 @@ from typing import Any
 from daceopt.capture.onnx.file import load
 from daceopt.capture.onnx.importer import import_model
 from daceopt.commands import model
-from daceopt.ir.program import Program
+from daceopt.ir.control.program import Program
 from daceopt.passes.bisect import bisect
 
 _BROKEN = 1

@@ -17,7 +17,7 @@ from daceopt.capture.onnx.importer import import_model
 from daceopt.commands import model
 from daceopt.cost.measure import interleave
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.ir.render import render
+from daceopt.ir.text.render import render
 from daceopt.models.onnx_model import OnnxModel, from_onnx
 from daceopt.modules.frozen import FrozenProgram
 from daceopt.passes.feeds import random_inputs

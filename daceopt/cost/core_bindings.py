@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from daceopt.ir.dims import Dim
-from daceopt.ir.relations import Flow, Relation, flows, view_flow
+from daceopt.ir.fusion.relations import Flow, Relation, flows, view_flow
+from daceopt.ir.scalar.dims import Dim
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 Binding = tuple[int, ...]
 Flows = Mapping[tuple[str, str], Flow]

@@ -13,12 +13,12 @@ import sympy
 from daceopt.cost.movement import data_movement
 from daceopt.cost.rates import Rates, rates
 from daceopt.cost.work import kernel_flops
-from daceopt.ir import schedule
-from daceopt.ir.dims import with_hints
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.scalar.dims import with_hints
+from daceopt.ir.schedule import schedule
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 BLOCKS = 4  # of a branch's share, for each core: an uneven end costs a quarter of a core's time at most
 _LEAST = 5e-7  # seconds of a block: less than this, and its start counts

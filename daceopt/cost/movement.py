@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.region import Region, iterations
+from daceopt.ir.control.region import Region, iterations
+from daceopt.ir.kernel.kernel_node import KernelNode
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.kernel import Kernel, Stage
+    from daceopt.ir.graph.graph import Graph
+    from daceopt.ir.kernel.kernel import Kernel, Stage
 
 
 @dataclass(frozen=True)

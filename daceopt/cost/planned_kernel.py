@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from daceopt.cost.rates import Rates
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.kernel import Access, Kernel, Stage
+    from daceopt.ir.graph.graph import Graph
+    from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 
 
 def kernel_bytes(graph: Graph, kernel: Kernel, number: Callable[[Any], float]) -> float:

@@ -11,13 +11,13 @@ from daceopt.cost.limits import limits
 from daceopt.cost.movement import data_movement
 from daceopt.cost.rates import Rates
 from daceopt.cost.work import known_flops
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.order import sources_of
-from daceopt.ir.region import Region, iterations
+from daceopt.ir.control.region import Region, iterations
+from daceopt.ir.graph.order import sources_of
+from daceopt.ir.kernel.kernel_node import KernelNode
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
+    from daceopt.ir.graph.graph import Graph
 
 
 _LINE = 64  # bytes of a line of the caches
@@ -117,7 +117,7 @@ def by_node(
     machine: Rates | None = None,
     times: KernelTimes | None = None,
 ) -> dict[Any, float]:
-    """The seconds of each node, in their order; sizes that are not given count as ``ir.dims.HINT``. A choice counts
+    """The seconds of each node, in their order; sizes that are not given count as ``dims.HINT``. A choice counts
     as its dearest branch."""
     times = times or KernelTimes(graph, sizes, machine)
     moved = data_movement(graph).nodes

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from daceopt.errors import Unsupported
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 
 
 def why_not_alone(graph: Graph, node: Any) -> str | None:

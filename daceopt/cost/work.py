@@ -11,14 +11,14 @@ import sympy
 from daceopt.cost.machine import Machine, this_machine
 from daceopt.cost.movement import data_movement
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.ir.kernel import Kernel, Stage
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.region import Region, iterations
-from daceopt.ir.types import is_float
+from daceopt.ir.control.region import Region, iterations
+from daceopt.ir.kernel.kernel import Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.scalar.types import is_float
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.tasklet import Assignment
+    from daceopt.ir.graph.graph import Graph
+    from daceopt.ir.kernel.tasklet import Assignment
 
 # Operations that one evaluation takes, about: the additions and multiplications of the vectorised polynomials that
 # compute them. Whatever is not listed (comparison, select, minimum, rounding, conversion) is one operation.

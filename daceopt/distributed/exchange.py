@@ -18,7 +18,7 @@ from daceopt.distributed.enactment import enacting
 from daceopt.distributed.faults import Watch
 from daceopt.distributed.strategy import Strategy
 from daceopt.errors import ArgumentsChanged, FallbackWarning, RunError, Unsupported, WorkerError
-from daceopt.ir.imported import Reduction
+from daceopt.ir.control.imported import Reduction
 from daceopt.ir.nodes.collective import Exchanged, listed_number, sequence_number
 from daceopt.passes.choice import Choice
 from daceopt.passes.recipe import Recipe, recipes

@@ -11,7 +11,7 @@ import numpy as np
 from daceopt.distributed.allreduce_time import AllReduceTime
 from daceopt.distributed.step_simulator import PackedBuckets, StepEvent, StepSimulator, StepTime
 from daceopt.distributed.training_graph import GroupModel, KernelGroup, TrainingGraph, joints, leaves
-from daceopt.ir.clusters import Clusters
+from daceopt.ir.fusion.clusters import Clusters
 
 Method: TypeAlias = Literal["fuse", "copy", "combine"]
 METHODS: tuple[Method, ...] = ("fuse", "copy", "combine")

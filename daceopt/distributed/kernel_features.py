@@ -10,7 +10,7 @@ import numpy as np
 
 from daceopt.cost.rates import Rates
 from daceopt.distributed.operator_costs import FUNCTIONS, OperatorCost, OperatorReach, edges_among
-from daceopt.ir.micro_graph import TYPES
+from daceopt.ir.fusion.micro_graph import TYPES
 
 NODE_FEATURES = len(TYPES) + 7 + len(FUNCTIONS)
 KERNEL_FEATURES = 5

@@ -22,13 +22,14 @@ from daceopt.cost.rates import Rates
 from daceopt.distributed.kernel_features import KernelFeatures, features_of
 from daceopt.distributed.operator_costs import OperatorReach, operator_costs
 from daceopt.errors import BuildError
-from daceopt.ir import fusion_profit, scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.fusion_plan import FusionGroup, FusionPlan, emit
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.program import Program
-from daceopt.ir.render import render
+from daceopt.ir.control.program import Program
+from daceopt.ir.fusion import fusion_profit
+from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan, emit
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
+from daceopt.ir.text.render import render
 from daceopt.passes.recipe import Recipe, as_step
 from daceopt.passes.runner import Runner
 from daceopt.programs.compiled import own_source

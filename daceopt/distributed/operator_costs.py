@@ -12,10 +12,10 @@ from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.planned_kernel import kernel_seconds
 from daceopt.cost.program_time import by_node
 from daceopt.cost.rates import Rates
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.micro_graph import type_of
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.fusion.micro_graph import type_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.transformations.partition.cluster_extraction import is_eligible
 
 FUNCTIONS = (
@@ -39,7 +39,7 @@ does not tell."""
 
 @dataclass(frozen=True)
 class OperatorCost:
-    """``kind``: its type (``ir.micro_graph.TYPES``); ``seconds`` alone; ``reads`` and ``writes``: bytes by array, as
+    """``kind``: its type (``micro_graph.TYPES``); ``seconds`` alone; ``reads`` and ``writes``: bytes by array, as
     nodes write it; ``inner``: the extent of its last loop; ``functions``: evaluations of each of
     ``FUNCTIONS``; ``kept``: of what it writes, the arrays that outlive the program."""
 

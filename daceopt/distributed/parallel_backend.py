@@ -11,7 +11,7 @@ import torch
 from daceopt import pipeline
 from daceopt.capture.torch.traced import Traced
 from daceopt.distributed.exchange import Exchange
-from daceopt.ir.imported import Reduction
+from daceopt.ir.control.imported import Reduction
 from daceopt.modules.backend import Backend, CompiledGraph
 from daceopt.modules.by_size import own_mode
 from daceopt.modules.dispatch import Dispatcher

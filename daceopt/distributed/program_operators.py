@@ -18,14 +18,15 @@ from daceopt.distributed.training_graph import (
     joints,
 )
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.ir import fusion_profit, types
-from daceopt.ir.fusion import expand_locals, merge
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.control.program import Program
+from daceopt.ir.fusion import fusion_profit
+from daceopt.ir.fusion.fusion import expand_locals, merge
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.order import sources_of
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.collective import AllReduceStart, AllReduceWait
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.order import sources_of
-from daceopt.ir.program import Program
+from daceopt.ir.scalar import types
 from daceopt.transformations.distributed.operator_grouping import DIRECTIONS, OperatorGrouping, producer, stable_name
 from daceopt.transformations.distributed.tensor_fusion import wait_of
 

@@ -26,8 +26,8 @@ from daceopt.training.training_step import TrainingStep
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
-    from daceopt.ir.imported import Imported
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.imported import Imported
+    from daceopt.ir.control.program import Program
 
 FUSION = "map-fusion"
 """The step of a recipe that a strategy takes the place of."""
@@ -97,7 +97,7 @@ def _imported_step(
     step: TrainingStep, traced: Traced, names: Mapping[int, str], inputs: Sequence[Any], world: int
 ) -> Imported:
     """The graph of a training step; ``names``: of the parameters among its arguments."""
-    from daceopt.ir.imported import Reduction
+    from daceopt.ir.control.imported import Reduction
 
     plan = step.binder.bind([(k, inputs[k]) for k in trained_arguments(traced)]).plan
     if not plan.updates:
@@ -109,7 +109,7 @@ def _imported_step(
 def _imported(traced: Traced, names: Mapping[int, str], world: int) -> Imported:
     """The graph of a module."""
     from daceopt.capture.torch.importing import load
-    from daceopt.ir.imported import Reduction
+    from daceopt.ir.control.imported import Reduction
 
     imported = load(traced)
     if imported.gradients is None:
@@ -121,7 +121,7 @@ def _imported(traced: Traced, names: Mapping[int, str], world: int) -> Imported:
 
 
 def _lowered(imported: Imported, recipe: str | Recipe) -> CapturedStep:
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
 
     program = Program.of(imported.graph, imported.gradients)
     before, fusion, after = divided(recipe)

@@ -26,13 +26,14 @@ from daceopt.codegen.trial import run
 from daceopt.cost.standing_alone import alone, why_not_alone
 from daceopt.distributed.kernel_samples import threads
 from daceopt.errors import BuildError
-from daceopt.ir import kernel_text, types
+from daceopt.ir.control.program import Program
+from daceopt.ir.control.region import Region
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.collective import Collective
-from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import DenseNode, HostCall
-from daceopt.ir.program import Program
-from daceopt.ir.region import Region
-from daceopt.ir.render import render
+from daceopt.ir.scalar import types
+from daceopt.ir.text import kernel_text
+from daceopt.ir.text.render import render
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from daceopt.store.cache import default_cache, key
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from daceopt.distributed.program_operators import Estimate, ProgramOperators
     from daceopt.distributed.step_capture import CapturedStep
     from daceopt.distributed.training_graph import KernelGroup
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 _KIND, _FILE, _VERSION = "step-times", "seconds.json", 1
 _RUNS = 9

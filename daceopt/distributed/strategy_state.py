@@ -10,7 +10,7 @@ from daceopt.distributed.baselines import group_moves, moved
 from daceopt.distributed.fusion_state import FusionProblem, FusionState, Move
 from daceopt.distributed.training_graph import KernelGroup
 from daceopt.errors import StrategyError
-from daceopt.ir.clusters import Clusters
+from daceopt.ir.fusion.clusters import Clusters
 
 if TYPE_CHECKING:
     from daceopt.distributed.strategy import OperatorGroup, Strategy

@@ -17,8 +17,8 @@ from daceopt.runtime.device_entry import entry_of, place_of
 from daceopt.store.cache import default_cache
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
+    from daceopt.ir.graph.graph import Graph
     from daceopt.runtime.invocation import ExecutableEntry
 
 Role = tuple[str, int]

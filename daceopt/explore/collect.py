@@ -12,10 +12,10 @@ from daceopt.cost.machine import Machine
 from daceopt.cost.work import NodeCost, itemsize, resolve, roofline
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.explore.tables import Edge, KernelRow, OperatorRow, StepRow
-from daceopt.ir.kernel import Kernel as Loops
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.nodes.kinds import is_operator
-from daceopt.ir.region import Region, iterations
+from daceopt.ir.control.region import Region, iterations
+from daceopt.ir.graph.kinds import is_operator
+from daceopt.ir.kernel.kernel import Kernel as Loops
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.programs.stats import number
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from daceopt.codegen.shown import Shown
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.modules.backend import CompiledGraph
 
 _PLAIN = ("Add", "Mul")

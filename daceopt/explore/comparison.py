@@ -17,15 +17,15 @@ from daceopt.errors import Unsupported
 from daceopt.explore.built_program import BuiltProgram, Role
 from daceopt.explore.units import change, duration, printable
 from daceopt.explore.version_report import finished, said, unfinished
-from daceopt.ir import schedule, schedule_text
-from daceopt.ir.render import render
+from daceopt.ir.schedule import schedule, schedule_text
+from daceopt.ir.text.render import render
 from daceopt.passes.rounding import relative_error
 
 if TYPE_CHECKING:
     from daceopt.explore.subject import Subject
     from daceopt.explore.version import Version
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
+    from daceopt.ir.graph.graph import Graph
 
 Results = Mapping[Role, np.ndarray]
 _CANCELLED = 1e-4  # of the largest element of all results of a kind: what is smaller may be rounding alone

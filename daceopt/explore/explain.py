@@ -20,7 +20,7 @@ from daceopt.explore import collect, memory, model_error
 from daceopt.explore.collect import Direction, operators
 from daceopt.explore.profile import profile
 from daceopt.explore.report import Report
-from daceopt.ir import types
+from daceopt.ir.scalar import types
 from daceopt.modules.observe import observe
 from daceopt.modules.options import Options
 from daceopt.passes.choice import recipe_for
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import onnx
 
     from daceopt.explore.collect import Direction
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.models.variants import Variant, Variants
     from daceopt.modules.backend import CompiledGraph
     from daceopt.passes.recipe import Recipe

@@ -9,7 +9,7 @@ from daceopt.passes.bisect import invalid_site
 from daceopt.passes.transform import Transformation
 
 if TYPE_CHECKING:
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
 
 
 def explained(error: Exception, step: Transformation | None, program: Program | None = None) -> str:

@@ -17,9 +17,9 @@ from daceopt.explore.built_program import BuiltProgram
 from daceopt.explore.tables import KernelRow
 from daceopt.explore.units import amount, duration, percent, printable
 from daceopt.explore.version_report import finished
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.program import Program
+from daceopt.ir.control.program import Program
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import types
 from daceopt.runtime.invocation import torch_dtype
 
 if TYPE_CHECKING:

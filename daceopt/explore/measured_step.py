@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from daceopt.distributed.strategy import Strategy
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.training.training_step import TrainingStep
 
 RUNS = 7

@@ -8,7 +8,7 @@ from typing import Any
 
 from daceopt.cost.program_time import by_node
 from daceopt.explore.collect import Direction, measured
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.kernel.kernel_node import KernelNode
 
 SHORT = 1e-6  # seconds: below this the clock is most of what it reads
 

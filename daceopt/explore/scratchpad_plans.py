@@ -14,7 +14,7 @@ from daceopt.explore.units import duration
 from daceopt.passes.recipe import Recipe, recipes
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.passes.step import Step
 
 MOST = {"shared": 2_000, "local": 500}

@@ -25,15 +25,15 @@ from daceopt.explore.steps import Change, in_order, resolved, whole_steps
 from daceopt.explore.subject import subject_of
 from daceopt.explore.version import Version
 from daceopt.explore.version_report import report_of
-from daceopt.ir.nodes.kinds import is_operator
+from daceopt.ir.graph.kinds import is_operator
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from daceopt.passes.transform import Transformation
 
 if TYPE_CHECKING:
     from daceopt.explore.subject import Subject
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
+    from daceopt.ir.graph.graph import Graph
 
 MAIN = "main"
 _MOST_SHOWN = 300  # kernels whose code a notebook shows

@@ -20,8 +20,8 @@ from daceopt.cost.simulator import Policy, run
 from daceopt.errors import DaceoptError
 from daceopt.explore.scratchpad_plans import Planned, fastest
 from daceopt.explore.simulation_report import SimulationReport
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Imported
+from daceopt.ir.control.imported import Imported
+from daceopt.ir.graph.graph import Graph
 from daceopt.modules.frozen import freeze
 from daceopt.passes.feeds import random_inputs
 from daceopt.passes.recipe import Recipe, recipes

@@ -14,12 +14,12 @@ import numpy as np
 from daceopt.cost.simulator import Policy, Run
 from daceopt.explore import simulation_page
 from daceopt.explore.units import amount, duration, percent, plural
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 
 if TYPE_CHECKING:
     from daceopt.cost.simulator.tile_pipeline import Event
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.placements import Placement
+    from daceopt.ir.graph.graph import Graph
+    from daceopt.ir.graph.placements import Placement
     from daceopt.passes.step import Step
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 from daceopt import progress
 from daceopt.errors import DaceoptError, SessionError
 from daceopt.explore.units import plural, printable
-from daceopt.ir import region
+from daceopt.ir.control import region
 from daceopt.passes.selection import Selector, called, origin_of
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of, look
 from daceopt.passes.verification import check_match
@@ -18,8 +18,8 @@ from daceopt.store import identity
 
 if TYPE_CHECKING:
     from daceopt.explore.session import Session
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
+    from daceopt.ir.graph.graph import Graph
 
 _SHOWN = 400  # rows of a table
 

@@ -6,11 +6,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from daceopt.cost.simulator import Run
-from daceopt.ir.placements import LEVELS
-from daceopt.ir.sub_graphs import instance_of
+from daceopt.ir.graph.placements import LEVELS
+from daceopt.ir.graph.sub_graphs import instance_of
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 _SHARED, _MEMORY = LEVELS.index("shared"), LEVELS[-1]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from daceopt.explore.version import Version
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
     from daceopt.passes.step import Step
 
 SESSION = "session"  # what the recipe of a session is called in messages

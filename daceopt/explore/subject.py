@@ -13,10 +13,10 @@ from torch import nn
 
 from daceopt.codegen import target
 from daceopt.errors import CaptureError, DaceoptError
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Gradients
-from daceopt.ir.program import Program
+from daceopt.ir.control.imported import Gradients
+from daceopt.ir.control.program import Program
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import types
 from daceopt.modules.captured import Captured, captured
 from daceopt.modules.options import Options
 from daceopt.passes.feeds import random_inputs

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from daceopt.cost.machine import Machine
 from daceopt.errors import DaceoptError
 from daceopt.explore.units import printable
-from daceopt.ir.provenance import stems
+from daceopt.ir.data.provenance import stems
 from daceopt.runtime.sources import is_called, matching
 
 

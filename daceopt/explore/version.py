@@ -13,7 +13,7 @@ from daceopt.passes.runner import bytes_moved
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
     from daceopt.passes.step import Step
     from daceopt.passes.transform import Transformation
 

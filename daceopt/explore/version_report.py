@@ -18,9 +18,9 @@ from daceopt.explore.built_program import BuiltProgram
 from daceopt.explore.collect import Direction
 from daceopt.explore.profile import shortest
 from daceopt.explore.report import Report
-from daceopt.ir import schedule
-from daceopt.ir.hardware import LIMITS, is_mapped
-from daceopt.ir.region import everything
+from daceopt.ir.control.region import everything
+from daceopt.ir.legality.hardware import LIMITS, is_mapped
+from daceopt.ir.schedule import schedule
 from daceopt.passes.recipe import recipes
 from daceopt.passes.runner import Runner
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from daceopt.explore.built_program import Times
     from daceopt.explore.subject import Subject
     from daceopt.explore.version import Version
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
+    from daceopt.ir.graph.graph import Graph
     from daceopt.passes.step import Step
 
 _LEAST = "none"  # the recipe that does what every program needs to run, and nothing else

@@ -6,13 +6,13 @@ import hashlib
 from typing import TYPE_CHECKING, ClassVar
 
 from daceopt.codegen.compiler import CompileJob, Flags
-from daceopt.ir import types
+from daceopt.ir.scalar import types
 from daceopt.libs.base import INCLUDE, OwnCode, Requirements, headers_digest, register
 from daceopt.libs.emission import extent
 from daceopt.ops.core.algorithm import Algorithm
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 

@@ -14,9 +14,9 @@ from daceopt.codegen import ahead
 from daceopt.codegen.compiler import CompileJob
 from daceopt.cost.limits import assumed_limits
 from daceopt.errors import Unsupported
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operator import Operator
 from daceopt.ir.nodes.library import Contraction, Convolution, Pool
-from daceopt.ir.nodes.operator import Operator
 from daceopt.libs import convolution_times, onednn
 from daceopt.libs.base import choose
 

@@ -15,7 +15,7 @@ from daceopt.libs import host
 from daceopt.libs.base import Library, Missing, Requirements, register
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 _ORDER = {

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daceopt.errors import RunError, Unsupported
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import HostCall
-from daceopt.ir.operands import required
+from daceopt.ir.scalar import types
 
 if TYPE_CHECKING:
     import torch
 
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 RUN, REFUSE = "daceopt.libs.aten_call:run", "daceopt.libs.aten_call:refuse"
 """The callbacks of the calls that are made here."""

@@ -15,17 +15,18 @@ from daceopt.codegen.compiler import CompileJob, Flags, Requirements
 from daceopt.codegen.kernel_unit import support_header
 from daceopt.cost.rates import rates
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.ir import microkernels, types
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.access.references import resolved
+from daceopt.ir.control.region import Region, Repeat
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.legality import microkernels
 from daceopt.ir.nodes.library import Contraction, DenseNode
-from daceopt.ir.references import resolved
-from daceopt.ir.region import Region, Repeat
+from daceopt.ir.scalar import types
 from daceopt.libs.contraction import into_rows
 from daceopt.scoped import scoped
 from daceopt.store import identity
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 _HERE = Path(__file__).parent

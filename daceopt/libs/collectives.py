@@ -9,7 +9,6 @@ import dace
 
 from daceopt import system
 from daceopt.codegen.compiler import Flags
-from daceopt.ir import types
 from daceopt.ir.nodes.collective import (
     AgreementStart,
     AgreementWait,
@@ -25,12 +24,13 @@ from daceopt.ir.nodes.collective import (
     ReduceScatterWait,
     Unshard,
 )
+from daceopt.ir.scalar import types
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 from daceopt.libs.emission import extent, literal
 from daceopt.libs.torch_headers import linked_to_torch
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 _REDUCED = {

@@ -7,13 +7,13 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import narrowed, takes_narrow
+from daceopt.ir.scalar import types
 from daceopt.libs.emission import boolean, braces, broadcast_strides, element, extent, number
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import Contraction
 
 

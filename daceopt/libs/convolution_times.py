@@ -20,13 +20,13 @@ from daceopt.codegen import ahead
 from daceopt.codegen.compiler import CompileJob, compile_objects, link, object_key
 from daceopt.cost.limits import assumed_limits
 from daceopt.errors import Unsupported
-from daceopt.ir import blocked
+from daceopt.ir.nodes import blocked
 from daceopt.ir.nodes.library import ConvolutionBackwardData, ConvolutionBackwardWeights, outlasts_calls
 from daceopt.libs import base, onednn
 from daceopt.store.cache import default_cache, key
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 LEAST_FLOPS = 3e5  # of a convolution whose time is worth knowing
 _BUDGET = 0.02  # seconds of runs for each shape

@@ -12,10 +12,10 @@ from daceopt.codegen import target
 from daceopt.codegen.frame import STREAM
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import Unsupported
-from daceopt.ir import expression_text, types
+from daceopt.ir.scalar import expression_text, types
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 _ELEMENTS = {"float32": "kFloat", "bfloat16": "kBfloat16", "uint8": "kUint8", "int8": "kInt8"}
 

@@ -14,13 +14,13 @@ import numpy as np
 from daceopt._version import __version__
 from daceopt.codegen.compiler import Flags
 from daceopt.errors import RunError
-from daceopt.ir import types
 from daceopt.ir.nodes.library import HostCall
+from daceopt.ir.scalar import types
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 from daceopt.libs.emission import braces, literal, whole
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 Callback = Callable[[str, Sequence[np.ndarray], Sequence[np.ndarray]], None]

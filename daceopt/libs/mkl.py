@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 import dace
 
 from daceopt.cost.rates import Multiply, register_product
-from daceopt.ir import types
 from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.scalar import types
 from daceopt.libs import contraction
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 _SYMBOLS = ("sgemm_64_", "dgemm_64_", "sgemm_batch_64_", "dgemm_batch_64_")

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 import dace
 import sympy
 
-from daceopt.ir import types
-from daceopt.ir.dims import is_dense
 from daceopt.ir.nodes.library import Contraction, IndexAdd, NanWatch
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import is_dense
 from daceopt.libs import contraction
 from daceopt.libs.base import OwnCode, Requirements, register, support
 from daceopt.libs.emission import extent
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 _PRODUCTS = tuple(dtype for dtype in types.DTYPES if dtype != dace.bool_)

@@ -8,13 +8,14 @@ import dace
 import sympy
 
 from daceopt.codegen.compiler import Flags
-from daceopt.ir import blocked, types
+from daceopt.ir.nodes import blocked
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
+from daceopt.ir.scalar import types
 from daceopt.libs.base import INCLUDE, OwnCode, Requirements, headers_digest, register
 from daceopt.libs.emission import boolean, braces, extent, number
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 _TYPES: dict[Any, str] = {dace.float32: "float", dace.float64: "double", types.BFLOAT16: "daceopt::Bfloat16"}

@@ -12,8 +12,7 @@ import dace
 
 from daceopt.codegen.compiler import Flags
 from daceopt.errors import Unsupported
-from daceopt.ir.blocked import BLOCK, image_shape
-from daceopt.ir.dims import is_dense
+from daceopt.ir.nodes.blocked import BLOCK, image_shape
 from daceopt.ir.nodes.library import (
     Convolution,
     ConvolutionBackwardData,
@@ -22,11 +21,12 @@ from daceopt.ir.nodes.library import (
     narrowed,
     takes_narrow,
 )
+from daceopt.ir.scalar.dims import is_dense
 from daceopt.libs.base import Library, Missing, Requirements, choose, register, support
 from daceopt.libs.emission import boolean, braces, element, extent, first_iteration, held, number
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 _LIBRARY_WHEEL, _HEADER_WHEEL = "onednn-cpu-gomp", "onednn-devel-cpu-gomp"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 import dace
 
 from daceopt.cost.rates import Multiply, register_product
-from daceopt.ir import types
 from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.scalar import types
 from daceopt.libs import contraction, onednn
 from daceopt.libs.base import Requirements, register
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 

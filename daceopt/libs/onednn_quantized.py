@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, ClassVar
 import dace
 import sympy
 
-from daceopt.ir.dims import dim, row_major
 from daceopt.ir.nodes.library import is_constant
 from daceopt.ir.nodes.quantized import BYTES, QuantizedConvolution, QuantizedProduct, bounds, clamps
+from daceopt.ir.scalar.dims import dim, row_major
 from daceopt.libs import onednn
 from daceopt.libs.base import Requirements, register
 from daceopt.libs.emission import boolean, braces, element, extent
 from daceopt.system import cpu_features
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 UNITS = ("avx512_vnni", "avx_vnni")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daceopt.errors import Unsupported
-from daceopt.ir import types
 from daceopt.ir.nodes.library import HostCall
+from daceopt.ir.scalar import types
 
 if TYPE_CHECKING:
     import onnx
 
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 _SESSIONS = 256
 _OLDEST_OPSET = 7  # that ONNX Runtime promises to run

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import dace
 
-from daceopt.ir import types
 from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.scalar import types
 from daceopt.libs import contraction
 from daceopt.libs.base import OwnCode, Requirements, register, support
 from daceopt.libs.emission import held
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 

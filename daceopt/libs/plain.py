@@ -11,7 +11,7 @@ from daceopt.libs.base import COLLECTIVES, INCLUDE, implement, prefer
 
 if TYPE_CHECKING:
     from daceopt.codegen.compiler import CompileJob
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 _NATIVE = {
     "Contraction": "native",

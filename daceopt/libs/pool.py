@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import dace
 
-from daceopt.ir import types
 from daceopt.ir.nodes.library import Pool, PoolBackward
+from daceopt.ir.scalar import types
 from daceopt.libs.base import OwnCode, Requirements, register, support
 from daceopt.libs.emission import boolean, braces, extent, stream
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 _FLOATS = (dace.float32, dace.float64)

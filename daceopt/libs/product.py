@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import dace
 
-from daceopt.ir import types
-from daceopt.ir.microkernels import MicroProduct
+from daceopt.ir.legality.microkernels import MicroProduct
+from daceopt.ir.scalar import types
 from daceopt.libs.base import Library, Missing, OwnCode, Requirements, register, support
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 _BRGEMM = {
     dace.float32: "_ZN2at6native7cpublas6brgemmEllllllbPKfS3_Pfb",

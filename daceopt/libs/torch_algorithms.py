@@ -11,7 +11,7 @@ from daceopt.libs.torch_headers import TorchOperators, linked_to_torch
 from daceopt.ops.core.algorithm import Algorithm
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 FUNCTIONS = frozenset(

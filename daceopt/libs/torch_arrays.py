@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from daceopt.codegen import target
-from daceopt.ir import types
+from daceopt.ir.scalar import types
 from daceopt.libs.emission import extent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from daceopt.ir.graph import Graph, Shape
+    from daceopt.ir.graph.graph import Graph
+    from daceopt.ir.scalar.dims import Shape
 
 _NUMBERS = {
     types.from_name(name): "k" + "".join(part.capitalize() for part in name.split("_"))

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import dace
 
-from daceopt.ir import types
 from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall
+from daceopt.ir.scalar import types
 from daceopt.libs.base import Requirements, register, support
 from daceopt.libs.emission import boolean, number
 from daceopt.libs.torch_arrays import array, has_negative_strides, place
 from daceopt.libs.torch_headers import TorchOperators, linked_to_torch
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 _ALIGNED = 16  # bytes of which a row of a head is a multiple: kernels load so many at once

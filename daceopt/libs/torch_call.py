@@ -22,7 +22,7 @@ from daceopt.libs.torch_arrays import array, place, why_no_tensors
 from daceopt.libs.torch_headers import TorchOperators, linked_to_torch
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 _READ = ("item", "number")  # kinds of arguments that the host reads of an array

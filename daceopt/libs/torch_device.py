@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import dace
 
-from daceopt.ir import types
 from daceopt.ir.nodes.library import (
     Contraction,
     Convolution,
@@ -20,6 +19,7 @@ from daceopt.ir.nodes.library import (
     IndexAdd,
     takes_narrow,
 )
+from daceopt.ir.scalar import types
 from daceopt.libs import contraction
 from daceopt.libs.base import Requirements, register, support
 from daceopt.libs.emission import boolean, braces, number
@@ -27,7 +27,7 @@ from daceopt.libs.torch_arrays import array, has_negative_strides, place
 from daceopt.libs.torch_headers import TorchOperators, linked_to_torch
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 _FLOATS = (dace.float32, dace.float64)

@@ -14,9 +14,9 @@ import torch
 from daceopt import pipeline
 from daceopt.capture.dace.importer import ImportedSdfg, import_sdfg
 from daceopt.errors import DaceoptError, did_you_mean
-from daceopt.ir import types
-from daceopt.ir.imported import Gradients, Imported
-from daceopt.ir.render import render
+from daceopt.ir.control.imported import Gradients, Imported
+from daceopt.ir.scalar import types
+from daceopt.ir.text.render import render
 from daceopt.passes.choice import recipe_for
 from daceopt.programs.plain import plain
 from daceopt.runtime.bridge import TorchProgram

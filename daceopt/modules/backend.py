@@ -48,7 +48,7 @@ from daceopt.runtime.seeds import own_random_numbers
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
-    from daceopt.ir.imported import Reduction
+    from daceopt.ir.control.imported import Reduction
 
 logger = logging.getLogger("daceopt.dispatch")
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from daceopt.capture.torch import importing
 from daceopt.errors import CaptureError
-from daceopt.ir import types
-from daceopt.ir.program import Program
+from daceopt.ir.control.program import Program
+from daceopt.ir.scalar import types
 from daceopt.modules import frames
 from daceopt.modules.backend import Backend
 from daceopt.modules.breaks import Break
@@ -28,7 +28,7 @@ from daceopt.runtime.tensors import to_numpy
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 
 class _Graphs(Backend):

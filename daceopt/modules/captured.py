@@ -21,7 +21,7 @@ from daceopt.runtime.binding import Binding
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
-    from daceopt.ir.imported import Imported
+    from daceopt.ir.control.imported import Imported
 
 
 @dataclass(frozen=True)

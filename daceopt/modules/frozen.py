@@ -35,7 +35,7 @@ from daceopt.runtime.tensors import to_numpy
 from daceopt.store.cache import key
 
 if TYPE_CHECKING:
-    from daceopt.ir.imported import Imported
+    from daceopt.ir.control.imported import Imported
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def _numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _array(tensor: torch.Tensor, dtype: Any) -> np.ndarray:
-    from daceopt.ir import types
+    from daceopt.ir.scalar import types
 
     return to_numpy(tensor.detach().contiguous(), types.to_numpy(dtype))
 

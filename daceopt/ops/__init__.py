@@ -5,7 +5,7 @@ import daceopt.ops.core.function_body
 import daceopt.ops.core.interpretation
 import daceopt.ops.core.simulated_ranks
 import daceopt.ops.families  # noqa: F401  (as those above: registers its rules)
-from daceopt.ir.nodes.operator import Operator
+from daceopt.ir.graph.operator import Operator
 from daceopt.ops.core import registry
 from daceopt.ops.core.interpretation import dissent
 from daceopt.ops.core.operator_table import Coverage, coverage

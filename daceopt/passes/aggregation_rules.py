@@ -1,7 +1,7 @@
 """Which micro-graphs may become one: rules as data, which print as the tables of the paper and are read back.
 
 APOLLO (Zhao et al., MLSys 2022): Table 1 (section 3.3), Table 2 (section 4.2), and what complements them, as section 8
-invites. A rule speaks of types (``ir.micro_graph.TYPES``), which follow from dataflow; it allows a merge, and whether
+invites. A rule speaks of types (``micro_graph.TYPES``), which follow from dataflow; it allows a merge, and whether
 there is a kernel that does what both do is decided where it is made.
 """
 
@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any
 
 from daceopt.errors import DaceoptError, did_you_mean
-from daceopt.ir.micro_graph import TYPES, WAYS, Link
+from daceopt.ir.fusion.micro_graph import TYPES, WAYS, Link
 
 ANY = "any"
 PLAIN = ("bijective", "permuted", "injective")  # views that are no operator of their own: transpositions, broadcasts
@@ -26,7 +26,7 @@ _FORM = "name: type/type -> type/type = type [through way/way], or a + in the pl
 class AggregationRule:
     """A producer and a consumer of these types may become one micro-graph of the type ``result``.
 
-    ``any`` stands for all types but the compute-bound ones. ``through``: ways (``ir.micro_graph.WAYS``) of the array
+    ``any`` stands for all types but the compute-bound ones. ``through``: ways (``micro_graph.WAYS``) of the array
     into what the consumer reads, which views make; a reshape is ``opaque``. ``siblings``: both read one array, and
     neither need read the other.
     """

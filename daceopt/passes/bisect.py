@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from daceopt.errors import SiteError, VerificationError
-from daceopt.ir.program import Program
-from daceopt.ir.render import render
+from daceopt.ir.control.program import Program
+from daceopt.ir.text.render import render
 from daceopt.passes import reproducer
 from daceopt.passes.bisect_built import BuiltCheck
 from daceopt.passes.feeds import needed_inputs
@@ -21,7 +21,7 @@ from daceopt.passes.verification import Numerics, Structure
 if TYPE_CHECKING:
     import numpy as np
 
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 _MOST_SITES = 1 << 16
 _FORWARD, _BACKWARD = 0, 1

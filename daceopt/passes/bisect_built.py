@@ -17,8 +17,8 @@ from daceopt.store.cache import default_cache
 if TYPE_CHECKING:
     import numpy as np
 
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
+    from daceopt.ir.graph.graph import Graph
 
 
 Part = tuple["Graph", Mapping[str, str]]  # with the roles of its arrays

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from daceopt.codegen.working_memory import WorkingMemory, planned
 from daceopt.errors import MemoryBudgetError
-from daceopt.ir.program import Program
+from daceopt.ir.control.program import Program
 from daceopt.passes import memory_budget
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner

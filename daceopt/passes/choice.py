@@ -16,7 +16,7 @@ from daceopt.passes.transform import Transformation
 
 if TYPE_CHECKING:
     from daceopt.cost.program_time import ProgramTime
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
 
 _AUTOMATIC, _ON_DEVICE = "auto", "gpu"
 logger = logging.getLogger("daceopt.recipe")

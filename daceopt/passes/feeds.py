@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 _SIZES = (3, 2, 1, 7, 16, 50, 128, 300)
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
     """Normal floats and zero-or-one integers for every input; size symbols become small numbers."""
-    from daceopt.ir import types
+    from daceopt.ir.scalar import types
 
     generator = np.random.default_rng(seed)
     sizes = _sizes(graph)
@@ -42,7 +42,7 @@ def _by_name(expr: Any, sizes: dict[str, int]) -> dict[Any, int]:
 
 def needed_inputs(graph: Graph, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Those of ``given`` that an execution of ``graph`` asks for: its inputs, and what says its sizes."""
-    from daceopt.ir.graph import SEED
+    from daceopt.ir.data.arrays import SEED
 
     asked = [*graph.inputs, *(name for name, _ in graph.symbols.values()), SEED]
     return {name: given[name] for name in dict.fromkeys(asked) if name in given}

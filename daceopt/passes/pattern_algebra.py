@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any
 
-from daceopt.ir.graph import Graph
-from daceopt.ir.operators import is_op, made_by, scalar
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operators import is_op, made_by, scalar
 from daceopt.passes.pattern_matching import Match, Pattern, Scalar, find_all
 
 Coefficients = dict[int, float]  # exponent -> coefficient

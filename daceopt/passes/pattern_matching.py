@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from daceopt.ir.graph import Graph, Shape
-from daceopt.ir.operators import scalar
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operators import scalar
+from daceopt.ir.scalar.dims import Shape
 
 COMMUTATIVE = frozenset("Add Mul And Or Xor Max Min Equal Sum Mean BitwiseAnd BitwiseOr BitwiseXor".split())
 

@@ -9,9 +9,9 @@ import dace
 import numpy as np
 
 from daceopt.errors import DaceoptError
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.operator import schema_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operator import schema_of
+from daceopt.ir.scalar import types
 from daceopt.passes.pattern_matching import Array, Match, Op, Pattern, Scalar
 
 _FIXED = {"tensor(bool)": dace.bool_, "tensor(int64)": dace.int64, "tensor(float)": dace.float32}

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daceopt.errors import DaceoptError
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.passes.pattern_algebra import Polynomial, Product
 from daceopt.passes.pattern_matching import Absent, Array, Constant, Either, Match, Op, Pattern, Scalar
 from daceopt.passes.pattern_replacement import Value, put

@@ -18,8 +18,8 @@ from daceopt.store import identity
 if TYPE_CHECKING:
     import numpy as np
 
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
+    from daceopt.ir.graph.graph import Graph
     from daceopt.passes.runner import After, Before
     from daceopt.passes.step import Step
 

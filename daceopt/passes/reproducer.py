@@ -24,7 +24,7 @@ from daceopt.store import identity
 from daceopt.store.cache import default_folder
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.passes.transform import Transformation
 
 Arrays = Mapping[str, np.ndarray]
@@ -63,7 +63,7 @@ def _save(
     given: Mapping[str, Any],
     call: str,
 ) -> Path:
-    from daceopt.ir.render import render
+    from daceopt.ir.text.render import render
 
     large: dict[str, np.ndarray] = {}
     texts = [render(graph, large) for graph, _ in parts]
@@ -146,7 +146,7 @@ def pack(arrays: Arrays) -> dict[str, str]:
 
 def unpack(packed: Mapping[str, str]) -> dict[str, np.ndarray]:
     """The arrays that :func:`pack` wrote."""
-    from daceopt.ir import types
+    from daceopt.ir.scalar import types
 
     found = {}
     for name, text in packed.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 # A step may reorder operations: this many times the unoptimized graph's error plus some ulps is rounding.
 _FACTOR = 4.0
@@ -24,7 +24,7 @@ def results(graph: Graph) -> list[str]:
 def outputs(graph: Graph, inputs: dict[str, np.ndarray], exact: bool = False) -> list[np.ndarray]:
     """Interpret ``graph``; its results in order, computed in float64 if ``exact``."""
     import daceopt.ops  # noqa: F401  (registers how library nodes and operators are interpreted)
-    from daceopt.ir.interpret import interpret
+    from daceopt.ir.interpreter.interpret import interpret
 
     found = interpret(graph, inputs, np.float64 if exact else None)
     return [np.asarray(found[name]) for name in results(graph)]
@@ -34,10 +34,10 @@ def disturbed_errors(
     graph: Graph, inputs: dict[str, np.ndarray], exact: Mapping[str, np.ndarray], sums: float = 0.0
 ) -> dict[str, float]:
     """The largest finite error of each array of ``exact`` in executions of ``graph`` with other roundings; ``sums``: as
-    of :class:`daceopt.ir.disturbance.Disturbance`."""
+    of :class:`daceopt.ir.interpreter.disturbance.Disturbance`."""
     from daceopt import ops
-    from daceopt.ir.disturbance import Disturbance
-    from daceopt.ir.interpret import interpret
+    from daceopt.ir.interpreter.disturbance import Disturbance
+    from daceopt.ir.interpreter.interpret import interpret
 
     lowered = graph.copy()
     ops.lower_all(lowered)

@@ -18,8 +18,8 @@ from daceopt.passes.transform import DIFFERENTIATE, LEVELS, Outcome, Transformat
 if TYPE_CHECKING:
     import numpy as np
 
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
+    from daceopt.ir.graph.graph import Graph
     from daceopt.passes.recipe import Recipe
 
 _T = TypeVar("_T")
@@ -62,7 +62,7 @@ class Runner:
         ``subject``: a program, or the graph of one that is not differentiated. ``levels`` restricts to some levels.
         Raises VerificationError when a step breaks a graph, its numbers, or fails.
         """
-        from daceopt.ir.program import Program
+        from daceopt.ir.control.program import Program
 
         program = subject if isinstance(subject, Program) else Program.of(subject)
         recipe = self.recipe if program.wanted is None else self.recipe.with_differentiation()

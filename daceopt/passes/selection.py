@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from daceopt.errors import DaceoptError, did_you_mean
-from daceopt.ir.provenance import joined
+from daceopt.ir.data.provenance import joined
 from daceopt.passes.transform import Site
 
 if TYPE_CHECKING:

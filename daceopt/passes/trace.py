@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.passes.step import Step
 
 _calls = itertools.count(1)
@@ -39,7 +39,7 @@ def write_start(graphs: Iterable[Graph]) -> None:
     """Write graphs as text, as they are before the first step."""
     if folder() is None:
         return
-    from daceopt.ir.render import render
+    from daceopt.ir.text.render import render
 
     for graph in graphs:
         write(f"00-{graph.name}", {"txt": render(graph)})
@@ -49,7 +49,7 @@ def write_step(number: int, step: Step, graph: Graph) -> None:
     """Write the graph after ``step`` as text and the record of the step as JSON."""
     if folder() is None:
         return
-    from daceopt.ir.render import render
+    from daceopt.ir.text.render import render
 
     name = f"{number:02d}-{_file_name(step.name)}"
     write(name, {"txt": render(graph), "json": json.dumps(_plain(step), indent=1)})

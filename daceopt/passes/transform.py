@@ -17,8 +17,8 @@ from daceopt.passes.catalogue import Registry
 from daceopt.passes.step_options import made
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.program import Program
+    from daceopt.ir.graph.graph import Graph
 
 DIFFERENTIATE = "differentiate"
 LEVELS = ("coarse", "lower", "local", DIFFERENTIATE, "layout", "hardware")
@@ -152,7 +152,7 @@ class Transformation:
     def run(self, graph: Graph, limit: int | None = None) -> Outcome:
         """Apply to every site (at most ``limit``), bodies of control flow included, drop what became dead, and say what
         was done."""
-        from daceopt.ir import region  # a warm start reads recipes without it
+        from daceopt.ir.control import region  # a warm start reads recipes without it
 
         local = type(self).match is Transformation.match
         outcome = (_run_local if local else _run_rounds)(self, graph, limit)
@@ -177,7 +177,7 @@ def _shown(value: Any) -> str:
 
 def look(transformation: Transformation, graph: Graph) -> list[Site | NearMiss]:
     """What ``transformation`` finds in ``graph`` and in bodies of control flow; nothing is applied."""
-    from daceopt.ir import region
+    from daceopt.ir.control import region
 
     found: list[Site | NearMiss] = []
     for body in region.everything(graph):
@@ -200,7 +200,7 @@ def _matches(transformation: Transformation, graph: Graph, *node: Any) -> list[S
 
 def apply_at(transformation: Transformation, graph: Graph, site: Site) -> Outcome:
     """Apply one site that ``look`` found in ``graph`` or in a body of its control flow, and drop what became dead."""
-    from daceopt.ir import region
+    from daceopt.ir.control import region
 
     edits = _Edits(transformation, site.graph, None)
     edits.apply(site)

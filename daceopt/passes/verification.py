@@ -17,8 +17,8 @@ from daceopt.passes.witness import objection
 from daceopt.store import identity
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.imported import Gradients
+    from daceopt.ir.control.imported import Gradients
+    from daceopt.ir.graph.graph import Graph
 
 _COARSE = 2.0**-6  # the most that a step may lose that is asked to be less exact: some roundings to bfloat16
 _SHOWN = 3  # changes that a message lists
@@ -78,7 +78,7 @@ class Structure:
 
     def check(self, graph: Graph, where: str, full: bool = True) -> None:
         """Raise VerificationError, which says ``where``, when the graph is broken; ``full`` as above."""
-        from daceopt.ir import validation  # a warm start reads recipes without it
+        from daceopt.ir.graph import validation  # a warm start reads recipes without it
 
         try:
             if full:
@@ -106,8 +106,8 @@ def check_match(transformation: Transformation, graph: Graph) -> None:
 
 def contents(graph: Graph) -> dict[str, None]:
     """All that a graph says, line by line: its text, what edges and arrays stand behind it, and where values are."""
-    from daceopt.ir import region
-    from daceopt.ir.render import render
+    from daceopt.ir.control import region
+    from daceopt.ir.text.render import render
 
     # what is known of values is found out by looking
     lines = [line for line in render(graph).splitlines() if not line.lstrip().startswith("known ")]
@@ -137,8 +137,8 @@ def _shown(promise: _Promise) -> str:
 def check_kernels(graph: Graph) -> None:
     """Raise IllegalSchedule where the schedule of a kernel does not compute what the kernel says, and where iterations
     of a kernel write the same element: threads would race for it."""
-    from daceopt.ir.references import check_overlaps
-    from daceopt.ir.schedule_check import check
+    from daceopt.ir.access.references import check_overlaps
+    from daceopt.ir.legality.schedule_check import check
 
     for entry in graph.kernels():
         check_overlaps(graph, entry.kernel)
@@ -285,7 +285,7 @@ def guilty_site(transformation: Transformation, graph: Graph, count: int, wrong:
 
 def _as_image(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """What a step has saved in blocks of channels, as it was before."""
-    from daceopt.ir import blocked
+    from daceopt.ir.nodes import blocked
 
     is_blocked = value.ndim == len(shape) + 1 and blocked.image_shape(value.shape) == shape
     return blocked.unpacked(value) if is_blocked else value

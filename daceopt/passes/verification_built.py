@@ -18,9 +18,9 @@ import numpy as np
 
 from daceopt.codegen import memory_plan, trial
 from daceopt.errors import EarlierCallFailed, RunError, VerificationError
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import Memory, interpret, strided
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import Memory, interpret, strided
+from daceopt.ir.scalar import types
 from daceopt.passes import reproducer
 from daceopt.passes.feeds import random_inputs
 from daceopt.passes.rounding import disturbed_errors, relative_error, within_rounding

@@ -10,7 +10,7 @@ import numpy as np
 from daceopt.passes.rounding import disturbed_errors, outputs, relative_error, results, within_rounding
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 _APART = 1e-6  # of the largest magnitude: what float64 rounds is far less
 

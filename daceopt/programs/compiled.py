@@ -28,10 +28,10 @@ from daceopt.store.cache import default_cache, is_key, key
 if TYPE_CHECKING:
     import onnx
 
-    from daceopt.ir.graph import Graph
-    from daceopt.ir.imported import Imported
+    from daceopt.ir.control.imported import Imported
+    from daceopt.ir.control.program import Program
+    from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.collective import Exchanged
-    from daceopt.ir.program import Program
     from daceopt.passes.recipe import Recipe
     from daceopt.passes.step import Step
 

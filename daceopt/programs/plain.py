@@ -12,7 +12,7 @@ from daceopt.programs.sdfg_view import shown_in_notebooks
 if TYPE_CHECKING:
     import dace
 
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def plain(graph: Graph) -> PlainSdfg:
     """
     from daceopt import libs, ops
     from daceopt.codegen.plain_frame import PlainFrame
-    from daceopt.ir import region, region_settling
+    from daceopt.ir.control import region, region_settling
 
     lowered = graph.copy()
     for part in region.everything(lowered):  # whatever it was made for

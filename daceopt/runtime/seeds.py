@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from daceopt.ir import philox
+from daceopt.ir.scalar import philox
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from daceopt.errors import BuildError, DaceoptError, did_you_mean
-from daceopt.ir.provenance import BACKWARD
+from daceopt.ir.data.provenance import BACKWARD
 
 FILE = "sources.json.gz"
 
@@ -18,7 +18,7 @@ class Sources:
     """``frame`` calls the kernels one after another; ``units`` has the text of each distinct one by its name.
 
     ``nodes``: for each of the manifest's kernels the names of its units: one for a loop nest or a library call, one for
-    each loop nest inside of a region. ``schedules``: for each of them how its loops run (``ir.schedule_text``), nothing
+    each loop nest inside of a region. ``schedules``: for each of them how its loops run (``schedule_text``), nothing
     for a library call.
     """
 

@@ -10,16 +10,16 @@ from typing import Any
 import sympy
 
 import daceopt.ops.families.loop_nests  # noqa: F401  (library nodes as loops)
-from daceopt.ir import scalar
-from daceopt.ir.affine import quotient, same
-from daceopt.ir.dims import Dim, hint
-from daceopt.ir.fusion import expand_locals
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Stage
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.data.provenance import label_of
+from daceopt.ir.fusion.fusion import expand_locals
+from daceopt.ir.fusion.relations import Flow, Flows, flows, kernel_flows, nest_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, Pool, PoolBackward
-from daceopt.ir.provenance import label_of
-from daceopt.ir.relations import Flow, Flows, flows, kernel_flows, nest_of
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.affine import quotient, same
+from daceopt.ir.scalar.dims import Dim, hint
 from daceopt.splits.rules import CannotSplit, division
 
 Place = tuple[str, int]  # an array and one of its dimensions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
 from daceopt.splits.rules import Division, Piece, at, box, splits
 

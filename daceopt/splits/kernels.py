@@ -8,13 +8,14 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import parts
-from daceopt.ir.affine import affine
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.view_boxes import nearest
+from daceopt.ir.graph import parts
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.view_boxes import nearest
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar.affine import affine
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.splits.narrowing import narrowed
 from daceopt.splits.rules import CannotSplit, Division, Piece, splits
 

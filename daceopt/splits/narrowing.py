@@ -10,12 +10,12 @@ from typing import Any
 import dace
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.affine import affine
-from daceopt.ir.graph import Dim, dim
-from daceopt.ir.kernel import Access, Stage
-from daceopt.ir.sizes import ALL_SIZES
-from daceopt.ir.tasklet import Assignment, eliminate_dead, free_symbols, fresh
+from daceopt.ir.kernel.kernel import Access, Stage
+from daceopt.ir.kernel.tasklet import Assignment, eliminate_dead, free_symbols, fresh
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.affine import affine
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.sizes import ALL_SIZES
 
 _BELOW = {"lt": (0, 1, 1), "le": (0, 1, 0), "gt": (1, 0, 1), "ge": (1, 0, 0)}  # smaller operand, larger, difference
 _EXTREMES = {"maximum": 1, "minimum": 0}

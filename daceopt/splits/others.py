@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.control.region import Region
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operator import Operator
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import HostCall, IndexAdd, NanWatch
-from daceopt.ir.nodes.operator import Operator
-from daceopt.ir.region import Region
 from daceopt.ops.core.algorithm import Algorithm
 from daceopt.splits.rules import CannotSplit, Division, Piece, box, splits
 

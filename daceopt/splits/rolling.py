@@ -9,14 +9,17 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import parts, scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import SEED, Dim, Graph, dim
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.provenance import label_of
-from daceopt.ir.region import Repeat
-from daceopt.ir.region_builder import LoopBuilder
+from daceopt.ir.control.region import Repeat
+from daceopt.ir.control.region_builder import LoopBuilder
+from daceopt.ir.data.arrays import SEED
+from daceopt.ir.data.provenance import label_of
+from daceopt.ir.graph import parts
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.splits.along import NodeCut, SplitAxis
 from daceopt.splits.rules import CannotSplit
 

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir import parts
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.provenance import label_of
-from daceopt.ir.sizes import ALL_SIZES
-from daceopt.ir.view_boxes import nearest
+from daceopt.ir.data.provenance import label_of
+from daceopt.ir.graph import parts
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.view_boxes import nearest
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.sizes import ALL_SIZES
 from daceopt.store import identity
 from daceopt.store.own_text import home
 

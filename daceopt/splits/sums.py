@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from daceopt.ir import types
-from daceopt.ir.affine import same
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.data.provenance import label_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction, ConvolutionBackwardWeights, IndexAdd, NanWatch
-from daceopt.ir.provenance import label_of
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.affine import same
 from daceopt.splits.along import NodeCut, SplitAxis, cut_of, settled_access
 from daceopt.splits.kernels import check_locals
 from daceopt.splits.rules import CannotSplit

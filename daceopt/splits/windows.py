@@ -7,8 +7,8 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import (
     Convolution,
     ConvolutionBackwardData,
@@ -16,6 +16,7 @@ from daceopt.ir.nodes.library import (
     Pool,
     PoolBackward,
 )
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.splits.rules import CannotSplit, Division, Piece, box, splits
 
 Axes = dict[str, int]  # operand -> its axis that is split

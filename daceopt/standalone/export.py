@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from daceopt.codegen.build import Prepared
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
     from daceopt.libs import Requirements
     from daceopt.models.onnx_model import OnnxModel
     from daceopt.modules.frozen import FrozenProgram
@@ -164,7 +164,7 @@ def _outputs(model: Compiled, prepared: Prepared) -> list[dict[str, Any]]:
 
 
 def _dtype(prepared: Prepared, array: str) -> str:
-    from daceopt.ir import types
+    from daceopt.ir.scalar import types
 
     return str(types.to_numpy(prepared.graph.dtype(array)).name)
 

@@ -19,7 +19,7 @@ _LONGEST = 4000  # characters of a pattern or a reason
 
 
 def refuse(pattern: str, reason: str) -> None:
-    """Remember that ``pattern`` (``ir.micro_graph.pattern_of``) cannot be scheduled on this machine.
+    """Remember that ``pattern`` (``ir.fusion.micro_graph.pattern_of``) cannot be scheduled on this machine.
 
     The latest reason counts. Raises ValueError for an empty pattern; texts are kept up to 4000 characters.
     """

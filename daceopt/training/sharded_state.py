@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from daceopt.errors import StateInShards, Unsupported
-from daceopt.ir.shards import shard_elements
+from daceopt.ir.data.shards import shard_elements
 from daceopt.training.step_exchange import StepExchange
 
 _MARK = "_daceopt_shard"  # of a tensor that is one: (rank, world)

@@ -12,7 +12,7 @@ from torch import nn
 from daceopt.errors import Unsupported
 
 if TYPE_CHECKING:
-    from daceopt.ir.imported import Reduction
+    from daceopt.ir.control.imported import Reduction
     from daceopt.passes.recipe import Recipe
 
 

@@ -25,7 +25,7 @@ from daceopt.training.update_plan import UpdatePlan
 from daceopt.training.waiting import WithWaiting, with_waiting
 
 if TYPE_CHECKING:
-    from daceopt.ir.imported import Imported, Reduction
+    from daceopt.ir.control.imported import Imported, Reduction
 
 
 PLAN_LIMIT = 16
@@ -192,7 +192,7 @@ def imported_step(
 ) -> Imported:
     """The graph of an objective, with what follows it: its gradients, and the update by them."""
     from daceopt.capture.torch.importing import load
-    from daceopt.ir.imported import Gradients
+    from daceopt.ir.control.imported import Gradients
     from daceopt.training.update_graph import GraphUpdate
 
     def held_by_eager() -> int:

@@ -9,10 +9,10 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Reduction
+from daceopt.ir.control.imported import Reduction
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
 from daceopt.training.update_plan import COLUMNS, Updated, UpdatePlan
 from daceopt.training.update_rules import SCALAR_RULES
 from daceopt.transformations.distributed._averaging import averaged, summed
@@ -24,7 +24,7 @@ _TINY = 1e-6  # beside a norm that divides, as in torch.nn.utils.clip_grad_norm_
 
 @dataclass(frozen=True)
 class GraphUpdate:
-    """``plan`` as an ``ir.imported.Update``."""
+    """``plan`` as an ``ir.control.imported.Update``."""
 
     plan: UpdatePlan
     reduction: Reduction | None = None  # which gradients, by argument, are averaged over ranks before they update

@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import scalar
+from daceopt.ir.scalar import scalar
 
 States = Sequence[Any]
 Coefficients = Mapping[int, Any]

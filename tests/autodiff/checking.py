@@ -12,9 +12,9 @@ import torch
 from daceopt import ops
 from daceopt.autodiff import Derivative, differentiate
 from daceopt.autodiff.storage import Storage
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
 from tests.numerics import assert_within_rounding
 
 ULPS = 64.0  # the reference is PyTorch in float64, which rounds as often as we do

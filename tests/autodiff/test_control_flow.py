@@ -15,11 +15,11 @@ import torch
 from daceopt.autodiff import differentiate
 from daceopt.capture.onnx.importer import import_model
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
+from daceopt.ir.control.region import Repeat, regions
+from daceopt.ir.control.region_builder import ChoiceBuilder, LoopBuilder
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.region import Repeat, regions
-from daceopt.ir.region_builder import ChoiceBuilder, LoopBuilder
+from daceopt.ir.scalar import scalar
 from tests.autodiff.checking import check
 
 STEPS, BATCH, SIZE, HIDDEN = 4, 3, 2, 5

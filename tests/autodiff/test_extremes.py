@@ -12,8 +12,8 @@ import sympy
 
 from daceopt.autodiff import differentiate
 from daceopt.autodiff.extremes import compared_arrays
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from tests.autodiff import checking
 
 TORCH = {

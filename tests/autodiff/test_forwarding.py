@@ -10,9 +10,9 @@ import pytest
 import sympy
 
 from daceopt.autodiff import differentiate
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 from tests.autodiff.checking import Problem, check
 
 

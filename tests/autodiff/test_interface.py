@@ -13,10 +13,10 @@ import sympy
 from daceopt.autodiff import differentiate
 from daceopt.autodiff.rules import rule_of
 from daceopt.errors import Unsupported
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import HostCall
 from tests.autodiff.checking import Problem, check, run
 

@@ -10,11 +10,11 @@ import sympy
 import torch
 
 from daceopt.autodiff import differentiate
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage, param
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 from tests.autodiff.checking import check
 
 BROADCASTS = [((3, 4), (4,)), ((3, 4), (3, 1)), ((3, 4), ()), ((3, 1, 4), (2, 1)), ((1, 4), (3, 1)), ((1,), (2, 3))]

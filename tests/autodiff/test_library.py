@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from daceopt import optimized_module
 from daceopt.errors import Unsupported
-from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction, Convolution, Pool
 from tests.autodiff.checking import check
 from tests.numerics import assert_within_rounding

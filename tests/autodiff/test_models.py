@@ -11,8 +11,8 @@ import sympy
 import torch
 import torch.nn.functional as F
 
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 from tests.autodiff.checking import check
 
 

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 
 from daceopt import ops
 from daceopt.autodiff import differentiate
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.control.region_builder import ChoiceBuilder, LoopBuilder
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Convolution, Pool
-from daceopt.ir.region_builder import ChoiceBuilder, LoopBuilder
+from daceopt.ir.scalar import scalar, types
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import compiled
 

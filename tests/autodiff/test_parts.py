@@ -12,9 +12,9 @@ import sympy
 
 from daceopt.autodiff import differentiate
 from daceopt.autodiff.storage import Storage
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ops import lower_all
 from transformations.local.map_fusion import MapFusion
 

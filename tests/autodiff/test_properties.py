@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 from tests.autodiff.checking import check
 
 UNARY: list[tuple[Any, Any]] = [

@@ -11,7 +11,7 @@ import sympy
 import torch
 from torch.nn import functional
 
-from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.builder import Builder
 from tests.autodiff.checking import Problem, check
 
 EPS = 2.0**-17  # a float, as the attribute is

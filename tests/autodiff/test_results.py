@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daceopt.autodiff import Derivative, differentiate
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.functions import ge, gt, le, lt, select
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.functions import ge, gt, le, lt, select
 from tests.autodiff.checking import Problem, check, run
 
 EDGES = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 6.0, 6.1, 5.9, 1e-310, -1e-310, 3.0, -3.0]

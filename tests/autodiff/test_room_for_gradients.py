@@ -8,9 +8,9 @@ import sympy
 
 from daceopt.autodiff import Derivative, differentiate
 from daceopt.autodiff.storage import Storage
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
 
 WIDTH = 8

@@ -11,7 +11,7 @@ import pytest
 import sympy
 import torch
 
-from daceopt.ir import scalar
+from daceopt.ir.scalar import scalar
 from tests.autodiff.checking import check
 
 ANY = np.array([-2.5, -1.0, -0.3, 0.0, 0.4, 1.0, 3.0])

@@ -15,10 +15,10 @@ from daceopt.autodiff import Derivative, differentiate
 from daceopt.autodiff.storage import Storage
 from daceopt.autodiff.storage_predicates import ForwardArray
 from daceopt.errors import DaceoptError
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 
 
 def _network(depth: int = 4) -> tuple[Graph, list[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from daceopt.autodiff.views import view_index
-from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.builder import Builder
 from tests.autodiff.checking import check
 
 VIEWS: dict[str, tuple[Any, Any, tuple[int, ...]]] = {

@@ -12,8 +12,8 @@ import torch
 from daceopt import libs
 from daceopt.codegen.bundle import Bundle, BundledProgram
 from daceopt.errors import BuildError
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.runtime.invocation import ExecutableEntry
 
 

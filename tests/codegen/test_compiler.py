@@ -153,7 +153,7 @@ def test_code_for_an_older_cpu(name: str, bits: int) -> None:
     code = (
         "from daceopt.codegen.cpu.toolchain import target_flags\n"
         "from daceopt.errors import BuildError\n"
-        "from daceopt.ir.blocked import BLOCK\n"
+        "from daceopt.ir.nodes.blocked import BLOCK\n"
         "from daceopt import system\n"
         "print(system.vector_bits(), BLOCK, target_flags()[0], sorted(system.cpu_features()))"
     )

@@ -13,10 +13,10 @@ import pytest
 import sympy
 import torch
 
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
 from tests.codegen.cpu.kernels import run
 
 # as a number in an expression, and as a one-element constant of the graph

@@ -15,9 +15,10 @@ from daceopt.capture.onnx.importer import import_model
 from daceopt.codegen import trial
 from daceopt.codegen.bundle import Bundle
 from daceopt.errors import Unsupported
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph, row_major
-from daceopt.ir.imported import Gradients, Imported
+from daceopt.ir.control.imported import Gradients, Imported
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar.dims import row_major
 from daceopt.passes.verification_built import Built, check
 
 F = dace.float32

@@ -10,9 +10,9 @@ import sympy
 
 from daceopt.codegen.frame import STATUS, generate
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 
 F = dace.float32
 

@@ -15,10 +15,10 @@ from daceopt.capture.torch import lifting
 from daceopt.codegen import build, in_place, trial
 from daceopt.codegen.assemble import load_program
 from daceopt.errors import ArgumentsChanged, GraphTextError, RunError
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.parse import parse
-from daceopt.ir.render import render
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.text.parse import parse
+from daceopt.ir.text.render import render
 from daceopt.runtime.executable import Executable
 from tests.ir.graph_text_checking import read_back
 

@@ -12,12 +12,12 @@ import sympy
 from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.codegen.kernel_printing import KernelPrinter
 from daceopt.codegen.kernel_unit import KernelSource
-from daceopt.ir import scalar
-from daceopt.ir import schedule_edits as edits
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel, param
-from daceopt.ir.schedule import default
+from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel, param
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
+from daceopt.ir.schedule.schedule import default
 
 F = dace.float32
 Layer = Callable[[Builder, str], str]

@@ -7,8 +7,8 @@ import sympy
 
 from daceopt.codegen.lending import SAVED_BLOCK, needed
 from daceopt.codegen.memory_plan import plan, residents
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 
 F = dace.float32
 SIZE = 4 * 32 * 32

@@ -10,10 +10,10 @@ import sympy
 
 from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.codegen.memory_plan import _aligned, _larger, aligned_bytes, least_arena, plan, residents
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.symbols import size
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.symbols import size
 
 F = dace.float32
 

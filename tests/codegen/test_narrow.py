@@ -11,11 +11,11 @@ import pytest
 import sympy
 
 from daceopt.codegen.scalar.printer import Printer
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
 from daceopt.ops.core import algorithm
 from daceopt.transformations.local.map_fusion import MapFusion
 from tests.codegen.cpu.kernels import run, sources_of

@@ -21,10 +21,10 @@ from daceopt.codegen.assemble import load_program
 from daceopt.codegen.compiler import CompileJob, compile_objects
 from daceopt.codegen.cuda.toolchain import has_device, link, nvcc
 from daceopt.errors import BuildError, DaceoptError, EarlierCallFailed, RunError, Unsupported
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from daceopt.runtime.executable import Executable

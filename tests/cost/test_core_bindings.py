@@ -8,8 +8,8 @@ import sympy
 
 import daceopt.ops  # noqa: F401  (says which loop nests library nodes are)
 from daceopt.cost.core_bindings import inferred, plain
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Convolution
 from daceopt.splits import split
 

@@ -11,9 +11,9 @@ from daceopt import cost, recipes
 from daceopt import system as facts
 from daceopt.cost import limits as model
 from daceopt.cost.limits import Limits, assumed, limits
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.schedule_text import text
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.schedule.schedule_text import text
 from daceopt.passes.runner import Runner
 
 REFERENCE, LARGE = Limits(2, 32 << 10), Limits(64, 128 << 10)

@@ -16,11 +16,11 @@ from daceopt.cost.kernel_time import KernelTimes, Work
 from daceopt.cost.limits import Limits
 from daceopt.cost.program_time import ProgramTime, by_node
 from daceopt.cost.rates import Rates, assumed, rates, typical
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.program import Program
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.control.program import Program
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.nodes.builder import Builder
 from daceopt.passes.runner import Runner
 from daceopt.store.cache import Cache
 

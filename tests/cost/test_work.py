@@ -10,10 +10,10 @@ from daceopt import cost, ops
 from daceopt.cost.machine import Machine
 from daceopt.cost.work import operations
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 
 MACHINE = Machine("test", 2, 32 << 10, 1 << 20, 8 << 20, ((1 << 20, 100e9), (1 << 30, 10e9)), 1e12)
 X, Y = scalar.symbol("x", dace.float32), scalar.symbol("y", dace.float32)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.program import Program
+from daceopt.ir.control.program import Program
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 
 _INDICES = 2  # rows that each table has
 

@@ -27,7 +27,7 @@ from daceopt.distributed.strategy_search import enactable, problem_of, rule_grou
 from daceopt.distributed.strategy_state import simulated
 from daceopt.distributed.training_graph import KernelGroup, Tree, joints, leaves
 from daceopt.errors import StrategyError
-from daceopt.ir.program import Program
+from daceopt.ir.control.program import Program
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from daceopt.transformations.distributed.operator_grouping import OperatorGrouping, RefusedMerge

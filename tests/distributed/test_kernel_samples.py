@@ -6,7 +6,7 @@ import torch
 from daceopt.cost.limits import Limits
 from daceopt.cost.rates import typical
 from daceopt.distributed.kernel_samples import random_graph, samples
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 
 
 def test_random_graphs_are_the_same_for_a_seed_and_run() -> None:

@@ -11,8 +11,8 @@ from daceopt.distributed import step_times
 from daceopt.distributed.program_operators import ProgramOperators, by_roofline
 from daceopt.distributed.step_capture import CapturedStep, capture
 from daceopt.distributed.training_graph import KernelGroup
+from daceopt.ir.control.region import Region
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.region import Region
 
 
 class Net(nn.Module):

@@ -11,8 +11,8 @@ from torch import nn
 import daceopt
 from daceopt.errors import Unsupported
 from daceopt.explore import Session
-from daceopt.ir.graph import Graph
-from daceopt.ir.render import render
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.text.render import render
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from tests.transformations.graphs import Net
 

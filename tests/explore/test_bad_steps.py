@@ -13,7 +13,7 @@ import pytest
 
 import daceopt
 from daceopt.errors import DaceoptError, SessionError
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.passes import transform
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.transform import NearMiss, Site, Transformation

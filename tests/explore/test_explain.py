@@ -16,7 +16,7 @@ from torch import nn
 import daceopt
 from daceopt.errors import FallbackWarning
 from daceopt.explore import Report
-from daceopt.ir import schedule_text
+from daceopt.ir.schedule import schedule_text
 from tests.onnx_models import detector
 
 

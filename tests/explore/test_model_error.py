@@ -10,8 +10,8 @@ import sympy
 
 from daceopt.explore.collect import Direction
 from daceopt.explore.model_error import modelled_and_measured, said
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 
 
 def test_the_factor_is_the_same_for_too_much_and_too_little() -> None:

@@ -12,8 +12,8 @@ from daceopt.cost.machines import MachineModel
 from daceopt.cost.simulator import Policy, Run, run
 from daceopt.explore.scratchpad_plans import Planned, fastest
 from daceopt.explore.spill_charges import SpillCharges
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.passes.feeds import random_inputs
 from daceopt.passes.recipe import Recipe
 from tests.transformations.instances.networks import stages

@@ -17,7 +17,7 @@ from daceopt.cost import machines
 from daceopt.errors import DaceoptError
 from daceopt.explore.simulation_page import occupancy
 from daceopt.explore.simulation_report import SimulationReport
-from daceopt.ir.placements import LEVELS
+from daceopt.ir.graph.placements import LEVELS
 from tests.numerics import assert_within_rounding
 
 LOCAL = recipes.get("layer-wise") + "core-binding"

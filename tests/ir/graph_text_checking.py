@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from daceopt.ir import region
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.parse import parse
-from daceopt.ir.render import render
+from daceopt.ir.control import region
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.text.parse import parse
+from daceopt.ir.text.render import render
 
 
 def read_back(graph: Graph) -> Graph:

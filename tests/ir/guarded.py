@@ -8,13 +8,13 @@ import dace
 import numpy as np
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir import schedule_edits as edits
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage, param
-from daceopt.ir.schedule import Tree
-from daceopt.ir.symbols import size
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.symbols import size
+from daceopt.ir.schedule.schedule import Tree
 
 F = dace.float32
 OUT = scalar.symbol("o", F)

@@ -6,13 +6,13 @@ import islpy as isl
 import numpy as np
 
 from daceopt.errors import IllegalSchedule
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.legality_isl import violation
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.schedule import Tree, schedule_of
-from daceopt.ir.schedule_isl import from_isl, kind_of, to_isl
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.legality.legality_isl import violation
+from daceopt.ir.polyhedral.schedule_isl import from_isl, kind_of, to_isl
+from daceopt.ir.schedule.schedule import Tree, schedule_of
 
 
 def verdict(graph: Graph, kernel: Kernel, tree: Tree) -> str | None:

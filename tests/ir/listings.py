@@ -7,11 +7,11 @@ from typing import Any
 import dace
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.graph import Graph
-from daceopt.ir.joining import joined
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.schedule_text import text
+from daceopt.ir.fusion.joining import joined
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.scalar import scalar
+from daceopt.ir.schedule.schedule_text import text
 from tests.transformations.lowered import start
 
 Four = tuple[Any, Any, Any, Any]

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir import schedule_edits as edits
-from daceopt.ir.dims import dim
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage, param
-from daceopt.ir.schedule import Tree, sequence
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import dim
+from daceopt.ir.schedule.schedule import Tree, sequence
 from tests.ir.guarded import F, V
 
 I0, I1, I2, I3 = (param(k) for k in range(4))

@@ -11,19 +11,31 @@ import dace
 import sympy
 
 from daceopt.errors import IllegalSchedule
-from daceopt.ir import scalar, schedule
-from daceopt.ir import schedule_edits as edits
-from daceopt.ir.builder import Builder
-from daceopt.ir.conditions import relation
-from daceopt.ir.dims import dim
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage, param
-from daceopt.ir.schedule import Accumulate, Alloc, Guard, Loop, Sequence, Tree, chain, children, walk, with_children
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import dim
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.conditions import relation
+from daceopt.ir.schedule.schedule import (
+    Accumulate,
+    Alloc,
+    Guard,
+    Loop,
+    Sequence,
+    Tree,
+    chain,
+    children,
+    walk,
+    with_children,
+)
 from tests.ir.carried import logsumexp, recurrence
+from tests.ir.edits.test_schedule_edits import copy, total, two_stages
 from tests.ir.guarded import neighbours
 from tests.ir.pooled import pooled
-from tests.ir.test_schedule_edits import copy, total, two_stages
 from tests.ir.tiled_products import tiled_product
 
 F = dace.float32

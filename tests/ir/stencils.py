@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage, param
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.scalar import scalar
 from tests.ir.guarded import F, V, stage
 
 Made = tuple[Graph, Any, dict[str, str]]

@@ -7,11 +7,11 @@ from typing import Any
 import dace
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage, param
-from daceopt.ir.tasklet import Assignment
-from daceopt.ir.tiles import blocks, left
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.tiles import blocks, left
 
 ROWS, COLUMNS, M, N, K = (param(k) for k in range(5))
 SIZE = dace.symbolic.symbol("n", dace.int64)

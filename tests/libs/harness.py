@@ -15,8 +15,8 @@ import torch
 
 from daceopt import libs
 from daceopt.codegen.compiler import CompileJob, Flags, Requirements, compile_objects, link
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import types
 
 DTYPES = {"float32": dace.float32, "float64": dace.float64}
 

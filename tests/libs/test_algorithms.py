@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from daceopt.errors import DaceoptError
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import types
 from daceopt.ops.core import algorithm
 from daceopt.ops.families.searching import Wanted
 from daceopt.ops.families.sorting import Ties

@@ -14,9 +14,9 @@ import torch
 
 from daceopt import libs
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
+from daceopt.ir.scalar import types
 from daceopt.libs.onednn import OneDnn
 from daceopt.system import cpu_features
 from tests.libs.harness import compile_graph

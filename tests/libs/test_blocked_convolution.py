@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from daceopt import libs
-from daceopt.ir.blocked import BLOCK
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.blocked import BLOCK
 from daceopt.ir.nodes.library import LAYOUTS, Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 from tests.libs.test_convolution import LIBRARIES, Case, announced, execute, make, reference
 from tests.numerics import assert_within_rounding

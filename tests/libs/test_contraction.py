@@ -15,10 +15,11 @@ from daceopt.cost import rates
 from daceopt.cost.limits import Limits
 from daceopt.cost.rates import assumed, typical
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.graph import Graph, row_major
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.sdfg import sdfg_of
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.sdfg import sdfg_of
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import row_major
 from tests.libs.harness import compile_graph
 from tests.numerics import assert_within_rounding
 

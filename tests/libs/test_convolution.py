@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 
 from daceopt import libs
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights, DenseNode
+from daceopt.ir.scalar import types
 from daceopt.libs.onednn import flags
 from tests.libs.harness import compile_graph, implemented
 from tests.libs.together import Program, Steps, together

@@ -9,8 +9,8 @@ import pytest
 
 from daceopt import libs
 from daceopt.cost.limits import Limits
-from daceopt.ir import blocked
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes import blocked
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 from daceopt.libs import convolution_times
 from daceopt.libs.convolution_times import times

@@ -10,10 +10,10 @@ import pytest
 
 from daceopt import libs
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import HostCall
+from daceopt.ir.scalar import types
 from daceopt.libs.emission import literal
 from tests.libs.harness import RunFailed, compile_graph
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from daceopt import libs
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import IndexAdd
+from daceopt.ir.scalar import types
 from tests.libs.harness import RunFailed, compile_graph
 from tests.numerics import assert_within_rounding
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from daceopt.errors import Unsupported
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.libs import onnxruntime_call
 from tests.libs.harness import compile_graph
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from daceopt import libs
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.scalar import types
 from daceopt.libs.panels import Panels
 from tests.libs.harness import compile_graph
 from tests.numerics import assert_within_rounding

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from daceopt.codegen.compiler import compile_objects
 from daceopt.codegen.cuda.toolchain import nvcc
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Pool, PoolBackward
 from daceopt.libs.pool import DevicePool
 from tests.codegen.cuda import emulated_target

@@ -10,10 +10,11 @@ import pytest
 
 from daceopt import libs
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.graph import Graph, row_major
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.nodes.quantized import LIMITS, QuantizedConvolution, QuantizedProduct
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import row_major
 from daceopt.libs.onednn_quantized import why_no_units
 from daceopt.transformations.layout._layout_costs import channels_last_strides
 from tests.libs.harness import buffers, compile_graph

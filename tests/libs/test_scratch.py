@@ -13,8 +13,8 @@ from daceopt import libs
 from daceopt.codegen import build
 from daceopt.codegen.assemble import load_program
 from daceopt.codegen.trial import run
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardWeights
 from daceopt.runtime.executable import Executable
 from tests.numerics import assert_within_rounding

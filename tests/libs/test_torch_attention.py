@@ -12,10 +12,10 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from daceopt import libs
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionForward, padded
+from daceopt.ir.scalar import types
 from daceopt.libs.torch_attention import TorchAttention
 from tests.libs.harness import compile_graph
 

@@ -14,8 +14,8 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from daceopt.capture.torch.calls import Operand
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import types
 from daceopt.libs import aten_call
 from daceopt.libs.base import choose
 from tests.libs.harness import RunFailed, compile_graph

@@ -12,10 +12,11 @@ import torch
 from torch.nn import functional
 
 from daceopt import libs
-from daceopt.ir import build_options, types
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph import build_options
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Contraction, Convolution, IndexAdd
-from daceopt.ir.symbols import size
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.symbols import size
 from daceopt.libs.torch_arrays import has_negative_strides
 from daceopt.libs.torch_device import TorchDevice
 from tests.libs import test_contraction as products

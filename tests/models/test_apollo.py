@@ -14,7 +14,7 @@ import daceopt
 from daceopt import pipeline, recipes
 from daceopt.commands import demo
 from daceopt.cost import data_movement
-from daceopt.ir.program import Program
+from daceopt.ir.control.program import Program
 from daceopt.passes.runner import Runner
 from daceopt.programs.compiled import CompiledPair, report
 from daceopt.transformations.local.map_fusion import MapFusion

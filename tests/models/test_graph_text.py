@@ -14,10 +14,10 @@ import daceopt
 from daceopt import pipeline, recipes
 from daceopt.commands import demo
 from daceopt.errors import GraphTextError
-from daceopt.ir.graph import Graph
-from daceopt.ir.parse import parse
-from daceopt.ir.program import Program
-from daceopt.ir.render import render
+from daceopt.ir.control.program import Program
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.text.parse import parse
+from daceopt.ir.text.render import render
 from daceopt.passes.runner import Runner
 from daceopt.programs.compiled import CompiledPair, report
 from tests.capture.torch.interpreted import Interpreted

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from daceopt.commands import demo
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.schedule import Alloc, Loop, Tree, bare, default, schedule_of, transformed
-from daceopt.ir.schedule_check import check
-from daceopt.ir.schedule_isl import from_isl, to_isl
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.legality.schedule_check import check
+from daceopt.ir.polyhedral.schedule_isl import from_isl, to_isl
+from daceopt.ir.schedule.schedule import Alloc, Loop, Tree, bare, default, schedule_of, transformed
 from daceopt.modules.observe import observe
 from daceopt.modules.options import Options
 from tests.ir.isl_checking import assert_agrees, unmarked

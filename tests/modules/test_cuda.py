@@ -21,7 +21,7 @@ from daceopt.capture.torch.lifting import lifted
 from daceopt.codegen import target
 from daceopt.codegen.cuda.toolchain import nvcc
 from daceopt.errors import DaceoptError, EarlierCallFailed, Unsupported, VerificationError
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.modules import description
 from daceopt.passes.choice import recipe_for
 from daceopt.passes.recipe import Recipe, recipes

@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 from daceopt import optimized_module, pipeline, training_step
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Contraction, ConvolutionBase, takes_narrow
-from daceopt.ir.types import from_torch
+from daceopt.ir.scalar.types import from_torch
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.modules.devices import on_device
 

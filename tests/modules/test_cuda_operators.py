@@ -15,9 +15,9 @@ from torch.nn import functional
 from daceopt import optimized_module
 from daceopt.capture.torch.calls import Operand
 from daceopt.errors import FallbackWarning, RunError, Unsupported
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import HostCall
+from daceopt.ir.scalar import types
 from daceopt.libs import aten_call
 from daceopt.libs.base import choose, why_not
 from daceopt.runtime import device_graphs

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from daceopt.ir.nodes.operator import schema_of
+from daceopt.ir.graph.operator import schema_of
 from tests.onnx_suite.cases import cases, is_numeric
 from tests.onnx_suite.exclusions import excluded
 

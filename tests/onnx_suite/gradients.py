@@ -14,9 +14,9 @@ from daceopt.capture.onnx.file import load
 from daceopt.capture.onnx.importer import import_model, sizing_operands
 from daceopt.capture.onnx.specialization import bound
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.scalar import types
 from daceopt.ops.core import operator_table
 from tests.onnx_suite import retyped
 from tests.onnx_suite.bases import CHANCE, Base, bases

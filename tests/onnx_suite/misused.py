@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from daceopt.capture.onnx.importer import sizing_operands
-from daceopt.ir.nodes.operator import schema_of
+from daceopt.ir.graph.operator import schema_of
 from tests.onnx_suite import isolated
 from tests.onnx_suite.bases import CHANCE, base, bases
 from tests.onnx_suite.cases import cases

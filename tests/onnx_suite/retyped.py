@@ -10,8 +10,8 @@ import onnx
 from onnx import numpy_helper
 
 from daceopt.capture.onnx.importer import sizing_operands
-from daceopt.ir import types
-from daceopt.ir.nodes.operator import schema_of
+from daceopt.ir.graph.operator import schema_of
+from daceopt.ir.scalar import types
 from daceopt.ops.core import operator_table
 from tests.onnx_suite import isolated
 from tests.onnx_suite.bases import CHANCE, Base, base, bases, formals

@@ -18,7 +18,7 @@ from daceopt import ops
 from daceopt.capture.onnx.file import load
 from daceopt.capture.onnx.importer import import_model
 from daceopt.errors import Unsupported
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 from tests.onnx_suite import versions
 from tests.onnx_suite.cases import share_of
 from tests.onnx_suite.versions import VersionCase

@@ -308,7 +308,7 @@ def _kinds(found: outcome.Outcome) -> list[Any]:
 
 def hosted(graph: Any) -> set[str]:
     """Operators that ATen runs in a lowered graph."""
-    from daceopt.ir.region import everything
+    from daceopt.ir.control.region import everything
 
     found = set()
     for part in everything(graph):

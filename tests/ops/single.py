@@ -12,9 +12,9 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from daceopt import ops
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.scalar import types
 from tests.numerics import assert_within_rounding
 
 

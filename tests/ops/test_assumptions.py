@@ -6,7 +6,7 @@ import dace
 import pytest
 import sympy
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ops.core.assumptions import assume
 
 N, M = (dace.symbolic.symbol(name, dace.int64) for name in ("n", "m"))

@@ -10,8 +10,8 @@ import pytest
 from onnx import numpy_helper
 
 from daceopt import ops
-from daceopt.ir import types
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.scalar import types
 from tests.ops.compiled import compiled
 from tests.ops.single import lowered, single
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from daceopt import ops
-from daceopt.ir import types
+from daceopt.ir.scalar import types
 from tests.ops.compiled import compiled
 from tests.ops.single import check, reference, single
 

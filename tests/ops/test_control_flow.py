@@ -14,9 +14,9 @@ from daceopt import ops
 from daceopt.capture.onnx.file import load
 from daceopt.capture.onnx.importer import import_model
 from daceopt.errors import DaceoptError, RunError, Unsupported
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.region import Conditional, Repeat, everything, regions
+from daceopt.ir.control.region import Conditional, Repeat, everything, regions
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.passes.runner import Runner
 from tests.numerics import assert_within_rounding
 

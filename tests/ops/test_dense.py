@@ -9,8 +9,8 @@ import torch
 
 from daceopt import ops
 from daceopt.errors import Unsupported
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from tests.numerics import assert_within_rounding
 from tests.ops.single import check, lowered, single
 

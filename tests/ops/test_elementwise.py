@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 from tests.ops.single import check, lowered, single
 
 FLOATS = ("float32", "float64")

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from daceopt import ops
-from daceopt.ir.graph import SEED
-from daceopt.ir.interpret import interpret
+from daceopt.ir.data.arrays import SEED
+from daceopt.ir.interpreter.interpret import interpret
 from tests.ops.compiled import compiled
 from tests.ops.single import lowered, single
 

@@ -15,9 +15,9 @@ from daceopt import libs, ops, pipeline, recipes
 from daceopt.autodiff import differentiate
 from daceopt.codegen import trial
 from daceopt.codegen.bundle import Bundle
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Gradients, Imported
-from daceopt.ir.interpret import interpret
+from daceopt.ir.control.imported import Gradients, Imported
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from tests.numerics import assert_within_rounding
 from tests.ops.single import single
 

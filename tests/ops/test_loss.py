@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from daceopt import ops
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 from tests.autodiff.checking import check as check_gradient
 from tests.numerics import assert_within_rounding
 from tests.ops.compiled import compiled

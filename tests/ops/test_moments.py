@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.scalar import types
 from daceopt.ops.families.moments import moments
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import finish, size_symbol, start

@@ -7,10 +7,10 @@ from typing import Any
 import dace
 import pytest
 
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
-from daceopt.ir.render import render
+from daceopt.ir.text.render import render
 from daceopt.transformations.hardware.index_set_splitting import IndexSetSplitting
 from daceopt.transformations.local.convolution_opening import ConvolutionOpening
 from daceopt.transformations.local.map_fusion import MapFusion

@@ -8,8 +8,8 @@ import dace
 import numpy as np
 import pytest
 
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.nodes.library import Pool, PoolBackward
 from daceopt.ops.families.opened_pool_gradients import pool_gradient_kernel
 from daceopt.transformations.local.pool_opening import PoolOpening

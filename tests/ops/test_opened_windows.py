@@ -8,9 +8,9 @@ import dace
 import numpy as np
 import pytest
 
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.nodes.library import Pool
 from daceopt.ops.families.opened_windows import pool_kernel
 from tests.transformations.lowered import finish, start

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 from tests.autodiff.checking import check as check_gradient
 from tests.numerics import assert_within_rounding
 from tests.ops.single import check, lowered, single

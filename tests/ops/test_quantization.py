@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 from daceopt import ops
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 from tests.ops.compiled import compiled
 from tests.ops.single import lowered, reference, single
 

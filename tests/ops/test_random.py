@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from daceopt import ops
-from daceopt.ir.graph import SEED, Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.data.arrays import SEED
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from tests.ops.single import lowered, single
 
 X = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)

@@ -21,10 +21,10 @@ from daceopt import ops
 from daceopt.capture.onnx.file import load
 from daceopt.capture.onnx.importer import import_model
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.interpret import interpret
+from daceopt.ir.control.region import Repeat, everything, regions
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.region import Repeat, everything, regions
+from daceopt.ir.scalar import types
 from tests.numerics import assert_within_rounding
 
 EXAMPLES = int(os.environ.get("DACEOPT_EXAMPLES", "25"))

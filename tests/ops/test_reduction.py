@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from daceopt import ops
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 from tests.ops.compiled import compiled
 from tests.ops.single import check, lowered, single
 

@@ -10,13 +10,13 @@ import pytest
 
 from daceopt import ops
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operator import make, operator_class
+from daceopt.ir.graph.sdfg import sdfg_of
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.nodes.library import Contraction, takes_narrow
-from daceopt.ir.nodes.operator import make, operator_class
-from daceopt.ir.sdfg import sdfg_of
-from daceopt.ir.types import BFLOAT16, HALVES
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.types import BFLOAT16, HALVES
 from daceopt.ops.core import operator_table, registry, widening
 from tests.ops.single import check, lowered, single
 

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 import daceopt
 from daceopt import ops
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from tests.autodiff.checking import check as check_gradient
 from tests.numerics import assert_within_rounding
 from tests.ops.single import check, lowered, reference, single

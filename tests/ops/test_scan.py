@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from daceopt import ops
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 from tests.autodiff.checking import check as check_gradient
 from tests.ops.compiled import compiled
 from tests.ops.single import check, lowered, single

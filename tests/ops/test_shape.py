@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from daceopt import ops
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from tests.ops.single import check, lowered, single
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)

@@ -10,8 +10,8 @@ import torch
 
 from daceopt import ops
 from daceopt.errors import DaceoptError, RunError
-from daceopt.ir import types
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.scalar import types
 from tests.autodiff.checking import check as check_gradient
 from tests.libs.test_algorithms import boxes
 from tests.ops.compiled import compiled

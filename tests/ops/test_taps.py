@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.scalar import types
 from daceopt.ops.core import registry
 from daceopt.ops.families import taps
 from daceopt.ops.families.interpolation import Table

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from daceopt import ops
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 from tests.ops.compiled import compiled
 from tests.ops.single import lowered, reference, single
 

@@ -11,9 +11,9 @@ import sympy
 
 from daceopt import ops
 from daceopt.autodiff import differentiate
-from daceopt.ir import schedule_text
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.schedule import schedule_text
 from daceopt.ops.families import tiled_attention_gradient as family
 from daceopt.ops.families.attention import DOMAIN, DROPOUT, SEES_A_KEY
 from daceopt.transformations.coarse.attention_tiling import AttentionTiling

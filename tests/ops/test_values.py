@@ -14,9 +14,9 @@ import daceopt
 from daceopt import ops
 from daceopt.capture.onnx.file import load
 from daceopt.capture.onnx.importer import import_model
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.scalar import types
 from daceopt.ops.core import inference, values
 
 N, M = dace.symbol("n", dace.int64), dace.symbol("m", dace.int64)

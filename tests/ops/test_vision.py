@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from daceopt import ops
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 from tests.autodiff.checking import check as check_gradient
 from tests.libs.harness import RunFailed, compile_graph
 from tests.numerics import assert_within_rounding

@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 
 from daceopt.capture.onnx.file import load
 from daceopt.capture.onnx.importer import import_model
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 
 X = np.linspace(0.1, 3, 24, dtype=np.float16).reshape(4, 6)
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from daceopt.ir import scalar, types
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData
-from daceopt.ir.schedule import Accumulate, Loop, default, transformed
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.schedule.schedule import Accumulate, Loop, default, transformed
 from daceopt.transform import Site, Transformation
 
 BACKWARD = "_backward"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from daceopt.errors import DaceoptError
-from daceopt.ir.micro_graph import WAYS, Link
+from daceopt.ir.fusion.micro_graph import WAYS, Link
 from daceopt.passes.aggregation_rules import COMPLEMENTARY, TABLE_1, TABLE_2, AggregationRule, RuleSet
 from daceopt.passes.transform import Transformation
 from daceopt.transformations.partition.aggregation import Aggregation

@@ -13,12 +13,12 @@ from daceopt import pipeline, recipes
 from daceopt.cost import limits, program_time, rates
 from daceopt.cost.limits import Limits
 from daceopt.cost.program_time import ProgramTime
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Gradients, Imported
-from daceopt.ir.interpret import interpret
-from daceopt.ir.program import Program
-from daceopt.ir.region import Repeat
+from daceopt.ir.control.imported import Gradients, Imported
+from daceopt.ir.control.program import Program
+from daceopt.ir.control.region import Repeat
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
 from daceopt.passes.choice import Candidate, Choice, common_prefix
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.transform import Transformation

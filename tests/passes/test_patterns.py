@@ -11,8 +11,8 @@ import pytest
 
 from daceopt import transformations
 from daceopt.errors import DaceoptError, VerificationError
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.passes.patterns import (
     HERE,
     Match,

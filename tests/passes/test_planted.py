@@ -25,11 +25,11 @@ from daceopt.capture.onnx.file import load
 from daceopt.capture.onnx.importer import import_model
 from daceopt.codegen import target
 from daceopt.errors import VerificationError
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Gradients
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.program import Program
+from daceopt.ir.control.imported import Gradients
+from daceopt.ir.control.program import Program
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.nodes.builder import Builder
 from daceopt.passes.bisect import bisect
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner

@@ -12,7 +12,7 @@ import pytest
 
 from daceopt import transformations
 from daceopt.errors import DaceoptError, VerificationError
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.passes import recipe, transform
 from daceopt.passes.bisect import bisect
 from daceopt.passes.recipe import Recipe, recipes
@@ -260,8 +260,8 @@ def test_history() -> None:
 
 
 def test_hooks_stand_around_every_step() -> None:
-    from daceopt.ir.imported import Gradients
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.imported import Gradients
+    from daceopt.ir.control.program import Program
 
     graph, said = chain("Relu", "Relu", "Tanh"), []
     made = Recipe("r", (ReluOfRelu(), *recipe.recipes.get("none").steps, "tasklet-fusion"))

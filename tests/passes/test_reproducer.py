@@ -169,8 +169,8 @@ def test_a_step_at_one_of_its_sites(wrong_step: str, capsys: pytest.CaptureFixtu
 
 def test_the_step_that_differentiates(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It edits a program: what is to be differentiated is written, too."""
-    from daceopt.ir.imported import Gradients
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.imported import Gradients
+    from daceopt.ir.control.program import Program
     from daceopt.transformations.differentiate import differentiate
 
     def fails(*_: object, **__: object) -> None:

@@ -10,10 +10,10 @@ import pytest
 import sympy
 
 from daceopt.errors import VerificationError
-from daceopt.ir.builder import Builder
-from daceopt.ir.disturbance import Disturbance
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.disturbance import Disturbance
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from daceopt.transform import Site, Transformation

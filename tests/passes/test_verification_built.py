@@ -16,9 +16,9 @@ from daceopt import libs, pipeline, recipes
 from daceopt.codegen import target
 from daceopt.codegen.bundle import Bundle
 from daceopt.errors import VerificationError
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Gradients, Imported
+from daceopt.ir.control.imported import Gradients, Imported
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.passes.verification_built import Built, check
 
 F = dace.float32
@@ -67,7 +67,7 @@ def verify(graph: Graph, backward: bool = False, inputs: dict[str, np.ndarray] |
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("dtype", [F, dace.float64, "bfloat16"])
 def test_right_programs_pass(dtype: Any, backward: bool) -> None:
-    from daceopt.ir import types
+    from daceopt.ir.scalar import types
 
     verify(norm(dtype=types.from_name(dtype) if isinstance(dtype, str) else dtype), backward)
 

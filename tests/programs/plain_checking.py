@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 import daceopt.ops  # noqa: F401  (how nodes are executed)
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.scalar import types
 from daceopt.passes.feeds import random_inputs
 from daceopt.passes.rounding import disturbed_errors, relative_error, within_rounding
 from daceopt.programs.plain import plain

@@ -15,10 +15,10 @@ from torch import nn
 import daceopt
 from daceopt import ops, optimized_module
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import HostCall
+from daceopt.ir.scalar import scalar, types
 from daceopt.programs.plain import plain
 from daceopt.transformations.hardware.tile_scheduling import TileScheduling
 from tests.onnx_models import FLOAT, proto

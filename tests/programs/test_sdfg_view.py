@@ -14,8 +14,8 @@ import pytest
 
 import daceopt
 from daceopt.errors import DaceoptError
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.programs.plain import plain
 
 

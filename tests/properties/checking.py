@@ -14,7 +14,7 @@ from daceopt import ops
 from daceopt.capture.onnx.importer import import_model
 from daceopt.codegen.bundle import Bundle
 from daceopt.errors import Unsupported
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 from tests.numerics import assert_within_rounding
 from tests.properties.cases import Case, narrow_dtype, widened
 

@@ -12,9 +12,9 @@ from daceopt.autodiff import differentiate
 from daceopt.codegen import trial
 from daceopt.codegen.bundle import Bundle
 from daceopt.errors import Unsupported
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Gradients, Imported
-from daceopt.ir.interpret import interpret
+from daceopt.ir.control.imported import Gradients, Imported
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.passes.recipe import Recipe
 from daceopt.programs.compiled import Derived
 from daceopt.runtime.executable import Executable

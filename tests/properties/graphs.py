@@ -15,9 +15,10 @@ import numpy as np
 import sympy
 
 import daceopt.ops  # noqa: F401  (what operators compute)
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Dim, dim
 
 F = dace.float32
 Shape = tuple[Dim, ...]

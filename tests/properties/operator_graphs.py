@@ -9,7 +9,7 @@ from typing import Any
 import dace
 import numpy as np
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 
 F, FAR = dace.float32, 2**63 - 1
 _UNARY = ("Neg", "Abs", "Relu", "Tanh", "Sigmoid", "Softplus", "Floor", "Identity")

@@ -11,7 +11,7 @@ from typing import Any
 import dace
 import pytest
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.libs.convolution_times import Times
 from daceopt.transformations.layout import _layout_costs
 from daceopt.transformations.layout.layout_search import LayoutSearch

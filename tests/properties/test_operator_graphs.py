@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from daceopt import transformations
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.passes.feeds import random_inputs
 from daceopt.passes.transform import Transformation
 from daceopt.recipes.cpu import ALGEBRA, CLEANUP, LIFTING

@@ -11,8 +11,8 @@ from daceopt import recipes
 from daceopt.autodiff import differentiate
 from daceopt.autodiff.storage import Storage
 from daceopt.errors import Unsupported
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ops import lower_all
 from daceopt.passes.runner import Runner
 from daceopt.splits import CannotSplit, split

@@ -8,9 +8,9 @@ import dace
 import numpy as np
 import sympy
 
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
 from daceopt.splits import split
 from tests.codegen.cpu.kernels import run
 

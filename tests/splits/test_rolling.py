@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 import sympy
 
-from daceopt.ir import region_bounds
-from daceopt.ir.builder import Builder
-from daceopt.ir.clusters import Clusters
-from daceopt.ir.graph import SEED, Graph
-from daceopt.ir.interpret import interpret
+from daceopt.codegen import region_bounds
+from daceopt.ir.control.region import Repeat, regions, tidy
+from daceopt.ir.data.arrays import SEED
+from daceopt.ir.fusion.clusters import Clusters
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.nodes import library
-from daceopt.ir.parse import parse
-from daceopt.ir.region import Repeat, regions, tidy
-from daceopt.ir.render import render
-from daceopt.ir.symbols import size
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar.symbols import size
+from daceopt.ir.text.parse import parse
+from daceopt.ir.text.render import render
 from daceopt.ops import lower_all
 from daceopt.splits import CannotSplit
 from daceopt.splits.along import NodeCut, SplitAxis, split_axes

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes import library
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 from daceopt.ops import lower_all
 from daceopt.splits import CannotSplit, split, why_not
 from tests.properties.graphs import NOMINAL, SIZE, Maker

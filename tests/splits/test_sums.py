@@ -9,12 +9,13 @@ import dace
 import numpy as np
 import pytest
 
-from daceopt.ir import region_bounds, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.codegen import region_bounds
+from daceopt.ir.control.region import tidy
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.nodes import library
-from daceopt.ir.region import tidy
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import types
 from daceopt.splits import CannotSplit
 from daceopt.splits.along import split_axes
 from daceopt.splits.rolling import roll

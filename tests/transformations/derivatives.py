@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from daceopt.ir import types
-from daceopt.ir.graph import SEED, Graph
+from daceopt.ir.data.arrays import SEED
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import types
 from tests.numerics import assert_within_rounding
 from tests.properties.graph_checking import reference
 

@@ -7,9 +7,9 @@ from typing import Any
 import dace
 import numpy as np
 
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.scalar import types
 from daceopt.passes.transform import Outcome, Transformation
 from tests.numerics import assert_within_rounding
 

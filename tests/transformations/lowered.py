@@ -12,11 +12,12 @@ import sympy
 import torch
 
 from daceopt import ops as _ops  # noqa: F401  (says how library nodes are interpreted)
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import SEED, Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.data.arrays import SEED
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 from daceopt.passes.transform import Outcome, Transformation
 from tests.numerics import assert_within_rounding
 

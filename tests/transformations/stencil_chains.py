@@ -8,9 +8,9 @@ from typing import Any
 import dace
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Pool
+from daceopt.ir.scalar import scalar
 from tests.transformations.lowered import BINARY, UNARY, finish, size_symbol, start
 
 SHAPES = [(2, 3, 8, 9), (1, 2, 6, 6), (size_symbol(), 2, 7, 8), (2, 1, 5, 12), (13, 17), (size_symbol(), 24), (40,)]

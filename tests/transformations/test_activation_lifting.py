@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.transformations.coarse.mish_lifting import MishLifting
 from daceopt.transformations.coarse.silu_lifting import SiluLifting
 from tests.transformations.derivatives import assert_same_gradients

@@ -9,7 +9,7 @@ import pytest
 
 from daceopt import recipes, transformations
 from daceopt.errors import DaceoptError, VerificationError
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.passes.bisect import bisect
 from daceopt.passes.recipe import Recipe, as_step
 from daceopt.passes.runner import Runner
@@ -120,8 +120,8 @@ def test_the_source_of_the_users_own_step_is_in_the_key() -> None:
 
 
 def test_each_direction_has_its_own_sites() -> None:
-    from daceopt.ir.imported import Gradients
-    from daceopt.ir.program import Program
+    from daceopt.ir.control.imported import Gradients
+    from daceopt.ir.control.program import Program
 
     program = Program.of(chain("Tanh", "Exp"), Gradients((0,), (0,)))
     steps = (*recipes.get("none").steps, "at-site{step='tasklet-fusion', direction='backward'}")

@@ -11,9 +11,9 @@ import pytest
 
 from daceopt import ops
 from daceopt.autodiff import differentiate
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.scalar import types
 from daceopt.ops.core import widening
 from daceopt.ops.families.attention import DOMAIN, DROPOUT, SEES_A_KEY
 from daceopt.ops.families.fused_attention import GRADIENT, NAME

@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 from daceopt import ops, optimized_module, recipes
-from daceopt.ir import schedule_text
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.schedule import schedule_text
 from daceopt.ops.families.attention import SEES_A_KEY
 from daceopt.transformations.coarse.attention_tiling import AttentionTiling
 from daceopt.transformations.hardware.tile_scheduling import TileScheduling

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from daceopt import optimized_module, recipes
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Convolution, Pool
-from daceopt.ir.render import render
+from daceopt.ir.text.render import render
 from daceopt.libs.convolution_times import Times
 from daceopt.transformations.layout import _layout_costs
 from daceopt.transformations.layout.layout_search import LayoutSearch

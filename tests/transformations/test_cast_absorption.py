@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import daceopt.ops  # noqa: F401  (registers how library nodes are interpreted)
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.types import BFLOAT16, HALVES
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.types import BFLOAT16, HALVES
 from daceopt.transformations.local.cast_absorption import CastAbsorption
 from daceopt.transformations.local.product_transposition import ProductTransposition
 

@@ -8,9 +8,9 @@ import dace
 import numpy as np
 import pytest
 
-from daceopt.ir import types
-from daceopt.ir.interpret import interpret
-from daceopt.ir.render import render
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.scalar import types
+from daceopt.ir.text.render import render
 from daceopt.passes.transform import Transformation
 from daceopt.transformations.coarse.cast_removal import CastRemoval
 from daceopt.transformations.coarse.common_subexpressions import CommonSubexpressions

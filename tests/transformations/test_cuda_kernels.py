@@ -17,10 +17,10 @@ from torch import nn
 from torch.nn import functional
 
 from daceopt import pipeline, recipes
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.schedule import schedule_of
-from daceopt.ir.schedule_text import text
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.schedule.schedule import schedule_of
+from daceopt.ir.schedule.schedule_text import text
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from daceopt.passes.transform import Transformation
@@ -28,8 +28,8 @@ from daceopt.recipes.cuda_kernels import PLACEMENT, SCHEDULES
 from tests.capture.torch.checking import check
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.codegen.cuda.emulated import library_of, run, run_once, sources_of
+from tests.ir.edits.test_schedule_edits import two_stages
 from tests.ir.isl_checking import assert_agrees
-from tests.ir.test_schedule_edits import two_stages
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import BATCH, SHAPES, RandomGraph, apply, feeds, finish, size_symbol, start, values
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.transformations.coarse.attention_lifting import AttentionLifting
 from daceopt.transformations.coarse.einsum_lifting import EinsumLifting
 from daceopt.transformations.coarse.vertical_einsum_fusion import VerticalEinsumFusion

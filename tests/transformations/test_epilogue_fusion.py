@@ -11,11 +11,11 @@ import pytest
 import sympy
 import torch
 
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction, Convolution
-from daceopt.ir.render import render
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.text.render import render
 from daceopt.ops.families.activation import relu
 from daceopt.passes.transform import Site
 from daceopt.transformations.local._epilogues import Epilogue, extracted, reader_of

@@ -13,7 +13,7 @@ import pytest
 from daceopt import from_onnx, recipes
 from daceopt.capture.onnx.file import load
 from daceopt.capture.onnx.importer import import_model
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.libs.convolution_times import Times
 from daceopt.transformations.layout import _layout_costs, layout_search
 from daceopt.transformations.layout._layout_costs import Reading

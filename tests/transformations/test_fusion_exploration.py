@@ -16,9 +16,9 @@ import daceopt.ops  # noqa: F401  (brings how operators are executed)
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.planned_kernel import kernel_bytes
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.ir import fusion_profit
-from daceopt.ir.graph import Graph
-from daceopt.ir.render import render
+from daceopt.ir.fusion import fusion_profit
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.text.render import render
 from daceopt.transformations.local._fusion_space import FusionCandidate, FusionSpace
 from daceopt.transformations.local.fusion_exploration import FusionExploration
 from daceopt.transformations.local.map_fusion import MapFusion

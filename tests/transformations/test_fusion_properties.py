@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daceopt.ir import fusion_profit
-from daceopt.ir.graph import Graph
+from daceopt.ir.fusion import fusion_profit
+from daceopt.ir.graph.graph import Graph
 from daceopt.passes.transform import Transformation
 from daceopt.transformations.layout.layout_search import LayoutSearch
 from daceopt.transformations.local.epilogue_fusion import EpilogueFusion

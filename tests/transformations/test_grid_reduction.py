@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from daceopt import recipes
-from daceopt.ir import scalar
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Access, Kernel, Stage, param
-from daceopt.ir.schedule import Loop, loops, schedule_of
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.scalar import scalar
+from daceopt.ir.schedule.schedule import Loop, loops, schedule_of
 from daceopt.passes.runner import Runner
 from daceopt.transformations.hardware.grid_reduction import GridReduction
 from daceopt.transformations.hardware.kernel_fission import KernelFission

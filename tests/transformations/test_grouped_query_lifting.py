@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from daceopt.ir.render import render
+from daceopt.ir.text.render import render
 from daceopt.transformations.coarse.attention_lifting import AttentionLifting
 from daceopt.transformations.coarse.grouped_query_lifting import GroupedQueryLifting
 from tests.transformations.derivatives import assert_same_gradients

@@ -8,8 +8,8 @@ import dace
 import numpy as np
 import pytest
 
-from daceopt.ir.graph import Graph
-from daceopt.ir.render import render
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.text.render import render
 from daceopt.transformations.coarse.horizontal_product_fusion import HorizontalProductFusion
 from tests.transformations.derivatives import assert_same_gradients
 from tests.transformations.graphs import Net, check, near_misses, op_types

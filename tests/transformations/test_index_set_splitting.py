@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from daceopt import optimized_module
-from daceopt.ir import scalar
-from daceopt.ir.graph import Graph
-from daceopt.ir.render import render
-from daceopt.ir.schedule import schedule_of
-from daceopt.ir.schedule_text import text
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import scalar
+from daceopt.ir.schedule.schedule import schedule_of
+from daceopt.ir.schedule.schedule_text import text
+from daceopt.ir.text.render import render
 from daceopt.transformations.hardware.index_set_splitting import IndexSetSplitting
 from daceopt.transformations.hardware.threading import Threading
 from daceopt.transformations.hardware.vectorization import Vectorization

@@ -8,8 +8,8 @@ import dace
 import numpy as np
 import pytest
 
-from daceopt.ir import scalar
-from daceopt.ir.render import render
+from daceopt.ir.scalar import scalar
+from daceopt.ir.text.render import render
 from daceopt.transformations.local.input_to_constant import InputToConstant
 from tests.transformations.lowered import apply, finish, start
 

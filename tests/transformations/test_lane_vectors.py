@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from daceopt.codegen.cuda import toolchain
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.schedule import loops, schedule_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.scalar import types
+from daceopt.ir.schedule.schedule import loops, schedule_of
 from daceopt.passes.runner import Runner
 from daceopt.passes.transform import Transformation
 from tests.codegen.cuda.emulated import library_of, run, run_once, sources_of

@@ -11,15 +11,15 @@ import sympy
 
 from daceopt import recipes
 from daceopt.errors import DaceoptError
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.schedule import loops, schedule_of
-from daceopt.ir.schedule_text import text
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.schedule.schedule import loops, schedule_of
+from daceopt.ir.schedule.schedule_text import text
 from daceopt.passes.runner import Runner
 from daceopt.passes.transform import Transformation
+from tests.ir.edits.test_schedule_edits import two_stages
 from tests.ir.isl_checking import assert_agrees
 from tests.ir.stencils import blur
-from tests.ir.test_schedule_edits import two_stages
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import apply, compiled, finish, misses, size_symbol, start, values
 

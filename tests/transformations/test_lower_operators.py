@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from daceopt import ops
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.render import render
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.text.render import render
 from daceopt.transformations.lower.lower_operators import LowerOperators
 from tests.numerics import assert_within_rounding
 from tests.transformations.graphs import Net, op_types, random_inputs

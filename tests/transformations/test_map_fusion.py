@@ -9,9 +9,10 @@ import pytest
 import sympy
 
 import daceopt.ops  # noqa: F401  (brings how operators are executed)
-from daceopt.ir import fusion_profit, scalar
-from daceopt.ir.graph import Graph
-from daceopt.ir.render import render
+from daceopt.ir.fusion import fusion_profit
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import scalar
+from daceopt.ir.text.render import render
 from daceopt.transformations.local.map_fusion import MapFusion
 from daceopt.transformations.local.reduction_lowering import ReductionLowering
 from tests.transformations.lowered import F, apply, finish, kernels, misses, size_symbol, start

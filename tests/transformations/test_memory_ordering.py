@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from daceopt.codegen import memory_plan
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
 from tests.properties.graphs import Maker
 from transformations.hardware import memory_ordering
 from transformations.hardware.memory_ordering import MemoryOrdering

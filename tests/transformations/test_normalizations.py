@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from daceopt.ir.render import render
+from daceopt.ir.text.render import render
 from daceopt.transformations.coarse.layer_norm_lifting import LayerNormLifting
 from daceopt.transformations.coarse.rms_norm_lifting import RmsNormLifting
 from tests.transformations.graphs import Net, check, near_misses

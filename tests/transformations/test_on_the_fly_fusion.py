@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import daceopt.ops  # noqa: F401  (brings how operators are executed)
 from daceopt.errors import DaceoptError
-from daceopt.ir import scalar
-from daceopt.ir.graph import Graph
-from daceopt.ir.render import render
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import scalar
+from daceopt.ir.text.render import render
 from daceopt.passes.transform import Transformation
 from daceopt.transformations.local.map_fission import MapFission
 from daceopt.transformations.local.map_fusion import MapFusion

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from daceopt import optimized_module
-from daceopt.ir import scalar
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.scalar import scalar
 from daceopt.transformations.hardware.index_set_splitting import IndexSetSplitting
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import finish, start

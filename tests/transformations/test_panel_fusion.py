@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn import functional
 
 from daceopt import optimized_module, recipes
-from daceopt.ir import schedule_text
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.render import render
+from daceopt.ir.schedule import schedule_text
+from daceopt.ir.text.render import render
 from daceopt.transformations.hardware.tile_scheduling import TileScheduling
 from daceopt.transformations.local.panel_fusion import PanelFusion
 from tests.numerics import assert_within_rounding

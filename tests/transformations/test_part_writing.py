@@ -11,10 +11,10 @@ import sympy
 
 from daceopt.autodiff import differentiate
 from daceopt.cost import data_movement
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.nodes import library
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ops import lower_all
 from tests.properties.graphs import Maker
 from transformations.local.map_fusion import MapFusion

@@ -10,11 +10,11 @@ from torch import nn
 
 import daceopt.ops  # noqa: F401  (registers how library nodes are interpreted)
 from daceopt import optimized_module, recipes
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.types import BFLOAT16
+from daceopt.ir.scalar.types import BFLOAT16
 from daceopt.transformations.local.product_precision import ProductPrecision
 
 ERRORS = {"medium": (2e-4, 5e-3), "high": (2e-7, 1e-5)}  # relative: at least, at most

@@ -8,10 +8,10 @@ from typing import Any
 import dace
 import pytest
 
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.render import render
+from daceopt.ir.text.render import render
 from daceopt.transformations.local.product_transposition import ProductTransposition
 from tests.transformations.lowered import F, apply, finish, size_symbol, start
 

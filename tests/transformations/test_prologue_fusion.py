@@ -10,9 +10,9 @@ import sympy
 
 from daceopt import recipes
 from daceopt.errors import DaceoptError
-from daceopt.ir import schedule_text
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.schedule import schedule_text
 from daceopt.transformations.hardware.tile_scheduling import TileScheduling
 from daceopt.transformations.local.prologue_fusion import PrologueFusion
 from tests.properties.graph_checking import Case, failures

@@ -16,10 +16,10 @@ import daceopt
 from daceopt import ops
 from daceopt.capture.onnx.file import load
 from daceopt.capture.onnx.importer import import_model
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.parse import parse
-from daceopt.ir.render import render
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.text.parse import parse
+from daceopt.ir.text.render import render
 from daceopt.libs.onednn_quantized import why_no_units
 from daceopt.transformations.coarse.quantized_products import QuantizedProducts
 from daceopt.transformations.coarse.requantization_removal import RequantizationRemoval

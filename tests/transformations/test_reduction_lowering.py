@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from daceopt.ir.render import render
+from daceopt.ir.text.render import render
 from daceopt.transformations.local.reduction_lowering import ReductionLowering
 from tests.transformations.lowered import apply, finish, kernels, misses, size_symbol, start
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.render import render
+from daceopt.ir.text.render import render
 from daceopt.transformations.local.relayout_fusion import RelayoutFusion
 from tests.transformations.derivatives import assert_same_gradients
 from tests.transformations.lowered import BATCH, apply, finish, misses, size_symbol, start

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from daceopt import optimized_module
-from daceopt.ir import scalar
-from daceopt.ir.graph import Graph
-from daceopt.ir.nan_flow import keeps_nan, watch_points
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Contraction, Convolution, NanWatch
+from daceopt.ir.scalar import scalar
+from daceopt.transformations.local._nan_flow import keeps_nan, watch_points
 from daceopt.transformations.local.relu_absorption import ReluAbsorption
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import F, apply, finish, misses, start

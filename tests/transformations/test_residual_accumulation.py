@@ -11,7 +11,7 @@ from torch import nn
 
 from daceopt import libs, optimized_module
 from daceopt.codegen import memory_plan
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Convolution
 from daceopt.passes.transform import Site
 from daceopt.recipes.cpu import cpu

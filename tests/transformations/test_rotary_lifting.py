@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daceopt.ir.render import render
+from daceopt.ir.text.render import render
 from daceopt.transformations.coarse.rotary_lifting import RotaryLifting
 from tests.transformations.derivatives import assert_same_gradients
 from tests.transformations.graphs import Net, near_misses, op_types

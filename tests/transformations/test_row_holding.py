@@ -19,12 +19,12 @@ from daceopt import pipeline, recipes
 from daceopt.codegen.cuda import toolchain
 from daceopt.codegen.cuda.kernel_source import kernel_source
 from daceopt.errors import IllegalSchedule
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.schedule import Alloc, loops, schedule_of, walk
-from daceopt.ir.schedule_check import check as check_schedule
-from daceopt.ir.schedule_edits import rescope
+from daceopt.ir.edits.schedule_edits import rescope
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.legality.schedule_check import check as check_schedule
+from daceopt.ir.scalar import types
+from daceopt.ir.schedule.schedule import Alloc, loops, schedule_of, walk
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from daceopt.passes.transform import Transformation
@@ -32,7 +32,7 @@ from daceopt.recipes.cuda_kernels import PLACEMENT, SCHEDULES
 from tests.capture.torch.checking import check
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.codegen.cuda.emulated import run
-from tests.ir.test_schedule_edits import two_stages
+from tests.ir.edits.test_schedule_edits import two_stages
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import apply, finish, size_symbol, start
 

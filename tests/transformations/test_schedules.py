@@ -10,17 +10,17 @@ import pytest
 import sympy
 
 from daceopt import recipes
-from daceopt.ir import scalar
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.schedule import schedule_of
-from daceopt.ir.schedule_edits import bind, commit, fuse_loops, of, split
-from daceopt.ir.schedule_text import text
+from daceopt.ir.edits.schedule_edits import bind, commit, fuse_loops, of, split
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.scalar import scalar
+from daceopt.ir.schedule.schedule import schedule_of
+from daceopt.ir.schedule.schedule_text import text
 from daceopt.ops.families.indexing import gather_rows
 from daceopt.passes.runner import Runner
 from daceopt.passes.transform import Transformation
+from tests.ir.edits.test_schedule_edits import two_stages
 from tests.ir.isl_checking import assert_agrees
-from tests.ir.test_schedule_edits import two_stages
 from tests.transformations.lowered import apply, finish, size_symbol, start
 
 F = dace.float32

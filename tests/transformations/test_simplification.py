@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.transformations.coarse.algebraic_simplification import AlgebraicSimplification
 from daceopt.transformations.coarse.cast_removal import CastRemoval
 from daceopt.transformations.coarse.pool_removal import PoolRemoval

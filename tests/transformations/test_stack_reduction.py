@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from daceopt import optimized_module
-from daceopt.ir.render import render
+from daceopt.ir.text.render import render
 from daceopt.transformations.coarse.stack_reduction import StackReduction
 from tests.numerics import assert_within_rounding
 from tests.transformations.graphs import Net, check, near_misses

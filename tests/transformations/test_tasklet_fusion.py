@@ -6,8 +6,8 @@ import dace
 import numpy as np
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.render import render
+from daceopt.ir.scalar import scalar
+from daceopt.ir.text.render import render
 from daceopt.transformations.local.tasklet_fusion import TaskletFusion
 from tests.transformations.lowered import F, apply, finish, kernels, start
 

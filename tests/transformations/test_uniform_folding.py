@@ -6,7 +6,7 @@ import dace
 import numpy as np
 import pytest
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.transformations.coarse.uniform_folding import UniformFolding
 from tests.transformations.graphs import Net, check, op_types
 

@@ -14,11 +14,11 @@ from torch import nn
 
 import daceopt
 from daceopt import libs
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, narrowed
+from daceopt.ir.scalar import types
 from daceopt.transformations.local import weight_narrowing
 from daceopt.transformations.local.weight_narrowing import WeightNarrowing
 from tests.numerics import assert_within_rounding

@@ -14,11 +14,11 @@ from daceopt import libs, optimized_module
 from daceopt.codegen import build
 from daceopt.codegen.assemble import load_program
 from daceopt.codegen.trial import run
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
-from daceopt.ir.render import render
-from daceopt.ir.symbols import size
+from daceopt.ir.scalar.symbols import size
+from daceopt.ir.text.render import render
 from daceopt.libs import onednn
 from daceopt.passes.transform import Transformation
 from daceopt.transformations.layout.weight_packing import WeightPacking

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from daceopt.ir import types
-from daceopt.ir.graph import Graph, dim
-from daceopt.ir.nodes.operator import Operator
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operator import Operator
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import dim
 from daceopt.ops.core import values
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from daceopt.ir import types
-from daceopt.ir.operators import trailing
+from daceopt.ir.graph.operators import trailing
+from daceopt.ir.scalar import types
 from daceopt.passes.patterns import Match, Op, op, then
 
 

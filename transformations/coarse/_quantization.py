@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from daceopt.ir.graph import Graph
-from daceopt.ir.operators import constant, made_by
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operators import constant, made_by
 from daceopt.ops.core import values
 
 _BYTES = ("int8", "uint8")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from daceopt.ir import types
+from daceopt.ir.scalar import types
 from daceopt.passes.pattern_matching import Pattern
 from daceopt.passes.patterns import Match, Op, PatternRule, constant, either, op, scalar
 

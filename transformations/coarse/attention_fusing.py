@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from daceopt import libs
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall, AttentionForward, padded
+from daceopt.ir.scalar import types
 from daceopt.ops.core import values
 from daceopt.ops.core.widening import FACTORS_WERE, MASK_WAS
 from daceopt.ops.families.attention import DROPOUT, SEES_A_KEY, scale_of

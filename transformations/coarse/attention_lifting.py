@@ -9,9 +9,10 @@ from typing import Any
 import dace
 import numpy as np
 
-from daceopt.ir import types
-from daceopt.ir.graph import Graph, Shape
-from daceopt.ir.operators import made_by
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operators import made_by
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Shape
 from daceopt.ops.core.widening import FACTORS_WERE, MASK_WAS
 from daceopt.ops.families.attention import DOMAIN, DROPOUT, SEES_A_KEY
 from daceopt.ops.families.random import as_attribute, stream_of

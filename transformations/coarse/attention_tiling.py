@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from daceopt.ir import types
-from daceopt.ir.dims import hint
-from daceopt.ir.graph import Graph
-from daceopt.ir.operands import required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import required
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import hint
 from daceopt.ops.core.widening import FACTORS_WERE, MASK_WAS
 from daceopt.ops.families.attention import DROPOUT, apart, scale_of
 from daceopt.ops.families.tiled_attention import DOMAIN, NAME, TILED_TYPES, why_not_in_tiles, why_not_tiled

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from daceopt.ir import types
+from daceopt.ir.scalar import types
 from daceopt.passes.patterns import Match, Op, PatternRule, op
 
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from daceopt.ir.graph import Graph
-from daceopt.ir.operators import RANDOM
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operators import RANDOM
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 _SMALL = 64  # constants up to this size are compared by value

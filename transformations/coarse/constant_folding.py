@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daceopt.errors import DaceoptError
-from daceopt.ir import types
-from daceopt.ir.graph import Dim, Graph
-from daceopt.ir.operators import RANDOM
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operators import RANDOM
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ops.core import reference, values
 from daceopt.passes.transform import NearMiss, Site, Transformation, sweep
 

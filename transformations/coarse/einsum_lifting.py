@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt.ir import types
-from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.families.einsum import parse
 from daceopt.passes.patterns import Match, Op, PatternRule, op
 

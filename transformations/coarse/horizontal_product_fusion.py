@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import sympy
 
-from daceopt.ir import types
-from daceopt.ir.graph import Graph, dim
-from daceopt.ir.operators import is_op, made_by
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operators import is_op, made_by
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import dim
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of, sweep
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.operators import constant, int_list, is_op, scalar
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operators import constant, int_list, is_op, scalar
+from daceopt.ir.scalar import types
 from daceopt.passes.patterns import Match, Op, PatternRule, either, op
 from daceopt.transformations.coarse.cast_removal import modes
 

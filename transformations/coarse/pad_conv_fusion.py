@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from daceopt.ir.graph import Graph
-from daceopt.ir.operators import int_list, scalar
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operators import int_list, scalar
 from daceopt.passes.patterns import Match, Op, PatternRule, op
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.passes.patterns import Match, Op, PatternRule, op
 
 

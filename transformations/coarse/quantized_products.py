@@ -10,10 +10,10 @@ import dace
 import numpy as np
 
 from daceopt import ops
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operators import constant, is_op
+from daceopt.ir.graph.operators import scalar as scalar_of
 from daceopt.ir.nodes.quantized import BYTES, QuantizedConvolution, QuantizedProduct
-from daceopt.ir.operators import constant, is_op
-from daceopt.ir.operators import scalar as scalar_of
 from daceopt.libs.onednn_quantized import why_no_units
 from daceopt.ops.core import values
 from daceopt.ops.families.convolution import window

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from daceopt.ir.graph import Graph
-from daceopt.ir.operators import is_op, made_by
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operators import is_op, made_by
 from daceopt.passes.transform import NearMiss, Site, Transformation, sweep
 
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operators import is_op, made_by
 from daceopt.ir.nodes.quantized import BYTES
-from daceopt.ir.operators import is_op, made_by
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.coarse._quantization import NotPlain, Steps, dequantized
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daceopt.ir.operators import made_by, trailing
+from daceopt.ir.graph.operators import made_by, trailing
 from daceopt.passes.patterns import Match, Op, PatternRule, op, over_root, scalar, square
 from daceopt.transformations.coarse._normalization import SCALE, normalization, unknown_shape
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daceopt.ir.operators import int_list
+from daceopt.ir.graph.operators import int_list
 from daceopt.ops.families.rotary import DOMAIN, NAME
 from daceopt.passes.patterns import Match, Op, PatternRule, either, op
 

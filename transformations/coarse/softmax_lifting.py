@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daceopt.ir.operators import axes_of
+from daceopt.ir.graph.operators import axes_of
 from daceopt.passes.patterns import Match, Op, PatternRule, either, op
 
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import dace
 import numpy as np
 
-from daceopt.ir.graph import Graph
-from daceopt.ir.operators import axes_of, is_op, made_by
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operators import axes_of, is_op, made_by
 from daceopt.passes.transform import NearMiss, Site, Transformation, sweep
 
 _TERMS = {"ReduceSum": "Sum", "ReduceMean": "Mean"}

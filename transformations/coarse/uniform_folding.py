@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daceopt.errors import DaceoptError
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.operators import is_op, made_by
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operators import is_op, made_by
+from daceopt.ir.scalar import types
 from daceopt.ops.core import reference
 from daceopt.passes.transform import NearMiss, Site, Transformation
 

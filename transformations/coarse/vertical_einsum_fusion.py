@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from string import ascii_letters
 from typing import Any
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ops.families.einsum import parse
 from daceopt.passes.patterns import Match, Op, PatternRule, either, op
 

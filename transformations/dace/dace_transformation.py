@@ -17,10 +17,10 @@ from dace.transformation.passes.pattern_matching import match_patterns
 
 from daceopt.capture.dace.kernels import ReadKernel, read_scope
 from daceopt.errors import DaceoptError, IllegalSchedule, Unsupported, did_you_mean
-from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.schedule_edits import commit, of
-from daceopt.ir.sdfg import GraphSdfg, expanded
+from daceopt.ir.edits.schedule_edits import commit, of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.sdfg import GraphSdfg, expanded
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.passes.transform import OF_DACE, NearMiss, Site, Transformation
 
 _LOOPS = ("MapTiling", "StripMining", "MapInterchange", "MapExpansion", "MapCollapse", "MapDimShuffle")

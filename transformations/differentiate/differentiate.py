@@ -14,13 +14,13 @@ from daceopt.autodiff.storage import POLICIES, Storage
 from daceopt.autodiff.storage_choice import BY
 from daceopt.autodiff.storage_predicates import NAMED, Predicate
 from daceopt.errors import DaceoptError
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
-from daceopt.ir.grafting import graft
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Gradients, Reduction, Update
+from daceopt.ir.control.imported import Gradients, Reduction, Update
+from daceopt.ir.control.program import Kind, Program, Role
+from daceopt.ir.graph.grafting import graft
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import IndexAdd
-from daceopt.ir.program import Kind, Program, Role
+from daceopt.ir.scalar import types
 from daceopt.passes import memory_budget
 from daceopt.passes.transform import NearMiss, Outcome, Site, Transformation
 from daceopt.transformations.distributed._averaging import averaged

@@ -7,9 +7,9 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Reduction
+from daceopt.ir.control.imported import Reduction
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.transformations.distributed._exchanges import all_reduced
 
 

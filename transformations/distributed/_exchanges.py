@@ -7,8 +7,8 @@ from typing import Any
 
 import dace
 
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.collective import (
     AllGatherStart,
     AllGatherWait,

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Reduction
+from daceopt.ir.control.imported import Reduction
+from daceopt.ir.data.shards import shard_elements
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.collective import IntoShards, OwnShard, Unshard
-from daceopt.ir.shards import shard_elements
 from daceopt.transformations.distributed._averaging import common_of, named, share_of
 from daceopt.transformations.distributed._exchanges import all_gathered, reduce_scattered
 

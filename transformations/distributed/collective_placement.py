@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import dace
 
 from daceopt.errors import DaceoptError
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.order import by_priority, sources_of
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.collective import (
     AgreementStart,
     AgreementWait,
@@ -21,7 +22,6 @@ from daceopt.ir.nodes.collective import (
     exchanged,
     sequence_number,
 )
-from daceopt.ir.order import by_priority, sources_of
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.distributed.tensor_fusion import wait_of
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from daceopt.errors import StrategyError, Unsupported
-from daceopt.ir.fusion_plan import FusionGroup, FusionPlan, emit
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.program import Program
+from daceopt.ir.control.program import Program
+from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan, emit
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.passes.transform import Outcome, Transformation
 
 DIRECTIONS = ("forward", "backward")

@@ -8,9 +8,9 @@ from itertools import accumulate, product
 from typing import Any, ClassVar, TypeGuard
 
 from daceopt.errors import DaceoptError
-from daceopt.ir import parts
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph import parts
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.collective import (
     AllGatherStart,
     AllReduceStart,

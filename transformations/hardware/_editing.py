@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from daceopt.errors import IllegalSchedule, Unsupported
-from daceopt.ir import schedule
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel_edits import of, put
-from daceopt.ir.loop_form import Pair
-from daceopt.ir.schedule_check import check
+from daceopt.ir.edits.kernel_edits import of, put
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.legality.schedule_check import check
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.loop_form import Pair
 from daceopt.passes.transform import NearMiss, Site
 from daceopt.transformations.hardware._scheduling import KernelStep
 

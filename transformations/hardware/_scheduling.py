@@ -12,13 +12,15 @@ from weakref import WeakKeyDictionary
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, schedule
-from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.references import StatementInstance, resolved
-from daceopt.ir.schedule import Alloc, Do, Loop, Param, Tree
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.access.references import StatementInstance, resolved
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import Alloc, Do, Loop, Param, Tree
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 _COSTLY = (*scalar.TRANSCENDENTAL, scalar.uniform)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from daceopt.ir import schedule, types
-from daceopt.ir.digits import in_terms_of
-from daceopt.ir.graph import Dim, dim
-from daceopt.ir.hardware import CUDA
-from daceopt.ir.references import StatementInstance
-from daceopt.ir.schedule import Loop
-from daceopt.ir.schedule_edits import merged_loop, split_loop
+from daceopt.ir.access.references import StatementInstance
+from daceopt.ir.edits.schedule_edits import merged_loop, split_loop
+from daceopt.ir.legality.hardware import CUDA
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.digits import in_terms_of
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import Loop
 from daceopt.transformations.hardware._scheduling import (
     Form,
     Nest,

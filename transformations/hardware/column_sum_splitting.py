@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 import sympy
 
 from daceopt.cost.limits import limits
-from daceopt.ir import schedule, types
-from daceopt.ir.references import Reference
-from daceopt.ir.schedule import MOST_IN_OWN_TYPE, Loop
-from daceopt.ir.schedule_edits import split_loop
+from daceopt.ir.access.references import Reference
+from daceopt.ir.edits.schedule_edits import split_loop
+from daceopt.ir.scalar import types
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import MOST_IN_OWN_TYPE, Loop
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, chosen
 
 _LEAST = 4  # rows at a time that are worth it

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel_edits import compute_at
-from daceopt.ir.loop_form import Pair
+from daceopt.ir.edits.kernel_edits import compute_at
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.schedule.loop_form import Pair
 from daceopt.transformations.hardware._editing import KernelEdit
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from daceopt.ir import schedule
+from daceopt.ir.schedule import schedule
 from daceopt.transformations.hardware._scheduling import Form, Scheduling, reduced_params
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from daceopt.ir import scalar, types
-from daceopt.ir.graph import Graph
-from daceopt.ir.hardware import LANES
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.loop_form import fresh
-from daceopt.ir.schedule import Param
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.legality.hardware import LANES
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.schedule.loop_form import fresh
+from daceopt.ir.schedule.schedule import Param
 from daceopt.passes.transform import NearMiss, Site
 from daceopt.transformations.hardware._scheduling import KernelStep
 

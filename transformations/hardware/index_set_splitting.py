@@ -11,16 +11,18 @@ from typing import Any
 
 import dace
 
-from daceopt.ir import scalar, schedule, tasklet
-from daceopt.ir.dataflow import address
-from daceopt.ir.extents import in_scalar_code
-from daceopt.ir.graph import Graph
-from daceopt.ir.index_pieces import PlainPiece, chooses, pieces
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.kernel_edits import put
-from daceopt.ir.loop_form import fresh
-from daceopt.ir.references import check_overlaps
+from daceopt.ir.access.dataflow import address
+from daceopt.ir.access.references import check_overlaps
+from daceopt.ir.edits.kernel_edits import put
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel import tasklet
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.extents import in_scalar_code
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.loop_form import fresh
 from daceopt.passes.transform import NearMiss, Site
+from daceopt.transformations.hardware._index_pieces import PlainPiece, chooses, pieces
 from daceopt.transformations.hardware._scheduling import KernelStep
 
 _GAIN = 0.8  # of what is read, counted as ``PlainPiece.cost`` does
@@ -36,7 +38,7 @@ class IndexSetSplitting(KernelStep):
     after:   for i < n: { for j_0 < k: y[i, j_0] = a[i, j_0];   for j_1 < m - k: y[i, j_1 + k] = b[i, j_1] }
 
     Concatenations, paddings, shifts and rolls that other kernels took in are such; what is loaded at an affine place
-    becomes an access, which is vectorised and not checked. ``most``: pieces of one statement (``ir/index_pieces.py``).
+    becomes an access, which is vectorised and not checked. ``most``: pieces of one statement (``_index_pieces.py``).
     Kernels that have a schedule keep it. What reduces is cut along the loops that it reduces over only where a kernel
     does nothing else: each piece then reduces by itself within the other loops, which share what it is put together of.
     """

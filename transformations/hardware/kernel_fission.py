@@ -8,13 +8,14 @@ from math import prod
 from typing import Any
 
 from daceopt.autodiff import splitting
-from daceopt.ir import scalar, schedule, types
-from daceopt.ir.graph import Graph
-from daceopt.ir.hardware import CUDA
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.schedule import Alloc, Param
-from daceopt.ir.tasklet import Assignment, free_symbols, fresh, fuse, renamed
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.kernel.tasklet import Assignment, free_symbols, fresh, fuse, renamed
+from daceopt.ir.legality.hardware import CUDA
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import Alloc, Param
 from daceopt.passes.transform import NearMiss, Site
 from daceopt.transformations.hardware._scheduling import KernelStep
 

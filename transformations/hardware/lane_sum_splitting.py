@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from daceopt.ir import schedule, types
-from daceopt.ir.graph import Dim
-from daceopt.ir.schedule_edits import split_loop
+from daceopt.ir.edits.schedule_edits import split_loop
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.schedule import schedule
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least
 
 _VECTOR = 16  # elements of the widest vectors

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from daceopt.ir import schedule, types
-from daceopt.ir.references import Reference, StatementInstance
-from daceopt.ir.schedule import Loop
-from daceopt.ir.schedule_edits import split_loop
+from daceopt.ir.access.references import Reference, StatementInstance
+from daceopt.ir.edits.schedule_edits import split_loop
+from daceopt.ir.scalar import types
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import Loop
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, count, reduced_params
 
 

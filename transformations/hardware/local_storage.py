@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from daceopt.errors import DaceoptError
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel_edits import stage_reads, stage_writes
-from daceopt.ir.loop_form import Pair
-from daceopt.ir.schedule import SCOPES
+from daceopt.ir.edits.kernel_edits import stage_reads, stage_writes
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.schedule.loop_form import Pair
+from daceopt.ir.schedule.schedule import SCOPES
 from daceopt.transformations.hardware._editing import KernelEdit
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from daceopt.cost.limits import limits
-from daceopt.ir.schedule_edits import split_loop
+from daceopt.ir.edits.schedule_edits import split_loop
 from daceopt.transformations.hardware._scheduling import Form, Scheduling, at_least, chosen, count, reduced_params
 
 

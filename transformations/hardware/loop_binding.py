@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from daceopt.errors import DaceoptError, did_you_mean
-from daceopt.ir.graph import Graph
-from daceopt.ir.hardware import LIMITS
-from daceopt.ir.loop_form import Pair
-from daceopt.ir.schedule import HARDWARE, KINDS
-from daceopt.ir.schedule_edits import bind, unroll
+from daceopt.ir.edits.schedule_edits import bind, unroll
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.legality.hardware import LIMITS
+from daceopt.ir.schedule.loop_form import Pair
+from daceopt.ir.schedule.schedule import HARDWARE, KINDS
 from daceopt.transformations.hardware._editing import KernelEdit, named
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daceopt.ir.graph import Graph
-from daceopt.ir.loop_form import Pair
-from daceopt.ir.schedule_edits import distribute
+from daceopt.ir.edits.schedule_edits import distribute
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.schedule.loop_form import Pair
 from daceopt.transformations.hardware._editing import KernelEdit
 
 

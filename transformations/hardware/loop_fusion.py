@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from daceopt.ir import schedule
-from daceopt.ir.references import StatementInstance, same_element
+from daceopt.ir.access.references import StatementInstance, same_element
+from daceopt.ir.schedule import schedule
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import schedule
-from daceopt.ir.digits import in_terms_of
-from daceopt.ir.references import Reference, StatementInstance
-from daceopt.ir.schedule import Loop, Param
-from daceopt.ir.schedule_edits import merged_loop
+from daceopt.ir.access.references import Reference, StatementInstance
+from daceopt.ir.edits.schedule_edits import merged_loop
+from daceopt.ir.scalar.digits import in_terms_of
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import Loop, Param
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
 
 

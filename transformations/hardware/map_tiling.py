@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from daceopt.errors import DaceoptError
-from daceopt.ir.graph import Graph
-from daceopt.ir.loop_form import Pair
-from daceopt.ir.schedule import chain
-from daceopt.ir.schedule_edits import loop_over, tile
+from daceopt.ir.edits.schedule_edits import loop_over, tile
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.schedule.loop_form import Pair
+from daceopt.ir.schedule.schedule import chain
 from daceopt.transformations.hardware._editing import KernelEdit, named
 from daceopt.transformations.hardware._scheduling import at_least
 

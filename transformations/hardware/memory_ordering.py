@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from daceopt.codegen import in_place
 from daceopt.codegen.memory_plan import aligned_bytes, least_arena, plan
-from daceopt.ir.dims import hint
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar.dims import hint
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 Successors = dict[Any, list[Any]]  # node -> the nodes that need it, each once

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from daceopt.errors import DaceoptError
-from daceopt.ir.graph import Graph
-from daceopt.ir.loop_form import Pair
-from daceopt.ir.microkernels import PRODUCT
-from daceopt.ir.schedule_edits import call
+from daceopt.ir.edits.schedule_edits import call
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.legality.microkernels import PRODUCT
+from daceopt.ir.schedule.loop_form import Pair
 from daceopt.transformations.hardware._editing import KernelEdit
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from daceopt.cost.limits import limits
-from daceopt.ir.schedule import Loop
-from daceopt.ir.schedule_edits import split_loop
+from daceopt.ir.edits.schedule_edits import split_loop
+from daceopt.ir.schedule.schedule import Loop
 from daceopt.transformations.hardware._scheduling import (
     Form,
     Nest,

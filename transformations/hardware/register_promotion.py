@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from daceopt.ir.references import Reference, same_element
+from daceopt.ir.access.references import Reference, same_element
 from daceopt.transformations.hardware._scheduling import Form, Scheduling
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import dace
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Convolution
 from daceopt.libs import onednn
 from daceopt.passes.transform import NearMiss, Site, Transformation

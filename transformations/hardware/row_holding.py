@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from daceopt.errors import IllegalSchedule, Unsupported
-from daceopt.ir import scalar, schedule, types
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Stage
-from daceopt.ir.kernel_edits import put
-from daceopt.ir.loop_form import fresh, renumbered
-from daceopt.ir.schedule import Alloc, Do, Loop, Param
-from daceopt.ir.schedule_check import check
-from daceopt.ir.spread import elements, held, objection, own_loops
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.edits.kernel_edits import put
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Stage
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.legality.schedule_check import check
+from daceopt.ir.legality.spread import elements, held, objection, own_loops
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.loop_form import fresh, renumbered
+from daceopt.ir.schedule.schedule import Alloc, Do, Loop, Param
 from daceopt.passes.transform import NearMiss, Site
 from daceopt.transformations.hardware._scheduling import Form, KernelStep, Nest
 

@@ -8,12 +8,12 @@ from math import prod
 from typing import Any
 
 from daceopt.cost.limits import limits
-from daceopt.ir import schedule
-from daceopt.ir.graph import Shape
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.kernel_edits import put
-from daceopt.ir.references import StatementInstance
-from daceopt.ir.schedule import Loop, Param
+from daceopt.ir.access.references import StatementInstance
+from daceopt.ir.edits.kernel_edits import put
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.scalar.dims import Shape
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import Loop, Param
 from daceopt.passes.transform import NearMiss, Site
 from daceopt.transformations.hardware._scheduling import Form, KernelStep, Nest, chosen, reduced_params
 from daceopt.transformations.hardware.vectorization import score

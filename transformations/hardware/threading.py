@@ -9,8 +9,8 @@ from typing import Any
 import sympy
 
 from daceopt.cost.limits import limits
-from daceopt.ir.graph import Dim, dim
-from daceopt.ir.schedule import Loop
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.schedule.schedule import Loop
 from daceopt.transformations.hardware._scheduling import (
     Form,
     Nest,

@@ -10,16 +10,17 @@ import sympy
 
 from daceopt.cost.limits import limits
 from daceopt.errors import IllegalSchedule, Unsupported
-from daceopt.ir import schedule
-from daceopt.ir import schedule_edits as edits
-from daceopt.ir.graph import Graph, dim
-from daceopt.ir.kernel import Kernel, Stage
-from daceopt.ir.kernel_pattern import pattern, renamed
-from daceopt.ir.microkernels import PRODUCT, TRANSPOSITION
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.references import StatementInstance, resolved
-from daceopt.ir.schedule import Call, Do, Loop, Tree
-from daceopt.ir.schedule_check import check
+from daceopt.ir.access.kernel_pattern import pattern, renamed
+from daceopt.ir.access.references import StatementInstance, resolved
+from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.legality.microkernels import PRODUCT, TRANSPOSITION
+from daceopt.ir.legality.schedule_check import check
+from daceopt.ir.scalar.dims import dim
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import Call, Do, Loop, Tree
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.hardware._scheduling import at_least, chosen, cost
 

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any, ClassVar
 
 from daceopt.errors import IllegalSchedule
-from daceopt.ir import schedule
-from daceopt.ir.graph import Graph
-from daceopt.ir.microkernels import TRANSPOSITION, is_copy, tiles
-from daceopt.ir.references import StatementInstance, resolved
-from daceopt.ir.schedule import Call, Do, Loop, Tree
+from daceopt.ir.access.references import StatementInstance, resolved
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.legality.microkernels import TRANSPOSITION, is_copy, tiles
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import Call, Do, Loop, Tree
 from daceopt.passes.transform import NearMiss, Site
 from daceopt.transformations.hardware._scheduling import KernelStep, at_least
 

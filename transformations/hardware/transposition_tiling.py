@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from daceopt.cost.limits import limits
-from daceopt.ir.schedule import Loop
-from daceopt.ir.schedule_edits import split_loop
+from daceopt.ir.edits.schedule_edits import split_loop
+from daceopt.ir.schedule.schedule import Loop
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, chosen, reduced_params
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from daceopt.ir.references import Reference, StatementInstance
-from daceopt.ir.schedule import Loop, Param
+from daceopt.ir.access.references import Reference, StatementInstance
+from daceopt.ir.schedule.schedule import Loop, Param
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, pack
 
 _LARGE = 1 << 10

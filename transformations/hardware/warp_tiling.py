@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from daceopt.ir import schedule
-from daceopt.ir.hardware import LANES
-from daceopt.ir.schedule import Loop
-from daceopt.ir.schedule_edits import split_loop
+from daceopt.ir.edits.schedule_edits import split_loop
+from daceopt.ir.legality.hardware import LANES
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import Loop
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, reduced_params, with_shared_locals
 
 

@@ -9,9 +9,10 @@ from math import prod
 from typing import Any
 
 import daceopt.ops  # noqa: F401  (registers which loop nests library nodes are)
-from daceopt.ir.graph import Graph, Shape
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.relations import Flow, Relation, flows, view_flow
+from daceopt.ir.fusion.relations import Flow, Relation, flows, view_flow
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.scalar.dims import Shape
 from daceopt.splits import CannotSplit, Division, division
 
 Span = tuple[int, int]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from daceopt.ir.clusters import Clusters
-from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.fusion.clusters import Clusters
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction
 from daceopt.transformations.instances._cuts import Cut, Cuts
 from daceopt.transformations.instances._live_bytes import Profile

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.splits import CannotSplit
 from daceopt.transformations.instances._cuts import Cut, Span
 
@@ -120,7 +120,7 @@ class HaloCosts:
 
     @property
     def best(self) -> str:
-        """One of ``ir.sub_graphs.HALOS``."""
+        """One of ``ir.graph.sub_graphs.HALOS``."""
         return "recomputed" if self.recomputed <= self.kept else "kept"
 
     def __str__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.transformations.instances._merging import Merging
 
 

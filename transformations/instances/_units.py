@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from daceopt.ir import types
-from daceopt.ir.dims import hint
-from daceopt.ir.graph import Graph
-from daceopt.ir.sub_graphs import instance_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.sub_graphs import instance_of
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import hint
 
 """Taken for a size that is open."""
 

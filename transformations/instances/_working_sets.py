@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from daceopt.cost.limits import limits
-from daceopt.ir import types
-from daceopt.ir.clusters import Clusters
-from daceopt.ir.dims import hint
-from daceopt.ir.graph import Graph
+from daceopt.ir.fusion.clusters import Clusters
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import hint
 from daceopt.splits.along import NodeCut, SplitAxis
 from daceopt.splits.rolling import why_not_together
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from daceopt.cost import machines
 from daceopt.cost.core_bindings import Binding, inferred, plain
-from daceopt.ir.graph import Graph
-from daceopt.ir.placements import LEVELS, Placement
-from daceopt.ir.relations import flows
+from daceopt.ir.fusion.relations import flows
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.placements import LEVELS, Placement
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 _LOCAL, _SHARED, _MEMORY = LEVELS

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from daceopt.cost.machines import MachineModel, get
 from daceopt.cost.work import known_flops
 from daceopt.errors import DaceoptError
-from daceopt.ir import sub_graphs
-from daceopt.ir.graph import Graph
+from daceopt.ir.data.provenance import label_of
+from daceopt.ir.graph import sub_graphs
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.sub_graphs import HALOS, SubGraph
 from daceopt.ir.nodes import library
-from daceopt.ir.provenance import label_of
-from daceopt.ir.sub_graphs import HALOS, SubGraph
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.instances._cuts import Cut, Cuts, cuts_of
 from daceopt.transformations.instances._merging import Merging

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from daceopt.errors import DaceoptError
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of
 from daceopt.splits.along import NodeCut, SplitAxis, split_axes
 from daceopt.splits.rolling import roll

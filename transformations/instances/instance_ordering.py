@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from daceopt.errors import DaceoptError
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.instances._order_program import solve
 from daceopt.transformations.instances._orders import HEURISTICS

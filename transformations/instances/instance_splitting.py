@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from daceopt.ir import sub_graphs
-from daceopt.ir.graph import Graph
-from daceopt.ir.sub_graphs import SubGraph
+from daceopt.ir.graph import sub_graphs
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.sub_graphs import SubGraph
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.splits import CannotSplit, Held, Piece, places, replaced
 from daceopt.transformations.instances._cuts import Cut, Span, cut_along

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import dace
 
-from daceopt.ir import expression_text
-from daceopt.ir.dims import dim, hint
-from daceopt.ir.graph import Graph
+from daceopt.ir.control.region import Repeat, regions
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Contraction, DenseNode
-from daceopt.ir.region import Repeat, regions
-from daceopt.ir.symbols import is_counter
+from daceopt.ir.scalar import expression_text
+from daceopt.ir.scalar.dims import dim, hint
+from daceopt.ir.scalar.symbols import is_counter
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of
 
 _Steady = dict[str, tuple[str, ...]]  # array -> the loops, the innermost last, in whose iterations it is the same

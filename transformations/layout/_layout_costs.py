@@ -8,14 +8,16 @@ from typing import Any, NamedTuple
 
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.planned_kernel import access_bytes
-from daceopt.ir import blocked, parts, views
-from daceopt.ir.blocked import CONVOLUTIONS
-from daceopt.ir.dataflow import walk
-from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes import library
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.access.dataflow import walk
+from daceopt.ir.data import views
+from daceopt.ir.graph import parts
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.nodes import blocked, library
+from daceopt.ir.nodes.blocked import CONVOLUTIONS
 from daceopt.ir.nodes.quantized import QuantizedConvolution
+from daceopt.ir.scalar.dims import Dim, Shape, dim, row_major
 from daceopt.libs.convolution_times import times
 from daceopt.transformations.layout._layout_program import LayoutProblem, NodeAccesses, Walked
 from daceopt.transformations.local._epilogues import Epilogue, extracted, reader_of

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from daceopt.ir.blocked import CONVOLUTIONS, block
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.blocked import CONVOLUTIONS, block
 from daceopt.ir.nodes.quantized import QuantizedConvolution
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.layout._layout_costs import LAST, POOLS, Reading, read

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, outlasts_calls
 from daceopt.passes.transform import Site, Transformation
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
-from daceopt.ir.kernel import Access, Kernel
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.control.region import Region
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.region import Region
+from daceopt.ir.scalar.dims import Dim, Shape, dim, row_major
 
 
 def written_where_copied(graph: Graph, source: str, result: str, copy: Any) -> Kernel | Contraction | None:

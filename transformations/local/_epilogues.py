@@ -13,15 +13,15 @@ import numpy as np
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar
-from daceopt.ir.blocked import BLOCK
-from daceopt.ir.builder import Builder
-from daceopt.ir.dims import is_dense
-from daceopt.ir.graph import Graph, Shape
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.fusion.relations import Relation, flow
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.nodes.blocked import BLOCK
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction, Convolution
-from daceopt.ir.relations import Relation, flow
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Shape, is_dense
 from daceopt.ops.families.strided import takes
 
 _VECTORS = {"B": "bias", "S": "scale", "T": "shift", "Bias": "bias"}  # connectors of a number per channel

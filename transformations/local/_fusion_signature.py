@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel
 
 
 class RegionSignature:

@@ -13,12 +13,12 @@ from typing import Any
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.planned_kernel import kernel_bytes, kernel_seconds
 from daceopt.cost.work import kernel_flops
-from daceopt.ir import fusion_profit
-from daceopt.ir.fusion import merge
-from daceopt.ir.fusion_plan import FusionPlan
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.fusion import fusion_profit
+from daceopt.ir.fusion.fusion import merge
+from daceopt.ir.fusion.fusion_plan import FusionPlan
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.transformations.local._fusion_signature import RegionSignature
 from daceopt.transformations.local._greedy_fusion import GreedyFusion
 
@@ -27,7 +27,7 @@ from daceopt.transformations.local._greedy_fusion import GreedyFusion
 class FusionCandidate:
     """Kernels of a graph that can be one: what a scoring function is given.
 
-    ``kernel``: what they would be, locals in the form of :func:`daceopt.ir.fusion.expand_locals`. ``mask``: bit k is
+    ``kernel``: what they would be, locals in the form of ``fusion.expand_locals``. ``mask``: bit k is
     set for the graph's node k, and ``order`` has them as they joined, where that is known. ``times`` has the numbers
     that sizes stand for.
     """
@@ -41,7 +41,7 @@ class FusionCandidate:
 
     @property
     def bytes(self) -> float:
-        """Read and written; an open size counts as ``ir.dims.HINT``."""
+        """Read and written; an open size counts as ``ir.scalar.dims.HINT``."""
         return kernel_bytes(self.graph, self.kernel, self.times.number)
 
     @property
@@ -57,7 +57,7 @@ class FusionCandidate:
 
 class FusionSpace:
     """Which kernels of ``graph`` can be one. ``max_stages`` bounds the statements of one kernel; ``profitable`` leaves
-    out what ``ir.fusion_profit`` says would be slower. ``misses`` has (node, reason) of nodes that take no part.
+    out what ``ir.fusion.fusion_profit`` says would be slower. ``misses`` has (node, reason) of nodes that take no part.
     """
 
     def __init__(self, graph: Graph, max_stages: int, profitable: bool):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from daceopt.ir import fusion_profit
-from daceopt.ir.fusion_plan import FusionGroup, FusionPlan
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.fusion import fusion_profit
+from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan
+from daceopt.ir.kernel.kernel import Kernel
 
 
 class GreedyFusion:

@@ -13,11 +13,11 @@ from daceopt.codegen import build, target
 from daceopt.codegen.assemble import load_program
 from daceopt.codegen.trial import run
 from daceopt.errors import BuildError, Unsupported
-from daceopt.ir import types
-from daceopt.ir.fusion_plan import planned
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.program import Program
+from daceopt.ir.control.program import Program
+from daceopt.ir.fusion.fusion_plan import planned
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.scalar import types
 from daceopt.passes.recipe import recipes
 from daceopt.passes.runner import Runner
 from daceopt.store.cache import key

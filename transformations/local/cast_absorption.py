@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from daceopt.ir.conversions import conversion
-from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.fusion.conversions import conversion
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import DenseNode, may_write, takes_narrow
 from daceopt.passes.transform import NearMiss, Site, Transformation
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
 from daceopt.ops.families.opened_convolutions import open_convolution, why_not_opened
 from daceopt.passes.transform import NearMiss, Site, Transformation

@@ -9,8 +9,8 @@ from heapq import heappop, heappush
 from typing import Any, ClassVar, NamedTuple
 
 from daceopt.errors import DaceoptError
-from daceopt.ir.fusion_plan import emit
-from daceopt.ir.graph import Graph
+from daceopt.ir.fusion.fusion_plan import emit
+from daceopt.ir.graph.graph import Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.progress import ProgressCounter, phase
 from daceopt.transformations.local._fusion_choice import Selection, packed, ranked
@@ -36,7 +36,7 @@ class FusionExploration(Transformation):
     (each candidate is built and timed; found by the roofline), or a function of a candidate (``bytes``,
     ``operations``, ``seconds``, ``kernel``, ``members``): less is better, and the sum over all kernels counts.
     ``selection``: "program" (an integer program), or "ranked" (what saves most first). ``profitable``: leave out what
-    ``ir.fusion_profit`` takes for slower. All but measurements is the same on every run.
+    ``ir.fusion.fusion_profit`` takes for slower. All but measurements is the same on every run.
     """
 
     level: ClassVar[str] = "local"

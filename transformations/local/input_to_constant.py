@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import sympy
 
-from daceopt.ir import scalar, types
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel, Stage
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.scalar import scalar, types
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 

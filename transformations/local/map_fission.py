@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 from daceopt.autodiff import splitting
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from daceopt.ir.fusion_plan import FusionPlan, emit
-from daceopt.ir.graph import Graph
+from daceopt.ir.fusion.fusion_plan import FusionPlan, emit
+from daceopt.ir.graph.graph import Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.local._greedy_fusion import GreedyFusion
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from daceopt.cost.work import operations
 from daceopt.errors import DaceoptError
-from daceopt.ir.graph import Graph
-from daceopt.ir.inlining import why_not_inlined
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.fusion.inlining import why_not_inlined
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.ir.dataflow import is_bijective
-from daceopt.ir.graph import Graph
-from daceopt.ir.inlining import Evaluation, evaluations, inlined, why_not_inlined
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.access.dataflow import is_bijective
+from daceopt.ir.fusion.inlining import Evaluation, evaluations, inlined, why_not_inlined
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 

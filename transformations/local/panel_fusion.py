@@ -9,14 +9,15 @@ from typing import Any, ClassVar
 import dace
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.graph import Dim, Graph, Shape, dim
-from daceopt.ir.kernel import Access, Kernel, Stage, param
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.data.provenance import fused_label
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.provenance import fused_label
-from daceopt.ir.tasklet import Assignment
-from daceopt.ir.tiles import blocks, left
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Dim, Shape, dim
+from daceopt.ir.scalar.tiles import blocks, left
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 

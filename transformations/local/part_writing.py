@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 import sympy
 
-from daceopt.ir import parts, types
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Stage
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.graph import parts
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.scalar import types
 from daceopt.ops.families.strided import why_not_laid_out
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.splits import split, why_not

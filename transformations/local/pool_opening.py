@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Pool, PoolBackward
 from daceopt.ops.families.opened_pool_gradients import pool_gradient_kernel
 from daceopt.ops.families.opened_windows import pool_kernel

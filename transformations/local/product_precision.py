@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import dace
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.types import BFLOAT16
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.types import BFLOAT16
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.system import cpu_features
 

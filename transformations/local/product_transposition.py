@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from daceopt.ir.builder import Builder
-from daceopt.ir.conversions import only_converts
-from daceopt.ir.dataflow import address
-from daceopt.ir.graph import Graph, row_major
-from daceopt.ir.kernel import Stage
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.access.dataflow import address
+from daceopt.ir.fusion.conversions import only_converts
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction, may_write, takes_narrow
+from daceopt.ir.scalar.dims import row_major
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from daceopt.ir import scalar, types
-from daceopt.ir.dataflow import address
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.access.dataflow import address
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.scalar import scalar, types
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from functools import cmp_to_key
 from typing import Any, ClassVar
 
-from daceopt.ir.affine import quotient
-from daceopt.ir.builder import Builder
-from daceopt.ir.dataflow import address, is_bijective
-from daceopt.ir.dims import is_dense
-from daceopt.ir.graph import Graph, Shape, dim, row_major
-from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.access.dataflow import address, is_bijective
+from daceopt.ir.control.region import Region
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.kernel.tasklet import eliminate_dead, free_symbols
 from daceopt.ir.nodes.attention_calls import AttentionCall
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.region import Region
-from daceopt.ir.tasklet import eliminate_dead, free_symbols
+from daceopt.ir.scalar.affine import quotient
+from daceopt.ir.scalar.dims import Shape, dim, is_dense, row_major
 from daceopt.ops.families.strided import why_not_laid_out
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.local._copied_results import move, written_where_copied

@@ -9,15 +9,15 @@ from typing import Any, ClassVar, NamedTuple
 import dace
 import sympy
 
-from daceopt.ir.dims import hint
-from daceopt.ir.graph import Graph
-from daceopt.ir.nan_flow import Reached, watch_points
+from daceopt.ir.control.region import Region
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.collective import Collective
 from daceopt.ir.nodes.library import Convolution, HostCall, NanWatch
-from daceopt.ir.region import Region
+from daceopt.ir.scalar.dims import hint
 from daceopt.libs import native, onednn
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.local._epilogues import Epilogue, absorb, extracted, reader_of
+from daceopt.transformations.local._nan_flow import Reached, watch_points
 
 
 class _Candidate(NamedTuple):
@@ -36,7 +36,7 @@ class ReluAbsorption(Transformation):
     after:   z = Convolution(x, w, B=b, activation=relu, doubtful)     p = Contraction(z, v)      NanWatch(p)
 
     The relu that oneDNN applies in registers keeps NaN and makes one of -inf. So without a NaN at the end, in what all
-    nodes from there on keep it to (``ir/nan_flow.py``), there was no -inf either; with one, the program runs again with
+    nodes from there on keep it to (``_nan_flow.py``), there was no -inf either; with one, the program runs again with
     relus of their own, and has the NaN that PyTorch has, or none. Only where the last arrays are smaller than what is
     saved; not in programs that write over their arguments or exchange with others, which do not run twice.
     """

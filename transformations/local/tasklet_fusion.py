@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from daceopt.ir.fusion import collapse, expand_locals, merge
-from daceopt.ir.graph import Graph
-from daceopt.ir.iteration import canonical
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.access.iteration import canonical
+from daceopt.ir.fusion.fusion import collapse, expand_locals, merge
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 

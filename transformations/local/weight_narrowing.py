@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from daceopt.errors import Unsupported
-from daceopt.ir.conversions import conversion
-from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.fusion.conversions import conversion
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, outlasts_calls, takes_narrow
 from daceopt.libs.base import choose
 from daceopt.passes.transform import NearMiss, Site, Transformation

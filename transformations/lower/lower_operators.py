@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from daceopt import ops
-from daceopt.ir.graph import Graph
-from daceopt.ir.region import everything, tidy
+from daceopt.ir.control.region import everything, tidy
+from daceopt.ir.graph.graph import Graph
 from daceopt.passes.transform import NearMiss, Outcome, Site, Transformation
 
 

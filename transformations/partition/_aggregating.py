@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from daceopt.ir import fusion_profit
-from daceopt.ir.fusion_plan import FusionGroup, FusionPlan
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.micro_graph import COMPUTE_BOUND, Link, links, pattern_of, type_of
+from daceopt.ir.fusion import fusion_profit
+from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan
+from daceopt.ir.fusion.micro_graph import COMPUTE_BOUND, Link, links, pattern_of, type_of
+from daceopt.ir.kernel.kernel import Kernel
 from daceopt.passes.aggregation_rules import AggregationRule, RuleSet
 from daceopt.passes.transform import label_of
 from daceopt.store import learned_rules

@@ -12,13 +12,14 @@ import sympy
 
 from daceopt.cost.limits import Limits
 from daceopt.errors import Unsupported
-from daceopt.ir.affine import affine
-from daceopt.ir.dataflow import address
-from daceopt.ir.graph import Dim, Graph
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.overlapped_tiling import TileLoop, tiled
-from daceopt.ir.polyhedral import Member
-from daceopt.ir.schedule import Param
+from daceopt.ir.access.dataflow import address
+from daceopt.ir.fusion.overlapped_tiling import TileLoop, tiled
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.polyhedral.polyhedral import Member
+from daceopt.ir.scalar.affine import affine
+from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.schedule.schedule import Param
 from daceopt.transformations.hardware._scheduling import cost
 
 OPEN = 512  # what an open extent counts as

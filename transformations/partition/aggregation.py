@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from daceopt.ir import fusion_profit
-from daceopt.ir.fusion import collapse
-from daceopt.ir.fusion_plan import FusionGroup, FusionPlan, emit
-from daceopt.ir.graph import Graph
-from daceopt.ir.iteration import canonical
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.access.iteration import canonical
+from daceopt.ir.fusion import fusion_profit
+from daceopt.ir.fusion.fusion import collapse
+from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan, emit
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction
 from daceopt.passes.aggregation_rules import TABLE_1, AggregationRule, RuleSet
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -30,7 +30,7 @@ class Aggregation(Transformation):
     before:  a = exp(x)    b = a + bias    s = sum(b)    y = b - s        (four micro-graphs of one node)
     after:   for i: { s += exp(x) + bias }               y = ...          (a reduction; element-wise)
 
-    APOLLO (Zhao et al., MLSys 2022, section 3.3 and Algorithm 1). Types follow from dataflow (``ir.micro_graph``).
+    APOLLO (Zhao et al., MLSys 2022, section 3.3 and Algorithm 1). Types follow from dataflow (``micro_graph``).
     ``rules``: text or a ``RuleSet`` (``passes.aggregation_rules``): ``"table-1"``, ``"1; 4; mine: opaque ->
     element-wise = opaque"``. A merge that a rule allows and no kernel can do, or that would be slower, is not made: the
     near misses say why. Products and convolutions take what their library's epilogue can; with ``panels``, products

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.fusion.relations import NESTS
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import DenseNode
-from daceopt.ir.relations import NESTS
 from daceopt.passes.transform import Site, Transformation, label_of
 
 

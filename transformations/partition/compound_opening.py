@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from daceopt import ops
 from daceopt.autodiff import splitting
-from daceopt.ir import region
-from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.control import region
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.passes.transform import NearMiss, Outcome, Site, Transformation
 from daceopt.transformations.lower.lower_operators import LowerOperators
 

@@ -8,12 +8,14 @@ from math import prod
 from typing import Any, ClassVar
 
 from daceopt.cost.limits import limits
-from daceopt.ir import fusion_profit, schedule, types
-from daceopt.ir.fusion_plan import FusionGroup, FusionPlan, emit
-from daceopt.ir.graph import Graph
-from daceopt.ir.hardware import LIMITS
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.reduction_form import forms
+from daceopt.ir.access.reduction_form import forms
+from daceopt.ir.fusion import fusion_profit
+from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan, emit
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.legality.hardware import LIMITS
+from daceopt.ir.scalar import types
+from daceopt.ir.schedule import schedule
 from daceopt.passes.aggregation_rules import TABLE_2, AggregationRule, RuleSet
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.partition._aggregating import Growth
@@ -28,7 +30,7 @@ class MemoryStitching(Transformation):
     after:   for i: local s_l in thread: { for j: s_l += exp(x[i, j]);  for j: y[i, j] = exp(x[i, j]) / s_l }
 
     APOLLO (Zhao et al., MLSys 2022, section 4.2 and Algorithm 2). Both must walk the same parallel loops in the same
-    tiles; two reductions must have the same canonical form (``ir.reduction_form``). The tensors in between live in one
+    tiles; two reductions must have the same canonical form (``reduction_form``). The tensors in between live in one
     iteration of the shared loops where they fit into ``capacity`` bytes (None: what the machine, or a block of the
     accelerator, has), else they stay in memory and the kernels apart. ``rules`` as of ``aggregation``.
     """

@@ -12,13 +12,13 @@ import sympy
 from daceopt.cost.kernel_time import BLOCKS, KernelTimes
 from daceopt.cost.limits import limits
 from daceopt.errors import IllegalSchedule, Unsupported
-from daceopt.ir.branches import BranchGraph, Candidates
-from daceopt.ir.clusters import Clusters
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.stitching import cut, side_by_side
+from daceopt.ir.fusion.clusters import Clusters
+from daceopt.ir.fusion.stitching import cut, side_by_side
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of
+from daceopt.transformations.partition._branches import BranchGraph, Candidates
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,17 @@ from typing import Any, ClassVar
 
 from daceopt.cost.limits import limits
 from daceopt.errors import IllegalSchedule, Unsupported
-from daceopt.ir import polyhedral, schedule
-from daceopt.ir.fusion_plan import FusionGroup, FusionPlan
-from daceopt.ir.graph import Graph
-from daceopt.ir.joining import joined
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.micro_graph import Link, links, pattern_of
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan
+from daceopt.ir.fusion.joining import joined
+from daceopt.ir.fusion.micro_graph import Link, links, pattern_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.legality.schedule_check import check
 from daceopt.ir.nodes.library import Pool
-from daceopt.ir.polyhedral import Effort, Member
-from daceopt.ir.schedule_check import check
+from daceopt.ir.polyhedral import polyhedral
+from daceopt.ir.polyhedral.polyhedral import Effort, Member
+from daceopt.ir.schedule import schedule
 from daceopt.ops.families.opened_windows import pool_kernel
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.store import learned_rules

@@ -17,12 +17,12 @@ from daceopt.capture.dace.index_text import converted
 from daceopt.capture.dace.scopes import Loops, ScopeReader, reduction
 from daceopt.capture.dace.values import Deposit, ElementBox, overlaid, window
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.affine import same
-from daceopt.ir.builder import Builder
-from daceopt.ir.dims import Shape, dim, row_major
-from daceopt.ir.graph import Graph
-from daceopt.ir.symbols import size
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.affine import same
+from daceopt.ir.scalar.dims import Shape, dim, row_major
+from daceopt.ir.scalar.symbols import size
 
 
 @dataclass(frozen=True)

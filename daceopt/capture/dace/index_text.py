@@ -9,7 +9,7 @@ import sympy
 from dace import symbolic
 
 from daceopt.errors import Unsupported
-from daceopt.ir.graph import Dim, dim
+from daceopt.ir.scalar.dims import Dim, dim
 
 
 def converted(expr: Any, names: Mapping[str, Any], where: str) -> Dim:

@@ -13,14 +13,14 @@ from dace.sdfg import nodes
 from daceopt.capture.dace.index_text import converted
 from daceopt.capture.dace.scopes import reduction
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.dims import Dim, dim
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.schedule import Tree, bare, default
-from daceopt.ir.schedule_edits import reorder, split
-from daceopt.ir.symbols import Parameter, param, size
-from daceopt.ir.tasklet import SymbolicTasklet
+from daceopt.ir.edits.schedule_edits import reorder, split
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.tasklet import SymbolicTasklet
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.symbols import Parameter, param, size
+from daceopt.ir.schedule.schedule import Tree, bare, default
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from daceopt.errors import Unsupported
-from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.builder import Builder
 
 Operands = Mapping[str, str]
 Rule = Callable[[Builder, Any, Operands], str]

@@ -16,11 +16,11 @@ from daceopt.capture.dace.index_text import converted
 from daceopt.capture.dace.tasklet_code import expressions
 from daceopt.capture.dace.values import Deposit, ElementBox, overlaid
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
-from daceopt.ir.affine import affine
-from daceopt.ir.builder import Builder
-from daceopt.ir.dims import Dim, Shape, dim
-from daceopt.ir.symbols import param
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.affine import affine
+from daceopt.ir.scalar.dims import Dim, Shape, dim
+from daceopt.ir.scalar.symbols import param
 
 _REDUCTIONS = {
     dtypes.ReductionType.Sum: "sum",

@@ -14,7 +14,7 @@ from dace import dtypes
 from dace.sdfg import nodes
 
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
+from daceopt.ir.scalar import scalar, types
 
 _FLOATING = "exp log sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh"
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

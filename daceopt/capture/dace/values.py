@@ -8,10 +8,10 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.dims import Dim, Shape, dim
-from daceopt.ir.extents import in_scalar_code
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Dim, Shape, dim
+from daceopt.ir.scalar.extents import in_scalar_code
 
 JOINED = {
     "sum": lambda a, b: a + b,

@@ -25,7 +25,7 @@ from daceopt.capture.onnx.limits import check_declared_sizes, check_functions, c
 from daceopt.capture.onnx.spelled import lower_ceiling, spell_out, with_stand_ins
 from daceopt.capture.onnx.weights import WithoutWeights
 from daceopt.errors import ModelFileError
-from daceopt.ir.sparse import dense
+from daceopt.ir.data.sparse import dense
 
 _OLDEST_IR = 3
 _OLDEST_OPSET = 7  # older models are converted to this one

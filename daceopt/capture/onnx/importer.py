@@ -12,11 +12,12 @@ import onnx
 from onnx import numpy_helper
 
 from daceopt.errors import NotKnownYet, Unsupported
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
-from daceopt.ir.extents import parse
-from daceopt.ir.graph import Dim, Graph
-from daceopt.ir.symbols import size
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.extents import parse
+from daceopt.ir.scalar.symbols import size
 from daceopt.libs import onnxruntime_call
 from daceopt.ops.core import inference, registry, subgraph, values, widening
 from daceopt.ops.families import control_flow

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from daceopt.capture.torch.calls import AtenCall, Context, Item, Operand
 from daceopt.errors import Unsupported
-from daceopt.ir import literal_text
+from daceopt.ir.text import literal_text
 
 _PLAIN = (bool, int, float, str, type(None))
 _WORDS = (torch.dtype, torch.layout, torch.memory_format)

@@ -12,8 +12,8 @@ import torch
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.sizes import SizeNames
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.graph import Shape
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Shape
 
 
 class Promise(NamedTuple):

@@ -24,9 +24,9 @@ from daceopt.capture.torch.numbers import holder_of, stand_for_number, symbols_i
 from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.translation import DOMAIN, Importer, Translation
 from daceopt.errors import Unsupported
-from daceopt.ir.builder import Builder
-from daceopt.ir.nodes.operator import Operator
-from daceopt.ir.operands import required
+from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operator import Operator
+from daceopt.ir.nodes.builder import Builder
 from daceopt.libs import aten_call
 from daceopt.ops.core import registry
 from daceopt.ops.families.elementwise import alias

@@ -12,7 +12,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from daceopt.capture.torch.calls import Operand
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
-from daceopt.ir import scalar, types
+from daceopt.ir.scalar import scalar, types
 
 Function = Callable[..., Any]
 

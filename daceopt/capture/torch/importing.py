@@ -23,10 +23,10 @@ from daceopt.capture.torch.stages import stages
 from daceopt.capture.torch.traced import Traced
 from daceopt.capture.torch.translation import Importer, Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import checks, scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Gradients, Imported
+from daceopt.ir.control.imported import Gradients, Imported
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import checks, scalar, types
 from daceopt.ops.core import widening
 from daceopt.ops.core.assumptions import assume
 from daceopt.runtime.arithmetic import names

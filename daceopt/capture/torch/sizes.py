@@ -13,9 +13,9 @@ from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar
-from daceopt.ir.graph import Dim, dim
-from daceopt.ir.symbols import size
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.symbols import size
 
 
 def _power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:

@@ -23,10 +23,11 @@ from daceopt.capture.torch.lines import line_of, note_line
 from daceopt.capture.torch.numbers import holder_of, takes_float
 from daceopt.capture.torch.strides import dense_order
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, Shape, dim
-from daceopt.ir.provenance import Origins
+from daceopt.ir.data.provenance import Origins
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.libs import aten_call
 from daceopt.ops.core import widening
 from daceopt.ops.families.random import stream

@@ -13,9 +13,9 @@ from typing import Any
 import sympy
 
 from daceopt.codegen.names import Names
-from daceopt.ir import schedule
-from daceopt.ir.references import Reference, StatementInstance
-from daceopt.ir.schedule import Accumulate, Do, Loop, Sequence, Tree
+from daceopt.ir.access.references import Reference, StatementInstance
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import Accumulate, Do, Loop, Sequence, Tree
 
 
 class Hoisted:

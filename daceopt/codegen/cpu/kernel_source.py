@@ -1,6 +1,6 @@
 """Prints a kernel as one C++ function whose text depends on the kernel's structure only, never on names.
 
-The loops are those of the kernel's schedule (``ir/schedule.py``); nothing is decided here.
+The loops are those of the kernel's schedule (``ir/schedule/schedule.py``); nothing is decided here.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, home, supp
 from daceopt.codegen.leaf import Accumulator, Leaf, identity, stored
 from daceopt.codegen.names import Names
 from daceopt.errors import Unsupported
-from daceopt.ir import schedule, types
-from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.guards import Branches, in_branches, start_of
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.kernel_pattern import draw, with_open_draws
-from daceopt.ir.local_storage import folded
-from daceopt.ir.microkernels import Tile, TileProduct, tiles
-from daceopt.ir.references import Reference, resolved
-from daceopt.ir.schedule import Accumulate, Alloc, Call, Do, Guard, Loop, Partial, Tree
-from daceopt.ir.schedule_check import check
+from daceopt.ir.access.kernel_pattern import draw, with_open_draws
+from daceopt.ir.access.references import Reference, resolved
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.legality.microkernels import Tile, TileProduct, tiles
+from daceopt.ir.legality.schedule_check import check
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.guards import Branches, in_branches, start_of
+from daceopt.ir.schedule.local_storage import folded
+from daceopt.ir.schedule.schedule import Accumulate, Alloc, Call, Do, Guard, Loop, Partial, Tree
 
 _STACK_BYTES = 1 << 15
 _REPORT = "if (bad && !*status) *status = bad;"

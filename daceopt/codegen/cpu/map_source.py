@@ -12,12 +12,13 @@ from dace import subsets
 from daceopt.codegen.cpu.kernel_source import Emitter
 from daceopt.codegen.kernel_unit import KernelArgument
 from daceopt.errors import IllegalSchedule
-from daceopt.ir import schedule
-from daceopt.ir.boxes import box_of
-from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.local_storage import folded
-from daceopt.ir.schedule import Loop
+from daceopt.ir.access.boxes import box_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.local_storage import folded
+from daceopt.ir.schedule.schedule import Loop
 
 
 @dataclass(frozen=True)

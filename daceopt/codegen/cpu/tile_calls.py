@@ -9,11 +9,11 @@ import dace
 
 from daceopt.codegen.leaf import Accumulator
 from daceopt.codegen.names import Names
-from daceopt.ir import types
-from daceopt.ir.graph import Dim, dim
-from daceopt.ir.microkernels import Tile, TileProduct, TileTransposition
-from daceopt.ir.references import Reference
-from daceopt.ir.schedule import Param
+from daceopt.ir.access.references import Reference
+from daceopt.ir.legality.microkernels import Tile, TileProduct, TileTransposition
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.schedule.schedule import Param
 
 # C (+)= A @ B, with as many rows, columns and summands, and the steps from row to row (of a turned B, from column to
 # column); a library has it (libs/base.py). By the type of the factors, and by whether B is turned.

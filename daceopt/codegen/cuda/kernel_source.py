@@ -1,7 +1,7 @@
 """Prints a kernel as CUDA C++: a ``__global__`` function, and ``k_<hash>(stream, ...)`` for the host, which starts it.
 
 The loops are those of the kernel's schedule. A ``grid`` loop is a digit of the block's number, a ``block`` loop one of
-the number of the warp (or thread) in its block, a ``warp`` loop the lane; ``ir/hardware.py`` says which. Each thread
+the number of the warp (or thread) in its block, a ``warp`` loop the lane; ``hardware.py`` says which. Each thread
 executes what stands outside of these loops too, but only one of those that do the same stores its result.
 """
 
@@ -18,15 +18,16 @@ from daceopt.codegen.cuda.packs import Packs
 from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, support_header
 from daceopt.codegen.leaf import Accumulator, Leaf, identity
 from daceopt.errors import Unsupported
-from daceopt.ir import schedule, types
-from daceopt.ir.graph import Graph
-from daceopt.ir.guards import Branches, in_branches
-from daceopt.ir.hardware import CUDA, Threads, block_loops, copies, is_mapped
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.references import KernelBuffer, Reference
-from daceopt.ir.schedule import HARDWARE, Accumulate, Alloc, Do, Loop, Partial, Tree
-from daceopt.ir.schedule_check import check
-from daceopt.ir.spread import elements, held
+from daceopt.ir.access.references import KernelBuffer, Reference
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.legality.hardware import CUDA, Threads, block_loops, copies, is_mapped
+from daceopt.ir.legality.schedule_check import check
+from daceopt.ir.legality.spread import elements, held
+from daceopt.ir.scalar import types
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.guards import Branches, in_branches
+from daceopt.ir.schedule.schedule import HARDWARE, Accumulate, Alloc, Do, Loop, Partial, Tree
 
 HEADERS = ("cuda.h", "scalar.h", "collectives.h")
 _MEET, _MEET_IN_WARP = "__syncthreads();", "__syncwarp();"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import sympy
 
 from daceopt.codegen.names import Names
-from daceopt.ir import types
-from daceopt.ir.references import KernelBuffer, Reference, StatementInstance
-from daceopt.ir.schedule import Loop
+from daceopt.ir.access.references import KernelBuffer, Reference, StatementInstance
+from daceopt.ir.scalar import types
+from daceopt.ir.schedule.schedule import Loop
 
 BYTES = 16
 _SIZES = (4, 8, BYTES)

@@ -17,8 +17,8 @@ from typing import Any
 import dace
 import sympy
 
-from daceopt.ir import scalar, types
-from daceopt.ir.tasklet import Assignment, Assignments, fresh
+from daceopt.ir.kernel.tasklet import Assignment, Assignments, fresh
+from daceopt.ir.scalar import scalar, types
 
 _SATURATION = {"float32": 20, "float64": 40}
 

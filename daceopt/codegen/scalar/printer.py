@@ -13,9 +13,9 @@ import sympy
 from sympy.printing.cxx import CXX17CodePrinter
 
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
-from daceopt.ir.functions import ScalarFunction
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.functions import ScalarFunction
 
 _LARGEST_POWER = 8  # each squaring doubles the error: eight factors are 2.5 units off, 64 would be 30
 

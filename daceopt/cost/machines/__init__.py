@@ -12,7 +12,7 @@ from daceopt.cost.machines.file import load
 from daceopt.cost.machines.hierarchy import WORK, Buffer, MachineModel, Unit
 from daceopt.cost.machines.this_cpu import model_of
 from daceopt.errors import DaceoptError, did_you_mean
-from daceopt.ir.placements import LEVELS
+from daceopt.ir.graph.placements import LEVELS
 from daceopt.scoped import scoped
 
 __all__ = ["LEVELS", "WORK", "Buffer", "MachineModel", "Unit", "assumed", "get", "load", "names"]

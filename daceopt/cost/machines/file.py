@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from daceopt.cost.machines.hierarchy import WORK, Buffer, MachineModel, Unit
 from daceopt.errors import MachineFileError, did_you_mean
-from daceopt.ir.placements import LEVELS
+from daceopt.ir.graph.placements import LEVELS
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from daceopt.ir import types
+from daceopt.ir.scalar import types
 
 WORK = ("product", "multiply-accumulate", "element-wise")
 """Kinds of work: products and dense convolutions; windows and sums within a channel; everything point-wise."""

@@ -10,12 +10,12 @@ import numpy as np
 import sympy
 
 from daceopt.errors import DaceoptError
-from daceopt.ir.affine import affine
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.scalar.affine import affine
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ from daceopt.cost.core_bindings import halo, inferred
 from daceopt.cost.machines.hierarchy import MachineModel
 from daceopt.cost.simulator.footprint import Footprints
 from daceopt.cost.work import known_flops, operations
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.fusion.relations import Flow, flows
+from daceopt.ir.graph.sub_graphs import instance_of
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import (
     Contraction,
     Convolution,
@@ -22,11 +24,9 @@ from daceopt.ir.nodes.library import (
     Pool,
     PoolBackward,
 )
-from daceopt.ir.relations import Flow, flows
-from daceopt.ir.sub_graphs import instance_of
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 PRODUCT, MAC, ELEMENTWISE = "product", "multiply-accumulate", "element-wise"
 

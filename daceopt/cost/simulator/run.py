@@ -16,10 +16,10 @@ from daceopt.cost.simulator.allocation import LONGEST, SPILLS, Lifetime, allocat
 from daceopt.cost.simulator.kernel_generation import Kernels, Layer
 from daceopt.cost.simulator.tile_pipeline import OVERLAPS, Event, Fetch, Pipeline, Task
 from daceopt.errors import DaceoptError
-from daceopt.ir.placements import LEVELS, Placement
+from daceopt.ir.graph.placements import LEVELS, Placement
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 LOCAL, SHARED, MEMORY = LEVELS
 EXCHANGE = "exchange"  # between the cores of a cluster, where they are dealt an array in different ways

@@ -1,1 +1,1 @@
-"""The node classes of graphs: operators, and the library nodes that stay whole."""
+"""Library nodes, which stay whole until a library implements them, and the builder that lowerings write with."""

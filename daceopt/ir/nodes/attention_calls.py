@@ -13,8 +13,9 @@ import dace.library
 import sympy
 from dace.properties import Property, make_properties
 
-from daceopt.ir.graph import Dim, Graph, Shape, dim
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import DenseNode
+from daceopt.ir.scalar.dims import Dim, Shape, dim
 
 _ROWS = 32  # of stored statistics there is a multiple of these, as some kernels have it
 

@@ -15,11 +15,11 @@ import dace.library
 import sympy
 from dace.properties import ListProperty, Property, make_properties
 
-from daceopt.ir import types
 from daceopt.ir.nodes.library import DenseNode
+from daceopt.ir.scalar import types
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 
 ENDED = -1

@@ -16,10 +16,10 @@ from dace.sdfg.graph import generate_element_id
 from dace.sdfg.nodes import LibraryNode
 
 from daceopt.errors import DaceoptError
-from daceopt.ir import types
+from daceopt.ir.scalar import types
 
 if TYPE_CHECKING:
-    from daceopt.ir.graph import Graph
+    from daceopt.ir.graph.graph import Graph
 
 ACTIVATIONS = (None, "relu")
 LAYOUTS = ("", "first", "last", "blocked")
@@ -271,7 +271,7 @@ class Convolution(ConvolutionBase):
 
     X: [N, C, d...] (1 to 3 spatial dimensions); W: [O, C/group, k...]; B, S and T: [O]; Z and Y: [N, O, e...].
     The arrays' strides are the physical layout (channels first or last). X, Z and Y, and their gradients below, may
-    also stand in blocks of b channels: [N, C/b, d..., b] in rows (``ir/blocked.py``), each as it is.
+    also stand in blocks of b channels: [N, C/b, d..., b] in rows (``ir/nodes/blocked.py``), each as it is.
 
     A relu multiplies what is below 0 by ``slope`` and gives at most ``ceiling``. ``doubtful``: it may make NaN of -inf;
     whatever that reaches, a :class:`NanWatch` looks at. ``accumulating``: Y may be summed up in the memory of Z.

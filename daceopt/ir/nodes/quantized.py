@@ -14,7 +14,7 @@ import dace.library
 import sympy
 from dace.properties import Property
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import ConvolutionBase, DenseNode
 
 BYTES = (dace.int8, dace.uint8)

@@ -40,7 +40,7 @@ Tensor around(Where where, const DeviceArray& array, const Parameters& parameter
     return around(where, array, parameters, parameters[1]);
 }
 
-// Kernels of a program report into the same number (daceopt/ir/checks.py: INDEX is 1).
+// Kernels of a program report into the same number (daceopt/ir/scalar/checks.py: INDEX is 1).
 void report(Where where, const Tensor& failed) {
     if (!daceopt_reports) return;
     const DeviceArray reports{daceopt_reports(), Number::kInt32, {}, {}};

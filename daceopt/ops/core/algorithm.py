@@ -16,9 +16,9 @@ import sympy
 from dace.properties import ListProperty, Property
 
 from daceopt.errors import DaceoptError
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import Memory, interprets
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import Memory, interprets
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import DenseNode, Expressions
 
 Reference = Callable[[Sequence[Any], Sequence[Any], Sequence[int]], None]

@@ -6,7 +6,7 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 
 
 def assume(graph: Graph, expression: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from daceopt.ir.interpret import Memory, interprets
+from daceopt.ir.interpreter.interpret import Memory, interprets
 
 
 @interprets("AttentionForward")

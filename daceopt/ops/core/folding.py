@@ -15,10 +15,11 @@ import numpy as np
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.graph import Graph, dim
-from daceopt.ir.nodes.operator import Operator
-from daceopt.ir.sizes import ALL_SIZES
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operator import Operator
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import dim
+from daceopt.ir.scalar.sizes import ALL_SIZES
 from daceopt.ops.core import reference
 
 Value: TypeAlias = np.ndarray  # of objects: int, float, bool, or SymPy expressions over size symbols

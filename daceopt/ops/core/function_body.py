@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from daceopt.errors import NotKnownYet, Unsupported
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.operator import Operator, schema_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operator import Operator, schema_of
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ops.core import registry, values
 from daceopt.ops.core.onnx_nodes import declare_operands, import_node, value_info
 

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt.ir import types
-from daceopt.ir.builder import broadcast_shapes
-from daceopt.ir.extents import parse
-from daceopt.ir.graph import Dim, Graph, Shape, dim
-from daceopt.ir.nodes.operator import Operator, make
-from daceopt.ir.operands import all_required, required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operator import Operator, make
+from daceopt.ir.nodes.builder import broadcast_shapes
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim, Shape, dim
+from daceopt.ir.scalar.extents import parse
 from daceopt.ops.core import values
 from daceopt.ops.core.assumptions import assume, holds
 

@@ -1,4 +1,4 @@
-"""Reference implementations of library nodes and operators for :mod:`daceopt.ir.interpret`, in float64 throughout."""
+"""Reference implementations of library nodes and operators for ``ir.interpreter``, in float64 throughout."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from daceopt.errors import Unsupported
-from daceopt.ir import blocked, types
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import Memory, interpret, interprets, run_node
-from daceopt.ir.nodes import quantized
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operator import Operator
+from daceopt.ir.interpreter.interpret import Memory, interpret, interprets, run_node
+from daceopt.ir.nodes import blocked, quantized
 from daceopt.ir.nodes.library import DenseNode, narrowed
-from daceopt.ir.nodes.operator import Operator
+from daceopt.ir.scalar import types
 from daceopt.ops.core import reference, registry
 
 

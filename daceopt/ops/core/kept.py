@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Shape
-from daceopt.ir.operands import required
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Shape
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import Names
 

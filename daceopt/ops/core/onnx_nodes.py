@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from daceopt.errors import NotKnownYet, Unsupported
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
-from daceopt.ir.extents import parse
-from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.extents import parse
 from daceopt.ops.core import inference, registry, subgraph, values, widening
 
 _ITERATIONS = 4096  # of which an extent is looked at one by one

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.nodes.operator import schema_of
+from daceopt.ir.graph.operator import schema_of
+from daceopt.ir.scalar import types
 from daceopt.ops.core import registry
 
 OLDEST_OPSET = 7

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from daceopt.errors import Unsupported
-from daceopt.ir.nodes.operator import Operator, schema_of
+from daceopt.ir.graph.operator import Operator, schema_of
 from daceopt.ops.core.reference_corrections import correction
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from daceopt.errors import Unsupported
-from daceopt.ir.nodes.operator import Operator
+from daceopt.ir.graph.operator import Operator
 
 Arrays: TypeAlias = Sequence["np.ndarray | None"]
 Compute: TypeAlias = Callable[[Operator, Any], list[np.ndarray]]

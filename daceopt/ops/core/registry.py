@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph, Shape
-from daceopt.ir.nodes.operator import Operator as Operator
-from daceopt.ir.nodes.operator import make as make
-from daceopt.ir.nodes.operator import schema_of as schema_of
-from daceopt.ir.provenance import label_of
-from daceopt.ir.region import bodies
-from daceopt.ir.sparse import dense
+from daceopt.ir.control.region import bodies
+from daceopt.ir.data.provenance import label_of
+from daceopt.ir.data.sparse import dense
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operator import Operator as Operator
+from daceopt.ir.graph.operator import make as make
+from daceopt.ir.graph.operator import schema_of as schema_of
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Shape
 from daceopt.store import identity
 from daceopt.store.own_text import home
 

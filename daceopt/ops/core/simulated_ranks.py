@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from daceopt.errors import Unsupported
-from daceopt.ir.interpret import Memory, interprets
+from daceopt.ir.interpreter.interpret import Memory, interprets
 from daceopt.scoped import scoped
 
 Exchanged = Callable[[tuple[str, ...], np.ndarray], np.ndarray]

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from daceopt.ir import types
-from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.interpret import strided
-from daceopt.ir.nodes.operator import Operator
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operator import Operator
+from daceopt.ir.interpreter.interpret import strided
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.core.folding import Folding, is_numeric
 
 Values = tuple[Dim, ...]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.operands import required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import required
+from daceopt.ir.scalar import types
 from daceopt.ops.core import registry
 from daceopt.ops.core.registry import Operator
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 from daceopt.ops.core.registry import FLOATS, NUMBERS, Names, Operator, elementwise, lowering
 
 _HALF = sympy.Rational(1, 2)

@@ -14,11 +14,12 @@ from typing import Any
 import sympy
 from onnx import TensorProto
 
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, Shape, dim
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.operands import all_required, required
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
 from daceopt.ops.families.elementwise import alias

@@ -8,12 +8,13 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import SEED, Dim, dim
-from daceopt.ir.kernel import Access, Stage, param
-from daceopt.ir.tasklet import Assignment
-from daceopt.ir.tiles import blocks, left
+from daceopt.ir.data.arrays import SEED
+from daceopt.ir.kernel.kernel import Access, Stage, param
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.tiles import blocks, left
 from daceopt.ops.core.registry import Operator
 from daceopt.ops.families.random import linear_index
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.operands import required
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering
 
 MOST_REPEATED = 16  # elements that are repeated more often are left to a reduction by scattering

@@ -6,10 +6,10 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
-from daceopt.ir.operands import required
+from daceopt.ir.scalar import types
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import NUMBERS, Names, Operator, lowering
 

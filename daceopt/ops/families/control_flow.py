@@ -15,12 +15,13 @@ import dace
 import numpy as np
 
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, Shape
-from daceopt.ir.nodes.operator import Operator, make
-from daceopt.ir.operands import all_required, required
-from daceopt.ir.region_builder import Body, ChoiceBuilder, LoopBuilder
+from daceopt.ir.control.region_builder import Body, ChoiceBuilder, LoopBuilder
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operator import Operator, make
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim, Shape
 from daceopt.ops.core import onnx_nodes, subgraph, values
 from daceopt.ops.core.registry import ANY, Names, lowering, present, supports
 

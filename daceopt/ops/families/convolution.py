@@ -9,11 +9,12 @@ import dace
 import numpy as np
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
-from daceopt.ir.operands import required
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt.ir.builder import Builder
-from daceopt.ir.operands import required
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ops.core import algorithm
 from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering
 

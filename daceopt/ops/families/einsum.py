@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from string import ascii_letters
 
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.operands import required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.core.registry import NUMBERS, Names, Operator, lowering, present, supports
 from daceopt.ops.families.contraction import integer_matmul
 

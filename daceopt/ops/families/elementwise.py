@@ -10,10 +10,10 @@ from typing import Any
 import dace
 import sympy
 
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.operands import required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
 from daceopt.ops.core.registry import (
     ANY,
     FLOATS,

@@ -10,11 +10,12 @@ from typing import Any
 
 import dace
 
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, Shape, dim
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import all_required, required
 from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall, AttentionForward, padded
-from daceopt.ir.operands import all_required, required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import Names, Operator, gradient, keeps, lowering, supports, without_gradient
 from daceopt.ops.families.attention import SEES_A_KEY, apart

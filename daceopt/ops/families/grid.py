@@ -8,10 +8,11 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph, dim
-from daceopt.ir.operands import required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import dim
 from daceopt.ops.core.registry import FLOATS, NUMBERS, Names, Operator, lowering, supports
 from daceopt.ops.families.interpolation import EXPRESSIONS, cubic_weight
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph, Shape
-from daceopt.ir.operands import all_required, required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Shape
 from daceopt.ops.core import values
 from daceopt.ops.core.kept import deliver, surely_left
 from daceopt.ops.core.registry import FLOATS, Names, Operator, again, gradient, keeps, lowering, supports

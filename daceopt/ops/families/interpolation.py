@@ -16,7 +16,7 @@ import dace
 import numpy as np
 import sympy
 
-from daceopt.ir import scalar
+from daceopt.ir.scalar import scalar
 
 NUMPY = SimpleNamespace(
     floor=np.floor, ceil=np.ceil, select=np.where, lt=np.less, le=np.less_equal, gt=np.greater, ge=np.greater_equal,

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph, dim
-from daceopt.ir.operands import all_required, required
-from daceopt.ir.sizes import ALL_SIZES
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import dim
+from daceopt.ir.scalar.sizes import ALL_SIZES
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering, present, supports
 from daceopt.ops.families.elementwise import alias

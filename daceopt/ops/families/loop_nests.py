@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from daceopt.ir import blocked
-from daceopt.ir.affine import same
-from daceopt.ir.dims import Dim
-from daceopt.ir.graph import Graph
-from daceopt.ir.relations import LoopNest, describes
-from daceopt.ir.symbols import Parameter, param
+from daceopt.ir.fusion.relations import LoopNest, describes
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes import blocked
+from daceopt.ir.scalar.affine import same
+from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.symbols import Parameter, param
 
 Index = tuple[Any, ...]
 

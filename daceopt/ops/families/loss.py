@@ -11,10 +11,11 @@ from typing import Any
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph, Shape
-from daceopt.ir.operands import required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Shape
 from daceopt.ops.core import values
 from daceopt.ops.core.kept import deliver, left
 from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, keeps, lowering, present, supports

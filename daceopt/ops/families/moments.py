@@ -16,8 +16,8 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
 from daceopt.ops.families.reduction import element_count, mean
 
 

@@ -12,11 +12,12 @@ from typing import Any, TypeAlias
 
 import dace
 
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph, Shape
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
-from daceopt.ir.symbols import param
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Shape
+from daceopt.ir.scalar.symbols import param
 from daceopt.ops.families.opened_windows import MOST_READS
 from daceopt.ops.families.window_places import WindowPlaces
 

@@ -10,12 +10,13 @@ from typing import Any
 import dace
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.extents import in_scalar_code
-from daceopt.ir.graph import Graph, dim
-from daceopt.ir.kernel import Access, Kernel, Stage, param
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
+from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.nodes.library import PoolBackward
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import dim
+from daceopt.ir.scalar.extents import in_scalar_code
 from daceopt.ops.families.opened_windows import MOST_READS
 
 

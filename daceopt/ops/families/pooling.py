@@ -8,11 +8,12 @@ from typing import Any
 import dace
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph, dim
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Pool
-from daceopt.ir.operands import required
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import dim
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
 from daceopt.ops.families.convolution import steps, why_not_window, window, zero_padded

@@ -12,10 +12,11 @@ from typing import Any
 import dace
 import numpy as np
 
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph, Shape
-from daceopt.ir.operands import all_required, required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Shape
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import ANY, Names, Operator, lowering, supports, without_gradient
 from daceopt.ops.families.convolution import why_not_groups, why_not_window

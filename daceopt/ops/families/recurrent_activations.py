@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import scalar
+from daceopt.ir.scalar import scalar
 from daceopt.ops.core.registry import Operator
 from daceopt.ops.families import activation
 

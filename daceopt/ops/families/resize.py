@@ -13,11 +13,12 @@ import dace
 import numpy as np
 import sympy
 
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import IndexAdd
-from daceopt.ir.operands import required
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import NUMBERS, Names, Operator, gradient, lowering, supports
 from daceopt.ops.families.elementwise import alias

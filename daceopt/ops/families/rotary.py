@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, Shape
-from daceopt.ir.operands import all_required, required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Dim, Shape
 from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
 
 DOMAIN, NAME = "daceopt", "Rotary"

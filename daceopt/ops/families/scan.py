@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.operands import required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ops.core import algorithm, values
 from daceopt.ops.core.registry import NUMBERS, Names, Operator, gradient, lowering, supports
 

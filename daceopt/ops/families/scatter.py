@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph
-from daceopt.ir.operands import all_required, required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ops.core import algorithm
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering, supports
 from daceopt.ops.families.indexing import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ops.core import algorithm
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import sympy
 
 from daceopt.errors import NotKnownYet
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder, broadcast_shapes
-from daceopt.ir.graph import Dim, Graph, Shape, dim
-from daceopt.ir.operands import all_required, required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.nodes.builder import Builder, broadcast_shapes
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ops.core import inference, values
 from daceopt.ops.core.assumptions import assume
 from daceopt.ops.core.registry import (

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.operands import required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.core import algorithm, values
 from daceopt.ops.core.registry import FLOATS, INTEGERS, Names, Operator, gradient, lowering, supports
 from daceopt.ops.families.elementwise import alias

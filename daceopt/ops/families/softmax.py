@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.operands import required
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering
 from daceopt.ops.families.reduction import arg_extremum, element_count
 

@@ -14,9 +14,10 @@ import dace
 import numpy as np
 
 from daceopt.errors import DaceoptError
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph, Shape
-from daceopt.ir.operands import required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar.dims import Shape
 from daceopt.ops.core import algorithm, values
 from daceopt.ops.core.registry import (
     ANY,

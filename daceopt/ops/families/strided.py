@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from daceopt.ir.dims import is_dense
-from daceopt.ir.graph import Graph, Shape
+from daceopt.ir.data.provenance import label_of
+from daceopt.ir.data.views import follow
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.attention_calls import AttentionCall
-from daceopt.ir.nodes.kernel_node import KernelNode
 from daceopt.ir.nodes.library import (
     Contraction,
     Convolution,
@@ -16,8 +17,7 @@ from daceopt.ir.nodes.library import (
     Pool,
     PoolBackward,
 )
-from daceopt.ir.provenance import label_of
-from daceopt.ir.views import follow
+from daceopt.ir.scalar.dims import Shape, is_dense
 
 _CONVOLUTIONS = (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)
 

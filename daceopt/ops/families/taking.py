@@ -11,11 +11,12 @@ from typing import Any
 
 import dace
 
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import IndexAdd
-from daceopt.ir.operands import required
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering, supports
 from daceopt.ops.families.indexing import along, axis_of, position, scatter_along, whole, why_empty
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.operands import required
+from daceopt.ir.graph.operands import required
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
 from daceopt.ops.core.registry import NUMBERS, Names, Operator, gradient, lowering
 from daceopt.ops.families.interpolation import Table
 

@@ -12,11 +12,13 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import microkernels, scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, Shape
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.operands import all_required, required
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.legality import microkernels
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim, Shape
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import Names, Operator, keeps, lowering, supports
 from daceopt.ops.families.attention import SEES_A_KEY, apart

@@ -13,12 +13,12 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import types
-from daceopt.ir.broadcasting import sum_to
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim
-from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.operands import all_required, required
+from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.broadcasting import sum_to
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import Names, Operator, gradient, lowering, without_gradient
 from daceopt.ops.families.attention import Hiding, weights_of

@@ -8,10 +8,10 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.affine import affine
-from daceopt.ir.dims import Dim
-from daceopt.ir.extents import in_scalar_code
+from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.affine import affine
+from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.extents import in_scalar_code
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 import daceopt.ops  # noqa: F401  (how nodes are executed)
 from daceopt.capture.dace.importer import import_sdfg
 from daceopt.errors import Unsupported
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 from tests.capture.dace import programs
 
 RANDOM = np.random.default_rng(0)

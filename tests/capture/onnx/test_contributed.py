@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from daceopt import ops
 from daceopt.capture.onnx.file import load
 from daceopt.capture.onnx.importer import import_model
-from daceopt.ir.interpret import interpret
+from daceopt.ir.interpreter.interpret import interpret
 from tests.numerics import assert_within_rounding
 
 draw = np.random.default_rng(0)

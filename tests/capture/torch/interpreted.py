@@ -11,9 +11,10 @@ import numpy as np
 
 from daceopt import libs, pipeline
 from daceopt.codegen import build
-from daceopt.ir import types
-from daceopt.ir.graph import SEED, Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.data.arrays import SEED
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.scalar import types
 from daceopt.programs.compiled import CompiledPair, report
 from daceopt.runtime.executable import ProgramSizes
 

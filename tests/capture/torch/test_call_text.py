@@ -11,11 +11,11 @@ import torch
 from daceopt.capture.torch import call_text
 from daceopt.capture.torch.calls import AtenCall
 from daceopt.errors import GraphTextError, Unsupported
-from daceopt.ir.graph import Graph
-from daceopt.ir.parse import parse
-from daceopt.ir.render import render
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.text.parse import parse
+from daceopt.ir.text.render import render
 from tests.ir.graph_text_checking import assert_same_results, read_back
-from tests.ir.test_parse import feeds
+from tests.ir.text.test_parse import feeds
 from tests.models.test_graph_text import graphs
 
 CASES: dict[str, tuple[Callable[..., torch.Tensor], tuple[Any, ...]]] = {

@@ -12,7 +12,7 @@ from daceopt.capture.torch.calls import AtenCall, Context, Operand
 from daceopt.capture.torch.derivative import _reuse_results
 from daceopt.capture.torch.functional import trace
 from daceopt.capture.torch.translation import Importer, Translation
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from tests.capture.torch.checking import check
 from tests.twins import check as twins_check
 from tests.twins import module

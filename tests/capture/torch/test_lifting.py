@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from daceopt.capture.torch.lifting import lifted
-from daceopt.ir import schedule
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.schedule import schedule
 from daceopt.modules.backend import Backend
 from daceopt.modules.options import Options
 from daceopt.programs.stats import Stats

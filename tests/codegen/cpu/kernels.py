@@ -14,9 +14,9 @@ from daceopt import libs, recipes
 from daceopt.codegen.compiler import CompileJob, compile_objects, link
 from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.codegen.kernel_unit import KernelSource
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import strided
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import strided
+from daceopt.ir.scalar import types
 from daceopt.passes.transform import Site
 
 EXPORT = "#pragma GCC visibility push(default)\n"  # kernels are hidden in a program; here Python calls them

@@ -8,10 +8,10 @@ import pytest
 
 from daceopt import libs, pipeline, recipes
 from daceopt.codegen.bundle import Bundle
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Gradients, Imported
+from daceopt.ir.control.imported import Gradients, Imported
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 from daceopt.passes.verification_built import Built, check
 
 F = dace.float32

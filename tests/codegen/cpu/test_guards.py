@@ -13,19 +13,19 @@ from daceopt.codegen import trial
 from daceopt.codegen.assemble import load_program
 from daceopt.codegen.build import build
 from daceopt.codegen.cpu.kernel_source import kernel_source
-from daceopt.ir import schedule_edits as edits
-from daceopt.ir.builder import Builder
-from daceopt.ir.functions import idiv
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Access, Kernel
-from daceopt.ir.schedule_text import parse
-from daceopt.ir.symbols import Parameter, size
+from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.kernel.kernel import Access, Kernel
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar.functions import idiv
+from daceopt.ir.scalar.symbols import Parameter, size
+from daceopt.ir.schedule.schedule_text import parse
 from tests.codegen.cpu import kernels
+from tests.ir.edits.test_schedule_edits import copy
 from tests.ir.guarded import SIZES, F, V, blocks, expected, neighbours, random_inputs, stage
 from tests.ir.pooled import expected as pooled_by_hand
 from tests.ir.pooled import fused, pooled
-from tests.ir.test_schedule_edits import copy
 from tests.numerics import assert_within_rounding
 
 

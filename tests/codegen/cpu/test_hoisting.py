@@ -8,8 +8,8 @@ import dace
 import sympy
 
 from daceopt.codegen.cpu.kernel_source import kernel_source
-from daceopt.ir import scalar
-from daceopt.ir import schedule_edits as edits
+from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.scalar import scalar
 from daceopt.ops.families.indexing import position
 from daceopt.passes.transform import Transformation
 from tests.transformations.lowered import finish, size_symbol, start

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from daceopt.codegen.cpu.kernel_source import kernel_source
-from daceopt.ir import kernel_edits
-from daceopt.ir import schedule_edits as edits
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel_edits import compute_at, peel, put, stage_reads, stage_writes
-from daceopt.ir.symbols import size
+from daceopt.ir.edits import kernel_edits
+from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.kernel_edits import compute_at, peel, put, stage_reads, stage_writes
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar.symbols import size
 from tests.codegen.cpu import kernels
+from tests.ir.edits.test_schedule_edits import copy, total
 from tests.ir.guarded import random_inputs
 from tests.ir.stencils import blur, blurred, flat, plane
-from tests.ir.test_schedule_edits import copy, total
 from tests.numerics import assert_within_rounding
 
 N = size("n")

@@ -11,11 +11,11 @@ import sympy
 
 from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.errors import Unsupported
-from daceopt.ir import philox, scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage, param
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import philox, scalar, types
 from tests.codegen.cpu.kernels import IndexOutOfRange, run, sources_of
 from tests.numerics import assert_within_rounding
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 from tests.codegen.cpu.kernels import run
 
 _INTEGERS = {np.float32: np.uint32, np.float64: np.uint64}

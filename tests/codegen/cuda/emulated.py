@@ -14,7 +14,7 @@ import numpy as np
 from daceopt import system
 from daceopt.codegen.cuda.kernel_source import kernel_source
 from daceopt.codegen.kernel_unit import KernelSource
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.store.cache import default_cache, key
 from tests.codegen.cpu.kernels import execute
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from daceopt.errors import IllegalSchedule
-from daceopt.ir import schedule
-from daceopt.ir import schedule_edits as edits
-from daceopt.ir.conditions import relation
-from daceopt.ir.schedule import Guard, Loop, Tree
+from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.conditions import relation
+from daceopt.ir.schedule.schedule import Guard, Loop, Tree
 from tests.codegen.cuda.emulated import run
+from tests.ir.edits.test_schedule_edits import total, two_stages
 from tests.ir.guarded import SIZES, expected, neighbours, random_inputs
-from tests.ir.test_schedule_edits import total, two_stages
 from tests.numerics import assert_within_rounding
 
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from daceopt.errors import IllegalSchedule
-from daceopt.ir import kernel_edits
-from daceopt.ir import schedule_edits as edits
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.kernel_edits import compute_at, put, stage_reads
-from daceopt.ir.schedule import Tree
+from daceopt.ir.edits import kernel_edits
+from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.kernel_edits import compute_at, put, stage_reads
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.schedule.schedule import Tree
 from tests.codegen.cuda.emulated import run
+from tests.ir.edits.test_schedule_edits import copy
 from tests.ir.guarded import random_inputs
 from tests.ir.stencils import blur, blurred
-from tests.ir.test_schedule_edits import copy
 from tests.numerics import assert_within_rounding
 
 

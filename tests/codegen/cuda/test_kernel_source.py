@@ -13,17 +13,18 @@ import sympy
 
 from daceopt import recipes
 from daceopt.errors import Unsupported
-from daceopt.ir import philox, scalar, schedule, types
-from daceopt.ir import schedule_edits as edits
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.schedule import Alloc
-from daceopt.ir.schedule_text import parse
+from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import philox, scalar, types
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import Alloc
+from daceopt.ir.schedule.schedule_text import parse
 from daceopt.passes.runner import Runner
 from tests.codegen.cpu.kernels import STREAM, IndexOutOfRange
 from tests.codegen.cuda.emulated import EmulationError, library_of, run, run_once, sources_of
-from tests.ir.test_schedule_edits import two_stages
+from tests.ir.edits.test_schedule_edits import two_stages
 from tests.numerics import assert_within_rounding
 
 F = dace.float32

@@ -13,9 +13,9 @@ import sympy
 
 from daceopt import recipes
 from daceopt.codegen.cuda import toolchain
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar, types
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from tests.codegen.cuda.emulated import sources_of

@@ -12,9 +12,9 @@ import sympy
 from daceopt import libs, pipeline, recipes
 from daceopt.codegen import build, trial
 from daceopt.codegen.assemble import load_program
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Imported
+from daceopt.ir.control.imported import Imported
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.runtime import device_graphs
 from daceopt.runtime.device_entry import entry_of
 from daceopt.runtime.manifest import TICKS

@@ -12,17 +12,17 @@ import dace
 import numpy as np
 
 from daceopt.errors import IllegalSchedule, Unsupported
-from daceopt.ir import schedule
-from daceopt.ir import schedule_edits as edits
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.schedule import Alloc, Loop, Tree
-from daceopt.ir.schedule_text import parse, text
+from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import Alloc, Loop, Tree
+from daceopt.ir.schedule.schedule_text import parse, text
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from tests.codegen.cuda.emulated import ORDERS, library_of, run_once, sources_of
-from tests.ir.test_schedule_edits import copy, total, two_stages
+from tests.ir.edits.test_schedule_edits import copy, total, two_stages
 
 CASES, TRIES = 48, 600
 _KINDS = ("serial", "unroll", "vector", "grid", "block", "block", "warp", "warp")

@@ -6,8 +6,8 @@ import dace
 import sympy
 
 from daceopt.codegen.scalar.algebra import simplify
-from daceopt.ir import scalar
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.scalar import scalar
 
 X, Y = scalar.symbol("x", dace.float64), scalar.symbol("y", dace.float64)
 

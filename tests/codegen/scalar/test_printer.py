@@ -16,9 +16,9 @@ from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.codegen.kernel_unit import support_header
 from daceopt.codegen.scalar.printer import Printer, literal
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 from tests.codegen.cpu.kernels import EXPORT
 
 F, D = dace.float32, dace.float64

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from daceopt.cost.simulator.footprint import Footprints
 from daceopt.errors import DaceoptError
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.nodes.kernel_node import KernelNode
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Convolution
 from daceopt.ops import lower_all
 from daceopt.splits import CannotSplit, split

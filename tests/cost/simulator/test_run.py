@@ -18,11 +18,11 @@ from daceopt.cost.simulator import Kernels, Policy, run
 from daceopt.cost.simulator.run import EXCHANGE, _Simulation
 from daceopt.cost.simulator.tile_pipeline import OVERLAPS
 from daceopt.errors import DaceoptError
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.placements import Placement
-from daceopt.ir.sub_graphs import SubGraph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.placements import Placement
+from daceopt.ir.graph.sub_graphs import SubGraph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 from daceopt.splits import split
 from tests.cost.simulator.test_footprint import SIZES, halves, walked
 from tests.strategies import graphs

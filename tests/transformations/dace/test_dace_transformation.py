@@ -14,10 +14,10 @@ from dace import properties
 from dace.transformation import transformation as xf
 
 from daceopt.errors import DaceoptError, VerificationError
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.schedule_text import text
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.schedule.schedule_text import text
 from daceopt.passes.feeds import random_inputs
 from daceopt.passes.recipe import Recipe, _foreign_source
 from daceopt.passes.runner import Runner

@@ -12,14 +12,14 @@ import pytest
 from daceopt import libs
 from daceopt.codegen.memory_plan import plan
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.ir import types
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Reduction
-from daceopt.ir.interpret import interpret
+from daceopt.ir.control.imported import Reduction
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.collective import AllReduceStart, AllReduceWait, Collective, sequence_number
-from daceopt.ir.parse import parse
-from daceopt.ir.render import render
+from daceopt.ir.scalar import types
+from daceopt.ir.text.parse import parse
+from daceopt.ir.text.render import render
 from daceopt.ops.core.simulated_ranks import reducing
 from daceopt.passes.transform import NearMiss
 from daceopt.transformations.distributed._averaging import averaged

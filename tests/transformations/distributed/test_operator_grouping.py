@@ -19,8 +19,8 @@ from daceopt.distributed.step_capture import CapturedStep, capture
 from daceopt.distributed.strategy_search import problem_of, strategy_of
 from daceopt.distributed.training_graph import KernelGroup
 from daceopt.errors import DaceoptError, StrategyError
-from daceopt.ir.nodes.kernel_node import KernelNode
-from daceopt.ir.program import Program
+from daceopt.ir.control.program import Program
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.passes.runner import Runner
 from daceopt.transformations.distributed.operator_grouping import OperatorGrouping
 from tests.distributed.float64 import results

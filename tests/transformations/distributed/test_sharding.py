@@ -12,10 +12,11 @@ import pytest
 
 from daceopt import libs
 from daceopt.errors import Unsupported
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Reduction
-from daceopt.ir.interpret import interpret
+from daceopt.ir.control.imported import Reduction
+from daceopt.ir.data.shards import shard_elements
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.collective import (
     AllGatherStart,
     AllReduceStart,
@@ -24,9 +25,8 @@ from daceopt.ir.nodes.collective import (
     ReduceScatterStart,
     Unshard,
 )
-from daceopt.ir.parse import parse
-from daceopt.ir.render import render
-from daceopt.ir.shards import shard_elements
+from daceopt.ir.text.parse import parse
+from daceopt.ir.text.render import render
 from daceopt.ops.core.simulated_ranks import reducing
 from daceopt.transformations.distributed._averaging import summed
 from daceopt.transformations.distributed._sharding import gathered, own_shard, scattered

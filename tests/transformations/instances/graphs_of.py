@@ -6,9 +6,9 @@ import numpy as np
 
 import daceopt.ops  # noqa: F401  (how library nodes are executed)
 from daceopt.cost.machines import MachineModel
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.sub_graphs import instance_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.sub_graphs import instance_of
+from daceopt.ir.interpreter.interpret import interpret
 from transformations.instances.instance_grouping import InstanceGrouping
 from transformations.instances.instance_splitting import InstanceSplitting
 

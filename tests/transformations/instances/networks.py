@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import dace
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes import library
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar import scalar
 
 F = dace.float32
 

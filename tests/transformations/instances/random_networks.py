@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from tests.transformations.instances.networks import Network
 
 

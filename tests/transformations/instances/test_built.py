@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import daceopt.ops  # noqa: F401  (how library nodes are executed)
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
-from daceopt.ir.sub_graphs import SubGraph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.sub_graphs import SubGraph
+from daceopt.ir.interpreter.interpret import interpret
 from tests.transformations.instances.networks import Network
 from tests.transformations.lowered import compiled
 from transformations.instances.instance_ordering import InstanceOrdering

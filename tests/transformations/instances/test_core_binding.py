@@ -7,9 +7,9 @@ import sympy
 from hypothesis import given, settings
 
 from daceopt.cost import machines
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.placements import Placement
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.placements import Placement
+from daceopt.ir.nodes.builder import Builder
 from daceopt.passes.transform import Transformation
 from tests.strategies import graphs
 from tests.transformations.lowered import apply

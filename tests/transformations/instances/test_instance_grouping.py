@@ -13,11 +13,11 @@ import sympy
 
 from daceopt.cost.machines import get
 from daceopt.errors import DaceoptError
-from daceopt.ir import region
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.control import region
+from daceopt.ir.control.region_builder import LoopBuilder
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes import library
-from daceopt.ir.region_builder import LoopBuilder
+from daceopt.ir.nodes.builder import Builder
 from daceopt.passes.transform import Outcome
 from daceopt.passes.verification import contents
 from tests.transformations.instances.machines import tiny

@@ -17,10 +17,10 @@ from torch.nn import functional
 from daceopt import optimized_module, recipes
 from daceopt.codegen import memory_plan
 from daceopt.errors import DaceoptError
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.control.region import Repeat, everything, regions
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import NanWatch
-from daceopt.ir.region import Repeat, everything, regions
 from daceopt.modules.backend import Backend
 from daceopt.passes.transform import NearMiss, look
 from daceopt.transformations.instances.instance_loops import InstanceLoops

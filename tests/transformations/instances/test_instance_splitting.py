@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from daceopt.errors import Unsupported
-from daceopt.ir import region
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.parse import parse
-from daceopt.ir.region_builder import LoopBuilder
-from daceopt.ir.render import render
-from daceopt.ir.sub_graphs import HALOS, SubGraph, instance_of
+from daceopt.ir.control import region
+from daceopt.ir.control.region_builder import LoopBuilder
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.sub_graphs import HALOS, SubGraph, instance_of
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.text.parse import parse
+from daceopt.ir.text.render import render
 from daceopt.ops import lower_all
 from daceopt.passes.transform import Outcome
 from tests.properties.graphs import Maker

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from daceopt import optimized_module, recipes
-from daceopt.ir.graph import Graph
-from daceopt.ir.region import Repeat, everything, regions
+from daceopt.ir.control.region import Repeat, everything, regions
+from daceopt.ir.graph.graph import Graph
 from tests.capture.torch.checking import make_backend
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.numerics import assert_within_rounding

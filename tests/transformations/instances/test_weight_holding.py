@@ -7,14 +7,14 @@ from typing import Any
 import dace
 import pytest
 
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
+from daceopt.ir.control.region import Repeat
+from daceopt.ir.control.region_builder import LoopBuilder
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Contraction, Convolution
-from daceopt.ir.parse import parse
-from daceopt.ir.region import Repeat
-from daceopt.ir.region_builder import LoopBuilder
-from daceopt.ir.render import render
-from daceopt.ir.symbols import size
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.symbols import size
+from daceopt.ir.text.parse import parse
+from daceopt.ir.text.render import render
 from daceopt.libs import onednn
 from daceopt.transformations.instances.weight_holding import WeightHolding
 

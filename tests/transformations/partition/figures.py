@@ -12,9 +12,9 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import scalar
-from daceopt.ir.graph import Graph
-from daceopt.ir.render import render
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import scalar
+from daceopt.ir.text.render import render
 from daceopt.transformations.partition.aggregation import Aggregation
 from daceopt.transformations.partition.cluster_extraction import ClusterExtraction
 from daceopt.transformations.partition.memory_stitching import MemoryStitching

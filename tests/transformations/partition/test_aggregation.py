@@ -12,11 +12,12 @@ import pytest
 import sympy
 
 from daceopt import ops
-from daceopt.ir import fusion_profit, scalar
-from daceopt.ir.fusion_plan import FusionPlan
-from daceopt.ir.graph import Graph
-from daceopt.ir.micro_graph import pattern_of, type_of
+from daceopt.ir.fusion import fusion_profit
+from daceopt.ir.fusion.fusion_plan import FusionPlan
+from daceopt.ir.fusion.micro_graph import pattern_of, type_of
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.scalar import scalar
 from daceopt.ops.core.registry import lowering
 from daceopt.passes.aggregation_rules import TABLE_1, RuleSet
 from daceopt.store import learned_rules

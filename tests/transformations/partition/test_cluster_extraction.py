@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import sympy
 
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import HostCall
-from daceopt.ir.render import render
+from daceopt.ir.text.render import render
 from daceopt.ops.core import algorithm
 from daceopt.passes.verification import check_match
 from daceopt.transformations.partition.aggregation import Aggregation

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from daceopt import ops
-from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import interpret
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.transformations.local.map_fusion import MapFusion
 from daceopt.transformations.partition.compound_opening import CompoundOpening
 from tests.numerics import assert_within_rounding

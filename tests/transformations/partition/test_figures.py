@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from daceopt import ops
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph.graph import Graph
 from daceopt.transformations.partition.aggregation import Aggregation
 from daceopt.transformations.partition.compound_opening import CompoundOpening
 from daceopt.transformations.partition.memory_stitching import MemoryStitching

@@ -13,9 +13,9 @@ from daceopt.autodiff import differentiate
 from daceopt.codegen.target import get as target
 from daceopt.cost.limits import Limits, assumed
 from daceopt.errors import DaceoptError
-from daceopt.ir import schedule_edits as edits
-from daceopt.ir.graph import Graph
-from daceopt.ir.schedule import Alloc, walk
+from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.schedule.schedule import Alloc, walk
 from daceopt.transformations.partition.aggregation import Aggregation
 from daceopt.transformations.partition.compound_opening import CompoundOpening
 from daceopt.transformations.partition.memory_stitching import MemoryStitching

@@ -15,9 +15,9 @@ from daceopt import recipes
 from daceopt.cost import kernel_time
 from daceopt.cost.limits import Limits
 from daceopt.cost.rates import Rates, assumed, typical
-from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
-from daceopt.ir.schedule import loops
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.schedule.schedule import loops
 from daceopt.passes.recipe import recipes as registry
 from daceopt.passes.runner import Runner
 from daceopt.passes.transform import Outcome, Transformation

@@ -17,10 +17,11 @@ from torch import nn
 
 from daceopt import optimized_module, recipes
 from daceopt.cost.limits import Limits
-from daceopt.ir import polyhedral, scalar
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.nodes.library import Pool
+from daceopt.ir.polyhedral import polyhedral
+from daceopt.ir.scalar import scalar
 from daceopt.passes.transform import Transformation
 from daceopt.store import learned_rules
 from daceopt.transformations.local.map_fusion import MapFusion

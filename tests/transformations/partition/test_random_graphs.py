@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from daceopt import recipes
-from daceopt.ir import fusion_profit
-from daceopt.ir.graph import Graph
+from daceopt.ir.fusion import fusion_profit
+from daceopt.ir.graph.graph import Graph
 from daceopt.passes.runner import Runner
 from daceopt.passes.transform import Transformation
 from daceopt.transformations.local.map_fusion import MapFusion

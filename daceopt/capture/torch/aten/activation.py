@@ -10,7 +10,7 @@ import sympy
 from daceopt.capture.torch.elements import elements, literal, pointwise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
-from daceopt.ir import scalar, types
+from daceopt.ir.scalar import scalar, types
 from daceopt.ops.families.activation import gelu as gelu_form
 from daceopt.ops.families.activation import gelu_tanh
 

@@ -14,9 +14,9 @@ from daceopt.capture.torch.calls import NumberArray, Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import broadcast_shapes
-from daceopt.ir.graph import Dim, Shape, dim
+from daceopt.ir.nodes.builder import broadcast_shapes
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim, Shape, dim
 
 
 @translates("scaled_dot_product_attention")

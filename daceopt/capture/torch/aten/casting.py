@@ -7,7 +7,7 @@ from typing import Any
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import types
+from daceopt.ir.scalar import types
 
 
 @translates("_to_copy")

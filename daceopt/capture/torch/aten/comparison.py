@@ -7,7 +7,7 @@ from typing import Any
 from daceopt.capture.torch.elements import common_dtype, elements
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
-from daceopt.ir import scalar, types
+from daceopt.ir.scalar import scalar, types
 
 _BOOL = types.from_name("bool")
 

@@ -16,8 +16,8 @@ from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.graph import Dim
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim
 
 
 def _rank(t: Translation, name: str) -> int:

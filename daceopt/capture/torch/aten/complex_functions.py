@@ -19,8 +19,8 @@ from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
-from daceopt.ir.graph import Shape, dim
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Shape, dim
 
 Parts = tuple[Any, Any]
 

@@ -9,8 +9,8 @@ from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import types
 from daceopt.ir.nodes.library import ConvolutionBackwardData, ConvolutionBackwardWeights
+from daceopt.ir.scalar import types
 
 
 def _per_dimension(values: Sequence[int], rank: int) -> list[int]:

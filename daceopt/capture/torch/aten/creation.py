@@ -11,7 +11,7 @@ from daceopt.capture.torch.calls import to_numpy
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
+from daceopt.ir.scalar import scalar, types
 
 _LARGEST_CONSTANT = 1 << 16  # elements; more are computed in each call
 

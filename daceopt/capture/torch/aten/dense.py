@@ -11,8 +11,8 @@ from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.graph import Shape, dim
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Shape, dim
 
 
 def _product(t: Translation, left: str, right: str, shape: Shape | None = None, dtype: Any = None) -> str:

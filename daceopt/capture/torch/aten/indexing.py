@@ -13,9 +13,9 @@ from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import checks, scalar, types
-from daceopt.ir.builder import broadcast_shapes
-from daceopt.ir.graph import Dim, Shape, dim
+from daceopt.ir.nodes.builder import broadcast_shapes
+from daceopt.ir.scalar import checks, scalar, types
+from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ops.families.indexing import linear, position
 
 _MASKS = ("bool", "uint8")

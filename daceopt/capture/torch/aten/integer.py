@@ -8,7 +8,7 @@ from daceopt.capture.torch.elements import elements, operand
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
+from daceopt.ir.scalar import scalar, types
 
 
 def _bitwise(name: str, op_type: str) -> None:

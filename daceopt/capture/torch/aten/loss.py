@@ -13,8 +13,8 @@ from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
-from daceopt.ir.builder import broadcast_shapes
+from daceopt.ir.nodes.builder import broadcast_shapes
+from daceopt.ir.scalar import scalar, types
 from daceopt.ops.families.reduction import element_count
 
 _REDUCTIONS = ("none", "mean", "sum")  # as ATen counts them

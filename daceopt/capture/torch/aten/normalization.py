@@ -11,8 +11,8 @@ import torch
 from daceopt.capture.torch.calls import NumberArray, Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
-from daceopt.ir import scalar, types
-from daceopt.ir.graph import Dim
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ops.families.moments import moments
 from daceopt.ops.families.reduction import element_count
 

@@ -9,8 +9,8 @@ import numpy as np
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
-from daceopt.ir.graph import dim
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import dim
 from daceopt.ops.families.bordering import MOST_REPEATED
 
 

@@ -15,7 +15,7 @@ from daceopt.capture.torch.elements import elements, literal, operand, operators
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import checks, scalar, types
+from daceopt.ir.scalar import checks, scalar, types
 
 operators(
     {

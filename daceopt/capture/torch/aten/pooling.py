@@ -14,9 +14,9 @@ from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
-from daceopt.ir.graph import Dim, dim
 from daceopt.ir.nodes.library import PoolBackward
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.families.convolution import zero_padded
 from daceopt.ops.families.interpolation import Table
 from daceopt.ops.families.pooling import window_sum

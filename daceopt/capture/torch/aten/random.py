@@ -14,8 +14,8 @@ from daceopt.capture.torch.elements import operand
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import checks, scalar, types
-from daceopt.ir.graph import Shape
+from daceopt.ir.scalar import checks, scalar, types
+from daceopt.ir.scalar.dims import Shape
 from daceopt.ops.families.random import linear_index
 
 _DOUBLE, _INT64, _BOOL = (types.from_name(n) for n in ("float64", "int64", "bool"))

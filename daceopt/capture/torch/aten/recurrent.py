@@ -12,8 +12,8 @@ from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.graph import Dim, dim
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim, dim
 
 # where PyTorch's parameters have each gate of ONNX's operator
 _LSTM_ORDER = [0, 3, 1, 2]  # ONNX has input, output, forget, cell; PyTorch input, forget, cell, output

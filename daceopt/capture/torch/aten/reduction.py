@@ -12,8 +12,8 @@ from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
-from daceopt.ir.graph import Dim, Shape
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim, Shape
 from daceopt.ops.families.reduction import arg_extremum
 
 # -------------------------------------------------------------------- shared with other families

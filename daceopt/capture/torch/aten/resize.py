@@ -14,9 +14,9 @@ from daceopt.capture.torch.aten.reduction import reduce
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.affine import quotient
-from daceopt.ir.graph import Dim
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.affine import quotient
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ops.families import taps
 from daceopt.ops.families.interpolation import Table
 

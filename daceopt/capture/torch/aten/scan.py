@@ -11,7 +11,7 @@ from daceopt.capture.torch.aten.shape import axis_in
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import types
+from daceopt.ir.scalar import types
 from daceopt.ops.families.searching import running_extremum
 
 

@@ -13,8 +13,8 @@ from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
-from daceopt.ir.graph import Dim, dim
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.families.indexing import linear
 
 _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max", "amin": "min"}

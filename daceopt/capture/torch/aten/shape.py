@@ -12,8 +12,8 @@ from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import CaptureError, Unsupported
-from daceopt.ir.affine import quotient
-from daceopt.ir.graph import Dim, dim
+from daceopt.ir.scalar.affine import quotient
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.core.assumptions import assume
 from daceopt.ops.families.cyclic_shift import shifted
 

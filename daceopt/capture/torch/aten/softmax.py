@@ -8,7 +8,7 @@ from daceopt.capture.torch.aten.reduction import reduce
 from daceopt.capture.torch.aten.shape import axis_in
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
-from daceopt.ir import scalar
+from daceopt.ir.scalar import scalar
 
 
 @translates("_softmax")

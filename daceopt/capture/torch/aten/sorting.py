@@ -14,8 +14,8 @@ from daceopt.capture.torch.aten.reduction import flat, reduced_shape
 from daceopt.capture.torch.aten.shape import axis_in
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
-from daceopt.ir import types
-from daceopt.ir.graph import Dim, dim
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.families.indexing import gather_along
 from daceopt.ops.families.searching import Wanted, ranked_index, search_sorted
 from daceopt.ops.families.sorting import Ties, top_indices

@@ -11,7 +11,7 @@ from daceopt.capture.torch.elements import elements, literal, pointwise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
+from daceopt.ir.scalar import scalar, types
 
 select, eq, isnan = scalar.select, scalar.eq, scalar.isnan
 

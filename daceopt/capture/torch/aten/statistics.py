@@ -13,8 +13,8 @@ from daceopt.capture.torch.aten.reduction import axes_of, reduced_shape
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
-from daceopt.ir.graph import Dim
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ops.families.moments import centred_sums, variance
 from daceopt.ops.families.reduction import element_count, mean
 

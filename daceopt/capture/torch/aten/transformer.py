@@ -12,8 +12,8 @@ from daceopt.capture.torch.encoder_layer import in_turn
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
-from daceopt.ir.graph import Dim
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim
 
 
 @translates("_transformer_encoder_layer_fwd")

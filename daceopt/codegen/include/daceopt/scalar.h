@@ -111,7 +111,7 @@ template <class T> DOP T shift_right(T a, T b) {
   return uint64_t(b) < 8 * sizeof(T) ? T(a >> b) : a < T(0) ? T(-1) : T(0);
 }
 
-// Philox2x32-7; documented in daceopt/ir/philox.py, which computes the same bits.
+// Philox2x32-7; documented in daceopt/ir/scalar/philox.py, which computes the same bits.
 DOP float uniform(int64_t seed, int64_t node, int64_t element) {
   uint64_t z = uint64_t(seed) * UINT64_C(0x9E3779B97F4A7C15);
   z = (z ^ (z >> 33)) * UINT64_C(0xFF51AFD7ED558CCD);

@@ -1,0 +1,1 @@
+"""Which elements the accesses of kernels reach, as functions of their loops."""

@@ -1,0 +1,98 @@
+"""What a kernel is but for names: kernels of one pattern are scheduled and printed alike.
+
+Layers of a network repeat; what is decided for one of them holds for the others. Names are those of arrays, and the
+numbers by which random operators draw apart from one another (``philox.uniform(seed, number, element)``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import sympy
+
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.scalar import scalar
+from daceopt.ir.schedule.schedule import Alloc, Tree, transformed
+
+
+@dataclass(frozen=True)
+class KernelPattern:
+    """``form``: loops, statements, locals and the layout of arrays, a hashable value that calls arrays and draws by
+    numbers; ``names``: what these arrays are called here, and ``draws``: by which numbers is drawn here."""
+
+    form: Any
+    names: tuple[str, ...]
+    draws: tuple[int, ...]
+
+    def numbered(self, tree: Tree) -> Tree:
+        """A schedule of the kernel with the numbers of its locals in the place of their names."""
+        return renamed(tree, {name: str(k) for k, name in enumerate(self.names)})
+
+
+def pattern(graph: Graph, kernel: Kernel) -> KernelPattern:
+    """The pattern of a kernel of ``graph``. Its label and its schedule are no part of it."""
+    alike, draws = with_open_draws(kernel)
+    numbers: dict[str, int] = {}
+    for stage in kernel.stages:
+        for access in (*stage.reads.values(), *stage.writes.values()):
+            numbers.setdefault(access.array, len(numbers))
+    for root in [graph.root(name)[0] for name in numbers if name not in kernel.locals]:
+        numbers.setdefault(root, len(numbers))
+    arrays = tuple(kernel.locals.get(name) or _array(graph, name, numbers) for name in numbers)
+    form = arrays, _loops(alike, numbers), tuple(graph.assumptions), graph.options.target
+    return KernelPattern(form, tuple(numbers), draws)
+
+
+def renamed(tree: Tree, names: Mapping[str, str]) -> Tree:
+    """A schedule whose locals are called what ``names`` says."""
+    return transformed(tree, lambda n: replace(n, array=names[n.array]) if isinstance(n, Alloc) else n)
+
+
+def draw(k: int) -> sympy.Symbol:
+    """What stands for the k-th number by which a kernel draws."""
+    return sympy.Symbol(f"draw{k}", integer=True)
+
+
+def with_open_draws(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
+    """The kernel with symbols for the numbers by which it draws, and these numbers."""
+    draws = dict.fromkeys(n for stage in kernel.stages for a in stage.assignments for n in _draws(a.expr))
+    if not draws:
+        return kernel, ()
+    symbols = {number: draw(k) for k, number in enumerate(draws)}
+    stages = [replace(s, assignments=tuple(_open(s.assignments, symbols))) for s in kernel.stages]
+    return replace(kernel, stages=stages), tuple(map(int, draws))
+
+
+@lru_cache(1 << 12)
+def _draws(expr: sympy.Expr) -> tuple[sympy.Integer, ...]:
+    parts = (part for part in sympy.preorder_traversal(expr) if isinstance(part, scalar.uniform))
+    return tuple(part.args[1] for part in parts if part.args[1].is_Integer)
+
+
+def _open(assignments: Iterable[Assignment], symbols: Mapping[Any, sympy.Symbol]) -> Iterable[Assignment]:
+    for a in assignments:
+        found = {
+            u: u.func(u.args[0], symbols.get(u.args[1], u.args[1]), u.args[2]) for u in a.expr.atoms(scalar.uniform)
+        }
+        yield replace(a, expr=a.expr.xreplace(found)) if found else a
+
+
+def _array(graph: Graph, name: str, numbers: Mapping[str, int]) -> tuple[Any, ...]:
+    root, offset = graph.root(name)
+    return graph.dtype(name), graph.shape(name), graph.strides(name), numbers[root], offset
+
+
+def _loops(kernel: Kernel, numbers: Mapping[str, int]) -> tuple[Any, ...]:
+    stages = tuple(
+        (s.params, _accesses(s.reads, numbers), _accesses(s.writes, numbers), s.assignments) for s in kernel.stages
+    )
+    return stages, tuple(kernel.extents.items()), kernel.outer, kernel.serial
+
+
+def _accesses(part: Mapping[str, Access], numbers: Mapping[str, int]) -> tuple[Any, ...]:
+    return tuple((c, numbers[a.array], a.index, a.wcr) for c, a in part.items())

@@ -1,0 +1,154 @@
+"""What happens to regions before code is generated for them: their bodies fit the memory of what they are bound to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from daceopt.errors import Unsupported
+from daceopt.ir.control.region import Region, Repeat, everything, operand, regions
+from daceopt.ir.data.arrays import SEED
+from daceopt.ir.edits.schedule_edits import bind
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.legality.hardware import LIMITS, TargetLimits
+from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar.dims import Dim, row_major
+from daceopt.ir.schedule import schedule
+
+
+def settle(graph: Graph) -> None:
+    """Make bodies fit the memory of what they are bound to: constants move out, layouts become those of the operands.
+
+    Raises Unsupported for what a loop cannot hold.
+    """
+    given = {body: set(body.kernels()) for body in everything(graph)}
+    _settle(graph)
+    limits = LIMITS.get(graph.options.target)
+    if limits is not None:
+        for body, kernels in given.items():
+            _bind_copies(body, [entry for entry in body.kernels() if entry not in kernels], limits)
+
+
+def _settle(graph: Graph) -> None:
+    constants: dict[Any, str] = {}
+    for node in regions(graph):
+        for which, body in enumerate(node.bodies):
+            _settle(body)
+            _move_constants(graph, node, which, constants)
+            _share_seed(graph, node, body)
+            _lay_out_captures(graph, node, which)
+        if isinstance(node, Repeat):
+            _lay_out_loop(graph, node)
+        else:
+            _lay_out_outputs(node.bodies, [graph.strides(graph.writes(node)[f"Out{k}"]) for k in _places(node)])
+
+
+def _bind_copies(graph: Graph, copies: Sequence[Any], limits: TargetLimits) -> None:
+    """Copies that were made here, behind all steps, run on an accelerator as what it can run: blocks and threads."""
+    for entry in copies:
+        tree = schedule.schedule_of(entry.kernel)
+        found = schedule.loops(tree)
+        if not found:
+            continue
+        tree = bind(tree, found[0].param, "grid")
+        inner = found[-1]
+        if len(found) > 1 and isinstance(inner.extent, int) and inner.extent <= limits.threads:
+            tree = bind(tree, inner.param, "block")
+        entry.tree = tree
+
+
+def _places(node: Region) -> range:
+    return range(len(node.bodies[0].outputs))
+
+
+def _move_constants(graph: Graph, node: Region, which: int, known: dict[Any, str]) -> None:
+    """The program binds the constants of the outermost graph; ``known`` has those that moved already, by memory."""
+    body = node.bodies[which]
+    for name in [n for n in body.constants if body.is_read(n)]:
+        value = body.constants.pop(name)
+        key = (value.__array_interface__["data"][0], value.shape, value.dtype)
+        if key not in known:
+            known[key] = graph.add_constant(body.source.names.get(name, name), value)
+        body.inputs.append(name)
+        node.captures[which][name] = operand(graph, node, known[key])
+
+
+def _share_seed(graph: Graph, node: Region, body: Graph) -> None:
+    if not body.uses_seed:
+        return
+    if isinstance(node, Repeat) and not all(node.counter in _drawn(body, entry) for entry in _random(body)):
+        raise Unsupported(f"{node.label}: random numbers in a loop would be the same in every iteration")
+    graph.seed()
+
+
+def _random(body: Graph) -> list[Any]:
+    """The kernels that draw random numbers."""
+    return [n for n in body.kernels() if SEED in body.inputs_of(n)]
+
+
+def _drawn(body: Graph, entry: Any) -> set[Any]:
+    """What the kernel's scalar code names: numbers are drawn by the element that it computes, of all iterations."""
+    stages = entry.kernel.stages
+    return {s for stage in stages for a in stage.assignments for s in a.expr.free_symbols}
+
+
+def _lay_out_captures(graph: Graph, node: Region, which: int) -> None:
+    """Inputs of a body follow the layout of their operands; where views of them cannot, they read a copy."""
+    body, copies = node.bodies[which], {}
+    for name, connector in node.captures[which].items():
+        source = graph.reads(node)[connector]
+        if body.strides(name) == graph.strides(source):
+            continue
+        try:
+            body.set_strides(name, graph.strides(source))
+        except ValueError:
+            if source not in copies:
+                twin = graph.add_array(source, graph.shape(source), graph.dtype(source), body.strides(name))
+                copies[source] = Builder(graph, "layout").copy(source, out=twin)
+            node.captures[which][name] = operand(graph, node, copies[source])
+
+
+def _lay_out_loop(graph: Graph, node: Repeat) -> None:
+    """Carried values are row-major everywhere; slices of stacked outputs are laid out as they stand there."""
+    body, writes = node.body, graph.writes(node)
+    layouts = [row_major(body.shape(c.input)) for c in node.carried]
+    for c, strides in zip(node.carried, layouts):
+        body.set_strides(c.input, strides)
+        source = graph.reads(node)[c.initial]
+        if not graph.is_contiguous(source):
+            _rebind(graph, node, c.initial, Builder(graph, "carried").copy(source))
+        if c.final is not None and not graph.is_contiguous(writes[c.final]):
+            _write_beside(graph, node, c.final)
+    for s in node.stacked:
+        strides = graph.strides(writes[s.connector])
+        layouts.append(strides if s.extent is not None else strides[: s.axis] + strides[s.axis + 1 :])
+    _lay_out_outputs([body], layouts)
+
+
+def _rebind(graph: Graph, node: Region, connector: str, name: str) -> None:
+    """Let ``connector`` read the array ``name``."""
+    graph.drop_read(node, connector)
+    graph.read(node, connector, name)
+
+
+def _write_beside(graph: Graph, node: Region, connector: str) -> None:
+    """Let ``connector`` write an array in rows, of which the one that it wrote becomes a copy."""
+    name = graph.writes(node)[connector]
+    graph.drop_write(node, connector)
+    rows = graph.add_array(name, graph.shape(name), graph.dtype(name))
+    graph.write(node, connector, rows)
+    Builder(graph, "carried").copy(rows, out=name)
+
+
+def _lay_out_outputs(bodies: Sequence[Graph], layouts: Sequence[tuple[Dim, ...]]) -> None:
+    for body in bodies:
+        for k, strides in enumerate(layouts):
+            name = body.outputs[k]
+            if body.strides(name) == strides:
+                continue
+            try:
+                body.set_strides(name, strides)
+            except ValueError:
+                twin = body.add_array(name, body.shape(name), body.dtype(name), strides)
+                Builder(body, "layout").copy(name, out=twin)
+                body.outputs[k] = twin

@@ -1,0 +1,1 @@
+"""Edits of schedules, and of kernels together with their schedules, each checked."""

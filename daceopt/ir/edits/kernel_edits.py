@@ -1,0 +1,406 @@
+"""Edits of a kernel together with its schedule: what takes statements or locals that the kernel does not have.
+
+Each gives a new kernel and tree, and changes nothing; ``put`` puts them in place after the check of all schedules.
+Halide's ``compute_at`` (Ragan-Kelley et al., PLDI 2013) and Exo's ``stage_mem`` (Ikarashi et al., PLDI 2022) are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Several
+from dataclasses import replace
+from typing import Any
+
+import sympy
+
+from daceopt.errors import IllegalSchedule
+from daceopt.ir.access.boxes import Box, box_of
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.legality.schedule_check import check
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim, Shape, dim
+from daceopt.ir.scalar.sizes import ALL_SIZES
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.loop_form import Pair, down_to, fresh, in_loops, renumbered, with_body
+from daceopt.ir.schedule.schedule import Alloc, Do, Loop, Param, Sequence, Tree, nested
+
+
+def of(graph: Graph, entry: Any) -> Pair:
+    """The kernel at ``entry`` and its schedule, without accumulators: what the edits take."""
+    kernel = entry.kernel
+    return kernel, schedule.bare(schedule.schedule_of(kernel))
+
+
+def put(graph: Graph, entry: Any, pair: Pair) -> Any:
+    """Put an edited kernel in the place of the one at ``entry``; returns its entry.
+
+    Raises IllegalSchedule, and changes nothing, with what forbids the schedule.
+    """
+    kernel, tree = pair
+    placed = schedule.accumulated(tree, kernel)
+    check(graph, kernel, placed)
+    graph.take_out([entry])
+    return graph.add_kernel(replace(kernel, schedule=placed), as_it_is=True)
+
+
+# ---------------------------------------------------------------- staging
+
+
+def stage_reads(graph: Graph, pair: Pair, array: str, param: Param | str, scope: str = "thread") -> Pair:
+    """Let what one iteration of a loop reads of ``array`` stand in a local, copied there before.
+
+    before:  for b: for t < 8: y[8*b + t] = x[8*b + t] + x[8*b + t + 1]
+    after:   for b: local x_2: { for e < 9: x_2[e] = x[8*b + e]    for t < 8: y[8*b + t] = x_2[t] + x_2[t + 1] }
+
+    The loop over ``param`` must stand around all statements. Raises IllegalSchedule where what is read is no box.
+    """
+    (kernel, tree), loop = _opened(pair, param)
+    readers = [(k, c) for k, s in enumerate(kernel.stages) for c, a in s.reads.items() if a.array == array]
+    if not readers or array in kernel.locals or array in kernel.forwarded():
+        raise IllegalSchedule(f"{kernel.label} reads no array {array} that it is given; there is nothing to stage")
+    box = box_of(kernel, (kernel.stages[k].reads[c] for k, c in readers), graph.shape(array), kernel.outer)
+    kernel, local, places = _with_local(graph, kernel, array, box)
+    copied = _copy(graph, kernel, array, Access(array, box.element(places)), Access(local, tuple(places.values())))
+    stages = [_reading(s, array, local, box) for s in kernel.stages]
+    tree = renumbered(tree, {k: k + 1 for k in range(len(stages))})
+    copying = nested(
+        [Loop(p, box.extents[d], tree, rest=_rest(box, d)) for d, p in places.items()], Do(0, copied.params)
+    )
+    body = Sequence((copying, *_parts(down_to(tree, loop.param)[1].body)))
+    return replace(kernel, stages=[copied, *stages]), _around(tree, loop, Alloc(local, scope, body))
+
+
+def stage_writes(graph: Graph, pair: Pair, array: str, param: Param | str, scope: str = "thread") -> Pair:
+    """Let what one iteration of a loop writes of ``array`` stand in a local, copied to the array behind it.
+
+    before:  for b: for t < 8: for k: y[8*b + t] += x[8*b + t, k]
+    after:   for b: local y_2: { for t < 8: for k: y_2[t] += x[8*b + t, k]    for e < 8: y[8*b + e] = y_2[e] }
+
+    The loop over ``param`` must stand around all statements. Raises IllegalSchedule where an iteration does not write
+    each element of a box, where it does not finish one, and where the kernel reads the array, too.
+    """
+    (kernel, tree), loop = _opened(pair, param)
+    writers = [(k, c) for k, s in enumerate(kernel.stages) for c, a in s.writes.items() if a.array == array]
+    if len(writers) != 1 or array in kernel.locals or array in kernel.forwarded():
+        raise IllegalSchedule(f"{array} is not written by one statement of {kernel.label} and read by others only")
+    ((k, connector),) = writers
+    stage, access = kernel.stages[k], kernel.stages[k].writes[connector]
+    _check_finished(kernel, stage, connector, access)
+    box = box_of(kernel, [access], graph.shape(array), kernel.outer)
+    box = replace(box, bounds=_walked(kernel, access))
+    kernel, local, places = _with_local(graph, kernel, array, box)
+    copied = _copy(graph, kernel, array, Access(local, tuple(places.values())), Access(array, box.element(places)))
+    stages = list(kernel.stages)
+    stages[k] = replace(stage, writes={**stage.writes, connector: Access(local, box.inside(access.index), access.wcr)})
+    do = Do(len(stages), copied.params)
+    copying = nested([Loop(p, box.extents[d], tree, rest=_rest(box, d)) for d, p in places.items()], do)
+    body = Sequence((*_parts(loop.body), copying))
+    return replace(kernel, stages=[*stages, copied]), _around(tree, loop, Alloc(local, scope, body))
+
+
+def _opened(pair: Pair, param: Param | str) -> tuple[Pair, Loop]:
+    """In loops, of which those down to the one over ``param`` are outer; and that one as it stands there."""
+    kernel, tree = in_loops(*pair, down_to(pair[1], param)[0])
+    return (kernel, tree), down_to(tree, param)[1]
+
+
+def _parts(tree: Tree) -> tuple[Tree, ...]:
+    return tree.children if isinstance(tree, Sequence) else (tree,)
+
+
+def _around(tree: Tree, loop: Loop, body: Tree) -> Tree:
+    return with_body(tree, down_to(tree, loop.param)[1], body)
+
+
+def _rest(box: Box, d: int) -> Dim | None:
+    bound = box.bounds[d]
+    if bound == box.extents[d]:
+        return None
+    (rest,) = (e for e in sympy.Min.make_args(bound) if e != box.extents[d])
+    return rest
+
+
+def _with_local(graph: Graph, kernel: Kernel, array: str, box: Box) -> tuple[Kernel, str, dict[int, Param]]:
+    """``kernel`` with a local that holds ``box`` of ``array``, and a parameter for each dimension of that."""
+    local = graph.fresh_name(array)
+    dtype = kernel.locals[array][0] if array in kernel.locals else types.computed(graph.dtype(array))
+    places: dict[int, Param] = {}
+    for d in box.open:
+        places[d] = fresh(f"{local}_{d}", [*kernel.extents, *places.values()])
+    extents = {**kernel.extents, **{p: box.bounds[d] for d, p in places.items()}}
+    shape: Shape = tuple(box.extents[d] for d in places)
+    return replace(kernel, extents=extents, locals={**kernel.locals, local: (dtype, shape)}), local, places
+
+
+def _copy(graph: Graph, kernel: Kernel, array: str, read: Access, write: Access) -> Stage:
+    dtype = types.computed(graph.dtype(array))
+    value, result = scalar.symbol("value", dtype), scalar.symbol("result", dtype)
+    inside = tuple(sorted((read.params() | write.params()) & set(kernel.extents) - set(kernel.outer), key=str))
+    params = (*kernel.outer, *inside)
+    return Stage(params, {"value": read}, {"result": write}, (Assignment(result, value, dtype),))
+
+
+def _reading(stage: Stage, array: str, local: str, box: Box) -> Stage:
+    """The statement, which reads the local that holds ``box`` of ``array`` instead of that."""
+    reads = {c: Access(local, box.inside(a.index)) if a.array == array else a for c, a in stage.reads.items()}
+    return replace(stage, reads=reads)
+
+
+def _check_finished(kernel: Kernel, stage: Stage, connector: str, access: Access) -> None:
+    """Raise IllegalSchedule unless an iteration of the outer loops writes whole elements, each of a box once."""
+    around = next((p for p in stage.reduced(connector) if p in kernel.outer), None)
+    if around is not None:
+        raise IllegalSchedule(f"{access.array} is reduced over {around}, so no iteration of it has a whole element")
+    walked = [_own(kernel, e) for e in access.index]
+    named = [p for own in walked for p in own]
+    if len(set(named)) < len(named) or any(len(own) > 1 for own in walked):
+        raise IllegalSchedule(f"one iteration writes {access.array} at {list(access.index)}, which is no box")
+    for value, own in zip(access.index, walked):
+        if any(sympy.sympify(value).coeff(p) != 1 for p in own):
+            raise IllegalSchedule(f"one iteration writes {access.array} at {value}, which leaves gaps")
+
+
+def _own(kernel: Kernel, value: Any) -> list[Any]:
+    return [s for s in sympy.sympify(value).free_symbols if s in kernel.extents and s not in kernel.outer]
+
+
+def _walked(kernel: Kernel, access: Access) -> Shape:
+    """The extents of a box that is written, as long as the loops that write it."""
+    found = ([kernel.extents[p] for p in _own(kernel, e)] for e in access.index)
+    return tuple(own[0] if own else 1 for own in found)
+
+
+# ---------------------------------------------------------------- where a value is computed
+
+
+def compute_at(
+    graph: Graph, pair: Pair, statements: int | Several[int], param: Param | str, scope: str = "thread"
+) -> Pair:
+    """Let one iteration of a loop compute what it reads of the results of other statements, in locals of its own.
+
+    before:  for i < n + 2: a[i] = f(x[i])    for b: for t < 8: y[8*b + t] = a[8*b + t] + a[8*b + t + 2]
+    after:   for b: local a_2: { for e < 10: a_2[e] = f(x[8*b + e])    for t < 8: y[8*b + t] = a_2[t] + a_2[t + 2] }
+
+    Where neighbouring iterations read the same elements, each computes them (the halo). ``statements`` that read one
+    another's results move together; all others stand in the loop over ``param``. Raises IllegalSchedule where a result
+    is needed elsewhere, or what is read of it is no box.
+    """
+    moved = sorted({statements} if isinstance(statements, int) else set(statements))
+    kernel, tree = pair
+    for k in moved:
+        _check_movable(graph, kernel, k)
+        kernel = _with_own_params(kernel, k)
+    rest = _without(tree, kernel, moved)
+    kernel, tree = in_loops(kernel, rest, down_to(rest, param)[0])
+    loop = down_to(tree, param)[1]
+    body, allocated = loop.body, []
+    for k in reversed(moved):
+        kernel, local, nest = _computed_here(graph, kernel, k)
+        body = Sequence((nest, *_parts(body)))
+        allocated.append(local)
+    for local in allocated:
+        body = Alloc(local, scope, body)
+    return kernel, with_body(tree, loop, body)
+
+
+def _check_movable(graph: Graph, kernel: Kernel, k: int) -> None:
+    """Raise IllegalSchedule unless statement ``k`` has one result, all of an array that only the kernel reads."""
+    stage = kernel.stages[k]
+    if len(stage.writes) != 1:
+        raise IllegalSchedule(f"s{k} writes {len(stage.writes)} arrays; expected one result to compute elsewhere")
+    (access,) = stage.writes.values()
+    if access.array not in kernel.locals:
+        if graph.all_consumers(access.array) or graph.is_kept(access.array):
+            raise IllegalSchedule(f"s{k} writes {access.array}, which is read outside of {kernel.label}")
+        shape = graph.shape(access.array)
+    else:
+        shape = (*(kernel.extents[p] for p in kernel.outer), *kernel.locals[access.array][1])
+    if kernel.outer and access.array in kernel.locals:
+        raise IllegalSchedule(f"s{k} writes {access.array}, which lives in one iteration of {kernel.outer[0]} already")
+    whole = all(e in stage.params and kernel.extents[e] == n for e, n in zip(access.index, shape))
+    if not whole or len(set(access.index)) < len(access.index):
+        raise IllegalSchedule(f"s{k} writes {access.array} at {list(access.index)}; expected each of its elements once")
+    if sum(access.array in {a.array for a in s.writes.values()} for s in kernel.stages) > 1:
+        raise IllegalSchedule(f"{access.array} is written by several statements; expected s{k} alone")
+
+
+def _with_own_params(kernel: Kernel, k: int) -> Kernel:
+    """Statement ``k`` with parameters that no other statement has, nor any loop of a schedule."""
+    stage, known = kernel.stages[k], dict(kernel.extents)
+    mapping = {}
+    for p in stage.params:
+        mapping[p] = fresh(f"{p}_s{k}", known)
+        known[mapping[p]] = kernel.extents[p]
+    stages = [s.subs(mapping) if s is stage else s for s in kernel.stages]
+    used = {p for s in stages for p in s.params} | set(kernel.outer)
+    return replace(kernel, stages=stages, extents={p: n for p, n in known.items() if p in used})
+
+
+def _without(tree: Tree, kernel: Kernel, moved: Several[int]) -> Tree:
+    """The tree without the statements ``moved``, and without the locals that they write."""
+    gone = {a.array for k in moved for a in kernel.stages[k].writes.values()}
+
+    def left(node: Tree) -> Tree | None:
+        if isinstance(node, Do):
+            return None if node.statement in moved else node
+        kept = [c for c in map(left, schedule.children(node)) if c is not None]
+        if not kept:
+            return None
+        if isinstance(node, Sequence):
+            return schedule.sequence(kept)
+        return kept[0] if isinstance(node, Alloc) and node.array in gone else replace(node, body=kept[0])
+
+    found = left(tree)
+    if found is None:
+        raise IllegalSchedule(f"all statements of {kernel.label} would be computed elsewhere; expected one that reads")
+    return found
+
+
+def _computed_here(graph: Graph, kernel: Kernel, k: int) -> tuple[Kernel, str, Tree]:
+    """Statement ``k`` for what the others read of it in one iteration of the outer loops: its local and its loops."""
+    stage = kernel.stages[k]
+    ((connector, write),) = stage.writes.items()
+    reads = [a for s in kernel.stages for a in s.reads.values() if a.array == write.array]
+    if not reads:
+        raise IllegalSchedule(f"nothing in the loop reads {write.array}, which s{k} writes")
+    extents = tuple(kernel.extents[p] for p in write.index)
+    box = box_of(kernel, reads, extents, kernel.outer)
+    kernel, local, places = _with_local(graph, kernel, write.array, box)
+    mapping = dict(zip(write.index, box.element(places)))
+    reduced = tuple(p for p in stage.params if p not in write.index)
+    params = (*kernel.outer, *places.values(), *reduced)
+    here = stage.subs(mapping, params)
+    here = replace(here, writes={connector: Access(local, tuple(places.values()), write.wcr)})
+    stages = [here if s is stage else _reading(s, write.array, local, box) for s in kernel.stages]
+    loops = [Loop(p, box.extents[d], Do(k, params), rest=_rest(box, d)) for d, p in places.items()]
+    loops += [Loop(p, kernel.extents[p], Do(k, params)) for p in reduced]
+    left = {p: n for p, n in kernel.extents.items() if p not in write.index}
+    known = {name: kind for name, kind in kernel.locals.items() if name != write.array}
+    return replace(kernel, stages=stages, extents=left, locals=known), local, nested(loops, Do(k, params))
+
+
+# ---------------------------------------------------------------- ends of loops
+
+
+def peel(pair: Pair, param: Param | str, first: int = 0, last: int = 0) -> Pair:
+    """Give the first and the last iterations of a loop loops of their own.
+
+    before:  for p < n: f(p)
+    after:   for p_first < 2: f(p_first)    for p < n - 3: f(p + 2)    for p_last < 1: f(p_last + n - 1)
+
+    Where the last block of tiles is peeled off, the others are whole. Each part has statements of its own, so a loop
+    that is reduced over is refused, and one around locals. Raises IllegalSchedule for these, where the loop itself has
+    partial tiles, and where it has less iterations than that.
+    """
+    kernel, tree = in_loops(*pair, _around_locals(*pair))
+    loop = next((n for n in schedule.loops(tree) if str(n.param) == str(param)), None)
+    if loop is None or loop.param in kernel.outer:
+        reason = "there is none" if loop is None else "each of its iterations has locals of its own"
+        raise IllegalSchedule(f"{kernel.label}: the loop over {param} cannot be peeled: {reason}")
+    _check_peelable(kernel, loop)
+    inside = {do.statement for do in schedule.dos(loop)}
+    elsewhere = {p for k, s in enumerate(kernel.stages) if k not in inside for p in s.params}
+    parts = [_Part(loop, *part, kernel.extents, elsewhere) for part in _cut(loop, first, last)]
+    stages: list[Stage] = []
+    numbers: dict[tuple[int, int], int] = {}
+    for k, stage in enumerate(kernel.stages):
+        for at, made in enumerate([part.stage(stage) for part in parts] if k in inside else [stage]):
+            numbers[at, k] = len(stages)
+            stages.append(made)
+    trees = [part.tree(stages, {k: numbers[at, k] for k in inside}) for at, part in enumerate(parts)]
+    others = {k: numbers[0, k] for k in range(len(kernel.stages))}
+    written = _replaced(tree, loop, schedule.sequence(trees), others)
+    extents = {**kernel.extents, **{p: n for part in parts for p, n in part.extents.items()}}
+    used = {p for s in stages for p in s.params} | set(kernel.outer)
+    kept = {p: n for p, n in extents.items() if p in used}
+    return Kernel(kernel.label, kept, stages, kernel.outer, kernel.locals), written
+
+
+def _replaced(tree: Tree, old: Loop, new: Tree, numbers: dict[int, int]) -> Tree:
+    """``tree`` with ``new`` in the place of ``old``, and other numbers of the statements beside it."""
+    if tree is old:
+        return new
+    if isinstance(tree, Do):
+        return replace(tree, statement=numbers[tree.statement])
+    below = [_replaced(c, old, new, numbers) for c in schedule.children(tree)]
+    return schedule.sequence(below) if isinstance(tree, Sequence) else schedule.with_children(tree, below)
+
+
+def _around_locals(kernel: Kernel, tree: Tree) -> list[Loop]:
+    """The loops that walk the kernel's outer parameters, whose iterations have locals of their own."""
+    if not kernel.locals or not kernel.outer:
+        return []
+    do = schedule.dos(tree)[0]
+    values = dict(zip(kernel.stages[do.statement].params, do.index))
+    named = {s for p in kernel.outer for s in sympy.sympify(values.get(p, 0)).free_symbols}
+    found = [loop for loop in schedule.loops(tree) if loop.param in named]
+    return down_to(tree, found[-1].param)[0] if found else []
+
+
+def _check_peelable(kernel: Kernel, loop: Loop) -> None:
+    if loop.rest is not None:
+        raise IllegalSchedule(f"the loop over {loop.param} has partial tiles; peel the one over the tiles")
+    for do in schedule.dos(loop):
+        stage = kernel.stages[do.statement]
+        reduced = next((c for c in stage.writes if loop.param in stage.reduced(c)), None)
+        if reduced is not None:
+            reason = "whose parts would each begin a sum of their own"
+            raise IllegalSchedule(f"s{do.statement}.{reduced} is reduced over {loop.param}, {reason}")
+
+
+def _cut(loop: Loop, first: int, last: int) -> list[tuple[str, Dim, Dim]]:
+    """``(suffix, begin, extent)`` of the parts of a loop, without those of no iteration."""
+    n = loop.extent
+    if min(first, last) < 0 or first + last < 1 or (isinstance(n, int) and first + last > n):
+        raise IllegalSchedule(f"{first} first and {last} last iterations of {loop.param}, which has {n}")
+    known = isinstance(n, int)
+    begin = first if known or not first else dim(sympy.Min(first, n))
+    middle = dim(n - first - last) if known else dim(sympy.Max(n - first - last, 0))
+    parts = [("_first", 0, begin), ("", begin, middle), ("_last", dim(begin + middle), dim(n - begin - middle))]
+    return [part for part, count in zip(parts, (first, middle, last)) if count != 0]
+
+
+class _Part:
+    """The iterations from ``begin`` on of a loop, ``size`` of them, with parameters of their own."""
+
+    def __init__(self, loop: Loop, suffix: str, begin: Dim, size: Dim, known: Mapping[Any, Dim], elsewhere: set[Any]):
+        self._loop, self._suffix, self._known = loop, suffix, known
+        self._elsewhere = elsewhere
+        own = self._named(loop.param)
+        self.extents: dict[Any, Dim] = {own: size}
+        self._names: dict[Any, Param] = {loop.param: own}
+        self._values: dict[Any, Any] = {loop.param: own + begin}
+        self._tree = replace(loop, param=own, extent=size, body=self._below(loop.body, {own: size}))
+
+    def _named(self, p: Param) -> Param:
+        if not self._suffix and p not in self._elsewhere:
+            return p
+        return fresh(f"{p}{self._suffix or '_middle'}", self._known)
+
+    def _below(self, tree: Tree, walked: dict[Any, Dim]) -> Tree:
+        if not isinstance(tree, Loop):
+            return schedule.with_children(tree, [self._below(c, walked) for c in schedule.children(tree)])
+        new = self._names.setdefault(tree.param, self._named(tree.param))
+        self._values[tree.param] = new
+        rest = None if tree.rest is None else self._left(tree, walked)
+        self.extents[new] = tree.extent if rest is None else sympy.Min(tree.extent, rest, evaluate=False)
+        body = self._below(tree.body, {**walked, new: tree.extent})
+        return replace(tree, param=new, rest=rest, body=body)
+
+    def _left(self, loop: Loop, walked: dict[Any, Dim]) -> Dim | None:
+        """What a partial tile leaves here; None where all are whole."""
+        rest = sympy.expand(sympy.sympify(loop.rest).xreplace(self._values))
+        return None if ALL_SIZES.inside(walked).is_natural(rest - loop.extent) else dim(rest)
+
+    def stage(self, stage: Stage) -> Stage:
+        """The statement for these iterations."""
+        return stage.subs(self._values, tuple(self._names.get(p, p) for p in stage.params))
+
+    def tree(self, stages: Several[Stage], numbers: dict[int, int]) -> Tree:
+        """Its loops, around statements with other numbers."""
+        found = renumbered(self._tree, numbers)
+        return schedule.transformed(
+            found, lambda n: Do(n.statement, stages[n.statement].params) if isinstance(n, Do) else n
+        )

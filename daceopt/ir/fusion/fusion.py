@@ -1,0 +1,359 @@
+"""Merging two kernels into one over their common iteration space, on address functions only (no operator names)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, count
+from math import prod
+from typing import Any
+
+import sympy
+
+from daceopt.errors import Unsupported
+from daceopt.ir.access.dataflow import Address, address, same_elements
+from daceopt.ir.access.iteration import apart, rename, unify
+from daceopt.ir.data.provenance import fused_label
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.tasklet import Assignment, renamed, substitute
+from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim
+
+MAX_LOCAL_ELEMENTS = 16384  # a row buffer of 64 KiB in float32: stays in the first two cache levels
+
+
+def merge(graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], bool]) -> Kernel | str:
+    """One kernel that does what ``first`` and then ``second`` do, or the reason why there is none.
+
+    ``needed(array)`` says whether anything but these two kernels reads ``array`` (or any view of it). The kernels share
+    at least one buffer: written by the first and read by the second, or read by both. The caller has checked that no
+    path leads from ``first`` to ``second`` through other nodes. Locals are in the form of :func:`expand_locals`.
+    """
+    shared = _shared(graph, first, second)
+    if shared is None:
+        return "no shared access with an affine address"
+    address_1, address_2 = shared
+    second = apart(second, first)
+    address_2 = _again(graph, second, address_1.buffer) or address_2
+    unified = unify(first, address_1, second, address_2)
+    if unified is None:
+        return f"{address_1.buffer} is walked differently by {first.label} and {second.label}"
+    first, second, mapping = unified
+    _align_rest(graph, first, second, mapping)
+    merger = _Merger(graph, first, rename(second, mapping), needed)
+    reason = merger.keep_inside()
+    if reason is not None:
+        return reason
+    merged = merger.kernel()
+    if not merged.outer and any(s.params for s in merged.stages):
+        return f"{first.label} and {second.label} have no common parallel parameter"
+    return _too_large(merged) or merged
+
+
+def _shared(graph: Graph, first: Kernel, second: Kernel) -> tuple[Address, Address] | None:
+    """The addresses to unify: in a buffer that ``first`` writes if there is one, and there with most parameters."""
+    reads = _by_buffer(graph, second.reads())
+    best = None
+    for accesses in (first.writes(), first.reads()):
+        for buffer, mine in _by_buffer(graph, accesses).items():
+            theirs = reads.get(buffer)
+            if theirs is None or (best is not None and len(mine.terms) <= len(best[0].terms)):
+                continue
+            best = (mine, theirs)
+        if best is not None:
+            return best
+    return None
+
+
+def _by_buffer(graph: Graph, accesses: Sequence[Access]) -> dict[str, Address]:
+    found: dict[str, Address] = {}
+    for access in accesses:
+        where = address(graph, access)
+        if where is not None and len(where.terms) >= len(found[where.buffer].terms if where.buffer in found else ()):
+            found[where.buffer] = where
+    return found
+
+
+def _again(graph: Graph, kernel: Kernel, buffer: str) -> Address | None:
+    return _by_buffer(graph, kernel.reads()).get(buffer)
+
+
+def _align_rest(graph: Graph, first: Kernel, second: Kernel, mapping: dict[sympy.Symbol, sympy.Symbol]) -> None:
+    """Give the second's other parameters the first's names too where both walk a common buffer alike.
+
+    Names decide nothing about legality, but stages that use one name can share a loop, and two reads of one array can
+    be seen to be alike.
+    """
+    known = {**_by_buffer(graph, first.reads()), **_by_buffer(graph, first.writes())}
+    for access in second.reads():
+        theirs = address(graph, access)
+        if theirs is None or theirs.buffer not in known:
+            continue
+        taken = {mapping[q] for q in access.params() if q in mapping}
+        free = {c: p for p, c in known[theirs.buffer].terms if p not in taken}
+        for q, coefficient in theirs.terms:
+            p = free.get(coefficient)
+            if q in mapping or p is None or first.extents[p] != second.extents[q]:
+                continue
+            if not any(q in s.params and any(mapping.get(o) == p for o in s.params) for s in second.stages):
+                mapping[q] = p
+
+
+class _Merger:
+    """The statements of ``first`` and then ``second``, over one iteration space already, as one kernel."""
+
+    def __init__(self, graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], bool]):
+        self._graph, self._first, self._second, self._needed = graph, first, second, needed
+        self._extents = {**first.extents, **second.extents}
+        self._stages = [*first.stages, *second.stages]
+        self._locals = {**first.locals, **second.locals}
+        self._copied = copies(first)
+        self._local_of = dict(self._copied)  # array of the graph -> the local that has its values
+
+    def kernel(self) -> Kernel:
+        """What has come of it so far."""
+        label = fused_label(self._first.label, self._second.label)
+        merged = Kernel(label, self._extents, tuple(self._stages), (), self._locals)
+        return replace(merged, outer=common_parameters(merged))
+
+    def keep_inside(self) -> str | None:
+        """Turn every array that the first writes and the second reads into a local one; None, or why that is
+        impossible."""
+        own, begin = self._first.locals, len(self._first.stages)
+        made = {a.array: (s, c) for s in self._first.stages for c, a in s.writes.items() if a.array not in own}
+        for k, stage in enumerate(self._second.stages, begin):
+            for conn, access in stage.reads.items():
+                sources = [] if access.array in self._locals else self._graph.sources(access.array)
+                if made.keys().isdisjoint(sources):
+                    continue
+                if len(sources) > 1:
+                    return f"{access.array} is written in parts, of which {self._first.label} writes some"
+                producer, out = made[sources[0]]
+                reason = _same_walk(self._graph, producer.writes[out], access)
+                if reason is not None:
+                    return reason
+                self._stages[k] = self._read_locally(self._stages[k], conn, producer, out)
+        self._stages[:begin] = [self._write_locally(stage) for stage in self._first.stages]
+        return None
+
+    def _read_locally(self, stage: Stage, conn: str, producer: Stage, out: str) -> Stage:
+        """``stage`` reads at ``conn`` the local copy of what ``producer`` writes at ``out``."""
+        read, written = stage.reads[conn].array, producer.writes[out]
+        local = self._local_copy(written)
+        kept = self._needed(written.array) or written.array in self._copied
+        if kept and not _is_rounded(self._graph, producer, out):
+            stage = _rounding(stage, conn, self._graph.dtype(read))
+        return replace(stage, reads={**stage.reads, conn: local})
+
+    def _local_copy(self, write: Access) -> Access:
+        """The local array that stands for ``write``'s array: indexed by the parameters of the write, one dimension
+        each."""
+        name = self._local_of.get(write.array) or self._local_name(write.array)
+        self._local_of[write.array] = name
+        known = _written_index(self._stages, name)
+        if known is not None:  # an earlier merge made it, when the parameters may have stood in another order
+            return Access(name, known)
+        params = tuple(p for p in self._extents if p in write.params())
+        shape = tuple(self._extents[p] for p in params)
+        self._locals[name] = (types.computed(self._graph.dtype(write.array)), shape)
+        return Access(name, params)
+
+    def _local_name(self, array: str) -> str:
+        """One that neither the graph nor the kernel has."""
+        names = chain([f"{array}_l"], (f"{array}_l{k}" for k in count(2)))
+        return next(n for n in names if n not in self._locals and self._graph.is_free(n))
+
+    def _write_locally(self, stage: Stage) -> Stage:
+        """Writes of arrays with a local copy go there; to the array itself too if somebody else needs it."""
+        writes: dict[str, Access] = {}
+        extra: list[Assignment] = []
+        for conn, access in stage.writes.items():
+            name = self._local_of.get(access.array)
+            if name is None:
+                writes[conn] = access
+                continue
+            keep = self._needed(access.array)
+            if any(other.array == name for other in stage.writes.values()):  # an earlier merge made the copy
+                writes |= {conn: access} if keep else {}
+                continue
+            local = replace(self._local_copy(access), wcr=access.wcr)
+            if not keep:
+                writes[conn] = local
+                continue
+            assignment = next(a for a in stage.assignments if str(a.symbol) == conn)
+            twin = f"{conn}_l"
+            symbol = type(assignment.symbol)(twin, **assignment.symbol.assumptions0)
+            extra.append(Assignment(symbol, assignment.symbol, assignment.dtype))
+            writes[conn], writes[twin] = access, local
+        return replace(stage, writes=writes, assignments=(*stage.assignments, *extra))
+
+
+def _is_rounded(graph: Graph, stage: Stage, conn: str) -> bool:
+    """Whether what the stage writes there is what memory holds of it."""
+    dtype = graph.dtype(stage.writes[conn].array)
+    expr = next(a.expr for a in stage.assignments if str(a.symbol) == conn)
+    if not types.is_narrow(dtype):
+        return True
+    return expr.func is scalar.cast(sympy.Symbol("x"), dtype).func and not stage.writes[conn].wcr
+
+
+def _rounding(stage: Stage, conn: str, dtype: Any) -> Stage:
+    """The stage with what it reads there as memory holds it: others read that, and a value is the same to all."""
+    symbols = {s for a in stage.assignments for s in a.expr.free_symbols if str(s) == conn}
+    rounded = {s: scalar.cast(s, dtype) for s in symbols}
+    return replace(stage, assignments=tuple(a.subs(rounded) for a in stage.assignments))
+
+
+def _same_walk(graph: Graph, write: Access, read: Access) -> str | None:
+    if address(graph, write) is None or address(graph, read) is None:
+        return f"{read.array} is read at a run-time index"
+    same = same_elements(graph, write, read)
+    same = same and write.params() <= read.params()  # strides of an empty array may be 0
+    return None if same else f"{read.array} is read at other elements than the iteration writes"
+
+
+def copies(kernel: Kernel) -> dict[str, str]:
+    """Array of the graph -> the local to which a statement writes the same value: for readers in the kernel, while
+    others read the array."""
+    found: dict[str, str] = {}
+    for stage in kernel.stages:
+        values = {str(a.symbol): str(a.expr) for a in stage.assignments if isinstance(a.expr, sympy.Symbol)}
+        for conn, access in stage.writes.items():
+            source = stage.writes.get(values.get(conn, ""))
+            if access.array in kernel.locals and source is not None and source.array not in kernel.locals:
+                found[source.array] = access.array
+    return found
+
+
+def common_parameters(kernel: Kernel) -> tuple[sympy.Symbol, ...]:
+    """Parameters that can be shared parallel loops: in every stage's domain, and no local result is reduced over
+    them."""
+    common = [p for p in kernel.extents if all(p in s.params for s in kernel.stages)]
+    consumed = [a for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals]
+    names = {a.array for a in consumed}
+    barred: set[Any] = set()
+    for access in consumed:
+        barred |= _read_elsewhere(access, _written_index(kernel.stages, access.array) or ())
+    for stage in kernel.stages:
+        for conn, access in stage.writes.items():
+            if access.array in names:
+                barred.update(stage.reduced(conn))
+    return tuple(p for p in common if p not in barred)
+
+
+def _read_elsewhere(read: Access, written: tuple[Any, ...]) -> set[Any]:
+    """Parameters along which a local array is read at other elements than the same iteration writes."""
+    pairs = zip(read.index, written)
+    return {s for e, w in pairs if e != w for x in (e, w) for s in getattr(x, "free_symbols", ())}
+
+
+def _too_large(kernel: Kernel) -> str | None:
+    for name, (_, shape) in kernel.locals.items():
+        index = _written_index(kernel.stages, name) or ()
+        size: Dim = prod(n for n, e in zip(shape, index) if e not in kernel.outer)
+        if not isinstance(size, int) or size > MAX_LOCAL_ELEMENTS:
+            return f"{name} needs {size} elements per iteration of the shared loops, more than {MAX_LOCAL_ELEMENTS}"
+    return None
+
+
+def _written_index(stages: Sequence[Stage], name: str) -> tuple[Any, ...] | None:
+    return next((a.index for s in stages for a in s.writes.values() if a.array == name), None)
+
+
+def shrink_locals(kernel: Kernel) -> Kernel:
+    """The form that is emitted: locals live inside one iteration of the outer loops, whose parameters leave their
+    indices."""
+    kept = {
+        n: [k for k, e in enumerate(_written_index(kernel.stages, n) or ()) if e not in kernel.outer]
+        for n in kernel.locals
+    }
+    shapes = {n: (t, tuple(shape[k] for k in kept[n])) for n, (t, shape) in kernel.locals.items()}
+    return _reindex(kernel, shapes, lambda a: tuple(a.index[k] for k in kept[a.array]))
+
+
+def expand_locals(kernel: Kernel) -> Kernel:
+    """The form that is merged: locals are indexed by the outer parameters too, so that ``outer`` may change.
+
+    Raises Unsupported for a kernel that carries values along a loop, whose tiles may be partial, or that reads an array
+    which it writes.
+    """
+    if kernel.is_tiled:
+        raise Unsupported(f"{kernel.label} is tiled: its stages are no loops over rectangles")
+    if kernel.forwarded():
+        raise Unsupported(f"{kernel.label} reads what it writes: its stages share no iterations")
+    lead = tuple(kernel.extents[p] for p in kernel.outer)
+    shapes = {n: (t, (*lead, *shape)) for n, (t, shape) in kernel.locals.items()}
+    return _reindex(kernel, shapes, lambda a: (*kernel.outer, *a.index))
+
+
+def _reindex(kernel: Kernel, shapes: dict[str, Any], index: Callable[[Access], tuple[Any, ...]]) -> Kernel:
+    def convert(accesses: Mapping[str, Access]) -> dict[str, Access]:
+        return {c: replace(a, index=index(a)) if a.array in shapes else a for c, a in accesses.items()}
+
+    stages = [replace(s, reads=convert(s.reads), writes=convert(s.writes)) for s in kernel.stages]
+    return Kernel(kernel.label, kernel.extents, stages, kernel.outer, shapes)
+
+
+def collapse(kernel: Kernel) -> Kernel | None:
+    """One stage that does what all stages of an element-wise chain do, the locals in between becoming scalars.
+
+    None unless all stages have one domain, nothing local is reduced, and locals are read where they are written. Locals
+    are in the form of :func:`expand_locals`.
+    """
+    domain = set(kernel.stages[0].params)
+    if any(set(s.params) != domain for s in kernel.stages):
+        return None
+    if any(a.wcr and a.array in kernel.locals for s in kernel.stages for a in s.writes.values()):
+        return None
+    read = [a for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals]
+    if any(_written_index(kernel.stages, a.array) != a.index for a in read):
+        return None
+    merged = _Collapsed(kernel)
+    for stage in kernel.stages:
+        merged.append(stage)
+    stage = Stage(kernel.stages[-1].params, merged.reads, merged.writes, tuple(merged.assignments))
+    return Kernel(kernel.label, kernel.extents, [stage])
+
+
+class _Collapsed:
+    """Accumulates the stages' assignments under new names."""
+
+    def __init__(self, kernel: Kernel):
+        self.kernel = kernel
+        self.reads: dict[str, Access] = {}
+        self.writes: dict[str, Access] = {}
+        self.assignments: list[Assignment] = []
+        self.values: dict[str, sympy.Symbol] = {}  # local array -> the scalar that holds it
+
+    def append(self, stage: Stage) -> None:
+        names = {c: self._read(a) for c, a in stage.reads.items()}
+        mapping: dict[Any, Any] = {}
+        for assignment in stage.assignments:
+            for symbol in assignment.expr.free_symbols - set(mapping):
+                if str(symbol) in names:
+                    mapping[symbol] = renamed(symbol, names[str(symbol)])
+            target = renamed(assignment.symbol, self._target(stage, str(assignment.symbol)))
+            self.assignments.append(Assignment(target, substitute(assignment.expr, mapping), assignment.dtype))
+            mapping[assignment.symbol] = target
+
+    def _read(self, access: Access) -> str:
+        if access.array in self.values:
+            return str(self.values[access.array])
+        for conn, known in self.reads.items():
+            if known == access:
+                return conn
+        conn = f"in{len(self.reads)}"
+        self.reads[conn] = access
+        return conn
+
+    def _target(self, stage: Stage, name: str) -> str:
+        access = stage.writes.get(name)
+        if access is None or access.array in self.kernel.locals:
+            target = f"t{len(self.assignments)}"
+            if access is not None:
+                self.values[access.array] = sympy.Symbol(target)
+            return target
+        target = f"out{len(self.writes)}"
+        self.writes[target] = access
+        return target

@@ -1,0 +1,123 @@
+"""Several kernels as one kernel of all their statements, whatever elements one reads of what another writes.
+
+``fusion.merge`` joins kernels whose loops are the same loops; here each keeps its own, what passes between them is a
+local with the extents of the whole array, and a schedule has to say how the loops go together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+from daceopt.errors import Unsupported
+from daceopt.ir.access.iteration import apart
+from daceopt.ir.data.provenance import fused_label
+from daceopt.ir.fusion.fusion import expand_locals
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.view_index import source_index
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import hint
+
+
+def joined(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool]) -> Kernel:
+    """One kernel that does what ``kernels`` do, in their order (each after those whose results it reads).
+
+    An array that one writes and another reads becomes the local ``<array>_tile``, its dimensions in the order of
+    memory, in which it is read as the array would be, views seen through. ``needed(array)``: others read it, so that it
+    is written as well. Each kernel keeps parameters of its own. Raises Unsupported for kernels with tiles of their own,
+    for what is read at run-time indices or through a view without an index, and where what passes has a narrow type or
+    is written in parts.
+    """
+    parts: list[Kernel] = []
+    for kernel in kernels:
+        parts.append(replace(apart(expand_locals(kernel), *parts), outer=()))
+    made = {a.array for k in parts for a in k.writes()}
+    passed = [a for a in made if any(_source(graph, r.array, made) == a for k in parts for r in k.reads())]
+    local = {n: kind for k in parts for n, kind in k.locals.items()}
+    joint = _Joint(graph, tuple(sorted(passed)), frozenset(local), needed)
+    stages = [joint.stage(s) for k in parts for s in k.stages]
+    extents = {p: n for k in parts for p, n in k.extents.items()}
+    return Kernel(reduce(fused_label, [k.label for k in parts]), extents, stages, (), local | joint.locals())
+
+
+def _source(graph: Graph, array: str, made: set[str]) -> str | None:
+    """Which of the arrays ``made`` is read as ``array``. Raises Unsupported where only a part of ``array`` is."""
+    sources = graph.sources(array)
+    if made.isdisjoint(sources):
+        return None
+    if len(sources) > 1:
+        raise Unsupported(f"{array} is written in parts")
+    return sources[0]
+
+
+class _Joint:
+    """Statements with locals in the place of the arrays that pass between them."""
+
+    def __init__(self, graph: Graph, passed: Sequence[str], own: frozenset[str], needed: Callable[[str], bool]):
+        """``own``: locals that the kernels have already."""
+        self._graph, self._passed, self._own, self._needed = graph, passed, own, needed
+        narrow = next((a for a in passed if types.is_narrow(graph.dtype(a))), None)
+        if narrow is not None:
+            raise Unsupported(f"{narrow} has the narrow type {graph.dtype(narrow)}, which memory rounds to")
+
+    def locals(self) -> dict[str, Any]:
+        """The locals of what passes."""
+        shapes = {a: self._graph.shape(a) for a in self._passed}
+        return {_tile(a): (self._graph.dtype(a), self._in_memory(a, shape)) for a, shape in shapes.items()}
+
+    def _in_memory(self, array: str, values: Sequence[Any]) -> tuple[Any, ...]:
+        """``values``, one for each dimension, in the order in which the dimensions lie in memory."""
+        strides = self._graph.strides(array)
+        order = sorted(range(len(strides)), key=lambda k: hint(strides[k]), reverse=True)
+        return tuple(values[k] for k in order)
+
+    def _local(self, array: str, index: Sequence[Any]) -> Access:
+        return Access(_tile(array), self._in_memory(array, index))
+
+    def stage(self, stage: Stage) -> Stage:
+        """The statement with locals where it reads or writes what passes."""
+        reads = {c: self._read(a) for c, a in stage.reads.items()}
+        writes: dict[str, Access] = {}
+        extra: list[Assignment] = []
+        for conn, access in stage.writes.items():
+            if access.array not in self._passed:
+                writes[conn] = access
+                continue
+            if any(other.array == _tile(access.array) for other in stage.writes.values()):  # joined before
+                writes |= {conn: access} if self._needed(access.array) else {}
+                continue
+            local = replace(self._local(access.array, access.index), wcr=access.wcr)
+            if not self._needed(access.array):
+                writes[conn] = local
+                continue
+            twin = _twin(stage, conn)
+            extra.append(twin)
+            writes |= {conn: access, str(twin.symbol): local}
+        return replace(stage, reads=reads, writes=writes, assignments=(*stage.assignments, *extra))
+
+    def _read(self, access: Access) -> Access:
+        source = None if access.array in self._own else _source(self._graph, access.array, set(self._passed))
+        if source is None:
+            return access
+        if None in access.index:
+            raise Unsupported(f"{access.array} is read at a run-time index")
+        found = source_index(self._graph, access.array, source, access.index)
+        if found is None:
+            raise Unsupported(f"{access.array} has no index for each dimension of {source}, or shows parts")
+        return self._local(source, found)
+
+
+def _tile(array: str) -> str:
+    """The local for what passes: another one than that of ``fusion.merge``, which has the loops' dimensions."""
+    return f"{array}_tile"
+
+
+def _twin(stage: Stage, connector: str) -> Assignment:
+    """What is written there once more, for a local."""
+    known = next(a for a in stage.assignments if str(a.symbol) == connector)
+    symbol = type(known.symbol)(f"{connector}_tile", **known.symbol.assumptions0)
+    return Assignment(symbol, known.symbol, known.dtype)

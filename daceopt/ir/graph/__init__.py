@@ -1,0 +1,1 @@
+"""The graph: nodes over arrays, who reads and writes what, in what order they run."""

@@ -1,0 +1,428 @@
+"""The graph that every room works on: arrays in SSA form, the nodes that compute them, who writes and reads what."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dace import nodes
+
+from daceopt.ir.data.arrays import SEED, Arrays, Descriptor
+from daceopt.ir.data.provenance import Maker, Origins, joined, label_of
+from daceopt.ir.data.views import follow
+from daceopt.ir.graph import parts, placements, plain_properties, pruning, sub_graphs, validation, view_boxes
+from daceopt.ir.graph.build_options import BuildOptions
+from daceopt.ir.graph.def_use import DefUse
+from daceopt.ir.graph.kinds import Node, is_operator
+from daceopt.ir.graph.operands import Operands, all_required, required
+from daceopt.ir.graph.operator import Operator, make
+from daceopt.ir.graph.order import Order
+from daceopt.ir.graph.placements import Placement
+from daceopt.ir.graph.scopes import Scopes
+from daceopt.ir.graph.sub_graphs import SubGraph
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.scalar.dims import Dim, Shape, dim, in_rows, row_major
+
+__all__ = ["SEED", "Dim", "Graph", "Shape", "dim", "row_major"]
+
+plain_properties.install()
+
+
+def _in_order(positions: Sequence[str] | None, by_connector: Mapping[str, str]) -> Iterable[str | None]:
+    """Operators number their operands; other nodes have them sorted and unique."""
+    return sorted(set(by_connector.values())) if positions is None else map(by_connector.get, positions)
+
+
+class Graph(Arrays):
+    """Nodes over arrays; see docs/architecture.md for the invariants. ``ir/graph/sdfg.py`` has it as an SDFG of DaCe.
+
+    ``inputs`` and ``outputs`` are array names in call order; ``constants`` maps arrays to values known at compile time;
+    ``symbols`` maps a size symbol to the ``(input name, axis)`` that defines it. All changes go through the methods
+    below, which keep the def-use tables.
+    """
+
+    def __init__(self, name: str = "program", target: str = "cpu"):
+        super().__init__(name)
+        self.options = BuildOptions(target=target)
+        self.def_use = DefUse()  # is edited by the methods below only
+        self.locals: dict[str, KernelNode] = {}  # arrays inside of kernels, whose names no others have
+        self._order = Order()
+        self._sub_graphs: tuple[SubGraph, ...] = ()
+        self._placements: dict[str, Placement] = {}
+
+    # ---------------------------------------------------------------- provenance
+
+    def origins_of(self, node: Node) -> Origins:
+        """Where in the model the results of ``node`` come from."""
+        return joined(self.origins.get(name, ()) for name in self.outputs_of(node) if name is not None)
+
+    def take_out(self, members: Iterable[Node]) -> None:
+        """Remove ``members``, which are about to become one node: their results come from where any of them does."""
+        members = list(members)
+        found = joined(self.origins_of(node) for node in members)
+        if found:
+            self.origins |= {name: found for node in members for name in self.outputs_of(node) if name is not None}
+        for node in members:
+            self.remove(node)
+
+    # ---------------------------------------------------------------- nodes
+
+    def add_operator(
+        self,
+        op_type: str,
+        inputs: Sequence[str | None],
+        outputs: Sequence[str | None],
+        attributes: dict[str, Any] | None = None,
+        domain: str = "",
+        version: int | None = None,
+    ) -> nodes.LibraryNode:
+        """Add an operator node reading ``inputs`` and writing ``outputs`` (array names by position; None = absent).
+
+        ``version``: of the operator's schema; that of the graph's opset unless given.
+        """
+        version = self.source.opset.get(domain) if version is None else version
+        node = make(op_type, domain, len(inputs), len(outputs), attributes or {}, version)
+        reads = {c: n for c, n in zip(node.input_connectors, inputs) if n is not None}
+        writes = {c: n for c, n in zip(node.output_connectors, outputs) if n is not None}
+        self.add_node(node, reads, writes)
+        return node
+
+    def add_result(self, node: Operator, position: int, name: str) -> None:
+        """Let an operator write ``name`` at ``position``, where it had no output."""
+        taken = len(node.output_connectors)
+        node.output_connectors += [f"Extra_{k}" for k in range(taken, position + 1)]
+        self.write(node, node.output_connectors[position], name)
+
+    def drop_result(self, node: Operator, position: int) -> None:
+        """Let an operator no longer write its output at ``position``; the array and its readers stay."""
+        self.drop_write(node, node.output_connectors[position])
+
+    def add_node(self, node: nodes.CodeNode, reads: dict[str, str], writes: dict[str, str]) -> None:
+        """Add a library node or tasklet over whole arrays; connectors not named are dropped. ValueError for an array
+        that is written already, and for a kernel with a local that is called like an array or another local."""
+        for name in (own := node.kernel.locals if isinstance(node, KernelNode) else ()):
+            self._check_free(name)
+        for name in writes.values():
+            self._check_unwritten(name)
+        self.locals |= dict.fromkeys(own, node)
+        self.def_use.add(node)
+        node.label = self.maker.label or node.label
+        node.in_connectors = {c: node.in_connectors.get(c) for c in reads}
+        node.out_connectors = {c: node.out_connectors.get(c) for c in writes}
+        for conn, name in reads.items():
+            self.read(node, conn, name)
+        for conn, name in writes.items():
+            self.write(node, conn, name)
+        self._order.edited()
+
+    def add_kernel(self, kernel: Kernel, as_it_is: bool = False) -> KernelNode:
+        """Add a kernel over arrays that the graph has; returns its node.
+
+        Loops of one iteration vanish, unless it is added ``as_it_is``. ValueError for an array that is written
+        already, for a local whose name is taken, and for assignments out of order.
+        """
+        kernel = (kernel if as_it_is else kernel.without_unit_loops()).normal_form(self)
+        node = KernelNode(kernel)
+        reads = dict.fromkeys(a.array for a in kernel.reads())
+        writes = dict.fromkeys(a.array for a in kernel.writes())
+        self.add_node(node, {f"In{k}": n for k, n in enumerate(reads)}, {f"Out{k}": n for k, n in enumerate(writes)})
+        node.label = kernel.label
+        return node
+
+    def read(self, node: Node, connector: str, name: str) -> None:
+        """Let ``connector`` of a library node or region, a new one if it has none of that name, read ``name``.
+        ValueError where there is no such array."""
+        if not self.has(name):
+            raise ValueError(f"there is no array {name} for {label_of(node)} to read")
+        if connector not in node.in_connectors:
+            node.add_in_connector(connector)
+        self.def_use.read(node, connector, name)
+        self._order.edited()
+
+    def write(self, node: Node, connector: str, name: str) -> None:
+        """Let ``connector`` of a library node or region, a new one if it has none of that name, write ``name``, which
+        nothing writes yet. ValueError where something does, or where there is no such array."""
+        self._check_unwritten(name)
+        if connector not in node.out_connectors:
+            node.add_out_connector(connector)
+        self.def_use.write(node, connector, name)
+        self._order.edited()
+
+    def drop_read(self, node: Node, connector: str) -> None:
+        """Let ``node`` no longer read at ``connector``, which goes."""
+        self.def_use.drop_read(node, connector)
+        node.remove_in_connector(connector)
+        self._order.relaxed()
+
+    def drop_write(self, node: Node, connector: str) -> None:
+        """Let ``node`` no longer write at ``connector``, which goes; the array and its readers stay."""
+        self.def_use.drop_write(node, connector)
+        node.remove_out_connector(connector)
+        self._order.relaxed()
+
+    def _check_free(self, name: str) -> None:
+        """Raise ValueError where an array, or a local of a kernel, is called ``name``."""
+        super()._check_free(name)
+        if name in self.locals:
+            raise ValueError(f"there is a local {name} of kernel {self.locals[name].label} already")
+
+    def is_free(self, name: str) -> bool:
+        """Is neither an array nor a local of a kernel called ``name``?"""
+        return not self.has(name) and name not in self.locals
+
+    def desc(self, name: str) -> Descriptor:
+        """What an array, or a local of a kernel, is. KeyError for a name that neither has."""
+        known = self._descriptors.get(name)
+        return known if known is not None else self._local(name)
+
+    def _local(self, name: str) -> Descriptor:
+        dtype, shape = self.locals[name].kernel.locals[name]
+        return Descriptor(tuple(map(dim, shape)), row_major(shape), dtype)
+
+    def _check_unwritten(self, name: str) -> None:
+        if not self.has(name):
+            raise ValueError(f"there is no array {name} to write")
+        if name in self._views or self.is_written(name):
+            raise ValueError(f"{name} is written twice or is a view; arrays are written once (SSA)")
+
+    def is_written(self, name: str) -> bool:
+        """Does a node write ``name`` itself, or a part of it?"""
+        return self.def_use.writer(name) is not None or bool(self._parts_of.get(name))
+
+    def is_read(self, name: str) -> bool:
+        """Does a node read ``name`` itself, or is there a view of it, or what it is a part of?"""
+        return bool(self.def_use.readers(name) or self._views_of.get(name)) or name in self._parts
+
+    def producer(self, name: str) -> Node | None:
+        """The node that writes ``name``, or what it is a view of; None for inputs and constants, and for an array that
+        nodes write in parts (see :meth:`producers`)."""
+        return self.def_use.writer(self.written(name))
+
+    def sources(self, name: str) -> list[str]:
+        """The arrays, each written by one node or given, whose elements ``name`` shows: one, or parts of one."""
+        whole = self.written(name)
+        if not self._parts or not self.parts_of(whole):
+            return [whole]
+        if self.is_view(name):
+            return view_boxes.sources(self, name)
+        return [m for m in parts.within(self, whole) if not self.parts_of(m)]
+
+    def producers(self, name: str) -> list[Node]:
+        """The nodes that write ``name``, what it is a view of, or a part of that; none for inputs and constants."""
+        return [node for node in map(self.producer, self.sources(name)) if node is not None]
+
+    def consumers(self, name: str) -> list[Node]:
+        """Compute nodes that read ``name`` itself, each once."""
+        return list(dict.fromkeys(node for node, _ in self.def_use.readers(name)))
+
+    def all_consumers(self, name: str) -> list[Node]:
+        """Compute nodes that read ``name``, any view of it, or what it is a part of."""
+        return list(dict.fromkeys(c for alias in self.aliases(name) for c in self.consumers(alias)))
+
+    def inputs_of(self, node: Node) -> Operands:
+        """Arrays read: by position for operators (None = absent), sorted and unique for everything else."""
+        positions = getattr(node, "input_connectors", None)
+        return Operands(_in_order(positions, self.def_use.reads(node)), node, "input")
+
+    def outputs_of(self, node: Node) -> Operands:
+        """Arrays written, in the same form as :meth:`inputs_of`."""
+        positions = getattr(node, "output_connectors", None)
+        return Operands(_in_order(positions, self.def_use.writes(node)), node, "output")
+
+    def operand(self, node: Node, position: int) -> str:
+        """The array that ``node`` reads at ``position``. Raises Unsupported, with the node, where it is absent."""
+        return required(self.inputs_of(node), position)
+
+    def operands(self, node: Node, count: int | None = None) -> list[str]:
+        """The first ``count`` arrays that ``node`` reads, or all of them; raises as :meth:`operand` does."""
+        return all_required(self.inputs_of(node), count)
+
+    def result(self, node: Node, position: int) -> str:
+        """The array that ``node`` writes at ``position``; raises as :meth:`operand` does."""
+        return required(self.outputs_of(node), position)
+
+    def reads(self, node: nodes.CodeNode) -> dict[str, str]:
+        """Connector -> array for a library node or tasklet."""
+        return dict(self.def_use.reads(node))
+
+    def writes(self, node: nodes.CodeNode) -> dict[str, str]:
+        return dict(self.def_use.writes(node))
+
+    def nodes(self) -> list[Node]:
+        """Top-level compute nodes in the order in which they run."""
+        return self._order.of(self)
+
+    def compute(self) -> list[Node]:
+        """The same nodes in the order in which they were added."""
+        return list(self.def_use)
+
+    @property
+    def is_ordered(self) -> bool:
+        """Was an order of execution asked for?"""
+        return bool(self._order.position)
+
+    @property
+    def order(self) -> tuple[Node, ...]:
+        """The order of execution: by default topological, and stable under insertion order. What is assigned is checked
+        (IllegalOrder) and kept by later edits, as near as they let it; None returns to the default."""
+        return tuple(self.nodes())
+
+    @order.setter
+    def order(self, nodes: Sequence[Node] | None) -> None:
+        self._order = Order()
+        if nodes is not None:
+            self._order.set(self, nodes)
+
+    @property
+    def sub_graphs(self) -> tuple[SubGraph, ...]:
+        """Nodes that are split together, as steps decide it (``sub_graphs.py``). What is assigned is checked
+        (ValueError); arrays that later edits remove leave it."""
+        return tuple(group.within(self) for group in self._sub_graphs)
+
+    @sub_graphs.setter
+    def sub_graphs(self, groups: Sequence[SubGraph]) -> None:
+        sub_graphs.check(self, groups)
+        self._sub_graphs = tuple(groups)
+
+    @property
+    def placements(self) -> dict[str, Placement]:
+        """Where arrays live on a machine with scratchpads (``placements.py``), as a step decided it; none of
+        arrays that later edits made. What is assigned is checked (ValueError)."""
+        return {name: placement for name, placement in self._placements.items() if self.has(name)}
+
+    @placements.setter
+    def placements(self, found: Mapping[str, Placement]) -> None:
+        placements.check(self, found)
+        self._placements = dict(found)
+
+    def operators(self) -> list[Operator]:
+        """Operator nodes (ONNX operators not lowered yet) in topological order."""
+        return [n for n in self.nodes() if is_operator(n)]
+
+    def kernels(self) -> list[KernelNode]:
+        """Kernels in topological order."""
+        return [n for n in self.nodes() if isinstance(n, KernelNode)]
+
+    def is_kept(self, name: str) -> bool:
+        """Does ``name``, a view of it, or what it is a part of outlive the program: as an output, or saved for the
+        backward pass?"""
+        return any(alias in self.outputs or alias in self.saved for alias in self.aliases(name))
+
+    def __contains__(self, node: object) -> bool:
+        return node in self.def_use
+
+    # ---------------------------------------------------------------- edits
+
+    def replace_uses(self, old: str, new: str, keep: Sequence[Node | str] = ()) -> None:
+        """Every compute node and view that reads ``old`` reads ``new`` instead (same shape); graph outputs too.
+
+        But ``keep``, the nodes and views that go on reading ``old``.
+
+        Views of ``old`` are laid out again over ``new``. ValueError, and nothing changed, if that is impossible or if
+        ``new`` cannot be an output that ``old`` is (a view, an input, a constant, an output already), or what a reader
+        takes that wants contiguous arrays: the caller must copy ``new`` into ``old`` instead.
+        """
+        if old in self._parts:
+            raise ValueError(f"{old} is a part of {self._parts[old].whole}; copy {new} into it instead")
+        held = old in self.outputs or old in self.saved
+        if held and (new in self._views or new in self._parts or not self.is_transient(new) or new in self.saved):
+            raise ValueError(f"{old} is an output and {new} cannot take its place; copy into {old} instead")
+        layouts = follow(self, old, self.strides(old), self.strides(new))
+        self._check_rows({old: self.strides(new), **{view: strides for view, (strides, _) in layouts.items()}})
+        for node, connector in [r for r in self.def_use.readers(old) if r[0] not in keep]:
+            self._read_instead(node, connector, new)
+        for view in [v for v in self.views_of(old) if v not in keep]:
+            del self._views_of[old][view]
+            self._place_view(view, new, self.view_offset(view))
+        self._order.edited()
+        self._lay_out(layouts)
+        self.saved = [new if n == old else n for n in self.saved]
+        self.outputs = [new if n == old else n for n in self.outputs]
+
+    def _check_rows(self, strides: dict[str, Shape], written: Iterable[str] = ()) -> None:
+        """Raise ValueError where a node that wants its arrays row-major would read one, or write one of ``written``,
+        that is no longer."""
+        for name, steps in strides.items():
+            users = [*self.consumers(name), *([self.producer(name)] if name in written else [])]
+            if not in_rows(self.shape(name), steps) and any(getattr(n, "wants_rows", False) for n in users):
+                raise ValueError(f"{name} is read by a node that takes contiguous arrays only, or written by one")
+
+    def add_part(self, whole: str, hint: str, starts: Sequence[Any], shape: Sequence[Any]) -> str:
+        """An array of ``shape`` that is the box of ``whole`` which begins at ``starts``: one node writes it, others
+        write the rest of ``whole``."""
+        name = self.add_array(hint, shape, self.dtype(whole))
+        parts.attach(self, name, whole, [dim(s) for s in starts])
+        return name
+
+    def set_strides(self, name: str, strides: Sequence[Any]) -> None:
+        """Change the physical layout of an array; its views and parts select the same elements as before. ValueError,
+        and nothing changed, for a view or part and where a view cannot follow."""
+        if name in self._views or name in self._parts:
+            raise ValueError(f"{name} is a view or part; its layout is fixed")
+        steps, members = tuple(dim(s) for s in strides), parts.within(self, name)
+        layouts = {k: v for m in members for k, v in follow(self, m, self.strides(m), steps).items()}
+        self._check_rows(dict.fromkeys(members[1:], steps), written=members[1:])
+        self._lay_out(dict.fromkeys(members, (steps, 0)) | layouts)
+
+    def _lay_out(self, layouts: dict[str, tuple[Shape, Dim]]) -> None:
+        for view, (strides, offset) in layouts.items():
+            self._descriptors[view] = replace(self._descriptors[view], strides=tuple(strides))
+            if view in self._views:
+                self._views[view] = (self._views[view][0], offset)
+
+    def _read_instead(self, node: Node, connector: str, name: str) -> None:
+        """Let ``node`` read ``name`` where it reads another array."""
+        old = self.def_use.drop_read(node, connector)
+        self.def_use.read(node, connector, name)
+        if isinstance(node, KernelNode):
+            node.kernel = node.kernel.over({old: name})
+
+    @property
+    def scope(self) -> Scopes:
+        """Where each array lives; see :class:`daceopt.ir.graph.scopes.Scopes`."""
+        return Scopes(self)
+
+    def remove(self, node: Node) -> None:
+        """Remove a compute node; arrays stay (see :meth:`prune`)."""
+        self.def_use.remove(node)
+        for name in node.kernel.locals if isinstance(node, KernelNode) else ():
+            del self.locals[name]
+        self._order.relaxed()
+
+    def prune(self) -> int:
+        """Remove nodes whose results nobody reads, and arrays without users; returns how many."""
+        return pruning.prune(self)
+
+    def drop(self, name: str) -> None:
+        """Remove an array that no node reads or writes."""
+        del self._descriptors[name]
+        if name in self._views:
+            source, _ = self._views.pop(name)
+            del self._views_of[source][name]
+        self.constants.pop(name, None)
+
+    # ---------------------------------------------------------------- whole graph
+
+    def copy(self) -> Graph:
+        """An independent copy; array names are the same."""
+        memo: dict[int, Any] = {}
+        twins = {node: copy.deepcopy(node, memo) for node in self.def_use}
+        new = Graph.__new__(Graph)
+        for name, value in vars(self).items():
+            setattr(new, name, copy.copy(value) if isinstance(value, (list, dict, set)) else value)
+        new.maker, new.source, new._order = Maker(), self.source.copy(), self._order.copy()
+        new.def_use = self.def_use.over(twins)
+        new.locals = {name: twins[n] for name, n in self.locals.items()}
+        for table in ("_views_of", "_parts_of"):
+            setattr(new, table, {name: dict(below) for name, below in getattr(self, table).items()})
+        return new
+
+    def validate(self) -> None:
+        """Raise ``ValueError`` when an invariant does not hold."""
+        validation.validate(self)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes())

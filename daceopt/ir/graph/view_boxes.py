@@ -1,0 +1,85 @@
+"""Which box of an array a view shows: who writes what it shows, and of which part it is a view just as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from daceopt.ir.graph.parts import Box, apart, covering
+from daceopt.ir.scalar.dims import Dim, dim
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph.graph import Graph
+
+
+def shown(graph: Graph, view: str) -> Box:
+    """A box of what ``view`` is a view of, through chains of views, that has all elements of it.
+
+    The smallest such box where the view walks along axes; all of the array where extents or strides are open.
+    """
+    source, (offset, shape, strides) = graph.written(view), _layout(graph, view)
+    whole = graph.shape(source)
+    steps = graph.strides(source)
+    numbers = (offset, *shape, *strides, *whole, *steps)
+    if not all(isinstance(n, int) and n >= 0 for n in numbers) or 0 in (*shape, *whole):
+        return [0] * len(whole), whole
+    walks = [(int(n) - 1, int(s)) for n, s in zip(shape, strides) if n != 1 and s != 0]
+    return _box(int(offset), walks, [int(n) for n in whole], [int(s) for s in steps])
+
+
+def _layout(graph: Graph, view: str) -> tuple[Dim, Sequence[Dim], Sequence[Dim]]:
+    """Where in its source the view begins, its extents and strides."""
+    offset: Dim = 0
+    name = view
+    while graph.is_view(name):
+        offset = dim(offset + graph.view_offset(name))
+        name = graph.view_source(name)
+    return offset, graph.shape(view), graph.strides(view)
+
+
+def _box(offset: int, walks: list[tuple[int, int]], shape: list[int], strides: list[int]) -> Box:
+    """From the axis of the largest stride inwards: what walks along it, and whether the rest carries over into it."""
+    starts, extents = [0] * len(shape), list(shape)
+    for axis in sorted((k for k, n in enumerate(shape) if n > 1 and strides[k]), key=lambda k: -strides[k]):
+        step = strides[axis]
+        rest = [(far, s) for far, s in walks if s % step]
+        first, offset = divmod(offset, step)
+        inside = offset + sum(far * s for far, s in rest)
+        last = first + sum(far * (s // step) for far, s in walks if not s % step) + inside // step
+        starts[axis], extents[axis] = first, max(min(last, shape[axis] - 1) - first + 1, 0)
+        if inside >= step:  # what lies further in starts again: all of it
+            break
+        walks = rest
+    return starts, extents
+
+
+def sources(graph: Graph, view: str) -> list[str]:
+    """The arrays, each written by one node, that have elements which ``view`` shows."""
+    return list(_reached(graph, graph.written(view), shown(graph, view)))
+
+
+def _reached(graph: Graph, name: str, box: Box) -> list[str]:
+    parts = graph.parts_of(name)
+    if not parts:
+        return [name]
+    found = []
+    for part in parts:
+        starts, extents = graph.part(part).starts, graph.shape(part)
+        if not apart(box, (starts, extents)):
+            inside = [dim(s - t) for s, t in zip(box[0], starts, strict=True)]
+            found += _reached(graph, part, (inside, box[1]))
+    return found
+
+
+def nearest(graph: Graph, view: str) -> str:
+    """A view of the smallest part that has all that ``view`` shows; ``view`` itself where that is what it is of."""
+    source = graph.written(view)
+    if source == view or not graph.parts_of(source):
+        return view
+    starts, extents = shown(graph, view)
+    part, _ = covering(graph, source, starts, extents)
+    if part == source:
+        return view
+    offset, shape, strides = _layout(graph, view)
+    begin = dim(graph.root(part)[1] - graph.root(source)[1])
+    return graph.add_view(part, view, shape, strides, dim(offset - begin))

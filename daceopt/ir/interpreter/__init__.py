@@ -1,0 +1,1 @@
+"""Executes graphs and schedules with NumPy: the reference for everything else."""

@@ -1,0 +1,54 @@
+"""A kernel as a node of a graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import dace.library
+from dace.sdfg.graph import generate_element_id
+from dace.sdfg.nodes import LibraryNode
+
+from daceopt.ir.kernel.kernel import Kernel
+
+
+@dace.library.node
+class KernelNode(LibraryNode):
+    """Loops over statements, which it holds as a value: ``kernel``. An edit of the kernel exchanges that.
+
+    Connectors In0, In1, ... read whole arrays and Out0, Out1, ... write them.
+    """
+
+    implementations: ClassVar[dict[str, Any]] = {}
+    default_implementation: ClassVar[str | None] = None
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel.label)
+        self._kernel = kernel
+
+    @property
+    def kernel(self) -> Kernel:
+        """What it computes, and how; never changed in place."""
+        return self._kernel
+
+    @kernel.setter
+    def kernel(self, kernel: Kernel) -> None:
+        self._kernel, self.label = kernel, kernel.label
+
+    @property
+    def tree(self) -> Any:
+        """The schedule of its kernel, an ``schedule.Tree``; None where no step has scheduled its loops. (DaCe's
+        ``schedule`` of a node says on which device it runs.)"""
+        return self._kernel.schedule
+
+    @tree.setter
+    def tree(self, tree: Any) -> None:
+        self._kernel = replace(self._kernel, schedule=tree)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KernelNode:
+        twin = KernelNode(self._kernel)
+        memo[id(self)] = twin
+        twin.label = self.label
+        twin.in_connectors, twin.out_connectors = dict(self.in_connectors), dict(self.out_connectors)
+        twin._guid = generate_element_id(twin)
+        return twin

@@ -1,0 +1,242 @@
+"""Integer expressions as isl's quasi-affine functions, and back.
+
+Sizes are isl parameters; a product of sizes, which is not affine, is a parameter of its own. That is safe: what isl
+proves holds for all values of a parameter, so also for that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import reduce
+from typing import Any
+
+import islpy as isl
+import sympy
+
+from daceopt.errors import Unsupported
+from daceopt.ir.scalar import signs
+from daceopt.ir.scalar.digits import digit
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.functions import idiv, pymod
+
+CONTEXT = isl.DEFAULT_CONTEXT
+_SET = isl.dim_type.set
+
+
+def identifier(name: str) -> isl.Id:
+    """The name as isl itself makes it from a text: one that Python makes is another one for isl."""
+    kind = isl.dim_type.set
+    return isl.Space.set_alloc(CONTEXT, 0, 0).set_tuple_name(kind, name).get_tuple_id(kind)
+
+
+class SizeParameters:
+    """The isl parameters that stand for sizes; ``loops`` are the symbols that are none."""
+
+    def __init__(self, loops: frozenset[Any]):
+        self.loops = loops
+        self._names: dict[Any, str] = {}
+        self.by_name: dict[str, Any] = {}
+
+    def name(self, size: Any) -> str:
+        """The parameter's name: that of the symbol, or one made from the product."""
+        known = self._names.get(size)
+        if known is None:
+            known = "".join(c if c.isalnum() else "_" for c in str(size))
+            while known in self.by_name:
+                known += "_"
+            self._names[size], self.by_name[known] = known, size
+        return known
+
+    def possible(self, space: isl.Space) -> isl.Set:
+        """All values that the parameters in ``space`` can have: sizes, and products of them, are 0 or more."""
+        space = space.params()
+        found, local = isl.Set.universe(space), isl.LocalSpace.from_space(space)
+        for axis in range(space.dim(isl.dim_type.param)):
+            size = self.by_name.get(str(space.get_dim_name(isl.dim_type.param, axis)))
+            if size is not None and signs.is_natural(sympy.expand(size)):
+                bound = isl.Constraint.inequality_alloc(local).set_coefficient_val(isl.dim_type.param, axis, isl.Val(1))
+                found = found.add_constraint(bound)
+        return found
+
+
+class Functions:
+    """Functions on the sets of one ``space``; ``values`` has the function of each symbol that is no size."""
+
+    def __init__(self, sizes: SizeParameters, space: isl.Space, values: Mapping[Any, isl.PwAff]):
+        self._sizes, self._space, self._values = sizes, space, values
+
+    def of(self, expr: Any) -> isl.PwAff:
+        """``expr`` as a function. Raises Unsupported with the part that is not quasi-affine."""
+        expr = sympy.sympify(expr)
+        if expr in self._values:
+            return self._values[expr]
+        if expr.is_Integer:
+            return isl.PwAff.val_on_domain(self._space.universe_set(), isl.Val(int(expr), CONTEXT))
+        if expr.is_Symbol and expr not in self._sizes.loops:
+            return self._parameter(expr)
+        if expr.is_Symbol:
+            raise Unsupported(f"{expr} is no loop around the place that names it")
+        rule = next((rule for kind, rule in _RULES.items() if isinstance(expr, kind)), None)
+        if rule is None:
+            raise Unsupported(f"{expr} is not affine in the loops and sizes")
+        return rule(self, expr)
+
+    def _parameter(self, size: Any) -> isl.PwAff:
+        return isl.PwAff.param_on_domain_id(self._space.universe_set(), identifier(self._sizes.name(size)))
+
+    def _sum(self, expr: Any) -> isl.PwAff:
+        return reduce(isl.PwAff.add, map(self.of, expr.args))
+
+    def _product(self, expr: Any) -> isl.PwAff:
+        expanded = sympy.expand(expr)
+        if not expanded.is_Mul and not expanded.is_Pow:
+            return self.of(expanded)
+        factor, rest = expanded.as_coeff_Mul()
+        if factor != 1 and factor.is_Integer:
+            return self.of(rest).scale_val(isl.Val(int(factor), CONTEXT))
+        if factor != 1 or expr.free_symbols & self._sizes.loops:
+            raise Unsupported(f"{expr} is not affine in the loops: a size multiplies one")
+        return self._parameter(rest)
+
+    def _floor(self, expr: Any) -> isl.PwAff:
+        above, below = sympy.together(expr.args[0]).as_numer_denom()
+        return self._divided(above, below)
+
+    def _quotient(self, expr: Any) -> isl.PwAff:
+        """Rounded towards 0, which is down for what is never negative."""
+        above, below = expr.args
+        if signs.is_natural(sympy.expand(above)):
+            return self._divided(above, below)
+        divisor = isl.PwAff.val_on_domain(self._space.universe_set(), self._divisor(below))
+        return self.of(above).tdiv_q(divisor)
+
+    def _divided(self, above: Any, below: Any) -> isl.PwAff:
+        return self.of(above).scale_down_val(self._divisor(below)).floor()
+
+    def _remainder(self, expr: Any) -> isl.PwAff:
+        return self.of(expr.args[0]).mod_val(self._divisor(expr.args[1]))
+
+    def _divisor(self, below: Any) -> isl.Val:
+        if not (sympy.sympify(below).is_Integer and below > 0):
+            raise Unsupported(f"a division by {below}; isl takes positive numbers")
+        return isl.Val(int(below), CONTEXT)
+
+    def _minimum(self, expr: Any) -> isl.PwAff:
+        return reduce(isl.PwAff.min, map(self.of, expr.args))
+
+    def _maximum(self, expr: Any) -> isl.PwAff:
+        return reduce(isl.PwAff.max, map(self.of, expr.args))
+
+
+_RULES: dict[type, Callable[[Functions, Any], isl.PwAff]] = {
+    sympy.Add: Functions._sum,
+    sympy.Mul: Functions._product,
+    sympy.Pow: Functions._product,
+    sympy.floor: Functions._floor,
+    idiv: Functions._quotient,
+    pymod: Functions._remainder,
+    sympy.Min: Functions._minimum,
+    sympy.Max: Functions._maximum,
+}
+
+
+def functions_on(sizes: SizeParameters, space: isl.Space, names: Any) -> tuple[Functions, dict[Any, isl.PwAff]]:
+    """Functions on ``space``, whose dimensions are the symbols ``names``."""
+    local = isl.LocalSpace.from_space(space)
+    values = {p: isl.PwAff.from_aff(isl.Aff.var_on_domain(local, _SET, axis)) for axis, p in enumerate(names)}
+    return Functions(sizes, space, values), values
+
+
+def within(points: isl.Set, of: Functions, value: isl.PwAff, bounds: Iterable[Any]) -> isl.Set:
+    """``points`` where ``value`` is 0 or more and below all of its bounds."""
+    points = points.intersect(value.nonneg_set())
+    return reduce(isl.Set.intersect, [value.lt_set(of.of(bound)) for bound in bounds], points)
+
+
+def with_facts(points: isl.Set, of: Functions, facts: Iterable[Any]) -> isl.Set:
+    """``points`` for the sizes for which ``facts`` are 0 or more, as far as isl has them."""
+    for fact in facts:
+        with suppress(Unsupported):  # what is not said makes more points
+            points = points.intersect(of.of(fact).nonneg_set())
+    return points
+
+
+# ---------------------------------------------------------------- back
+
+
+def expression(aff: isl.Aff, variables: list[Any], sizes: Mapping[str, Any], domain: isl.Set) -> Dim:
+    """``aff`` in ``variables`` (one per dimension of its domain) and ``sizes``.
+
+    Raises Unsupported for a fraction, and for a quotient of what may be negative in ``domain``.
+    """
+    terms = _terms(aff, variables, sizes, domain)
+    return dim(sum((factor * x for x, factor in _digits(terms).items()), sympy.Integer(0)))
+
+
+def _terms(aff: isl.Aff, variables: list[Any], sizes: Mapping[str, Any], domain: isl.Set) -> dict[Any, Any]:
+    """Factor of each variable, size and quotient, and of 1."""
+    kinds = isl.dim_type
+    found = {sympy.S.One: _number(aff.get_constant_val())}
+    for k, x in enumerate(variables):
+        found[x] = _number(aff.get_coefficient_val(kinds.in_, k))
+    for k in range(aff.dim(kinds.param)):
+        found[sizes[str(aff.get_dim_name(kinds.param, k))]] = _number(aff.get_coefficient_val(kinds.param, k))
+    for k in range(aff.dim(kinds.div)):
+        factor = _number(aff.get_coefficient_val(kinds.div, k))
+        if factor != 0:
+            x = _whole(aff.get_div(k), variables, sizes, domain)
+            found[x] = found.get(x, 0) + factor
+    if any(not factor.is_Integer for factor in found.values()):
+        raise Unsupported(f"{aff} has fractions")
+    return {x: factor for x, factor in found.items() if factor != 0}
+
+
+def _number(value: isl.Val) -> Any:
+    return sympy.Rational(value.get_num_si(), value.get_den_val().get_num_si())
+
+
+def _whole(quotient: isl.Aff, variables: list[Any], sizes: Mapping[str, Any], domain: isl.Set) -> Any:
+    below = quotient.get_denominator_val()
+    above = quotient.scale_val(below)
+    positive = isl.PwAff.from_aff(above).nonneg_set()
+    if not domain.is_subset(positive):
+        raise Unsupported(f"{quotient} may be negative; expected loops that count from 0, without gaps")
+    return idiv(expression(above, variables, sizes, domain), below.get_num_si())
+
+
+def _digits(terms: dict[Any, Any]) -> dict[Any, Any]:
+    """``x - b * (x // b)`` and ``x // a - b * (x // (a*b))`` are digits: ``x % b`` and ``x // a % b``."""
+    terms = dict(terms)
+    for quotient in sorted((x for x in terms if isinstance(x, idiv)), key=lambda x: -int(x.args[1])):
+        x, below = quotient.args
+        for divisor, part in _parts(x, terms) if quotient in terms else ():
+            factor = -terms[quotient] * divisor / below
+            if divisor < below and below % divisor == 0 and all(terms.get(v) == factor * n for v, n in part.items()):
+                for v in (quotient, *part):
+                    del terms[v]
+                one = pymod(digit(x, divisor, None), below / divisor)
+                terms[one] = terms.get(one, 0) + factor
+                break
+    return terms
+
+
+def _parts(x: Any, terms: dict[Any, Any]) -> list[tuple[Any, dict[Any, Any]]]:
+    """What ``x // divisor`` is a sum of, for the divisors that there are."""
+    quotients = [q for q in terms if isinstance(q, idiv) and q.args[0] == x]
+    return [(sympy.S.One, dict(x.as_coefficients_dict())), *((q.args[1], {q: sympy.S.One}) for q in quotients)]
+
+
+def upper_bounds(points: isl.Set, variables: list[Any], sizes: Mapping[str, Any]) -> list[Dim]:
+    """What the last dimension of ``points`` stays below, in the other ``variables`` and ``sizes``."""
+    axis = len(variables) - 1
+    found = []
+    for constraint in points.coalesce().compute_divs().simple_hull().remove_redundancies().get_constraints():
+        kind = isl.dim_type.set
+        factor = _number(constraint.get_coefficient_val(kind, axis))
+        if factor < 0 or (factor > 0 and constraint.is_equality()):
+            rest = constraint.get_aff().set_coefficient_val(isl.dim_type.in_, axis, isl.Val(0, CONTEXT))
+            left = expression(rest if factor < 0 else rest.neg(), variables, sizes, points)
+            step = abs(factor)
+            found.append(dim(sympy.floor((left + step) / step)) if step != 1 else dim(left + 1))
+    return found

@@ -1,0 +1,59 @@
+"""How much memory a local takes: what one iteration of the loops around it touches, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import sympy
+
+from daceopt.ir.kernel.kernel import Access, Kernel
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import Alloc, Loop, Tree
+
+
+def folded(kernel: Kernel, tree: Tree) -> Kernel:
+    """``kernel`` with smaller locals: a dimension of which each iteration of the loops around a local's ``Alloc`` in
+    ``tree`` has one element is left out. The same kernel where there is none.
+
+    ``tree`` is a legal schedule, so what is read in an iteration was written in it. What this gives is for execution in
+    ``tree`` alone.
+    """
+    gone: dict[str, set[int]] = {}
+    for node, around in schedule.walk(tree):
+        if isinstance(node, Alloc) and node.array not in kernel.kept():
+            outside = {n.param for n in around if isinstance(n, Loop)}
+            gone[node.array] = _single(kernel, tree, node.array, outside)
+    if not any(gone.values()):
+        return kernel
+    shapes = {n: (t, _without(shape, gone.get(n, set()))) for n, (t, shape) in kernel.locals.items()}
+
+    def folded_accesses(accesses: Mapping[str, Access]) -> dict[str, Access]:
+        return {c: replace(a, index=_without(a.index, gone.get(a.array, set()))) for c, a in accesses.items()}
+
+    stages = [replace(s, reads=folded_accesses(s.reads), writes=folded_accesses(s.writes)) for s in kernel.stages]
+    return replace(kernel, stages=stages, locals=shapes)
+
+
+def _without(items: tuple[Any, ...], gone: set[int]) -> tuple[Any, ...]:
+    return tuple(e for k, e in enumerate(items) if k not in gone)
+
+
+def _single(kernel: Kernel, tree: Tree, array: str, outside: set[Any]) -> set[int]:
+    """Dimensions in which all accesses have one and the same place in each iteration of the loops ``outside``."""
+    places: list[list[Any]] = [[] for _ in kernel.locals[array][1]]
+    for do in schedule.dos(tree):
+        stage = kernel.stages[do.statement]
+        values = dict(zip(stage.params, do.index))
+        for access in (*stage.reads.values(), *stage.writes.values()):
+            for k, e in enumerate(access.index if access.array == array else ()):
+                places[k].append(None if e is None else sympy.sympify(e).xreplace(values))
+    return {k for k, found in enumerate(places) if _is_one(found, outside)}
+
+
+def _is_one(places: list[Any], outside: set[Any]) -> bool:
+    first = places[0] if places else None
+    if first is None or not first.free_symbols or not first.free_symbols <= outside:
+        return False
+    return all(p is not None and p == first for p in places)

@@ -1,0 +1,141 @@
+"""A kernel whose statements are written in the loops of its schedule: each loop is a parameter, and each statement runs
+once for each of their iterations.
+
+What a schedule splits or merges is then split or merged in the kernel, so that statements and locals can be added to
+some of its loops: ``daceopt.ir.edits.kernel_edits``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import sympy
+
+from daceopt.errors import IllegalSchedule
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.symbols import Parameter
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import (
+    Alloc,
+    Call,
+    Do,
+    Guard,
+    Loop,
+    Param,
+    Sequence,
+    Tree,
+    substituted,
+    walk,
+    with_children,
+)
+
+Pair: TypeAlias = tuple[Kernel, Tree]
+
+
+def in_loops(kernel: Kernel, tree: Tree, outer: list[Loop]) -> Pair:
+    """``kernel`` and ``tree`` with a parameter for each loop of ``tree``; ``outer``: the loops of which each iteration
+    has locals of its own, around everything. Statements that do not stand in ``tree`` stay as they are.
+
+    before:  s0(i < n)           for b: for t < 8, n - 8*b: s0(8*b + t)
+    after:   s0(b, t < min(8, n - 8*b))    for b: for t < 8, n - 8*b: s0(b, t)
+
+    Raises IllegalSchedule for guards, calls and serial loops, which have no such form, and where a local lives in
+    other iterations.
+    """
+    odd = next((n for n, _ in walk(tree) if isinstance(n, (Guard, Call))), None)
+    if odd is not None or kernel.serial:
+        what = "a serial loop" if odd is None else f"a {type(odd).__name__.lower()}"
+        raise IllegalSchedule(f"schedule of {kernel.label}: {what}, in which no statement can be added")
+    _check_locals(kernel, tree, {loop.param for loop in outer})
+    tree = _told_apart(tree, {loop.param: loop for loop in outer})
+    stages = list(kernel.stages)
+    extents: dict[Any, Dim] = {}
+    dos: dict[int, Do] = {}
+    for node, around in walk(tree):
+        if isinstance(node, Loop):
+            extents[node.param] = _extent(node)
+        elif isinstance(node, Do):
+            params = tuple(n.param for n in around if isinstance(n, Loop))
+            stage = stages[node.statement]
+            stages[node.statement] = stage.subs(dict(zip(stage.params, node.index, strict=True)), params)
+            dos[node.statement] = Do(node.statement, params)
+    left = {p for k, s in enumerate(kernel.stages) if k not in dos for p in s.params}
+    extents |= {p: kernel.extents[p] for p in kernel.extents if p in left}
+    shared = tuple(loop.param for loop in outer)
+    written = schedule.transformed(tree, lambda n: dos[n.statement] if isinstance(n, Do) else n)
+    return Kernel(kernel.label, extents, stages, shared, kernel.locals), written
+
+
+def _extent(loop: Loop) -> Dim:
+    return loop.extent if loop.rest is None else sympy.Min(loop.extent, loop.rest, evaluate=False)
+
+
+def _check_locals(kernel: Kernel, tree: Tree, outer: set[Param]) -> None:
+    """What a local belongs to one iteration of, the loops ``outer`` say."""
+    if not kernel.locals:
+        return
+    for do in schedule.dos(tree):
+        for p, value in zip(kernel.stages[do.statement].params, do.index):
+            inside = sympy.sympify(value).free_symbols - outer
+            if p in kernel.outer and inside:
+                loop = min(map(str, inside))
+                raise IllegalSchedule(f"locals of {kernel.label} live in one iteration of the loop over {loop}")
+
+
+def _told_apart(tree: Tree, known: dict[Param, Loop]) -> Tree:
+    """Loops of other extents have names of their own."""
+    if isinstance(tree, Sequence):
+        return Sequence(tuple(_told_apart(c, known) for c in tree.children))
+    if not isinstance(tree, Loop):
+        return with_children(tree, [_told_apart(c, known) for c in schedule.children(tree)])
+    first = known.setdefault(tree.param, tree)
+    if (first.extent, first.rest) != (tree.extent, tree.rest):
+        param = fresh(f"{tree.param}", known)
+        tree = replace(tree, param=param, body=substituted(tree.body, {tree.param: param}))
+        known[param] = tree
+    return replace(tree, body=_told_apart(tree.body, known))
+
+
+def fresh(name: str, known: Any) -> Param:
+    """A parameter called ``name``, or so with a number behind it, that is none of ``known``."""
+    names = {str(p) for p in known}
+    found, count = name, 1
+    while found in names:
+        count += 1
+        found = f"{name}_{count}"
+    return Parameter(found)
+
+
+def down_to(tree: Tree, param: Param | str) -> tuple[list[Loop], Loop]:
+    """The loops from the top of ``tree`` down to the one over ``param``, around all statements; and that one.
+
+    Raises IllegalSchedule, with a statement that stands outside of it, where there is no such loop.
+    """
+    found: list[Loop] = []
+    node = tree
+    while isinstance(node, (Loop, Alloc)):
+        if isinstance(node, Loop):
+            found.append(node)
+            if str(node.param) == str(param):
+                return found, node
+        node = node.body
+    loop = next((n for n in schedule.loops(tree) if str(n.param) == str(param)), None)
+    if loop is None:
+        names = ", ".join(dict.fromkeys(str(n.param) for n in schedule.loops(tree)))
+        raise IllegalSchedule(f"there is no loop over {param}; the loops are over {names or 'nothing'}")
+    within = {do.statement for do in schedule.dos(loop)}
+    outside = [do.statement for do in schedule.dos(tree) if do.statement not in within]
+    who = f"s{outside[0]} stands outside of it" if outside else "a guard stands around it"
+    raise IllegalSchedule(f"the loop over {param} is not around all statements: {who}")
+
+
+def renumbered(tree: Tree, numbers: dict[int, int]) -> Tree:
+    """The same statements under other numbers."""
+    return schedule.transformed(tree, lambda n: replace(n, statement=numbers[n.statement]) if isinstance(n, Do) else n)
+
+
+def with_body(tree: Tree, loop: Loop, body: Tree) -> Tree:
+    """``tree`` with another body of its ``loop``."""
+    return schedule.transformed(tree, lambda n: replace(n, body=body) if isinstance(n, Loop) and n == loop else n)

@@ -1,0 +1,449 @@
+"""How the statements of a kernel run: a tree of loops, of which every level is a decision that some step has taken.
+
+The statements (``Kernel.stages``) say what is computed for which values of their parameters; the schedule says in which
+order, in which memory and by which hardware. Its nodes map one to one onto isl's schedule trees: ``Loop`` is a band
+of one member, ``Sequence`` a sequence of filters, ``Do`` a leaf, ``Guard`` a filter, ``Accumulate`` and ``Alloc``
+extension nodes; ``Call`` is a mark above the loops that it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, TypeAlias
+
+import dace
+import sympy
+
+from daceopt.errors import IllegalSchedule
+from daceopt.ir.kernel.kernel import Kernel, Stage
+from daceopt.ir.scalar import types
+from daceopt.ir.scalar.digits import in_terms_of
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.schedule import conditions
+
+Param: TypeAlias = sympy.Symbol
+Tree: TypeAlias = "Loop | Sequence | Do | Accumulate | Alloc | Call | Guard"
+
+KINDS = ("serial", "parallel", "vector", "parallel vector", "unroll", "grid", "block", "warp")
+SCOPES = ("register", "thread", "shared", "spread")
+HARDWARE = ("grid", "block", "warp")  # of an accelerator: blocks, the threads of one, the lanes of a warp
+COLLECTIVES = ("warp", "block")
+MOST_IN_OWN_TYPE = 16  # iterations of a serial loop whose partial sums may be rounded to the type of the result
+
+
+@dataclass(frozen=True)
+class Loop:
+    """``for param < extent: body``.
+
+    ``rest``: what a partial last tile leaves, in parameters of loops around; the loop ends at the smaller of both.
+    ``kind``: an accelerator's blocks are the iterations of ``grid`` loops, a block's threads those of ``block`` loops;
+    where the kernel has ``warp`` loops, whose iterations are lanes, these are its warps. What stands outside of such a
+    loop happens once for all of them, and what stands in turn there, in turn for all of them.
+    ``when``: a parallel loop is worth its threads only where this holds (a relation over the sizes); None: always.
+    """
+
+    param: Param
+    extent: Dim
+    body: Tree
+    kind: str = "serial"
+    rest: Dim | None = None
+    when: Any = None
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """The children in turn."""
+
+    children: tuple[Tree, ...]
+
+
+@dataclass(frozen=True)
+class Do:
+    """One instance of statement ``statement``; ``index`` has the value of each of its parameters."""
+
+    statement: int
+    index: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The reduction of one write: what connector ``connector`` of ``statement`` collects; ``wide``: sums and products
+    of float32 in float64."""
+
+    statement: int
+    connector: str
+    wide: bool = True
+
+
+@dataclass(frozen=True)
+class Accumulate:
+    """Reductions collect in accumulators of their own while ``body`` runs, and are stored after it.
+
+    An accumulator has an element for each iteration of the loops inside ``body`` that its write keeps. Inside another
+    one of the same write it is added to that. ``private``: each thread has one, and they are added up in their order.
+    ``across``: each lane (``warp``) or thread (``block``) that it is reduced over has one, which starts from the
+    identity, and a collective operation gives all of them the whole.
+    """
+
+    partials: tuple[Partial, ...]
+    body: Tree
+    private: bool = False
+    across: str = ""
+
+    def writes(self) -> list[tuple[int, str]]:
+        """The (statement, connector) of each reduction."""
+        return [(p.statement, p.connector) for p in self.partials]
+
+
+@dataclass(frozen=True)
+class Alloc:
+    """The local ``array`` lives while ``body`` runs, in ``scope``: a ``register`` (a value of one iteration), memory of
+    each ``thread``, memory ``shared`` by the threads of a block, or ``spread`` over them (``spread.py``)."""
+
+    array: str
+    scope: str
+    body: Tree
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a micro-kernel on a tile, which does what the loops of ``body`` say (``microkernels.py``).
+
+    What ``body`` reduces, the call adds up by itself: into the tile, or into the accumulator around the call.
+    """
+
+    microkernel: str
+    body: Tree
+
+
+@dataclass(frozen=True)
+class Guard:
+    """``body`` runs only where all of ``condition`` hold: relations (``conditions.py``) of what is affine in the
+    parameters of loops around and the sizes, remainders included.
+
+    One relation, or ``sympy.And`` of several, becomes the tuple of them. Raises IllegalSchedule for anything else.
+    """
+
+    condition: tuple[Any, ...]
+    body: Tree
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "condition", conditions.conjunction(self.condition))
+
+
+# ---------------------------------------------------------------- reading a tree
+
+
+def children(tree: Tree) -> tuple[Tree, ...]:
+    """The trees directly below ``tree``."""
+    if isinstance(tree, Sequence):
+        return tree.children
+    return () if isinstance(tree, Do) else (tree.body,)
+
+
+def with_children(tree: Tree, new: Several[Tree]) -> Tree:
+    """``tree`` over other children, as many as it has."""
+    if isinstance(tree, Sequence):
+        return Sequence(tuple(new))
+    return tree if isinstance(tree, Do) else replace(tree, body=new[0])
+
+
+def walk(tree: Tree, around: tuple[Tree, ...] = ()) -> Iterator[tuple[Tree, tuple[Tree, ...]]]:
+    """Every node with all that stands around it, outermost first; parents before children, in execution order."""
+    yield tree, around
+    for child in children(tree):
+        yield from walk(child, (*around, tree))
+
+
+def loops(tree: Tree) -> list[Loop]:
+    """All loops, outer before inner."""
+    return [node for node, _ in walk(tree) if isinstance(node, Loop)]
+
+
+def dos(tree: Tree) -> list[Do]:
+    """All statement instances, in order."""
+    return [node for node, _ in walk(tree) if isinstance(node, Do)]
+
+
+def runs(tree: Tree) -> list[list[Do]]:
+    """Statements that run in one iteration directly one after the other."""
+    if isinstance(tree, Do):
+        return [[tree]]
+    if not isinstance(tree, Sequence):
+        return [run for child in children(tree) for run in runs(child)]
+    return [run for part in in_runs(tree.children) for run in ([part] if isinstance(part, list) else runs(part))]
+
+
+def in_runs(trees: Several[Tree]) -> list[list[Do] | Tree]:
+    """Trees that stand one after the other, neighbouring statements put together."""
+    found: list[list[Do] | Tree] = []
+    for tree in trees:
+        if not isinstance(tree, Do):
+            found.append(tree)
+        elif found and isinstance(found[-1], list):
+            found[-1].append(tree)
+        else:
+            found.append([tree])
+    return found
+
+
+def transformed(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
+    """``change`` applied to every node, children first."""
+    below = children(tree)
+    new = tuple(transformed(c, change) for c in below)
+    return change(tree if all(a is b for a, b in zip(below, new)) else with_children(tree, new))
+
+
+def chain(tree: Tree) -> tuple[list[Loop], Tree]:
+    """The loops that stand directly inside one another at the top of ``tree``, and what the innermost one holds."""
+    found = []
+    while isinstance(tree, Loop):
+        found.append(tree)
+        tree = tree.body
+    return found, tree
+
+
+def nested(headers: Iterable[Loop], body: Tree) -> Tree:
+    """``body`` inside loops like ``headers``, outermost first."""
+    for header in reversed(list(headers)):
+        body = replace(header, body=body)
+    return body
+
+
+def guarded_chain(tree: Tree) -> tuple[list[Loop], list[Any], Tree]:
+    """Like :func:`chain`, through guards: the loops, what all guards between them demand, and what stands inside."""
+    found: list[Loop] = []
+    condition: list[Any] = []
+    while isinstance(tree, (Loop, Guard)):
+        if isinstance(tree, Loop):
+            found.append(tree)
+        else:
+            condition += tree.condition
+        tree = tree.body
+    return found, condition, tree
+
+
+def nested_guards(headers: Several[Loop], condition: Iterable[Any], body: Tree) -> Tree:
+    """``body`` inside loops like ``headers``, each relation directly inside of the last loop that it names."""
+    left = dict.fromkeys(condition)
+    for header in reversed(headers):
+        here = [c for c in left if header.param in c.free_symbols]
+        left = {c: None for c in left if c not in here}
+        body = replace(header, body=guarded(here, body))
+    return guarded(left, body)
+
+
+def guarded(condition: Iterable[Any], body: Tree) -> Tree:
+    """``body`` where all of ``condition`` hold; itself where nothing is demanded."""
+    found = tuple(condition)
+    return Guard(found, body) if found else body
+
+
+def sequence(trees: Several[Tree]) -> Tree:
+    """The trees in turn; a single one is itself, sequences in it become part of this one."""
+    flat = [c for t in trees for c in (t.children if isinstance(t, Sequence) else (t,))]
+    return flat[0] if len(flat) == 1 else Sequence(tuple(flat))
+
+
+# ---------------------------------------------------------------- parameters of statements
+
+
+def substituted(tree: Tree, mapping: dict[Any, Any]) -> Tree:
+    """The values of the statements' parameters, the rests of tiles and the conditions in other loop parameters."""
+
+    def change(node: Tree) -> Tree:
+        if isinstance(node, Do):
+            return replace(node, index=tuple(in_terms_of(e, mapping) for e in node.index))
+        if isinstance(node, Loop) and isinstance(node.rest, sympy.Expr):
+            return replace(node, rest=dim(node.rest.xreplace(mapping)))
+        if isinstance(node, Guard):
+            return replace(node, condition=tuple(conditions.substituted(c, mapping) for c in node.condition))
+        return node
+
+    return transformed(tree, change)
+
+
+# ---------------------------------------------------------------- the schedule of an unscheduled kernel
+
+
+def default(kernel: Kernel) -> Tree:
+    """Serial loops: those that the stages share, then the stages one after the other, in the kernel's serial loops."""
+    outer = kernel.outer if len(kernel.stages) > 1 or kernel.locals else ()
+    body = _nests(kernel, range(len(kernel.stages)), outer)
+    placed = {n.array for n, _ in walk(body) if isinstance(n, Alloc)}
+    for array in (a for a in kernel.locals if a not in placed):
+        body = Alloc(array, "thread", body)
+    return accumulated(nested([loop_of(kernel, p) for p in outer if kernel.extents[p] != 1], body), kernel)
+
+
+def loop_of(kernel: Kernel, p: Param) -> Loop:
+    """The serial loop over a parameter; tiles that may be partial end where the array does."""
+    extent, rest = kernel.bounds(p)
+    return Loop(p, extent, _NOTHING, rest=rest)
+
+
+_NOTHING = Do(0, ())
+
+
+def _nests(kernel: Kernel, statements: Several[int], inside: tuple[Param, ...]) -> Tree:
+    """The statements in turn, those that name the same serial loop together in it; ``inside``: the loops around."""
+    done: list[Tree] = []
+    for p, group in groupby(statements, lambda k: _serial(kernel, k, inside)):
+        members = list(group)
+        if p is None:
+            done += [_nest(kernel, k, inside) for k in members]
+            continue
+        body = _nests(kernel, members, (*inside, p))
+        for array in (a for a in kernel.locals if _home(kernel, a) == p):
+            if any(array == access.array for k in members for access in kernel.stages[k].writes.values()):
+                body = Alloc(array, "thread", body)
+        done.append(replace(loop_of(kernel, p), body=body))
+    return sequence(done)
+
+
+def _home(kernel: Kernel, array: str) -> Param | None:
+    """The innermost serial loop of which each iteration has an ``array`` of its own."""
+    users = (s for s in kernel.stages if any(a.array == array for a in s.writes.values()))
+    named = next(([p for p in kernel.serial if p in s.params] for s in users), [])
+    return named[-1] if named and array not in kernel.kept() else None
+
+
+def _serial(kernel: Kernel, statement: int, inside: tuple[Param, ...]) -> Param | None:
+    """The outermost serial loop of a statement that is still to come."""
+    return next((p for p in kernel.serial if p not in inside and p in kernel.stages[statement].params), None)
+
+
+def _nest(kernel: Kernel, statement: int, inside: tuple[Param, ...]) -> Tree:
+    params = kernel.stages[statement].params
+    single = {p for p in params if kernel.extents[p] == 1 and p not in kernel.serial}
+    loops = [loop_of(kernel, p) for p in params if p not in inside and p not in single]
+    return nested(loops, Do(statement, tuple(sympy.S.Zero if p in single else p for p in params)))
+
+
+def schedule_of(kernel: Kernel) -> Tree:
+    """The kernel's own schedule, or the default one."""
+    return default(kernel) if kernel.schedule is None else kernel.schedule
+
+
+# ---------------------------------------------------------------- accumulators
+
+
+def bare(tree: Tree) -> Tree:
+    """Without the accumulators, which follow from the order of the loops: see :func:`accumulated`."""
+    return transformed(tree, lambda node: node.body if isinstance(node, Accumulate) else node)
+
+
+def accumulated(tree: Tree, kernel: Kernel) -> Tree:
+    """Give each reduction its accumulators: one around the outermost loop that it reduces over (around all loops that
+    threads share, if that is one of them; across the lanes or threads of a block that it reduces over), and one in the
+    write's own type, whose values are partial sums, around a vector loop that it reduces over, an unrolled one inside
+    of a vector loop, that over the neighbours of an accelerator's thread (whose conversions to float64 are slow), and a
+    short one directly inside of another one, where each thread has accumulators of its own.
+    """
+    return _Placing(kernel, bare(tree)).tree
+
+
+_How: TypeAlias = tuple[bool, str]  # of an accumulator: private, across
+_ALONE: _How = (False, "")
+
+
+class _Placing:
+    def __init__(self, kernel: Kernel, tree: Tree):
+        self._kernel = kernel
+        self._wanted: dict[int, list[tuple[Partial, _How]]] = {}  # id of a loop -> what collects around it
+        for node, around in walk(tree):
+            if isinstance(node, Do):
+                self._do(node, around)
+        self.tree = self._placed(tree)
+
+    def _do(self, node: Do, around: tuple[Tree, ...]) -> None:
+        stage, called = self._kernel.stages[node.statement], any(isinstance(n, Call) for n in around)
+        for connector in stage.writes:
+            reduced = reduced_loops(stage, connector, node, around)
+            if not reduced:
+                continue
+            threads = [n for n in around if isinstance(n, Loop) and n.kind == "parallel"]
+            private = any(loop in threads for loop in reduced)
+            # a micro-kernel adds in the tile's own type
+            partial, how = Partial(node.statement, connector, wide=not called), (private, collective(reduced))
+            self._want(threads[0] if private else reduced[0], partial, how)
+            in_parts = reduced[-1].kind == "vector" or _is_in_lane(reduced[-1], around)
+            if in_parts or (stage.writes[connector].wcr == "sum" and _is_short_part(reduced, around, private)):
+                self._want(reduced[-1], Partial(node.statement, connector, wide=False), _ALONE)
+
+    def _want(self, loop: Loop, partial: Partial, how: _How) -> None:
+        self._wanted.setdefault(id(loop), []).append((partial, how))
+
+    def _placed(self, tree: Tree) -> Tree:
+        new = with_children(tree, [self._placed(c) for c in children(tree)])
+        wanted = self._wanted.get(id(tree), []) if isinstance(tree, Loop) else []
+        return _collecting(wanted, new)
+
+
+def _collecting(wanted: list[tuple[Partial, _How]], body: Tree) -> Tree:
+    """``body`` inside accumulators, those of lanes innermost."""
+    outer: dict[tuple[int, str], tuple[Partial, _How]] = {}
+    lanes: list[Partial] = []
+    for partial, how in wanted:
+        key = (partial.statement, partial.connector)
+        if key in outer:
+            lanes.append(partial)
+        else:
+            outer[key] = partial, how
+    if lanes:
+        body = Accumulate(tuple(lanes), body)
+    for kind in (_ALONE, (False, "warp"), (False, "block"), (True, "")):
+        for wide in (False, True):
+            group = tuple(p for p, how in outer.values() if how == kind and p.wide is wide)
+            body = Accumulate(group, body, *kind) if group else body
+    return body
+
+
+def _is_in_lane(loop: Loop, around: Several[Tree]) -> bool:
+    """Is it unrolled inside of one lane of a vector loop?"""
+    return loop.kind == "unroll" and any(isinstance(n, Loop) and n.kind == "vector" for n in around)
+
+
+def _is_short_part(reduced: Several[Loop], around: Several[Tree], private: bool) -> bool:
+    """Is the innermost loop over a few neighbours of an accelerator's thread, or a short one in private sums?"""
+    last = reduced[-1]
+    if not isinstance(last.extent, int) or last.extent > MOST_IN_OWN_TYPE:
+        return False
+    if last.kind == "unroll":
+        return any(isinstance(n, Loop) and n.kind in ("block", "warp") and n.body is last for n in around)
+    return private and last.kind == "serial" and len(reduced) > 1 and reduced[-2].body is last
+
+
+def collective(reduced: Iterable[Loop]) -> str:
+    """Across what a reduction over these loops must be collected: nothing, the lanes of a warp, or a block."""
+    kinds = {loop.kind for loop in reduced}
+    return "block" if "block" in kinds else "warp" if "warp" in kinds else ""
+
+
+def reduced_loops(stage: Stage, connector: str, do: Do, around: Several[Tree]) -> list[Loop]:
+    """The loops around ``do`` that the write ``connector`` reduces over; a local lives inside of its ``Alloc``, and
+    what a ``Call`` stands for collects by itself."""
+    gone = set(stage.reduced(connector))
+    if not gone:
+        return []
+    array = stage.writes[connector].array
+    start = next((k for k, n in enumerate(around) if isinstance(n, Alloc) and n.array == array), 0)
+    end = next((k for k, n in enumerate(around) if isinstance(n, Call)), len(around))
+    over = {p for q, e in zip(stage.params, do.index) if q in gone for p in sympy.sympify(e).free_symbols}
+    return [n for n in around[start:end] if isinstance(n, Loop) and n.param in over]
+
+
+def loops_to(tree: Tree, partial: Partial) -> list[Loop]:
+    """The loops between an accumulator's node and its statement."""
+    for node, around in walk(tree):
+        if isinstance(node, Do) and node.statement == partial.statement:
+            return [n for n in around if isinstance(n, Loop)]
+    raise IllegalSchedule(f"statement {partial.statement} does not stand inside of its accumulator")
+
+
+def collected(dtype: types.DType, op: str) -> types.DType:
+    """The type of a wide accumulator."""
+    return dace.float64 if dtype == dace.float32 and op in ("sum", "prod") else dtype

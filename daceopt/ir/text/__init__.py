@@ -1,0 +1,1 @@
+"""Graphs as text that says all of them, and back."""

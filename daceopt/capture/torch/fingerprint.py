@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from daceopt.capture.torch.custom_gradient import BACKWARDS, Backward
 from daceopt.capture.torch.foreign import text_of_target, text_of_value
 from daceopt.store.own_text import home
 
@@ -57,6 +58,14 @@ def _add_graph(digest: Any, module: GraphModule) -> None:
             digest.update(text_of_target(node.target).encode())
         if node.op in ("get_attr", "call_module"):
             _add_attribute(digest, module, str(node.target))
+    for backward in module.meta.get(BACKWARDS, ()):
+        _add_backward(digest, backward)
+
+
+def _add_backward(digest: Any, backward: Backward) -> None:
+    """What the markers of a functional graph name by a number alone."""
+    digest.update(_text((backward.others, backward.operands, backward.saved), {}).encode())
+    _add_graph(digest, backward.graph)
 
 
 def _target(target: Any) -> str:

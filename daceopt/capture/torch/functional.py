@@ -109,7 +109,7 @@ def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
 def eager_types(graph: fx.GraphModule, inputs: Sequence[Any]) -> list[torch.dtype | None]:
     """The types of what a graph of Dynamo gives by PyTorch's own operators (None for what is no tensor). Dynamo knows
     those of PyTorch's forms in Python, which may differ: of an LSTM under autocast whose input requires a gradient."""
-    with torch.no_grad(), _fake(inputs):
+    with torch.no_grad(), on_fakes(inputs):
         results = _Opening(graph).run(*inputs)
     return [r.dtype if isinstance(r, torch.Tensor) else None for r in results]
 
@@ -356,12 +356,12 @@ def _name(target: Any) -> str:
 @contextmanager
 def _as_aot_traces(inputs: Sequence[Any]) -> Iterator[None]:
     """The surroundings in which PyTorch's own compilers trace."""
-    with _fake(inputs), enable_python_dispatcher():  # without it nothing of ``KEPT`` stays whole
+    with on_fakes(inputs), enable_python_dispatcher():  # without it nothing of ``KEPT`` stays whole
         yield
 
 
 @contextmanager
-def _fake(inputs: Sequence[Any]) -> Iterator[None]:
+def on_fakes(inputs: Sequence[Any]) -> Iterator[None]:
     """Everything is fake, backward runs in this thread, and there are no cached casts of weights, which would belong to
     another trace."""
     mode = next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.derivative import WITH_DERIVATIVE, fresh, like
 from daceopt.capture.torch.functional import DynamoInterpreter, Functional, functional, trace
 from daceopt.capture.torch.plan import plan_of
+from daceopt.capture.torch.recorded_backward import is_once_differentiable, once, recorded
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import Unsupported
 
@@ -90,6 +91,7 @@ class _Differentiable(DynamoInterpreter):
     def __init__(self, graph: fx.GraphModule, backwards: Sequence[Backward]) -> None:
         super().__init__(graph)
         self.backwards = backwards
+        self._again = {k: _recorded(backwards[k], n) for n, k in _markers(graph)}
 
     def gradients(
         self, outputs: Sequence[fx.Node], wanted: Sequence[int], values: Sequence[Any], count: int
@@ -118,7 +120,7 @@ class _Differentiable(DynamoInterpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is torch.ops.daceopt.with_gradient.default:
             results, operands, saved, number = args
-            return _custom(self.backwards[number], results, operands, saved)
+            return _custom(self.backwards[number], self._again[number], results, operands, saved)
         if target in (torch.ops.aten.detach.default, torch.ops.daceopt.stop_gradient.default):
             return torch.ops.daceopt.stop_gradient(args[0].detach())
         if target is torch.ops.aten.copy.default:  # of functionalization; PyTorch has no derivative of it
@@ -126,8 +128,31 @@ class _Differentiable(DynamoInterpreter):
         return super().call_function(WITH_DERIVATIVE.get(target, target), args, kwargs)
 
 
-def _custom(backward: Backward, results: Sequence[Any], operands: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
-    """The marker for autograd; it stays in the trace, so that this can be differentiated in its turn."""
+def _markers(graph: fx.GraphModule) -> list[tuple[fx.Node, int]]:
+    """The markers of custom functions in a functional graph, with their numbers."""
+    found = [n for n in graph.graph.nodes if n.target is torch.ops.daceopt.with_gradient.default]
+    return [(n, n.args[3]) for n in found]
+
+
+def _recorded(backward: Backward, marker: fx.Node) -> Callable[..., list[Any]]:
+    """The gradients that ``backward`` computes, of its arguments, as autograd differentiates them in their turn."""
+    if is_once_differentiable(backward.graph):
+        return lambda *values: once(backward.graph, len(backward.others), values)
+    results, _, saved, _ = fx.map_arg(marker.args, lambda n: n.meta["val"])
+    found = recorded(backward.graph, backward.arguments(results, results, saved))
+    body = _Differentiable(found.graph, found.backwards)
+    return lambda *values: body(*values)[: found.results]
+
+
+def _custom(
+    backward: Backward,
+    again: Callable[..., list[Any]],
+    results: Sequence[Any],
+    operands: Sequence[Any],
+    saved: Sequence[Any],
+) -> list[Any]:
+    """The marker for autograd, ``again`` its backward that autograd records; it stays in the trace, so that this can be
+    differentiated in its turn."""
     count, last = len(results), len(results) + len(operands)
 
     class Custom(torch.autograd.Function):
@@ -140,7 +165,7 @@ def _custom(backward: Backward, results: Sequence[Any], operands: Sequence[Any],
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
             own, kept = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
-            found = DynamoInterpreter(backward.graph)(*backward.arguments(grads, own, kept))
+            found = again(*backward.arguments(grads, own, kept))
             return (*[None] * count, *(found[k] for k in backward.operands), *[None] * len(saved))
 
     return list(Custom.apply(*[r.detach() for r in results], *operands, *saved))

@@ -40,6 +40,7 @@ from torch.fx.experimental.sym_node import SymNode
 
 from daceopt.capture.torch import (
     assertions,
+    backward_switches,
     cached_functions,
     decided,
     exchanges,
@@ -193,6 +194,8 @@ def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) ->
         return known
     if asked and not _is_differentiated(tx.symbolic_locals["self"].realize().value, tx.symbolic_locals["src"]):
         _break("nn.TransformerEncoder, which leaves padded positions out", "make it with enable_nested_tensor=False")
+    if self.value is torch.is_grad_enabled:
+        backward_switches.note_question(tx)
     _check_domain(tx, self.value, args)
     if self.value in MATHEMATICS and any(isinstance(a.realize(), tensor.SymNodeVariable) for a in args):
         return tx.inline_user_function_return(VariableTracker.build(tx, MATHEMATICS[self.value]), args, kwargs)
@@ -426,6 +429,11 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (symbolic_convert.InstructionTranslatorBase, "log_graph_break", _note_break),
     (symbolic_convert.InstructionTranslatorBase, "raise_loop_graph_break", _end_in_loop),
     (higher_order_ops.AutogradFunctionApplyVariable, "trace_forward_graph", _trace_custom_forward),
+    (higher_order_ops.AutogradFunctionApplyVariable, "trace_backward_graph", backward_switches.trace_backward),
+    (tensor.TensorVariable, "_method_register_hook", backward_switches.trace_backward),
+    (misc.AutogradFunctionVariable, "call_apply", backward_switches.call_custom),
+    (higher_order_ops, "dynamo_enable_grad", backward_switches.own_switch),
+    (ctx_manager.GradModeVariable, "_call_func", backward_switches.switch),
     (functions.WrapperUserFunctionVariable, "call_function", cached_functions.call),
     (functions.SkipFunctionVariable, "call_function", _call_skipped),
     (misc.LoggingLoggerVariable, "call_method", loggers.call),

@@ -26,7 +26,6 @@ from dace import nodes
 from daceopt.autodiff.attention_weights import attention_weights
 from daceopt.autodiff.room_for_gradients import again_for_room
 from daceopt.autodiff.storage import Pins, Storage, pins, why_not_again
-from daceopt.ir.graph import parts
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar.dims import hint
@@ -174,7 +173,7 @@ def cut(graph: Graph, stored: Iterable[str]) -> None:
     for name in stored:
         for maker in graph.producers(name):
             graph.remove(maker)
-        parts.as_views(graph, name)
+        graph.replace_parts_by_views(name)
         graph.inputs.append(name)
 
 

@@ -11,8 +11,8 @@ import sympy
 from daceopt.autodiff.placement import place
 from daceopt.errors import Unsupported
 from daceopt.ir.access.dataflow import is_bijective
+from daceopt.ir.data.parts import Box, tile
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.parts import Box, tile
 from daceopt.ir.graph.view_index import view_index
 from daceopt.ir.nodes.builder import Builder, reshaped_strides
 from daceopt.ir.nodes.library import IndexAdd

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from daceopt.cost.simulator import Run
 from daceopt.ir.graph.placements import LEVELS
-from daceopt.ir.graph.sub_graphs import instance_of
 
 if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
@@ -27,7 +26,7 @@ class SpillCharges:
         self.running: Counter[int] = Counter()
         self.reading: Counter[int] = Counter()
         self.total = 0
-        homes = instance_of(graph)
+        homes = graph.instance_positions()
         at = [homes[layer.nodes[0]][0] if layer.nodes[0] in homes else None for layer in run.layers]
         lives_of, sizes = _looked_up(run)
         for name in (n for n in run.spilled if run.placements[n].level == _MEMORY):

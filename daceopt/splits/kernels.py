@@ -8,9 +8,9 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir.graph import parts
+from daceopt.ir.data import parts
+from daceopt.ir.data.view_boxes import nearest
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.view_boxes import nearest
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.builder import Builder

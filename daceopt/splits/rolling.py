@@ -13,7 +13,6 @@ from daceopt.ir.control.region import Repeat
 from daceopt.ir.control.region_builder import LoopBuilder
 from daceopt.ir.data.arrays import SEED
 from daceopt.ir.data.provenance import label_of
-from daceopt.ir.graph import parts
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
@@ -151,7 +150,7 @@ class _Rolling:
         for node in self._members:
             graph.remove(node)
         for name in self._results:
-            parts.as_views(graph, name)  # the writers of its parts are gone
+            graph.replace_parts_by_views(name)  # the writers of its parts are gone
         targets = [{n: self._target(n, run, len(runs)) for n in self._results} for run in runs]
         sums = {name: self._zeros(name) for name in self._summed}
         loops = []

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import sympy
 
 from daceopt.errors import Unsupported
+from daceopt.ir.data import parts
 from daceopt.ir.data.provenance import label_of
-from daceopt.ir.graph import parts
+from daceopt.ir.data.view_boxes import nearest
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.view_boxes import nearest
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.sizes import ALL_SIZES

@@ -8,7 +8,6 @@ from itertools import accumulate, product
 from typing import Any, ClassVar, TypeGuard
 
 from daceopt.errors import DaceoptError
-from daceopt.ir.graph import parts
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.collective import (
@@ -101,7 +100,7 @@ def _side_by_side(graph: Graph, arrays: Sequence[str]) -> tuple[str, list[int]]:
     whole = graph.add_array("bucket", (*rows, sum(sizes)), graph.dtype(arrays[0]))
     offsets = list(accumulate(sizes[:-1], initial=0))
     for name, offset in zip(arrays, offsets, strict=True):
-        parts.attach(graph, name, whole, (*(0 for _ in rows), offset))
+        graph.attach(name, whole, (*(0 for _ in rows), offset))
     return whole, offsets
 
 

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.sub_graphs import instance_of
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import hint
 
@@ -80,7 +79,7 @@ def units_of(graph: Graph) -> Units:
     """The instances of ``graph.sub_graphs`` and the nodes that are in none; a sub-graph of which instances depend on
     each other in turns is ordered node by node."""
     groups = graph.sub_graphs
-    where = {node: place for node, place in instance_of(graph).items() if groups[place[0]].is_split}
+    where = {node: place for node, place in graph.instance_positions().items() if groups[place[0]].is_split}
     order = graph.nodes()
     while True:
         units: dict[Any, list[Any]] = {}

@@ -11,7 +11,6 @@ from daceopt.cost.machines import MachineModel, get
 from daceopt.cost.work import known_flops
 from daceopt.errors import DaceoptError
 from daceopt.ir.data.provenance import label_of
-from daceopt.ir.graph import sub_graphs
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.sub_graphs import HALOS, SubGraph
 from daceopt.ir.nodes import library
@@ -92,7 +91,7 @@ class InstanceGrouping(Transformation):
         return min(found, key=lambda merging: seconds(graph, merging))
 
     def apply(self, site: Site) -> None:
-        sub_graphs.add(site.graph, site["group"])
+        site.graph.add_sub_graph(site["group"])
 
 
 @dataclass(frozen=True)

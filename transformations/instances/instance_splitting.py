@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from daceopt.ir.graph import sub_graphs
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.sub_graphs import SubGraph
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -72,7 +71,7 @@ class InstanceSplitting(Transformation):
         made = _Instances(graph, group, site["pieces"], site["levels"])
         for node, cut in site["members"]:
             made.split(node, cut)
-        sub_graphs.exchange(graph, position, made.record() if site["members"] else _unsplit(group))
+        graph.exchange_sub_graph(position, made.record() if site["members"] else _unsplit(group))
 
 
 def _unsplit(group: SubGraph) -> SubGraph:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.planned_kernel import access_bytes
 from daceopt.ir.access.dataflow import walk
-from daceopt.ir.data import views
-from daceopt.ir.graph import parts
+from daceopt.ir.data import parts, views
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode

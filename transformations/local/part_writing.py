@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import sympy
 
-from daceopt.ir.graph import parts
+from daceopt.ir.data import parts
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
@@ -70,9 +70,9 @@ class PartWriting(Transformation):
         (part,) = graph.outputs_of(node)
         whole, starts = graph.part(str(part))
         graph.remove(node)
-        parts.detach(graph, str(part))
+        graph.detach(str(part))
         graph.drop(str(part))
-        parts.attach(graph, site["array"], whole, starts)
+        graph.attach(site["array"], whole, starts)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from daceopt.cost.machines.hierarchy import MachineModel
 from daceopt.cost.simulator.footprint import Footprints
 from daceopt.cost.work import known_flops, operations
 from daceopt.ir.fusion.relations import Flow, flows
-from daceopt.ir.graph.sub_graphs import instance_of
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import (
     Contraction,
@@ -61,7 +60,7 @@ class Kernels:
     def __init__(self, graph: Graph, machine: MachineModel, sizes: Mapping[str, int] | None = None):
         self.graph, self.machine = graph, machine
         self.footprints = Footprints(graph, sizes)
-        self._home = instance_of(graph)
+        self._home = graph.instance_positions()
         self._rank = {node: k for k, node in enumerate(graph.nodes())}
         self._flows = {node: flows(graph, node) for node in self._rank}
 

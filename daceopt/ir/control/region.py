@@ -18,7 +18,6 @@ from dace.sdfg.nodes import LibraryNode
 
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.pruning import is_used
 from daceopt.ir.interpreter.interpret import Memory, interpret, interprets
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar.dims import Dim, dim
@@ -223,7 +222,7 @@ def tidy(graph: Graph) -> None:
 
 
 def _drop_results(graph: Graph, node: Region) -> None:
-    unread = {c for c, n in graph.writes(node).items() if not is_used(graph, n)}
+    unread = {c for c, n in graph.writes(node).items() if not graph.is_used(n)}
     if not unread or len(unread) == len(node.out_connectors):
         return
     if isinstance(node, Conditional):

@@ -10,7 +10,6 @@ from dace import nodes
 
 from daceopt.ir.data.arrays import SEED
 from daceopt.ir.data.provenance import label_of
-from daceopt.ir.graph import parts
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel_node import KernelNode
 
@@ -30,7 +29,7 @@ def graft(graph: Graph, other: Graph, given: Mapping[str, str]) -> dict[str, str
     for name in other.arrays():
         if other.is_part(name):
             whole, starts = other.part(name)
-            parts.attach(graph, names.of(name), names.of(whole), starts)
+            graph.attach(names.of(name), names.of(whole), starts)
     for node in other.nodes():
         with graph.made_for(label_of(node), other.origins_of(node)):
             _add(graph, other, node, names)

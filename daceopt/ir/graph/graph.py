@@ -9,14 +9,14 @@ from typing import Any
 
 from dace import nodes
 
-from daceopt.ir.data.arrays import SEED, Arrays, Descriptor
-from daceopt.ir.data.provenance import Maker, Origins, joined, label_of
+from daceopt.ir.data.arrays import Part
+from daceopt.ir.data.parts import why_no_part, within
+from daceopt.ir.data.provenance import Maker, joined, label_of
 from daceopt.ir.data.views import follow
-from daceopt.ir.graph import parts, placements, plain_properties, pruning, sub_graphs, validation, view_boxes
+from daceopt.ir.graph import placements, plain_properties, sub_graphs, validation
 from daceopt.ir.graph.build_options import BuildOptions
-from daceopt.ir.graph.def_use import DefUse
+from daceopt.ir.graph.dataflow_graph import DataflowGraph
 from daceopt.ir.graph.kinds import Node, is_operator
-from daceopt.ir.graph.operands import Operands, all_required, required
 from daceopt.ir.graph.operator import Operator, make
 from daceopt.ir.graph.order import Order
 from daceopt.ir.graph.placements import Placement
@@ -24,19 +24,12 @@ from daceopt.ir.graph.scopes import Scopes
 from daceopt.ir.graph.sub_graphs import SubGraph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
-from daceopt.ir.scalar.dims import Dim, Shape, dim, in_rows, row_major
-
-__all__ = ["SEED", "Dim", "Graph", "Shape", "dim", "row_major"]
+from daceopt.ir.scalar.dims import Dim, Shape, dim, in_rows
 
 plain_properties.install()
 
 
-def _in_order(positions: Sequence[str] | None, by_connector: Mapping[str, str]) -> Iterable[str | None]:
-    """Operators number their operands; other nodes have them sorted and unique."""
-    return sorted(set(by_connector.values())) if positions is None else map(by_connector.get, positions)
-
-
-class Graph(Arrays):
+class Graph(DataflowGraph):
     """Nodes over arrays; see docs/architecture.md for the invariants. ``ir/graph/sdfg.py`` has it as an SDFG of DaCe.
 
     ``inputs`` and ``outputs`` are array names in call order; ``constants`` maps arrays to values known at compile time;
@@ -47,17 +40,9 @@ class Graph(Arrays):
     def __init__(self, name: str = "program", target: str = "cpu"):
         super().__init__(name)
         self.options = BuildOptions(target=target)
-        self.def_use = DefUse()  # is edited by the methods below only
-        self.locals: dict[str, KernelNode] = {}  # arrays inside of kernels, whose names no others have
         self._order = Order()
         self._sub_graphs: tuple[SubGraph, ...] = ()
         self._placements: dict[str, Placement] = {}
-
-    # ---------------------------------------------------------------- provenance
-
-    def origins_of(self, node: Node) -> Origins:
-        """Where in the model the results of ``node`` come from."""
-        return joined(self.origins.get(name, ()) for name in self.outputs_of(node) if name is not None)
 
     def take_out(self, members: Iterable[Node]) -> None:
         """Remove ``members``, which are about to become one node: their results come from where any of them does."""
@@ -163,101 +148,9 @@ class Graph(Arrays):
         node.remove_out_connector(connector)
         self._order.relaxed()
 
-    def _check_free(self, name: str) -> None:
-        """Raise ValueError where an array, or a local of a kernel, is called ``name``."""
-        super()._check_free(name)
-        if name in self.locals:
-            raise ValueError(f"there is a local {name} of kernel {self.locals[name].label} already")
-
-    def is_free(self, name: str) -> bool:
-        """Is neither an array nor a local of a kernel called ``name``?"""
-        return not self.has(name) and name not in self.locals
-
-    def desc(self, name: str) -> Descriptor:
-        """What an array, or a local of a kernel, is. KeyError for a name that neither has."""
-        known = self._descriptors.get(name)
-        return known if known is not None else self._local(name)
-
-    def _local(self, name: str) -> Descriptor:
-        dtype, shape = self.locals[name].kernel.locals[name]
-        return Descriptor(tuple(map(dim, shape)), row_major(shape), dtype)
-
-    def _check_unwritten(self, name: str) -> None:
-        if not self.has(name):
-            raise ValueError(f"there is no array {name} to write")
-        if name in self._views or self.is_written(name):
-            raise ValueError(f"{name} is written twice or is a view; arrays are written once (SSA)")
-
-    def is_written(self, name: str) -> bool:
-        """Does a node write ``name`` itself, or a part of it?"""
-        return self.def_use.writer(name) is not None or bool(self._parts_of.get(name))
-
-    def is_read(self, name: str) -> bool:
-        """Does a node read ``name`` itself, or is there a view of it, or what it is a part of?"""
-        return bool(self.def_use.readers(name) or self._views_of.get(name)) or name in self._parts
-
-    def producer(self, name: str) -> Node | None:
-        """The node that writes ``name``, or what it is a view of; None for inputs and constants, and for an array that
-        nodes write in parts (see :meth:`producers`)."""
-        return self.def_use.writer(self.written(name))
-
-    def sources(self, name: str) -> list[str]:
-        """The arrays, each written by one node or given, whose elements ``name`` shows: one, or parts of one."""
-        whole = self.written(name)
-        if not self._parts or not self.parts_of(whole):
-            return [whole]
-        if self.is_view(name):
-            return view_boxes.sources(self, name)
-        return [m for m in parts.within(self, whole) if not self.parts_of(m)]
-
-    def producers(self, name: str) -> list[Node]:
-        """The nodes that write ``name``, what it is a view of, or a part of that; none for inputs and constants."""
-        return [node for node in map(self.producer, self.sources(name)) if node is not None]
-
-    def consumers(self, name: str) -> list[Node]:
-        """Compute nodes that read ``name`` itself, each once."""
-        return list(dict.fromkeys(node for node, _ in self.def_use.readers(name)))
-
-    def all_consumers(self, name: str) -> list[Node]:
-        """Compute nodes that read ``name``, any view of it, or what it is a part of."""
-        return list(dict.fromkeys(c for alias in self.aliases(name) for c in self.consumers(alias)))
-
-    def inputs_of(self, node: Node) -> Operands:
-        """Arrays read: by position for operators (None = absent), sorted and unique for everything else."""
-        positions = getattr(node, "input_connectors", None)
-        return Operands(_in_order(positions, self.def_use.reads(node)), node, "input")
-
-    def outputs_of(self, node: Node) -> Operands:
-        """Arrays written, in the same form as :meth:`inputs_of`."""
-        positions = getattr(node, "output_connectors", None)
-        return Operands(_in_order(positions, self.def_use.writes(node)), node, "output")
-
-    def operand(self, node: Node, position: int) -> str:
-        """The array that ``node`` reads at ``position``. Raises Unsupported, with the node, where it is absent."""
-        return required(self.inputs_of(node), position)
-
-    def operands(self, node: Node, count: int | None = None) -> list[str]:
-        """The first ``count`` arrays that ``node`` reads, or all of them; raises as :meth:`operand` does."""
-        return all_required(self.inputs_of(node), count)
-
-    def result(self, node: Node, position: int) -> str:
-        """The array that ``node`` writes at ``position``; raises as :meth:`operand` does."""
-        return required(self.outputs_of(node), position)
-
-    def reads(self, node: nodes.CodeNode) -> dict[str, str]:
-        """Connector -> array for a library node or tasklet."""
-        return dict(self.def_use.reads(node))
-
-    def writes(self, node: nodes.CodeNode) -> dict[str, str]:
-        return dict(self.def_use.writes(node))
-
     def nodes(self) -> list[Node]:
         """Top-level compute nodes in the order in which they run."""
         return self._order.of(self)
-
-    def compute(self) -> list[Node]:
-        """The same nodes in the order in which they were added."""
-        return list(self.def_use)
 
     @property
     def is_ordered(self) -> bool:
@@ -287,6 +180,27 @@ class Graph(Arrays):
         sub_graphs.check(self, groups)
         self._sub_graphs = tuple(groups)
 
+    def add_sub_graph(self, group: SubGraph) -> None:
+        """One more sub-graph, of arrays that are in no other (which is not checked again). Raises ValueError."""
+        sub_graphs.check(self, [group])
+        self._sub_graphs = (*self._sub_graphs, group)
+
+    def exchange_sub_graph(self, position: int, group: SubGraph) -> None:
+        """``group``, of arrays that are in no other, in the place of the one at ``position``. Raises ValueError."""
+        sub_graphs.check(self, [group])
+        groups = list(self._sub_graphs)
+        groups[position] = group
+        self._sub_graphs = tuple(groups)
+
+    def instance_positions(self) -> dict[Node, tuple[int, int]]:
+        """Node -> the positions of its sub-graph and of its instance there, for all nodes that are in one."""
+        return {
+            node: (k, i)
+            for k, group in enumerate(self.sub_graphs)
+            for i, members in enumerate(group.instance_nodes(self))
+            for node in members
+        }
+
     @property
     def placements(self) -> dict[str, Placement]:
         """Where arrays live on a machine with scratchpads (``placements.py``), as a step decided it; none of
@@ -305,14 +219,6 @@ class Graph(Arrays):
     def kernels(self) -> list[KernelNode]:
         """Kernels in topological order."""
         return [n for n in self.nodes() if isinstance(n, KernelNode)]
-
-    def is_kept(self, name: str) -> bool:
-        """Does ``name``, a view of it, or what it is a part of outlive the program: as an output, or saved for the
-        backward pass?"""
-        return any(alias in self.outputs or alias in self.saved for alias in self.aliases(name))
-
-    def __contains__(self, node: object) -> bool:
-        return node in self.def_use
 
     # ---------------------------------------------------------------- edits
 
@@ -350,11 +256,52 @@ class Graph(Arrays):
             if not in_rows(self.shape(name), steps) and any(getattr(n, "wants_rows", False) for n in users):
                 raise ValueError(f"{name} is read by a node that takes contiguous arrays only, or written by one")
 
+    def attach(self, name: str, whole: str, starts: Sequence[Dim]) -> None:
+        """Let the array ``name``, of the rank of ``whole``, be the box of it that begins at ``starts``.
+
+        It stands there from now on, with the strides of ``whole``; its views and what writes and reads it stay. Raises
+        ValueError, and changes nothing, where a view cannot follow, and for arrays that have a place already: views,
+        inputs, constants, outputs, saved arrays, parts of another array.
+        """
+        self._check_fits(name, whole)
+        steps = self.strides(whole)
+        layouts = follow(self, name, self.strides(name), steps)
+        self._check_rows({name: steps, **{view: strides for view, (strides, _) in layouts.items()}}, written=[name])
+        self.set_strides(name, steps)
+        self._parts[name] = Part(whole, tuple(starts))
+        self._parts_of.setdefault(whole, {})[name] = None
+        self._order.edited()
+
+    def _check_fits(self, name: str, whole: str) -> None:
+        """Raise ValueError unless ``name`` can be a part of ``whole``."""
+        if reason := why_no_part(self, name):
+            raise ValueError(f"{name} cannot be a part of {whole}: it is {reason}")
+        if self.is_view(whole) or (self.producers(whole) and not self.parts_of(whole)) or whole in self.constants:
+            reason = "it is a view, a constant, or written as a whole"
+            raise ValueError(f"{whole} has no room for the part {name}: {reason}")
+        if self.dtype(name) != self.dtype(whole) or len(self.shape(name)) != len(self.shape(whole)):
+            raise ValueError(f"{name} cannot be a part of {whole}: expected one element type and rank")
+
+    def detach(self, name: str) -> None:
+        """Let the part ``name`` be an array of its own again, in the layout that it has, gaps included."""
+        del self._parts_of[self._parts.pop(name).whole][name]
+        self._order.relaxed()
+
+    def replace_parts_by_views(self, whole: str, view: str | None = None) -> None:
+        """``whole`` (or a ``view`` of it) is no longer written here but comes from outside: its parts become views."""
+        for name in self.parts_of(whole):
+            starts, steps = self.part(name).starts, self.strides(whole)
+            offset = sum(s * t for s, t in zip(starts, steps, strict=True))
+            shown = self.add_view(view or whole, name, self.shape(name), steps, offset)
+            self.detach(name)
+            self.replace_parts_by_views(name, shown)
+            self.replace_uses(name, shown)
+
     def add_part(self, whole: str, hint: str, starts: Sequence[Any], shape: Sequence[Any]) -> str:
         """An array of ``shape`` that is the box of ``whole`` which begins at ``starts``: one node writes it, others
         write the rest of ``whole``."""
         name = self.add_array(hint, shape, self.dtype(whole))
-        parts.attach(self, name, whole, [dim(s) for s in starts])
+        self.attach(name, whole, [dim(s) for s in starts])
         return name
 
     def set_strides(self, name: str, strides: Sequence[Any]) -> None:
@@ -362,7 +309,7 @@ class Graph(Arrays):
         and nothing changed, for a view or part and where a view cannot follow."""
         if name in self._views or name in self._parts:
             raise ValueError(f"{name} is a view or part; its layout is fixed")
-        steps, members = tuple(dim(s) for s in strides), parts.within(self, name)
+        steps, members = tuple(dim(s) for s in strides), within(self, name)
         layouts = {k: v for m in members for k, v in follow(self, m, self.strides(m), steps).items()}
         self._check_rows(dict.fromkeys(members[1:], steps), written=members[1:])
         self._lay_out(dict.fromkeys(members, (steps, 0)) | layouts)
@@ -394,7 +341,40 @@ class Graph(Arrays):
 
     def prune(self) -> int:
         """Remove nodes whose results nobody reads, and arrays without users; returns how many."""
-        return pruning.prune(self)
+        before = len(self.compute()) + len(self.arrays())
+        for node in reversed(self.nodes()):
+            if not getattr(node, "has_side_effects_", False):
+                self._prune_node(node)
+        self._detach_unread()
+        self._drop_unused_arrays()
+        return before - len(self.compute()) - len(self.arrays())
+
+    def _prune_node(self, node: Node) -> None:
+        unused = {connector: name for connector, name in self.def_use.writes(node).items() if not self.is_used(name)}
+        if len(unused) == len(self.def_use.writes(node)):
+            self.remove(node)
+        elif isinstance(node, Operator):
+            for connector in unused:
+                self.drop_write(node, connector)
+
+    def _detach_unread(self) -> None:
+        """What nobody reads as a whole need not be put together: its parts stand on their own."""
+        for name, part in list(self._parts.items()):
+            if not self.is_kept(part.whole) and not self.all_consumers(part.whole):
+                self.detach(name)
+
+    def _drop_unused_arrays(self) -> None:
+        waiting = self.arrays()
+        while waiting:
+            name = waiting.pop()
+            if self.has(name) and self._is_droppable(name):
+                waiting += [self.view_source(name)] if self.is_view(name) else []  # which may be declared later
+                self.drop(name)
+
+    def _is_droppable(self, name: str) -> bool:
+        if name in self.inputs or self.is_kept(name) or self.is_read(name):
+            return False
+        return self.is_view(name) or not self.is_written(name)
 
     def drop(self, name: str) -> None:
         """Remove an array that no node reads or writes."""
@@ -422,7 +402,9 @@ class Graph(Arrays):
 
     def validate(self) -> None:
         """Raise ``ValueError`` when an invariant does not hold."""
-        validation.validate(self)
+        validation.check(self, self.nodes())
+        if self.nodes() != self._order.copy().of(self):
+            raise ValueError(f"graph {self.name} was edited past its methods: its order is another than it says")
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes())

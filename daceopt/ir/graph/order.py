@@ -5,15 +5,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from dace.sdfg.nodes import Node
 
 from daceopt.errors import IllegalOrder
 from daceopt.ir.data.provenance import label_of
-
-if TYPE_CHECKING:
-    from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.dataflow_graph import DataflowGraph
 
 
 @dataclass
@@ -40,19 +37,19 @@ class Order:
     def copy(self) -> Order:
         return Order(dict(self.position), self.settled)
 
-    def set(self, graph: Graph, nodes: Sequence[Node]) -> None:
+    def set(self, graph: DataflowGraph, nodes: Sequence[Node]) -> None:
         """Let ``nodes`` run in this order. Raises IllegalOrder."""
         check(graph, nodes)
         self.position = {name: k for k, node in enumerate(nodes) for name in _written(graph, node)}
         self.settled, self.latest = True, None
 
-    def of(self, graph: Graph) -> list[Node]:
+    def of(self, graph: DataflowGraph) -> list[Node]:
         """The nodes of ``graph`` in their order. Raises ValueError where what was added makes a cycle."""
         if self.latest is None:
             self.latest = self._sorted(graph)
         return list(self.latest)
 
-    def _sorted(self, graph: Graph) -> list[Node]:
+    def _sorted(self, graph: DataflowGraph) -> list[Node]:
         if not self.position:
             return topological(graph)
         if not self.settled:
@@ -60,7 +57,7 @@ class Order:
         return sorted(graph.compute(), key=lambda node: _place(graph, node, self.position))
 
 
-def check(graph: Graph, nodes: Sequence[Node]) -> None:
+def check(graph: DataflowGraph, nodes: Sequence[Node]) -> None:
     """Raise IllegalOrder unless ``nodes`` are those of ``graph``, each once, and each after all that it reads."""
     where = f"order of graph {graph.name}"
     done: set[Node] = set()
@@ -78,7 +75,7 @@ def check(graph: Graph, nodes: Sequence[Node]) -> None:
         raise IllegalOrder(f"{where}: {', '.join(missing)} does not run")
 
 
-def topological(graph: Graph) -> list[Node]:
+def topological(graph: DataflowGraph) -> list[Node]:
     """Producers before consumers, otherwise as the nodes were added. Raises ValueError for a cycle."""
     waiting: dict[Node, int] = {}
     users: dict[Node, list[Node]] = {}
@@ -98,7 +95,7 @@ def topological(graph: Graph) -> list[Node]:
     return order
 
 
-def _settled(graph: Graph, nodes: Sequence[Node], position: dict[str, int]) -> list[Node]:
+def _settled(graph: DataflowGraph, nodes: Sequence[Node], position: dict[str, int]) -> list[Node]:
     """The legal order nearest to ``position``: what is ready and comes first runs; new nodes run just before their
     first reader, or last."""
     sources = {node: [s for _, s in sources_of(graph, node)] for node in nodes}
@@ -136,20 +133,20 @@ def by_priority(
     return order
 
 
-def _place(graph: Graph, node: Node, position: dict[str, int]) -> float:
+def _place(graph: DataflowGraph, node: Node, position: dict[str, int]) -> float:
     """Where ``node`` stands: at the latest of what it writes; -1 where nothing of it has a position."""
     return max((position.get(name, -1) for name in _written(graph, node)), default=-1)
 
 
-def sources_of(graph: Graph, node: Node) -> list[tuple[str, Node]]:
+def sources_of(graph: DataflowGraph, node: Node) -> list[tuple[str, Node]]:
     """(array read, node that writes it or a part of it)"""
     reads = dict.fromkeys(n for n in graph.inputs_of(node) if n is not None)
     return [(name, source) for name in reads for source in graph.producers(name)]
 
 
-def _written(graph: Graph, node: Node) -> list[str]:
+def _written(graph: DataflowGraph, node: Node) -> list[str]:
     return [n for n in graph.outputs_of(node) if n is not None]
 
 
-def _named(graph: Graph, node: Node) -> str:
+def _named(graph: DataflowGraph, node: Node) -> str:
     return f"{label_of(node)} ({', '.join(_written(graph, node))})"

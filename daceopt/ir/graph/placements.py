@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from daceopt.ir.graph.graph import Graph
+from daceopt.ir.data.arrays import Arrays
 
 LEVELS = ("local", "shared", "memory")
 """From the fastest: the buffers of cores (LB), that of a cluster (GB), DDR."""
@@ -31,13 +29,13 @@ class Placement:
         return prod(self.binding)
 
 
-def check(graph: Graph, placements: Mapping[str, Placement]) -> None:
+def check(arrays: Arrays, placements: Mapping[str, Placement]) -> None:
     """Raise ValueError for a name that is no array of its own, an unknown level, or factors that fit no shape."""
     for name, placement in placements.items():
-        if not graph.has(name) or graph.is_view(name):
+        if not arrays.has(name) or arrays.is_view(name):
             raise ValueError(f"placement of {name}: it is a view, or no array of the graph")
         if placement.level not in LEVELS:
             raise ValueError(f"placement of {name}: {placement.level!r} is none of {', '.join(LEVELS)}")
-        rank, factors = len(graph.shape(name)), placement.binding
+        rank, factors = len(arrays.shape(name)), placement.binding
         if factors and (len(factors) != rank or any(not isinstance(n, int) or n < 1 for n in factors)):
             raise ValueError(f"placement of {name}: binding {factors}; expected {rank} whole numbers above 0")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from daceopt.errors import IllegalSchedule
+from daceopt.ir.graph.dataflow_graph import DataflowGraph
 from daceopt.ir.schedule.schedule import Alloc, walk
-
-if TYPE_CHECKING:
-    from daceopt.ir.graph.graph import Graph
 
 GLOBAL = "global"  # arrays of the graph
 _UNSCHEDULED = "thread"  # where the default schedule puts locals
@@ -34,7 +32,7 @@ class Scopes(MutableMapping[str, str]):
     size, the limit or the dependence that forbids it; KeyError for arrays that there are not.
     """
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: DataflowGraph):
         self._graph = graph
 
     def __getitem__(self, array: str) -> str:

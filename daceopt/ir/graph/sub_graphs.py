@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from dace.sdfg.nodes import Node
 
-if TYPE_CHECKING:
-    from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.dataflow_graph import DataflowGraph
 
 HALOS = ("recomputed", "kept")
 """What neighbouring instances do about elements that both need: each computes them, or the first keeps them."""
@@ -45,15 +43,15 @@ class SubGraph:
         """Are there nodes for each instance?"""
         return bool(self.instances)
 
-    def nodes(self, graph: Graph) -> list[Node]:
+    def nodes(self, graph: DataflowGraph) -> list[Node]:
         """Its nodes, in the order of ``axes``, which is topological where nothing was edited since."""
         return _writers(graph, self.axes)
 
-    def instance_nodes(self, graph: Graph) -> list[list[Node]]:
+    def instance_nodes(self, graph: DataflowGraph) -> list[list[Node]]:
         """The nodes of each instance; one list with all of them before the sub-graph is split."""
         return [_writers(graph, names) for names in self.instances or (tuple(self.axes),)]
 
-    def within(self, graph: Graph) -> SubGraph:
+    def within(self, graph: DataflowGraph) -> SubGraph:
         """The same without the arrays that ``graph`` no longer has."""
         if all(map(graph.has, self.axes)):
             return self
@@ -61,7 +59,7 @@ class SubGraph:
         return replace(self, axes={n: k for n, k in self.axes.items() if graph.has(n)}, instances=kept)
 
 
-def check(graph: Graph, groups: Sequence[SubGraph]) -> None:
+def check(graph: DataflowGraph, groups: Sequence[SubGraph]) -> None:
     """Raise ValueError unless each array is in one sub-graph at most, exists, and has the axis that is split."""
     seen: set[str] = set()
     for group in groups:
@@ -80,30 +78,6 @@ def check(graph: Graph, groups: Sequence[SubGraph]) -> None:
             seen.add(name)
 
 
-def add(graph: Graph, group: SubGraph) -> None:
-    """One more sub-graph, of arrays that are in no other (which is not checked again). Raises ValueError."""
-    check(graph, [group])
-    graph._sub_graphs = (*graph._sub_graphs, group)
-
-
-def exchange(graph: Graph, position: int, group: SubGraph) -> None:
-    """``group``, of arrays that are in no other, in the place of the sub-graph at ``position``. Raises ValueError."""
-    check(graph, [group])
-    groups = list(graph._sub_graphs)
-    groups[position] = group
-    graph._sub_graphs = tuple(groups)
-
-
-def instance_of(graph: Graph) -> dict[Node, tuple[int, int]]:
-    """Node -> the positions of its sub-graph and of its instance there, for all nodes that are in one."""
-    return {
-        node: (k, i)
-        for k, group in enumerate(graph.sub_graphs)
-        for i, members in enumerate(group.instance_nodes(graph))
-        for node in members
-    }
-
-
-def _writers(graph: Graph, names: Sequence[str] | Mapping[str, int]) -> list[Node]:
+def _writers(graph: DataflowGraph, names: Sequence[str] | Mapping[str, int]) -> list[Node]:
     found = (graph.producer(name) for name in names if graph.has(name))
     return list(dict.fromkeys(node for node in found if node is not None))

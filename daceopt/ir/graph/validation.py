@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from math import prod
+from typing import Any
 
 import sympy
 
+from daceopt.errors import IllegalParts
+from daceopt.ir.data.parts import apart, is_inside
 from daceopt.ir.data.provenance import label_of
-from daceopt.ir.graph import order, parts
-
-if TYPE_CHECKING:
-    from daceopt.ir.graph.graph import Graph
-    from daceopt.ir.graph.kinds import Node
-    from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.graph import order
+from daceopt.ir.graph.dataflow_graph import DataflowGraph
+from daceopt.ir.graph.kinds import Node
+from daceopt.ir.kernel.kernel_node import KernelNode
 
 
-def validate(graph: Graph) -> None:
-    """Raise ``ValueError`` when an invariant does not hold."""
+def check(graph: DataflowGraph, nodes: Sequence[Node]) -> None:
+    """Raise ``ValueError`` when an invariant of ``graph``, whose ``nodes`` run in this order, does not hold."""
     for name in graph.arrays():
         _check_writers(graph, name)
         _check_sizes(graph, name)
     check_complete(graph)
-    order.check(graph, graph.nodes())
-    if graph.nodes() != graph._order.copy().of(graph):
-        raise ValueError(f"graph {graph.name} was edited past its methods: its order is another than it says")
-    for node in graph.nodes():
+    order.check(graph, nodes)
+    for node in nodes:
         _check_connectors(graph, node)
         for body in getattr(node, "bodies", ()):
             body.validate()
-    for node in graph.kernels():
-        _check_kernel(graph, node)
-    if graph.locals != {name: node for node in graph.kernels() for name in node.kernel.locals}:
+    kernels = [node for node in nodes if isinstance(node, KernelNode)]
+    for kernel in kernels:
+        _check_kernel(graph, kernel)
+    if graph.locals != {name: node for node in kernels for name in node.kernel.locals}:
         raise ValueError(f"kernels of graph {graph.name} have other locals than when they were added")
 
 
-def check_complete(graph: Graph) -> None:
+def check_complete(graph: DataflowGraph) -> None:
     """Raise ValueError for a cycle, and where what is read or returned is no input or constant and is never written."""
-    read = {graph.root(n)[0] for node in graph.nodes() for n in graph.inputs_of(node) if n is not None}
+    read = {graph.root(n)[0] for node in order.topological(graph) for n in graph.inputs_of(node) if n is not None}
     for name in sorted(read.union(graph.outputs)):
         if not graph.has(name):
             raise ValueError(f"array {name} does not exist")
@@ -44,7 +46,7 @@ def check_complete(graph: Graph) -> None:
             raise ValueError(f"array {name} is {'returned' if name in graph.outputs else 'read'} but never written")
 
 
-def _check_writers(graph: Graph, name: str) -> None:
+def _check_writers(graph: DataflowGraph, name: str) -> None:
     """Arrays are written once: by a node, or in parts that have each element once."""
     together = graph.parts_of(name)
     if graph.is_written(name) and (graph.is_given(name) or (together and graph.def_use.writer(name) is not None)):
@@ -52,10 +54,36 @@ def _check_writers(graph: Graph, name: str) -> None:
     if graph.is_part(name) and name in (*graph.outputs, *graph.saved):
         raise ValueError(f"array {name} is a part of {graph.part(name).whole}, which is what can be an output or saved")
     if together:
-        parts.check(graph, name)
+        check_parts(graph, name)
 
 
-def _check_sizes(graph: Graph, name: str) -> None:
+def check_parts(graph: DataflowGraph, whole: str) -> None:
+    """Raise IllegalParts unless the parts of ``whole`` have each of its elements once, for all sizes."""
+    shape, parts, sizes = graph.shape(whole), graph.parts_of(whole), graph.sizes
+    boxes = {name: (graph.part(name).starts, graph.shape(name)) for name in parts}
+    for name, (starts, extents) in boxes.items():
+        if not graph.producers(name):
+            raise IllegalParts(f"{name}, a part of {whole}, is never written")
+        if not is_inside((starts, extents), shape, sizes):
+            raise IllegalParts(f"part {_shown(name, boxes)} leaves {whole}, of shape {_listed(shape)}")
+    for one, other in combinations(boxes, 2):
+        if not apart(boxes[one], boxes[other], sizes):
+            raise IllegalParts(f"parts {_shown(one, boxes)} and {_shown(other, boxes)} of {whole} overlap")
+    total: Any = sum(prod(extents) for _, extents in boxes.values())
+    if sympy.expand(total - prod(shape)) != 0:
+        found = f"{', '.join(_shown(n, boxes) for n in boxes)} have {total} of its {prod(shape)} elements"
+        raise IllegalParts(f"the parts of {whole}, of shape {_listed(shape)}, leave a gap: {found}")
+
+
+def _shown(name: str, boxes: dict[str, Any]) -> str:
+    return f"{name} [{', '.join(f'{s}:{sympy.sympify(s + e)}' for s, e in zip(*boxes[name]))}]"
+
+
+def _listed(shape: Iterable[Any]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _check_sizes(graph: DataflowGraph, name: str) -> None:
     """Extents and strides name sizes that the graph knows."""
     desc = graph.desc(name)
     named = {str(s) for e in (*desc.shape, *desc.strides) for s in sympy.sympify(e).free_symbols}
@@ -63,7 +91,7 @@ def _check_sizes(graph: Graph, name: str) -> None:
         raise ValueError(f"array {name} of shape {desc.shape} names {', '.join(unknown)}, which is no size")
 
 
-def _check_connectors(graph: Graph, node: Node) -> None:
+def _check_connectors(graph: DataflowGraph, node: Node) -> None:
     """Each connector of a node has its array."""
     for verb, connectors, operands in (
         ("reads", node.in_connectors, graph.reads(node)),
@@ -75,7 +103,7 @@ def _check_connectors(graph: Graph, node: Node) -> None:
             raise ValueError(f"{label_of(node)} {verb} {missing[0]}, which is no array of graph {graph.name}")
 
 
-def _check_kernel(graph: Graph, node: KernelNode) -> None:
+def _check_kernel(graph: DataflowGraph, node: KernelNode) -> None:
     """A node reads and writes what its kernel does, each dimension of it."""
     kernel = node.kernel
     for verb, found, known in (

@@ -16,7 +16,6 @@ import numpy as np
 
 from daceopt.errors import DaceoptError, GraphTextError
 from daceopt.ir.data.arrays import SEED
-from daceopt.ir.graph import parts
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.placements import Placement
 from daceopt.ir.graph.sub_graphs import SubGraph
@@ -174,7 +173,7 @@ class _Reader:
         else:
             graph.declare(name, shape, dtype, strides)
         if part is not None:
-            parts.attach(graph, name, *part)
+            graph.attach(name, *part)
         if name != SEED:
             graph.source.names[name] = called
         if origins:

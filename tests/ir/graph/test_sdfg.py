@@ -6,7 +6,7 @@ import dace
 import pytest
 from dace import nodes
 
-from daceopt.ir.graph import parts
+from daceopt.ir.graph import validation
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.sdfg import GraphSdfg, expanded, sdfg_of
 from daceopt.ir.kernel.kernel import Kernel
@@ -76,4 +76,4 @@ def test_a_part_is_copied_into_its_box() -> None:
     made = sdfg_of(graph)
     (whole,) = (n for n in made.state.data_nodes() if n.data == graph.outputs[0])
     assert [str(e.data.dst_subset) for e in made.state.in_edges(whole)] == ["0:n, 0:4", "0:n, 4:8"]
-    parts.check(graph, graph.outputs[0])
+    validation.check_parts(graph, graph.outputs[0])

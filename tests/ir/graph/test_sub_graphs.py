@@ -9,7 +9,7 @@ import pytest
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.sub_graphs import SubGraph, instance_of
+from daceopt.ir.graph.sub_graphs import SubGraph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.text.parse import parse
 from daceopt.ir.text.render import render
@@ -32,7 +32,7 @@ def test_nodes_are_found_by_what_they_write() -> None:
     graph.sub_graphs = [SubGraph({y: 0, z: 0}, 4, 2)]
     (group,) = graph.sub_graphs
     assert group.nodes(graph) == graph.nodes() and group.count == 8 and not group.is_split
-    assert instance_of(graph) == dict.fromkeys(graph.nodes(), (0, 0))
+    assert graph.instance_positions() == dict.fromkeys(graph.nodes(), (0, 0))
 
 
 def test_copies_have_it_and_edit_it_apart() -> None:
@@ -65,7 +65,7 @@ def test_instances_are_the_nodes_of_each_part() -> None:
     (group,) = graph.sub_graphs
     assert not graph.has(y)
     assert group.instance_nodes(graph) == [list(pair) for pair in zip(*made)]
-    assert instance_of(graph)[made[1][1]] == (0, 1)
+    assert graph.instance_positions()[made[1][1]] == (0, 1)
 
 
 def test_text_says_it() -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import daceopt.ops  # noqa: F401  (how library nodes are executed)
 from daceopt.cost.machines import MachineModel
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.sub_graphs import instance_of
 from daceopt.ir.interpreter.interpret import interpret
 from transformations.instances.instance_grouping import InstanceGrouping
 from transformations.instances.instance_splitting import InstanceSplitting
@@ -48,6 +47,6 @@ def split(graph: Graph, machine: MachineModel, buffer: str = "local") -> Graph:
 
 def letters(graph: Graph) -> str:
     """The order of execution: a sub-graph is a letter, its instances are numbered from 1."""
-    where = instance_of(graph)
+    where = graph.instance_positions()
     found = dict.fromkeys(where[node] for node in graph.nodes())
     return " ".join(f"{'abcdefgh'[group]}{k + 1}" for group, k in found)

@@ -14,7 +14,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir.control import region
 from daceopt.ir.control.region_builder import LoopBuilder
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.sub_graphs import HALOS, SubGraph, instance_of
+from daceopt.ir.graph.sub_graphs import HALOS, SubGraph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.text.parse import parse
 from daceopt.ir.text.render import render
@@ -82,7 +82,7 @@ def test_a_network_in_instances_of_images(clusters: int) -> None:
     for group in graph.sub_graphs:
         sizes = {len(nodes) for nodes in group.instance_nodes(graph)}
         assert len(group.instances) == group.count and len(sizes) == 1  # all alike
-    assert set(instance_of(graph)) >= {n for group in graph.sub_graphs for n in group.nodes(graph)}
+    assert set(graph.instance_positions()) >= {n for group in graph.sub_graphs for n in group.nodes(graph)}
     text = render(graph)
     assert render(parse(text)) == text
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import sympy
 
+from daceopt.ir.data.view_boxes import nearest, shown
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.parts import attach
-from daceopt.ir.graph.view_boxes import nearest, shown
 from daceopt.ir.nodes.builder import Builder
 
 
@@ -102,7 +101,7 @@ def test_views_of_open_extent_show_all() -> None:
     whole = graph.add_array("whole", (2 * n, 4), dace.float32)
     for k in range(2):
         y = b.elementwise(lambda v: v + 1, x)
-        attach(graph, y, whole, [k * n, 0])
+        graph.attach(y, whole, [k * n, 0])
     view = b.slice(whole, [0], [n], axes=[0])
     assert shown(graph, view) == ([0, 0], graph.shape(whole)) and len(graph.sources(view)) == 2
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from daceopt.ir.graph.parts import Box, apart, covering
+from daceopt.ir.data.arrays import Arrays
+from daceopt.ir.data.parts import Box, apart, covering
 from daceopt.ir.scalar.dims import Dim, dim
 
-if TYPE_CHECKING:
-    from daceopt.ir.graph.graph import Graph
 
-
-def shown(graph: Graph, view: str) -> Box:
+def shown(arrays: Arrays, view: str) -> Box:
     """A box of what ``view`` is a view of, through chains of views, that has all elements of it.
 
     The smallest such box where the view walks along axes; all of the array where extents or strides are open.
     """
-    source, (offset, shape, strides) = graph.written(view), _layout(graph, view)
-    whole = graph.shape(source)
-    steps = graph.strides(source)
+    source, (offset, shape, strides) = arrays.written(view), _layout(arrays, view)
+    whole = arrays.shape(source)
+    steps = arrays.strides(source)
     numbers = (offset, *shape, *strides, *whole, *steps)
     if not all(isinstance(n, int) and n >= 0 for n in numbers) or 0 in (*shape, *whole):
         return [0] * len(whole), whole
@@ -27,14 +24,14 @@ def shown(graph: Graph, view: str) -> Box:
     return _box(int(offset), walks, [int(n) for n in whole], [int(s) for s in steps])
 
 
-def _layout(graph: Graph, view: str) -> tuple[Dim, Sequence[Dim], Sequence[Dim]]:
+def _layout(arrays: Arrays, view: str) -> tuple[Dim, Sequence[Dim], Sequence[Dim]]:
     """Where in its source the view begins, its extents and strides."""
     offset: Dim = 0
     name = view
-    while graph.is_view(name):
-        offset = dim(offset + graph.view_offset(name))
-        name = graph.view_source(name)
-    return offset, graph.shape(view), graph.strides(view)
+    while arrays.is_view(name):
+        offset = dim(offset + arrays.view_offset(name))
+        name = arrays.view_source(name)
+    return offset, arrays.shape(view), arrays.strides(view)
 
 
 def _box(offset: int, walks: list[tuple[int, int]], shape: list[int], strides: list[int]) -> Box:
@@ -53,33 +50,33 @@ def _box(offset: int, walks: list[tuple[int, int]], shape: list[int], strides: l
     return starts, extents
 
 
-def sources(graph: Graph, view: str) -> list[str]:
+def sources(arrays: Arrays, view: str) -> list[str]:
     """The arrays, each written by one node, that have elements which ``view`` shows."""
-    return list(_reached(graph, graph.written(view), shown(graph, view)))
+    return list(_reached(arrays, arrays.written(view), shown(arrays, view)))
 
 
-def _reached(graph: Graph, name: str, box: Box) -> list[str]:
-    parts = graph.parts_of(name)
+def _reached(arrays: Arrays, name: str, box: Box) -> list[str]:
+    parts = arrays.parts_of(name)
     if not parts:
         return [name]
     found = []
     for part in parts:
-        starts, extents = graph.part(part).starts, graph.shape(part)
+        starts, extents = arrays.part(part).starts, arrays.shape(part)
         if not apart(box, (starts, extents)):
             inside = [dim(s - t) for s, t in zip(box[0], starts, strict=True)]
-            found += _reached(graph, part, (inside, box[1]))
+            found += _reached(arrays, part, (inside, box[1]))
     return found
 
 
-def nearest(graph: Graph, view: str) -> str:
+def nearest(arrays: Arrays, view: str) -> str:
     """A view of the smallest part that has all that ``view`` shows; ``view`` itself where that is what it is of."""
-    source = graph.written(view)
-    if source == view or not graph.parts_of(source):
+    source = arrays.written(view)
+    if source == view or not arrays.parts_of(source):
         return view
-    starts, extents = shown(graph, view)
-    part, _ = covering(graph, source, starts, extents)
+    starts, extents = shown(arrays, view)
+    part, _ = covering(arrays, source, starts, extents)
     if part == source:
         return view
-    offset, shape, strides = _layout(graph, view)
-    begin = dim(graph.root(part)[1] - graph.root(source)[1])
-    return graph.add_view(part, view, shape, strides, dim(offset - begin))
+    offset, shape, strides = _layout(arrays, view)
+    begin = dim(arrays.root(part)[1] - arrays.root(source)[1])
+    return arrays.add_view(part, view, shape, strides, dim(offset - begin))

@@ -158,7 +158,8 @@ class _Flows:
     def _smaller(self, read: str, flow: Flow, origin: str, way: Flow) -> tuple[Shape, Flow]:
         """What is read of an array: all of it, or what a view shows of it, whichever is less."""
         shown, whole = self._graph.shape(read), self._graph.shape(origin)
-        return (shown, flow) if prod(shown) <= prod(whole) else (whole, way)
+        is_less = self._graph.sizes.is_natural(prod(whole) - prod(shown))
+        return (shown, flow) if is_less else (whole, way)
 
     def _origins(self, read: str, flow: Flow) -> Iterator[tuple[str, Flow]]:
         graph, name = self._graph, read

@@ -20,7 +20,7 @@ from daceopt.codegen.kernel_unit import support_header
 from daceopt.codegen.regions import FrameBuffer
 from daceopt.ir.data.arrays import SEED
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.interpreter.interpret import strided
+from daceopt.ir.interpreter.buffers import strided
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim

@@ -88,7 +88,7 @@ class DataParallel(nn.Module, Joinable):
         exchange.broadcast_all()
         self.daceopt_exchange = exchange
         self.daceopt_reducer = Reducer(exchange)
-        self.require_backward_grad_sync = self.synced_before = True
+        self.require_backward_grad_sync = True
         self.reasons: dict[str, int] = {}  # why calls exchange behind the backward pass, and how many for each
         self._refusal = exchange.refusal
         if self._refusal and options.fallback == "raise":
@@ -136,9 +136,9 @@ class DataParallel(nn.Module, Joinable):
         if self._join_config.enable:
             source = ShadowHook.common_rank(exchange, exchange.group.rank())
             ShadowHook.tell_sync(exchange, syncs)
-        if self.synced_before:
+        if exchange.synced_before:
             exchange.broadcast_buffers(source)
-        self.synced_before = syncs
+        exchange.synced_before = syncs
 
     def _left(self, found: Any, syncs: bool, behind: bool) -> Any:
         if behind:
@@ -188,7 +188,7 @@ class DataParallel(nn.Module, Joinable):
         """What this rank does once it has ended."""
         if not kwargs.get("divide_by_initial_world_size", True):
             raise ValueError("divide_by_initial_world_size=False; expected True: gradients are averages over all ranks")
-        return ShadowHook(self)
+        return ShadowHook(self.daceopt_exchange)
 
     @property
     def join_device(self) -> torch.device:

@@ -45,6 +45,7 @@ class Exchange:
         self.told_on = self.device if dist.get_backend(group) == dist.Backend.NCCL else torch.device("cpu")
         self.refusal = self._refusal()  # why no program can exchange now
         self.has_own = False  # whether .grad may hold what was accumulated without an exchange
+        self.synced_before = True  # whether gradients were exchanged behind the forward before
         self._published: set[int] = set()
         self.taken = False  # whether whoever traces the model exchanges what it computes
 

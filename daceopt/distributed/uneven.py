@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -13,24 +12,21 @@ from daceopt.distributed.exchange import Exchange
 from daceopt.errors import WorkerError
 from daceopt.ir.nodes.collective import ENDED, Exchanged
 
-if TYPE_CHECKING:
-    from daceopt.distributed.data_parallel import DataParallel
-
 
 class ShadowHook(JoinHook):
     """One iteration of the others, with zeros; the model of the last at the end. As DistributedDataParallel's."""
 
-    def __init__(self, owner: DataParallel) -> None:
-        self._owner, self._exchange = owner, owner.daceopt_exchange
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
 
     def main_hook(self) -> None:
         """The exchanges of one iteration, in the order of ``DataParallel``."""
-        owner, exchange = self._owner, self._exchange
+        exchange = self._exchange
         source = self.common_rank(exchange, -1)
         syncs = self.tell_sync(exchange, False)
-        if owner.synced_before:
+        if exchange.synced_before:
             exchange.broadcast_buffers(source)
-        owner.synced_before = syncs
+        exchange.synced_before = syncs
         if not syncs:
             return
         with exchange.watch.inside():

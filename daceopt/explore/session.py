@@ -18,7 +18,8 @@ from daceopt.explore.html import to_document, to_fragment
 from daceopt.explore.kernel_alone import KernelMeasurement, MeasuringPlace, measured_alone
 from daceopt.explore.report import Report
 from daceopt.explore.saved_path import recipe_file
-from daceopt.explore.session_page import walk
+from daceopt.explore.session_page import page
+from daceopt.explore.session_state import SessionState
 from daceopt.explore.session_text import to_text
 from daceopt.explore.site_list import FoundSite, SiteList
 from daceopt.explore.steps import Change, in_order, resolved, whole_steps
@@ -284,16 +285,19 @@ class Session:
         target.write_text(recipe_file(target.stem, self._at, self.title), encoding="utf-8")
         return target
 
+    def _state(self) -> SessionState:
+        return SessionState(self.title, self.name, self.notes, self._at, self.undone, self.branches)
+
     def html(self, *, measure: bool = False) -> str:
         """The walk, and the report on this version, as one HTML document that needs no other file."""
-        return to_document(self.report(measure=measure), walk(self))
+        return to_document(self.report(measure=measure), page(self._state()))
 
     def __str__(self) -> str:
-        return to_text(self)
+        return to_text(self._state())
 
     def _repr_html_(self) -> str:
         """The same for a notebook, of large models without the code, which takes a while to print."""
-        return to_fragment(self.report(code=self._at.nodes <= _MOST_SHOWN), walk(self))
+        return to_fragment(self.report(code=self._at.nodes <= _MOST_SHOWN), page(self._state()))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))

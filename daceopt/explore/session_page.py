@@ -4,36 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
-from typing import TYPE_CHECKING
 
-from daceopt.explore.session_text import misses
+from daceopt.explore.session_state import SessionState
 from daceopt.explore.units import amount
-
-if TYPE_CHECKING:
-    from daceopt.explore.session import Session
-    from daceopt.explore.version import Version
+from daceopt.explore.version import Version
 
 _HEADS = ("version", "change", "sites", "nodes", "bytes")
 
 
-def walk(session: Session) -> str:
+def page(state: SessionState) -> str:
     """The versions from the captured graph to here, what was undone, and the branches beside."""
-    return "".join(_parts(session))
+    return "".join(_parts(state))
 
 
-def _parts(session: Session) -> Iterator[str]:
-    yield f"<h2>Session {escape(session.name)}</h2>"
+def _parts(state: SessionState) -> Iterator[str]:
+    yield f"<h2>Session {escape(state.name)}</h2>"
     heads = "".join(f'<th class="{"number" if k != 1 else ""}">{name}</th>' for k, name in enumerate(_HEADS))
     yield f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>'
-    for version in session.at.line():
-        yield _row(version, "shown" if version is session.at else "")
-    for version in reversed(session.undone):
+    for version in state.at.line():
+        yield _row(version, "shown" if version is state.at else "")
+    for version in reversed(state.undone):
         yield _row(version, "undone")
     yield "</tbody></table></div>"
-    for miss in misses(session):
+    for miss in state.misses():
         yield f'<p class="quiet">almost: {escape(miss)}</p>'
-    if len(session.branches) > 1:
-        yield f'<p class="quiet">Branches: {escape(", ".join(session.branches))}.</p>'
+    if len(state.branches) > 1:
+        yield f'<p class="quiet">Branches: {escape(", ".join(state.branches))}.</p>'
 
 
 def _row(version: Version, look: str) -> str:

@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from daceopt.explore.session_state import SessionState
 from daceopt.explore.units import amount, plural, printable
+from daceopt.explore.version import Version
 
-if TYPE_CHECKING:
-    from daceopt.explore.session import Session
-    from daceopt.explore.version import Version
-
-_MISSES, _WIDEST = 3, 90
+_WIDEST = 90
 
 
-def to_text(session: Session) -> str:
+def to_text(state: SessionState) -> str:
     """A line per version from the captured graph to here."""
-    return "\n".join(_lines(session))
+    return "\n".join(_lines(state))
 
 
-def _lines(session: Session) -> Iterator[str]:
-    line = session.at.line()
-    yield printable(f"{session.title}: session {session.name}, {plural(len(session.path), 'step')}")
-    yield from (f"  note  {printable(note)}" for note in session.notes)
+def _lines(state: SessionState) -> Iterator[str]:
+    line = state.at.line()
+    yield printable(f"{state.title}: session {state.name}, {plural(len(state.at.path()), 'step')}")
+    yield from (f"  note  {printable(note)}" for note in state.notes)
     titles = [_short(v.title) for v in line]
     width = max(map(len, titles))
     for version, title in zip(line, titles):
-        mark = ">" if version is session.at else " "
+        mark = ">" if version is state.at else " "
         yield printable(f"{mark} {version.number:3}  {title:<{width}}  {summary(version)}").rstrip()
-    yield from (f"       almost: {printable(miss)}" for miss in misses(session))
-    if session.undone:
-        yield f"  redo: {', '.join(_short(v.title) for v in reversed(session.undone))}"
-    if len(session.branches) > 1:
-        yield f"  branches: {', '.join(session.branches)}"
+    yield from (f"       almost: {printable(miss)}" for miss in state.misses())
+    if state.undone:
+        yield f"  redo: {', '.join(_short(v.title) for v in reversed(state.undone))}"
+    if len(state.branches) > 1:
+        yield f"  branches: {', '.join(state.branches)}"
 
 
 def _short(title: str) -> str:
     return title if len(title) <= _WIDEST else title[: _WIDEST - 3] + "..."
-
-
-def misses(session: Session) -> list[str]:
-    """Where the last change almost applied, if it applied nowhere."""
-    return [] if not session.at.steps or session.at.sites() else list(session.at.misses())[:_MISSES]
 
 
 def summary(version: Version) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 from daceopt import progress
 from daceopt.errors import DaceoptError, SessionError
@@ -17,11 +17,26 @@ from daceopt.passes.verification import check_match
 from daceopt.store import identity
 
 if TYPE_CHECKING:
-    from daceopt.explore.session import Session
+    from daceopt.explore.version import Version
     from daceopt.ir.control.program import Program
     from daceopt.ir.graph.graph import Graph
 
 _SHOWN = 400  # rows of a table
+
+
+class Walker(Protocol):
+    """Who walks from version to version, by sites among others: a session."""
+
+    @property
+    def title(self) -> str:
+        """What the model is called."""
+
+    @property
+    def at(self) -> Version:
+        """Where the walk is."""
+
+    def apply(self, step: Any) -> Walker:
+        """Apply a site or a step; returns itself."""
 
 
 class SiteKey(NamedTuple):
@@ -41,9 +56,9 @@ class FoundSite:
     text: str
     origin: str
     key: SiteKey = field(repr=False)
-    session: Session = field(repr=False)
+    session: Walker = field(repr=False)
 
-    def apply(self) -> Session:
+    def apply(self) -> Walker:
         """Apply it in the session that found it; returns the session."""
         return self.session.apply(self)
 
@@ -118,7 +133,7 @@ class SiteList(Sequence[FoundSite]):
         return f"<table><tr>{heads}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>{left}"
 
 
-def find(session: Session, program: Program, common: Program, transformations: Iterable[Transformation]) -> SiteList:
+def find(session: Walker, program: Program, common: Program, transformations: Iterable[Transformation]) -> SiteList:
     """What each of them finds in ``program``, which stays as it is, whatever they do.
 
     ``common``: a copy of it, for transformations that are known not to edit what they look at.
@@ -162,7 +177,7 @@ def _looked(
             yield direction, graph, look(step, graph)
 
 
-def _found(session: Session, step: Transformation, keys: Keys, site: Site) -> FoundSite:
+def _found(session: Walker, step: Transformation, keys: Keys, site: Site) -> FoundSite:
     return FoundSite(step, keys.direction, called(site), origin_of(site), keys.of(site), session)
 
 

@@ -27,10 +27,9 @@ from daceopt.capture.torch.lifting import lifted
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import RunError, SizesError, Unsupported
 from daceopt.modules import breaks, tuning, written_frames
-from daceopt.modules.breaks import Break, Breaks, reason_of
+from daceopt.modules.breaks import WRONG_CALL, Break, Breaks, reason_of, versions
 from daceopt.modules.by_size import BySize, own_mode
 from daceopt.modules.call_arguments import CallArguments
-from daceopt.modules.cut_graph import CutGraph
 from daceopt.modules.description import describe, identity, is_symbolic
 from daceopt.modules.eager_piece import EagerPiece
 from daceopt.modules.options import Options
@@ -135,7 +134,30 @@ class Backend(Breaks):
 
     def _in_parts(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Programs between the calls that decide sizes; see ``cutting``."""
-        return CutGraph(self, graph, inputs)
+        count = len(self.graphs)
+        try:
+            with own_mode():
+                outer = cutting.in_parts(graph, inputs, self._part_of_graph, may_fail=self.is_repeated)
+        except Exception:
+            del self.graphs[count:]
+            raise
+        for part in self.graphs[count:]:
+            self.stats.record(part.piece.pair, _shapes(part))
+        return partial(self._call_in_parts, outer.forward)
+
+    def _part_of_graph(self, part: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        return self.part(describe(part, inputs))
+
+    def _call_in_parts(self, forward: Callable[..., Any], *arguments: Any) -> Any:
+        """Raises Differs for sizes that the parts are not for, and what the user asserts: eager PyTorch may make the
+        call if nothing has been changed by then."""
+        ran, before = self.ran, versions(arguments)
+        try:
+            return forward(*arguments)
+        except (cutting.Differs, AssertionError) as error:
+            self.ran = ran
+            setattr(error, WRONG_CALL, versions(arguments) == before)
+            raise
 
     def part(self, traced: Traced) -> Callable[..., Any]:
         """Compile a part of a graph, whose sizes no call has told yet."""
@@ -448,3 +470,10 @@ def _computed(pair: Any, binding: Binding) -> set[int]:
 
 def _compile_graph(*args: Any, **kwargs: Any) -> Any:
     return pipeline.compile_graph(*args, **kwargs)
+
+
+def _shapes(graph: CompiledGraph) -> dict[str, tuple[int, ...]]:
+    """Of the inputs of a program by role, as they may be in a call."""
+    values = [(kind, graph.traced.inputs[k]) for kind, k in graph.piece.binding.inputs]
+    shapes = [tuple(map(guards.example, x.shape)) if kind == "tensor" else (0, guards.example(x)) for kind, x in values]
+    return {f"input:{k}": shape for k, shape in enumerate(shapes)}

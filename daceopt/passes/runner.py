@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from daceopt import progress
 from daceopt.errors import DaceoptError, SiteError, VerificationError
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from daceopt.ir.control.program import Program
     from daceopt.ir.graph.graph import Graph
-    from daceopt.passes.recipe import Recipe
 
 _T = TypeVar("_T")
 _VERIFY = (None, "foreign", "structure", "numerics")
@@ -28,6 +27,16 @@ Before = Callable[[Transformation, "Graph"], object]
 After = Callable[[Step, "Graph"], object]
 
 logger = logging.getLogger("daceopt.recipe")
+
+
+class Runnable(Protocol):
+    """What a run needs of a recipe."""
+
+    def resolved(self) -> tuple[Transformation, ...]:
+        """The transformations in their order. Raises DaceoptError for unknown names or levels out of order."""
+
+    def with_differentiation(self) -> Runnable:
+        """The same with a differentiation, if it has none."""
 
 
 class Runner:
@@ -42,7 +51,7 @@ class Runner:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: Runnable,
         verify: str | None = None,
         *,
         inputs: dict[str, np.ndarray] | None = None,

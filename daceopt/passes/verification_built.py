@@ -19,7 +19,8 @@ import numpy as np
 from daceopt.codegen import memory_plan, trial
 from daceopt.errors import EarlierCallFailed, RunError, VerificationError
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.interpreter.interpret import Memory, interpret, strided
+from daceopt.ir.interpreter.buffers import Memory, strided
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.scalar import types
 from daceopt.passes import reproducer
 from daceopt.passes.feeds import random_inputs

@@ -18,7 +18,8 @@ from dace.sdfg.nodes import LibraryNode
 
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.interpreter.interpret import Memory, interpret, interprets
+from daceopt.ir.interpreter.buffers import Memory
+from daceopt.ir.interpreter.interpret import interpret, interprets
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.symbols import Counter

@@ -43,7 +43,7 @@ from daceopt.ir.schedule.schedule import (
 )
 
 if TYPE_CHECKING:
-    from daceopt.ir.interpreter.interpret import Memory
+    from daceopt.ir.interpreter.buffers import Memory
 
 _COMPARED: dict[str, Any] = {
     "<": np.less,

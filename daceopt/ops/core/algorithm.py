@@ -17,7 +17,8 @@ from dace.properties import ListProperty, Property
 
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.interpreter.interpret import Memory, interprets
+from daceopt.ir.interpreter.buffers import Memory
+from daceopt.ir.interpreter.interpret import interprets
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import DenseNode, Expressions
 

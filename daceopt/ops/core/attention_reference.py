@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from daceopt.ir.interpreter.interpret import Memory, interprets
+from daceopt.ir.interpreter.buffers import Memory
+from daceopt.ir.interpreter.interpret import interprets
 
 
 @interprets("AttentionForward")

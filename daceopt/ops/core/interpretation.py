@@ -12,7 +12,8 @@ import numpy as np
 from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operator import Operator
-from daceopt.ir.interpreter.interpret import Memory, interpret, interprets, run_node
+from daceopt.ir.interpreter.buffers import Memory
+from daceopt.ir.interpreter.interpret import interpret, interprets, run_node
 from daceopt.ir.nodes import blocked, quantized
 from daceopt.ir.nodes.library import DenseNode, narrowed
 from daceopt.ir.scalar import types

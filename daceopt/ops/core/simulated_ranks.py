@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from daceopt.errors import Unsupported
-from daceopt.ir.interpreter.interpret import Memory, interprets
+from daceopt.ir.interpreter.buffers import Memory
+from daceopt.ir.interpreter.interpret import interprets
 from daceopt.scoped import scoped
 
 Exchanged = Callable[[tuple[str, ...], np.ndarray], np.ndarray]

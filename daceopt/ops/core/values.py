@@ -9,7 +9,7 @@ import numpy as np
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operator import Operator
-from daceopt.ir.interpreter.interpret import strided
+from daceopt.ir.interpreter.buffers import strided
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.core.folding import Folding, is_numeric

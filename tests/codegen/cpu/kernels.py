@@ -15,7 +15,7 @@ from daceopt.codegen.compiler import CompileJob, compile_objects, link
 from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.codegen.kernel_unit import KernelSource
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.interpreter.interpret import strided
+from daceopt.ir.interpreter.buffers import strided
 from daceopt.ir.scalar import types
 from daceopt.passes.transform import Site
 

@@ -14,7 +14,8 @@ from daceopt import recipes
 from daceopt.ir.edits.schedule_edits import of, split
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter import interpret_schedule
-from daceopt.ir.interpreter.interpret import Memory, interpret
+from daceopt.ir.interpreter.buffers import Memory
+from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar
 from daceopt.ir.schedule.schedule import accumulated

@@ -62,11 +62,6 @@ def offsets(spans: Sequence[Span], rooms: Sequence[Room] = ()) -> tuple[list[Spo
     return [space.place(start) for start in best[0]], best[1]
 
 
-def alive_at_once(spans: Sequence[Span]) -> int:
-    """The bytes that are needed at one position, at most: no plan takes less."""
-    return int(_alive(spans, max((s.last for s in spans), default=0)).max())
-
-
 def _alive(spans: Iterable[Span], last: int) -> np.ndarray:
     """The bytes that are needed at each position up to ``last``."""
     changes = np.zeros(last + 2, np.int64)

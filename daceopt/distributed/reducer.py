@@ -24,10 +24,6 @@ class Reducer:
         self._hooks: list[Any] = []
         self._is_queued = False
 
-    @property
-    def is_armed(self) -> bool:
-        return bool(self._hooks)
-
     def arm(self) -> None:
         """Let the next backward pass end with an exchange."""
         if not self._hooks:

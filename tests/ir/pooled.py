@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import sympy
 
+from daceopt.errors import IllegalSchedule
 from daceopt.ir.edits import schedule_edits as edits
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.scalar import scalar
 from daceopt.ir.scalar.dims import dim
-from daceopt.ir.schedule.schedule import Tree, sequence
+from daceopt.ir.schedule.schedule import Guard, Loop, Tree, sequence, transformed
 from tests.ir.guarded import F, V
 
 I0, I1, I2, I3 = (param(k) for k in range(4))
@@ -42,11 +44,33 @@ def pooled(m: Any, n: Any, kept: bool = True) -> tuple[Graph, Any, dict[str, str
     return graph, entry, {"x": x, "bias": bias, "a": a, "pool": pool}
 
 
+def sink_guards(tree: Tree, param: str) -> Tree:
+    """Move what guards a loop into it, so that it can be fused with its neighbours.
+
+    before:  if c: for p: f(p)
+    after:   for p: if c: f(p)
+
+    Raises IllegalSchedule where no guard stands directly around the loop.
+    """
+
+    def change(node: Tree) -> Tree:
+        if not isinstance(node, Guard) or not isinstance(node.body, Loop) or str(node.body.param) != param:
+            return node
+        inner = node.body.body
+        both = Guard((*node.condition, *inner.condition), inner.body) if isinstance(inner, Guard) else None
+        return replace(node.body, body=both or Guard(node.condition, inner))
+
+    new = transformed(tree, change)
+    if new == tree:
+        raise IllegalSchedule(f"no guard stands directly around a loop over {param}")
+    return new
+
+
 def fused(tree: Tree, m: Any, n: Any) -> Tree:
     """Listing 2: the loops of the pool as long as those of the sum, and one with them."""
     first, second = tree.children  # type: ignore[union-attr]
     stretched = edits.stretch(edits.stretch(second, "i2", 2, m), "i3", 2, n)
-    inside = edits.sink_guards(edits.rename(edits.rename(stretched, "i2", "i0"), "i3", "i1"), "i1")
+    inside = sink_guards(edits.rename(edits.rename(stretched, "i2", "i0"), "i3", "i1"), "i1")
     return edits.fuse_loops(edits.fuse_loops(sequence([first, inside]), "i0"), "i1")
 
 

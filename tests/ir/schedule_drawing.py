@@ -35,7 +35,7 @@ from daceopt.ir.schedule.schedule import (
 from tests.ir.carried import logsumexp, recurrence
 from tests.ir.edits.test_schedule_edits import copy, total, two_stages
 from tests.ir.guarded import neighbours
-from tests.ir.pooled import pooled
+from tests.ir.pooled import pooled, sink_guards
 from tests.ir.tiled_products import tiled_product
 
 F = dace.float32
@@ -229,7 +229,7 @@ def _shift(random: Random, tree: Tree, p: str) -> Tree:
 
 
 def _sink_guards(random: Random, tree: Tree, p: str) -> Tree:
-    return edits.sink_guards(tree, p)
+    return sink_guards(tree, p)
 
 
 def _rename(random: Random, tree: Tree, p: str) -> Tree:

@@ -15,11 +15,8 @@ from typing import Any
 from daceopt.ir.access.dataflow import address
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel, Stage
-from daceopt.ir.scalar.digits import digit
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.symbols import Parameter
-
-_X, _Y = Parameter("x"), Parameter("y")
 
 
 @dataclass(frozen=True)
@@ -80,19 +77,4 @@ def _innermost(graph: Graph, kernel: Kernel, stage: Stage) -> Any:
             unit = None if where is None else next((p for p, step in where.terms if step == 1), None)
         if count > most:
             most, found = count, unit
-    return found
-
-
-def merged_index(kernel: Kernel, stage: Stage, connector: str) -> dict[Any, Any]:
-    """What stands for each parameter of a reduction in the merged loops ``x`` (kept) and ``y`` (reduced): digits."""
-    reduced = stage.reduced(connector)
-    kept = tuple(p for p in stage.params if p not in reduced)
-    return {**_digits(kernel, kept, _X), **_digits(kernel, reduced, _Y)}
-
-
-def _digits(kernel: Kernel, params: tuple[Any, ...], loop: Any) -> dict[Any, Any]:
-    found, below = {}, dim(1)
-    for k, p in reversed(list(enumerate(params))):
-        found[p] = digit(loop, below, kernel.extents[p] if k else None)
-        below = dim(below * kernel.extents[p])
     return found

@@ -290,28 +290,6 @@ def rename(tree: Tree, param: Param | str, name: str) -> Tree:
     return renamed
 
 
-def sink_guards(tree: Tree, param: Param | str) -> Tree:
-    """Move what guards a loop into it, so that it can be fused with its neighbours.
-
-    before:  if c: for p: f(p)
-    after:   for p: if c: f(p)
-
-    Raises IllegalSchedule where no guard stands directly around the loop.
-    """
-
-    def change(node: Tree) -> Tree:
-        if not isinstance(node, Guard) or not isinstance(node.body, Loop) or str(node.body.param) != str(param):
-            return node
-        inner = node.body.body
-        both = Guard((*node.condition, *inner.condition), inner.body) if isinstance(inner, Guard) else None
-        return replace(node.body, body=both or Guard(node.condition, inner))
-
-    new = transformed(tree, change)
-    if new == tree:
-        raise IllegalSchedule(f"no guard stands directly around a loop over {param}")
-    return new
-
-
 def stretch(tree: Tree, param: Param | str, factor: int, extent: Dim | None = None) -> Tree:
     """Let a loop run ``factor`` times as often, and do its work in the last of each ``factor`` iterations.
 

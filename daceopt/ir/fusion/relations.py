@@ -74,11 +74,6 @@ class Flow:
         """Does each element go to the one at its own index, and nothing else to any?"""
         return self.kind == "bijective" and all(r.axis == k for k, r in enumerate(self.dims))
 
-    @property
-    def is_permuted(self) -> bool:
-        """Is it bijective, with its dimensions in another order?"""
-        return self.kind == "bijective" and not self.is_equal
-
     def then(self, other: Flow) -> Flow:
         """The flow through both, where what this one writes is what ``other`` reads."""
         return Flow(tuple(_composed(r, other.dims) for r in self.dims), other.out)

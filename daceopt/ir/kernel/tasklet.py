@@ -85,11 +85,6 @@ class SymbolicTasklet(nodes.Tasklet):
         """Names of index parameters and sizes that the computation reads (no connectors)."""
         return {str(s) for s in free_symbols(self.assignments)} - set(self.in_connectors)
 
-    def symbol_types(self) -> dict[sympy.Symbol, types.DType]:
-        """Dtypes of all symbols: inputs, then assigned ones."""
-        known = {s: self.in_connectors[str(s)] for s in free_symbols(self.assignments) if str(s) in self.in_connectors}
-        return known | {a.symbol: a.dtype for a in self.assignments}
-
     def to_json(self, parent: Any) -> Any:
         """As a plain tasklet, which DaCe's viewer knows."""
         return super().to_json(parent) | {"type": "Tasklet"}

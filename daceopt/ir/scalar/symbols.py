@@ -5,7 +5,6 @@ Symbols of two kinds are two symbols, even of one name; sums, substitution, pick
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -57,11 +56,3 @@ def is_parameter(symbol: Any) -> bool:
 def is_counter(symbol: Any) -> bool:
     """Does the symbol count the iterations of a loop around a body?"""
     return isinstance(symbol, Counter)
-
-
-def as_parameters(expr: Any, params: Iterable[Parameter]) -> Any:
-    """``expr`` with symbols called like one of ``params`` replaced by it: foreign graphs know loops by their names."""
-    free = getattr(expr, "free_symbols", ())
-    by_name = {p.name: p for p in params} if any(not isinstance(s, Parameter) for s in free) else {}
-    mapping = {s: by_name[s.name] for s in free if s.name in by_name and not isinstance(s, Parameter)}
-    return expr.xreplace(mapping) if mapping else expr

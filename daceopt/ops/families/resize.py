@@ -192,11 +192,6 @@ def resize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
         _finish(b, y, out, axes, node.attribute("extrapolation_value", 0.0))
 
 
-def _float_for(dtype: Any) -> Any:
-    """The type in which integers of ``dtype`` are exact, as far as there is one."""
-    return types.from_name("float32" if types.itemsize(dtype) < 4 else "float64")
-
-
 def _growth(axis: Axis) -> float:
     """Axes that shrink go first."""
     return float(axis.scale) if isinstance(axis.scale, (int, float)) else 1.0

@@ -14,7 +14,7 @@ import pytest
 import sympy
 
 from daceopt.ir.interpreter.interpret import interpret
-from daceopt.ir.scalar.symbols import Counter, Parameter, as_parameters, is_counter, is_parameter, param, size
+from daceopt.ir.scalar.symbols import Counter, Parameter, is_counter, is_parameter, size
 from daceopt.transformations.local.map_fusion import MapFusion
 from tests.transformations.lowered import apply, finish, start
 
@@ -43,12 +43,6 @@ def test_kinds_tell_symbols_of_one_name_apart() -> None:
     p, c, n = Parameter("k"), Counter("k"), size("k")
     assert len({p, c, n}) == 3 and p - n != 0 and (p + n).xreplace({p: sympy.Integer(2)}) == n + 2
     assert n == dace.symbolic.symbol("k", dace.int64)  # users write DaCe's symbols
-
-
-def test_parameters_are_found_again_by_their_names_where_a_scope_names_them() -> None:
-    foreign = dace.symbolic.symbol("i0", dace.int64) * 2 + size("n")
-    assert as_parameters(foreign, (param(0), param(1))) == 2 * param(0) + size("n")
-    assert as_parameters(3, (param(0),)) == 3
 
 
 @pytest.mark.parametrize("name", ["i0", "items", "i_f0", "step1", "s0"])

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.order import sources_of
 
 
@@ -43,7 +44,7 @@ def with_prompt(graph: Graph, first: Sequence[Any], prompt: Sequence[Any]) -> li
     return order
 
 
-def _missing(graph: Graph, node: Any, done: Collection[Any]) -> list[Any]:
+def _missing(graph: Graph, node: Node, done: Collection[Any]) -> list[Any]:
     """``node`` and all that has to run before it and is not in ``done``."""
     found: dict[Any, None] = {node: None}
     waiting = [node]

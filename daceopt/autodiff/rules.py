@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from daceopt.errors import Unsupported
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.builder import Builder
 from daceopt.store import identity
 from daceopt.store.own_text import home
@@ -68,7 +69,7 @@ def rule_of(node: Any) -> Rule:
     return rule
 
 
-def prepare(b: Builder, node: Any) -> None:
+def prepare(b: Builder, node: Node) -> None:
     """Change the forward ``node`` where its rule asks for that."""
     change = _lookup(_PREPARATIONS, node)
     if change is not None:

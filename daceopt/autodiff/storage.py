@@ -12,6 +12,7 @@ from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.ir.control.region import Region
 from daceopt.ir.data.arrays import SEED
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operator import Operator
 from daceopt.ir.nodes.library import HostCall
 
@@ -121,7 +122,7 @@ def _is_module(origin: str, text: str) -> bool:
     return fnmatchcase(origin, text) or fnmatchcase(origin, f"{text}.*")
 
 
-def why_not_again(graph: Graph, node: Any) -> str | None:
+def why_not_again(graph: Graph, node: Node) -> str | None:
     """Why ``node`` cannot run a second time in the backward, or None: a call of Python may have effects, or draw random
     numbers of its own."""
     if _calls_python(node):

@@ -15,6 +15,7 @@ from typing import Any
 
 from daceopt.ir.access.dataflow import same_elements
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.order import by_priority, sources_of
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes import library
@@ -48,7 +49,7 @@ def fallible(graph: Graph) -> set[str]:
     return {name for node in found for name in graph.outputs_of(node) if name is not None}
 
 
-def _may_fail(graph: Graph, node: Any) -> bool:
+def _may_fail(graph: Graph, node: Node) -> bool:
     if not isinstance(node, KernelNode):
         return not (isinstance(node, _SURE) or getattr(node, "sure", False))
     stages = node.kernel.stages
@@ -130,5 +131,5 @@ def _only_its_own(graph: Graph, writer: Any, new: str, old: str) -> bool:
     return all(same_elements(graph, writes[0][1], a) for _, a in reads)
 
 
-def _written(graph: Graph, node: Any) -> Iterator[str]:
+def _written(graph: Graph, node: Node) -> Iterator[str]:
     return (n for n in graph.outputs_of(node) if n is not None)

@@ -17,6 +17,7 @@ from daceopt.codegen.regions import FrameBuffer, Inner, Scope
 from daceopt.ir.access.dataflow import same_elements
 from daceopt.ir.data.provenance import label_of
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar import types
@@ -299,7 +300,7 @@ class _Planner:
         return None if chosen is None else self._block_of[chosen]
 
 
-def _taken_over(graph: Graph, node: Any, name: str) -> list[str]:
+def _taken_over(graph: Graph, node: Node, name: str) -> list[str]:
     """The operand in whose memory the call ``node`` writes ``name``, if it has one and reads it there only."""
     places = getattr(node, "in_place", {})
     operand = next((places[c] for c, n in graph.writes(node).items() if c in places and n == name), None)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from daceopt.ir.fusion.relations import Flow, Relation, flows, view_flow
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.scalar.dims import Dim
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _factor(extent: Dim, cores: int) -> int:
     return max(1, factor)
 
 
-def inferred(graph: Graph, node: Any, binding: Binding, ways: Flows | None = None) -> dict[str, Binding]:
+def inferred(graph: Graph, node: Node, binding: Binding, ways: Flows | None = None) -> dict[str, Binding]:
     """How the arrays that ``node`` reads would have to be bound so that each core has what it needs for its part of the
     first array that ``node`` writes; by the arrays that nodes write or that are given, parts by themselves.
 

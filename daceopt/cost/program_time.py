@@ -12,6 +12,7 @@ from daceopt.cost.movement import data_movement
 from daceopt.cost.rates import Rates
 from daceopt.cost.work import known_flops
 from daceopt.ir.control.region import Region, iterations
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.order import sources_of
 from daceopt.ir.kernel.kernel_node import KernelNode
 
@@ -64,7 +65,7 @@ def _passed(graph: Graph, kernels: Sequence[Any], times: KernelTimes) -> float:
     return found
 
 
-def _waits(graph: Graph, node: Any, reader: Any, name: str) -> bool:
+def _waits(graph: Graph, node: Node, reader: Any, name: str) -> bool:
     """Must ``name``, which kernel ``node`` writes, be read again because ``reader`` also needs what the kernel has
     reduced it to: from more of it than stays near a core?"""
     size, itemsize = graph.size(name), graph.dtype(name).bytes

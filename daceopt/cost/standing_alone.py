@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 
 
-def why_not_alone(graph: Graph, node: Any) -> str | None:
+def why_not_alone(graph: Graph, node: Node) -> str | None:
     """What keeps ``node`` from running without what stands around it; None where nothing does."""
     written = [n for n in graph.outputs_of(node) if n is not None]
     if any(graph.is_part(n) for n in written) or getattr(node, "has_side_effects_", False):

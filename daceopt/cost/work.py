@@ -12,6 +12,7 @@ from daceopt.cost.machine import Machine, this_machine
 from daceopt.cost.movement import data_movement
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir.control.region import Region, iterations
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar.types import is_float
@@ -84,13 +85,15 @@ def roofline(
     return [_cost(graph, node, (*moved[node], work(graph, node)), sizes or {}, machine) for node in graph.nodes()]
 
 
-def _cost(graph: Graph, node: Any, costs: tuple[Any, Any, Any], sizes: Mapping[str, int], machine: Machine) -> NodeCost:
+def _cost(
+    graph: Graph, node: Node, costs: tuple[Any, Any, Any], sizes: Mapping[str, int], machine: Machine
+) -> NodeCost:
     reads, writes, work = (resolve(value, sizes) for value in costs)
     seconds = machine.seconds(reads + writes, work, itemsize(graph, node))
     return NodeCost(node, str(getattr(node, "label", node)), reads, writes, work, seconds)
 
 
-def itemsize(graph: Graph, node: Any) -> int:
+def itemsize(graph: Graph, node: Node) -> int:
     """Bytes of the elements on which a node computes: of what it writes, or of the narrowest factor of a product."""
     names = [n for n in graph.outputs_of(node) if n is not None]
     own = max((graph.dtype(n).bytes for n in names), default=4)
@@ -107,7 +110,7 @@ def resolve(value: Any, sizes: Mapping[str, int]) -> int:
     return int(value.subs({s: sizes[str(s)] for s in value.free_symbols}))
 
 
-def flops(graph: Graph, node: Any) -> Any:
+def flops(graph: Graph, node: Node) -> Any:
     """Operations of one execution of ``node``, an expression over the sizes. Raises Unsupported for operators."""
     if isinstance(node, KernelNode):
         return kernel_flops(node.kernel)
@@ -119,7 +122,7 @@ def flops(graph: Graph, node: Any) -> Any:
     return node.flops(graph)
 
 
-def known_flops(graph: Graph, node: Any) -> Any:
+def known_flops(graph: Graph, node: Node) -> Any:
     """The same; 0 of operators and calls of the host, of which nobody knows."""
     try:
         return flops(graph, node)

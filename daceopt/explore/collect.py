@@ -13,7 +13,7 @@ from daceopt.cost.work import NodeCost, itemsize, resolve, roofline
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.explore.tables import Edge, KernelRow, OperatorRow, StepRow
 from daceopt.ir.control.region import Region, iterations
-from daceopt.ir.graph.kinds import is_operator
+from daceopt.ir.graph.kinds import Node, is_operator
 from daceopt.ir.kernel.kernel import Kernel as Loops
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.programs.stats import number
@@ -188,7 +188,7 @@ def _functions(expr: Any) -> Iterable[str]:
             yield "division" if part.exp.is_Integer and part.exp < 0 else "power" if part.exp.is_Integer else "sqrt"
 
 
-def _operands(graph: Graph, node: Any) -> str:
+def _operands(graph: Graph, node: Node) -> str:
     """What a library call works on: connectors with shapes, and what is fused into it."""
     if isinstance(node, Region):
         inside = [str(len(body.nodes())) for body in node.bodies]
@@ -212,7 +212,7 @@ def _shape(graph: Graph, name: str) -> str:
     return "x".join(str(n) for n in graph.shape(name)) or "scalar"
 
 
-def _library(graph: Graph, node: Any) -> tuple[str, str]:
+def _library(graph: Graph, node: Node) -> tuple[str, str]:
     """The library of a node and why it is that one; an operator has none yet."""
     from daceopt import libs
 

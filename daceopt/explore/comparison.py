@@ -17,6 +17,7 @@ from daceopt.errors import Unsupported
 from daceopt.explore.built_program import BuiltProgram, Role
 from daceopt.explore.units import change, duration, printable
 from daceopt.explore.version_report import finished, said, unfinished
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.schedule import schedule, schedule_text
 from daceopt.ir.text.render import render
 from daceopt.passes.rounding import relative_error
@@ -137,7 +138,7 @@ def _schedules(graph: Graph) -> str:
     return "\n".join(f"{', '.join(filter(None, graph.outputs_of(n)))}:\n{_schedule(graph, n)}" for n in graph.kernels())
 
 
-def _schedule(graph: Graph, node: Any) -> str:
+def _schedule(graph: Graph, node: Node) -> str:
     try:
         return schedule_text.text(schedule.schedule_of(node.kernel))
     except Unsupported as error:

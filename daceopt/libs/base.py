@@ -257,7 +257,7 @@ def _implement_node(graph: Graph, node: DenseNode) -> Requirements:
     return needs
 
 
-def _called(graph: Graph, entry: Any) -> Iterator[Any]:
+def _called(graph: Graph, entry: KernelNode) -> Iterator[Any]:
     """The micro-kernels of libraries that the schedule of a kernel calls."""
     if not microkernels.calls(entry.tree):
         return

@@ -20,6 +20,7 @@ from daceopt.codegen import ahead
 from daceopt.codegen.compiler import CompileJob, compile_objects, link, object_key
 from daceopt.cost.limits import assumed_limits
 from daceopt.errors import Unsupported
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes import blocked
 from daceopt.ir.nodes.library import ConvolutionBackwardData, ConvolutionBackwardWeights, outlasts_calls
 from daceopt.libs import base, onednn
@@ -46,7 +47,7 @@ class Times(NamedTuple):
     blocked: float
 
 
-def times(node: Any, graph: Graph, passes: Sequence[int | None] = (None,)) -> Times | None:
+def times(node: Node, graph: Graph, passes: Sequence[int | None] = (None,)) -> Times | None:
     """Those of the convolution ``node``, or of all ``passes`` over its operands: 0 forward, 1 to the data, 2 to the
     weights, None the node itself.
 
@@ -62,7 +63,7 @@ def times(node: Any, graph: Graph, passes: Sequence[int | None] = (None,)) -> Ti
     return Times(*(sum(one[k] / share for one, share in found if one) for k in range(len(Times._fields))))
 
 
-def _is_measurable(node: Any, graph: Graph) -> bool:
+def _is_measurable(node: Node, graph: Graph) -> bool:
     names = node.operands(graph).values()
     if any(graph.dtype(n) != dace.float32 or not isinstance(graph.size(n), int) for n in names):
         return False
@@ -74,7 +75,7 @@ def _is_measurable(node: Any, graph: Graph) -> bool:
         return False
 
 
-def _numbers(node: Any, graph: Graph, direction: int | None) -> tuple[int, ...]:
+def _numbers(node: Node, graph: Graph, direction: int | None) -> tuple[int, ...]:
     """What the call gets: see ``src/convolution_times.cpp``. Weights that outlast calls are prepared before."""
     names, rank = node.operands(graph), node.spatial(graph)
     is_packed = direction is None and "W" in names and outlasts_calls(graph, names["W"])

@@ -8,6 +8,7 @@ import dace
 import sympy
 
 from daceopt.codegen.compiler import Flags
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes import blocked
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 from daceopt.ir.scalar import types
@@ -76,7 +77,7 @@ def _operand(graph: Graph, connector: str, name: str | None, is_blocked: bool) -
     return f"daceopt::Operand<{ctype}>{{({ctype}*)({connector}), {strides}{block}}}"
 
 
-def _shape(node: Any, graph: Graph, names: dict[str, str]) -> str:
+def _shape(node: Node, graph: Graph, names: dict[str, str]) -> str:
     image, result = (
         blocked.shape_of(graph, node, next(c for c in choice if c in names)) for choice in (("X", "dX"), ("Y", "dY"))
     )

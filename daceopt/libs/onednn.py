@@ -12,6 +12,7 @@ import dace
 
 from daceopt.codegen.compiler import Flags
 from daceopt.errors import Unsupported
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.blocked import BLOCK, image_shape
 from daceopt.ir.nodes.library import (
     Convolution,
@@ -173,7 +174,7 @@ def _why_no_epilogue(node: Convolution, graph: Graph, names: dict[str, str]) -> 
     return None
 
 
-def _why_not_blocked(node: Any, graph: Graph, names: dict[str, str]) -> str | None:
+def _why_not_blocked(node: Node, graph: Graph, names: dict[str, str]) -> str | None:
     for connector in sorted(node.blocked(graph)):
         name = names[connector]
         if graph.dtype(name) != dace.float32 or not graph.is_contiguous(name) or graph.shape(name)[-1] != BLOCK:

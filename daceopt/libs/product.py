@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import dace
 
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.legality.microkernels import MicroProduct
 from daceopt.ir.scalar import types
 from daceopt.libs.base import Library, Missing, OwnCode, Requirements, register, support
@@ -38,15 +39,15 @@ class TorchProduct(Library):
 
         return str(torch.__version__) if self.available() is None else ""
 
-    def supports(self, node: Any, graph: Graph) -> str | None:
+    def supports(self, node: Node, graph: Graph) -> str | None:
         """Tiles of float32 and bfloat16."""
         return _why_not(node, tuple(_BRGEMM))
 
-    def emit(self, node: Any, graph: Graph) -> str:
+    def emit(self, node: Node, graph: Graph) -> str:
         """Nothing: the kernel itself has the call."""
         return ""
 
-    def requirements(self, node: Any, graph: Graph) -> Requirements:
+    def requirements(self, node: Node, graph: Graph) -> Requirements:
         """Nothing to link: the symbol is looked up in the process."""
         if node.dtype == types.BFLOAT16:
             return support("product_torch_narrow.cpp", header="narrow_product.h")
@@ -58,22 +59,22 @@ class NativeProduct(OwnCode):
 
     name: ClassVar[str] = "native_product"
 
-    def supports(self, node: Any, graph: Graph) -> str | None:
+    def supports(self, node: Node, graph: Graph) -> str | None:
         """Tiles of float32, float64 and bfloat16."""
         return _why_not(node, (dace.float32, dace.float64, types.BFLOAT16))
 
-    def emit(self, node: Any, graph: Graph) -> str:
+    def emit(self, node: Node, graph: Graph) -> str:
         """Nothing: the kernel itself has the call."""
         return ""
 
-    def requirements(self, node: Any, graph: Graph) -> Requirements:
+    def requirements(self, node: Node, graph: Graph) -> Requirements:
         """Our source alone."""
         if node.dtype == types.BFLOAT16:
             return support("product_native_narrow.cpp", header="narrow_product.h")
         return support("product_native.cpp", header="product_impl.h")
 
 
-def _why_not(node: Any, known: tuple[types.DType, ...]) -> str | None:
+def _why_not(node: Node, known: tuple[types.DType, ...]) -> str | None:
     if not isinstance(node, MicroProduct):
         return "micro-kernels are called on tiles only"
     names = " or ".join(map(str, known))

@@ -7,10 +7,11 @@ any build of torch; it runs where that build knows the device.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import dace
 
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.library import (
     Contraction,
     Convolution,
@@ -79,7 +80,7 @@ class TorchDevice(TorchOperators):
         )
 
 
-def _why_not_convolution(node: Any, graph: Graph) -> str | None:
+def _why_not_convolution(node: Node, graph: Graph) -> str | None:
     names = node.operands(graph)
     found = {graph.dtype(name) for name in names.values()}
     if not takes_narrow(node, graph) and (len(found) != 1 or not found <= set(_FLOATS)):
@@ -106,7 +107,7 @@ def _why_not_index_add(node: IndexAdd, graph: Graph) -> str | None:
     return None
 
 
-def _window(node: Any, graph: Graph, names: dict[str, str]) -> str:
+def _window(node: Node, graph: Graph, names: dict[str, str]) -> str:
     rank = len(graph.shape(names[node.required[0]])) - 2
     parts = ", ".join(braces(part) for part in node.window(rank))
     return f"daceopt::DeviceWindow{{{parts}, {node.group}}}"

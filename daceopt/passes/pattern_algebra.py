@@ -9,6 +9,7 @@ from math import isclose
 from typing import Any
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operators import is_op, made_by, scalar
 from daceopt.passes.pattern_matching import Match, Pattern, Scalar, find_all
 
@@ -71,7 +72,7 @@ def expand(graph: Graph, name: str | None, depth: int) -> Iterator[Expansion]:
         constant = found[1]
 
 
-def _split(graph: Graph, node: Any) -> tuple[tuple[str, ...], float] | None:
+def _split(graph: Graph, node: Node) -> tuple[tuple[str, ...], float] | None:
     """The arrays that ``node`` multiplies and its constant; None for a quotient of two arrays."""
     a, b = (str(n) for n in graph.inputs_of(node))
     for array, other in ((a, b), (b, a)) if is_op(node, "Mul") else ((a, b),):
@@ -83,7 +84,7 @@ def _split(graph: Graph, node: Any) -> tuple[tuple[str, ...], float] | None:
     return ((a, b), 1.0) if is_op(node, "Mul") else None
 
 
-def _keeps_shape(graph: Graph, node: Any, array: str) -> bool:
+def _keeps_shape(graph: Graph, node: Node, array: str) -> bool:
     return array not in graph.constants and graph.shape(array) == graph.shape(graph.result(node, 0))
 
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.passes.pattern_algebra import Polynomial, Product
 from daceopt.passes.pattern_matching import Absent, Array, Constant, Either, Match, Op, Pattern, Scalar
 from daceopt.passes.pattern_replacement import Value, put
@@ -232,7 +233,7 @@ class PatternRule(Transformation):
             raise NotImplementedError(f"{type(self).__name__} has neither a replacement nor a method replace")
         return self.replacement
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not self.pattern.ends_in(node):
             return
         refused = ""
@@ -254,7 +255,7 @@ class PatternRule(Transformation):
         put(made, m)
         sweep(graph, sources)
 
-    def _readings(self, graph: Graph, node: Any, slack: int) -> Iterator[Match]:
+    def _readings(self, graph: Graph, node: Node, slack: int) -> Iterator[Match]:
         result = graph.outputs_of(node)[0]
         start = Match(graph, slack=slack)
         found = self.pattern.find(result, start, "the result") if result is not None else iter(())
@@ -270,7 +271,7 @@ class PatternRule(Transformation):
             match = found or match
         return match, self.why_not(match) or _other_user(match, self.thing) or _other_result(match)
 
-    def _nearly(self, graph: Graph, node: Any) -> str | None:
+    def _nearly(self, graph: Graph, node: Node) -> str | None:
         """What one piece is in place of what is expected, where most of the pattern is there."""
         inner = self.pattern.size - 1
         if inner < 1:

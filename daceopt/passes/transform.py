@@ -19,6 +19,7 @@ from daceopt.passes.step_options import made
 if TYPE_CHECKING:
     from daceopt.ir.control.program import Program
     from daceopt.ir.graph.graph import Graph
+    from daceopt.ir.graph.kinds import Node
 
 DIFFERENTIATE = "differentiate"
 LEVELS = ("coarse", "lower", "local", DIFFERENTIATE, "layout", "hardware")
@@ -88,7 +89,7 @@ class Transformation:
         for node in graph.nodes():
             yield from self.match_at(graph, node)
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         """Yield the sites anchored at ``node``. Must not edit."""
         raise NotImplementedError(f"{type(self).__name__} defines neither match nor match_at")
 
@@ -306,7 +307,7 @@ def _around(graph: Graph, names: Iterable[str]) -> list[Any]:
     return list(found)
 
 
-def is_dead(graph: Graph, node: Any) -> bool:
+def is_dead(graph: Graph, node: Node) -> bool:
     """True when nobody reads what ``node`` writes and none of it is an output."""
     outputs = [n for n in graph.outputs_of(node) if n is not None]
     return not any(a in graph.outputs or graph.consumers(a) for n in outputs for a in graph.aliases(n))

@@ -14,6 +14,7 @@ from daceopt.ir.data.provenance import label_of
 from daceopt.ir.fusion.fusion import expand_locals
 from daceopt.ir.fusion.relations import Flow, Flows, flows, kernel_flows, nest_of
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, Pool, PoolBackward
@@ -119,7 +120,7 @@ def _same_memory(graph: Graph, name: str) -> Iterator[tuple[Place, Place]]:
                 yield (name, d), (source, e)
 
 
-def _summed_together(graph: Graph, node: Any) -> Iterator[tuple[Place, Place]]:
+def _summed_together(graph: Graph, node: Node) -> Iterator[tuple[Place, Place]]:
     """Dimensions of what ``node`` reads along which one loop walks that no result goes along."""
     for extents, reads, writes in _nests(graph, node):
         for p, extent in extents.items():
@@ -129,7 +130,7 @@ def _summed_together(graph: Graph, node: Any) -> Iterator[tuple[Place, Place]]:
             yield from pairwise(place for place in places if same(graph.shape(place[0])[place[1]], extent))
 
 
-def _nests(graph: Graph, node: Any) -> Iterator[tuple[Mapping[Any, Dim], Accesses, Accesses]]:
+def _nests(graph: Graph, node: Node) -> Iterator[tuple[Mapping[Any, Dim], Accesses, Accesses]]:
     """The loops of ``node``, statement by statement: their extents, what is read at which indices, what is written."""
     if not isinstance(node, KernelNode):
         if (nest := nest_of(graph, node)) is not None:
@@ -172,7 +173,7 @@ def _is_outermost(graph: Graph, name: str, d: int) -> bool:
 # -------------------------------------------------------------------- nodes
 
 
-def ways(graph: Graph, node: Any) -> Flows:
+def ways(graph: Graph, node: Node) -> Flows:
     """The flows through ``node``; of a kernel also through its loads at places that follow from the loops."""
     if not isinstance(node, KernelNode):
         return flows(graph, node)
@@ -199,7 +200,7 @@ def settled_access(stage: Stage, connector: str) -> Access:
     return replace(access, index=tuple(index))
 
 
-def cut_of(graph: Graph, node: Any, axis: SplitAxis) -> NodeCut:
+def cut_of(graph: Graph, node: Node, axis: SplitAxis) -> NodeCut:
     """How ``node`` is cut along ``axis``. Raises CannotSplit with the reason why it is not."""
     written = [n for n in graph.outputs_of(node) if n is not None]
     for name in written:
@@ -218,7 +219,7 @@ def cut_of(graph: Graph, node: Any, axis: SplitAxis) -> NodeCut:
     return NodeCut(frozenset(sliced), along)
 
 
-def _is_sliced(graph: Graph, node: Any, name: str, axis: SplitAxis, found: Mapping[tuple[str, str], Flow]) -> bool:
+def _is_sliced(graph: Graph, node: Node, name: str, axis: SplitAxis, found: Mapping[tuple[str, str], Flow]) -> bool:
     """Is ``name`` cut together with what is written (True), or read as a whole by each instance?"""
     ways = {w: flow for (r, w), flow in found.items() if r == name}
     own = axis.dims.get(name)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 from daceopt.ir.control.region import Region
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operator import Operator
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import HostCall, IndexAdd, NanWatch
@@ -47,18 +47,18 @@ def host_call_split(graph: Graph, node: HostCall, axis: int) -> Division:
 
 
 @splits(Algorithm)
-def algorithm_split(graph: Graph, node: Any, axis: int) -> Division:
+def algorithm_split(graph: Graph, node: Node, axis: int) -> Division:
     """Refused."""
     raise CannotSplit(f"{node.label} is an algorithm over whole arrays, which says nothing of which elements it reads")
 
 
 @splits(Region)
-def region_split(graph: Graph, node: Any, axis: int) -> Division:
+def region_split(graph: Graph, node: Node, axis: int) -> Division:
     """Refused."""
     raise CannotSplit(f"{node.label} is control flow; split the nodes of its bodies")
 
 
 @splits(Operator)
-def operator_split(graph: Graph, node: Any, axis: int) -> Division:
+def operator_split(graph: Graph, node: Node, axis: int) -> Division:
     """Refused."""
     raise CannotSplit(f"operator {node.op_type} is not lowered yet; what it is lowered to can be split")

@@ -14,6 +14,7 @@ from daceopt.ir.data import parts
 from daceopt.ir.data.provenance import label_of
 from daceopt.ir.data.view_boxes import nearest
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.sizes import ALL_SIZES
@@ -73,7 +74,7 @@ def splits(node_class: type) -> Callable[[Rule], Rule]:
     return register
 
 
-def split(graph: Graph, node: Any, axis: int, into: int | Sequence[Dim], within: Sequence[int] = ()) -> list[Any]:
+def split(graph: Graph, node: Node, axis: int, into: int | Sequence[Dim], within: Sequence[int] = ()) -> list[Any]:
     """Replace ``node`` by one node for each of ``parts`` along ``axis`` of the first array that it writes.
 
     before:  y = f(x)
@@ -99,7 +100,7 @@ def split(graph: Graph, node: Any, axis: int, into: int | Sequence[Dim], within:
     return replaced(graph, node, found, make)
 
 
-def replaced(graph: Graph, node: Any, found: Division, make: Callable[[], Sequence[Piece]]) -> list[Any]:
+def replaced(graph: Graph, node: Node, found: Division, make: Callable[[], Sequence[Piece]]) -> list[Any]:
     """Put a node for each piece in the place of ``node``, as ``found`` says; returns them. ``make`` gives the pieces
     once ``node`` is gone, so that it can make arrays parts of what ``node`` wrote."""
     label, origins = label_of(node), graph.origins_of(node)
@@ -129,7 +130,7 @@ def places(
     return found
 
 
-def why_not(graph: Graph, node: Any, axis: int) -> str | None:
+def why_not(graph: Graph, node: Node, axis: int) -> str | None:
     """Why ``node`` cannot be split along ``axis``; None if it can."""
     try:
         division(graph, node, axis)
@@ -144,7 +145,7 @@ def foreign_source() -> str:
     return identity.text_of(users) if users else ""
 
 
-def division(graph: Graph, node: Any, axis: int) -> Division:
+def division(graph: Graph, node: Node, axis: int) -> Division:
     """How ``node`` is split along ``axis`` of the first array that it writes. Raises CannotSplit."""
     for module in _BUILT_IN:
         import_module(f"daceopt.splits.{module}")

@@ -7,6 +7,7 @@ from typing import Any
 
 from daceopt.ir.data.provenance import label_of
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction, ConvolutionBackwardWeights, IndexAdd, NanWatch
@@ -19,7 +20,7 @@ from daceopt.splits.rules import CannotSplit
 Axes = Mapping[str, int]  # connector of an operand -> its dimension that is summed
 
 
-def cut_or_sum(graph: Graph, node: Any, axis: SplitAxis) -> NodeCut:
+def cut_or_sum(graph: Graph, node: Node, axis: SplitAxis) -> NodeCut:
     """How ``node`` is cut along ``axis``: into instances of all that it writes, or into sums over their items. Raises
     CannotSplit with the reason why it is not."""
     if all(n is None or n in axis.dims for n in graph.outputs_of(node)):
@@ -27,7 +28,7 @@ def cut_or_sum(graph: Graph, node: Any, axis: SplitAxis) -> NodeCut:
     return sum_of(graph, node, axis)
 
 
-def sum_of(graph: Graph, node: Any, axis: SplitAxis) -> NodeCut:
+def sum_of(graph: Graph, node: Node, axis: SplitAxis) -> NodeCut:
     """How ``node`` is cut along ``axis`` where it sums over its items: what it writes is the sum of what it gives
     for the items of each instance. Raises CannotSplit with the reason why it is not.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import sympy
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import (
     Convolution,
@@ -63,7 +63,7 @@ def backward_weights_split(graph: Graph, node: ConvolutionBackwardWeights, axis:
     raise CannotSplit(f"{node.label}: axis {own} of dW; {expected}")
 
 
-def _refuse_blocks(graph: Graph, node: Any) -> None:
+def _refuse_blocks(graph: Graph, node: Node) -> None:
     if found := sorted(node.blocked(graph)):
         raise CannotSplit(f"{node.label}: {' and '.join(found)} in blocks of channels; split the batch, or before that")
 
@@ -93,7 +93,7 @@ def pool_backward_split(graph: Graph, node: PoolBackward, axis: int) -> Division
 # -------------------------------------------------------------------- the kinds of axes
 
 
-def _along(graph: Graph, node: Any, operands: Axes, outputs: dict[str, int]) -> Division:
+def _along(graph: Graph, node: Node, operands: Axes, outputs: dict[str, int]) -> Division:
     """The piece reads the same elements along an axis of some operands, and all of the others."""
     reads, writes = graph.reads(node), graph.writes(node)
 
@@ -104,7 +104,7 @@ def _along(graph: Graph, node: Any, operands: Axes, outputs: dict[str, int]) -> 
     return Division({writes[c]: k for c, k in outputs.items()}, build)
 
 
-def _channels(graph: Graph, node: Any, grouped: Axes, operands: Axes, outputs: dict[str, int]) -> Division:
+def _channels(graph: Graph, node: Node, grouped: Axes, operands: Axes, outputs: dict[str, int]) -> Division:
     """Channels of the result: ``operands`` follow them; ``grouped`` operands have the channels of the same groups."""
     reads, writes = graph.reads(node), graph.writes(node)
     if node.group == 1:
@@ -132,7 +132,7 @@ def _channels(graph: Graph, node: Any, grouped: Axes, operands: Axes, outputs: d
     return Division({writes[c]: k for c, k in outputs.items()}, build, check)
 
 
-def _halo(graph: Graph, node: Any, axis: int, operands: Axes, outputs: dict[str, int]) -> Division:
+def _halo(graph: Graph, node: Node, axis: int, operands: Axes, outputs: dict[str, int]) -> Division:
     """Rows of the image: a piece reads the rows that its windows reach, which overlap with those of its neighbours."""
     reads, writes = graph.reads(node), graph.writes(node)
     size, k = graph.shape(reads["X"])[axis], axis - 2

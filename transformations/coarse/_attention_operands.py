@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operator import Operator
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import dim
@@ -107,11 +108,11 @@ def _only_reader(graph: Graph, name: str) -> Any:
     return readers[0] if alone and isinstance(readers[0], Operator) and not readers[0].domain else None
 
 
-def _is_mover(graph: Graph, node: Any, name: str) -> bool:
+def _is_mover(graph: Graph, node: Node, name: str) -> bool:
     return node.op_type in _MOVERS and graph.operand(node, 0) == name
 
 
-def dropped(graph: Graph, node: Any) -> tuple[str | None, dict[str, Any]]:
+def dropped(graph: Graph, node: Node) -> tuple[str | None, dict[str, Any]]:
     """Why it is not known which weights are dropped, or how many are, as attributes."""
     inputs = graph.inputs_of(node)
     given, flag = values.at(inputs, 4), values.at(inputs, 5)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operators import constant, made_by
 from daceopt.ops.core import values
 
@@ -27,7 +27,7 @@ class Steps:
     axis: int
 
     @staticmethod
-    def of(graph: Graph, node: Any, first: int = 1, rank: int = 0) -> Steps:
+    def of(graph: Graph, node: Node, first: int = 1, rank: int = 0) -> Steps:
         """Those of a QuantizeLinear or DequantizeLinear: operands ``first`` and the next. Raises NotPlain."""
         inputs = graph.inputs_of(node)
         scale, zero = values.at(inputs, first), values.at(inputs, first + 1)

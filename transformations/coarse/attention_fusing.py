@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from daceopt import libs
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall, AttentionForward, padded
 from daceopt.ir.scalar import types
 from daceopt.ops.core import values
@@ -36,7 +37,7 @@ class AttentionFusing(Transformation):
 
     level: ClassVar[str] = "coarse"
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         kind = getattr(node, "op_type", None), getattr(node, "domain", "")
         if kind not in (("Attention", ""), (DROPOUT, DOMAIN)):
             return
@@ -65,7 +66,7 @@ def _is_bool(graph: Graph, name: str) -> bool:
     return types.is_bool(graph.dtype(name))
 
 
-def _why_not(graph: Graph, node: Any, is_plain: bool) -> str | None:
+def _why_not(graph: Graph, node: Node, is_plain: bool) -> str | None:
     if is_plain:
         reason = why_not_plain(graph, node)
     else:
@@ -78,7 +79,7 @@ def _why_not(graph: Graph, node: Any, is_plain: bool) -> str | None:
     return reason or _why_no_library(graph, node)
 
 
-def _why_no_library(graph: Graph, node: Any) -> str | None:
+def _why_no_library(graph: Graph, node: Node) -> str | None:
     """Why no library of the target takes the nodes of both directions."""
     were = node.attribute(FACTORS_WERE)
     sample = _Sample(graph, node, graph.dtype(graph.operand(node, 0)) if were is None else types.from_onnx(were))
@@ -93,7 +94,7 @@ def _why_no_library(graph: Graph, node: Any) -> str | None:
 class _Sample:
     """The operator, and its nodes, over arrays of their own."""
 
-    def __init__(self, graph: Graph, node: Any, dtype: Any) -> None:
+    def __init__(self, graph: Graph, node: Node, dtype: Any) -> None:
         self.graph = Graph("sample")
         self.graph.options = graph.options
         names = [*graph.inputs_of(node), None][:4]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operands import required
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import hint
@@ -48,7 +49,7 @@ class AttentionTiling(Transformation):
     keys: int | None = None
     least: int = 0
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         found: dict[str, Any] = {}
         kind = getattr(node, "op_type", None), getattr(node, "domain", "")
         if kind == ("Attention", ""):
@@ -61,7 +62,7 @@ class AttentionTiling(Transformation):
         reason = reason or self._why_small(graph, node)
         yield Site(graph, (node,), {"dropped": found}) if reason is None else NearMiss(node, reason)
 
-    def _why_small(self, graph: Graph, node: Any) -> str | None:
+    def _why_small(self, graph: Graph, node: Node) -> str | None:
         (batch, heads, rows, _), (_, _, keys, _), _ = apart(graph, node)
         size = hint(batch * heads * rows * keys) * graph.dtype(graph.operand(node, 0)).bytes
         return f"its scores are {size} bytes; expected at least {self.least}" if size < self.least else None

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operators import RANDOM
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
@@ -25,7 +26,7 @@ class CommonSubexpressions(Transformation):
 
     level: ClassVar[str] = "coarse"
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not hasattr(node, "op_type") or len(graph.inputs_of(node)) == 0:
             return
         for other in _candidates(graph, node):
@@ -47,14 +48,14 @@ class CommonSubexpressions(Transformation):
         graph.remove(gone)
 
 
-def _candidates(graph: Graph, node: Any) -> list[Any]:
+def _candidates(graph: Graph, node: Node) -> list[Any]:
     """Other readers of the least read input: every equal operator is among them."""
     inputs = [n for n in graph.inputs_of(node) if n is not None and n not in graph.constants]
     readers = min((graph.consumers(n) for n in inputs), key=len, default=[])
     return [r for r in readers if r is not node and getattr(r, "op_type", None) == node.op_type]
 
 
-def _key(graph: Graph, node: Any) -> Hashable:
+def _key(graph: Graph, node: Node) -> Hashable:
     operands = tuple(_operand(graph, n) for n in graph.inputs_of(node))
     attributes = tuple(sorted((k, _frozen(v)) for k, v in node.attributes.items()))
     # what is declared of a result may say what operands do not: the shape that a reshape is to

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operators import RANDOM
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim
@@ -33,7 +34,7 @@ class ConstantFolding(Transformation):
     level: ClassVar[str] = "coarse"
     budget: int = 1 << 18
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if getattr(node, "domain", None) != "" or node.op_type in RANDOM:
             return
         outputs = graph.outputs_of(node)
@@ -56,7 +57,7 @@ class ConstantFolding(Transformation):
             graph.replace_uses(name, graph.add_constant(graph.source.names.get(name, name), value))
         return sweep(graph, [node])
 
-    def _value(self, graph: Graph, node: Any) -> list[np.ndarray] | str | None:
+    def _value(self, graph: Graph, node: Node) -> list[np.ndarray] | str | None:
         """Values of all outputs; None when they are not known, a text when they are but must stay."""
         known = _sizes(graph, node)
         output = graph.outputs_of(node)[0]
@@ -70,7 +71,7 @@ class ConstantFolding(Transformation):
             return self._cast_like(graph, node)
         return self._evaluated(graph, node, inputs)
 
-    def _evaluated(self, graph: Graph, node: Any, inputs: list[str]) -> list[np.ndarray] | str | None:
+    def _evaluated(self, graph: Graph, node: Node, inputs: list[str]) -> list[np.ndarray] | str | None:
         outputs = [n for n in graph.outputs_of(node) if n is not None]
         sizes = [graph.size(n) for n in outputs]
         if not all(isinstance(s, int) for s in sizes):
@@ -91,12 +92,12 @@ class ConstantFolding(Transformation):
         wrong = [n for n, v in zip(outputs, found, strict=True) if tuple(v.shape) != graph.shape(n)]
         return f"{node.op_type} of constants has another shape than {wrong[0]} declares" if wrong else found
 
-    def _cast_like(self, graph: Graph, node: Any) -> list[np.ndarray] | None:
+    def _cast_like(self, graph: Graph, node: Node) -> list[np.ndarray] | None:
         """CastLike needs only the type of its second operand."""
         value = graph.constants.get(graph.inputs_of(node)[0] or "") if node.op_type == "CastLike" else None
         return None if value is None else [value.astype(types.to_numpy(graph.dtype(graph.result(node, 0))))]
 
-    def _stated_shape(self, graph: Graph, node: Any) -> Iterable[Site]:
+    def _stated_shape(self, graph: Graph, node: Node) -> Iterable[Site]:
         """The output's shape is known: the operand that computes it at run time can go."""
         operand, output = graph.inputs_of(node)[_LOOKS_AT_SHAPE[node.op_type]], graph.result(node, 0)
         if operand not in graph.constants and all(isinstance(d, int) and d > 0 for d in graph.shape(output)):
@@ -118,7 +119,7 @@ def _goes(graph: Graph, name: str) -> bool:
     return all(n is None or n in graph.constants for n in inputs)
 
 
-def _sizes(graph: Graph, node: Any) -> tuple[Dim, ...] | None:
+def _sizes(graph: Graph, node: Node) -> tuple[Dim, ...] | None:
     """What ``node`` computes, if that is a short list of integers made from constants and the sizes of arrays."""
     operands = [] if node.op_type in ("Shape", "Size") else graph.inputs_of(node)
     if not all(n is None or _is_list(graph, n) for n in (*operands, *graph.outputs_of(node))):

@@ -9,6 +9,7 @@ import numpy as np
 import sympy
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.families.einsum import parse
@@ -28,7 +29,7 @@ class _Product:
     inner: str
 
     @classmethod
-    def of(cls, graph: Graph, node: Any) -> _Product | str:
+    def of(cls, graph: Graph, node: Node) -> _Product | str:
         """The product, or why there is none."""
         arrays = graph.operands(node, 2)
         (left, right), result = parse(node.attribute("equation"), [len(graph.shape(a)) for a in arrays])

@@ -10,6 +10,7 @@ import numpy as np
 import sympy
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operators import is_op, made_by
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import dim
@@ -28,7 +29,7 @@ class _Branch:
     result: str
 
     @classmethod
-    def of(cls, graph: Graph, node: Any) -> _Branch | None:
+    def of(cls, graph: Graph, node: Node) -> _Branch | None:
         """The product at ``node``, if its weight is a matrix and nothing scales it."""
         if is_op(node, "Gemm"):
             return cls._of_gemm(graph, node)
@@ -45,7 +46,7 @@ class _Branch:
         return cls((node, add), weight, rows, bias, graph.result(add, 0))
 
     @classmethod
-    def _of_gemm(cls, graph: Graph, node: Any) -> _Branch | None:
+    def _of_gemm(cls, graph: Graph, node: Node) -> _Branch | None:
         _, weight, *rest = graph.inputs_of(node)
         bias, result = (rest or [None])[0], graph.result(node, 0)
         plain = node.attribute("alpha", 1.0) == 1 == node.attribute("beta", 1.0) and not node.attribute("transA", 0)
@@ -78,7 +79,7 @@ class HorizontalProductFusion(Transformation):
     level: ClassVar[str] = "coarse"
     copied: float = 0.0
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         branches = _branches(graph, node)
         if not branches or branches[0].nodes[0] is not node:
             return
@@ -120,7 +121,7 @@ class HorizontalProductFusion(Transformation):
         graph.add_operator("Split", [y, parts], results, {"axis": len(whole) - 1})
         sweep(graph, [s for s in sources if s is not None])
 
-    def _product(self, graph: Graph, node: Any, x: str, branches: Sequence[_Branch], y: str) -> None:
+    def _product(self, graph: Graph, node: Node, x: str, branches: Sequence[_Branch], y: str) -> None:
         """The product into ``y``."""
         turned = branches[0].rows is not None
         weights = _joined(graph, [b.rows or b.weight for b in branches], 0 if turned else 1)
@@ -139,7 +140,7 @@ class HorizontalProductFusion(Transformation):
             graph.add_operator("Add", [product, bias], [y])
 
 
-def _branches(graph: Graph, node: Any) -> list[_Branch]:
+def _branches(graph: Graph, node: Node) -> list[_Branch]:
     """The products that can become one with that at ``node``, in order; empty where there is no other."""
     if not is_op(node, "MatMul", "Gemm") or not _is_plain(graph, node):
         return []
@@ -155,7 +156,7 @@ def _branches(graph: Graph, node: Any) -> list[_Branch]:
     return same if len(same) > 1 else []
 
 
-def _is_plain(graph: Graph, node: Any) -> bool:
+def _is_plain(graph: Graph, node: Node) -> bool:
     """A product of floats with two different operands whose extents of columns are known."""
     x, w = graph.operands(node, 2)
     known = all(isinstance(n, int) for n in graph.shape(w))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operators import constant, int_list, is_op, scalar
 from daceopt.ir.scalar import types
 from daceopt.passes.patterns import Match, Op, PatternRule, either, op
@@ -68,7 +68,7 @@ def _can_be_output(graph: Graph, name: str) -> bool:
     return graph.is_transient(name) and not graph.is_view(name) and not graph.is_part(name)
 
 
-def _dropout_off(graph: Graph, node: Any) -> bool:
+def _dropout_off(graph: Graph, node: Node) -> bool:
     outputs, inputs = graph.outputs_of(node), graph.inputs_of(node)
     if len(outputs) > 1 and outputs[1] is not None and (graph.all_consumers(outputs[1]) or outputs[1] in graph.outputs):
         return False
@@ -79,18 +79,18 @@ def _dropout_off(graph: Graph, node: Any) -> bool:
     return mode is None or (value is not None and not value.any())
 
 
-def _perm(graph: Graph, node: Any) -> list[int]:
+def _perm(graph: Graph, node: Node) -> list[int]:
     rank = len(graph.shape(graph.operand(node, 0)))
     given = node.attribute("perm")
     return list(range(rank))[::-1] if not given else [int(p) for p in given]
 
 
-def _keeps_order(graph: Graph, node: Any) -> bool:
+def _keeps_order(graph: Graph, node: Node) -> bool:
     perm = _perm(graph, node)
     return perm == sorted(perm)
 
 
-def _takes_all(graph: Graph, node: Any) -> bool:
+def _takes_all(graph: Graph, node: Node) -> bool:
     """Same shape and no step means the whole array."""
     if len(graph.inputs_of(node)) < 5 or graph.inputs_of(node)[4] is None:
         return True
@@ -98,5 +98,5 @@ def _takes_all(graph: Graph, node: Any) -> bool:
     return steps is not None and all(s == 1 for s in steps)
 
 
-def _by_one(graph: Graph, node: Any) -> bool:
+def _by_one(graph: Graph, node: Node) -> bool:
     return scalar(graph, graph.inputs_of(node)[1]) == 1.0

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.passes.patterns import Match, Op, PatternRule, op
 
 
@@ -41,7 +42,7 @@ class PoolRemoval(PatternRule):
         return op("ReduceMean", "x", np.arange(2, len(shape), dtype=np.int64), keepdims=1)
 
 
-def _is_plain(graph: Graph, node: Any, result: tuple[Any, ...]) -> bool:
+def _is_plain(graph: Graph, node: Node, result: tuple[Any, ...]) -> bool:
     """Does each window lie in the image, alone or as the whole of it?"""
     image, kernel = graph.shape(graph.operand(node, 0))[2:], tuple(node.attribute("kernel_shape"))
     rank = len(kernel)

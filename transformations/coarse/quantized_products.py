@@ -11,6 +11,7 @@ import numpy as np
 
 from daceopt import ops
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operators import constant, is_op
 from daceopt.ir.graph.operators import scalar as scalar_of
 from daceopt.ir.nodes.quantized import BYTES, QuantizedConvolution, QuantizedProduct
@@ -57,7 +58,7 @@ class QuantizedProducts(Transformation):
 
     level: ClassVar[str] = "coarse"
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not is_op(node, *_OPERATORS) or graph.options.target != "cpu":
             return
         try:
@@ -90,7 +91,7 @@ class QuantizedProducts(Transformation):
         graph.add_node(kind(node.label, inputs=list(reads), **settings), reads, {"Y": found.out})
 
 
-def _read(graph: Graph, node: Any) -> _Quantized | None:
+def _read(graph: Graph, node: Node) -> _Quantized | None:
     """What ``node`` multiplies; None for floats. Raises NotPlain."""
     found = _of_integers(graph, node) if node.op_type.startswith("QLinear") else _of_floats(graph, node)
     if found is None:
@@ -121,7 +122,7 @@ def _is_between(numbers: np.ndarray) -> bool:
 # -------------------------------------------------------------------- floats around integers
 
 
-def _of_floats(graph: Graph, node: Any) -> _Quantized | None:
+def _of_floats(graph: Graph, node: Node) -> _Quantized | None:
     inputs = graph.inputs_of(node)
     found = dequantized(graph, inputs[0])
     if found is None:
@@ -157,7 +158,7 @@ def _both(graph: Graph, x: str, name: str) -> tuple[str, float, int] | None:
     return found[0], *found[1].whole("the second operand")
 
 
-def _weights(graph: Graph, node: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _weights(graph: Graph, node: Node, name: str) -> tuple[np.ndarray, np.ndarray]:
     """As the node wants them, with the scale of each output channel."""
     if node.op_type == "Conv":
         return weights_of(graph, name, 0)
@@ -177,7 +178,7 @@ def _per_channel(value: np.ndarray, channels: int, name: str) -> np.ndarray:
     return np.broadcast_to(value.reshape(-1), (channels,))
 
 
-def _with_sums(graph: Graph, node: Any, found: _Quantized) -> _Quantized:
+def _with_sums(graph: Graph, node: Node, found: _Quantized) -> _Quantized:
     """With what is added to a product behind it, where that is a number for each column."""
     reader = _reader(graph, found.out)
     if node.op_type != "MatMul" or not is_op(reader, "Add"):
@@ -227,7 +228,7 @@ def _requantized(graph: Graph, found: _Quantized) -> _Quantized:
     )
 
 
-def _limits(graph: Graph, node: Any) -> tuple[float, float] | None:
+def _limits(graph: Graph, node: Node) -> tuple[float, float] | None:
     """What a Relu or Clip lets through; None where nobody knows, or nothing can."""
     if node.op_type == "Relu":
         return 0.0, np.inf
@@ -245,7 +246,7 @@ def _limits(graph: Graph, node: Any) -> tuple[float, float] | None:
 # -------------------------------------------------------------------- operators of integers
 
 
-def _of_integers(graph: Graph, node: Any) -> _Quantized | None:
+def _of_integers(graph: Graph, node: Node) -> _Quantized | None:
     """QLinearConv and QLinearMatMul: their bias is in steps of the sums."""
     inputs = graph.operands(node, 8)
     x, w, rank = inputs[0], constant(graph, inputs[3]), len(graph.shape(inputs[3]))

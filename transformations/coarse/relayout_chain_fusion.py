@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operators import is_op, made_by
 from daceopt.passes.transform import NearMiss, Site, Transformation, sweep
 
@@ -31,7 +32,7 @@ class RelayoutChainFusion(Transformation):
 
     level: ClassVar[str] = "coarse"
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         chain = _chain(graph, node)
         if len(chain) < 2:
             return
@@ -60,7 +61,7 @@ class RelayoutChainFusion(Transformation):
         sweep(graph, [above])
 
 
-def _chain(graph: Graph, node: Any) -> list[Any]:
+def _chain(graph: Graph, node: Node) -> list[Any]:
     """The relayouts that end with ``node``, first to last; those before it have no other reader."""
     if not is_op(node, *_STEPS):
         return []

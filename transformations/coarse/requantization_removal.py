@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operators import is_op, made_by
 from daceopt.ir.nodes.quantized import BYTES
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -31,7 +32,7 @@ class RequantizationRemoval(Transformation):
 
     level: ClassVar[str] = "coarse"
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not is_op(node, "QuantizeLinear") or graph.dtype(graph.result(node, 0)) not in BYTES:
             return
         try:
@@ -39,7 +40,7 @@ class RequantizationRemoval(Transformation):
         except NotPlain as reason:
             yield NearMiss(node, str(reason))
 
-    def _found(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def _found(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         given = graph.operand(node, 0)
         move = made_by(graph, given, *_MOVES)
         moved = [given] if move is None else _moved(graph, move)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import dace
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operators import axes_of, is_op, made_by
 from daceopt.passes.transform import NearMiss, Site, Transformation, sweep
 
@@ -33,7 +34,7 @@ class StackReduction(Transformation):
     level: ClassVar[str] = "coarse"
     most: int = 64
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not is_op(node, *_TERMS):
             return
         concat = made_by(graph, graph.operand(node, 0), "Concat")

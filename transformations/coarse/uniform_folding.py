@@ -10,6 +10,7 @@ import numpy as np
 
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operators import is_op, made_by
 from daceopt.ir.scalar import types
 from daceopt.ops.core import reference
@@ -34,7 +35,7 @@ class UniformFolding(Transformation):
 
     level: ClassVar[str] = "coarse"
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not is_op(node, *_POINTWISE, *_MOVES):
             return
         output = graph.result(node, 0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from string import ascii_letters
-from typing import Any
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ops.families.einsum import parse
 from daceopt.passes.patterns import Match, Op, PatternRule, either, op
 
@@ -69,7 +69,7 @@ def _joined(m: Match) -> tuple[list[str], str] | str:
     return [*own[:place], *arrays, *own[place + 1 :]], f"{','.join(whole)}->{result}"
 
 
-def _equation(graph: Graph, node: Any) -> tuple[list[str], list[str], str]:
+def _equation(graph: Graph, node: Node) -> tuple[list[str], list[str], str]:
     """Operands, their labels and those of the result."""
     arrays = [n for n in graph.inputs_of(node) if n is not None]
     ranks = [len(graph.shape(a)) for a in arrays]

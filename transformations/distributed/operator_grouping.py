@@ -10,6 +10,7 @@ from daceopt.errors import StrategyError, Unsupported
 from daceopt.ir.control.program import Program
 from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan, emit
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.passes.transform import Outcome, Transformation
@@ -29,7 +30,7 @@ class RefusedMerge(StrategyError):
         self.group, self.merge = group, merge
 
 
-def stable_name(direction: str, graph: Graph, node: Any) -> str:
+def stable_name(direction: str, graph: Graph, node: Node) -> str:
     """How strategies call a node: ``forward/`` or ``backward/`` and the first array that it writes."""
     return f"{direction}/{next(n for n in graph.outputs_of(node) if n is not None)}"
 

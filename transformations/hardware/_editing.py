@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir.edits.kernel_edits import of, put
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.legality.schedule_check import check
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.loop_form import Pair
@@ -34,7 +34,7 @@ class KernelEdit(KernelStep):
         """
         raise NotImplementedError(f"{type(self).__name__} does not define edited")
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not fnmatchcase(node.label, self.kernel):
             return
         try:

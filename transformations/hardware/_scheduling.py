@@ -14,6 +14,7 @@ import sympy
 from daceopt.errors import Unsupported
 from daceopt.ir.access.references import StatementInstance, resolved
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.kernel.tasklet import Assignment
@@ -160,7 +161,7 @@ class Scheduling(KernelStep):
         """The kernel's loops after this step; None: as before; a text: why something that looked possible is not."""
         raise NotImplementedError(f"{type(self).__name__} does not define decide")
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         try:
             form = _form(graph, node)
             new = self.decide(form) if form is not None else "its schedule was given by hand"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.legality.hardware import LANES
@@ -34,7 +34,7 @@ class GridReduction(KernelStep):
     blocks: int = 1024
     rows: int = 64
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         kernel = node.kernel
         reduced = _reduced(kernel)
         if not reduced:

@@ -9,6 +9,7 @@ from typing import Any
 
 from daceopt.autodiff import splitting
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.kernel.tasklet import Assignment, free_symbols, fresh, fuse, renamed
@@ -40,7 +41,7 @@ class KernelFission(KernelStep):
     few: int = 512
     long: int = 8192
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         kernel = node.kernel
         apart = _hands_on(kernel) or self._is_large(kernel) or self._is_narrow(kernel)
         if apart or _waiting(kernel) or len(_reduced_sets(kernel)) > 1:

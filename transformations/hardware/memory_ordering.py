@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from daceopt.codegen import in_place
 from daceopt.codegen.memory_plan import aligned_bytes, least_arena, plan
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.scalar.dims import hint
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
@@ -96,7 +97,7 @@ def _dependences(graph: Graph, nodes: Sequence[Any]) -> tuple[Successors, Succes
     return after, before
 
 
-def _buffers(graph: Graph, node: Any) -> dict[str, int]:
+def _buffers(graph: Graph, node: Node) -> dict[str, int]:
     """The arena's buffers that ``node`` reads or writes, and their bytes."""
     names = [n for n in (*graph.inputs_of(node), *graph.outputs_of(node)) if n is not None]
     roots = dict.fromkeys(graph.root(n)[0] for n in names)

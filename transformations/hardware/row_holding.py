@@ -9,6 +9,7 @@ from typing import Any
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir.edits.kernel_edits import put
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Stage
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.legality.schedule_check import check
@@ -40,7 +41,7 @@ class RowHolding(KernelStep):
 
     registers: int = 64
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         try:
             kernel = node.kernel
             form = Form.of(graph, kernel) if kernel.schedule is not None else None

@@ -14,6 +14,7 @@ from daceopt.ir.access.kernel_pattern import pattern, renamed
 from daceopt.ir.access.references import StatementInstance, resolved
 from daceopt.ir.edits import schedule_edits as edits
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.legality.microkernels import PRODUCT, TRANSPOSITION
@@ -44,7 +45,7 @@ class TileScheduling(Transformation):
     work: int | None = None
     enough: int | None = None
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not isinstance(node, KernelNode) or node.tree is not None:
             return
         try:

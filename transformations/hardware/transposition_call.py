@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.errors import IllegalSchedule
 from daceopt.ir.access.references import StatementInstance, resolved
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.legality.microkernels import TRANSPOSITION, is_copy, tiles
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Call, Do, Loop, Tree
@@ -33,7 +34,7 @@ class TranspositionCall(KernelStep):
 
     least: int = 8
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         kernel = node.kernel
         if not any(len(s.reads) == len(s.writes) == 1 and len(s.params) > 1 for s in kernel.stages):
             return

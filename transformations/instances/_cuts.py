@@ -11,6 +11,7 @@ from typing import Any
 import daceopt.ops  # noqa: F401  (registers which loop nests library nodes are)
 from daceopt.ir.fusion.relations import Flow, Relation, flows, view_flow
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar.dims import Shape
 from daceopt.splits import CannotSplit, Division, division
@@ -84,7 +85,7 @@ class Cuts:
     overwrites: tuple[str, ...] = ()
 
 
-def cuts_of(graph: Graph, node: Any) -> Cuts:
+def cuts_of(graph: Graph, node: Node) -> Cuts:
     """All ways to cut ``node``."""
     writes = tuple(n for n in graph.outputs_of(node) if n is not None)
     reads = tuple(dict.fromkeys(s for n in graph.inputs_of(node) if n is not None for s in graph.sources(n)))
@@ -104,7 +105,7 @@ def cuts_of(graph: Graph, node: Any) -> Cuts:
     return Cuts(node, writes, reads, tuple(found), missing, streamed, sampling, tuple(_overwrites(graph, node)))
 
 
-def cut_along(graph: Graph, node: Any, axes: Mapping[str, int]) -> Cut:
+def cut_along(graph: Graph, node: Node, axes: Mapping[str, int]) -> Cut:
     """The way that cuts each array that ``node`` writes along the axis that ``axes`` says. Raises CannotSplit."""
     first = next(n for n in graph.outputs_of(node) if n is not None)
     found = division(graph, node, axes[first])
@@ -113,7 +114,7 @@ def cut_along(graph: Graph, node: Any, axes: Mapping[str, int]) -> Cut:
     return _Flows(graph, node).cut(found, axes[first])
 
 
-def _overwrites(graph: Graph, node: Any) -> Iterator[str]:
+def _overwrites(graph: Graph, node: Node) -> Iterator[str]:
     """As the memory plan lets kernels do it: each iteration reads the element that it writes."""
     kernel = node.kernel if isinstance(node, KernelNode) else None
     if kernel is None or len(kernel.stages) != 1 or len(kernel.stages[0].writes) != 1:
@@ -144,7 +145,7 @@ def _open(graph: Graph, names: tuple[str, ...]) -> str:
 class _Flows:
     """How what a node reads goes into what it writes, through views down to arrays that one node writes."""
 
-    def __init__(self, graph: Graph, node: Any):
+    def __init__(self, graph: Graph, node: Node):
         self._graph = graph
         self._known: dict[str, list[tuple[str, Flow]]] = {}  # array written -> (array read, flow)
         self._viewed: set[str] = set()

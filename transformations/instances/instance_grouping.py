@@ -12,6 +12,7 @@ from daceopt.cost.work import known_flops
 from daceopt.errors import DaceoptError
 from daceopt.ir.data.provenance import label_of
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.sub_graphs import HALOS, SubGraph
 from daceopt.ir.nodes import library
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -171,7 +172,7 @@ class _Decision:
         )
 
 
-def _seconds(graph: Graph, node: Any, machine: MachineModel) -> float:
+def _seconds(graph: Graph, node: Node, machine: MachineModel) -> float:
     """The time of a node on all cores of a cluster."""
     try:
         operations = float(known_flops(graph, node))

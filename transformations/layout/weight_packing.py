@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, outlasts_calls
 from daceopt.passes.transform import Site, Transformation
 
@@ -28,7 +29,7 @@ class WeightPacking(Transformation):
     level: ClassVar[str] = "layout"
     changes_dataflow: ClassVar[bool] = False
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site]:
         if not isinstance(node, (Convolution, ConvolutionBackwardData)) or node.packed:
             return
         if outlasts_calls(graph, graph.reads(node)["W"]):

@@ -15,6 +15,7 @@ import sympy
 from daceopt.errors import Unsupported
 from daceopt.ir.fusion.relations import Relation, flow
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.blocked import BLOCK
@@ -49,7 +50,7 @@ def is_product(node: Any) -> bool:
     return isinstance(node, (Contraction, Convolution)) and node.activation is None
 
 
-def reader_of(graph: Graph, node: Any) -> Any | None:
+def reader_of(graph: Graph, node: Node) -> Any | None:
     """The kernel that alone reads the product of ``node``, which a library would do in registers."""
     if not is_product(node) or (isinstance(node, Convolution) and graph.options.target != "cpu"):
         return None  # elsewhere epilogues of convolutions are passes of their own
@@ -59,7 +60,7 @@ def reader_of(graph: Graph, node: Any) -> Any | None:
     return readers[0] if alone else None
 
 
-def epilogue_of(graph: Graph, node: Any, kernel: Kernel) -> Epilogue | str:
+def epilogue_of(graph: Graph, node: Node, kernel: Kernel) -> Epilogue | str:
     """What ``kernel``, the only reader of the product of ``node``, computes; or why that is no epilogue. The kernel may
     be a planned one."""
     product = graph.writes(node)["Y"]
@@ -92,7 +93,7 @@ def epilogue_of(graph: Graph, node: Any, kernel: Kernel) -> Epilogue | str:
     return found
 
 
-def absorb(graph: Graph, node: Any, reader: Any, found: Epilogue, **attributes: Any) -> Any:
+def absorb(graph: Graph, node: Node, reader: Any, found: Epilogue, **attributes: Any) -> Any:
     """Let ``node`` do what ``reader`` does; returns the node that stands in its place, with ``attributes``."""
     kernel = reader.kernel
     out = graph.result(reader, 0)
@@ -128,7 +129,7 @@ def _replaced(
 
 
 def _vectors(
-    graph: Graph, node: Any, wanted: Mapping[str, Any], reads: Mapping[str, Access], held: Mapping[str, str]
+    graph: Graph, node: Node, wanted: Mapping[str, Any], reads: Mapping[str, Access], held: Mapping[str, str]
 ) -> dict[str, str]:
     """The array of each vector: one that is read as it is, or computed of such."""
     bare = {c: reads[str(e)].array for c, e in wanted.items() if str(e) in reads and c not in held}
@@ -399,7 +400,7 @@ def _ratio(product: Any, value: Any) -> Any:
     return ratio if ratio * value == product else sympy.S.Zero
 
 
-def why_no_epilogue(graph: Graph, node: Any, kernel: Kernel) -> str | None:
+def why_no_epilogue(graph: Graph, node: Node, kernel: Kernel) -> str | None:
     """Why ``node`` cannot do what ``kernel``, the only reader of its product, does, exactly; None where it can."""
     found = epilogue_of(graph, node, kernel)
     return found if isinstance(found, str) else why_inexact(node, found)
@@ -412,7 +413,7 @@ def why_inexact(node: Any, found: Epilogue) -> str | None:
     return None
 
 
-def extracted(graph: Graph, node: Any, reader: Any) -> Epilogue | str:
+def extracted(graph: Graph, node: Node, reader: Any) -> Epilogue | str:
     """The epilogue that the kernel ``reader`` is, or why it is none."""
     try:
         return epilogue_of(graph, node, reader.kernel)

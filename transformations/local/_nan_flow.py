@@ -13,6 +13,7 @@ import sympy
 from daceopt.errors import Unsupported
 from daceopt.ir.data.provenance import label_of
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, Pool
@@ -66,7 +67,7 @@ def _reached(graph: Graph, name: str) -> list[str] | None:
         return None
 
 
-def nan_results(graph: Graph, node: Any, names: Collection[str]) -> list[str]:
+def nan_results(graph: Graph, node: Node, names: Collection[str]) -> list[str]:
     """What ``node`` writes that has a NaN wherever it reads one of the arrays ``names``. Raises Unsupported where
     something depends on them that need not have one."""
     linear = isinstance(node, (Contraction, Convolution, ConvolutionBackwardData))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Convolution
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -23,7 +24,7 @@ class BiasOpening(Transformation):
 
     level: ClassVar[str] = "local"
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not isinstance(node, Convolution) or "B" not in graph.reads(node):
             return
         names = node.operands(graph)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.ir.fusion.conversions import conversion
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import DenseNode, may_write, takes_narrow
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -27,7 +28,7 @@ class CastAbsorption(Transformation):
 
     level: ClassVar[str] = "local"
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not isinstance(node, DenseNode) or not takes_narrow(node, graph):
             return
         for connector, result in graph.writes(node).items():

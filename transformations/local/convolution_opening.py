@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
 from daceopt.ops.families.opened_convolutions import open_convolution, why_not_opened
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -25,7 +26,7 @@ class ConvolutionOpening(Transformation):
 
     level: ClassVar[str] = "local"
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not isinstance(node, Convolution | ConvolutionBackwardData):
             return
         reason = why_not_opened(graph, node)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.local._epilogues import absorb, extracted, reader_of, why_inexact
 
@@ -28,7 +29,7 @@ class EpilogueFusion(Transformation):
 
     level: ClassVar[str] = "local"
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         reader = reader_of(graph, node)
         if reader is None:
             return

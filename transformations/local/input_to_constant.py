@@ -10,6 +10,7 @@ import numpy as np
 import sympy
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar import scalar, types
@@ -29,7 +30,7 @@ class InputToConstant(Transformation):
 
     level: ClassVar[str] = "local"
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         kernel = _kernel(graph, node)
         if kernel is None:
             return
@@ -50,7 +51,7 @@ class InputToConstant(Transformation):
         graph.add_kernel(replace(kernel, stages=stages))
 
 
-def _kernel(graph: Graph, node: Any) -> Kernel | None:
+def _kernel(graph: Graph, node: Node) -> Kernel | None:
     if not isinstance(node, KernelNode):
         return None
     return node.kernel

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.autodiff import splitting
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
@@ -32,7 +33,7 @@ class MapFission(Transformation):
         for node in graph.kernels():
             yield from self.match_at(graph, node)
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not fnmatchcase(node.label, self.kernel):
             return
         kernel = node.kernel

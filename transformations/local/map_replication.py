@@ -11,6 +11,7 @@ from daceopt.cost.work import operations
 from daceopt.errors import DaceoptError
 from daceopt.ir.fusion.inlining import why_not_inlined
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
@@ -37,7 +38,7 @@ class MapReplication(Transformation):
         if self.max_readers < 2:
             raise DaceoptError(f"max_readers={self.max_readers}: expected 2 or more")
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         written = [n for n in graph.outputs_of(node) if n is not None]
         if not isinstance(node, KernelNode) or not any(fnmatchcase(n, self.array) for n in written):
             return
@@ -47,7 +48,7 @@ class MapReplication(Transformation):
         reason = self._why_not(graph, node, written, readers)
         yield Site(graph, (node, *readers[1:])) if reason is None else NearMiss(node, reason)
 
-    def _why_not(self, graph: Graph, node: Any, written: list[str], readers: list[Any]) -> str | None:
+    def _why_not(self, graph: Graph, node: Node, written: list[str], readers: list[Any]) -> str | None:
         if len(written) > 1:
             return f"it writes {len(written)} arrays; expected one"
         if graph.is_kept(written[0]) or graph.is_part(written[0]) or graph.parts_of(written[0]):

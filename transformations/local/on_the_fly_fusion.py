@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir.access.dataflow import is_bijective
 from daceopt.ir.fusion.inlining import Evaluation, evaluations, inlined, why_not_inlined
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -36,7 +37,7 @@ class OnTheFlyFusion(Transformation):
         if not self.recompute > 0 or self.max_assignments < 2:
             raise DaceoptError(f"{self}: expected recompute above 0, and 2 assignments or more")
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not isinstance(node, KernelNode):
             return
         written = [n for n in graph.outputs_of(node) if n is not None]

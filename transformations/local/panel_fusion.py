@@ -11,6 +11,7 @@ import sympy
 
 from daceopt.ir.data.provenance import fused_label
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.kernel.tasklet import Assignment
@@ -41,7 +42,7 @@ class PanelFusion(Transformation):
     rows: int = 64
     columns: int = 64
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not isinstance(node, Contraction):
             return
         product = graph.writes(node)["Y"]

@@ -11,6 +11,7 @@ import sympy
 
 from daceopt.ir.data import parts
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar import types
@@ -36,7 +37,7 @@ class PartWriting(Transformation):
     level: ClassVar[str] = "local"
     least: int = 1 << 16
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         stage = _only_stage(graph, node)
         if stage is None:
             return
@@ -49,7 +50,7 @@ class PartWriting(Transformation):
         elif (join := _join_of(graph, stage)) is not None:
             yield from self._split(graph, node, join)
 
-    def _split(self, graph: Graph, node: Any, join: _Join) -> Iterable[Site | NearMiss]:
+    def _split(self, graph: Graph, node: Node, join: _Join) -> Iterable[Site | NearMiss]:
         free: set[str] = set()
         for array in filter(None, join.copied(graph)):
             if (reason := _why_not_there(graph, array, join.whole, node)) is None:
@@ -94,7 +95,7 @@ class _Join:
             yield _copied(graph, replace(narrowed(shifted, extents), writes=writes), extents)
 
 
-def _only_stage(graph: Graph, node: Any) -> Stage | None:
+def _only_stage(graph: Graph, node: Node) -> Stage | None:
     """The stage of a kernel that has but one, with one result that is not reduced."""
     if not isinstance(node, KernelNode):
         return None

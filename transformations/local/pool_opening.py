@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.library import Pool, PoolBackward
 from daceopt.ops.families.opened_pool_gradients import pool_gradient_kernel
 from daceopt.ops.families.opened_windows import pool_kernel
@@ -28,7 +29,7 @@ class PoolOpening(Transformation):
     level: ClassVar[str] = "local"
     slow: bool = False
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not isinstance(node, Pool | PoolBackward):
             return
         reason = _why_fast(graph, node) if self.slow else None

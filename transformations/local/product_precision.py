@@ -10,6 +10,7 @@ import dace
 import sympy
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.scalar import scalar
@@ -44,7 +45,7 @@ class ProductPrecision(Transformation):
     least: int = 2**21
     everywhere: bool = False
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         precision = graph.source.precision
         if not isinstance(node, Contraction) or precision not in _PARTS:
             return

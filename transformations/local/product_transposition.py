@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.ir.access.dataflow import address
 from daceopt.ir.fusion.conversions import only_converts
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.builder import Builder
@@ -32,7 +33,7 @@ class ProductTransposition(Transformation):
 
     level: ClassVar[str] = "local"
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not isinstance(node, Contraction) or set(graph.reads(node)) != {"A", "B"} or node.activation is not None:
             return
         product = graph.writes(node)["Y"]

@@ -14,6 +14,7 @@ from daceopt.ir.access.dataflow import is_bijective
 from daceopt.ir.data.provenance import fused_label
 from daceopt.ir.fusion.inlining import placed, why_not_inlined
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.view_index import source_index
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
 from daceopt.ir.kernel.kernel_node import KernelNode
@@ -52,7 +53,7 @@ class PrologueFusion(Transformation):
         if min(self.rows, self.columns) < 1:
             raise DaceoptError(f"rows={self.rows}, columns={self.columns}: expected 1 or more")
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not isinstance(node, Contraction):
             return
         producer = graph.producer(graph.reads(node)["A"])
@@ -107,7 +108,7 @@ def _why_not_operand(graph: Graph, node: Contraction, first: Kernel, a: str) -> 
     return why_not_order(graph, array, node)
 
 
-def _is_needed(graph: Graph, array: str, node: Any) -> bool:
+def _is_needed(graph: Graph, array: str, node: Node) -> bool:
     return graph.is_kept(array) or any(n is not node for n in graph.all_consumers(array))
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from daceopt.ir.access.dataflow import address
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.kernel.tasklet import Assignment
@@ -28,7 +29,7 @@ class ReductionLowering(Transformation):
 
     level: ClassVar[str] = "local"
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not isinstance(node, KernelNode):
             return
         kernel = node.kernel

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from daceopt.ir.access.dataflow import address, is_bijective
 from daceopt.ir.control.region import Region
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.kernel.tasklet import eliminate_dead, free_symbols
@@ -38,7 +39,7 @@ class RelayoutFusion(Transformation):
 
     level: ClassVar[str] = "local"
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         for copy in _copies(graph, node):
             strides = copy.strides_of_source(graph)
             if strides is None:
@@ -108,7 +109,7 @@ class _Copy:
         return None
 
 
-def _copies(graph: Graph, node: Any) -> Iterator[_Copy]:
+def _copies(graph: Graph, node: Node) -> Iterator[_Copy]:
     """What the kernel at ``node``, if it has one stage, copies."""
     if not isinstance(node, KernelNode):
         return

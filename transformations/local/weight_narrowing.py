@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.errors import Unsupported
 from daceopt.ir.fusion.conversions import conversion
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, outlasts_calls, takes_narrow
 from daceopt.libs.base import choose
@@ -31,7 +32,7 @@ class WeightNarrowing(Transformation):
 
     level: ClassVar[str] = "local"
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not isinstance(node, (Contraction, Convolution, ConvolutionBackwardData)) or not takes_narrow(node, graph):
             return
         weights = graph.reads(node)[node.weights]
@@ -55,7 +56,7 @@ class WeightNarrowing(Transformation):
         graph.prune()
 
 
-def _why_not(graph: Graph, node: Any) -> str | None:
+def _why_not(graph: Graph, node: Node) -> str | None:
     """Why the wide weights cannot be what the node takes; None if they can."""
     if "avx512_bf16" not in cpu_features():
         return "no units for bfloat16: each call would round what a kernel rounds faster"

@@ -11,6 +11,7 @@ from daceopt.ir.fusion import fusion_profit
 from daceopt.ir.fusion.fusion import collapse
 from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan, emit
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction
@@ -69,7 +70,7 @@ class Aggregation(Transformation):
                 found[0].apply(found[1])
 
 
-def _at(step: Transformation, graph: Graph, node: Any) -> Iterator[tuple[Transformation, Site]]:
+def _at(step: Transformation, graph: Graph, node: Node) -> Iterator[tuple[Transformation, Site]]:
     return ((step, site) for site in step.match_at(graph, node) if isinstance(site, Site))
 
 

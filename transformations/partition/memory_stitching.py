@@ -12,6 +12,7 @@ from daceopt.ir.access.reduction_form import forms
 from daceopt.ir.fusion import fusion_profit
 from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan, emit
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.legality.hardware import LIMITS
 from daceopt.ir.scalar import types
@@ -102,7 +103,7 @@ def _bytes(kernel: Kernel, name: str) -> Any:
     return prod(n for n, e in zip(shape, index) if e not in kernel.outer) * types.itemsize(dtype)
 
 
-def _shared_loops(graph: Graph, node: Any) -> tuple[Any, ...] | None:
+def _shared_loops(graph: Graph, node: Node) -> tuple[Any, ...] | None:
     """Extents and kinds of the loops around everything in a kernel's schedule; None without one."""
     tree = node.tree
     return None if tree is None else tuple((n.extent, n.kind) for n in schedule.chain(schedule.bare(tree))[0])

@@ -10,6 +10,7 @@ from daceopt.ir.control.region import Region, Repeat, everything, operand, regio
 from daceopt.ir.data.arrays import SEED
 from daceopt.ir.edits.schedule_edits import bind
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.legality.hardware import LIMITS, TargetLimits
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar.dims import Dim, row_major
@@ -86,7 +87,7 @@ def _random(body: Graph) -> list[Any]:
     return [n for n in body.kernels() if SEED in body.inputs_of(n)]
 
 
-def _drawn(body: Graph, entry: Any) -> set[Any]:
+def _drawn(body: Graph, entry: KernelNode) -> set[Any]:
     """What the kernel's scalar code names: numbers are drawn by the element that it computes, of all iterations."""
     stages = entry.kernel.stages
     return {s for stage in stages for a in stage.assignments for s in a.expr.free_symbols}

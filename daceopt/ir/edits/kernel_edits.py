@@ -17,6 +17,7 @@ from daceopt.errors import IllegalSchedule
 from daceopt.ir.access.boxes import Box, box_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.legality.schedule_check import check
 from daceopt.ir.scalar import scalar, types
@@ -27,13 +28,13 @@ from daceopt.ir.schedule.loop_form import Pair, down_to, fresh, in_loops, renumb
 from daceopt.ir.schedule.schedule import Alloc, Do, Loop, Param, Sequence, Tree, nested
 
 
-def of(graph: Graph, entry: Any) -> Pair:
+def of(graph: Graph, entry: KernelNode) -> Pair:
     """The kernel at ``entry`` and its schedule, without accumulators: what the edits take."""
     kernel = entry.kernel
     return kernel, schedule.bare(schedule.schedule_of(kernel))
 
 
-def put(graph: Graph, entry: Any, pair: Pair) -> Any:
+def put(graph: Graph, entry: KernelNode, pair: Pair) -> Any:
     """Put an edited kernel in the place of the one at ``entry``; returns its entry.
 
     Raises IllegalSchedule, and changes nothing, with what forbids the schedule.

@@ -16,6 +16,7 @@ import sympy
 from daceopt.errors import IllegalSchedule
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.scopes import puts
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.legality.microkernels import PRODUCT
 from daceopt.ir.legality.schedule_check import check
 from daceopt.ir.scalar.digits import digit
@@ -43,7 +44,7 @@ from daceopt.ir.schedule.schedule import (
 )
 
 
-def commit(graph: Graph, entry: Any, tree: Tree) -> Tree:
+def commit(graph: Graph, entry: KernelNode, tree: Tree) -> Tree:
     """Make ``tree`` the schedule of the kernel at ``entry``, its accumulators placed anew; returns it as stored.
 
     Raises IllegalSchedule, and changes nothing, with the dependence, the loop or the element that forbids it.
@@ -55,13 +56,13 @@ def commit(graph: Graph, entry: Any, tree: Tree) -> Tree:
     return placed
 
 
-def of(graph: Graph, entry: Any) -> Tree:
+def of(graph: Graph, entry: KernelNode) -> Tree:
     """The schedule of the kernel at ``entry``, without accumulators: what the edits take."""
     return bare(schedule.schedule_of(entry.kernel))
 
 
 @puts
-def put_local(graph: Graph, entry: Any, array: str, scope: str) -> None:
+def put_local(graph: Graph, entry: KernelNode, array: str, scope: str) -> None:
     """Let a local of the kernel at ``entry`` live elsewhere: ``graph.scope[array] = scope``.
 
     Raises IllegalSchedule, and changes nothing, where it cannot.

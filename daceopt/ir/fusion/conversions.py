@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import dace
 
 from daceopt.ir.fusion.relations import flow
 from daceopt.ir.kernel.kernel import Stage
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar import scalar, types
 
 if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
 
 
-def conversion(graph: Graph, entry: Any) -> tuple[str, str] | None:
+def conversion(graph: Graph, entry: KernelNode) -> tuple[str, str] | None:
     """(array read, array written) of a kernel that converts each element where it stands; None for others."""
     kernel = entry.kernel
     stage = kernel.stages[0]

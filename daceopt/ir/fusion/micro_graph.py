@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from daceopt.errors import Unsupported
 from daceopt.ir.access.iteration import canonical
 from daceopt.ir.fusion.fusion import expand_locals
 from daceopt.ir.fusion.relations import Flow, Flows, flows, statement_flows, view_flow
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar.affine import same
@@ -61,7 +61,7 @@ def way_of(flow: Flow, shape: Shape) -> str:
     return "bijective" if axes == sorted(axes) else "permuted"
 
 
-def type_of(graph: Graph, node: Any) -> str:
+def type_of(graph: Graph, node: Node) -> str:
     """The type of a node, one of ``TYPES``: of a kernel of several statements that of the one that asks for most."""
     if isinstance(node, KernelNode):
         try:
@@ -132,7 +132,7 @@ def _origin(graph: Graph, read: str) -> tuple[str, Flow | None]:
     return name, way
 
 
-def links(graph: Graph, node: Any) -> dict[str, Link]:
+def links(graph: Graph, node: Node) -> dict[str, Link]:
     """Array that a node writes -> how ``node`` reads it, for all that it reads of other nodes."""
     found: dict[str, Link] = {}
     for (read, _), flow in flows(graph, node).items():

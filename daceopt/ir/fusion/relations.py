@@ -15,6 +15,7 @@ from typing import Any
 from daceopt.errors import Unsupported
 from daceopt.ir.fusion.fusion import expand_locals
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.view_index import view_index
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
@@ -198,13 +199,13 @@ def describes(class_name: str) -> Callable[[Describe], Describe]:
     return register
 
 
-def nest_of(graph: Graph, node: Any) -> LoopNest | None:
+def nest_of(graph: Graph, node: Node) -> LoopNest | None:
     """The loop nest that a library node stands for; None where nobody has described it."""
     describe = next((NESTS[c.__name__] for c in type(node).__mro__ if c.__name__ in NESTS), None)
     return None if describe is None else describe(graph, node)
 
 
-def flows(graph: Graph, node: Any) -> Flows:
+def flows(graph: Graph, node: Node) -> Flows:
     """(array read, array written) -> how the one goes into the other, for all that depend on each other.
 
     Opaque for nodes that nobody has described, and for what is read at run-time indices.
@@ -221,7 +222,7 @@ def flows(graph: Graph, node: Any) -> Flows:
     return found
 
 
-def _unknown(graph: Graph, node: Any) -> Flows:
+def _unknown(graph: Graph, node: Node) -> Flows:
     reads, writes = ([n for n in names if n is not None] for names in (graph.inputs_of(node), graph.outputs_of(node)))
     return {(a, w): Flow((_OPAQUE,) * len(graph.shape(a)), graph.shape(w)) for a in reads for w in writes}
 

@@ -44,7 +44,7 @@ def image_shape(shape: Sequence[Any]) -> Shape:
     return (count, blocks * inside, *spatial)
 
 
-def shape_of(graph: Graph, node: Any, connector: str) -> Shape:
+def shape_of(graph: Graph, node: Node, connector: str) -> Shape:
     """The shape of the image that a convolution reads or writes there, in blocks or not."""
     shape = graph.shape(node.operands(graph)[connector])
     return image_shape(shape) if connector in node.blocked(graph) else shape
@@ -180,7 +180,7 @@ def _leave_copy(graph: Graph, name: str, stored: str, followers: Sequence[Node])
     graph.add_kernel(Kernel("out_of_blocks", dict(zip(loops, blocked_shape(shape))), [stage]))
 
 
-def _rewrite_call(graph: Graph, node: Any, stored: dict[str, str]) -> None:
+def _rewrite_call(graph: Graph, node: Node, stored: dict[str, str]) -> None:
     reads, writes = graph.reads(node), graph.writes(node)
     graph.remove(node)
     reads, writes = ({c: stored.get(n, n) for c, n in side.items()} for side in (reads, writes))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.interpreter.buffers import Memory
 from daceopt.ir.interpreter.interpret import interprets
+from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionForward
 
 
 @interprets("AttentionForward")
-def _forward(memory: Memory, node: Any) -> None:
+def _forward(memory: Memory, node: AttentionForward) -> None:
     given, written = _Operands(memory, node), memory.graph.writes(node)
     with np.errstate(all="ignore"):
         scores = given.scores()
@@ -30,7 +30,7 @@ def _forward(memory: Memory, node: Any) -> None:
 
 
 @interprets("AttentionBackward")
-def _backward(memory: Memory, node: Any) -> None:
+def _backward(memory: Memory, node: AttentionBackward) -> None:
     given = _Operands(memory, node)
     q, k, v, dy = given.four("Q"), given.shared("K"), given.shared("V"), given.four("dY")
     with np.errstate(all="ignore"):
@@ -45,7 +45,7 @@ def _backward(memory: Memory, node: Any) -> None:
 class _Operands:
     """What a node reads and writes, with four axes."""
 
-    def __init__(self, memory: Memory, node: Any) -> None:
+    def __init__(self, memory: Memory, node: Node) -> None:
         self.memory, self.node = memory, node
         arrays = {c: memory.array(n) for c, n in memory.graph.reads(node).items()}
         self.arrays = {c: a.astype(np.float64) if a.dtype.kind in "fV" else a for c, a in arrays.items()}

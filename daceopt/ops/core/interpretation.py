@@ -11,16 +11,30 @@ import numpy as np
 
 from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operator import Operator
 from daceopt.ir.interpreter.buffers import Memory
 from daceopt.ir.interpreter.interpret import interpret, interprets, run_node
 from daceopt.ir.nodes import blocked, quantized
-from daceopt.ir.nodes.library import DenseNode, narrowed
+from daceopt.ir.nodes.library import (
+    Contraction,
+    Convolution,
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    DenseNode,
+    HostCall,
+    IndexAdd,
+    NanWatch,
+    Pool,
+    PoolBackward,
+    narrowed,
+)
+from daceopt.ir.nodes.quantized import QuantizedConvolution, QuantizedProduct
 from daceopt.ir.scalar import types
 from daceopt.ops.core import reference, registry
 
 
-def _read(memory: Memory, node: Any) -> dict[str, np.ndarray]:
+def _read(memory: Memory, node: Node) -> dict[str, np.ndarray]:
     arrays = {c: memory.array(n) for c, n in memory.graph.reads(node).items()}
     if isinstance(node, DenseNode) and (narrow := narrowed(node, memory.graph)) is not None:
         arrays[node.weights] = arrays[node.weights].astype(memory.numpy_dtype(narrow))
@@ -36,7 +50,7 @@ def _finish(value: np.ndarray, node: Any) -> np.ndarray:
 
 
 @interprets("Contraction")
-def _contraction(memory: Memory, node: Any) -> None:
+def _contraction(memory: Memory, node: Contraction) -> None:
     given = _read(memory, node)
     with np.errstate(all="ignore"):
         y = node.alpha * np.matmul(given["A"], given["B"])
@@ -69,7 +83,7 @@ def _zeros(shape: tuple[int, ...]) -> Any:
     return torch.zeros(shape, dtype=torch.float64, requires_grad=True)
 
 
-def _read_images(memory: Memory, node: Any) -> dict[str, np.ndarray]:
+def _read_images(memory: Memory, node: Node) -> dict[str, np.ndarray]:
     """Images in blocks as (N, C, spatial...)."""
     return _read(memory, node) | {
         c: blocked.unpacked(memory.array(memory.graph.reads(node)[c]).astype(np.float64))
@@ -77,13 +91,13 @@ def _read_images(memory: Memory, node: Any) -> dict[str, np.ndarray]:
     }
 
 
-def _store_image(memory: Memory, node: Any, connector: str, value: np.ndarray) -> None:
+def _store_image(memory: Memory, node: Node, connector: str, value: np.ndarray) -> None:
     packed = blocked.packed(value) if connector in node.blocked(memory.graph) else value
     memory.store_sums(memory.graph.writes(node)[connector], packed)
 
 
 @interprets("Convolution")
-def _convolution(memory: Memory, node: Any) -> None:
+def _convolution(memory: Memory, node: Convolution) -> None:
     given = _read_images(memory, node)
     y = _convolve(node, _tensor(given["X"]), _tensor(given["W"]), _tensor(given.get("B"))).numpy()
     scale, shift = (np.reshape(given.get(c, n), (-1, *[1] * (y.ndim - 2))) for c, n in (("S", 1.0), ("T", 0.0)))
@@ -91,7 +105,7 @@ def _convolution(memory: Memory, node: Any) -> None:
 
 
 @interprets("ConvolutionBackwardData")
-def _convolution_data(memory: Memory, node: Any) -> None:
+def _convolution_data(memory: Memory, node: ConvolutionBackwardData) -> None:
     import torch
 
     given, shape = _read_images(memory, node), blocked.shape_of(memory.graph, node, "dX")
@@ -102,7 +116,7 @@ def _convolution_data(memory: Memory, node: Any) -> None:
 
 
 @interprets("ConvolutionBackwardWeights")
-def _convolution_weights(memory: Memory, node: Any) -> None:
+def _convolution_weights(memory: Memory, node: ConvolutionBackwardWeights) -> None:
     import torch
 
     given, out = _read_images(memory, node), memory.graph.writes(node)
@@ -115,7 +129,7 @@ def _convolution_weights(memory: Memory, node: Any) -> None:
 # -------------------------------------------------------------------- 8-bit integers
 
 
-def _requantize(memory: Memory, node: Any, sums: np.ndarray, given: dict[str, np.ndarray], last: int) -> None:
+def _requantize(memory: Memory, node: Node, sums: np.ndarray, given: dict[str, np.ndarray], last: int) -> None:
     """Store what becomes of exact ``sums``; ``last``: the dimensions behind that of channels."""
     out = memory.graph.writes(node)["Y"]
     scale, shift = (np.reshape(v, (-1, *[1] * last)) for v in (given["S"], given.get("B", np.zeros(1))))
@@ -129,14 +143,14 @@ def _requantize(memory: Memory, node: Any, sums: np.ndarray, given: dict[str, np
 
 
 @interprets("QuantizedConvolution")
-def _quantized_convolution(memory: Memory, node: Any) -> None:
+def _quantized_convolution(memory: Memory, node: QuantizedConvolution) -> None:
     given = _read(memory, node)
     x, w = given["X"].astype(np.float64) - node.zero_x, given["W"].astype(np.float64)
     _requantize(memory, node, _convolve(node, _tensor(x), _tensor(w)).numpy(), given, x.ndim - 2)
 
 
 @interprets("QuantizedProduct")
-def _quantized_product(memory: Memory, node: Any) -> None:
+def _quantized_product(memory: Memory, node: QuantizedProduct) -> None:
     given = _read(memory, node)
     x, w = given["X"].astype(np.float64) - node.zero_x, given["W"].astype(np.float64) - node.zero_w
     sums = np.matmul(x, w)
@@ -184,7 +198,7 @@ class _Windows:
 
 
 @interprets("Pool")
-def _pool(memory: Memory, node: Any) -> None:
+def _pool(memory: Memory, node: Pool) -> None:
     x, out = _read(memory, node)["X"], memory.graph.writes(node)
     windows = _Windows(node, x.shape[2:], memory.array(out["Y"]).shape[2:])
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
@@ -212,7 +226,7 @@ def _positions(windows: _Windows, parts: np.ndarray) -> np.ndarray:
 
 
 @interprets("PoolBackward")
-def _pool_backward(memory: Memory, node: Any) -> None:
+def _pool_backward(memory: Memory, node: PoolBackward) -> None:
     given, out = _read(memory, node), memory.graph.writes(node)["dX"]
     dy = given["dY"]
     windows = _Windows(node, memory.array(out).shape[2:], dy.shape[2:])
@@ -228,7 +242,7 @@ def _pool_backward(memory: Memory, node: Any) -> None:
 
 
 @interprets("IndexAdd")
-def _index_add(memory: Memory, node: Any) -> None:
+def _index_add(memory: Memory, node: IndexAdd) -> None:
     given, out = _read(memory, node), memory.graph.writes(node)["dW"]
     result = np.zeros(memory.array(out).shape)
     np.add.at(result, given["Index"], given["dY"])
@@ -236,13 +250,13 @@ def _index_add(memory: Memory, node: Any) -> None:
 
 
 @interprets("NanWatch")
-def _nan_watch(memory: Memory, node: Any) -> None:
+def _nan_watch(memory: Memory, node: NanWatch) -> None:
     """Nothing is computed with short cuts here, so there is nothing to repeat."""
     memory.store(memory.graph.writes(node)["Seen"], np.zeros(1))
 
 
 @interprets("HostCall")
-def _host_call(memory: Memory, node: Any) -> None:
+def _host_call(memory: Memory, node: HostCall) -> None:
     reads, writes = memory.graph.reads(node), memory.graph.writes(node)
     inputs = [_own(memory, reads[c]) for c in sorted(reads, key=_number)]
     outputs = [_own(memory, writes[c]) for c in sorted(writes, key=_number)]

@@ -6,13 +6,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from daceopt.errors import Unsupported
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.interpreter.buffers import Memory
 from daceopt.ir.interpreter.interpret import interprets
+from daceopt.ir.nodes.collective import (
+    AgreementStart,
+    AgreementWait,
+    AllGatherStart,
+    AllGatherWait,
+    AllReduceStart,
+    AllReduceWait,
+    IntoShards,
+    OwnShard,
+    ReduceScatterStart,
+    ReduceScatterWait,
+    Unshard,
+)
 from daceopt.scoped import scoped
 
 Exchanged = Callable[[tuple[str, ...], np.ndarray], np.ndarray]
@@ -39,7 +52,7 @@ def reducing(reduce: Exchanged, gather: Exchanged | None = None, rank: int = 0) 
         yield
 
 
-def _summed(memory: Memory, node: Any) -> np.ndarray:
+def _summed(memory: Memory, node: Node) -> np.ndarray:
     value, ranks = memory.array(memory.graph.reads(node)["X"]), _ranks.get()
     found: np.ndarray = value * node.world if ranks is None else ranks.reduce(tuple(node.parameters), value)
     return found
@@ -51,27 +64,27 @@ def _own() -> int:
 
 
 @interprets("AllReduceStart")
-def _start(memory: Memory, node: Any) -> None:
+def _start(memory: Memory, node: AllReduceStart) -> None:
     """The sum takes the operand's place at once: nobody else reads it."""
     memory.store(memory.graph.reads(node)["X"], _summed(memory, node))
     memory.store(memory.graph.writes(node)["Handle"], np.int64(1))
 
 
 @interprets("ReduceScatterStart")
-def _scatter(memory: Memory, node: Any) -> None:
+def _scatter(memory: Memory, node: ReduceScatterStart) -> None:
     """The sum takes the place of what is received."""
     memory.store(memory.graph.writes(node)["Received"], _summed(memory, node))
     memory.store(memory.graph.writes(node)["Handle"], np.int64(1))
 
 
 @interprets("ReduceScatterWait")
-def _scattered(memory: Memory, node: Any) -> None:
+def _scattered(memory: Memory, node: ReduceScatterWait) -> None:
     received = memory.array(memory.graph.reads(node)["Received"])
     memory.store(memory.graph.writes(node)["Y"], received[_own()])
 
 
 @interprets("AllGatherStart")
-def _gather(memory: Memory, node: Any) -> None:
+def _gather(memory: Memory, node: AllGatherStart) -> None:
     """Raises Unsupported where nobody says what others have: ranks that are alike have other shards."""
     writes, ranks = memory.graph.writes(node), _ranks.get()
     if ranks is None or ranks.gather is None:
@@ -83,31 +96,31 @@ def _gather(memory: Memory, node: Any) -> None:
 
 @interprets("AllReduceWait")
 @interprets("AllGatherWait")
-def _wait(memory: Memory, node: Any) -> None:
+def _wait(memory: Memory, node: AllReduceWait | AllGatherWait) -> None:
     memory.store(memory.graph.writes(node)["Y"], memory.array(memory.graph.reads(node)["X"]))
 
 
 @interprets("IntoShards")
-def _into_shards(memory: Memory, node: Any) -> None:
+def _into_shards(memory: Memory, node: IntoShards) -> None:
     x, y = (memory.array(n) for n in (memory.graph.reads(node)["X"], memory.graph.writes(node)["Y"]))
     y[...] = np.pad(x.reshape(-1), (0, y.size - x.size)).reshape(y.shape)
 
 
 @interprets("OwnShard")
-def _own_shard(memory: Memory, node: Any) -> None:
+def _own_shard(memory: Memory, node: OwnShard) -> None:
     x, y = (memory.array(n) for n in (memory.graph.reads(node)["X"], memory.graph.writes(node)["Y"]))
     run = x.reshape(-1)[_own() * y.size :][: y.size]
     y[...] = np.pad(run, (0, y.size - run.size))
 
 
 @interprets("Unshard")
-def _unshard(memory: Memory, node: Any) -> None:
+def _unshard(memory: Memory, node: Unshard) -> None:
     x, y = (memory.array(n) for n in (memory.graph.reads(node)["X"], memory.graph.writes(node)["Y"]))
     y[...] = x.reshape(-1)[: y.size].reshape(y.shape)
 
 
 @interprets("AgreementStart")
 @interprets("AgreementWait")
-def _agreement(memory: Memory, node: Any) -> None:
+def _agreement(memory: Memory, node: AgreementStart | AgreementWait) -> None:
     for name in memory.graph.writes(node).values():
         memory.store(name, np.int64(1))

@@ -7,7 +7,17 @@ from typing import Any
 
 from daceopt.ir.fusion.relations import LoopNest, describes
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes import blocked
+from daceopt.ir.nodes.library import (
+    Contraction,
+    Convolution,
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    IndexAdd,
+    Pool,
+    PoolBackward,
+)
 from daceopt.ir.scalar.affine import same
 from daceopt.ir.scalar.dims import Dim
 from daceopt.ir.scalar.symbols import Parameter, param
@@ -26,7 +36,7 @@ class _Loops:
         self.extents |= dict(zip(made, extents))
         return made
 
-    def nest(self, graph: Graph, node: Any, index: Mapping[str, Index]) -> LoopNest:
+    def nest(self, graph: Graph, node: Node, index: Mapping[str, Index]) -> LoopNest:
         """``index``: connector -> indices."""
         reads, writes = graph.reads(node), graph.writes(node)
         return LoopNest(
@@ -43,7 +53,7 @@ def _broadcast(index: Sequence[Any], shape: Sequence[Dim]) -> Index:
 
 
 @describes("Contraction")
-def _contraction(graph: Graph, node: Any) -> LoopNest:
+def _contraction(graph: Graph, node: Contraction) -> LoopNest:
     reads, loops = graph.reads(node), _Loops()
     out = graph.shape(graph.writes(node)["Y"])
     *batch, i, j = loops.over(*out)
@@ -59,7 +69,7 @@ def _windows(node: Any, outer: Sequence[Any], inner: Sequence[Any]) -> Index:
     return tuple(s * o + d * k - b for o, k, s, d, b in zip(outer, inner, strides, dilations, begins))
 
 
-def _convolved(graph: Graph, node: Any, image: str, weight: str, result: str, others: Mapping[str, str]) -> LoopNest:
+def _convolved(graph: Graph, node: Node, image: str, weight: str, result: str, others: Mapping[str, str]) -> LoopNest:
     """``others``: connector -> which of the loops' indices it has."""
     names = graph.reads(node) | graph.writes(node)
     loops = _Loops()
@@ -89,21 +99,21 @@ def _in_blocks(index: Index) -> Index:
 
 
 @describes("Convolution")
-def _convolution(graph: Graph, node: Any) -> LoopNest:
+def _convolution(graph: Graph, node: Convolution) -> LoopNest:
     return _convolved(graph, node, "X", "W", "Y", {**dict.fromkeys("BST", "bias"), "Z": "Y"})
 
 
 @describes("ConvolutionBackwardData")
-def _convolution_data(graph: Graph, node: Any) -> LoopNest:
+def _convolution_data(graph: Graph, node: ConvolutionBackwardData) -> LoopNest:
     return _convolved(graph, node, "dX", "W", "dY", {})
 
 
 @describes("ConvolutionBackwardWeights")
-def _convolution_weights(graph: Graph, node: Any) -> LoopNest:
+def _convolution_weights(graph: Graph, node: ConvolutionBackwardWeights) -> LoopNest:
     return _convolved(graph, node, "X", "dW", "dY", {})
 
 
-def _pooled(graph: Graph, node: Any, image: str, result: str) -> LoopNest:
+def _pooled(graph: Graph, node: Node, image: str, result: str) -> LoopNest:
     names, loops = graph.reads(node) | graph.writes(node), _Loops()
     batch, channel, *outer = loops.over(*graph.shape(names[result]))
     inner = loops.over(*node.kernel)
@@ -113,17 +123,17 @@ def _pooled(graph: Graph, node: Any, image: str, result: str) -> LoopNest:
 
 
 @describes("Pool")
-def _pool(graph: Graph, node: Any) -> LoopNest:
+def _pool(graph: Graph, node: Pool) -> LoopNest:
     return _pooled(graph, node, "X", "Y")
 
 
 @describes("PoolBackward")
-def _pool_backward(graph: Graph, node: Any) -> LoopNest:
+def _pool_backward(graph: Graph, node: PoolBackward) -> LoopNest:
     return _pooled(graph, node, "dX", "dY")
 
 
 @describes("IndexAdd")
-def _index_add(graph: Graph, node: Any) -> LoopNest:
+def _index_add(graph: Graph, node: IndexAdd) -> LoopNest:
     """Rows keep their own dimensions; which row an index names is known when running."""
     reads, loops = graph.reads(node), _Loops()
     at = loops.over(*graph.shape(reads["Index"]))

@@ -73,14 +73,14 @@ def _bound(extent: Dim, left: Dim) -> Dim:
 
 
 def _largest(counts: list[Any]) -> Any:
-    found = counts[0]
+    largest = counts[0]
     for n in counts[1:]:
-        if ALL_SIZES.is_natural(found - n):
+        if ALL_SIZES.is_natural(largest - n):
             continue
-        if not ALL_SIZES.is_natural(n - found):
-            raise IllegalSchedule(f"a box of {found} or {n} elements; expected extents that can be compared")
-        found = n
-    return found
+        if not ALL_SIZES.is_natural(n - largest):
+            raise IllegalSchedule(f"a box of {largest} or {n} elements; expected extents that can be compared")
+        largest = n
+    return largest
 
 
 def _span(kernel: Kernel, access: Access, d: int, outer: Collection[Any]) -> tuple[Any, Any]:

@@ -62,11 +62,11 @@ class Address:
 
 def address(graph: Graph, access: Access) -> Address | None:
     """The address function of ``access``, or None when it is not affine (a run-time index). Views are seen through."""
-    found, start = _position(graph, access)
-    if found.whole or not found.position.is_exact:
+    place, start = _position(graph, access)
+    if place.whole or not place.position.is_exact:
         return None
-    terms = tuple((p, step) for p, step in found.position.terms if step != 0)
-    return Address(graph.root(access.array)[0], dim(start + found.position.constant), terms)
+    terms = tuple((p, step) for p, step in place.position.terms if step != 0)
+    return Address(graph.root(access.array)[0], dim(start + place.position.constant), terms)
 
 
 def same_elements(graph: Graph, a: Access, b: Access) -> bool:

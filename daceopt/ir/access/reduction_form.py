@@ -51,8 +51,8 @@ def forms(graph: Graph, kernel: Kernel) -> list[ReductionForm]:
 
     Locals are in the form of :func:`daceopt.ir.fusion.fusion.expand_locals`.
     """
-    found = (form_of(graph, kernel, s, c) for s in kernel.stages for c in s.writes if s.reduced(c))
-    return list(dict.fromkeys(found))
+    every = (form_of(graph, kernel, s, c) for s in kernel.stages for c in s.writes if s.reduced(c))
+    return list(dict.fromkeys(every))
 
 
 def form_of(graph: Graph, kernel: Kernel, stage: Stage, connector: str) -> ReductionForm:
@@ -66,7 +66,7 @@ def form_of(graph: Graph, kernel: Kernel, stage: Stage, connector: str) -> Reduc
 
 def _innermost(graph: Graph, kernel: Kernel, stage: Stage) -> Any:
     """The loop that walks neighbouring elements of what the statement reads most of; None where none does."""
-    most, found = 0, None
+    most, innermost = 0, None
     for access in stage.reads.values():
         if access.array in kernel.locals:
             terms: list[Any] = [(e, 1) for e in reversed(access.index) if isinstance(e, Parameter)]
@@ -76,5 +76,5 @@ def _innermost(graph: Graph, kernel: Kernel, stage: Stage) -> Any:
             count = 0 if where is None else len(where.terms)
             unit = None if where is None else next((p for p, step in where.terms if step == 1), None)
         if count > most:
-            most, found = count, unit
-    return found
+            most, innermost = count, unit
+    return innermost

@@ -84,9 +84,9 @@ class Reference:
 def _terms(value: Any) -> list[tuple[Any, int]]:
     """``(digit, factor)`` of the multiples of digits in a sum, and what else it adds up; a value that is none, once."""
     terms = [term.as_coeff_Mul() for term in sympy.Add.make_args(value)] if isinstance(value, sympy.Add) else []
-    found = [(part, int(n)) for n, part in terms if isinstance(part, (idiv, pymod)) and n.is_Integer]
-    rest = value - sum((n * part for part, n in found), sympy.S.Zero) if found else value
-    return [*found, (rest, 1)]
+    digits = [(part, int(n)) for n, part in terms if isinstance(part, (idiv, pymod)) and n.is_Integer]
+    rest = value - sum((n * part for part, n in digits), sympy.S.Zero) if digits else value
+    return [*digits, (rest, 1)]
 
 
 def _joined(x: Any, parts: list[tuple[Dim, Dim | None, Dim]]) -> list[tuple[Any, Dim]]:

@@ -32,8 +32,8 @@ class Reduction:
 
     def moved(self, positions: Mapping[int, int]) -> Reduction:
         """The same, of inputs that stand elsewhere: old position -> new one; others are dropped."""
-        found = {positions[k]: name for k, name in self.parameters.items() if k in positions}
-        return Reduction(self.group, self.world, found)
+        parameters = {positions[k]: name for k, name in self.parameters.items() if k in positions}
+        return Reduction(self.group, self.world, parameters)
 
 
 @dataclass(frozen=True)

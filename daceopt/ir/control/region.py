@@ -293,14 +293,14 @@ def operand(graph: Graph, node: Region, name: str) -> str:
 # -------------------------------------------------------------------- execution
 
 
-def _execute(memory: Memory, node: Region, which: int, given: Mapping[str, np.ndarray], t: int | None) -> list[Any]:
+def _execute(memory: Memory, node: Region, which: int, values: Mapping[str, np.ndarray], t: int | None) -> list[Any]:
     body, reads = node.bodies[which], memory.graph.reads(node)
     feeds = {name: memory.array(reads[connector]) for name, connector in node.captures[which].items()}
     sizes = dict(memory.sizes)
     if t is not None and isinstance(node, Repeat):
         sizes[str(node.counter)] = t
     dtype = np.float64 if memory.reference else None
-    done = interpret(body, {**feeds, **given}, dtype, sizes, memory.disturbance)
+    done = interpret(body, {**feeds, **values}, dtype, sizes, memory.disturbance)
     return [done[n] for n in body.outputs]
 
 
@@ -323,11 +323,11 @@ def _repeat(memory: Memory, node: Repeat) -> None:
         wanted = int(memory.array(reads[TRIPS]).reshape(()))
     limit = None if node.limit is None else memory.number(node.limit)
     test = None if node.condition is None else node.carried[node.condition].input
-    made = 0
-    while (wanted is None or made < wanted) and (test is None or bool(values[test].reshape(()))):
-        if made == limit:
+    trips = 0
+    while (wanted is None or trips < wanted) and (test is None or bool(values[test].reshape(()))):
+        if trips == limit:
             raise DaceoptError(f"{node.label}: more iterations than the {limit} that its outputs have room for")
-        t = (wanted or 0) - 1 - made if node.descending else made
+        t = (wanted or 0) - 1 - trips if node.descending else trips
         results = _execute(memory, node, 0, values, t)
         values = dict(zip(values, results))
         for s, value in zip(node.stacked, results[len(node.carried) :]):
@@ -338,9 +338,9 @@ def _repeat(memory: Memory, node: Repeat) -> None:
                 continue
             extent = memory.number(s.extent)
             target[place * extent : (place + 1) * extent] = np.moveaxis(value, s.axis, 0)
-        made += 1
-    if node.is_checked and made != limit:
-        raise DaceoptError(f"{node.label}: {made} iterations, but its outputs have an extent of {limit}")
+        trips += 1
+    if node.is_checked and trips != limit:
+        raise DaceoptError(f"{node.label}: {trips} iterations, but its outputs have an extent of {limit}")
     for c in node.carried:
         if c.final is not None:
             memory.store(writes[c.final], values[c.input])

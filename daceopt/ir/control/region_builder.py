@@ -196,8 +196,8 @@ class LoopBuilder(Body):
         """A value and the next one share their memory."""
         for (inner, _), name in zip(self._carried, carried, strict=True):
             if self.graph.dtype(inner) != self.graph.dtype(name):
-                expected, found = (types.name_of(self.graph.dtype(n)) for n in (inner, name))
-                raise ValueError(f"{self._label}: the next value of {inner} ({expected}) is {name} ({found}); cast it")
+                expected, actual = (types.name_of(self.graph.dtype(n)) for n in (inner, name))
+                raise ValueError(f"{self._label}: the next value of {inner} ({expected}) is {name} ({actual}); cast it")
 
 
 class ChoiceBuilder:

@@ -22,11 +22,11 @@ def settle(graph: Graph) -> None:
 
     Raises Unsupported for what a loop cannot hold.
     """
-    given = {body: set(body.kernels()) for body in everything(graph)}
+    before = {body: set(body.kernels()) for body in everything(graph)}
     _settle(graph)
     limits = LIMITS.get(graph.options.target)
     if limits is not None:
-        for body, kernels in given.items():
+        for body, kernels in before.items():
             _bind_copies(body, [entry for entry in body.kernels() if entry not in kernels], limits)
 
 
@@ -48,12 +48,12 @@ def _bind_copies(graph: Graph, copies: Sequence[Any], limits: TargetLimits) -> N
     """Copies that were made here, behind all steps, run on an accelerator as what it can run: blocks and threads."""
     for entry in copies:
         tree = schedule.schedule_of(entry.kernel)
-        found = schedule.loops(tree)
-        if not found:
+        loops = schedule.loops(tree)
+        if not loops:
             continue
-        tree = bind(tree, found[0].param, "grid")
-        inner = found[-1]
-        if len(found) > 1 and isinstance(inner.extent, int) and inner.extent <= limits.threads:
+        tree = bind(tree, loops[0].param, "grid")
+        inner = loops[-1]
+        if len(loops) > 1 and isinstance(inner.extent, int) and inner.extent <= limits.threads:
             tree = bind(tree, inner.param, "block")
         entry.tree = tree
 

@@ -261,11 +261,11 @@ class Arrays:
     def aliases(self, name: str) -> list[str]:
         """``name`` and all through which its elements are read: direct and indirect views, the array that it is a part
         of."""
-        found = [name]
-        for alias in found:
-            found.extend(self.views_of(alias))
-            found.extend([self._parts[alias].whole] if alias in self._parts else [])
-        return found
+        names = [name]
+        for alias in names:
+            names.extend(self.views_of(alias))
+            names.extend([self._parts[alias].whole] if alias in self._parts else [])
+        return names
 
     def is_contiguous(self, name: str) -> bool:
         """Row-major without gaps; the strides of extents of 1 do not matter, nor those of empty arrays."""

@@ -28,10 +28,10 @@ def why_no_part(arrays: Arrays, name: str) -> str | None:
 
 def within(arrays: Arrays, whole: str) -> list[str]:
     """``whole``, its parts, and theirs."""
-    found = [whole]
-    for name in found:
-        found.extend(arrays.parts_of(name))
-    return found
+    names = [whole]
+    for name in names:
+        names.extend(arrays.parts_of(name))
+    return names
 
 
 def covering(arrays: Arrays, name: str, starts: Sequence[Dim], extents: Sequence[Dim]) -> tuple[str, list[Dim]]:

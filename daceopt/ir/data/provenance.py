@@ -26,9 +26,9 @@ class Maker:
         return Maker(label or self.label, origins or self.origins)
 
 
-def joined(found: Iterable[Origins]) -> Origins:
+def joined(several: Iterable[Origins]) -> Origins:
     """All of them, each once, in order."""
-    return tuple(dict.fromkeys(origin for origins in found for origin in origins))
+    return tuple(dict.fromkeys(origin for origins in several for origin in origins))
 
 
 def label_of(node: object) -> str:
@@ -49,6 +49,6 @@ def stems(label: str) -> list[str]:
 def fused_label(first: str, second: str) -> str:
     """The name of one kernel made of two: ``add`` and ``softmax`` are ``add__softmax``; what belongs to a gradient is
     called so as a whole, with what it computes again."""
-    found = list(dict.fromkeys([*stems(first), *stems(second)]))
-    named = [s for s in found if s not in _HELPERS] or found
+    labels = list(dict.fromkeys([*stems(first), *stems(second)]))
+    named = [s for s in labels if s not in _HELPERS] or labels
     return _AND.join(named) + (BACKWARD if any(x.endswith(BACKWARD) for x in (first, second)) else "")

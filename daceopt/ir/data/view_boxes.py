@@ -59,13 +59,13 @@ def _reached(arrays: Arrays, name: str, box: Box) -> list[str]:
     parts = arrays.parts_of(name)
     if not parts:
         return [name]
-    found = []
+    names = []
     for part in parts:
         starts, extents = arrays.part(part).starts, arrays.shape(part)
         if not apart(box, (starts, extents)):
             inside = [dim(s - t) for s, t in zip(box[0], starts, strict=True)]
-            found += _reached(arrays, part, (inside, box[1]))
-    return found
+            names += _reached(arrays, part, (inside, box[1]))
+    return names
 
 
 def nearest(arrays: Arrays, view: str) -> str:

@@ -18,17 +18,17 @@ Layout = tuple[tuple[Dim, ...], Dim]  # strides and offset
 
 def follow(arrays: Arrays, source: str, before: Sequence[Dim], after: Sequence[Dim]) -> dict[str, Layout]:
     """New layouts of all views over ``source`` when its strides change. ValueError where a view cannot follow."""
-    found: dict[str, Layout] = {}
+    layouts: dict[str, Layout] = {}
     if before == after:
-        return found
+        return layouts
     for view in arrays.views_of(source):
         own = arrays.strides(view)
         layout = rebase(arrays.shape(view), own, arrays.view_offset(view), arrays.shape(source), before, after)
         if layout is None:
             raise ValueError(f"view {view} of {source} cannot follow it from strides {before} to {after}")
-        found[view] = layout
-        found |= follow(arrays, view, own, layout[0])
-    return found
+        layouts[view] = layout
+        layouts |= follow(arrays, view, own, layout[0])
+    return layouts
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def rebase(
 
 def _axes(shape: Sequence[Dim], old: Sequence[Dim], new: Sequence[Dim]) -> list[_Axis]:
     """Source dimensions by falling old stride, neighbours merged where both layouts agree that they are one run."""
-    found = [_Axis(n, o, w) for n, o, w in zip(shape, old, new) if n != 1 and o != 0]
+    axes = [_Axis(n, o, w) for n, o, w in zip(shape, old, new) if n != 1 and o != 0]
     merged: list[_Axis] = []
-    for axis in found:
+    for axis in axes:
         last = merged[-1] if merged else None
         if last and same(last.old, axis.extent * axis.old) and same(last.new, axis.extent * axis.new):
             merged[-1] = _Axis(_plain(last.extent * axis.extent), axis.old, axis.new)

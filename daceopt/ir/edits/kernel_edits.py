@@ -169,8 +169,8 @@ def _own(kernel: Kernel, value: Any) -> list[Any]:
 
 def _walked(kernel: Kernel, access: Access) -> Shape:
     """The extents of a box that is written, as long as the loops that write it."""
-    found = ([kernel.extents[p] for p in _own(kernel, e)] for e in access.index)
-    return tuple(own[0] if own else 1 for own in found)
+    extents = ([kernel.extents[p] for p in _own(kernel, e)] for e in access.index)
+    return tuple(own[0] if own else 1 for own in extents)
 
 
 # ---------------------------------------------------------------- where a value is computed
@@ -253,10 +253,10 @@ def _without(tree: Tree, kernel: Kernel, moved: Several[int]) -> Tree:
             return schedule.sequence(kept)
         return kept[0] if isinstance(node, Alloc) and node.array in gone else replace(node, body=kept[0])
 
-    found = left(tree)
-    if found is None:
+    rest = left(tree)
+    if rest is None:
         raise IllegalSchedule(f"all statements of {kernel.label} would be computed elsewhere; expected one that reads")
-    return found
+    return rest
 
 
 def _computed_here(graph: Graph, kernel: Kernel, k: int) -> tuple[Kernel, str, Tree]:
@@ -307,9 +307,9 @@ def peel(pair: Pair, param: Param | str, first: int = 0, last: int = 0) -> Pair:
     stages: list[Stage] = []
     numbers: dict[tuple[int, int], int] = {}
     for k, stage in enumerate(kernel.stages):
-        for at, made in enumerate([part.stage(stage) for part in parts] if k in inside else [stage]):
+        for at, piece in enumerate([part.stage(stage) for part in parts] if k in inside else [stage]):
             numbers[at, k] = len(stages)
-            stages.append(made)
+            stages.append(piece)
     trees = [part.tree(stages, {k: numbers[at, k] for k in inside}) for at, part in enumerate(parts)]
     others = {k: numbers[0, k] for k in range(len(kernel.stages))}
     written = _replaced(tree, loop, schedule.sequence(trees), others)
@@ -336,8 +336,8 @@ def _around_locals(kernel: Kernel, tree: Tree) -> list[Loop]:
     do = schedule.dos(tree)[0]
     values = dict(zip(kernel.stages[do.statement].params, do.index))
     named = {s for p in kernel.outer for s in sympy.sympify(values.get(p, 0)).free_symbols}
-    found = [loop for loop in schedule.loops(tree) if loop.param in named]
-    return down_to(tree, found[-1].param)[0] if found else []
+    loops = [loop for loop in schedule.loops(tree) if loop.param in named]
+    return down_to(tree, loops[-1].param)[0] if loops else []
 
 
 def _check_peelable(kernel: Kernel, loop: Loop) -> None:
@@ -401,7 +401,7 @@ class _Part:
 
     def tree(self, stages: Several[Stage], numbers: dict[int, int]) -> Tree:
         """Its loops, around statements with other numbers."""
-        found = renumbered(self._tree, numbers)
+        tree = renumbered(self._tree, numbers)
         return schedule.transformed(
-            found, lambda n: Do(n.statement, stages[n.statement].params) if isinstance(n, Do) else n
+            tree, lambda n: Do(n.statement, stages[n.statement].params) if isinstance(n, Do) else n
         )

@@ -85,11 +85,11 @@ def rescope(tree: Tree, array: str, scope: str) -> Tree:
 
 def loop_over(tree: Tree, param: Param | str) -> Loop:
     """The first loop over ``param``. Raises IllegalSchedule where there is none."""
-    found = next((loop for loop in schedule.loops(tree) if str(loop.param) == str(param)), None)
-    if found is None:
+    first = next((loop for loop in schedule.loops(tree) if str(loop.param) == str(param)), None)
+    if first is None:
         names = ", ".join(dict.fromkeys(str(loop.param) for loop in schedule.loops(tree)))
         raise IllegalSchedule(f"there is no loop over {param}; the loops are over {names or 'nothing'}")
-    return found
+    return first
 
 
 def _each(tree: Tree, param: Param | str, change: Any) -> Tree:
@@ -167,12 +167,12 @@ def _rechained(tree: Tree, names: Several[str], order: Any) -> Tree:
     """In each chain that has loops over all ``names``: those, in their places, as ``order`` gives them."""
     if isinstance(tree, Loop):
         loops, condition, body = guarded_chain(tree)
-        found = {str(loop.param): loop for loop in loops if str(loop.param) in names}
-        if len(found) == len(names):
-            new = iter(order(found))
-            return nested_guards([next(new) if str(loop.param) in found else loop for loop in loops], condition, body)
-        if found:
-            missing = next((n for n in names if n not in found), None)
+        known = {str(loop.param): loop for loop in loops if str(loop.param) in names}
+        if len(known) == len(names):
+            new = iter(order(known))
+            return nested_guards([next(new) if str(loop.param) in known else loop for loop in loops], condition, body)
+        if known:
+            missing = next((n for n in names if n not in known), None)
             reason = f"the loop over {missing} does not stand directly inside of the others"
             raise IllegalSchedule(reason if missing else f"the order {', '.join(names)} names a loop twice")
     below = [_rechained(c, names, order) for c in schedule.children(tree)]

@@ -62,25 +62,25 @@ class Clusters(Generic[N]):
 
     def copy(self) -> Clusters[N]:
         """The same clusters, to be merged in another way."""
-        made = type(self)({})
-        made._next = {n: dict(after) for n, after in self._next.items()}
-        made._back = {n: dict(before) for n, before in self._back.items()}
-        made._leader, made._nodes, made._position = dict(self._leader), self._nodes, dict(self._position)
-        made._members = {n: members.copy() for n, members in self._members.items()}
-        return made
+        twin = type(self)({})
+        twin._next = {n: dict(after) for n, after in self._next.items()}
+        twin._back = {n: dict(before) for n, before in self._back.items()}
+        twin._leader, twin._nodes, twin._position = dict(self._leader), self._nodes, dict(self._position)
+        twin._members = {n: members.copy() for n, members in self._members.items()}
+        return twin
 
     # ---------------------------------------------------------------- questions
 
     def leader(self, node: N) -> N:
         """The name of the cluster that holds ``node``. Raises KeyError for a node that is in none."""
-        found = node
-        while found in self._leader:
-            found = self._leader[found]
-        if found not in self._members:
+        leader = node
+        while leader in self._leader:
+            leader = self._leader[leader]
+        if leader not in self._members:
             raise KeyError(node)
-        while node != found:
-            self._leader[node], node = found, self._leader[node]
-        return found
+        while node != leader:
+            self._leader[node], node = leader, self._leader[node]
+        return leader
 
     def members(self, node: N) -> tuple[N, ...]:
         """The cluster that holds ``node``; of two that were merged, those of the first stand before the second's."""
@@ -239,10 +239,10 @@ class _Search(Generic[N]):
 
     def trail(self, node: N) -> list[N]:
         """From ``node`` back to the start."""
-        found = [node]
-        while found[-1] != self._start:
-            found.append(self.reached[found[-1]])
-        return found
+        path = [node]
+        while path[-1] != self._start:
+            path.append(self.reached[path[-1]])
+        return path
 
 
 def _topological(successors: Mapping[N, Iterable[N]], predecessors: Mapping[N, Iterable[N]]) -> list[N]:

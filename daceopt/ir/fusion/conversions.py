@@ -22,12 +22,12 @@ def conversion(graph: Graph, entry: KernelNode) -> tuple[str, str] | None:
     if len(kernel.stages) != 1 or len(stage.writes) != 1 or kernel.locals or not only_converts(graph, stage):
         return None
     (read,), (write,) = stage.reads.values(), stage.writes.values()
-    given, out = read.array, write.array
-    same = graph.shape(out) == graph.shape(given) and graph.strides(out) == graph.strides(given)
+    source, out = read.array, write.array
+    same = graph.shape(out) == graph.shape(source) and graph.strides(out) == graph.strides(source)
     if write.wcr or graph.is_part(out) or not same:
         return None
-    way = flow(kernel.extents, read.index, graph.shape(given), write.index, graph.shape(out))
-    return (given, out) if way.is_equal else None
+    way = flow(kernel.extents, read.index, graph.shape(source), write.index, graph.shape(out))
+    return (source, out) if way.is_equal else None
 
 
 def only_converts(graph: Graph, stage: Stage) -> bool:

@@ -67,12 +67,13 @@ def _shared(graph: Graph, first: Kernel, second: Kernel) -> tuple[Address, Addre
 
 
 def _by_buffer(graph: Graph, accesses: Sequence[Access]) -> dict[str, Address]:
-    found: dict[str, Address] = {}
+    addresses: dict[str, Address] = {}
     for access in accesses:
         where = address(graph, access)
-        if where is not None and len(where.terms) >= len(found[where.buffer].terms if where.buffer in found else ()):
-            found[where.buffer] = where
-    return found
+        known = addresses.get(where.buffer) if where is not None else None
+        if where is not None and (known is None or len(where.terms) >= len(known.terms)):
+            addresses[where.buffer] = where
+    return addresses
 
 
 def _again(graph: Graph, kernel: Kernel, buffer: str) -> Address | None:
@@ -121,15 +122,15 @@ class _Merger:
         """Turn every array that the first writes and the second reads into a local one; None, or why that is
         impossible."""
         own, begin = self._first.locals, len(self._first.stages)
-        made = {a.array: (s, c) for s in self._first.stages for c, a in s.writes.items() if a.array not in own}
+        writers = {a.array: (s, c) for s in self._first.stages for c, a in s.writes.items() if a.array not in own}
         for k, stage in enumerate(self._second.stages, begin):
             for conn, access in stage.reads.items():
                 sources = [] if access.array in self._locals else self._graph.sources(access.array)
-                if made.keys().isdisjoint(sources):
+                if writers.keys().isdisjoint(sources):
                     continue
                 if len(sources) > 1:
                     return f"{access.array} is written in parts, of which {self._first.label} writes some"
-                producer, out = made[sources[0]]
+                producer, out = writers[sources[0]]
                 reason = _same_walk(self._graph, producer.writes[out], access)
                 if reason is not None:
                     return reason
@@ -216,14 +217,14 @@ def _same_walk(graph: Graph, write: Access, read: Access) -> str | None:
 def copies(kernel: Kernel) -> dict[str, str]:
     """Array of the graph -> the local to which a statement writes the same value: for readers in the kernel, while
     others read the array."""
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for stage in kernel.stages:
         values = {str(a.symbol): str(a.expr) for a in stage.assignments if isinstance(a.expr, sympy.Symbol)}
         for conn, access in stage.writes.items():
             source = stage.writes.get(values.get(conn, ""))
             if access.array in kernel.locals and source is not None and source.array not in kernel.locals:
-                found[source.array] = access.array
-    return found
+                sources[source.array] = access.array
+    return sources
 
 
 def common_parameters(kernel: Kernel) -> tuple[sympy.Symbol, ...]:

@@ -108,8 +108,8 @@ class FusionPlan:
 
     def producers_of(self, group: FusionGroup) -> list[FusionGroup]:
         """The other groups that write what ``group`` reads."""
-        found = dict.fromkeys(self.writer[a] for a in group.reads if a in self.writer)
-        return [g for g in found if g is not group]
+        writers = dict.fromkeys(self.writer[a] for a in group.reads if a in self.writer)
+        return [g for g in writers if g is not group]
 
     def edge(self, first: FusionGroup, second: FusionGroup) -> list[str]:
         """The arrays that ``first`` writes and ``second`` reads."""
@@ -152,8 +152,8 @@ class FusionPlan:
         return not self.edge(a, b) or any(self._calls[k] < self._calls[right] for k in waiting)
 
     def _span(self, group: FusionGroup) -> tuple[int, int]:
-        found = [self._position[m] for m in group.members]
-        return min(found), max(found)
+        positions = [self._position[m] for m in group.members]
+        return min(positions), max(positions)
 
     def _sides(self, group: FusionGroup) -> set[bool]:
         return {self.graph.apart[a] for a in group.writes if a in self.graph.apart} if self.graph.apart else set()

@@ -86,7 +86,7 @@ def _across(graph: Graph, kernel: Kernel) -> dict[Access, list[Any]]:
 
 def _walked(graph: Graph, kernel: Kernel, outer: Sequence[Any]) -> dict[Access, tuple[Any, Address]]:
     """Accesses in loops inside of the ``outer`` ones, with the loop along which their neighbours in memory lie."""
-    found = {}
+    strides = {}
     for stage in kernel.stages:
         if all(p in outer for p in stage.params):
             continue
@@ -96,5 +96,5 @@ def _walked(graph: Graph, kernel: Kernel, outer: Sequence[Any]) -> dict[Access, 
                 continue
             unit = next((p for p, c in where.terms if c == 1), None)
             if unit is not None:
-                found[access] = unit, where
-    return found
+                strides[access] = unit, where
+    return strides

@@ -51,11 +51,11 @@ class Evaluation:
 def evaluations(graph: Graph, first: Kernel, second: Kernel) -> list[Evaluation]:
     """Where ``second`` reads what ``first`` writes. Raises Unsupported for run-time indices, parts, and views that have
     no index for each dimension."""
-    made = {a.array for a in first.writes()}
-    found = []
+    results = {a.array for a in first.writes()}
+    evaluations = []
     for k, stage in enumerate(second.stages):
         for connector, access in stage.reads.items():
-            if access.array in second.locals or made.isdisjoint(sources := graph.sources(access.array)):
+            if access.array in second.locals or results.isdisjoint(sources := graph.sources(access.array)):
                 continue
             if len(sources) > 1:
                 raise Unsupported(f"{access.array} is written in parts")
@@ -64,8 +64,8 @@ def evaluations(graph: Graph, first: Kernel, second: Kernel) -> list[Evaluation]
             index = source_index(graph, access.array, sources[0], access.index)
             if index is None:
                 raise Unsupported(f"{access.array} has no index for each dimension of {sources[0]}")
-            found.append(Evaluation(k, connector, sources[0], tuple(map(dim, index))))
-    return found
+            evaluations.append(Evaluation(k, connector, sources[0], tuple(map(dim, index))))
+    return evaluations
 
 
 def inlined(graph: Graph, first: Kernel, second: Kernel) -> Kernel:
@@ -83,13 +83,13 @@ def inlined(graph: Graph, first: Kernel, second: Kernel) -> Kernel:
 
 def placed(kernel: Kernel, access: Access, element: Sequence[Any]) -> dict[Any, Any]:
     """The iteration of ``kernel`` that writes ``element`` by ``access``, which writes each element once."""
-    found: dict[Any, Any] = {}
+    places: dict[Any, Any] = {}
     for written, value in zip(access.index, element, strict=True):
         form = affine(written, kernel.extents)
         if form.terms:
             ((p, factor),) = form.terms
-            found[p] = dim(sympy.expand((sympy.sympify(value) - form.constant) * factor))  # factor: 1 or -1
-    return found
+            places[p] = dim(sympy.expand((sympy.sympify(value) - form.constant) * factor))  # factor: 1 or -1
+    return places
 
 
 @dataclass
@@ -103,9 +103,9 @@ class _Inlining:
     _code: list[Assignment] = field(default_factory=list)
     _known: dict[Any, Assignment] = field(default_factory=dict)
 
-    def stage_with(self, found: list[Evaluation]) -> Stage:
-        self._reads = {c: a for c, a in self.stage.reads.items() if c not in {e.connector for e in found}}
-        for each in found:
+    def stage_with(self, evaluations: list[Evaluation]) -> Stage:
+        self._reads = {c: a for c, a in self.stage.reads.items() if c not in {e.connector for e in evaluations}}
+        for each in evaluations:
             value = self._known.get((each.array, each.index)) or self._computed(each)
             self._known[each.array, each.index] = value
             dtype = types.computed(self.graph.dtype(each.array))
@@ -124,11 +124,11 @@ class _Inlining:
             names[symbol] = renamed(symbol, self._read(stage.reads[str(symbol)], prefix))
         for assignment in stage.assignments:
             target = renamed(assignment.symbol, f"{prefix}_{assignment.symbol}")
-            made = Assignment(target, substitute(assignment.expr, names), assignment.dtype)
+            result = Assignment(target, substitute(assignment.expr, names), assignment.dtype)
             names[assignment.symbol] = target
-            self._code.append(made)
+            self._code.append(result)
             if str(assignment.symbol) == write:
-                return made
+                return result
         raise AssertionError(f"{self.first.label} does not assign {write}")
 
     def _fresh_prefix(self) -> str:

@@ -35,8 +35,8 @@ def joined(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool
     parts: list[Kernel] = []
     for kernel in kernels:
         parts.append(replace(apart(expand_locals(kernel), *parts), outer=()))
-    made = {a.array for k in parts for a in k.writes()}
-    passed = [a for a in made if any(_source(graph, r.array, made) == a for k in parts for r in k.reads())]
+    results = {a.array for k in parts for a in k.writes()}
+    passed = [a for a in results if any(_source(graph, r.array, results) == a for k in parts for r in k.reads())]
     local = {n: kind for k in parts for n, kind in k.locals.items()}
     joint = _Joint(graph, tuple(sorted(passed)), frozenset(local), needed)
     stages = [joint.stage(s) for k in parts for s in k.stages]
@@ -44,10 +44,10 @@ def joined(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool
     return Kernel(reduce(fused_label, [k.label for k in parts]), extents, stages, (), local | joint.locals())
 
 
-def _source(graph: Graph, array: str, made: set[str]) -> str | None:
-    """Which of the arrays ``made`` is read as ``array``. Raises Unsupported where only a part of ``array`` is."""
+def _source(graph: Graph, array: str, results: set[str]) -> str | None:
+    """Which of the arrays ``results`` is read as ``array``. Raises Unsupported where only a part of ``array`` is."""
     sources = graph.sources(array)
-    if made.isdisjoint(sources):
+    if results.isdisjoint(sources):
         return None
     if len(sources) > 1:
         raise Unsupported(f"{array} is written in parts")
@@ -105,10 +105,10 @@ class _Joint:
             return access
         if None in access.index:
             raise Unsupported(f"{access.array} is read at a run-time index")
-        found = source_index(self._graph, access.array, source, access.index)
-        if found is None:
+        index = source_index(self._graph, access.array, source, access.index)
+        if index is None:
             raise Unsupported(f"{access.array} has no index for each dimension of {source}, or shows parts")
-        return self._local(source, found)
+        return self._local(source, index)
 
 
 def _tile(array: str) -> str:

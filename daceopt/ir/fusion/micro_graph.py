@@ -74,7 +74,7 @@ def type_of(graph: Graph, node: Node) -> str:
 def type_of_kernel(graph: Graph, kernel: Kernel) -> str:
     """The type of a kernel that need not stand in the graph, with locals in the form of ``expand_locals``."""
     local = {name: shape for name, (_, shape) in kernel.locals.items()}
-    return _most(_of_statement(graph, found, local) for found in statement_flows(graph, kernel))
+    return _most(_of_statement(graph, ways, local) for ways in statement_flows(graph, kernel))
 
 
 _RANK = ("element-wise", "broadcast", "transpose", "reduction", "matmul", "conv", "stencil", "opaque")
@@ -84,10 +84,10 @@ def _most(types: Iterable[str]) -> str:
     return max(types, key=_RANK.index, default="element-wise")
 
 
-def _of_statement(graph: Graph, found: Flows, local: Mapping[str, Shape]) -> str:
+def _of_statement(graph: Graph, statement: Flows, local: Mapping[str, Shape]) -> str:
     results: dict[str, dict[str, Flow]] = {}
     shapes = dict(local)
-    for (read, written), flow in found.items():
+    for (read, written), flow in statement.items():
         origin, before = (read, None) if read in local else _origin(graph, read)
         whole = flow if before is None else before.then(flow)
         known = results.setdefault(written, {})
@@ -99,21 +99,21 @@ def _of_statement(graph: Graph, found: Flows, local: Mapping[str, Shape]) -> str
 def _of_result(ways: Mapping[str, Flow], shapes: Mapping[str, Shape]) -> str:
     """The type of a statement of one result."""
     kinds = {origin: way_of(flow, shapes[origin]) for origin, flow in ways.items()}
-    found = set(kinds.values())
-    if "opaque" in found:
+    all_kinds = set(kinds.values())
+    if "opaque" in all_kinds:
         return "opaque"
     reduced = [f for f in ways.values() if any(r.kind == "surjective" for r in f.dims)]
-    if "neighbourhood" in found:
+    if "neighbourhood" in all_kinds:
         windows = [ways[o] for o, kind in kinds.items() if kind == "neighbourhood"]
         return "conv" if any(_meets(w, r) for w in windows for r in reduced if r is not w) else "stencil"
-    if "surjective" in found:
+    if "surjective" in all_kinds:
         reused = all(flow.broadcast for flow in reduced)  # else some operand has an element for each iteration
         return (
             "matmul" if reused and any(_meets(a, b) and _meets(b, a) for a in reduced for b in reduced) else "reduction"
         )
-    if "permuted" in found:
+    if "permuted" in all_kinds:
         return "transpose"
-    return "broadcast" if "injective" in found else "element-wise"
+    return "broadcast" if "injective" in all_kinds else "element-wise"
 
 
 def _meets(one: Flow, other: Flow) -> bool:
@@ -134,12 +134,12 @@ def _origin(graph: Graph, read: str) -> tuple[str, Flow | None]:
 
 def links(graph: Graph, node: Node) -> dict[str, Link]:
     """Array that a node writes -> how ``node`` reads it, for all that it reads of other nodes."""
-    found: dict[str, Link] = {}
+    links: dict[str, Link] = {}
     for (read, _), flow in flows(graph, node).items():
         for array in graph.sources(read):
             link = _link(graph, array, read, flow)
-            found[array] = found[array].beside(link) if array in found else link
-    return found
+            links[array] = links[array].beside(link) if array in links else link
+    return links
 
 
 def _link(graph: Graph, array: str, read: str, flow: Flow) -> Link:

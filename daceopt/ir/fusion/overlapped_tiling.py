@@ -117,13 +117,13 @@ class _Tiling:
 
     def _home(self, write: Access, k: int) -> tuple[Interval, ...] | None:
         """The elements of a local that the statements after ``k`` read in a tile; None where there are none."""
-        found: list[tuple[Interval, ...]] = []
+        regions: list[tuple[Interval, ...]] = []
         shape = self._shape(write)
         for j in range(k + 1, len(self._old.stages)):
             for box in (b for b in (self._own.get(j), self._needed.get(j)) if b is not None):
                 reads = (a for a in self._old.stages[j].reads.values() if a.array == write.array)
-                found += [tuple(_interval(e, box, n) for e, n in zip(a.index, shape)) for a in reads]
-        return tuple(_hull(places, n) for places, n in zip(zip(*found), shape)) if found else None
+                regions += [tuple(_interval(e, box, n) for e, n in zip(a.index, shape)) for a in reads]
+        return tuple(_hull(places, n) for places, n in zip(zip(*regions), shape)) if regions else None
 
     def _shape(self, write: Access) -> tuple[Dim, ...]:
         return self._old.locals[write.array][1]
@@ -142,7 +142,7 @@ class _Tiling:
                     raise Unsupported(f"{write.array} is written at {e}; expected a parameter and a number")
                 for p, _ in form.terms:
                     wanted[p].append(places.moved(-form.constant))
-        return {p: _inside(_hull(found, extents[p]), extents[p], self._counts) for p, found in wanted.items()}
+        return {p: _inside(_hull(intervals, extents[p]), extents[p], self._counts) for p, intervals in wanted.items()}
 
     # ------------------------------------------------------------ the kernel
 

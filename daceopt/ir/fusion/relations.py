@@ -63,11 +63,11 @@ class Flow:
     @property
     def kind(self) -> str:
         """The weakest of its classes; bijective where each element goes to one element, and each one comes from one."""
-        found = {r.kind for r in self.dims}
+        kinds = {r.kind for r in self.dims}
         axes = [r.axis for r in self.dims if r.axis is not None]
         if len(set(axes)) < len(axes):  # a diagonal
-            found.add("neighbourhood")
-        weakest = next((k for k in ("opaque", "surjective", "neighbourhood", "injective") if k in found), "bijective")
+            kinds.add("neighbourhood")
+        weakest = next((k for k in ("opaque", "surjective", "neighbourhood", "injective") if k in kinds), "bijective")
         return "injective" if weakest == "bijective" and self.broadcast else weakest
 
     @property
@@ -215,11 +215,11 @@ def flows(graph: Graph, node: Node) -> Flows:
     nest = nest_of(graph, node)
     if nest is None:
         return _unknown(graph, node)
-    found: Flows = {}
+    result: Flows = {}
     for (a, read), (w, write) in product(nest.reads, nest.writes):
         way = flow(nest.extents, read, graph.shape(a), write, graph.shape(w))
-        found[a, w] = found[a, w].beside(way) if (a, w) in found else way
-    return found
+        result[a, w] = result[a, w].beside(way) if (a, w) in result else way
+    return result
 
 
 def _unknown(graph: Graph, node: Node) -> Flows:
@@ -238,13 +238,13 @@ def _of_kernel(graph: Graph, entry: KernelNode) -> Flows:
 def kernel_flows(graph: Graph, kernel: Kernel) -> Flows:
     """:func:`flows` of a kernel that need not stand in the graph; its locals are in the form of
     :func:`daceopt.ir.fusion.fusion.expand_locals`."""
-    found: Flows = {}
+    result: Flows = {}
     for steps in statement_flows(graph, kernel):
         for (read, written), step in steps.items():
-            for source, way in _ways(found, read, kernel.locals, step):
-                known = found.get((source, written))
-                found[source, written] = way if known is None else known.beside(way)
-    return {(a, w): f for (a, w), f in found.items() if w not in kernel.locals}
+            for source, way in _ways(result, read, kernel.locals, step):
+                known = result.get((source, written))
+                result[source, written] = way if known is None else known.beside(way)
+    return {(a, w): f for (a, w), f in result.items() if w not in kernel.locals}
 
 
 def statement_flows(graph: Graph, kernel: Kernel) -> Iterator[Flows]:
@@ -252,19 +252,19 @@ def statement_flows(graph: Graph, kernel: Kernel) -> Iterator[Flows]:
     shapes = {name: shape for name, (_, shape) in kernel.locals.items()}
     shapes |= {a.array: graph.shape(a.array) for a in (*kernel.reads(), *kernel.writes())}
     for stage in kernel.stages:
-        found: Flows = {}
+        result: Flows = {}
         for write, read in product(stage.writes.values(), stage.reads.values()):
             way = flow(kernel.extents, read.index, shapes[read.array], write.index, shapes[write.array])
             key = read.array, write.array
-            found[key] = found[key].beside(way) if key in found else way
-        yield found
+            result[key] = result[key].beside(way) if key in result else way
+        yield result
 
 
-def _ways(found: Flows, array: str, local: Mapping[str, Any], step: Flow) -> list[tuple[str, Flow]]:
+def _ways(known: Flows, array: str, local: Mapping[str, Any], step: Flow) -> list[tuple[str, Flow]]:
     """What is read by way of a local, or the array itself."""
     if array not in local:
         return [(array, step)]
-    return [(source, before.then(step)) for (source, w), before in found.items() if w == array]
+    return [(source, before.then(step)) for (source, w), before in known.items() if w == array]
 
 
 def view_flow(graph: Graph, view: str) -> Flow:

@@ -100,18 +100,18 @@ def side_by_side(graph: Graph, branches: Sequence[Branch], when: Any = None) -> 
     Raises IllegalSchedule or Unsupported where the whole is not what the branches were.
     """
     label = reduce(fused_label, (branch.kernel.label for branch in branches))
-    made, guards, first = Kernel(label, {}, ()), [], sympy.S.Zero
+    whole, guards, first = Kernel(label, {}, ()), [], sympy.S.Zero
     for branch in branches:
-        kernel, body = _apart(branch, len(made.extents))
+        kernel, body = _apart(branch, len(whole.extents))
         last = first + branch.count
-        body = substituted(_renumbered(body, len(made.stages)), {BLOCK: BLOCK - first})
+        body = substituted(_renumbered(body, len(whole.stages)), {BLOCK: BLOCK - first})
         guards.append(Guard(_between(first, last), body))
-        stages, extents = (*made.stages, *kernel.stages), {**made.extents, **kernel.extents}
-        made = Kernel(label, extents, stages, (), {**made.locals, **kernel.locals})
+        stages, extents = (*whole.stages, *kernel.stages), {**whole.extents, **kernel.extents}
+        whole = Kernel(label, extents, stages, (), {**whole.locals, **kernel.locals})
         first = sympy.expand(last)
-    tree = schedule.accumulated(Loop(BLOCK, dim(first), schedule.sequence(guards), "parallel", when=when), made)
-    check(graph, made, tree)
-    return replace(made, schedule=tree)
+    tree = schedule.accumulated(Loop(BLOCK, dim(first), schedule.sequence(guards), "parallel", when=when), whole)
+    check(graph, whole, tree)
+    return replace(whole, schedule=tree)
 
 
 def _between(first: Any, last: Any) -> tuple[Any, ...]:

@@ -46,8 +46,8 @@ class DefUse:
 
     def writer(self, name: str) -> Node | None:
         """The node that writes the array ``name`` itself, where there is one."""
-        found = self._writer.get(name)
-        return None if found is None else found[0]
+        operand = self._writer.get(name)
+        return None if operand is None else operand[0]
 
     def add(self, node: Node) -> None:
         """Add a node that reads and writes nothing yet."""

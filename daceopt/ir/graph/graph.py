@@ -47,9 +47,9 @@ class Graph(DataflowGraph):
     def take_out(self, members: Iterable[Node]) -> None:
         """Remove ``members``, which are about to become one node: their results come from where any of them does."""
         members = list(members)
-        found = joined(self.origins_of(node) for node in members)
-        if found:
-            self.origins |= {name: found for node in members for name in self.outputs_of(node) if name is not None}
+        origins = joined(self.origins_of(node) for node in members)
+        if origins:
+            self.origins |= {name: origins for node in members for name in self.outputs_of(node) if name is not None}
         for node in members:
             self.remove(node)
 
@@ -208,9 +208,9 @@ class Graph(DataflowGraph):
         return {name: placement for name, placement in self._placements.items() if self.has(name)}
 
     @placements.setter
-    def placements(self, found: Mapping[str, Placement]) -> None:
-        placements.check(self, found)
-        self._placements = dict(found)
+    def placements(self, placements_of_arrays: Mapping[str, Placement]) -> None:
+        placements.check(self, placements_of_arrays)
+        self._placements = dict(placements_of_arrays)
 
     def operators(self) -> list[Operator]:
         """Operator nodes (ONNX operators not lowered yet) in topological order."""

@@ -24,12 +24,12 @@ class Operands(list["str | None"]):
 
 def required(names: Sequence[str | None], position: int) -> str:
     """The operand at ``position``. Raises ``Unsupported``, with the node, where it is absent."""
-    found = names[position] if -len(names) <= position < len(names) else None
-    if found is None:
+    name = names[position] if -len(names) <= position < len(names) else None
+    if name is None:
         owner = getattr(names, "owner", "a node")
-        given = ["absent" if n is None else n for n in names]
-        raise Unsupported(f"operand {position} of {owner} is absent, but it is needed here; given are {given}")
-    return found
+        listed = ["absent" if n is None else n for n in names]
+        raise Unsupported(f"operand {position} of {owner} is absent, but it is needed here; given are {listed}")
+    return name
 
 
 def all_required(names: Sequence[str | None], count: int | None = None) -> list[str]:

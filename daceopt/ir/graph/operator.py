@@ -113,13 +113,13 @@ def make(
     domain = "" if domain == "ai.onnx" else domain
     # what is newer than the model's opset (a lifted operator) has only its newest schema
     schema = schema_of(op_type, domain, version) or schema_of(op_type, domain)
-    given = {key: _plain(value) for key, value in attributes.items()}
+    plain = {key: _plain(value) for key, value in attributes.items()}
     if schema is None:
         names_in, names_out = _numbered("In", inputs), _numbered("Out", outputs)
-        return operator_class(op_type, domain)(0, given, names_in, names_out)
+        return operator_class(op_type, domain)(0, plain, names_in, names_out)
     names_in = _connectors(schema.inputs, inputs, set())
     names_out = _connectors(schema.outputs, outputs, set(names_in))
-    values = {**_defaults(op_type, domain, schema.since_version), **given}
+    values = {**_defaults(op_type, domain, schema.since_version), **plain}
     return operator_class(op_type, domain)(schema.since_version, values, names_in, names_out)
 
 
@@ -190,8 +190,8 @@ def _defaults(op_type: str, domain: str, version: int) -> dict[str, Any]:
     import onnx
 
     schema = onnx.defs.get_schema(op_type, version, domain)
-    given = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
-    return {name: _plain(onnx.helper.get_attribute_value(value)) for name, value in given.items()}
+    protos = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
+    return {name: _plain(onnx.helper.get_attribute_value(value)) for name, value in protos.items()}
 
 
 def _plain(value: Any) -> Any:

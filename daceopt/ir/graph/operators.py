@@ -45,9 +45,9 @@ def scalar(graph: Graph, name: str | None) -> float | None:
 
 def int_list(graph: Graph, node: Operator, attribute: str, position: int) -> list[int] | None:
     """Integers given as an attribute (older opsets) or a constant input; None when absent or not constant."""
-    found = node.attribute(attribute)
-    if found is not None:
-        return [int(v) for v in found]
+    values = node.attribute(attribute)
+    if values is not None:
+        return [int(v) for v in values]
     inputs = graph.inputs_of(node)
     value = constant(graph, inputs[position]) if len(inputs) > position else None
     return None if value is None else [int(v) for v in value.reshape(-1)]

@@ -34,9 +34,9 @@ def plain(cls: type) -> type:
 
 
 def _initializer(init: Callable[..., None], properties: Mapping[str, Property]) -> Callable[..., None]:
-    given = {n: p for n, p in properties.items() if not p.indirected and (p.allow_none or p.default is not None)}
-    stored = {f"_{name}": _stored(p) for name, p in given.items() if _is_plain(p)}
-    others = [(name, p) for name, p in given.items() if not _is_plain(p)]
+    plain = {n: p for n, p in properties.items() if not p.indirected and (p.allow_none or p.default is not None)}
+    stored = {f"_{name}": _stored(p) for name, p in plain.items() if _is_plain(p)}
+    others = [(name, p) for name, p in plain.items() if not _is_plain(p)]
 
     def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
         self.__dict__.update(stored)

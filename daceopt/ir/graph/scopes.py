@@ -39,8 +39,8 @@ class Scopes(MutableMapping[str, str]):
         if self._graph.has(array):
             return GLOBAL
         tree = self._kernel(array).kernel.schedule
-        found = (n.scope for n, _ in walk(tree) if isinstance(n, Alloc) and n.array == array) if tree else iter(())
-        return next(found, _UNSCHEDULED)
+        scopes = (n.scope for n, _ in walk(tree) if isinstance(n, Alloc) and n.array == array) if tree else iter(())
+        return next(scopes, _UNSCHEDULED)
 
     def __setitem__(self, array: str, scope: str) -> None:
         if self._graph.has(array) and scope != GLOBAL:
@@ -65,7 +65,7 @@ class Scopes(MutableMapping[str, str]):
         return f"Scopes({dict(self)})"
 
     def _kernel(self, array: str) -> Any:
-        found = self._graph.locals.get(array)
-        if found is None:
+        node = self._graph.locals.get(array)
+        if node is None:
             raise KeyError(f"there is no array {array}, neither in the graph nor in a kernel of it")
-        return found
+        return node

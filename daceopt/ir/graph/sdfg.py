@@ -105,9 +105,9 @@ class _Writer:
     def _declare(self, name: str) -> None:
         graph = self.graph
         desc, add = graph.desc(name), self.sdfg.add_view if graph.is_view(name) else self.sdfg.add_array
-        given = {} if graph.is_view(name) else {"transient": graph.is_transient(name)}
+        options = {} if graph.is_view(name) else {"transient": graph.is_transient(name)}
         strides = desc.strides or (1,)
-        add(name, desc.shape or (1,), desc.dtype, strides=strides, total_size=desc.total_size, **given)
+        add(name, desc.shape or (1,), desc.dtype, strides=strides, total_size=desc.total_size, **options)
 
     def _connect(self, name: str) -> None:
         """The edge from an array to a view of it, or from a part to its whole."""

@@ -64,8 +64,10 @@ def check(graph: DataflowGraph, groups: Sequence[SubGraph]) -> None:
     seen: set[str] = set()
     for group in groups:
         if group.factor < 1 or group.clusters < 1 or group.halos not in HALOS:
-            found = f"{group.factor} instances on {group.clusters} clusters, halos {group.halos}"
-            raise ValueError(f"sub-graph: {found}; expected 1 or more of each, and halos that are {' or '.join(HALOS)}")
+            counts = f"{group.factor} instances on {group.clusters} clusters, halos {group.halos}"
+            raise ValueError(
+                f"sub-graph: {counts}; expected 1 or more of each, and halos that are {' or '.join(HALOS)}"
+            )
         if group.is_split and len(group.instances) != group.count:
             raise ValueError(f"sub-graph: {len(group.instances)} instances, expected {group.count}")
         if group.is_split and sorted(n for names in group.instances for n in names) != sorted(group.axes):
@@ -79,5 +81,5 @@ def check(graph: DataflowGraph, groups: Sequence[SubGraph]) -> None:
 
 
 def _writers(graph: DataflowGraph, names: Sequence[str] | Mapping[str, int]) -> list[Node]:
-    found = (graph.producer(name) for name in names if graph.has(name))
-    return list(dict.fromkeys(node for node in found if node is not None))
+    writers = (graph.producer(name) for name in names if graph.has(name))
+    return list(dict.fromkeys(node for node in writers if node is not None))

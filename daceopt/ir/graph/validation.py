@@ -71,8 +71,8 @@ def check_parts(graph: DataflowGraph, whole: str) -> None:
             raise IllegalParts(f"parts {_shown(one, boxes)} and {_shown(other, boxes)} of {whole} overlap")
     total: Any = sum(prod(extents) for _, extents in boxes.values())
     if sympy.expand(total - prod(shape)) != 0:
-        found = f"{', '.join(_shown(n, boxes) for n in boxes)} have {total} of its {prod(shape)} elements"
-        raise IllegalParts(f"the parts of {whole}, of shape {_listed(shape)}, leave a gap: {found}")
+        covered = f"{', '.join(_shown(n, boxes) for n in boxes)} have {total} of its {prod(shape)} elements"
+        raise IllegalParts(f"the parts of {whole}, of shape {_listed(shape)}, leave a gap: {covered}")
 
 
 def _shown(name: str, boxes: dict[str, Any]) -> str:
@@ -106,13 +106,13 @@ def _check_connectors(graph: DataflowGraph, node: Node) -> None:
 def _check_kernel(graph: DataflowGraph, node: KernelNode) -> None:
     """A node reads and writes what its kernel does, each dimension of it."""
     kernel = node.kernel
-    for verb, found, known in (
+    for verb, used, known in (
         ("reads", kernel.reads(), graph.inputs_of(node)),
         ("writes", kernel.writes(), graph.outputs_of(node)),
     ):
-        if sorted({a.array for a in found}) != list(known):
-            raise ValueError(f"kernel {kernel.label} {verb} {sorted({a.array for a in found})}, its node {list(known)}")
-        for access in found:
+        if sorted({a.array for a in used}) != list(known):
+            raise ValueError(f"kernel {kernel.label} {verb} {sorted({a.array for a in used})}, its node {list(known)}")
+        for access in used:
             shape = graph.shape(access.array)
             if len(access.index) != len(shape):
                 raise ValueError(f"kernel {kernel.label} {verb} {access.array} of shape {shape} at {access.index}")

@@ -29,10 +29,10 @@ def view_index(
         if step == 0:
             _match_broadcast(k, n, shape, strides, index)
             continue
-        found = _dimension(n, step, shape, strides, last, sizes)
-        if found is None:
+        place = _dimension(n, step, shape, strides, last, sizes)
+        if place is None:
             return None
-        axis, factor = found
+        axis, factor = place
         index[axis] = dim(index[axis] + factor * param(k))
         last[axis] = dim(last[axis] + (factor * (n - 1) if factor > 0 else 0))
     return tuple(index)
@@ -43,7 +43,7 @@ def source_index(graph: Graph, array: str, source: str, index: Sequence[Any]) ->
 
     ``array`` is that itself, or reads it through views. None where a view has no such index, or shows parts.
     """
-    found = tuple(index)
+    result = tuple(index)
     while array != source:
         if not graph.is_view(array):
             return None
@@ -52,9 +52,9 @@ def source_index(graph: Graph, array: str, source: str, index: Sequence[Any]) ->
         through = view_index(*layout, graph.shape(below), graph.strides(below), graph.sizes)
         if through is None:
             return None
-        mapping = {param(k): e for k, e in enumerate(found)}
-        found, array = tuple(sympy.sympify(e).xreplace(mapping) for e in through), below
-    return found
+        mapping = {param(k): e for k, e in enumerate(result)}
+        result, array = tuple(sympy.sympify(e).xreplace(mapping) for e in through), below
+    return result
 
 
 def _match_broadcast(k: int, n: Dim, shape: Shape, strides: Shape, index: list[Dim]) -> None:

@@ -32,12 +32,12 @@ class Memory:
         self.disturbance = disturbance
         self.sizes: dict[str, int] = dict(sizes or {})
         self._buffers: dict[str, np.ndarray] = {}
-        given = {n: np.asarray(inputs[n]) for n in graph.inputs if n in inputs}
-        if missing := [n for n in graph.inputs if n not in given]:
+        arrays = {n: np.asarray(inputs[n]) for n in graph.inputs if n in inputs}
+        if missing := [n for n in graph.inputs if n not in arrays]:
             raise ValueError(f"missing inputs {missing}; given are {sorted(inputs)}")
         for symbol, (name, axis) in graph.symbols.items():
-            self.sizes[symbol] = np.shape(inputs[name])[axis] if name in inputs else _size_of(graph, given, symbol)
-        for name, value in (given | graph.constants).items():
+            self.sizes[symbol] = np.shape(inputs[name])[axis] if name in inputs else _size_of(graph, arrays, symbol)
+        for name, value in (arrays | graph.constants).items():
             self._fill(name, value)
         if graph.uses_seed:
             self.array(SEED)[...] = inputs.get(SEED, 0)
@@ -102,9 +102,9 @@ def poisoned(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
     return np.full(shape, 1 if dtype.kind == "b" else np.iinfo(dtype).max if dtype.kind in "iu" else 0, dtype)
 
 
-def _size_of(graph: Graph, given: Mapping[str, np.ndarray], symbol: str) -> int:
+def _size_of(graph: Graph, arrays: Mapping[str, np.ndarray], symbol: str) -> int:
     """A size that is declared by an array which is not given, read from one that is."""
-    for name, value in given.items():
+    for name, value in arrays.items():
         for extent, size in zip(graph.shape(name), value.shape):
             if str(extent) == symbol:
                 return size

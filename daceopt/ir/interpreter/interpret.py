@@ -141,9 +141,9 @@ class _Execution:
         if connector not in totals:
             totals[connector] = np.full(whole.of(kept).extents, start, wide)
         gone = tuple(k for k in range(len(whole.params)) if k not in kept)
-        found = function.reduce(value, axis=gone, initial=start, dtype=wide)
+        part = function.reduce(value, axis=gone, initial=start, dtype=wide)
         total = totals[connector][piece.of(kept).places()]
-        total[...] = function(total, found)
+        total[...] = function(total, part)
 
     def _place(self, access: Access) -> tuple[np.ndarray, list[Any], list[int], Any]:
         """(flat buffer, index expressions, strides, offset) of an access."""

@@ -63,9 +63,9 @@ class Iterations:
             yield self
             return
         bounds = find_bounds()
-        found = self._within(bounds) if bounds else self._in_rows()
-        yield next(found, Iterations(self.params, self.starts, (1,) * len(self.params)))
-        yield from found
+        parts = self._within(bounds) if bounds else self._in_rows()
+        yield next(parts, Iterations(self.params, self.starts, (1,) * len(self.params)))
+        yield from parts
 
     def _in_rows(self) -> Iterator[Iterations]:
         """Outer axes are walked."""

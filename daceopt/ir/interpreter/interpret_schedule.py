@@ -175,10 +175,10 @@ class _Execution:
             self.node(loop.body, rows.at(times, loop.param, value))
 
     def _holds(self, guard: Guard, rows: _Rows) -> np.ndarray:
-        found = np.ones(rows.count, bool)
+        mask = np.ones(rows.count, bool)
         for c in guard.condition:
-            found &= _COMPARED[c.rel_op](self._whole(c.lhs, rows), self._whole(c.rhs, rows))
-        return found
+            mask &= _COMPARED[c.rel_op](self._whole(c.lhs, rows), self._whole(c.rhs, rows))
+        return mask
 
     def _size(self, tree: Tree) -> int:
         """The most elements that one execution of ``tree`` has in hand: rows of statements, and tiles of calls."""
@@ -220,13 +220,13 @@ class _Execution:
         self.node(tree.body, rows.numbered(tree.array))
 
     def _accumulate(self, tree: Accumulate, rows: _Rows) -> None:
-        made = [(write, self._collector(tree, p, rows)) for write, p in zip(tree.writes(), tree.partials)]
+        collectors = [(write, self._collector(tree, p, rows)) for write, p in zip(tree.writes(), tree.partials)]
         inside = rows
-        for write, collector in made:
+        for write, collector in collectors:
             self._collectors.setdefault(write, []).append(collector)
             inside = inside.numbered(collector.key)
         self.node(tree.body, inside)
-        for write, collector in made:
+        for write, collector in collectors:
             self._collectors[write].pop()
             self._store(write, collector, rows)
 

@@ -125,12 +125,12 @@ def substitute(expr: sympy.Expr, mapping: Mapping[Any, Any]) -> sympy.Expr:
 def _twins(expr: sympy.Expr, mapping: Mapping[Any, Any]) -> list[Any]:
     """The symbols that become what one before them is."""
     seen: set[Any] = set()
-    found = []
+    pairs = []
     for symbol in sorted(expr.free_symbols, key=str) if len(expr.free_symbols) > 1 else ():
         value = mapping.get(symbol, symbol)
-        found += [symbol] if value in seen else []
+        pairs += [symbol] if value in seen else []
         seen.add(value)
-    return found
+    return pairs
 
 
 def cancels(function: Any, args: Sequence[Any]) -> bool:

@@ -23,13 +23,13 @@ _KIND = isl.schedule_node_type
 _COLLECTED = {"": (), "warp": ("warp",), "block": ("block", "warp")}  # by accumulators across what, which loops
 
 
-def violation(graph: Graph | None, kernel: Kernel, found: isl.Schedule) -> str | None:
-    """The first reason why ``found``, which has the marks of ``to_isl``, does not compute what ``kernel`` says.
+def violation(graph: Graph | None, kernel: Kernel, schedule: isl.Schedule) -> str | None:
+    """The first reason why ``schedule``, which has the marks of ``to_isl``, does not compute what ``kernel`` says.
 
     None where all dependences are in order, none of them passes from thread to thread, an element of a local keeps its
     value until its last reader, and reductions are whole when they are read.
     """
-    return next(_Verdict(Accesses(Domains(graph, kernel)), found).reasons(), None)
+    return next(_Verdict(Accesses(Domains(graph, kernel)), schedule).reasons(), None)
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ def _numbers(node: isl.ScheduleNode) -> isl.UnionMap:
 
 
 class _Verdict:
-    def __init__(self, accesses: Accesses, found: isl.Schedule):
+    def __init__(self, accesses: Accesses, schedule: isl.Schedule):
         self._accesses, self._kernel = accesses, accesses.kernel
         accesses.domains.all()  # names all sizes
-        self._places = list(_places(found.get_root()))
-        times = order(found)
+        self._places = list(_places(schedule.get_root()))
+        times = order(schedule)
         self._before = times.lex_lt_union_map(times)
         self._between_stages = (*self._kernel.locals, *sorted(self._kernel.forwarded()))
         self._flow = {array: union(accesses.flow(array)) for array in self._between_stages}

@@ -98,11 +98,11 @@ def calls(tree: Tree) -> list[Call]:
 
 def tiles(kernel: Kernel, tree: Tree, bodies: Mapping[int, StatementInstance]) -> dict[int, Tile]:
     """Each call in ``tree``, by the ``id`` of its node. Raises IllegalSchedule for loops that are no such work."""
-    found = {}
+    tiles_of_calls = {}
     for node, around in walk(tree):
         if isinstance(node, Call):
-            found[id(node)] = _Reader(kernel, bodies, node, around).tile()
-    return found
+            tiles_of_calls[id(node)] = _Reader(kernel, bodies, node, around).tile()
+    return tiles_of_calls
 
 
 class _Reader:
@@ -153,8 +153,8 @@ class _Reader:
         factors = {r.buffer.dtype for r in body.reads.values()}
         sums = {r.buffer.dtype for r in body.writes.values()} | {a.dtype for a in body.assignments}
         if len(factors) != 1 or not factors <= set(FACTORS) or sums != {types.computed(f) for f in factors}:
-            found = ", ".join(sorted(map(str, factors | sums)))
-            self._refuse(f"{name} has elements of {found}; expected one floating type, or bfloat16 summed in float32")
+            kinds = ", ".join(sorted(map(str, factors | sums)))
+            self._refuse(f"{name} has elements of {kinds}; expected one floating type, or bfloat16 summed in float32")
         wide = [
             n
             for n in self._around
@@ -171,10 +171,10 @@ class _Reader:
         for turned in (False, True) if reads[0].buffer.dtype == types.BFLOAT16 else (False,):
             for a, b in (reads, reads[::-1]):
                 m, n, k = (self._only(loops, kept, c, a, b) for kept in ((c, a), (c, b), (a, b)))
-                found = [loop for loop in (m, n, k) if loop is not None]
+                walked = [loop for loop in (m, n, k) if loop is not None]
                 fits = self._fits(a, k) and self._fits(b, k if turned else n) and self._fits(c, n)
-                if len(found) == len(loops) and fits:
-                    self._check_rests((a, b, c), found)
+                if len(walked) == len(loops) and fits:
+                    self._check_rests((a, b, c), walked)
                     return TileProduct(statement, connector, m, n, k, a, b, c, turned)
         names = ", ".join(str(loop.param) for loop in loops)
         return self._refuse(f"the loops over {names} are not rows, columns and sum of a product with unit strides")
@@ -182,8 +182,8 @@ class _Reader:
     @staticmethod
     def _only(loops: list[Loop], kept: tuple[Reference, ...], *operands: Reference) -> Loop | None:
         """The one loop that walks through the operands ``kept`` and no other."""
-        found = [p for p in loops if {id(r) for r in operands if r.step(p.param)} == {id(r) for r in kept}]
-        return found[0] if len(found) == 1 else None
+        fitting = [p for p in loops if {id(r) for r in operands if r.step(p.param)} == {id(r) for r in kept}]
+        return fitting[0] if len(fitting) == 1 else None
 
     @staticmethod
     def _fits(operand: Reference, columns: Loop | None) -> bool:

@@ -82,14 +82,14 @@ def _check_dependences(graph: Graph, kernel: Kernel, tree: Tree) -> None:
 
 
 def _check_statements(kernel: Kernel, tree: Tree) -> None:
-    found = [node.statement for node, _ in walk(tree) if isinstance(node, Do)]
+    statements = [node.statement for node, _ in walk(tree) if isinstance(node, Do)]
     for k, stage in enumerate(kernel.stages):
-        if found.count(k) != 1:
-            refuse(kernel, f"statement {k} stands in it {found.count(k)} times; expected once")
+        if statements.count(k) != 1:
+            refuse(kernel, f"statement {k} stands in it {statements.count(k)} times; expected once")
         node = next(n for n, _ in walk(tree) if isinstance(n, Do) and n.statement == k)
         if len(node.index) != len(stage.params):
             refuse(kernel, f"statement {k} has {len(stage.params)} parameters; found {len(node.index)} values")
-    if extra := set(found) - set(range(len(kernel.stages))):
+    if extra := set(statements) - set(range(len(kernel.stages))):
         refuse(kernel, f"statements {sorted(extra)} do not exist; the kernel has {len(kernel.stages)}")
     for k, stage in enumerate(kernel.stages):
         kept = next((a.array for a in stage.writes.values() if a.wcr and a.array in kernel.kept()), None)
@@ -299,10 +299,10 @@ class _Tiles:
             if not ALL_SIZES.are_equal(loop.extent, _ceiling(bound, step)) and not self._is_short(loop, bound):
                 return f"{values}; expected {self._total}"
             bound = step
-        needed, given = self._bounds(), _minima(self._levels[-1][1].rest, {loop.param for _, loop in self._levels})
-        if any(must and not any(ALL_SIZES.are_equal(e, g) for g in given) for e, must in needed):
+        needed, rest = self._bounds(), _minima(self._levels[-1][1].rest, {loop.param for _, loop in self._levels})
+        if any(must and not any(ALL_SIZES.are_equal(e, g) for g in rest) for e, must in needed):
             return f"{values}; expected {self._total}"
-        if any(not any(ALL_SIZES.are_equal(e, g) for e, _ in needed) for g in given):
+        if any(not any(ALL_SIZES.are_equal(e, g) for e, _ in needed) for g in rest):
             return f"ends its innermost loop at {self._levels[-1][1].rest}"
         return None
 
@@ -312,14 +312,14 @@ class _Tiles:
 
     def _bounds(self) -> list[tuple[Any, bool]]:
         """What is left for the innermost loop at each level, and whether the extents do not ensure it."""
-        found: list[tuple[Any, bool]] = []
+        bounds: list[tuple[Any, bool]] = []
         for k, bound in enumerate([self._total, *(step for step, _ in self._levels[:-1])]):
             inside = self._levels[k:]
             taken = sum((step * loop.param for step, loop in inside[:-1]), sympy.S.Zero)
             reached = prod(loop.extent for _, loop in inside)
             within = isinstance(reached, int) and isinstance(bound, int) and reached <= bound
-            found.append((bound - taken, not within and not ALL_SIZES.are_equal(reached, bound)))
-        return found
+            bounds.append((bound - taken, not within and not ALL_SIZES.are_equal(reached, bound)))
+        return bounds
 
 
 def _of_packs(total: Dim, levels: list[tuple[Dim, Loop]]) -> tuple[Dim, list[tuple[Dim, Loop]]]:

@@ -81,10 +81,10 @@ def _check_kept(
 ) -> None:
     """Every two accesses of an element of which one writes keep the order that the kernel gives them."""
     uses = [
-        _Use(s, c, r, found is bodies[s].writes)
+        _Use(s, c, r, accesses is bodies[s].writes)
         for s in sorted(places)
-        for found in (bodies[s].reads, bodies[s].writes)
-        for c, r in found.items()
+        for accesses in (bodies[s].reads, bodies[s].writes)
+        for c, r in accesses.items()
         if r.buffer.local and r.buffer.array == array
     ]
     if not uses or not uses[0].writes:
@@ -117,16 +117,16 @@ def _check_in_order(
     if p not in values or p not in others:
         return
     carried = f"{array} is carried along {p} from s{first} to s{second}"
-    found = _loops_over(one, values[p])
-    apart = next((loop for loop in found if not any(loop is n for n in other)), None)
+    loops = _loops_over(one, values[p])
+    apart = next((loop for loop in loops if not any(loop is n for n in other)), None)
     if apart is not None or values[p] != others[p]:
         refuse(kernel, f"{carried}, which do not stand in one loop over it")
-    odd = next((loop for loop in found if loop.kind not in ("serial", "unroll")), None)
+    odd = next((loop for loop in loops if loop.kind not in ("serial", "unroll")), None)
     if odd is not None:
         refuse(kernel, f"{carried}: the loop over {odd.param} must run in order and is {odd.kind}")
-    form = affine(values[p], frozenset(loop.param for loop in found))
-    falling = [form.factors.get(loop.param, 0) for loop in found]
-    sizes = ALL_SIZES.knowing(loop.extent - 1 for loop in found)  # or nothing runs
+    form = affine(values[p], frozenset(loop.param for loop in loops))
+    falling = [form.factors.get(loop.param, 0) for loop in loops]
+    sizes = ALL_SIZES.knowing(loop.extent - 1 for loop in loops)  # or nothing runs
     if not form.is_exact or not all(sizes.is_natural(a - b) and not same(a, b) for a, b in pairwise(falling)):
         refuse(kernel, f"{carried}: its loops do not count {values[p]} up")
 

@@ -134,22 +134,22 @@ def block(graph: Graph, names: Collection[str]) -> dict[str, str]:
     """Store the images ``names`` in blocks; returns the new arrays by the old ones. None of them has a reason
     :func:`why_not`, but that it may be an input whose giver stores it so from now on. Readers that cannot follow read a
     copy in the old layout."""
-    found = {name: _declared(graph, name) for name in names}
+    layouts = {name: _declared(graph, name) for name in names}
     users: dict[Node, None] = {}
-    for name, stored in found.items():
+    for name, stored in layouts.items():
         writer, readers = graph.producer(name), followers(graph, name)
         users |= dict.fromkeys([*([writer] if writer is not None else ()), *readers])
         if needs_copy(graph, name):
             _leave_copy(graph, name, stored, readers)
-    kernels = [_rewrite_kernel(graph, node, found) for node in users if isinstance(node, KernelNode)]
+    kernels = [_rewrite_kernel(graph, node, layouts) for node in users if isinstance(node, KernelNode)]
     for node in users:
         if not isinstance(node, KernelNode):
-            _rewrite_call(graph, node, found)
-    graph.saved, graph.inputs = ([found.get(n, n) for n in names] for names in (graph.saved, graph.inputs))
-    for name in found:
+            _rewrite_call(graph, node, layouts)
+    graph.saved, graph.inputs = ([layouts.get(n, n) for n in names] for names in (graph.saved, graph.inputs))
+    for name in layouts:
         graph.drop(name)
     _split_neighbours(graph, kernels)
-    return found
+    return layouts
 
 
 def _declared(graph: Graph, name: str) -> str:
@@ -190,8 +190,8 @@ def _rewrite_call(graph: Graph, node: Node, stored: dict[str, str]) -> None:
 def _rewrite_kernel(graph: Graph, entry: KernelNode, stored: Mapping[str, str]) -> KernelNode:
     """Let the kernel read and write blocks; returns its new entry."""
     kernel = entry.kernel
-    found = {a: lane(a, kernel, graph.shape(a.array)) for a in kernel_accesses(kernel) if a.array in stored}
-    lanes = {a: own for a, own in found.items() if own is not None}
+    lane_of = {a: lane(a, kernel, graph.shape(a.array)) for a in kernel_accesses(kernel) if a.array in stored}
+    lanes = {a: own for a, own in lane_of.items() if own is not None}
     graph.remove(entry)
     return graph.add_kernel(
         _Split(kernel, [own.outer for own in lanes.values() if own.inner is None]).kernel(stored, lanes)
@@ -272,8 +272,8 @@ def _beside(graph: Graph, array: str) -> list[KernelNode]:
 
 def _whole_lanes(graph: Graph, kernel: Kernel, arrays: Collection[str]) -> list[Parameter]:
     """The loops over all channels of ``arrays``."""
-    found = (lane(a, kernel, graph.shape(a.array)) for a in kernel_accesses(kernel) if a.array in arrays)
-    return [own.outer for own in found if own is not None and own.inner is None]
+    lanes = (lane(a, kernel, graph.shape(a.array)) for a in kernel_accesses(kernel) if a.array in arrays)
+    return [own.outer for own in lanes if own is not None and own.inner is None]
 
 
 def kernel_accesses(kernel: Kernel) -> list[Access]:

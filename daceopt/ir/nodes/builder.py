@@ -170,9 +170,9 @@ class Builder:
         kinds = {t for t in varying if not types.is_bool(t)}
         return kinds == {types.computed(self.graph.dtype(array))}
 
-    def _dtypes(self, values: Sequence[Any], given: Any, reads: dict[str, Access], arrays: Sequence[str]) -> list[Any]:
-        if given is not None:
-            return list(given) if isinstance(given, (tuple, list)) else [given] * len(values)
+    def _dtypes(self, values: Sequence[Any], dtypes: Any, reads: dict[str, Access], arrays: Sequence[str]) -> list[Any]:
+        if dtypes is not None:
+            return list(dtypes) if isinstance(dtypes, (tuple, list)) else [dtypes] * len(values)
         env = {scalar.symbol(c, self.graph.dtype(a.array)): self.graph.dtype(a.array) for c, a in reads.items()}
         fallback = types.computed(self.graph.dtype(arrays[0])) if arrays else None
         return [

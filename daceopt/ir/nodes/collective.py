@@ -78,12 +78,12 @@ class CollectiveWait(Collective):
 
 def exchanged(graph: Graph, starts: Iterable[CollectiveStart]) -> list[Exchanged]:
     """What ``starts`` exchange, in their order; what is no plain sum has its title before the parameters."""
-    found: list[Exchanged] = []
+    exchanges: list[Exchanged] = []
     for node in starts:
         operand, kind = graph.reads(node)["X"], [] if isinstance(node, AllReduceStart) else [node.title]
         names = [*kind, *node.parameters]
-        found.append((names, int(graph.size(operand)), types.name_of(graph.dtype(operand))))
-    return found
+        exchanges.append((names, int(graph.size(operand)), types.name_of(graph.dtype(operand))))
+    return exchanges
 
 
 @dace.library.node

@@ -125,11 +125,11 @@ class DenseNode(LibraryNode):
         return sympy.Add(*(_bytes(graph, name) for name in self.operands(graph).values()))
 
 
-def _check(node: str, kind: str, given: Sequence[str], required: Sequence[str], optional: Sequence[str]) -> None:
-    missing, unknown = set(required) - set(given), set(given) - set(required) - set(optional)
+def _check(node: str, kind: str, names: Sequence[str], required: Sequence[str], optional: Sequence[str]) -> None:
+    missing, unknown = set(required) - set(names), set(names) - set(required) - set(optional)
     if missing or unknown:
         raise DaceoptError(
-            f"{node}: {kind} connectors {sorted(given)}; required {list(required)}, optional {list(optional)}, "
+            f"{node}: {kind} connectors {sorted(names)}; required {list(required)}, optional {list(optional)}, "
             f"missing {sorted(missing)}, unknown {sorted(unknown)}"
         )
 

@@ -37,21 +37,21 @@ class Accesses:
 
     def elements(self, array: str, write: bool) -> dict[int, isl.Map]:
         """Statement -> { instance -> element of ``array`` that it writes, or reads }."""
-        found: dict[int, isl.Map] = {}
+        maps: dict[int, isl.Map] = {}
         for k, stage in enumerate(self.kernel.stages):
             for access in (stage.writes if write else stage.reads).values():
                 if access.array == array:
                     element = self.element(k, access)
-                    found[k] = found[k].union(element) if k in found else element
-        return found
+                    maps[k] = maps[k].union(element) if k in maps else element
+        return maps
 
     def element(self, k: int, access: Access) -> isl.Map:
         """{ instance of statement ``k`` -> element }; any element where the index has no form in isl, which is safe."""
         domain, of, _ = self.domains.functions(k)
-        found = isl.Map.from_domain(domain)
+        relation = isl.Map.from_domain(domain)
         for value in access.index:
-            found = found.flat_range_product(_component(of, domain, value))
-        return found.set_tuple_id(_OUT, identifier(access.array))
+            relation = relation.flat_range_product(_component(of, domain, value))
+        return relation.set_tuple_id(_OUT, identifier(access.array))
 
     def same_iteration(self, array: str, a: int, b: int) -> isl.Map:
         """{ instance of a -> instance of b } that access the same copy of ``array``: of a local, there is one for each
@@ -60,11 +60,11 @@ class Accesses:
 
     def _own(self, array: str, k: int) -> isl.Map:
         domain, _, values = self.domains.functions(k)
-        found = isl.Map.from_domain(domain)
+        relation = isl.Map.from_domain(domain)
         own = self.kernel.iteration(array) if array in self.kernel.locals else ()
         for p in (p for p in own if p in values):  # a scope without loops names one all the same
-            found = found.flat_range_product(isl.Map.from_pw_aff(values[p]).intersect_domain(domain))
-        return found
+            relation = relation.flat_range_product(isl.Map.from_pw_aff(values[p]).intersect_domain(domain))
+        return relation
 
     def flow(self, array: str) -> list[isl.Map]:
         """The dependences through one local."""
@@ -81,20 +81,20 @@ class Accesses:
         kept."""
         kept = array in self._kept
         pairs = [(a, b) for a in sources for b in targets if kept or a < b]
-        found = [meeting(sources[a], targets[b]).intersect(self.same_iteration(array, a, b)) for a, b in pairs]
-        return [m.intersect(self._before(a, b)) for m, (a, b) in zip(found, pairs)] if kept else found
+        maps = [meeting(sources[a], targets[b]).intersect(self.same_iteration(array, a, b)) for a, b in pairs]
+        return [m.intersect(self._before(a, b)) for m, (a, b) in zip(maps, pairs)] if kept else maps
 
     def _before(self, a: int, b: int) -> isl.Map:
         """{ instance of a -> instance of b } that runs later as the kernel says: by the serial loops that both stand
         in, then by the order of the statements."""
         (first, _, one), (second, _, other) = self.domains.functions(a), self.domains.functions(b)
         space = isl.Map.from_domain_and_range(first, second)
-        found, same = isl.Map.empty(space.get_space()), space
+        earlier, same = isl.Map.empty(space.get_space()), space
         for p in (p for p in self.kernel.serial if p in one and p in other):
             times, later = isl.Map.from_pw_aff(one[p]), isl.Map.from_pw_aff(other[p])
-            found = found.union(same.intersect(times.lex_lt_map(later)))
+            earlier = earlier.union(same.intersect(times.lex_lt_map(later)))
             same = same.intersect(times.apply_range(later.reverse()))
-        return found.union(same) if a < b else found
+        return earlier.union(same) if a < b else earlier
 
     def clashes(self, array: str, write: bool) -> isl.UnionMap:
         """{ instance that writes -> instance that accesses the same memory } in two iterations of the outer loops."""

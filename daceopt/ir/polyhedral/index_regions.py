@@ -126,8 +126,8 @@ class IndexRegion:
         form = affine(expr, self.space.extents.keys())
         if not form.is_integral or not isinstance(form.constant, int):
             return None
-        found = self._ends_of_terms(form.terms)
-        return None if found is None else (form.constant + found[0], form.constant + found[1])
+        ends = self._ends_of_terms(form.terms)
+        return None if ends is None else (form.constant + ends[0], form.constant + ends[1])
 
     def _ends_of_terms(self, terms: Sequence[tuple[Any, Dim]]) -> tuple[int, int] | None:
         """Of a sum of multiples of parameters; None unless all numbers are known."""

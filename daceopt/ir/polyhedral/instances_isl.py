@@ -61,11 +61,11 @@ class Domains:
         for axis, p in enumerate(params):
             space = space.set_dim_id(_SET, axis, identifier(str(p)))
         of, values = functions_on(self.sizes, space, params)
-        found = space.universe_set()
+        domain = space.universe_set()
         for p in params:
             # one bound after the other: the set stays convex, and its bounds can be read off again
-            found = within(found, of, values[p], sympy.Min.make_args(sympy.sympify(self.kernel.extents[p])))
-        return with_facts(found, of, self._assumed), of, values
+            domain = within(domain, of, values[p], sympy.Min.make_args(sympy.sympify(self.kernel.extents[p])))
+        return with_facts(domain, of, self._assumed), of, values
 
     def domain(self, k: int) -> isl.Set:
         """The instances of statement ``k``."""
@@ -127,7 +127,7 @@ def _symbolic_digits(kernel: Kernel, do: Do, loop: Loop) -> list[tuple[int, Dim]
     digits = [(*as_digit(e)[1:], axis) for axis, e in enumerate(do.index) if as_digit(e)[0] == loop.param]
     if all(isinstance(d, int) and (r is None or isinstance(r, int)) for d, r, _ in digits):
         return []
-    found: list[tuple[int, Dim]] = []
+    symbolic: list[tuple[int, Dim]] = []
     total: Dim = 1
     while digits:
         part = next((d for d in digits if same(d[0], total)), None)
@@ -135,11 +135,11 @@ def _symbolic_digits(kernel: Kernel, do: Do, loop: Loop) -> list[tuple[int, Dim]
             raise Unsupported(f"s{do.statement}: the digits of {loop.param} do not follow one another")
         digits.remove(part)
         extent = kernel.extents[params[part[2]]]
-        found.insert(0, (part[2], extent))
+        symbolic.insert(0, (part[2], extent))
         total = dim(total * extent)
     if loop.rest is not None or not same(total, loop.extent):
         raise Unsupported(f"{loop.param} walks {total} values as one and takes {loop.extent}, which is not affine")
-    return found
+    return symbolic
 
 
 def _runs(instance: _Instance, domains: Domains) -> isl.Map:
@@ -153,10 +153,10 @@ def _runs(instance: _Instance, domains: Domains) -> isl.Map:
         points = within(points, Functions(domains.sizes, space, outer), values[c.symbol], c.bounds)
     for condition in instance.conditions:
         points = points.intersect(where(of, condition))
-    found = isl.Map.from_domain(points)
+    relation = isl.Map.from_domain(points)
     for value in instance.index:
-        found = found.flat_range_product(isl.Map.from_pw_aff(of.of(value)))
-    return found.set_tuple_id(_OUT, identifier(f"S{instance.do.statement}"))
+        relation = relation.flat_range_product(isl.Map.from_pw_aff(of.of(value)))
+    return relation.set_tuple_id(_OUT, identifier(f"S{instance.do.statement}"))
 
 
 def where(of: Functions, condition: Any) -> isl.Set:
@@ -201,9 +201,9 @@ def loop_values(domains: Domains, do: Do, around: Several[Tree]) -> list[list[is
     if not _inverts(flat, runs, domain):
         flat = _inverse(runs, len(columns))
     values = iter(flat)
-    found = [[next(values) for _ in group] for group in instance.columns]
+    groups = [[next(values) for _ in group] for group in instance.columns]
     starts = [reached.starts.get(loop.param, 0) for loop in instance.loops]
-    return [[v.add(of.of(start)) if start != 0 else v for v in group] for group, start in zip(found, starts)]
+    return [[v.add(of.of(start)) if start != 0 else v for v in group] for group, start in zip(groups, starts)]
 
 
 def _solved(instance: _Instance, params: dict[Any, Param], domains: Domains) -> dict[Any, Any]:
@@ -213,20 +213,20 @@ def _solved(instance: _Instance, params: dict[Any, Param], domains: Domains) -> 
         base, divisor, _ = as_digit(value)
         bases[base] = bases.get(base, sympy.S.Zero) + divisor * p
     symbols = frozenset(c.symbol for group in instance.columns for c in group)
-    found: dict[Any, Any] = {}
+    solution: dict[Any, Any] = {}
     for base, left in bases.items():
         digits = affine(base, symbols).terms
         for symbol, step in sorted(digits, key=lambda item: -item[1] if isinstance(item[1], int) else 0):
-            found[symbol] = digit(left, step, None)
+            solution[symbol] = digit(left, step, None)
             left = pymod(left, step)
-    return found
+    return solution
 
 
 def _inverts(values: list[isl.PwAff], runs: isl.Map, domain: isl.Set) -> bool:
-    found = isl.Map.from_domain(domain)
+    inverse = isl.Map.from_domain(domain)
     for value in values:
-        found = found.flat_range_product(isl.Map.from_pw_aff(value))
-    return bool(found.is_equal(runs.reverse()))
+        inverse = inverse.flat_range_product(isl.Map.from_pw_aff(value))
+    return bool(inverse.is_equal(runs.reverse()))
 
 
 def _inverse(runs: isl.Map, count: int) -> list[isl.PwAff]:

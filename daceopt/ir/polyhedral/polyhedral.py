@@ -65,11 +65,11 @@ def scheduled(graph: Graph | None, kernel: Kernel, effort: Effort | None = None)
     with _limited(effort):
         try:
             limits = constraints(graph, kernel, watch)
-            found = limits.compute_schedule()
+            schedule = limits.compute_schedule()
         except isl.Error as error:
             raise watch.exceeded(f"{effort.operations} operations") from error
     watch.look()
-    return found
+    return schedule
 
 
 def constraints(graph: Graph | None, kernel: Kernel, watch: _Watch | None = None) -> isl.ScheduleConstraints:
@@ -82,18 +82,18 @@ def constraints(graph: Graph | None, kernel: Kernel, watch: _Watch | None = None
         watch.look()
     near = flow.union(union(_reuse(accesses)))
     domain = accesses.domains.all()
-    found = isl.ScheduleConstraints.on_domain(domain).set_validity(flow.union(later).coalesce())
-    return found.set_proximity(near.coalesce()).set_coincidence(flow.union(later).coalesce())
+    result = isl.ScheduleConstraints.on_domain(domain).set_validity(flow.union(later).coalesce())
+    return result.set_proximity(near.coalesce()).set_coincidence(flow.union(later).coalesce())
 
 
 def _reuse(accesses: Accesses) -> list[isl.Map]:
     """{ instance -> instance of a later statement } that read one element of an array."""
     arrays = dict.fromkeys(a.array for a in accesses.kernel.reads())
-    found = []
+    pairs = []
     for array in arrays:
         reads = accesses.elements(array, False)
-        found += [meeting(reads[a], reads[b]) for a, b in combinations(sorted(reads), 2)]
-    return found
+        pairs += [meeting(reads[a], reads[b]) for a, b in combinations(sorted(reads), 2)]
+    return pairs
 
 
 def _check_statements(kernel: Kernel) -> None:
@@ -146,12 +146,12 @@ def _limited(effort: Effort) -> Iterator[None]:
 # ---------------------------------------------------------------- what isl found
 
 
-def outer_band(kernel: Kernel, found: isl.Schedule) -> list[Member]:
+def outer_band(kernel: Kernel, schedule: isl.Schedule) -> list[Member]:
     """The outermost loops in which all statements stand; none where isl separates them.
 
     Raises Unsupported for a loop along which a statement goes by a quotient.
     """
-    node = found.get_root().child(0)
+    node = schedule.get_root().child(0)
     if kind_of(node) != _KIND.band:
         return []
     partial = node.band_get_partial_schedule()
@@ -190,13 +190,13 @@ def _value(kernel: Kernel, function: isl.PwAff) -> tuple[int, tuple[Param, int, 
 # ---------------------------------------------------------------- as a schedule of the kernel
 
 
-def tree(graph: Graph | None, kernel: Kernel, found: isl.Schedule) -> Tree:
+def tree(graph: Graph | None, kernel: Kernel, schedule: isl.Schedule) -> Tree:
     """isl's schedule as one of ours, every local around all of it: what ``schedule_edits.commit`` takes.
 
     Loops that isl begins elsewhere than at 0 are shifted. Raises Unsupported where a loop has no end that is known, and
     where a tree has no form for what isl found.
     """
-    body = from_isl(graph, kernel, _shifted(found.get_root()).get_schedule())
+    body = from_isl(graph, kernel, _shifted(schedule.get_root()).get_schedule())
     for array in kernel.locals:
         body = Alloc(array, "thread", body)
     return body

@@ -42,22 +42,22 @@ def to_isl(graph: Graph | None, kernel: Kernel, tree: Tree) -> isl.Schedule:
     return _Writer(Domains(graph, kernel, schedule.loops(tree)), tree).schedule()
 
 
-def from_isl(graph: Graph | None, kernel: Kernel, found: isl.Schedule) -> Tree:
-    """The tree of isl's schedule ``found`` over the statements of ``kernel``.
+def from_isl(graph: Graph | None, kernel: Kernel, isl_schedule: isl.Schedule) -> Tree:
+    """The tree of isl's schedule ``isl_schedule`` over the statements of ``kernel``.
 
     Where it has marks of :func:`to_isl`, their lines are taken; other bands become serial loops whose extents isl
     knows. Raises Unsupported for nodes that a tree has no form for, and where marks and bands do not agree.
     """
-    root = found.get_root()
+    root = isl_schedule.get_root()
     tree = _Reader(graph, kernel, set(_bands(root))).tree(root)
-    if not order(to_isl(graph, kernel, tree)).is_equal(order(found)):
+    if not order(to_isl(graph, kernel, tree)).is_equal(order(isl_schedule)):
         raise Unsupported(f"isl's schedule of {kernel.label} is another one than its marks say: remove the stale ones")
     return tree
 
 
-def order(found: isl.Schedule) -> isl.UnionMap:
+def order(isl_schedule: isl.Schedule) -> isl.UnionMap:
     """When each instance runs: a vector, smaller ones first."""
-    return found.get_map().intersect_domain(found.get_domain())
+    return isl_schedule.get_map().intersect_domain(isl_schedule.get_domain())
 
 
 _NOTHING = Do(0, ())
@@ -103,11 +103,11 @@ class _Writer:
         return self._node(place, self._tree, 0).get_schedule()
 
     def _check_statements(self) -> None:
-        found = sorted(do.statement for do in schedule.dos(self._tree))
+        statements = sorted(do.statement for do in schedule.dos(self._tree))
         expected = list(range(len(self._domains.kernel.stages)))
-        if found != expected:
+        if statements != expected:
             label = self._domains.kernel.label
-            raise IllegalSchedule(f"schedule of {label} has statements {found}; expected each of {expected} once")
+            raise IllegalSchedule(f"schedule of {label} has statements {statements}; expected each of {expected} once")
 
     def _node(self, node: isl.ScheduleNode, tree: Tree, depth: int) -> isl.ScheduleNode:
         """``tree`` in the place of the leaf ``node``; ``depth``: the number of loops around it."""
@@ -135,11 +135,11 @@ class _Writer:
         return reduce(isl.UnionSet.union, universes)
 
     def _band(self, loop: Loop, depth: int) -> isl.MultiUnionPwAff:
-        found = [self._values[do.statement][depth] for do in schedule.dos(loop)]
-        if len({len(members) for members in found}) > 1:
+        values = [self._values[do.statement][depth] for do in schedule.dos(loop)]
+        if len({len(members) for members in values}) > 1:
             raise Unsupported(f"the statements in the loop over {loop.param} take different digits of it")
-        space = isl.Space.set_alloc(CONTEXT, 0, len(found[0])).set_tuple_id(_SET, identifier(str(loop.param)))
-        members = [reduce(isl.UnionPwAff.union_add, map(isl.UnionPwAff.from_pw_aff, m)) for m in zip(*found)]
+        space = isl.Space.set_alloc(CONTEXT, 0, len(values[0])).set_tuple_id(_SET, identifier(str(loop.param)))
+        members = [reduce(isl.UnionPwAff.union_add, map(isl.UnionPwAff.from_pw_aff, m)) for m in zip(*values)]
         listed = reduce(isl.UnionPwAffList.concat, [m.to_list() for m in members])
         return isl.MultiUnionPwAff.from_union_pw_aff_list(space, listed)
 
@@ -174,16 +174,16 @@ class _Reader:
         raise Unsupported(f"isl's schedule of {self._kernel.label} has a node of {kind}, which a tree has no form for")
 
     def _mark(self, node: isl.ScheduleNode, around: tuple[Loop, ...]) -> Tree:
-        found = marked(node, self._symbol, self._names)
-        if isinstance(found, Do):
-            self._statements[found.statement] = found
+        mark = marked(node, self._symbol, self._names)
+        if isinstance(mark, Do):
+            self._statements[mark.statement] = mark
             return self.tree(node.child(0), around)
-        if not isinstance(found, Loop):
-            return schedule.with_children(found, [self.tree(node.child(0), around)])
+        if not isinstance(mark, Loop):
+            return schedule.with_children(mark, [self.tree(node.child(0), around)])
         band = node.child(0)
         if kind_of(band) != _KIND.band:
-            raise Unsupported(f"the mark {line_of(found)!r} stands above a {kind_of(band)}; expected a band")
-        return schedule.nested([found], self.tree(band.child(0), (*around, found)))
+            raise Unsupported(f"the mark {line_of(mark)!r} stands above a {kind_of(band)}; expected a band")
+        return schedule.nested([mark], self.tree(band.child(0), (*around, mark)))
 
     def _nested(self, loops: list[Loop], body: Tree) -> Tree:
         """Guards that no mark has put in their place stand as far outside as they can."""
@@ -202,13 +202,13 @@ class _Reader:
         count = band.band_n_member()
         name = functions.get_tuple_name(_SET) if count == 1 and functions.has_tuple_id(_SET) else None
         prefix = band.get_prefix_schedule_union_map().intersect_domain(band.get_domain())
-        found: list[Loop] = []
+        loops: list[Loop] = []
         for k in range(count):
             prefix = prefix.flat_range_product(isl.UnionMap.from_union_pw_aff(functions.get_union_pw_aff(k)))
-            outside = [loop.param for loop in (*around, *found)]
+            outside = [loop.param for loop in (*around, *loops)]
             symbol = self._symbol(name or f"c{len(outside)}")
-            found.append(self._loop(prefix.range().as_set(), outside, symbol))
-        return found
+            loops.append(self._loop(prefix.range().as_set(), outside, symbol))
+        return loops
 
     def _loop(self, values: isl.Set, outside: Several[Any], symbol: Any) -> Loop:
         """The loop over the last dimension of ``values``, whose others are the loops around it."""
@@ -268,7 +268,7 @@ class _Reader:
     def _index(self, runs: isl.Map, loops: list[Any]) -> tuple[Any, ...]:
         """The statement's parameters in the values of the loops around it."""
         count, points = runs.dim(_OUT), runs.domain()
-        found = []
+        index = []
         for k in range(count):
             alone = runs.project_out(_OUT, k + 1, count - k - 1).project_out(_OUT, 0, k)
             if not alone.is_single_valued():
@@ -276,8 +276,8 @@ class _Reader:
             pieces = isl.PwMultiAff.from_map(alone).gist(points).coalesce().get_pw_aff(0).get_pieces()
             if len(pieces) != 1:
                 raise Unsupported(f"parameter {k} of a statement is {pieces}; expected one function of the loops")
-            found.append(sympy.sympify(expression(_whole(pieces[0][1], points), loops, self._sizes.by_name, points)))
-        return tuple(found)
+            index.append(sympy.sympify(expression(_whole(pieces[0][1], points), loops, self._sizes.by_name, points)))
+        return tuple(index)
 
 
 def _whole(aff: isl.Aff, points: isl.Set) -> isl.Aff:

@@ -51,13 +51,13 @@ class SizeParameters:
     def possible(self, space: isl.Space) -> isl.Set:
         """All values that the parameters in ``space`` can have: sizes, and products of them, are 0 or more."""
         space = space.params()
-        found, local = isl.Set.universe(space), isl.LocalSpace.from_space(space)
+        possible, local = isl.Set.universe(space), isl.LocalSpace.from_space(space)
         for axis in range(space.dim(isl.dim_type.param)):
             size = self.by_name.get(str(space.get_dim_name(isl.dim_type.param, axis)))
             if size is not None and signs.is_natural(sympy.expand(size)):
                 bound = isl.Constraint.inequality_alloc(local).set_coefficient_val(isl.dim_type.param, axis, isl.Val(1))
-                found = found.add_constraint(bound)
-        return found
+                possible = possible.add_constraint(bound)
+        return possible
 
 
 class Functions:
@@ -177,19 +177,19 @@ def expression(aff: isl.Aff, variables: list[Any], sizes: Mapping[str, Any], dom
 def _terms(aff: isl.Aff, variables: list[Any], sizes: Mapping[str, Any], domain: isl.Set) -> dict[Any, Any]:
     """Factor of each variable, size and quotient, and of 1."""
     kinds = isl.dim_type
-    found = {sympy.S.One: _number(aff.get_constant_val())}
+    factors = {sympy.S.One: _number(aff.get_constant_val())}
     for k, x in enumerate(variables):
-        found[x] = _number(aff.get_coefficient_val(kinds.in_, k))
+        factors[x] = _number(aff.get_coefficient_val(kinds.in_, k))
     for k in range(aff.dim(kinds.param)):
-        found[sizes[str(aff.get_dim_name(kinds.param, k))]] = _number(aff.get_coefficient_val(kinds.param, k))
+        factors[sizes[str(aff.get_dim_name(kinds.param, k))]] = _number(aff.get_coefficient_val(kinds.param, k))
     for k in range(aff.dim(kinds.div)):
         factor = _number(aff.get_coefficient_val(kinds.div, k))
         if factor != 0:
             x = _whole(aff.get_div(k), variables, sizes, domain)
-            found[x] = found.get(x, 0) + factor
-    if any(not factor.is_Integer for factor in found.values()):
+            factors[x] = factors.get(x, 0) + factor
+    if any(not factor.is_Integer for factor in factors.values()):
         raise Unsupported(f"{aff} has fractions")
-    return {x: factor for x, factor in found.items() if factor != 0}
+    return {x: factor for x, factor in factors.items() if factor != 0}
 
 
 def _number(value: isl.Val) -> Any:
@@ -230,7 +230,7 @@ def _parts(x: Any, terms: dict[Any, Any]) -> list[tuple[Any, dict[Any, Any]]]:
 def upper_bounds(points: isl.Set, variables: list[Any], sizes: Mapping[str, Any]) -> list[Dim]:
     """What the last dimension of ``points`` stays below, in the other ``variables`` and ``sizes``."""
     axis = len(variables) - 1
-    found = []
+    bounds = []
     for constraint in points.coalesce().compute_divs().simple_hull().remove_redundancies().get_constraints():
         kind = isl.dim_type.set
         factor = _number(constraint.get_coefficient_val(kind, axis))
@@ -238,5 +238,5 @@ def upper_bounds(points: isl.Set, variables: list[Any], sizes: Mapping[str, Any]
             rest = constraint.get_aff().set_coefficient_val(isl.dim_type.in_, axis, isl.Val(0, CONTEXT))
             left = expression(rest if factor < 0 else rest.neg(), variables, sizes, points)
             step = abs(factor)
-            found.append(dim(sympy.floor((left + step) / step)) if step != 1 else dim(left + 1))
-    return found
+            bounds.append(dim(sympy.floor((left + step) / step)) if step != 1 else dim(left + 1))
+    return bounds

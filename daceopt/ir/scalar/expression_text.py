@@ -137,8 +137,8 @@ def _exponent(expr: Any) -> str:
 
 def parse(source: str, symbol: Symbols) -> Any:
     """The expression that :func:`text` wrote, over what ``symbol`` makes of names. Raises GraphTextError."""
-    (found,) = parse_list(source, symbol, "one expression", 1)
-    return found
+    (expression,) = parse_list(source, symbol, "one expression", 1)
+    return expression
 
 
 def parse_list(source: str, symbol: Symbols, what: str = "expressions", count: int | None = None) -> list[Any]:
@@ -220,13 +220,13 @@ class _Reader:
             node = node.left
         minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
         first = self.read(node.operand if minus and isinstance(node, ast.UnaryOp) else node)
-        found = [-first] if minus and first.is_Number else [sympy.Integer(-1), first] if minus else [first]
+        factors = [-first] if minus and first.is_Number else [sympy.Integer(-1), first] if minus else [first]
         for factor, below in reversed(rest):
-            quotient = below and factor.is_Integer and len(found) == 1 and found[0].is_Integer
+            quotient = below and factor.is_Integer and len(factors) == 1 and factors[0].is_Integer
             if below and factor == 0:
                 raise ValueError("division by zero")
-            found = [found[0] / factor] if quotient else [*found, _inverse(factor) if below else factor]
-        return found[1:] if found[0] == 1 and rest[-1][1] and len(found) > 1 else found
+            factors = [factors[0] / factor] if quotient else [*factors, _inverse(factor) if below else factor]
+        return factors[1:] if factors[0] == 1 and rest[-1][1] and len(factors) > 1 else factors
 
     def _call(self, node: ast.Call) -> Any:
         if not isinstance(node.func, ast.Name) or node.keywords:

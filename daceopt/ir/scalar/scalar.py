@@ -171,12 +171,12 @@ class Types:
 
     def strong(self, expr: Expr, context: types.DType | None = None) -> types.DType:
         """The dtype in which ``expr`` is computed where a value of ``context`` is wanted."""
-        found = self.of(expr)
-        if not isinstance(found, Weak):
-            return found
+        kind = self.of(expr)
+        if not isinstance(kind, Weak):
+            return kind
         if context is None or types.is_bool(context):
-            return dace.int64 if found is Weak.INTEGER else self._default
-        return context if found is Weak.INTEGER or types.is_float(context) else self._default
+            return dace.int64 if kind is Weak.INTEGER else self._default
+        return context if kind is Weak.INTEGER or types.is_float(context) else self._default
 
     def operands(self, expr: Expr, result: types.DType) -> list[types.DType]:
         """The dtype that each argument must have where ``expr`` is computed as ``result`` (given by ``strong``)."""
@@ -240,12 +240,12 @@ class Types:
         raise Unsupported(f"symbol {expr} has no dtype: expected one of {known} or an integer index")
 
     def _meet(self, args: Iterable[Expr]) -> types.DType | Weak:
-        found = [self.of(a) for a in args]
-        strong = [t for t in found if not isinstance(t, Weak)]
-        weak_float = any(t is Weak.FLOAT for t in found)
+        kinds = [self.of(a) for a in args]
+        strong = [t for t in kinds if not isinstance(t, Weak)]
+        weak_float = any(t is Weak.FLOAT for t in kinds)
         if not strong:
             return Weak.FLOAT if weak_float else Weak.INTEGER
-        weak_integer = any(t is Weak.INTEGER for t in found)
+        weak_integer = any(t is Weak.INTEGER for t in kinds)
         if weak_integer and not weak_float and all(types.is_bool(t) for t in strong):
             return dace.bool_ if all(map(self._is_bit, args)) else dace.int64
         met = types.promote(*strong)
@@ -406,12 +406,12 @@ def differentiate(expr: Any, by: sympy.Symbol) -> Expr:
     result = sympy.diff(own, by)
     bad = result.atoms(sympy.Derivative, sympy.Subs, sympy.Heaviside, sympy.DiracDelta, sympy.re, sympy.im, sympy.sign)
     if bad:
-        found = sorted(map(str, bad))[0]
-        raise Unsupported(f"derivative of {str(expr)[:80]!r} by {by} contains {found!r}: give it a gradient rule")
+        name = sorted(map(str, bad))[0]
+        raise Unsupported(f"derivative of {str(expr)[:80]!r} by {by} contains {name!r}: give it a gradient rule")
     return result.replace(functions.absolute, sympy.Abs).replace(functions.power, sympy.Pow)
 
 
 def _refuse_by_load(expr: Expr, by: sympy.Symbol) -> None:
-    for found in expr.atoms(functions.load):
-        if found.args[0] == by:
-            raise Unsupported(f"{found} cannot be differentiated by the array it reads: give it a gradient rule")
+    for read in expr.atoms(functions.load):
+        if read.args[0] == by:
+            raise Unsupported(f"{read} cannot be differentiated by the array it reads: give it a gradient rule")

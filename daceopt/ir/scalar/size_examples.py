@@ -34,21 +34,21 @@ class Example(dict[Any, int]):
         self._number = number
 
     def __missing__(self, symbol: Any) -> int:
-        self[symbol] = found = _size(symbol.name, self._number)
-        return found
+        self[symbol] = number = _size(symbol.name, self._number)
+        return number
 
 
 def example(number: int, facts: Iterable[Any], loops: Loops) -> Example | None:
     """The example ``number``, below :data:`COUNT`: sizes, and an iteration of all ``loops``. None where there is none,
     or one of ``facts`` is negative."""
     which, end = divmod(number, _ENDS)
-    found = Example(which)
+    numbers = Example(which)
     for p, extent in loops:
-        count = value_of(extent, found, 0)
+        count = value_of(extent, numbers, 0)
         if count < 1:
             return None
-        found[p] = 0 if end == 0 else int(count) - 1 if end == 1 else _size(p.name, which) % int(count)
-    return found if all(value_of(f, found, -1) >= 0 for f in facts) else None
+        numbers[p] = 0 if end == 0 else int(count) - 1 if end == 1 else _size(p.name, which) % int(count)
+    return numbers if all(value_of(f, numbers, -1) >= 0 for f in facts) else None
 
 
 @lru_cache(1 << 12)

@@ -139,7 +139,7 @@ class _Known:
     def refutes(self, expr: Any) -> bool:
         """Is there an example in which ``expr`` is negative? Most of what is asked and not so is settled here."""
         numbers = range(0, size_examples.COUNT, size_examples.STEP[bool(self.loops)])
-        return any(found is not None and value_of(expr, found, 0) < 0 for found in map(self._example, numbers))
+        return any(example is not None and value_of(expr, example, 0) < 0 for example in map(self._example, numbers))
 
     def _example(self, number: int) -> Example | None:
         if number not in self._examples:
@@ -183,15 +183,15 @@ class _Known:
 
 def _least(facts: Iterable[Any], params: Collection[Any]) -> dict[Any, int]:
     """Size -> what it is at least, where facts like ``s - 3`` or ``s*t - 1`` say so."""
-    found: dict[Any, int] = {}
+    bounds: dict[Any, int] = {}
     for fact in facts:
         constant, rest = fact.as_coeff_Add()
         number, product = rest.as_coeff_Mul()
         factors = sympy.Mul.make_args(product)
         if constant < 0 < number and all(s.is_Symbol and signs.is_natural(s) for s in factors):
             least = int(sympy.ceiling(-constant / number)) if len(factors) == 1 else 1
-            found |= {s: max(found.get(s, 0), least) for s in factors if s not in params}
-    return found
+            bounds |= {s: max(bounds.get(s, 0), least) for s in factors if s not in params}
+    return bounds
 
 
 def _in_quotients(expr: Any, positive: Collection[Any]) -> Any:
@@ -201,15 +201,15 @@ def _in_quotients(expr: Any, positive: Collection[Any]) -> Any:
     That the rest ``r`` is less than ``k`` is not said. What has other floors stays.
     """
     floors = {f for e in (expr, *positive) for f in e.atoms(sympy.floor)}
-    found: dict[Any, tuple[Any, Any]] = {}  # size -> what it is divided by, rounded down
+    quotients: dict[Any, tuple[Any, Any]] = {}  # size -> what it is divided by, rounded down
     for floor in floors:
         size = next(iter(floor.free_symbols), None)
         divisor = sympy.S.Zero if size is None else size / floor.args[0]
-        if len(floor.free_symbols) != 1 or not divisor.is_Integer or divisor < 0 or size in found:
+        if len(floor.free_symbols) != 1 or not divisor.is_Integer or divisor < 0 or size in quotients:
             return expr
-        found[size] = divisor, floor
-    for size, (k, floor) in found.items():
+        quotients[size] = divisor, floor
+    for size, (k, floor) in quotients.items():
         q, r = (sympy.Dummy(f"{size}_{what}", integer=True, nonnegative=True) for what in ("quotient", "rest"))
         count = q + 1 if floor in positive else q
         expr = expr.xreplace({floor: count}).xreplace({size: k * count + r})
-    return sympy.expand(expr) if found else expr
+    return sympy.expand(expr) if quotients else expr

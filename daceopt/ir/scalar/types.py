@@ -155,9 +155,9 @@ def computed(dtype: DType) -> DType:
 def _in_memory(row: _Row) -> DType:
     """The type whose C++ name is ours: DaCe writes char for int8 and dace::uint for uint32, which are other types."""
     unsigned = {1: np.uint8, 2: np.uint16}[row.dtype.bytes] if is_narrow(row.dtype) else row.dtype.type
-    found = dtypes.typeclass(unsigned)
-    found.ctype = found.ctype_unaligned = row.cpp
-    return found
+    dtype = dtypes.typeclass(unsigned)
+    dtype.ctype = dtype.ctype_unaligned = row.cpp
+    return dtype
 
 
 def bits(dtype: DType) -> DType:

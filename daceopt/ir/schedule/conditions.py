@@ -25,11 +25,11 @@ def relation(left: Any, operator: str, right: Any) -> Any:
 
 def conjunction(condition: Any) -> tuple[Any, ...]:
     """The relations that must all hold, each once. Raises IllegalSchedule for what is no such condition."""
-    given = condition if isinstance(condition, (tuple, list)) else [condition]
-    found = dict.fromkeys(one for c in given for one in _relations(c))
-    if not found:
+    parts = condition if isinstance(condition, (tuple, list)) else [condition]
+    relations = dict.fromkeys(one for c in parts for one in _relations(c))
+    if not relations:
         raise IllegalSchedule("a guard without a condition; expected at least one relation")
-    return tuple(found)
+    return tuple(relations)
 
 
 def _relations(condition: Any) -> Iterable[Any]:

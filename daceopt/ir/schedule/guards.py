@@ -43,12 +43,12 @@ def conditions_in(around: Iterable[Tree]) -> list[Any]:
 
 def restricted(do: Do, around: Several[Tree]) -> Restricted:
     """``do`` inside of the nodes ``around`` with its loops restricted by its guards as far as that is a loop again."""
-    found = Restricted(do, tuple(n for n in around if isinstance(n, Loop)), {}, ())
-    params = {loop.param for loop in found.loops}
+    result = Restricted(do, tuple(n for n in around if isinstance(n, Loop)), {}, ())
+    params = {loop.param for loop in result.loops}
     for condition in conditions_in(around):
         for bound in conditions.at_least_zero(condition):
-            found = _bounded(found, bound.xreplace(_shifts(found)), params, condition)
-    return found
+            result = _bounded(result, bound.xreplace(_shifts(result)), params, condition)
+    return result
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,15 @@ class Branches:
 
 def in_branches(trees: Iterable[Any]) -> list[Any]:
     """Children of a sequence, neighbouring guards put together where they are branches."""
-    found: list[Any] = []
+    branches: list[Any] = []
     for tree in trees:
-        last = found[-1] if found else None
+        last = branches[-1] if branches else None
         before = last.guards[-1] if isinstance(last, Branches) else last
         if isinstance(before, Guard) and isinstance(tree, Guard) and _follows(before, tree):
-            found[-1] = Branches((*last.guards, tree) if isinstance(last, Branches) else (before, tree))
+            branches[-1] = Branches((*last.guards, tree) if isinstance(last, Branches) else (before, tree))
         else:
-            found.append(tree)
-    return found
+            branches.append(tree)
+    return branches
 
 
 def _follows(one: Guard, other: Guard) -> bool:
@@ -103,42 +103,42 @@ def _interval(guard: Guard) -> tuple[Param, Dim, Dim | None] | None:
     return param, firsts[0] if firsts else 0, ends[0] if ends else None
 
 
-def _shifts(found: Restricted) -> dict[Any, Any]:
-    return {p: p + start for p, start in found.starts.items()}
+def _shifts(statement: Restricted) -> dict[Any, Any]:
+    return {p: p + start for p, start in statement.starts.items()}
 
 
-def _bounded(found: Restricted, bound: Any, params: set[Param], condition: Any) -> Restricted:
-    """``found`` where also ``bound`` is 0 or more."""
-    loop = next((loop for loop in found.loops if bound.free_symbols & params == {loop.param}), None)
+def _bounded(statement: Restricted, bound: Any, params: set[Param], condition: Any) -> Restricted:
+    """``statement`` where also ``bound`` is 0 or more."""
+    loop = next((loop for loop in statement.loops if bound.free_symbols & params == {loop.param}), None)
     form = None if loop is None else affine(bound, {loop.param})
     if loop is not None and form is not None and form.is_exact:
         factor, constant = form.factors.get(loop.param), sympy.sympify(form.constant)
         if factor == 1 and ALL_SIZES.is_natural(constant):
-            return found
+            return statement
         if factor == 1 and ALL_SIZES.is_natural(-constant):
-            return _from(found, loop, dim(-constant))
+            return _from(statement, loop, dim(-constant))
         if factor == -1 and ALL_SIZES.is_natural(constant + 1 - loop.extent):
-            return found
+            return statement
         if factor == -1 and ALL_SIZES.is_natural(loop.extent - constant - 1):
-            return replace(found, loops=_with(found.loops, replace(loop, extent=dim(constant + 1))))
-    shifted = conditions.substituted(condition, _shifts(found))
-    return replace(found, conditions=tuple(dict.fromkeys([*found.conditions, shifted])))
+            return replace(statement, loops=_with(statement.loops, replace(loop, extent=dim(constant + 1))))
+    shifted = conditions.substituted(condition, _shifts(statement))
+    return replace(statement, conditions=tuple(dict.fromkeys([*statement.conditions, shifted])))
 
 
-def _from(found: Restricted, loop: Loop, start: Dim) -> Restricted:
+def _from(statement: Restricted, loop: Loop, start: Dim) -> Restricted:
     """The iterations of ``loop`` from ``start`` on, which count from 0 again."""
     p, later = loop.param, {loop.param: loop.param + start}
     rest = None if loop.rest is None else dim(loop.rest - start)
     short = replace(loop, extent=dim(loop.extent - start), rest=rest)
     loops = (
         replace(n, rest=dim(sympy.expand(sympy.sympify(n.rest).xreplace(later)))) if n.rest is not None else n
-        for n in _with(found.loops, short)
+        for n in _with(statement.loops, short)
     )
     return Restricted(
-        replace(found.do, index=tuple(_moved(e, later) for e in found.do.index)),
+        replace(statement.do, index=tuple(_moved(e, later) for e in statement.do.index)),
         tuple(loops),
-        {**found.starts, p: dim(found.starts.get(p, 0) + start)},
-        tuple(conditions.substituted(c, later) for c in found.conditions),
+        {**statement.starts, p: dim(statement.starts.get(p, 0) + start)},
+        tuple(conditions.substituted(c, later) for c in statement.conditions),
     )
 
 
@@ -148,10 +148,10 @@ def unmerged(do: Do, loops: Several[Loop], only_open: bool = False) -> tuple[Do,
 
     ``only_open``: where ``n`` is no number.
     """
-    found: list[tuple[Loop, ...]] = [(loop,) for loop in loops]
+    groups: list[tuple[Loop, ...]] = [(loop,) for loop in loops]
     in_sums = any(isinstance(e, sympy.Add) and e.has(idiv, pymod) for e in do.index)
     for k, loop in enumerate(loops if in_sums else ()):
-        divisor = _parting(do, [n for group in found for n in group], loop)
+        divisor = _parting(do, [n for group in groups for n in group], loop)
         count = None if divisor is None else sympy.cancel(sympy.sympify(loop.extent) / divisor)
         if count is None or sympy.fraction(count)[1] != 1 or loop.rest is not None:
             continue
@@ -159,10 +159,10 @@ def unmerged(do: Do, loops: Several[Loop], only_open: bool = False) -> tuple[Do,
             continue
         p, q = loop.param, Parameter(f"{loop.param}_digit")
         mapping = {idiv(p, divisor): q, pymod(p, divisor): p}
-        found = [tuple(_rewritten(n, mapping) for n in group) for group in found]
-        found[k] = (replace(loop, param=q, extent=dim(count)), replace(loop, extent=dim(divisor)))
+        groups = [tuple(_rewritten(n, mapping) for n in group) for group in groups]
+        groups[k] = (replace(loop, param=q, extent=dim(count)), replace(loop, extent=dim(divisor)))
         do = replace(do, index=tuple(sympy.sympify(e).xreplace(mapping) for e in do.index))
-    return do, found
+    return do, groups
 
 
 def _rewritten(loop: Loop, mapping: dict[Any, Any]) -> Loop:
@@ -172,10 +172,10 @@ def _rewritten(loop: Loop, mapping: dict[Any, Any]) -> Loop:
 def _parting(do: Do, loops: Several[Loop], loop: Loop) -> Dim | None:
     """What divides ``loop.param`` wherever it stands, where that is a part of a sum."""
     values = [sympy.sympify(e) for e in (*do.index, *(n.rest for n in loops if n.rest is not None))]
-    found = {d for e in values for d in e.atoms(idiv, pymod) if d.args[0] == loop.param}
-    divisors = {d.args[1] for d in found}
-    bare = [e.xreplace(dict.fromkeys(found, sympy.S.Zero)) for e in values]
-    if len(divisors) != 1 or any(loop.param in e.free_symbols for e in bare) or found >= set(values):
+    digits = {d for e in values for d in e.atoms(idiv, pymod) if d.args[0] == loop.param}
+    divisors = {d.args[1] for d in digits}
+    bare = [e.xreplace(dict.fromkeys(digits, sympy.S.Zero)) for e in values]
+    if len(divisors) != 1 or any(loop.param in e.free_symbols for e in bare) or digits >= set(values):
         return None
     return dim(next(iter(divisors)))
 

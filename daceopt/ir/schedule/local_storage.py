@@ -49,7 +49,7 @@ def _single(kernel: Kernel, tree: Tree, array: str, outside: set[Any]) -> set[in
         for access in (*stage.reads.values(), *stage.writes.values()):
             for k, e in enumerate(access.index if access.array == array else ()):
                 places[k].append(None if e is None else sympy.sympify(e).xreplace(values))
-    return {k for k, found in enumerate(places) if _is_one(found, outside)}
+    return {k for k, indices in enumerate(places) if _is_one(indices, outside)}
 
 
 def _is_one(places: list[Any], outside: set[Any]) -> bool:

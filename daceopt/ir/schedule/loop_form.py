@@ -101,11 +101,11 @@ def _told_apart(tree: Tree, known: dict[Param, Loop]) -> Tree:
 def fresh(name: str, known: Any) -> Param:
     """A parameter called ``name``, or so with a number behind it, that is none of ``known``."""
     names = {str(p) for p in known}
-    found, count = name, 1
-    while found in names:
+    unused, count = name, 1
+    while unused in names:
         count += 1
-        found = f"{name}_{count}"
-    return Parameter(found)
+        unused = f"{name}_{count}"
+    return Parameter(unused)
 
 
 def down_to(tree: Tree, param: Param | str) -> tuple[list[Loop], Loop]:
@@ -113,13 +113,13 @@ def down_to(tree: Tree, param: Param | str) -> tuple[list[Loop], Loop]:
 
     Raises IllegalSchedule, with a statement that stands outside of it, where there is no such loop.
     """
-    found: list[Loop] = []
+    loops: list[Loop] = []
     node = tree
     while isinstance(node, (Loop, Alloc)):
         if isinstance(node, Loop):
-            found.append(node)
+            loops.append(node)
             if str(node.param) == str(param):
-                return found, node
+                return loops, node
         node = node.body
     loop = next((n for n in schedule.loops(tree) if str(n.param) == str(param)), None)
     if loop is None:

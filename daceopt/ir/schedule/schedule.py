@@ -179,15 +179,15 @@ def runs(tree: Tree) -> list[list[Do]]:
 
 def in_runs(trees: Several[Tree]) -> list[list[Do] | Tree]:
     """Trees that stand one after the other, neighbouring statements put together."""
-    found: list[list[Do] | Tree] = []
+    runs: list[list[Do] | Tree] = []
     for tree in trees:
         if not isinstance(tree, Do):
-            found.append(tree)
-        elif found and isinstance(found[-1], list):
-            found[-1].append(tree)
+            runs.append(tree)
+        elif runs and isinstance(runs[-1], list):
+            runs[-1].append(tree)
         else:
-            found.append([tree])
-    return found
+            runs.append([tree])
+    return runs
 
 
 def transformed(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
@@ -199,11 +199,11 @@ def transformed(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
 
 def chain(tree: Tree) -> tuple[list[Loop], Tree]:
     """The loops that stand directly inside one another at the top of ``tree``, and what the innermost one holds."""
-    found = []
+    loops = []
     while isinstance(tree, Loop):
-        found.append(tree)
+        loops.append(tree)
         tree = tree.body
-    return found, tree
+    return loops, tree
 
 
 def nested(headers: Iterable[Loop], body: Tree) -> Tree:
@@ -215,15 +215,15 @@ def nested(headers: Iterable[Loop], body: Tree) -> Tree:
 
 def guarded_chain(tree: Tree) -> tuple[list[Loop], list[Any], Tree]:
     """Like :func:`chain`, through guards: the loops, what all guards between them demand, and what stands inside."""
-    found: list[Loop] = []
+    loops: list[Loop] = []
     condition: list[Any] = []
     while isinstance(tree, (Loop, Guard)):
         if isinstance(tree, Loop):
-            found.append(tree)
+            loops.append(tree)
         else:
             condition += tree.condition
         tree = tree.body
-    return found, condition, tree
+    return loops, condition, tree
 
 
 def nested_guards(headers: Several[Loop], condition: Iterable[Any], body: Tree) -> Tree:
@@ -238,8 +238,8 @@ def nested_guards(headers: Several[Loop], condition: Iterable[Any], body: Tree) 
 
 def guarded(condition: Iterable[Any], body: Tree) -> Tree:
     """``body`` where all of ``condition`` hold; itself where nothing is demanded."""
-    found = tuple(condition)
-    return Guard(found, body) if found else body
+    relations = tuple(condition)
+    return Guard(relations, body) if relations else body
 
 
 def sequence(trees: Several[Tree]) -> Tree:

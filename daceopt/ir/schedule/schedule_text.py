@@ -161,12 +161,12 @@ class _Reader:
 
     def block(self, depth: int) -> Tree:
         """All that stands at ``depth`` from here on."""
-        found: list[Tree] = []
+        trees: list[Tree] = []
         while self.at < len(self._lines) and _depth(self._lines[self.at]) == depth:
-            found.append(self._node(depth))
-        if not found:
+            trees.append(self._node(depth))
+        if not trees:
             raise Unsupported(f"line {self.at + 1} of a schedule: expected a body, indented by {depth + 1} levels")
-        return found[0] if len(found) == 1 else Sequence(tuple(found))
+        return trees[0] if len(trees) == 1 else Sequence(tuple(trees))
 
     def _node(self, depth: int) -> Tree:
         line = self._lines[self.at].strip()
@@ -204,8 +204,8 @@ class _Reader:
         return Partial(int(parts[1]), parts[2], wide)
 
     def _list(self, code: str, sizes: bool = False) -> list[Any]:
-        found = self._evaluate(f"({code},)" if code else "()", sizes)
-        return list(found)
+        values = self._evaluate(f"({code},)" if code else "()", sizes)
+        return list(values)
 
     def _evaluate(self, code: str, sizes: bool) -> Any:
         try:
@@ -231,8 +231,8 @@ class _Reader:
             return tuple(c for part in node.values for c in _listed(self._value(part, sizes)))
         if isinstance(node, ast.Compare) and all(type(op) in _OPERATORS for op in node.ops):
             sides = [self._value(side, sizes) for side in (node.left, *node.comparators)]
-            found = [relation(a, _OPERATORS[type(op)], b) for a, op, b in zip(sides, node.ops, sides[1:])]
-            return found[0] if len(found) == 1 else tuple(found)
+            relations = [relation(a, _OPERATORS[type(op)], b) for a, op, b in zip(sides, node.ops, sides[1:])]
+            return relations[0] if len(relations) == 1 else tuple(relations)
         if isinstance(node, ast.BinOp):
             return self._binary(node, sizes)
         raise ValueError(ast.dump(node)[:80])

@@ -28,13 +28,13 @@ def lines(kernel: Kernel) -> list[str]:
     shared = (str(p) if p in walked else f"{p} < {text(kernel.extents[p])}" for p in kernel.outer)
     outer = f" outer {_list(shared)}" if kernel.outer else ""
     kinds = {n: f"{types.name_of(dtype)}[{_list(map(text, shape))}]" for n, (dtype, shape) in kernel.locals.items()}
-    found = [f"local {name}: {kind}" for name, kind in kinds.items()]
-    found += [line for k, stage in enumerate(kernel.stages) for line in _stage(k, stage, kernel)]
+    locals_ = [f"local {name}: {kind}" for name, kind in kinds.items()]
+    locals_ += [line for k, stage in enumerate(kernel.stages) for line in _stage(k, stage, kernel)]
     if kernel.schedule is not None:
         schedule = schedule_text.text(kernel.schedule).splitlines()
-        found += ["schedule:", *(_INDENT + line for line in schedule)]
+        locals_ += ["schedule:", *(_INDENT + line for line in schedule)]
     in_order = [f"serial {_list(map(str, kernel.serial))}"] if kernel.serial else []
-    return [f"kernel {kernel.label}{outer}", *in_order, *found]
+    return [f"kernel {kernel.label}{outer}", *in_order, *locals_]
 
 
 def _list(items: Iterable[str]) -> str:
@@ -43,10 +43,10 @@ def _list(items: Iterable[str]) -> str:
 
 def _stage(k: int, stage: Stage, kernel: Kernel) -> list[str]:
     domain = _list(f"{p} < {text(kernel.extents[p])}" for p in stage.params)
-    found = [f"{c} <- {_access(a)}" for c, a in stage.reads.items()]
-    found += [f"{a.symbol}: {types.name_of(a.dtype)} = {text(a.expr)}" for a in stage.assignments]
-    found += [f"{c} -> {_access(a)}" for c, a in stage.writes.items()]
-    return [f"s{k}({domain}):", *(_INDENT + line for line in found)]
+    rows = [f"{c} <- {_access(a)}" for c, a in stage.reads.items()]
+    rows += [f"{a.symbol}: {types.name_of(a.dtype)} = {text(a.expr)}" for a in stage.assignments]
+    rows += [f"{c} -> {_access(a)}" for c, a in stage.writes.items()]
+    return [f"s{k}({domain}):", *(_INDENT + line for line in rows)]
 
 
 def _access(access: Access) -> str:
@@ -89,18 +89,18 @@ class KernelReader:
 
     def _outer(self, line: Scanner) -> list[str]:
         """The shared loops; one that no statement depends on has its extent here."""
-        found: list[str] = []
-        while not found or line.take(","):
-            found.append(line.name("a loop"))
+        outer: list[str] = []
+        while not outer or line.take(","):
+            outer.append(line.name("a loop"))
             if line.take("<"):
-                self._extents[Parameter(found[-1])] = dim(line.expression(line.up_to(","), self._size))
-        return found
+                self._extents[Parameter(outer[-1])] = dim(line.expression(line.up_to(","), self._size))
+        return outer
 
     def _check(self, line: Scanner, stages: list[Stage], loops: list[str], written: Sequence[str | None]) -> None:
         if not stages:
             raise line.error("a kernel with statements s0(...), s1(...), ...", "none")
-        asked = {p for e in self._extents.values() for p in getattr(e, "free_symbols", ()) if is_parameter(p)}
-        if unknown := [p for p in (*loops, *sorted(map(str, asked))) if Parameter(p) not in self._extents]:
+        named = {p for e in self._extents.values() for p in getattr(e, "free_symbols", ()) if is_parameter(p)}
+        if unknown := [p for p in (*loops, *sorted(map(str, named))) if Parameter(p) not in self._extents]:
             raise line.error(f"loops of its statements ({_list(map(str, self._extents))})", unknown[0])
         stored = {a.array for s in stages for a in s.writes.values()} - set(self._locals)
         if stored != set(written):
@@ -181,7 +181,7 @@ class _StageReader:
         array = line.name("an array")
         if array not in self._locals and not self._graph.has(array):
             raise line.error("an array that a line above declares", repr(array))
-        found = line.expressions(line.inside("[", "]"), self._place)
+        index = line.expressions(line.inside("[", "]"), self._place)
         wcr = None
         if line.take("("):
             wcr = line.name("a reduction")
@@ -189,9 +189,9 @@ class _StageReader:
         if wcr is not None and wcr not in REDUCTIONS:
             raise line.error(f"one of {', '.join(REDUCTIONS)}", wcr)
         shape = self._locals[array][1] if array in self._locals else self._graph.shape(array)
-        if len(found) != len(shape):
-            raise line.error(f"{len(shape)} places in {array}", str(len(found)))
-        return Access(array, tuple(None if e is None else dim(e) for e in found), wcr)
+        if len(index) != len(shape):
+            raise line.error(f"{len(shape)} places in {array}", str(len(index)))
+        return Access(array, tuple(None if e is None else dim(e) for e in index), wcr)
 
     def _place(self, name: str) -> Any:
         return Parameter(name) if name in self._params else self._size(name)

@@ -96,12 +96,12 @@ def read(line: Scanner, symbol: expression_text.Symbols, large: Mapping[str, np.
     if line.at('"'):
         return line.string()
     if line.take("["):
-        found: list[Any] = []
+        values: list[Any] = []
         while not line.take("]"):
-            found.append(read(line, symbol, large))
+            values.append(read(line, symbol, large))
             if not line.at("]"):
                 line.expect(",")
-        return found
+        return values
     if line.at("{"):
         return line.expression(line.inside("{", "}"), symbol)
     if line.take("proto "):
@@ -120,8 +120,8 @@ def _word(line: Scanner, large: Mapping[str, np.ndarray]) -> Any:
         raise line.error("a value", name)
     shape = [line.whole(extent) for extent in line.inside("[", "]").split(",") if extent.strip()]
     if name == _TEXT:
-        found = [line.string_of(v) for v in read(line, _no_symbol, large)]
-        return np.array(found, dtype=object).reshape(shape)
+        strings = [line.string_of(v) for v in read(line, _no_symbol, large)]
+        return np.array(strings, dtype=object).reshape(shape)
     return array(line, line.dtype(name), shape, large)
 
 
@@ -129,10 +129,10 @@ def array(line: Scanner, dtype: types.DType, shape: list[int], large: Mapping[st
     """The elements that stand next, as an array of this type and shape."""
     kind, wanted = types.to_numpy(dtype), math.prod(shape)
     if not line.take("<"):
-        found = np.array(read(line, _no_symbol, large), dtype=np.object_)
-        if found.shape != (wanted,):
-            raise line.error(f"{wanted} numbers for an array of shape {shape}", f"an array of shape {found.shape}")
-        return np.array([line.converted(v, kind) for v in found], dtype=kind).reshape(shape)
+        values = np.array(read(line, _no_symbol, large), dtype=np.object_)
+        if values.shape != (wanted,):
+            raise line.error(f"{wanted} numbers for an array of shape {shape}", f"an array of shape {values.shape}")
+        return np.array([line.converted(v, kind) for v in values], dtype=kind).reshape(shape)
     digest = line.inside_until(">").split()[-1]
     if digest not in large:
         raise line.error("an array that was given with the text", f"{digest}, which is none of {sorted(large)[:4]}")
@@ -158,12 +158,12 @@ def _proto(line: Scanner) -> Any:
         raise line.error(f"one of {', '.join(_PROTOS)}", name)
     import onnx
 
-    made = getattr(onnx, name)()
+    proto = getattr(onnx, name)()
     try:
-        made.ParseFromString(base64.b64decode(line.string(), validate=True))
+        proto.ParseFromString(base64.b64decode(line.string(), validate=True))
     except ValueError as error:  # protobuf's DecodeError and binascii's are both
         raise line.error(f"the bytes of a {name}", str(error)[:80]) from error
-    return made
+    return proto
 
 
 def _no_symbol(name: str) -> Any:

@@ -65,9 +65,9 @@ class NodeReader:
             operands.append(self._operand(line))
             if not line.at(";") and not line.at(")"):
                 line.expect(",")
-        given = dict(self._attributes(line))
-        node = self._graph.add_operator(op_type, operands, written, given, domain, version)
-        node.attributes = given  # without the defaults that were not there
+        attributes = dict(self._attributes(line))
+        node = self._graph.add_operator(op_type, operands, written, attributes, domain, version)
+        node.attributes = attributes  # without the defaults that were not there
         node.label = self._label(line, op_type)
 
     def _operand(self, line: Scanner) -> str | None:
@@ -105,8 +105,8 @@ class NodeReader:
         body: BodyReader,
     ) -> None:
         kind = line.name("the class of a library node")
-        made = node_class(kind)
-        if made is None:
+        cls = node_class(kind)
+        if cls is None:
             raise line.error("the class of a library node; import the module that defines it", kind)
         line.expect("(")
         reads: dict[str, str] = {}
@@ -116,19 +116,19 @@ class NodeReader:
             reads[connector] = self._operand(line) or ""
             if not line.at(";") and not line.at(")"):
                 line.expect(",")
-        given = dict(self._attributes(line))
+        attributes = dict(self._attributes(line))
         label = self._label(line, kind.lower())
-        usual: tuple[str, ...] = getattr(made, "results", ())
+        usual: tuple[str, ...] = getattr(cls, "results", ())
         if len(written) == 1 and len(usual) == 1 and not written[0].connector:
             written = [WrittenArray(usual[0], written[0].array)]
         if any(not w.connector or w.array is None for w in written):
             raise line.error("the connectors that write its results, as in Y=y_1: ...", "results without")
-        if issubclass(made, Region):
-            node = _RegionReader(line, self._size, lines, depth, body).read(made, label)
+        if issubclass(cls, Region):
+            node = _RegionReader(line, self._size, lines, depth, body).read(cls, label)
         else:
-            node = made(label)
-        for name, value in given.items():
-            if name not in made.__properties__ or name in LibraryNode.__properties__:
+            node = cls(label)
+        for name, value in attributes.items():
+            if name not in cls.__properties__ or name in LibraryNode.__properties__:
                 raise line.error(f"an attribute of {kind}", name)
             setattr(node, name, value)
         self._graph.add_node(node, reads, {w.connector: str(w.array) for w in written})
@@ -136,13 +136,13 @@ class NodeReader:
 
 def node_class(name: str) -> type[LibraryNode] | None:
     """The class of library nodes of this name, the last that was defined; DaCe's own mean nothing here."""
-    found, waiting = None, [LibraryNode]
+    match, waiting = None, [LibraryNode]
     while waiting:
-        made = waiting.pop(0)
-        waiting += made.__subclasses__()
-        if made.__name__ == name and not made.__module__.startswith("dace.") and not hasattr(made, "op_type"):
-            found = made
-    return found
+        cls = waiting.pop(0)
+        waiting += cls.__subclasses__()
+        if cls.__name__ == name and not cls.__module__.startswith("dace.") and not hasattr(cls, "op_type"):
+            match = cls
+    return match
 
 
 class _RegionReader:
@@ -162,7 +162,7 @@ class _RegionReader:
         self._loop: dict[str, Any] = {"carried": [], "stacked": []}
         self._states: dict[str, str] = {}
 
-    def read(self, made: type[LibraryNode], label: str) -> Region:
+    def read(self, cls: type[LibraryNode], label: str) -> Region:
         test = None
         while self._lines.depth == self._depth + 1:
             line = self._lines.next(self._depth + 1)
@@ -179,7 +179,7 @@ class _RegionReader:
             else:
                 self._one_body(line)
             line.end()
-        return self._repeat(label, test) if issubclass(made, Repeat) else self._conditional(label)
+        return self._repeat(label, test) if issubclass(cls, Repeat) else self._conditional(label)
 
     def _for(self, line: Scanner) -> str | None:
         shown = line.remainder()

@@ -126,15 +126,15 @@ class _Reader:
 
     def _targets(self, line: Scanner) -> list[WrittenArray]:
         """What stands before ``=``: arrays, with the connectors that write them where these have names."""
-        found: list[WrittenArray] = []
+        targets: list[WrittenArray] = []
         while not line.at("=") and not line.is_empty():
             connector = line.name() if line.matches(r"[A-Za-z_][A-Za-z0-9_]*=") else ""
             if connector:
                 line.expect("=")
-            found.append(WrittenArray(connector, self._target(line)))
+            targets.append(WrittenArray(connector, self._target(line)))
             if not line.at("=") and not line.is_empty():
                 line.expect(",")
-        return found
+        return targets
 
     def _target(self, line: Scanner) -> str | None:
         """An array; its declaration waits where its line says what a view or a constant is."""

@@ -220,10 +220,10 @@ class _Lines:
 
 def _repetition(node: Repeat) -> list[str]:
     count = "" if node.trips is None else f" < {text(node.trips)}"
-    given = f" < {TRIPS}" if node.trips is None and TRIPS in node.in_connectors else ""
+    bound = f" < {TRIPS}" if node.trips is None and TRIPS in node.in_connectors else ""
     limit = "" if node.limit is None else f" at most {text(node.limit)}"
     last = "" if node.condition is None else f" while {node.carried[node.condition].input}"
-    lines = [f"for {node.counter}{count}{given}{limit}{' descending' if node.descending else ''}{last}"]
+    lines = [f"for {node.counter}{count}{bound}{limit}{' descending' if node.descending else ''}{last}"]
     lines += [f"carry {c.input} from {c.initial}{f' to {c.final}' if c.final else ''}" for c in node.carried]
     lines += [_stacked(s) for s in node.stacked]
     return lines + [f"states {name} in {connector}" for name, connector in node.states.items()]

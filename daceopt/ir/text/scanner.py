@@ -109,10 +109,10 @@ class Scanner:
 
     def match(self, pattern: str, what: str) -> str:
         """What matches the regular expression."""
-        found = re.compile(pattern).match(self._source, self._at)
-        if not found:
+        match = re.compile(pattern).match(self._source, self._at)
+        if not match:
             raise self.error(what)
-        return self._advance(len(found[0]))
+        return self._advance(len(match[0]))
 
     def name(self, what: str = "a name") -> str:
         """Letters, digits and underscores."""
@@ -135,12 +135,12 @@ class Scanner:
 
     def names(self) -> list[str]:
         """Names between commas, perhaps none."""
-        found: list[str] = []
+        names: list[str] = []
         while not self.is_empty():
-            found.append(self.name())
+            names.append(self.name())
             if not self.is_empty():
                 self.expect(",")
-        return found
+        return names
 
     def is_empty(self) -> bool:
         """Is nothing left?"""
@@ -226,9 +226,9 @@ class Scanner:
         if not isinstance(value, (int, float)) or (isinstance(value, float) and not floating):
             raise self.error(f"a number of type {kind}", repr(value)[:_SHOWN])
         try:
-            made = np.array(value).astype(kind)
+            result = np.array(value).astype(kind)
         except (OverflowError, ValueError) as error:
             raise self.error(f"a number of type {kind}", repr(value)[:_SHOWN]) from error
-        if not floating and int(made) != value:
+        if not floating and int(result) != value:
             raise self.error(f"a number of type {kind}", repr(value)[:_SHOWN])
-        return made
+        return result

@@ -1,4 +1,5 @@
-"""Second derivatives through backwards and hooks that detach, switch gradients off, or write behind autograd's back."""
+"""Where gradients stop inside of a checkpointed region, and second derivatives through backwards and hooks that detach,
+switch gradients off, or write behind autograd's back."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import pytest
 import torch
 from torch.autograd import grad
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from daceopt import optimized_module
 from daceopt.errors import Unsupported
@@ -220,3 +222,47 @@ def test_programs_of_gradients_are_not_those_of_other_backwards():
         second, between = forwards(_scaling(factor))
         check(lambda optimize, f=second: _second(optimize(module(f, w=normal(3))), normal(3).requires_grad_()))
         check(lambda optimize, f=between: _by_what_is_between(optimize(module(f, w=normal(3))), normal(3)))
+
+
+def _off_in_region(w, x):
+    with torch.no_grad():
+        k = (x @ w).cos()
+    return (x @ w) * k
+
+
+def _written_in_region(w, x):
+    h = x @ w
+    with torch.no_grad():
+        h[0].mul_(2)
+    return h * x
+
+
+def _read_before_it_has_a_hook(w, x):
+    h = x @ w
+    k = h.sin()
+    h.register_hook(lambda g: g * 3)
+    return h * x + k
+
+
+REGIONS = {
+    "off": _off_in_region,
+    "a function without gradients": lambda w, x: (x @ w) * _wave(x @ w),
+    "nothing but that": lambda w, x: _wave(x @ w),
+    "detached": lambda w, x: (x @ w) * x.detach(),
+    "written": _written_in_region,
+    "in a region of its own": lambda w, x: checkpoint(_off_in_region, w, x, use_reentrant=False) * x.cos(),
+    "a hook": _read_before_it_has_a_hook,
+}
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_where_gradients_stop_in_a_checkpointed_region(name):
+    def forward(self, x):
+        return checkpoint(REGIONS[name], self.w, x, use_reentrant=False) * (x @ self.w)
+
+    def scenario(optimize):
+        net, x = optimize(module(forward, w=normal(3, 3))), normal(3, 3).requires_grad_()
+        net(x).square().sum().backward()
+        return x.grad, net.w.grad
+
+    check(scenario, fallback="silent")

@@ -133,6 +133,39 @@ def test_second_order_of_normalizations(name):
     check(scenario)
 
 
+def _composed(x, axes, w, b, shape):
+    centred = x - x.mean(axes, keepdim=True)
+    scaled = centred * (centred.square().mean(axes, keepdim=True) + 1e-5).rsqrt()
+    return scaled * w.view(shape) + b.view(shape)
+
+
+COMPOSED = {
+    "layer": lambda x, w, b: _composed(x, (2,), w, b, (4,)),
+    "batch": lambda x, w, b: _composed(x, (0, 2), w, b, (4, 1)),
+    "moving": lambda x, w, b: _composed(x, (0, 2), w, b, (4, 1)),
+    "instance": lambda x, w, b: _composed(x, (2,), w, b, (4, 1)),
+}
+MOVING = {"moving": lambda x, w, b: F.batch_norm(x, x.new_zeros(4), x.new_ones(4), w, b, training=True)}
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_third_order_of_normalizations(name):
+    """Eager PyTorch's third derivatives take the statistics for constants: those of the formula in parts are right."""
+
+    def derivatives(net):
+        operands = [normal(3, 4, 4).requires_grad_(), normal(4).requires_grad_(), normal(4).requires_grad_()]
+        value, found = (net(*operands) * normal(3, 4, 4)).sin().sum(), []
+        for _ in range(3):
+            first = grad(value, operands, create_graph=True)
+            value = sum(g.square().sum() for g in first)
+            found += [g.detach().contiguous() for g in first]
+        return found
+
+    fused = (NORMALIZATIONS | MOVING)[name]
+    net = optimized_module(module(lambda self, x, w, b: fused(x, w, b)), fallback="raise")
+    assert_same(derivatives(net), derivatives(COMPOSED[name]))
+
+
 @pytest.mark.parametrize("options", [{}, {"reduction": "sum"}, {"label_smoothing": 0.1}, {"ignore_index": 1}])
 def test_second_order_of_cross_entropy(options):
     labels = torch.tensor([0, 2, 1, 3, 0])

@@ -7,7 +7,7 @@ rule traces ``torch.autograd.grad`` of that one call; a custom ``autograd.Functi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -86,10 +86,44 @@ def _spectrum(self: torch.Tensor, dim: list[int], normalization: int, onesided: 
     return torch.ops.aten._fft_r2c.default(self, dim, normalization, onesided)
 
 
+def _layer_norm(self: torch.Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> tuple[Any, ...]:
+    result, *own = torch.ops.aten.native_layer_norm.default(self, shape, weight, bias, eps)
+    return result, *_statistics(self, range(self.dim() - len(shape), self.dim()), eps, own)
+
+
+def _batch_norm(self: torch.Tensor, *arguments: Any) -> tuple[Any, ...]:
+    if arguments[-3] is not True:  # then it normalizes by what it is given
+        return tuple(torch.ops.aten._native_batch_norm_legit_functional.default(self, *arguments))
+    result, *own, mean, var = torch.ops.aten._native_batch_norm_legit_functional.default(self, *arguments)
+    return result, *_statistics(self, _but_channels(self), arguments[-1], own), mean, var
+
+
+def _batch_norm_of_its_own(self: torch.Tensor, *arguments: Any) -> tuple[Any, ...]:
+    result, *own = torch.ops.aten._native_batch_norm_legit.no_stats(self, *arguments)
+    return result, *_statistics(self, _but_channels(self), arguments[-1], own)
+
+
+def _but_channels(self: torch.Tensor) -> list[int]:
+    return [k for k in range(self.dim()) if k != 1]
+
+
+def _statistics(
+    self: torch.Tensor, axes: Iterable[int], eps: float, own: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and inverse deviation, which a derivative reads from memory. PyTorch has no derivative of ``own``, the
+    operator's: one of the derivative would not see that they depend on the operand."""
+    wide, over = self.to(own[0].dtype), list(axes)
+    inverse = (wide.var(over, correction=0) + eps).rsqrt()
+    return wide.mean(over).view(own[0].shape), inverse.view(own[1].shape)
+
+
 # what PyTorch calls where nothing needs a gradient, or instead of changing in place -> the same that has a derivative;
 # or one whose derivative costs less
 WITH_DERIVATIVE: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default,
+    torch.ops.aten.native_layer_norm.default: _layer_norm,
+    torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
+    torch.ops.aten._native_batch_norm_legit.no_stats: _batch_norm_of_its_own,
     torch.ops.aten._fft_r2c.default: _spectrum,
     torch.ops.aten.copy.default: _copied,
     torch.ops.aten.index_fill.int_Tensor: _filled_where,

@@ -95,15 +95,23 @@ class Functional:
 
 def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
     """Trace a graph of Dynamo on ``inputs``, fake tensors and symbolic sizes in the order of its placeholders."""
-    stop_gradients(graph)
-    hooks.check(graph)
-    _reflect(graph)
+    for region in _regions(graph):
+        stop_gradients(region)
+        hooks.check(region)
+        _reflect(region)
     mutating = any(map(written, graph.graph.nodes))
     with _kept_whole(), fx.traceback.preserve_node_meta():  # nn_module_stack, for reports
         body = DynamoInterpreter(graph)
         found = _functional(body, inputs, mutating)
     count = len(body.asserted)
     return replace(found, results=found.results - count, asserted=count)
+
+
+def _regions(graph: fx.GraphModule) -> Iterator[fx.GraphModule]:
+    """The graph, and those of the calls of ``torch.utils.checkpoint`` in it."""
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint):
+        yield from _regions(getattr(graph, node.args[0].target))
+    yield graph
 
 
 def eager_types(graph: fx.GraphModule, inputs: Sequence[Any]) -> list[torch.dtype | None]:

@@ -266,3 +266,19 @@ def test_where_gradients_stop_in_a_checkpointed_region(name):
         return x.grad, net.w.grad
 
     check(scenario, fallback="silent")
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
+@pytest.mark.parametrize("is_reentrant", [False, True])
+@pytest.mark.parametrize("is_leaf", [False, True])
+def test_a_reentrant_region_has_gradients_by_its_arguments_alone(is_reentrant, is_leaf):
+    def forward(self, x):
+        region = checkpoint(lambda t: (t @ self.w).sin(), x, use_reentrant=is_reentrant)
+        return region * self.w
+
+    def scenario(optimize):
+        net, x = optimize(module(forward, w=normal(3, 3))), normal(3, 3).requires_grad_(is_leaf)
+        net(x).square().sum().backward()
+        return x.grad, net.w.grad
+
+    check(scenario)

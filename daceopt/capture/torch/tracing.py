@@ -50,6 +50,7 @@ from daceopt.capture.torch import (
     marks,
     number_constants,
     numpy_scalars,
+    reentrant,
     state_values,
 )
 from daceopt.capture.torch.batch_average import momentum_of, normalized_with_average
@@ -430,6 +431,7 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (symbolic_convert.InstructionTranslatorBase, "raise_loop_graph_break", _end_in_loop),
     (higher_order_ops.AutogradFunctionApplyVariable, "trace_forward_graph", _trace_custom_forward),
     (higher_order_ops.AutogradFunctionApplyVariable, "trace_backward_graph", backward_switches.trace_backward),
+    (higher_order_ops.CheckpointHigherOrderVariable, "_call_function", reentrant.call),
     (tensor.TensorVariable, "_method_register_hook", backward_switches.trace_backward),
     (misc.AutogradFunctionVariable, "call_apply", backward_switches.call_custom),
     (higher_order_ops, "dynamo_enable_grad", backward_switches.own_switch),

@@ -1,0 +1,30 @@
+"""Regions of ``torch.utils.checkpoint`` with ``use_reentrant``, which autograd enters by their arguments alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._dynamo.variables import higher_order_ops
+from torch._higher_order_ops.wrap import TagActivationCheckpoint
+
+
+def call(original: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    """Dynamo's call of a region: it takes each for one that is not reentrant. Where no argument requires a gradient,
+    nothing in one that is has any."""
+    if not torch.is_grad_enabled() or not _is_reentrant(kwargs) or any(_requires_grad(a) for a in args[1:]):
+        return original(self, tx, args, kwargs)
+    _, own = TagActivationCheckpoint.divide_kwargs(kwargs)
+    with higher_order_ops.dynamo_enable_grad(tx, False):
+        return args[0].call_function(tx, list(args[1:]), own)
+
+
+def _is_reentrant(kwargs: Any) -> bool:
+    """As is a region that does not say."""
+    flag = kwargs.get("use_reentrant")
+    return flag is None or flag.as_python_constant() is not False
+
+
+def _requires_grad(argument: Any) -> bool:
+    return bool(argument.is_tensor() and argument.realize().requires_grad)

@@ -14,14 +14,14 @@ import torch
 from benchmarks.harness import OURS, Budget, Result, at_most, case
 from benchmarks.models.data_parallel import STEPS
 from daceopt.cost.rates import rates
-from daceopt.distributed.allreduce_time import AllReduceTime
-from daceopt.distributed.backtracking import BacktrackingSearch, SearchEffort
-from daceopt.distributed.baselines import baselines, moved, one_bucket_bound
-from daceopt.distributed.estimator_training import known
-from daceopt.distributed.fusion_state import METHODS, FusionProblem, FusionState, Method, Move
-from daceopt.distributed.step_capture import capture
-from daceopt.distributed.strategy_search import enactable
-from daceopt.distributed.timed_step import TimedStep, timed
+from daceopt.distributed.runtime.step_capture import capture
+from daceopt.distributed.search.allreduce_time import AllReduceTime
+from daceopt.distributed.search.backtracking import BacktrackingSearch, SearchEffort
+from daceopt.distributed.search.baselines import baselines, moved, one_bucket_bound
+from daceopt.distributed.search.estimator_training import known
+from daceopt.distributed.search.fusion_state import METHODS, FusionProblem, FusionState, Method, Move
+from daceopt.distributed.search.strategy_search import enactable
+from daceopt.distributed.search.timed_step import TimedStep, timed
 
 LATENCY = 50e-6
 LINKS = ((4, 1e9), (4, 10e9), (4, 25e9), (2, 10e9), (64, 10e9), (1024, 10e9))

@@ -35,10 +35,10 @@ from torch.nn.parallel import DistributedDataParallel
 import daceopt
 from benchmarks.disco_search import prepared
 from benchmarks.models.data_parallel import STEPS
-from daceopt.distributed import allreduce_measurement
-from daceopt.distributed.allreduce_time import AllReduceTime
-from daceopt.distributed.baselines import BOTH, OPERATORS, baselines, moved
-from daceopt.distributed.step_simulator import StepSimulator
+from daceopt.distributed.search import allreduce_measurement
+from daceopt.distributed.search.allreduce_time import AllReduceTime
+from daceopt.distributed.search.baselines import BOTH, OPERATORS, baselines, moved
+from daceopt.distributed.search.step_simulator import StepSimulator
 
 ROOT = Path(__file__).parents[1]
 CAPS = (1, 5, 25, 1000)  # megabytes of a bucket of DistributedDataParallel

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from daceopt.explore.session import Session
+from daceopt.explore.session.session import Session
 from daceopt.passes.transform import Transformation
 from daceopt.recipes.cpu import ALGEBRA, CLEANUP, FUSION, LIFTING, LOOPS, MEMORY
 

@@ -9,8 +9,8 @@ from daceopt._version import __version__
 from daceopt.logs import configure as _configure_logs
 
 if TYPE_CHECKING:
-    from daceopt.distributed.data_parallel import data_parallel as data_parallel
-    from daceopt.explore.session import explore as explore
+    from daceopt.distributed.runtime.data_parallel import data_parallel as data_parallel
+    from daceopt.explore.session.session import explore as explore
     from daceopt.modules.module import optimized_module as optimized_module
     from daceopt.passes.recipe import Recipe as Recipe
     from daceopt.passes.transform import Transformation as Transformation
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NAMES: dict[str, tuple[str, str | None]] = {
     "optimized_module": ("daceopt.modules.module", "optimized_module"),
     "training_step": ("daceopt.training.training_step", "training_step"),
-    "data_parallel": ("daceopt.distributed.data_parallel", "data_parallel"),
+    "data_parallel": ("daceopt.distributed.runtime.data_parallel", "data_parallel"),
     "from_onnx": ("daceopt.models.onnx_model", "from_onnx"),
     "from_sdfg": ("daceopt.models.sdfg_program", "from_sdfg"),
     "load": ("daceopt.standalone.stored_program", "load"),

@@ -25,7 +25,8 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import daceopt
-from daceopt.explore import measured_step, step_timeline
+from daceopt.explore.report import step_timeline
+from daceopt.explore.simulation import measured_step
 
 FEATURES, CLASSES, ROWS = 256, 10, 64
 Batch = tuple[torch.Tensor, torch.Tensor]

@@ -55,12 +55,16 @@ FLOORS = (
     "models",
     "modules",
     "training",
-    "distributed",
+    "distributed.runtime",
+    "distributed.search",
     "standalone",
+    "explore.report",
+    "explore.session explore.simulation",
     "explore",
     "commands",
     "__main__ transform recipe patterns onnx_backend rerun",
 )
+NESTED = {floor.partition(".")[0] for rooms in FLOORS for floor in rooms.split() if "." in floor}
 HEAVY = (
     *("dace", "sympy", "onnx", "onnxruntime", "islpy", "networkx", "numpy", "torch"),
     *("torch._dynamo", "torch.fx.experimental", "torch._decomp"),
@@ -130,9 +134,9 @@ def imports() -> tuple[Import, ...]:
 
 
 def room_of(module: str) -> str:
-    """The folder below the house, or below ``ir``, that a module stands in."""
+    """The folder below the house, or below one that has rooms itself, that a module stands in."""
     rooms = module.split(".")[1:]
-    return ".".join(rooms[:2] if rooms[:1] == ["ir"] else rooms[:1])
+    return ".".join(rooms[:2] if rooms[:1] and rooms[0] in NESTED else rooms[:1])
 
 
 def between_rooms() -> Iterator[Import]:

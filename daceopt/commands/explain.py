@@ -11,8 +11,8 @@ from daceopt.capture.onnx.file import load
 from daceopt.commands import model
 from daceopt.errors import DaceoptError
 from daceopt.explore import explain
-from daceopt.explore.report import Report
-from daceopt.explore.side_by_side import side_by_side
+from daceopt.explore.report.report import Report
+from daceopt.explore.report.side_by_side import side_by_side
 from daceopt.runtime.tensors import from_file
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from daceopt.commands import model
-from daceopt.distributed.allreduce_time import AllReduceTime, bandwidth_of, duration_of
-from daceopt.distributed.backtracking import SearchEffort
-from daceopt.distributed.strategy_search import SearchOutcome, search
+from daceopt.distributed.search.allreduce_time import AllReduceTime, bandwidth_of, duration_of
+from daceopt.distributed.search.backtracking import SearchEffort
+from daceopt.distributed.search.strategy_search import SearchOutcome, search
 from daceopt.errors import DaceoptError
-from daceopt.explore.step_timeline import page
+from daceopt.explore.report.step_timeline import page
 
 _MODEL = "file.py:name of a module whose result is the loss, of a training_step, or of what makes one"
 _ESTIMATORS = ("network", "roofline")
@@ -63,8 +63,8 @@ def _searched(options: Namespace) -> SearchOutcome:
         raise DaceoptError(f"{options.model} is no module that trains; expected file.py:name")
 
     from daceopt.cost.rates import rates
-    from daceopt.distributed.step_capture import capture
-    from daceopt.distributed.timed_step import timed
+    from daceopt.distributed.runtime.step_capture import capture
+    from daceopt.distributed.search.timed_step import timed
 
     machine = rates().of_cores(options.threads)
     whole, processes = subject.step is not None, options.processes
@@ -82,13 +82,13 @@ def _reduction(options: Namespace) -> AllReduceTime:
     latency = duration_of(options.latency)
     if options.bandwidth is not None:
         return AllReduceTime.ring(options.world, bandwidth_of(options.bandwidth), latency)
-    from daceopt.distributed.allreduce_measurement import on_this_machine
+    from daceopt.distributed.search.allreduce_measurement import on_this_machine
 
     return on_this_machine(options.world)
 
 
 def _estimate(options: Namespace, machine: Any) -> Any:
-    from daceopt.distributed import estimator_training, program_operators
+    from daceopt.distributed.search import estimator_training, program_operators
 
     if options.estimator == "roofline":
         return program_operators.by_roofline(machine)

@@ -11,16 +11,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from daceopt.explore.explain import explain as explain
-    from daceopt.explore.report import Report as Report
-    from daceopt.explore.session import Session as Session
-    from daceopt.explore.simulate import simulate as simulate
+    from daceopt.explore.report.explain import explain as explain
+    from daceopt.explore.report.report import Report as Report
+    from daceopt.explore.session.session import Session as Session
+    from daceopt.explore.simulation.simulate import simulate as simulate
 
 _NAMES = {
-    "explain": "daceopt.explore.explain",
-    "Report": "daceopt.explore.report",
-    "Session": "daceopt.explore.session",
-    "simulate": "daceopt.explore.simulate",
+    "explain": "daceopt.explore.report.explain",
+    "Report": "daceopt.explore.report.report",
+    "Session": "daceopt.explore.session.session",
+    "simulate": "daceopt.explore.simulation.simulate",
 }
 __all__ = ["Report", "Session", "explain", "simulate"]
 
@@ -35,8 +35,8 @@ def __getattr__(name: str) -> Any:
 
 class _Package(ModuleType):
     def __call__(self, model: Any, *inputs: Any, **options: Any) -> Session:
-        """A session on ``model``: see :func:`daceopt.explore.session.explore`."""
-        from daceopt.explore.session import explore
+        """A session on ``model``: see :func:`daceopt.explore.session.session.explore`."""
+        from daceopt.explore.session.session import explore
 
         return explore(model, *inputs, **options)
 

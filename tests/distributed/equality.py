@@ -15,8 +15,8 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import daceopt
-from daceopt.distributed.exchange import Exchange
-from daceopt.distributed.strategy import Bucket, Identity, Strategy
+from daceopt.distributed.runtime.exchange import Exchange
+from daceopt.distributed.runtime.strategy import Bucket, Identity, Strategy
 from daceopt.errors import Unsupported, WorkerError
 from tests.distributed import ranks
 from tests.numerics import assert_within_rounding

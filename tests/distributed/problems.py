@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from daceopt.distributed.allreduce_time import AllReduceTime, LinearTime
-from daceopt.distributed.fusion_state import METHODS, FusionProblem, Move
-from daceopt.distributed.step_simulator import StepSimulator
-from daceopt.distributed.training_graph import (
+from daceopt.distributed.search.allreduce_time import AllReduceTime, LinearTime
+from daceopt.distributed.search.fusion_state import METHODS, FusionProblem, Move
+from daceopt.distributed.search.step_simulator import StepSimulator
+from daceopt.distributed.search.training_graph import (
     GradientTensor,
     GroupModel,
     KernelGroup,

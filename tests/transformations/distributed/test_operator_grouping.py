@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from daceopt.distributed.allreduce_time import AllReduceTime
-from daceopt.distributed.enactment import enacting
-from daceopt.distributed.fusion_state import FusionState, Move
-from daceopt.distributed.program_operators import ProgramOperators, by_roofline, is_operator
-from daceopt.distributed.step_capture import CapturedStep, capture
-from daceopt.distributed.strategy_search import problem_of, strategy_of
-from daceopt.distributed.training_graph import KernelGroup
+from daceopt.distributed.runtime.enactment import enacting
+from daceopt.distributed.runtime.step_capture import CapturedStep, capture
+from daceopt.distributed.search.allreduce_time import AllReduceTime
+from daceopt.distributed.search.fusion_state import FusionState, Move
+from daceopt.distributed.search.program_operators import ProgramOperators, by_roofline, is_operator
+from daceopt.distributed.search.strategy_search import problem_of, strategy_of
+from daceopt.distributed.search.training_graph import KernelGroup
 from daceopt.errors import DaceoptError, StrategyError
 from daceopt.ir.control.program import Program
 from daceopt.ir.kernel.kernel_node import KernelNode
@@ -99,7 +99,7 @@ def test_what_is_computed_late_joins_nothing_that_is_computed_early() -> None:
 
 
 def before() -> tuple[object, ...]:
-    from daceopt.distributed.step_capture import divided
+    from daceopt.distributed.runtime.step_capture import divided
 
     return divided("disco")[0]
 

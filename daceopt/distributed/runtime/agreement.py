@@ -1,0 +1,64 @@
+"""What ranks have to agree on before the first step: they find out who differs, and in what."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from daceopt.distributed.runtime.bucketing import alone, by_size, in_shards
+from daceopt.distributed.runtime.faults import Watch
+from daceopt.distributed.runtime.strategy import Identity, Strategy
+from daceopt.errors import StrategyError, WorkerError
+
+RULES = ("auto", "none", "sharded")
+Chosen = str | os.PathLike[str] | Strategy
+
+
+def agreed(model: nn.Module, watch: Watch, strategy: Chosen) -> Strategy:
+    """The strategy of all ranks of the group of ``watch`` for ``model``: rank 0 reads a file for all of them.
+
+    Raises WorkerError, on every rank, where they have other parameters, buffers, versions or options, and StrategyError
+    where the strategy is for something else.
+    """
+    group = watch.group
+    identity = Identity.of(model, group.size())
+    told = _told(identity, model, strategy) if group.rank() == 0 else _ranks_own(identity, model, strategy)
+    everyone: list[Any] = [None] * group.size()
+    with watch.inside():
+        dist.all_gather_object(everyone, told, group=group)
+    first = everyone[0]
+    for rank, other in enumerate(everyone):
+        found = first["identity"].differences(other["identity"])
+        found += [f"{w}: {other[w]}, expected {first[w]}" for w in ("buffers", "strategy") if other[w] != first[w]]
+        if found:
+            raise WorkerError(f"rank {rank} differs from rank 0: {'; '.join(found[:8])}")
+    if first["error"]:
+        raise StrategyError(first["error"])
+    return Strategy.parse(first["text"]).check(identity)
+
+
+def _ranks_own(identity: Identity, model: nn.Module, strategy: Chosen) -> dict[str, Any]:
+    buffers = {n: f"{b.dtype}{list(b.shape)}" for n, b in model.named_buffers()}
+    asked = strategy.digest() if isinstance(strategy, Strategy) else str(strategy)
+    return {"identity": identity, "buffers": buffers, "strategy": asked, "error": "", "text": ""}
+
+
+def _told(identity: Identity, model: nn.Module, strategy: Chosen) -> dict[str, Any]:
+    """What rank 0 says: its own, and the strategy or why there is none."""
+    own = _ranks_own(identity, model, strategy)
+    try:
+        return {**own, "text": _chosen(identity, strategy).check(identity).text()}
+    except (StrategyError, OSError) as error:
+        return {**own, "error": str(error)}
+
+
+def _chosen(identity: Identity, strategy: Chosen) -> Strategy:
+    if isinstance(strategy, Strategy):
+        return strategy
+    if strategy in RULES:
+        buckets = (alone if strategy == "none" else by_size)(identity.weights)
+        return Strategy(identity, in_shards(buckets) if strategy == "sharded" else buckets)
+    return Strategy.load(strategy)

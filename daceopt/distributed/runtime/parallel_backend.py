@@ -1,0 +1,86 @@
+"""The graph of a model that exchanges gradients: two programs, of which one does so in its backward."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from daceopt import pipeline
+from daceopt.capture.torch.traced import Traced
+from daceopt.distributed.runtime.exchange import Exchange
+from daceopt.ir.control.imported import Reduction
+from daceopt.modules.backend import Backend, CompiledGraph
+from daceopt.modules.by_size import own_mode
+from daceopt.modules.dispatch import Dispatcher
+from daceopt.modules.options import Options
+
+
+class ParallelDispatcher(Dispatcher):
+    """Dispatches calls of a model whose programs exchange gradients, while ``exchanges``."""
+
+    is_alone = False
+
+    def __init__(self, options: Options, exchange: Exchange) -> None:
+        super().__init__(options)
+        self.exchange, self.exchanges = exchange, True
+
+    def _backend(self) -> Backend:
+        return _ParallelBackend(self)
+
+
+class _ParallelBackend(Backend):
+    """Compiles graphs of which parameters are arguments as :class:`_ParallelGraph`."""
+
+    leaves_small = False  # calls that look alike exchange gradients, or do not
+
+    def __init__(self, dispatcher: ParallelDispatcher) -> None:
+        super().__init__(dispatcher.options, dispatcher.stats, dispatcher._refused)
+        self.dispatcher = dispatcher
+
+    def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:
+        reduction = self.dispatcher.exchange.reduction(dict(enumerate(inputs)))
+        if reduction is None or not torch.is_grad_enabled():
+            return super().add(traced, inputs)
+        return _ParallelGraph(self, traced, inputs, reduction)
+
+
+class _ParallelGraph:
+    """Calls of one graph, with gradients of this rank or averages over all."""
+
+    def __init__(self, backend: _ParallelBackend, traced: Traced, inputs: Sequence[Any], reduction: Reduction) -> None:
+        self._backend, self.traced, self._reduction = backend, traced, reduction
+        self._averaging: CompiledGraph | None = None
+        self._own: Any = None  # without an exchange, compiled where it is needed
+        self._lock = threading.RLock()
+        self._chosen(inputs)
+
+    def _chosen(self, arguments: Sequence[Any]) -> Any:
+        exchanges = self._backend.dispatcher.exchanges
+        found = self._averaging if exchanges else self._own
+        return found or self._made(exchanges, arguments)
+
+    def _made(self, exchanges: bool, arguments: Sequence[Any]) -> Any:
+        with self._lock, own_mode():
+            if exchanges:
+                self._averaging = self._averaging or self._compiled(arguments)
+                return self._averaging
+            self._own = self._own or Backend.add(self._backend, self.traced, arguments)
+            return self._own
+
+    def _compiled(self, arguments: Sequence[Any]) -> CompiledGraph:
+        backend, exchange = self._backend, self._backend.dispatcher.exchange
+        usual, backend.compile = backend.compile, lambda *a, **k: exchange.watched(pipeline.compile_graph(*a, **k))
+        try:
+            made = CompiledGraph(backend, self.traced, exchange.module_recipe(backend.options.recipe), self._reduction)
+        finally:
+            backend.compile = usual
+        backend.graphs.append(made)
+        shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(made.piece.inputs(arguments))}
+        backend.stats.record(made.pair, shapes)
+        return made
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._chosen(arguments)(*arguments)

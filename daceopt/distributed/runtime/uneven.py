@@ -1,0 +1,64 @@
+"""What a rank without batches does while others have some: it takes part in what they exchange."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.join import JoinHook
+
+from daceopt.distributed.runtime.exchange import Exchange
+from daceopt.errors import WorkerError
+from daceopt.ir.nodes.collective import ENDED, Exchanged
+
+
+class ShadowHook(JoinHook):
+    """One iteration of the others, with zeros; the model of the last at the end. As DistributedDataParallel's."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def main_hook(self) -> None:
+        """The exchanges of one iteration, in the order of ``DataParallel``."""
+        exchange = self._exchange
+        source = self.common_rank(exchange, -1)
+        syncs = self.tell_sync(exchange, False)
+        if exchange.synced_before:
+            exchange.broadcast_buffers(source)
+        exchange.synced_before = syncs
+        if not syncs:
+            return
+        with exchange.watch.inside():
+            for _, count, dtype in self._exchanged({*exchange.told(ENDED)} - {ENDED}):
+                zeros = torch.zeros(count, dtype=getattr(torch, dtype), device=exchange.device)
+                dist.all_reduce(zeros, group=exchange.group)
+
+    def _exchanged(self, told: set[int]) -> list[Exchanged]:
+        """What stands behind the one number that the others have ``told``. Raises WorkerError where they do not agree,
+        or have told nobody."""
+        said = self._exchange.watch.published(next(iter(told))) if len(told) == 1 else None
+        if said is None:
+            raise WorkerError("ranks that have not ended (join) do not exchange the same gradients")
+        return [(names, int(count), str(dtype)) for names, count, dtype in json.loads(said)]
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        """All take the model of one that ended last."""
+        exchange = self._exchange
+        exchange.broadcast_all(self.common_rank(exchange, exchange.group.rank() if is_last_joiner else -1))
+
+    @staticmethod
+    def common_rank(exchange: Exchange, own: int) -> int:
+        """The last rank of those that do not say -1."""
+        found = torch.tensor([own], device=exchange.told_on)
+        with exchange.watch.inside():
+            dist.all_reduce(found, dist.ReduceOp.MAX, group=exchange.group)
+        return int(found)
+
+    @staticmethod
+    def tell_sync(exchange: Exchange, syncs: bool) -> bool:
+        """Whether a rank that has not ended exchanges gradients in this iteration."""
+        found = torch.tensor([int(syncs)], device=exchange.told_on)
+        with exchange.watch.inside():
+            dist.all_reduce(found, dist.ReduceOp.MAX, group=exchange.group)
+        return bool(found)

@@ -1,0 +1,56 @@
+"""A captured step as the problem of fusing it, with what it consists of timed on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from daceopt.cost.rates import rates
+from daceopt.distributed.search import step_times
+from daceopt.distributed.search.baselines import OPERATORS, baselines, moved
+from daceopt.distributed.search.fusion_state import FusionProblem
+from daceopt.distributed.search.program_operators import Estimate, ProgramOperators
+from daceopt.distributed.search.strategy_search import problem_of, rule_groups
+
+if TYPE_CHECKING:
+    from daceopt.distributed.runtime.step_capture import CapturedStep
+    from daceopt.distributed.search.allreduce_time import AllReduceTime
+
+
+class TimedStep(NamedTuple):
+    """``groups``: what the recipe's own fusion makes one kernel; ``said``: which times of ``problem`` are measured."""
+
+    operators: ProgramOperators
+    groups: list[list[int]]
+    problem: FusionProblem
+    said: str
+
+
+def timed(
+    step: CapturedStep,
+    estimate: Estimate,
+    reduction: AllReduceTime,
+    slowdowns: Sequence[float] = (1.0,),
+    cores: int = 1,
+    measured: bool = True,
+) -> TimedStep:
+    """Library calls and the kernels of the recipe's own fusion take what they take on ``cores`` of this machine; other
+    kernels what ``estimate`` says. Not ``measured``: calls what the machine's rates say, and all kernels as estimated.
+
+    Raises BuildError where the compiler fails.
+    """
+    machine = rates().of_cores(cores)
+    if not measured:
+        operators = ProgramOperators(step.program, machine)
+        problem = problem_of(operators, estimate, reduction, slowdowns)
+        said = "library calls by their roofline, kernels as estimated"
+        return TimedStep(operators, rule_groups(step, operators), problem, said)
+    times = step_times.measured(step, cores, kernels=True)
+    operators = ProgramOperators(step.program, machine, times.calls)
+    groups = rule_groups(step, operators)
+    plain = problem_of(operators, estimate, reduction, slowdowns)
+    fused = moved(plain, baselines(plain, groups)[OPERATORS]).groups.values()
+    found = step_times.of_groups(times.kernels, operators, fused, estimate)
+    problem = problem_of(operators, step_times.known_first(found, estimate), reduction, slowdowns)
+    said = f"{len(times.calls)} library calls and {len(times.kernels)} kernels as measured alone, others estimated"
+    return TimedStep(operators, groups, problem, said)

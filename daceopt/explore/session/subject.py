@@ -1,0 +1,177 @@
+"""What a session starts from: the captured graph of a model, with the values of its inputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from daceopt.codegen import target
+from daceopt.errors import CaptureError, DaceoptError
+from daceopt.ir.control.imported import Gradients
+from daceopt.ir.control.program import Program
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import types
+from daceopt.modules.captured import Captured, captured
+from daceopt.modules.options import Options
+from daceopt.passes.feeds import random_inputs
+from daceopt.runtime.places import device_of
+from daceopt.runtime.tensors import as_tensor, to_numpy, torch_dtype
+from daceopt.transformations.coarse.device_placement import DevicePlacement
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A program before its recipe; ``tensors`` are its inputs by position, contiguous; ``names``: what the model calls
+    its arrays at the boundary, by role (``input:0``); ``state``: which inputs are the model's own parameters and
+    buffers."""
+
+    title: str
+    program: Program
+    tensors: Mapping[int, torch.Tensor]
+    names: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    state: frozenset[int] = frozenset()
+
+    @property
+    def trains(self) -> bool:
+        return self.program.wanted is not None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the inputs are."""
+        return device_of(self.tensors.values())
+
+    def values(self) -> dict[str, np.ndarray]:
+        """The inputs by the names of their arrays, as the interpreter takes them."""
+        graph = self.program.forward
+        return {n: _array(self.tensors[k], graph.dtype(n)) for k, n in enumerate(graph.inputs)}
+
+    def sizes(self) -> dict[str, int]:
+        """The values of the size symbols."""
+        graph = self.program.forward
+        position = {name: k for k, name in enumerate(graph.inputs)}
+        return {s: int(self.tensors[position[n]].shape[axis]) for s, (n, axis) in graph.symbols.items()}
+
+
+def subject_of(
+    model: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any], backward: bool | None, graph: int | None
+) -> Subject:
+    """Capture ``model``; see :func:`daceopt.explore.session.session.explore`."""
+    if isinstance(model, nn.Module):
+        return _of_module(model, inputs, kwargs, backward, graph)
+    if kwargs:
+        raise TypeError(f"keyword arguments are for modules; found {', '.join(kwargs)}")
+    if isinstance(model, Graph):
+        return _of_graph(model.name, model.copy(), inputs, backward)
+    if hasattr(model, "source"):  # what from_onnx returns
+        model = model.source
+    if isinstance(model, str | os.PathLike | bytes) or hasattr(model, "graph"):
+        return _of_onnx(model, inputs, backward)
+    expected = "an nn.Module, an ONNX file, what from_onnx returns, or a Graph"
+    raise TypeError(f"explore takes {expected}, not {type(model).__name__}")
+
+
+def _of_module(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], backward: bool | None, which: int | None
+) -> Subject:
+    given = getattr(getattr(model, "daceopt", None), "options", None) or Options()
+    options = replace(given, backward=given.backward if backward is None else backward, fallback="silent")
+    found = captured(model, args, kwargs, options)
+    one = found.graphs[_chosen(type(model).__name__, found, which)]
+    graph = one.imported.graph
+    names = {f"input:{k}": name for k, name in enumerate(one.names)}
+    names |= {f"output:{k}": f"output {k}" for k in range(len(graph.outputs))}
+    notes = list(map(str, [*found.breaks, *found.refused]))
+    program = Program.of(graph, one.imported.gradients)
+    return Subject(type(model).__name__, program, dict(enumerate(one.tensors)), names, notes, one.state)
+
+
+def _chosen(title: str, found: Captured, which: int | None) -> int:
+    """The graph to explore. Raises CaptureError where there is none, or several and nobody said which."""
+    count, why = len(found.graphs), "; ".join(b.text for b in [*found.refused, *found.breaks])
+    if count == 0:
+        raise CaptureError(f"nothing of {title} can be compiled: {why or 'the call computes nothing'}")
+    if which is None and count > 1:
+        sizes = ", ".join(str(len(g.imported.graph.nodes())) for g in found.graphs)
+        why = why or "sizes that only the data decide stand between them"
+        several = f"{title} is {count} graphs, of {sizes} nodes ({why})"
+        raise CaptureError(f"{several}; say which one to explore: graph=0 to graph={count - 1}")
+    if which is not None and not 0 <= which < count:
+        raise CaptureError(f"graph={which} of {title}; expected 0 to {count - 1}")
+    return which or 0
+
+
+def _of_onnx(source: Any, inputs: Sequence[Any], backward: bool | None) -> Subject:
+    from daceopt.capture.onnx.file import load
+    from daceopt.capture.onnx.importer import import_model
+
+    title = os.fspath(source) if isinstance(source, str | os.PathLike) else "ONNX model"
+    model: onnx.ModelProto = load(source)
+    stored = {t.name for t in model.graph.initializer}
+    fallbacks: dict[str, str] = {}
+    graph = import_model(model, fallback=True, refused=lambda node, why: fallbacks.setdefault(node.op_type, why))
+    subject = _of_graph(str(title), graph, inputs, backward)
+    names = [v.name for v in model.graph.input if v.name not in stored]
+    said = {f"input:{k}": name for k, name in enumerate(names)}
+    said |= {f"output:{k}": f"output {v.name}" for k, v in enumerate(model.graph.output)}
+    notes = [f"{name} runs in ONNX Runtime: {why}" for name, why in fallbacks.items()]
+    return replace(subject, names=said, notes=notes)
+
+
+def _of_graph(title: str, graph: Graph, inputs: Sequence[Any], backward: bool | None) -> Subject:
+    wanted, tensors = _all_gradients(graph) if backward else None, _tensors(graph, inputs)
+    found = Subject(title, Program.of(graph, wanted), tensors)
+    if found.device.type != "cpu":
+        DevicePlacement(target.on(found.device.type).name).run(graph)
+    return found
+
+
+def _all_gradients(graph: Graph) -> Gradients:
+    """Of all outputs by all inputs that are floating-point numbers."""
+    ends = (
+        [k for k, n in enumerate(names) if types.is_float(graph.dtype(n))] for names in (graph.inputs, graph.outputs)
+    )
+    inputs, outputs = map(tuple, ends)
+    if not inputs or not outputs:
+        raise DaceoptError("backward=True needs inputs and outputs that are floating-point numbers; there are none")
+    return Gradients(inputs, outputs)
+
+
+def _tensors(graph: Graph, inputs: Sequence[Any]) -> dict[int, torch.Tensor]:
+    """The given arrays, or random ones. Raises TypeError where number, type or shape do not fit."""
+    if not inputs:
+        made = random_inputs(graph)
+        return {k: _tensor(graph, n, made[n]) for k, n in enumerate(graph.inputs)}
+    if len(inputs) != len(graph.inputs):
+        raise TypeError(f"the model takes {len(graph.inputs)} inputs, {len(inputs)} were given")
+    found = {}
+    for k, (name, value) in enumerate(zip(graph.inputs, inputs, strict=True)):
+        found[k] = _tensor(graph, name, value)
+        if not _fits(graph.shape(name), found[k].shape):
+            raise TypeError(f"input {k}: expected the shape {graph.shape(name)}, found {tuple(found[k].shape)}")
+    return found
+
+
+def _fits(shape: Sequence[Any], given: Sequence[int]) -> bool:
+    return len(shape) == len(given) and all(e == n for e, n in zip(shape, given) if isinstance(e, int))
+
+
+def _tensor(graph: Graph, name: str, value: Any) -> torch.Tensor:
+    dtype = types.to_numpy(graph.dtype(name))
+    found = as_tensor(value, dtype, torch_dtype(dtype.name))
+    if found is None:
+        raise TypeError(f"input {name}: expected an array of {dtype.name}, found {type(value).__name__}")
+    return found.to(torch_dtype(dtype.name)).contiguous()
+
+
+def _array(tensor: torch.Tensor, dtype: Any) -> np.ndarray:
+    return to_numpy(tensor, types.to_numpy(dtype))

@@ -1,0 +1,1 @@
+"""Steps and networks as simulators have them: on accelerators with scratchpads, and over ranks."""

@@ -1,0 +1,83 @@
+"""A step of distributed training as this rank takes it, and as it is simulated: for one timeline above the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from daceopt.cost.rates import rates
+from daceopt.distributed.runtime.step_capture import capture
+from daceopt.distributed.search import allreduce_measurement, estimator_training
+from daceopt.distributed.search.step_simulator import StepEvent
+from daceopt.distributed.search.strategy_state import simulated
+from daceopt.distributed.search.timed_step import timed
+from daceopt.explore.report.built_program import BuiltProgram, Times
+from daceopt.ir.nodes.collective import AgreementWait, CollectiveStart, CollectiveWait
+from daceopt.store.cache import key
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from daceopt.distributed.runtime.strategy import Strategy
+    from daceopt.ir.graph.graph import Graph
+    from daceopt.training.training_step import TrainingStep
+
+RUNS = 7
+
+
+def measured(step: TrainingStep, *arguments: Any, runs: int = RUNS) -> list[StepEvent]:
+    """What happens when in a compiled step on this rank, of the shortest of ``runs``: nodes in turn, and exchanges from
+    their start to the end of their wait. All ranks call it; parameters and state are updated by two steps.
+
+    Raises CaptureError where the step is no program, and what a step raises.
+    """
+    step(*arguments)
+    with step.observed() as seen:
+        step(*arguments)
+    program, inputs = seen[-1]
+    graphs = program.pair.graphs.directions()
+    built = BuiltProgram.of(key("profile", *program.pair.report["programs"]), graphs, profiled=True)
+    own = {k: t.detach().clone(memory_format=torch.contiguous_format) for k, t in enumerate(inputs)}
+    found = [built.times(own) for _ in range(runs)]
+    shortest = min(found, key=lambda times: sum(sum(t.values()) for t in times))
+    return events(graphs[0][0], shortest[0])
+
+
+def events(graph: Graph, times: Times) -> list[StepEvent]:
+    """Nodes in the order in which they ran, for so long; ``times``: seconds by the first array that a node writes."""
+    clock, began, found = 0.0, {}, []
+    nodes = {name: n for n in graph.nodes() for name in graph.outputs_of(n) if name is not None}
+    for name, seconds in times.items():
+        start, clock = clock, clock + seconds
+        node = nodes.get(name)
+        if isinstance(node, CollectiveStart):
+            began[graph.writes(node)["Handle"]] = start, f"{node.title} of {len(node.parameters)} tensors"
+        if isinstance(node, CollectiveWait):
+            at, said = began.pop(graph.reads(node)["Handle"], (start, type(node).__name__))
+            found.append(StepEvent("communication", said, at, clock))
+        waits = isinstance(node, (CollectiveWait, AgreementWait))
+        found.append(StepEvent("waiting" if waits else "computation", name, start, clock))
+    return sorted(found, key=lambda event: (event.lane, event.start))
+
+
+def as_simulated(
+    step: nn.Module | TrainingStep, arguments: Sequence[Any], strategy: Strategy, group: Any = None
+) -> list[StepEvent]:
+    """The same step by what it consists of and all-reduces as measured, these in ``group``, whose ranks all call it.
+
+    ``step``: of the model before ``data_parallel``. Its update is counted among its computations.
+    """
+    machine = rates().of_cores(1)
+    captured = capture(step, arguments, world=strategy.identity.world)
+    estimate = estimator_training.known(machine).estimate(machine)
+    found = timed(captured, estimate, allreduce_measurement.measured(group))
+    return simulated(found.problem, strategy, found.groups).timeline()
+
+
+def both(
+    step: TrainingStep, plain: TrainingStep, arguments: Sequence[Any], strategy: Strategy
+) -> Mapping[str, list[StepEvent]]:
+    """``step`` of a model of ``data_parallel`` as measured, and as ``plain``, of the model before, is simulated."""
+    return {"measured": measured(step, *arguments), "simulated": as_simulated(plain, arguments, strategy)}

@@ -1,0 +1,153 @@
+"""What a search finds can be enacted, and computes what the step computes: whole networks, in float64."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.models.data_parallel import transformer
+from daceopt.distributed.runtime.enactment import grouping
+from daceopt.distributed.runtime.step_capture import CapturedStep, capture
+from daceopt.distributed.runtime.strategy import Strategy
+from daceopt.distributed.search.allreduce_time import AllReduceTime
+from daceopt.distributed.search.backtracking import SearchEffort
+from daceopt.distributed.search.baselines import OPERATORS, baselines, moved
+from daceopt.distributed.search.fusion_state import FusionProblem, FusionState, Move
+from daceopt.distributed.search.program_operators import ProgramOperators, by_roofline
+from daceopt.distributed.search.strategy_search import enactable, problem_of, rule_groups, search, several, strategy_of
+from daceopt.distributed.search.strategy_state import simulated
+from daceopt.distributed.search.training_graph import KernelGroup, Tree, joints, leaves
+from daceopt.errors import StrategyError
+from daceopt.ir.control.program import Program
+from daceopt.passes.recipe import Recipe
+from daceopt.passes.runner import Runner
+from daceopt.transformations.distributed.operator_grouping import OperatorGrouping, RefusedMerge
+from tests.distributed.float64 import results
+from tests.distributed.problems import moves, problems
+from tests.distributed.stepwise import SMALL, TRANSLATOR, of_evaluation
+
+_DROPPING = {**TRANSLATOR, "dropout": 0.1}
+NETWORKS = SMALL | {"Transformer with dropout": partial(of_evaluation, transformer, **_DROPPING, layers=1)}
+
+
+class Searched(NamedTuple):
+    """A small network and its step as a problem."""
+
+    model: torch.nn.Module
+    step: CapturedStep
+    problem: FusionProblem
+    groups: list[list[int]]
+
+    def found(self, seed: int) -> Strategy:
+        return search(self.problem, self.groups, self.model, SearchEffort(patience=40, seed=seed)).strategy
+
+    def enacted(self, strategy: Strategy) -> Program:
+        program, steps = self.step.program.copy(), (grouping(strategy), *self.step.left)
+        Runner(Recipe("enacted", steps)).apply(program, steps)
+        return program
+
+    def merged(self, seed: int) -> FusionState:
+        """Moves at random, from the recipe's kernels or (odd seeds) from none: larger groups, or more copies, than are
+        worth it."""
+        rules = [] if seed % 2 else baselines(self.problem, self.groups)[OPERATORS]
+        draw, state = random.Random(seed), moved(self.problem, rules)
+        for _ in range(400):
+            state.apply(Move(draw.choice(("fuse", "fuse", "copy")), *draw.choice(self.problem.graph.edges)))
+        return state
+
+
+@cache
+def searched(name: str) -> Searched:
+    torch._dynamo.reset()
+    network = NETWORKS[name]()
+    step = capture(network.model, network.batches[0], world=2)
+    operators = ProgramOperators(step.program)
+    problem = problem_of(operators, by_roofline(operators.machine), AllReduceTime.ring(2, 1e9, 5e-5))
+    return Searched(network.model, step, problem, rule_groups(step, operators))
+
+
+def assert_same(program: Program, captured: Program) -> None:
+    """Sums of thousands of terms in another order; gradients that are 0 but for rounding."""
+    for found, expected in zip(results(program), results(captured), strict=True):
+        atol = 1e-13 + 1e-12 * np.abs(expected).max(initial=0.0)
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=atol)
+
+
+NAMES = [
+    pytest.param(name, marks=() if name == "Transformer with dropout" else pytest.mark.breadth) for name in NETWORKS
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_searched_is_enacted(name: str) -> None:
+    subject = searched(name)
+    strategy = subject.found(seed=0)
+    assert strategy.groups and strategy == subject.found(seed=0)
+    assert_same(subject.enacted(strategy), subject.step.program)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_search_allows_is_enacted(name: str) -> None:
+    """Without a repair: it has the rule of what enacts."""
+    subject = searched(name)
+    for seed in range(4):
+        state = subject.merged(seed)
+        strategy = strategy_of(state, subject.model)
+        program = subject.step.program.copy()
+        done, refused = grouping(strategy).attempted(program)
+        assert not refused and len(done) == len(strategy.groups)
+        assert set(several(simulated(subject.problem, strategy, []))) == set(several(state))
+        assert_same(program, subject.step.program)
+    assert any(g.duplicated for g in strategy.groups)
+
+
+def test_merges_in_another_order_are_refused_and_named() -> None:
+    """Those of the Transformer's normalizations are possible in some orders only."""
+    subject = searched("Transformer with dropout")
+    groups = several(subject.merged(2))
+    named = [subject.problem.graph.named(group) for group in groups]
+    with pytest.raises(StrategyError, match="cannot be one kernel"):
+        OperatorGrouping(tuple((*names, ()) for *names, _ in named)).run_program(subject.step.program.copy())
+    others = [group._replace(tree=folded(leaves(group.tree))) for group in groups]
+    refused = subject.problem.model.refused(others)
+    assert refused and set(refused) <= {tree for group in others for tree in joints(group.tree)}
+    with pytest.raises(RefusedMerge):
+        OperatorGrouping(tuple(map(subject.problem.graph.named, others))).run_program(subject.step.program.copy())
+
+
+def folded(members: list[int]) -> Tree:
+    """One after another, the last first."""
+    tree: Tree = members[-1]
+    for k in reversed(members[:-1]):
+        tree = (k, tree)
+    return tree
+
+
+@given(problems(), st.data())
+def test_what_is_refused_is_left_out(problem: FusionProblem, data: st.DataObject) -> None:
+    """Kernels whose first and last computation are apart by a multiple of three, whichever way they are made."""
+
+    def is_refused(tree: Tree) -> bool:
+        return (leaves(tree)[0] + leaves(tree)[-1]) % 3 == 0
+
+    def refused(groups: Sequence[KernelGroup]) -> set[Tree]:
+        return {tree for group in groups for tree in joints(group.tree) if is_refused(tree)}
+
+    strict = problem._replace(model=replace(problem.model, refused=refused))
+    candidates = [data.draw(moves(problem.graph)) for _ in range(3)]
+    state = enactable(strict, candidates)
+    assert not refused(several(state))
+    least = min(moved(problem, made).time.seconds for made in candidates)
+    assert state.time.seconds >= least
+    free = [s for made in candidates if not refused(several(s := moved(problem, made)))]
+    assert all(state.time.seconds <= s.time.seconds for s in free)
+    assert enactable(problem, candidates).time.seconds == least

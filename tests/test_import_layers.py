@@ -249,3 +249,21 @@ def test_no_file_mentions_a_folder_of_somebodys_machine() -> None:
                 lines = path.read_text(encoding="utf-8").splitlines()
                 found += [f"{path.relative_to(ROOT)}:{k}" for k, line in enumerate(lines, 1) if pattern.search(line)]
     assert not found
+
+
+# rooms whose names all say what they hold; the others follow
+PLAIN = [room for rooms in FLOORS for room in rooms.split() if room.startswith("ir.") and room != "ir.access"]
+VAGUE = {"found", "made", "given", "asked", "stands"}
+
+
+@pytest.mark.parametrize("room", PLAIN)
+def test_names_say_what_they_hold(room: str) -> None:
+    vague = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sources(f"daceopt/{room.replace('.', '/')}")
+        for node in ast.walk(tree_of(path))
+        if (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE)
+        or (isinstance(node, ast.arg) and node.arg in VAGUE)
+        or (isinstance(node, ast.FunctionDef) and node.name.strip("_") in VAGUE)
+    ]
+    assert not vague, "name what it holds, or what it does: " + ", ".join(vague)

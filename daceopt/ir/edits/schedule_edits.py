@@ -160,7 +160,7 @@ def reorder(tree: Tree, params: Several[Param | str]) -> Tree:
     Guards between them go into the loops that they name, and no further.
     """
     wanted = [str(p) for p in params]
-    return _rechained(tree, wanted, lambda found: [found[n] for n in wanted])
+    return _rechained(tree, wanted, lambda loops: [loops[n] for n in wanted])
 
 
 def _rechained(tree: Tree, names: Several[str], order: Any) -> Tree:

@@ -47,10 +47,10 @@ class _Names:
     def of(self, name: str) -> str:
         if name not in self.known:
             with self._graph.made_for(origins=self._other.origins.get(name, ())):
-                self.known[name] = self._made(name)
+                self.known[name] = self._copy(name)
         return self.known[name]
 
-    def _made(self, name: str) -> str:
+    def _copy(self, name: str) -> str:
         graph, other, hint = self._graph, self._other, re.sub(r"_\d+$", "", name)
         if name == SEED:
             return graph.seed()

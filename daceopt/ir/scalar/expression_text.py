@@ -40,7 +40,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "Pow": sympy.Pow,
 }
 _NUMBERS = {"pi": sympy.pi, "E": sympy.E}
-_NAMES = {made: name for name, made in _OWN.items()}
+_NAMES = {function: name for name, function in _OWN.items()}
 Symbols = Callable[[str], Any]
 
 

@@ -25,7 +25,7 @@ class LiteralKind(NamedTuple):
     ``write`` raises Unsupported for a value that has no such form, ``read`` for what is none of its forms.
     """
 
-    made: type
+    cls: type
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
 
@@ -59,7 +59,7 @@ def literal(value: Any, large: Large) -> str:
         encoded = base64.b64encode(value.SerializeToString(deterministic=True)).decode()
         return f'proto {type(value).__name__} "{encoded}"'
     for word, kind in KINDS.items():
-        if isinstance(value, kind.made):
+        if isinstance(value, kind.cls):
             return f"{word} {literal(kind.write(value), large)}"
     raise Unsupported(f"no text for a value of type {type(value).__name__}")
 

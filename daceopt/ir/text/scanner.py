@@ -69,10 +69,10 @@ class Scanner:
         self._at = 0
         self._skip()
 
-    def error(self, expected: str, found: str | None = None) -> GraphTextError:
+    def error(self, expected: str, text: str | None = None) -> GraphTextError:
         """What was expected here, and what stands there instead."""
         rest = self._source[self._at : self._at + _SHOWN]
-        shown = found if found is not None else repr(rest) if rest else "the end of the line"
+        shown = text if text is not None else repr(rest) if rest else "the end of the line"
         return GraphTextError(f"line {self.number}, column {self._at + 1}: expected {expected}, found {shown}")
 
     def _skip(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.autograd import grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -187,5 +188,19 @@ def test_second_order_of_places_filled_with_a_tensor(axis):
         operands = normal(4, 3).requires_grad_(), normal().requires_grad_()
         first = grad(net(*operands).sum(), operands, create_graph=True)
         return [g.detach() for g in first], grad(sum(g.square().sum() for g in first), operands)
+
+    check(scenario)
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_second_order_of_recurrent_layers_that_train(layer):
+    """They take a share to drop, zero here, and draw nothing."""
+
+    def scenario(optimize):
+        torch.manual_seed(0)
+        net, x = optimize(layer(4, 3, batch_first=True).double()), normal(2, 3, 4).requires_grad_()
+        (first,) = grad(net(x)[0].square().sum(), x, create_graph=True)
+        first.square().sum().backward()
+        return [first.detach(), x.grad, *(p.grad for p in net.parameters())]
 
     check(scenario)

@@ -71,7 +71,8 @@ def _is_random(node: fx.Node) -> bool:
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
     given = by_name(node.target, node.args, node.kwargs)
-    probability = given.get("dropout_p", given.get("p" if "train" in given else "dropout", 1))
+    names = ("dropout_p", "dropout", "p") if "train" in given else ("dropout_p", "dropout")  # p is no share elsewhere
+    probability = next((given[name] for name in names if name in given), 1)
     return bool(probability != 0 and given.get("train", True) is not False)
 
 

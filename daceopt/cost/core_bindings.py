@@ -48,16 +48,16 @@ def inferred(graph: Graph, node: Node, binding: Binding, ways: Flows | None = No
     the result has no such binding: it is read in different ways, or its extents cannot be divided so.
     """
     out = next(n for n in graph.outputs_of(node) if n is not None)
-    found: dict[str, Binding | None] = {}
+    bindings: dict[str, Binding | None] = {}
     for (read, written), flow in (flows(graph, node) if ways is None else ways).items():
         if written != out:
             continue
         wanted = _through_views(graph, read, [_of(relation, binding) for relation in flow.dims])
         for name in graph.sources(read):
             fits = all(n == 1 or (isinstance(e, int) and e % n == 0) for n, e in zip(wanted, graph.shape(name)))
-            same = found.get(name, tuple(wanted)) == tuple(wanted)
-            found[name] = tuple(wanted) if fits and same else None
-    return {name: b for name, b in found.items() if b is not None}
+            same = bindings.get(name, tuple(wanted)) == tuple(wanted)
+            bindings[name] = tuple(wanted) if fits and same else None
+    return {name: b for name, b in bindings.items() if b is not None}
 
 
 def _of(relation: Relation, binding: Sequence[int]) -> int:

@@ -30,8 +30,8 @@ def machine_of(device: torch.device) -> Machine:
 
 @cache
 def _known(index: int, tf32: bool) -> Machine:
-    found = (torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index), torch.version.cuda)
-    return best_known([*found, torch.__version__, tf32], measure(index, tf32))
+    identity = (torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index), torch.version.cuda)
+    return best_known([*identity, torch.__version__, tf32], measure(index, tf32))
 
 
 def measure(index: int, tf32: bool) -> Machine:
@@ -71,7 +71,7 @@ def _best(call: Callable[[], object], device: torch.device, seconds: float = 0.0
     clock."""
     clocked = on_stream(call, ahead=True, device=device)
     clocked()
-    found, deadline = [float(clocked()) for _ in range(_AT_LEAST)], time.perf_counter() + seconds
+    times, deadline = [float(clocked()) for _ in range(_AT_LEAST)], time.perf_counter() + seconds
     while time.perf_counter() < deadline:
-        found.append(float(clocked()))
-    return max(min(found), 1e-9)
+        times.append(float(clocked()))
+    return max(min(times), 1e-9)

@@ -42,14 +42,14 @@ def data_movement(graph: Graph) -> Movement:
     nothing, and of an array read at run-time indices (a gather) no more counts than is read. Control flow counts what
     all of its iterations move.
     """
-    found: dict[Any, tuple[Any, Any]] = {}
+    moved: dict[Any, tuple[Any, Any]] = {}
     for node in graph.compute():
         if isinstance(node, Region):
-            found[node] = _inside(node)
+            moved[node] = _inside(node)
             continue
         picked = _picked(graph, node.kernel) if isinstance(node, KernelNode) else {}
-        found[node] = _bytes(graph, graph.inputs_of(node), picked), _bytes(graph, graph.outputs_of(node), {})
-    return Movement(found)
+        moved[node] = _bytes(graph, graph.inputs_of(node), picked), _bytes(graph, graph.outputs_of(node), {})
+    return Movement(moved)
 
 
 def _inside(node: Region) -> tuple[Any, Any]:
@@ -63,23 +63,23 @@ def _picked(graph: Graph, kernel: Kernel) -> dict[str, Any]:
     """Array -> bytes at most read of it, for arrays that a kernel reads at run-time indices."""
     reads = [(stage, c, access) for stage in kernel.stages for c, access in stage.reads.items()]
     gathered = {access.array for _, _, access in reads if None in access.index and access.array not in kernel.locals}
-    found: dict[str, Any] = dict.fromkeys(gathered, 0)
+    picked: dict[str, Any] = dict.fromkeys(gathered, 0)
     for stage, connector, access in reads if gathered else ():
         if access.array in gathered:
             elements = _loads(stage, connector) * kernel.most(stage.params)
-            found[access.array] += elements * graph.dtype(access.array).bytes
-    return found
+            picked[access.array] += elements * graph.dtype(access.array).bytes
+    return picked
 
 
 def _loads(stage: Stage, connector: str) -> int:
     """Elements that one iteration reads through a connector: one, or one for each distinct run-time index."""
-    found = {
+    loads = {
         part
         for assignment in stage.assignments
         for part in sympy.preorder_traversal(assignment.expr)
         if type(part).__name__ == "load" and str(part.args[0]) == connector
     }
-    return max(1, len(found))
+    return max(1, len(loads))
 
 
 def _bytes(graph: Graph, arrays: Iterable[str | None], picked: Mapping[str, Any]) -> Any:

@@ -17,7 +17,7 @@ def kernel_bytes(graph: Graph, kernel: Kernel, number: Callable[[Any], float]) -
 
     Of an array no more counts than loops visit, and of a buffer no more than it has, through however many views.
     """
-    found = 0.0
+    total = 0.0
     for written in (False, True):
         elements: dict[str, float] = {}  # the most that one access reaches, by array
         for stage in kernel.stages:
@@ -25,8 +25,8 @@ def kernel_bytes(graph: Graph, kernel: Kernel, number: Callable[[Any], float]) -
                 if access.array not in kernel.locals:
                     reach = _reach(graph, kernel, stage, access, number)
                     elements[access.array] = max(elements.get(access.array, 0.0), reach)
-        found += _of_buffers(graph, elements, number)
-    return found
+        total += _of_buffers(graph, elements, number)
+    return total
 
 
 def access_bytes(graph: Graph, kernel: Kernel, stage: Stage, access: Access, number: Callable[[Any], float]) -> float:

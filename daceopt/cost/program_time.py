@@ -54,15 +54,15 @@ def _passed(graph: Graph, kernels: Sequence[Any], times: KernelTimes) -> float:
     """What one kernel writes and another reads that could be one with it: a call between them has to run between them.
     What somebody else reads as well is written in any case."""
     number, through = {node: k for k, node in enumerate(kernels)}, _through_calls(graph, kernels)
-    found = 0.0
+    seconds = 0.0
     for node in kernels:
         for name in (n for n in graph.outputs_of(node) if n is not None):
             users = graph.all_consumers(name)
             near = [r for r in users if r in number and not through[r] >> number[node] & 1]
             readers = [r for r in near if not _waits(graph, node, r, name)]
             moved = times.number(graph.size(name)) * graph.dtype(name).bytes * (len(readers) + (readers == users))
-            found += times.machine.seconds(moved, 0, threads=times.machine.cores) if readers else 0.0
-    return found
+            seconds += times.machine.seconds(moved, 0, threads=times.machine.cores) if readers else 0.0
+    return seconds
 
 
 def _waits(graph: Graph, node: Node, reader: Any, name: str) -> bool:
@@ -79,10 +79,10 @@ def _waits(graph: Graph, node: Node, reader: Any, name: str) -> bool:
     rows = [axis for axis, stride in enumerate(graph.strides(name)) if stride == 1 and graph.shape(name)[axis] != 1]
     along = {s for axis in rows for s in getattr(index[name].index[axis], "free_symbols", ())}
     line = min(max((graph.shape(name)[axis] for axis in rows), default=1), _LINE // itemsize)
-    for found in (n for n in sums if n in index and isinstance(graph.size(n), int) and 0 < graph.size(n) < size):
+    for collected in (n for n in sums if n in index and isinstance(graph.size(n), int) and 0 < graph.size(n) < size):
         # neighbours in memory that go into different sums are walked by together
-        beside = line if along & index[found].params() else 1
-        if size // graph.size(found) * beside * itemsize > limits().nearby:
+        beside = line if along & index[collected].params() else 1
+        if size // graph.size(collected) * beside * itemsize > limits().nearby:
             return True
     return False
 
@@ -102,14 +102,14 @@ def _through_calls(graph: Graph, kernels: Sequence[Any]) -> dict[Any, int]:
 
 def _far(graph: Graph, times: KernelTimes) -> float:
     """Of arrays that are known to be larger than the caches."""
-    found = 0.0
+    seconds = 0.0
     for node in graph.nodes():
         for name in (n for n in graph.outputs_of(node) if n is not None):
             size = graph.size(name)
             nbytes = size * graph.dtype(name).bytes if isinstance(size, int) else 0
             if nbytes > limits().together:
-                found += times.machine.far(nbytes) * (len(graph.all_consumers(name)) + 1)
-    return found
+                seconds += times.machine.far(nbytes) * (len(graph.all_consumers(name)) + 1)
+    return seconds
 
 
 def by_node(
@@ -122,14 +122,14 @@ def by_node(
     as its dearest branch."""
     times = times or KernelTimes(graph, sizes, machine)
     moved = data_movement(graph).nodes
-    found = {}
+    seconds_of = {}
     for node in graph.nodes():
         if isinstance(node, KernelNode):
-            found[node] = times.seconds(node)
+            seconds_of[node] = times.seconds(node)
         elif isinstance(node, Region):
             inside = (sum(by_node(body, sizes, times.machine).values()) for body in node.bodies)
-            found[node] = max(times.number(iterations(node)), 0) * max(inside)
+            seconds_of[node] = max(times.number(iterations(node)), 0) * max(inside)
         else:
             work = times.number(known_flops(graph, node))
-            found[node] = times.machine.product_seconds(times.number(sum(moved[node])), work)
-    return found
+            seconds_of[node] = times.machine.product_seconds(times.number(sum(moved[node])), work)
+    return seconds_of

@@ -166,8 +166,8 @@ def calibrate() -> Rates:
     return _own()
 
 
-def _write(folder: Path, found: Rates) -> None:
-    (folder / _FILE).write_text(json.dumps(asdict(found)))
+def _write(folder: Path, rates: Rates) -> None:
+    (folder / _FILE).write_text(json.dumps(asdict(rates)))
 
 
 # -------------------------------------------------------------------- measurement
@@ -188,11 +188,11 @@ def measure() -> Rates:
 
 def _falling(rates: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     """What a larger set reaches, a smaller one reaches, too."""
-    best, found = 0.0, []
+    best, falling = 0.0, []
     for size, rate in reversed(rates):
         best = max(best, rate)
-        found.append((size, best))
-    return tuple(reversed(found))
+        falling.append((size, best))
+    return tuple(reversed(falling))
 
 
 def _alone(nbytes: int) -> float:
@@ -247,10 +247,10 @@ def _region(threads: int) -> float:
 
     expected = typical(Limits(threads)).region
     folder = facts.torch_library_folder()
-    found = sorted(folder.glob("libgomp*")) if folder is not None else []
-    if not found or not torch.get_num_threads():
+    libraries = sorted(folder.glob("libgomp*")) if folder is not None else []
+    if not libraries or not torch.get_num_threads():
         return expected
-    library, nothing = ctypes.CDLL(str(found[0])), ctypes.CDLL(None).labs
+    library, nothing = ctypes.CDLL(str(libraries[0])), ctypes.CDLL(None).labs
     address = ctypes.cast(nothing, ctypes.c_void_p)
     arguments = (address, ctypes.c_void_p(0), ctypes.c_uint(threads), ctypes.c_uint(0))
     spent = _best(lambda: library.GOMP_parallel(*arguments), _PATIENCE, enough=expected)

@@ -36,15 +36,15 @@ def alone(graph: Graph, positions: Collection[int], in_place: bool = False) -> G
         if node not in chosen:
             own.remove(node)
     read = dict.fromkeys(own.root(n)[0] for node in chosen for n in own.inputs_of(node) if n is not None)
-    given = [name for name in read if name not in written]
-    kept = {*given, *(name for name, _ in own.symbols.values())}
+    inputs = [name for name in read if name not in written]
+    kept = {*inputs, *(name for name, _ in own.symbols.values())}
     own.outputs, own.saved, own.replaced = [], [], {}
     own.inputs = [n for n in own.inputs if n in kept]
-    own.inputs += [n for n in given if not own.is_given(n)]
+    own.inputs += [n for n in inputs if not own.is_given(n)]
     for name in written:
         own.add_output(name)
     if in_place:
         pairs = ((old, graph.outputs[k]) for k, old in graph.replaced.items())
-        own.replaced = {own.outputs.index(new): old for old, new in pairs if old in given and new in written}
+        own.replaced = {own.outputs.index(new): old for old, new in pairs if old in inputs and new in written}
     own.prune()
     return own

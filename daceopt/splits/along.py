@@ -39,9 +39,9 @@ class SplitAxis:
 
     def each(self, graph: Graph, name: str) -> Dim:
         """Elements of ``name`` along the axis for one item."""
-        found = quotient(graph.shape(name)[self.dims[name]], self.items)
-        assert found is not None
-        return found
+        extent = quotient(graph.shape(name)[self.dims[name]], self.items)
+        assert extent is not None
+        return extent
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ def split_axes(graph: Graph) -> list[SplitAxis]:
         for place, other in _summed_together(graph, node):
             classes.join_where_apart(place, other)
     written = {n for node in graph.nodes() for n in graph.outputs_of(node) if n is not None}
-    found = [axis for places in classes.all() if (axis := _axis(graph, places)) is not None]
-    return sorted(found, key=lambda axis: -sum(hint(graph.size(n)) for n in axis.dims if n in written))
+    axes = [axis for places in classes.all() if (axis := _axis(graph, places)) is not None]
+    return sorted(axes, key=lambda axis: -sum(hint(graph.size(n)) for n in axis.dims if n in written))
 
 
 class _Classes:
@@ -194,8 +194,8 @@ def settled_access(stage: Stage, connector: str) -> Access:
     is_open = [d for d, e in enumerate(access.index) if e is None]
     index = list(access.index)
     for k, d in enumerate(is_open):
-        found = {place[k] for place in places}
-        if len(found) == 1 and (place := next(iter(found))) in stage.params:
+        indices = {place[k] for place in places}
+        if len(indices) == 1 and (place := next(iter(indices))) in stage.params:
             index[d] = place
     return replace(access, index=tuple(index))
 
@@ -212,16 +212,20 @@ def cut_of(graph: Graph, node: Node, axis: SplitAxis) -> NodeCut:
     if isinstance(node, (Convolution, ConvolutionBackwardData, Pool, PoolBackward)) and axis.dims[written[0]] != 0:
         raise CannotSplit(f"{label_of(node)}: instances of channels or rows are other windows than the whole")
     along = _loop(graph, node, axis) if isinstance(node, KernelNode) else None
-    found = ways(graph, node)
-    sliced = {name for name in graph.inputs_of(node) if name is not None and _is_sliced(graph, node, name, axis, found)}
+    known_ways = ways(graph, node)
+    sliced = {
+        name for name in graph.inputs_of(node) if name is not None and _is_sliced(graph, node, name, axis, known_ways)
+    }
     if along is not None:
         _check_whole_reads(graph, node, along, sliced)
     return NodeCut(frozenset(sliced), along)
 
 
-def _is_sliced(graph: Graph, node: Node, name: str, axis: SplitAxis, found: Mapping[tuple[str, str], Flow]) -> bool:
+def _is_sliced(
+    graph: Graph, node: Node, name: str, axis: SplitAxis, known_ways: Mapping[tuple[str, str], Flow]
+) -> bool:
     """Is ``name`` cut together with what is written (True), or read as a whole by each instance?"""
-    ways = {w: flow for (r, w), flow in found.items() if r == name}
+    ways = {w: flow for (r, w), flow in known_ways.items() if r == name}
     own = axis.dims.get(name)
     if own is not None and ways and all(_is_cut(flow, own, axis.dims[w]) for w, flow in ways.items()):
         return True

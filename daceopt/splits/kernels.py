@@ -65,8 +65,8 @@ def check_locals(kernel: Kernel, p: sympy.Symbol, summed: Collection[str] = ()) 
                 raise CannotSplit(f"kernel {kernel.label} reduces over {p} into {access.array}")
     written = {a.array: a.index for s in kernel.stages for a in s.writes.values() if a.array in kernel.locals}
     for access in (a for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals):
-        for read, made in zip(access.index, written[access.array], strict=True):
-            if (p in _free(read) or p in _free(made)) and not read == made == p:
+        for read, write in zip(access.index, written[access.array], strict=True):
+            if (p in _free(read) or p in _free(write)) and not read == write == p:
                 raise CannotSplit(f"kernel {kernel.label} reads {access.array} at other elements of {p} than it writes")
 
 

@@ -81,12 +81,12 @@ class _Narrowing:
         if name == "select":
             return self._select(expr)
         args = [self.of(a) for a in expr.args]
-        if name in _BELOW and (found := self._compare(name, args)) is not None:
-            return sympy.Integer(found)
-        if name in _EXTREMES and (found := self._extreme(name, args)) is not None:
-            return found
-        if name == "logical_and" and (found := self._both(args)) is not None:
-            return found
+        if name in _BELOW and (answer := self._compare(name, args)) is not None:
+            return sympy.Integer(answer)
+        if name in _EXTREMES and (answer := self._extreme(name, args)) is not None:
+            return answer
+        if name == "logical_and" and (answer := self._both(args)) is not None:
+            return answer
         return expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else expr.func(*args)
 
     def _select(self, expr: Any) -> Any:
@@ -124,7 +124,7 @@ class _Narrowing:
 def settled_at(stage: Stage, extents: Mapping[sympy.Symbol, Dim]) -> dict[sympy.Symbol, set[int]]:
     """Parameter -> the places along it from which on a comparison of places has another result."""
     params = frozenset(extents)
-    found: dict[sympy.Symbol, set[int]] = {}
+    settled: dict[sympy.Symbol, set[int]] = {}
     for comparison in (e for a in stage.assignments for e in sympy.preorder_traversal(a.expr)):
         if type(comparison).__name__ not in _BELOW:
             continue
@@ -135,5 +135,5 @@ def settled_at(stage: Stage, extents: Mapping[sympy.Symbol, Dim]) -> dict[sympy.
         form = affine(dim(difference), params)
         only, constant = form.single(), form.constant
         if only is not None and only[1] in (1, -1) and isinstance(constant, int):
-            found.setdefault(only[0], set()).add(-constant if only[1] == 1 else constant + 1)
-    return found
+            settled.setdefault(only[0], set()).add(-constant if only[1] == 1 else constant + 1)
+    return settled

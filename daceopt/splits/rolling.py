@@ -103,13 +103,13 @@ class _Rolling:
 
     def _wholes(self, written: set[str]) -> set[str]:
         """Arrays of which all parts are written inside."""
-        found: set[str] = set()
+        wholes: set[str] = set()
         for name in written:
             while self._graph.is_part(name):
                 name = self._graph.part(name).whole
                 if set(self._graph.sources(name)) <= written:
-                    found.add(name)
-        return found
+                    wholes.add(name)
+        return wholes
 
     def _find_results(self, inside: set[Any]) -> list[str]:
         """What others read, or what is kept: the largest arrays, of which the others are parts."""
@@ -122,8 +122,8 @@ class _Rolling:
             kept = any(alias in graph.outputs or alias in graph.saved for alias in shown)
             return kept or any(c not in inside for alias in shown for c in graph.consumers(alias))
 
-        found = {name for name in self._inner if self._stands_outside(name) or is_seen(name)}
-        return [name for name in graph.arrays() if name in found and not self._is_in(name, found)]
+        results = {name for name in self._inner if self._stands_outside(name) or is_seen(name)}
+        return [name for name in graph.arrays() if name in results and not self._is_in(name, results)]
 
     def _stands_outside(self, name: str) -> bool:
         """Is it a part of what others write, too?"""
@@ -302,8 +302,8 @@ class _Body:
             for name, (dtype, shape) in kernel.locals.items()
         }
         stages = [self._stage(kernel, s, shift, cut) for s in kernel.stages]
-        made = Kernel(kernel.label, {**kernel.extents, p: extent}, stages, kernel.outer, local)
-        self.loop.graph.add_kernel(made.named_apart(self.loop.graph))
+        rolled = Kernel(kernel.label, {**kernel.extents, p: extent}, stages, kernel.outer, local)
+        self.loop.graph.add_kernel(rolled.named_apart(self.loop.graph))
 
     def _stage(self, kernel: Kernel, stage: Stage, shift: dict[Any, Any], cut: NodeCut) -> Stage:
         """Accesses reach the instance's arrays; scalar code that names the element means that of the whole."""

@@ -86,29 +86,29 @@ def split(graph: Graph, node: Node, axis: int, into: int | Sequence[Dim], within
     the number of parts, which stand in these then: (2,) with 4 makes halves of quarters, so that who reads a half reads
     an array of its own. Returns the new nodes. Raises CannotSplit, and changes nothing, with the reason.
     """
-    found = division(graph, node, axis)
-    array, own = next(iter(found.axes.items()))
+    rule = division(graph, node, axis)
+    array, own = next(iter(rule.axes.items()))
     pieces = _pieces(graph.shape(array)[own], into, label_of(node))
     for start, extent in pieces:
-        if reason := found.check(start, extent):
+        if reason := rule.check(start, extent):
             raise CannotSplit(f"{label_of(node)}, elements {start} to {start + extent} of axis {axis}: {reason}")
 
     def make() -> list[Piece]:
-        outputs = {name: places(graph, name, k, pieces, within) for name, k in found.axes.items()}
+        outputs = {name: places(graph, name, k, pieces, within) for name, k in rule.axes.items()}
         return [Piece(*where, {n: parts[i] for n, parts in outputs.items()}) for i, where in enumerate(pieces)]
 
-    return replaced(graph, node, found, make)
+    return replaced(graph, node, rule, make)
 
 
-def replaced(graph: Graph, node: Node, found: Division, make: Callable[[], Sequence[Piece]]) -> list[Any]:
-    """Put a node for each piece in the place of ``node``, as ``found`` says; returns them. ``make`` gives the pieces
+def replaced(graph: Graph, node: Node, rule: Division, make: Callable[[], Sequence[Piece]]) -> list[Any]:
+    """Put a node for each piece in the place of ``node``, as ``rule`` says; returns them. ``make`` gives the pieces
     once ``node`` is gone, so that it can make arrays parts of what ``node`` wrote."""
     label, origins = label_of(node), graph.origins_of(node)
     graph.remove(node)
     others = len(graph.compute())
     with graph.made_for(label, origins):
         for piece in make():
-            found.build(Builder(graph, label), piece)
+            rule.build(Builder(graph, label), piece)
     return graph.compute()[others:]
 
 
@@ -118,16 +118,16 @@ def places(
     """A part of ``name`` for each of ``pieces``, (start, extent) along ``axis``; ``within`` as of :func:`split`."""
     if not within:
         return [_part(graph, name, axis, start, extent) for start, extent in pieces]
-    each, found = len(pieces) // within[0], []
+    each, result = len(pieces) // within[0], []
     for k in range(0, len(pieces), each):
         own, start = pieces[k : k + each], pieces[k][0]
         part = _part(graph, name, axis, start, dim(sum(extent for _, extent in own)))
         if each == 1:
-            found.append(part)
+            result.append(part)
             continue
         moved = [(dim(s - start), n) for s, n in own]
-        found += places(graph, part, axis, moved, [n // within[0] for n in within[1:]])
-    return found
+        result += places(graph, part, axis, moved, [n // within[0] for n in within[1:]])
+    return result
 
 
 def why_not(graph: Graph, node: Node, axis: int) -> str | None:
@@ -204,7 +204,7 @@ def box(b: Builder, piece: Piece, name: str, axis: int | None, start: Dim, exten
     starts: list[Dim] = [0] * len(graph.shape(name))
     extents = list(graph.shape(name))
     starts[axis], extents[axis] = start, extent
-    found, inside = parts.covering(graph, name, starts, extents)
-    if graph.shape(found) == tuple(extents):
-        return found
-    return nearest(graph, b.slice(found, inside, [s + e for s, e in zip(inside, extents, strict=True)]))
+    array, inside = parts.covering(graph, name, starts, extents)
+    if graph.shape(array) == tuple(extents):
+        return array
+    return nearest(graph, b.slice(array, inside, [s + e for s, e in zip(inside, extents, strict=True)]))

@@ -114,23 +114,23 @@ def _loop(graph: Graph, kernel: Kernel, axis: SplitAxis) -> Any:
     """The loop that walks over all items."""
     accesses = [settled_access(s, c) for s in kernel.stages for c in s.reads]
     accesses += kernel.writes()
-    found = {
+    candidates = {
         a.index[axis.dims[a.array]]: graph.shape(a.array)[axis.dims[a.array]] for a in accesses if a.array in axis.dims
     }
-    loops = [p for p, extent in found.items() if p in kernel.extents and same(kernel.extents[p], extent)]
-    if len(loops) != 1 or len(found) != 1:
+    loops = [p for p, extent in candidates.items() if p in kernel.extents and same(kernel.extents[p], extent)]
+    if len(loops) != 1 or len(candidates) != 1:
         raise CannotSplit(f"kernel {kernel.label} has no one loop over the {axis.items} items of what it reads")
     return loops[0]
 
 
 def _copied(kernel: Kernel, summed: frozenset[str]) -> dict[str, str]:
     """Locals that are sums and are copied into results, as ``reduction-lowering`` leaves them -> these results."""
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for stage in kernel.stages:
         for connector, access in stage.reads.items():
             if access.array in kernel.locals:
-                found[access.array] = _copy_of(stage, connector, summed) if access.array not in found else ""
-    return {local: result for local, result in found.items() if result}
+                results[access.array] = _copy_of(stage, connector, summed) if access.array not in results else ""
+    return {local: result for local, result in results.items() if result}
 
 
 def _copy_of(stage: Stage, connector: str, summed: frozenset[str]) -> str:

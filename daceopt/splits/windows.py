@@ -64,8 +64,10 @@ def backward_weights_split(graph: Graph, node: ConvolutionBackwardWeights, axis:
 
 
 def _refuse_blocks(graph: Graph, node: Node) -> None:
-    if found := sorted(node.blocked(graph)):
-        raise CannotSplit(f"{node.label}: {' and '.join(found)} in blocks of channels; split the batch, or before that")
+    if images := sorted(node.blocked(graph)):
+        raise CannotSplit(
+            f"{node.label}: {' and '.join(images)} in blocks of channels; split the batch, or before that"
+        )
 
 
 @splits(Pool)
@@ -98,8 +100,8 @@ def _along(graph: Graph, node: Node, operands: Axes, outputs: dict[str, int]) ->
     reads, writes = graph.reads(node), graph.writes(node)
 
     def build(b: Builder, piece: Piece) -> None:
-        found = {c: box(b, piece, n, operands.get(c), piece.start, piece.extent) for c, n in reads.items()}
-        graph.add_node(copy.deepcopy(node), found, {c: piece.outputs[n] for c, n in writes.items()})
+        boxes = {c: box(b, piece, n, operands.get(c), piece.start, piece.extent) for c, n in reads.items()}
+        graph.add_node(copy.deepcopy(node), boxes, {c: piece.outputs[n] for c, n in writes.items()})
 
     return Division({writes[c]: k for c, k in outputs.items()}, build)
 
@@ -123,11 +125,11 @@ def _channels(graph: Graph, node: Node, grouped: Axes, operands: Axes, outputs: 
         twin, size = copy.deepcopy(node), channels // node.group
         first, twin.group = piece.start // size, piece.extent // size
         rest = {c: n for c, n in reads.items() if c not in grouped}
-        found = {c: box(b, piece, n, operands.get(c), piece.start, piece.extent) for c, n in rest.items()}
+        boxes = {c: box(b, piece, n, operands.get(c), piece.start, piece.extent) for c, n in rest.items()}
         for c, k in grouped.items():
             each = graph.shape(reads[c])[k] // node.group
-            found[c] = box(b, piece, reads[c], k, first * each, twin.group * each)
-        graph.add_node(twin, found, {c: piece.outputs[n] for c, n in writes.items()})
+            boxes[c] = box(b, piece, reads[c], k, first * each, twin.group * each)
+        graph.add_node(twin, boxes, {c: piece.outputs[n] for c, n in writes.items()})
 
     return Division({writes[c]: k for c, k in outputs.items()}, build, check)
 
@@ -162,8 +164,8 @@ def _halo(graph: Graph, node: Node, axis: int, operands: Axes, outputs: dict[str
         before[k], behind[k] = low - first, last - high
         twin.pads = [*before, *behind]
         rest = {c: n for c, n in reads.items() if c != "X"}
-        found = {c: box(b, piece, n, operands.get(c), piece.start, piece.extent) for c, n in rest.items()}
-        found["X"] = box(b, piece, reads["X"], axis, low, high - low)
-        graph.add_node(twin, found, {c: piece.outputs[n] for c, n in writes.items()})
+        boxes = {c: box(b, piece, n, operands.get(c), piece.start, piece.extent) for c, n in rest.items()}
+        boxes["X"] = box(b, piece, reads["X"], axis, low, high - low)
+        graph.add_node(twin, boxes, {c: piece.outputs[n] for c, n in writes.items()})
 
     return Division({writes[c]: n for c, n in outputs.items()}, build, check)

@@ -40,9 +40,9 @@ class _Table(NamedTuple):
     key: str
     values: Mapping[str, Any]
 
-    def wrong(self, key: str, expected: str, found: str = "") -> MachineFileError:
+    def wrong(self, key: str, expected: str, text: str = "") -> MachineFileError:
         where = f"{self.key}{key}" if key else self.key.rstrip(".")
-        shown = found or (f"found {self.values[key]!r}" if key in self.values else "it is missing")
+        shown = text or (f"found {self.values[key]!r}" if key in self.values else "it is missing")
         return MachineFileError(f"{self.path}, key {where}: expected {expected}, {shown}")
 
     def only(self, known: Collection[str]) -> _Table:

@@ -14,9 +14,9 @@ _UNKNOWN = {"l2": 1 << 20, "l3": 16 << 20}  # where nothing is known of the cach
 def model_of(machine: Machine) -> MachineModel:
     """One cluster of the cores that torch may use; rates and bandwidths as ``cost.this_machine`` and ``cost.rates``
     measured them."""
-    found, cores = rates(), machine.cores
+    measured, cores = rates(), machine.cores
     local, shared = machine.l2 or _UNKNOWN["l2"], machine.l3 or _UNKNOWN["l3"]
-    vector = Unit("vector", ("multiply-accumulate", "element-wise"), 1 / found.operation)
+    vector = Unit("vector", ("multiply-accumulate", "element-wise"), 1 / measured.operation)
     return MachineModel(
         machine.name,
         1,
@@ -26,5 +26,5 @@ def model_of(machine: Machine) -> MachineModel:
         Buffer(shared, machine.bandwidth(shared)),
         Buffer(_MEMORY, machine.memory_bandwidth),
         _CLOCK,
-        found.call + found.region,
+        measured.call + measured.region,
     )

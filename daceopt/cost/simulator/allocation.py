@@ -67,13 +67,13 @@ def _with_room(kept: Sequence[Lifetime], capacity: int) -> frozenset[str]:
     room = np.full(1 + max((t.last for t in kept), default=0), capacity, np.int64)
     for tensor in kept:
         room[tensor.first : tensor.last + 1] -= tensor.size
-    found = set()
+    fitting = set()
     for tensor in kept:
         before = tensor.earlier.first
         if before == tensor.first or tensor.size <= room[before]:
-            found.add(tensor.name)
+            fitting.add(tensor.name)
             room[before : tensor.first] -= tensor.size
-    return frozenset(found)
+    return frozenset(fitting)
 
 
 def _kept(wanted: Sequence[Lifetime], capacity: int, spill: str) -> tuple[list[Lifetime], list[str]]:
@@ -94,18 +94,18 @@ def _kept(wanted: Sequence[Lifetime], capacity: int, spill: str) -> tuple[list[L
 
 def _placed(kept: Sequence[Lifetime], capacity: int, soon: frozenset[str]) -> tuple[dict[str, int], frozenset[str]]:
     """Offsets, none for what does not fit between the others; and which of ``soon`` have their place a task earlier."""
-    found: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     early = set()
     spans = np.zeros((4, len(kept)), np.int64)  # first and last task, beginning and end in the buffer
     for tensor in sorted(kept, key=lambda t: (-t.size, t.first)):
         for life in (tensor.earlier, tensor) if tensor.name in soon else (tensor,):
-            offset = _lowest(spans[:, : len(found)], life)
+            offset = _lowest(spans[:, : len(offsets)], life)
             if offset + life.size <= capacity:
-                spans[:, len(found)] = life.first, life.last, offset, offset + life.size
-                found[life.name] = offset
+                spans[:, len(offsets)] = life.first, life.last, offset, offset + life.size
+                offsets[life.name] = offset
                 early |= {life.name} if tensor.name in soon and life.first == tensor.earlier.first else set()
                 break
-    return found, frozenset(early)
+    return offsets, frozenset(early)
 
 
 def _lowest(spans: np.ndarray, life: Lifetime) -> int:

@@ -60,12 +60,12 @@ class Footprints:
 
     def reads(self, node: Any) -> dict[str, int]:
         """Array that is given, or that one node writes -> how many of its elements ``node`` reads."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for written, (windows, picked) in self._windows(node).items():
             counted = self._counted(written, windows)
             for name in self._graph.sources(written) if picked else counted:
-                found[name] = min(self.elements(name), counted.get(name, 0) + picked)
-        return {name: count for name, count in found.items() if count}
+                counts[name] = min(self.elements(name), counted.get(name, 0) + picked)
+        return {name: count for name, count in counts.items() if count}
 
     def writes(self, node: Any) -> dict[str, int]:
         """Array -> how many of its elements ``node`` writes: all of them."""
@@ -88,11 +88,11 @@ class Footprints:
 
     def _windows(self, node: Any) -> dict[str, tuple[list[_Window], int]]:
         """Array that nodes write -> windows into its buffer, and elements that are picked at run-time indices."""
-        found: dict[str, tuple[list[_Window], int]] = {}
+        windows_of: dict[str, tuple[list[_Window], int]] = {}
         for name, window, picked in self._accesses(node):
-            windows, count = found.get(self._graph.written(name), ([], 0))
-            found[self._graph.written(name)] = ([*windows, window] if window else windows, count + picked)
-        return found
+            windows, count = windows_of.get(self._graph.written(name), ([], 0))
+            windows_of[self._graph.written(name)] = ([*windows, window] if window else windows, count + picked)
+        return windows_of
 
     def _accesses(self, node: Any) -> Iterator[tuple[str, _Window | None, int]]:
         graph = self._graph

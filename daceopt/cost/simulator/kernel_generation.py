@@ -67,14 +67,14 @@ class Kernels:
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         members = sorted(self._members(), key=lambda nodes: self._rank[nodes[-1]])
-        found: list[Layer] = []
+        layers: list[Layer] = []
         kernel, last = -1, None
         for group in members:
             home = self._home.get(group[0])
             kernel += home is None or home != last
             last = home
-            found.append(self._layer(group, kernel))
-        return tuple(found)
+            layers.append(self._layer(group, kernel))
+        return tuple(layers)
 
     @property
     def count(self) -> int:
@@ -87,8 +87,8 @@ class Kernels:
 
     def binding(self, layer: Layer) -> tuple[int, ...]:
         """How the result of a layer is dealt to cores; () where no step has said so."""
-        found = (self.graph.placements.get(name) for name in layer.writes)
-        return next((p.binding for p in found if p is not None), ())
+        placements = (self.graph.placements.get(name) for name in layer.writes)
+        return next((p.binding for p in placements if p is not None), ())
 
     def crossing(self, layer: Layer, name: str) -> int:
         """Bytes of an array in local buffers that cores need which do not have them: halos, or where it is dealt to
@@ -162,15 +162,15 @@ class Kernels:
         if not isinstance(node, KernelNode):
             return {self._unit(node): self._operations(node)}
         kernel = node.kernel
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for stage in kernel.stages:
             scalar = operations(stage.assignments)
             sums = sum(1 for access in stage.writes.values() if access.wcr)
             count = self.footprints.number(kernel.most(stage.params))
             fused = sums and scalar <= 1  # a product that is added, or what is added as it is
-            found[MAC if fused else ELEMENTWISE] += count * max(scalar, 0 if sums else 1)
-            found[MAC] += count * sums
-        return {kind: count for kind, count in found.items() if count}
+            counts[MAC if fused else ELEMENTWISE] += count * max(scalar, 0 if sums else 1)
+            counts[MAC] += count * sums
+        return {kind: count for kind, count in counts.items() if count}
 
     def _unit(self, node: Any) -> str:
         """The work of a library node: convolutions of single channels and windows multiply and accumulate."""

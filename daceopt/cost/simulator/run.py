@@ -42,8 +42,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.keep not in LEVELS or self.spill not in SPILLS:
-            found = f"keep={self.keep!r}, spill={self.spill!r}"
-            raise DaceoptError(f"{found}: expected one of {', '.join(LEVELS)}, and of {', '.join(SPILLS)}")
+            options = f"keep={self.keep!r}, spill={self.spill!r}"
+            raise DaceoptError(f"{options}: expected one of {', '.join(LEVELS)}, and of {', '.join(SPILLS)}")
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class Run:
 
     def placed(self) -> dict[str, int]:
         """Level -> how many results of layers live there (table 3)."""
-        found = Counter(p.level for p in self.placements.values())
-        return {level: found[level] for level in LEVELS}
+        counts = Counter(p.level for p in self.placements.values())
+        return {level: counts[level] for level in LEVELS}
 
 
 def run(
@@ -101,7 +101,7 @@ def run(
         raise DaceoptError(f"the graph is divided among {divided} clusters; {expected}")
     kernels, policy = Kernels(graph, machine.cluster, sizes), policy or Policy()
     overlaps = OVERLAPS[1:] if policy.pipelined else OVERLAPS[:1]
-    return min((_Simulation(kernels, policy, overlap).run() for overlap in overlaps), key=lambda found: found.seconds)
+    return min((_Simulation(kernels, policy, overlap).run() for overlap in overlaps), key=lambda run: run.seconds)
 
 
 class _Simulation:
@@ -150,13 +150,13 @@ class _Simulation:
             levels[name] = LEVELS[max(best, LEVELS.index(level))]
         for level, below, capacity in self._buffers():
             tensors = [self._lifetime(n, level) for n, where in levels.items() if where == level]
-            found = allocate(tensors, capacity, self.policy.spill, self.overlap == "room")
-            for name in found.spilled:
+            allocation = allocate(tensors, capacity, self.policy.spill, self.overlap == "room")
+            for name in allocation.spilled:
                 levels[name] = below
                 self.spilled.append(name)
-            self._lives |= {t.name: t.earlier if t.name in found.early else t for t in tensors}
-            self._late.difference_update(found.early)
-            self._late.update(t.name for t in tensors if t.name not in found.early)
+            self._lives |= {t.name: t.earlier if t.name in allocation.early else t for t in tensors}
+            self._late.difference_update(allocation.early)
+            self._late.update(t.name for t in tensors if t.name not in allocation.early)
         return levels
 
     def _buffers(self) -> list[tuple[str, str, int]]:
@@ -187,13 +187,13 @@ class _Simulation:
             uses.update({n: size for n, size in layer.reads.items() if n not in levels})
         sizes = {n: self.kernels.nbytes(n) for n in uses}
         saved = {n: (count - sizes[n]) / sizes[n] / self._span(n) for n, count in uses.items() if count > sizes[n]}
-        room, found = self._room(levels), {}
+        room, promoted = self._room(levels), {}
         for name in sorted(saved, key=lambda n: -saved[n]):
             while_ = slice(self.first[name], self.last[name] + 1)
             if sizes[name] <= room[while_].min():
                 room[while_] -= sizes[name]
-                found[name] = sizes[name]
-        return found
+                promoted[name] = sizes[name]
+        return promoted
 
     def _span(self, name: str) -> int:
         return self.last[name] - self.first[name] + 1
@@ -214,11 +214,11 @@ class _Simulation:
                 size, k = self.kernels.nbytes(name), LEVELS.index(level)
                 change[self.first[name]][k] += size
                 change[self.last[name] + 1][k] -= size
-        alive, found = [0, 0], []
+        alive, steps = [0, 0], []
         for local, shared in change[:-1]:
             alive = [alive[0] + local, alive[1] + shared]
-            found.append((alive[0], alive[1]))
-        return tuple(found)
+            steps.append((alive[0], alive[1]))
+        return tuple(steps)
 
     # ---------------------------------------------------------------- what moves
 

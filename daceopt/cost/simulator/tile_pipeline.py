@@ -98,14 +98,14 @@ class Pipeline:
     def _task(self, k: int, task: Task, earliest: float, fetch: float) -> None:
         """``earliest`` that it may begin; ``fetch``: that what it is given may be loaded."""
         ends = []
-        given = sum(load.fetched for load in task.loads if load.writer is None) / task.tiles
+        fetched = sum(load.fetched for load in task.loads if load.writer is None) / task.tiles
         for tile in range(task.tiles):
-            room = self._room(given, fetch)
+            room = self._room(fetched, fetch)
             begins = (self._load(k, task, x, tile, room if x.writer is None else earliest) for x in task.loads)
             done = self._compute(k, task, max([earliest, self._computed[0], *begins]))
             self._computed.append(done)
-            if given:
-                self._outstanding.append((given, done))
+            if fetched:
+                self._outstanding.append((fetched, done))
             ends.append(self._store(k, task, done))
         for name in task.writes:
             self._ends[name] = ends

@@ -130,3 +130,7 @@ class IllegalOrder(DaceoptError, ValueError):
 
 class IllegalParts(DaceoptError, ValueError):
     """The parts of an array overlap, leave a gap, or leave the array."""
+
+
+class UnequalLayers(DaceoptError):
+    """Layers that look alike are not the same, or have not become the same; the message says what is not."""

@@ -5,8 +5,10 @@ None of it runs on a warm start: the fingerprint of what was captured finds the 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+from daceopt.errors import UnequalLayers
 from daceopt.passes import choice
 from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.recipe import Recipe, recipes
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
     from daceopt.codegen.bundle import Bundle
     from daceopt.ir.control.imported import Imported
+    from daceopt.layers.equal_layers import EqualLayers
+
+logger = logging.getLogger("daceopt.recipe")
 
 
 def compile_graph(
@@ -75,23 +80,44 @@ def compile_model(
 
 def derive(imported: Imported, recipe: Recipe, verify: str | None = None) -> Derived:
     """From a graph of operator nodes to the graphs that are built. Raises MemoryBudgetError where the recipe has a
-    budget that cannot be held."""
+    budget that cannot be held.
+
+    Of a network with many equal layers the recipe runs on a few; where what it makes of one layer is not what it makes
+    of the next, it runs on all. So it does where each step is to be verified, or a budget is held.
+    """
+    from daceopt.layers.equal_layers import EqualLayers
+
+    layers = EqualLayers(imported)
+    if verify is None and recipe.budget is None:
+        layers = layers.found()
+    try:
+        return _derived(layers, recipe, verify)
+    except UnequalLayers as reason:
+        logger.info("the recipe runs on all layers: %s", reason)
+        return _derived(EqualLayers(imported), recipe, verify)
+
+
+def _derived(layers: EqualLayers, recipe: Recipe, verify: str | None) -> Derived:
+    """The recipe on what is left of the layers, and its result for all of them."""
     from daceopt import libs
     from daceopt.ir.control.program import Program
 
-    derived = Derived(Program.of(imported.graph, imported.gradients), imported)
+    imported = layers.short
+    derived = Derived(Program.of(imported.graph, imported.gradients), layers.full)
     if imported.device == "cpu":
         libs.anticipate(imported.graph)
     with derived.timed("recipe"):
         if isinstance(recipe, Choice):
-            derived.program, derived.history, decision = choice.run(recipe, derived.program, verify)
-            derived.choice = str(decision)
+            run = choice.run(recipe, derived.program, verify, layers.lengthened)
+            derived.program, derived.history, derived.choice = run[0], run[1], str(run[2])
         elif recipe.budget is not None and imported.gradients is not None:
             from daceopt.passes import budgeting
 
             derived.program, derived.history, derived.choice = budgeting.run(recipe, derived.program, verify)
         else:
             derived.history = Runner(recipe, verify).run(derived.program)
+            derived.program = layers.lengthened(derived.program)
+    derived.history = layers.scaled(derived.history, derived.program)
     spent = sum(step.seconds for step in derived.history if step.level == DIFFERENTIATE)
     derived.seconds = {"recipe": derived.seconds["recipe"] - spent, DIFFERENTIATE: spent}
     return derived

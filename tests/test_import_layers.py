@@ -48,6 +48,7 @@ FLOORS = (
     "libs",
     "autodiff splits",
     "passes",
+    "layers",
     "capture",
     "transformations recipes",
     "programs",

@@ -17,7 +17,7 @@ from daceopt.ir.scalar.dims import hint
 
 _ROWWISE = frozenset(("Gelu", "LayerNormalization", "RMSNormalization", "Relu", "Silu", "Sigmoid", "Tanh"))
 _DEEPEST = 4  # cheap nodes between what is computed again and what is saved
-_LEAST = 0.02  # of all that is saved or is to be made room for: for less nothing is computed again
+_LEAST = 0.02  # of all that is saved, or of what is read to compute it again: for less nothing is computed again
 
 
 def again_for_room(
@@ -31,20 +31,22 @@ def again_for_room(
     room = _bytes(graph, gradients)
     if room < _LEAST * _bytes(graph, stored):
         return frozenset()
-    least = _LEAST * room  # statistics of rows are made of all that a row is
     chosen: set[str] = set()
     held: set[str] = set()  # what one that was chosen is made of
+    last = 0
     for name in sorted(stored, key=lambda n: -_bytes(graph, (n,))):
         size = _bytes(graph, (name,))
-        if room <= 0 or size < least:
+        if room <= 0 and size < last:  # equal layers have arrays of one size: those of all are computed again, or none
             break
         if name in held or not may_repeat(name):
             continue
         sources = _sources(graph, name, set(stored) - chosen - {name}, is_elementwise)
-        if sources is not None and len(graph.producers(name)) == 1:
-            chosen.add(name)
-            held |= sources
-            room -= size
+        # statistics of rows are made of all that a row is
+        if sources is None or len(graph.producers(name)) != 1 or size < _LEAST * _bytes(graph, sources):
+            continue
+        chosen.add(name)
+        held |= sources
+        room, last = room - size, size
     return frozenset(chosen)
 
 

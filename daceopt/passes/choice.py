@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from daceopt.errors import DaceoptError, Unsupported
+from daceopt.errors import DaceoptError, UnequalLayers, Unsupported
 from daceopt.passes.recipe import Edit, Recipe, recipes
 from daceopt.passes.runner import Runner
 from daceopt.passes.step import Step
@@ -123,12 +123,15 @@ class Decision:
         return f"recipe {self.chosen}, by the cost model ({times}{left}){more}"
 
 
-def run(choice: Choice, program: Program, verify: str | None) -> tuple[Program, list[Step], Decision]:
+def run(
+    choice: Choice, program: Program, verify: str | None, finish: Callable[[Program], Program] = lambda made: made
+) -> tuple[Program, list[Step], Decision]:
     """Apply the first recipe; then each other one, from where it parts from the first, to a program of its own, but
     only where that may save what it must. Returns the program that the model says is fastest, the steps that led to it,
-    and why it is that one.
+    and why it is that one. ``finish``: makes the program that is built of what a recipe has made.
 
-    Raises what a step raises.
+    Raises what a step raises, and what ``finish`` does for the first recipe; another one for which it raises is none to
+    choose.
     """
     from daceopt.cost.program_time import ProgramTime
 
@@ -143,6 +146,7 @@ def run(choice: Choice, program: Program, verify: str | None) -> tuple[Program, 
         runner.apply(program, steps[0][done:parting])
         started[parting], done = (program.copy(), list(runner.history)), parting
     runner.apply(program, steps[0][done:])
+    program = finish(program)
     first = ProgramTime.of(program)
     best, fastest, seconds = (program, runner.history, recipes[0].name), first.total, {recipes[0].name: first.total}
     for candidate, recipe, own, parting in list(zip(among, recipes, steps, partings))[1:]:
@@ -151,6 +155,11 @@ def run(choice: Choice, program: Program, verify: str | None) -> tuple[Program, 
         (start, before), rest = started[parting], Runner(recipe, verify)
         made = start.copy()
         rest.apply(made, own[parting:])
+        try:
+            made = finish(made)
+        except UnequalLayers as reason:
+            logger.info("recipe %s is not chosen: %s", recipe.name, reason)
+            continue
         seconds[recipe.name] = ProgramTime.of(made).total
         if seconds[recipe.name] < fastest - candidate.least(first):
             best, fastest = (made, [*before, *rest.history], recipe.name), seconds[recipe.name]

@@ -68,13 +68,20 @@ def with_open_draws(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
     return replace(kernel, stages=stages), tuple(map(int, draws))
 
 
+def with_draws(kernel: Kernel, numbers: Mapping[int, int]) -> Kernel:
+    """The kernel, which draws by other ``numbers``: old -> new; those without a new one stay."""
+    other = {sympy.Integer(old): sympy.Integer(new) for old, new in numbers.items()}
+    stages = [replace(s, assignments=tuple(_open(s.assignments, other))) for s in kernel.stages]
+    return replace(kernel, stages=stages)
+
+
 @lru_cache(1 << 12)
 def _draws(expr: sympy.Expr) -> tuple[sympy.Integer, ...]:
     parts = (part for part in sympy.preorder_traversal(expr) if isinstance(part, scalar.uniform))
     return tuple(part.args[1] for part in parts if part.args[1].is_Integer)
 
 
-def _open(assignments: Iterable[Assignment], symbols: Mapping[Any, sympy.Symbol]) -> Iterable[Assignment]:
+def _open(assignments: Iterable[Assignment], symbols: Mapping[Any, sympy.Expr]) -> Iterable[Assignment]:
     for a in assignments:
         found = {
             u: u.func(u.args[0], symbols.get(u.args[1], u.args[1]), u.args[2]) for u in a.expr.atoms(scalar.uniform)

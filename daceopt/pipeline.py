@@ -6,6 +6,7 @@ None of it runs on a warm start: the fingerprint of what was captured finds the 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from daceopt.errors import UnequalLayers
@@ -13,8 +14,9 @@ from daceopt.passes import choice
 from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.recipe import Recipe, recipes
 from daceopt.passes.runner import Runner
-from daceopt.passes.transform import DIFFERENTIATE
+from daceopt.passes.transform import DIFFERENTIATE, Transformation
 from daceopt.programs.compiled import CompiledPair, Derived, Load, Source, compiled
+from daceopt.store import identity
 from daceopt.store.cache import key
 
 if TYPE_CHECKING:
@@ -83,18 +85,30 @@ def derive(imported: Imported, recipe: Recipe, verify: str | None = None) -> Der
     budget that cannot be held.
 
     Of a network with many equal layers the recipe runs on a few; where what it makes of one layer is not what it makes
-    of the next, it runs on all. So it does where each step is to be verified, or a budget is held.
+    of the next, it runs on all. So it does where each step is to be verified, a budget is held, or a step may tell
+    layers apart.
     """
     from daceopt.layers.equal_layers import EqualLayers
 
     layers = EqualLayers(imported)
-    if verify is None and recipe.budget is None:
+    if verify is None and recipe.budget is None and not any(map(_tells_layers_apart, _steps(recipe))):
         layers = layers.found()
     try:
         return _derived(layers, recipe, verify)
     except UnequalLayers as reason:
         logger.info("the recipe runs on all layers: %s", reason)
         return _derived(EqualLayers(imported), recipe, verify)
+
+
+def _steps(recipe: Recipe) -> Iterator[Transformation]:
+    """All that it may run."""
+    for one in recipe.recipes() if isinstance(recipe, Choice) else (recipe,):
+        yield from one.resolved()
+
+
+def _tells_layers_apart(step: Transformation) -> bool:
+    """Does a step work at places that have names, or is it not daceopt's own, which may count what it finds?"""
+    return step.names_places or not identity.is_own(step.inner.defined_by.__module__)
 
 
 def _derived(layers: EqualLayers, recipe: Recipe, verify: str | None) -> Derived:

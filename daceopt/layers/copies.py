@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from daceopt.errors import UnequalLayers
@@ -52,6 +52,8 @@ class Copies:
         given: KnownLabels,
         names: Mapping[Label, str],
     ):
+        if graph.sub_graphs or graph.placements:
+            raise UnequalLayers(f"graph {graph.name} says where nodes run, and arrays live, of these layers alone")
         self._old, self._cut, self._direction = graph, cut, direction
         matching = Matching(graph, cut, keys, given.labels, given.results)
         self.label_of = labels(matching.next_array) | given.labels
@@ -187,6 +189,8 @@ class Copies:
     def _declare(self, old: str, name: str, shift: int) -> str:
         graph, new = self._old, self._new
         if new.has(name):
+            if new.desc(name) != graph.desc(old):
+                raise UnequalLayers(f"{old} of graph {graph.name} has another layout than in other layers")
             return name
         if old == SEED:
             return new.seed()
@@ -226,19 +230,17 @@ class Copies:
         names = {name: self.name(name, shift) for name in sorted(arrays - own.keys())} | own
         numbers = {n: self._cut.draw(n, shift) for n in draws(self._old, node)}
         twin = with_draws(kernel.over(names), numbers) if numbers else kernel.over(names)
-        if twin.schedule is not None:
-            object.__setattr__(twin, "schedule", renamed(twin.schedule, own))
-        return twin
+        return twin if twin.schedule is None else replace(twin, schedule=renamed(twin.schedule, own))
 
     def check_given(self) -> None:
-        """Raise UnequalLayers where a node reads what nothing writes and nobody gives."""
+        """Raise UnequalLayers where a node reads, or the graph gives, what nothing writes and nobody gives."""
         graph = self._new
-        given = {*graph.inputs, *graph.constants, SEED}
-        for node in graph.compute():
-            for name in graph.reads(node).values():
-                root = graph.root(name)[0]
-                if root not in given and not graph.is_written(root):
-                    raise UnequalLayers(f"{node.label} reads {root}, which nothing computes")
+        known = {*graph.inputs, *graph.constants, SEED}
+        read = (name for node in graph.compute() for name in graph.reads(node).values())
+        for name in dict.fromkeys((*read, *graph.saved, *graph.outputs)):
+            root = graph.root(name)[0]
+            if root not in known and not graph.is_written(root):
+                raise UnequalLayers(f"{root} of graph {graph.name} is computed in no layer")
 
 
 def _rows(label_of: Mapping[str, Label]) -> dict[str, list[int]]:

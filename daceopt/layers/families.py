@@ -88,14 +88,10 @@ class _Comparison:
 
     def _relate(self, x: str, y: str, at: int) -> None:
         """``y`` is to be in the next layer what ``x`` is in that of the node at ``at``."""
-        if self._is_same_constant(x, y) or not self._arrays.add(x, y) or x == y:
+        if is_same_constant(self._graph, x, y) or not self._arrays.add(x, y) or x == y:
             return
         if not self._is_entry(x, y, at):
             self._check_alike(x, y, at)
-
-    def _is_same_constant(self, x: str, y: str) -> bool:
-        one, other = self._graph.constants.get(x), self._graph.constants.get(y)
-        return one is not None and other is not None and one.tobytes() == other.tobytes() and one.dtype == other.dtype
 
     def _is_entry(self, x: str, y: str, at: int) -> bool:
         """Does the first layer read from outside what the next ones read from the layer before?"""
@@ -112,7 +108,7 @@ class _Comparison:
         graph = self._graph
         if [k + self._period.length for k in self._places(x)] != self._places(y):
             raise UnequalLayers(f"{y} is not made where {x} is made a layer before")
-        if graph.desc(x) != graph.desc(y) or (x in graph.constants) != (y in graph.constants):
+        if graph.desc(x) != graph.desc(y):
             raise UnequalLayers(f"{y} is another kind of array than {x} a layer before")
         one, other = self._whole(x), self._whole(y)
         if (one is None) != (other is None) or (one and other and one[1:] != other[1:]):
@@ -147,6 +143,18 @@ class OneToOne(Generic[_T]):
             return False
         self._forward[x], self._back[y] = y, x
         return True
+
+
+def is_same_constant(graph: Graph, x: str, y: str) -> bool:
+    """Are both constants of the same contents? Raises UnequalLayers where one of them is another constant, or none."""
+    one, other = graph.constants.get(x), graph.constants.get(y)
+    if one is None or other is None:
+        if one is not other:
+            raise UnequalLayers(f"{y} is a constant and {x}, a layer before, is none, or the other way round")
+        return False
+    if one.dtype != other.dtype or one.tobytes() != other.tobytes():
+        raise UnequalLayers(f"{y} is another constant than {x} a layer before")
+    return True
 
 
 def labels(following: Mapping[str, str]) -> dict[str, Label]:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from daceopt.errors import UnequalLayers
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
-from daceopt.layers.families import Label, OneToOne
+from daceopt.layers.families import Label, OneToOne, is_same_constant
 from daceopt.layers.node_keys import NodeKeys, draws, operands
 from daceopt.layers.shortening import Shortened
 
@@ -54,8 +54,7 @@ class Matching:
             self._match_readers(x, y)
 
     def _add(self, x: str, y: str) -> None:
-        one, other = self._graph.constants.get(x), self._graph.constants.get(y)
-        if one is not None and other is not None:
+        if is_same_constant(self._graph, x, y):
             return
         if not _follows(self._given_as(x), self._given_as(y), x == y):
             raise UnequalLayers(f"{y} has the place of {x} and is not of the next layer")

@@ -245,8 +245,11 @@ class _Cut:
     def _move(self, nodes: Sequence[Node], others: Sequence[Node]) -> None:
         """Let ``nodes`` behind the layers read the last ones that are left, as which they draw."""
         read = dict.fromkeys(name for node in nodes for name in self._short.reads(node).values())
-        for name in read:
-            if name in self._label_of and not self._short.is_written(name):
+        layers = {*others[self._period.start :]}
+        for name in filter(self._label_of.get, read):
+            if not layers.isdisjoint(self._short.producers(name)):
+                raise UnequalLayers(f"{name} is of one of the first layers, and read behind all layers")
+            if not self._short.is_written(name):
                 self._short.replace_uses(name, self._earlier(name), keep=others)
         before = {later: number for number, later in self._layers.next_draw.items()}
         for node in nodes:

@@ -25,6 +25,7 @@ DIFFERENTIATE = "differentiate"
 LEVELS = ("coarse", "lower", "local", DIFFERENTIATE, "layout", "hardware")
 OF_DACE = "dace:"  # before the names of DaCe's own transformations
 _MAX_ROUNDS = 64
+_PLACES = frozenset(("array", "kernel", "site", "origin", "store", "recompute", "groups", "buckets"))  # options
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +120,12 @@ class Transformation:
     @property
     def name(self) -> str:
         return self.kebab_name()
+
+    @property
+    def names_places(self) -> bool:
+        """Does an option say where in a model it works: by names, or by a function of what is there?"""
+        options = [f for f in dataclasses.fields(self) if f.name in _PLACES]
+        return any(getattr(self, option.name) != option.default for option in options)
 
     @property
     def inner(self) -> Transformation:

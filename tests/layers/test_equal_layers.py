@@ -249,6 +249,21 @@ def test_a_result_of_one_layer(layer: int) -> None:
     right(Network([Block() for _ in range(LAYERS)], (layer,)), torch.randn(2, 5, WIDTH))
 
 
+@pytest.mark.parametrize("layer", [-1, 0, KEPT - 2, KEPT - 1, KEPT, LAYERS - 3])
+def test_a_skip_connection_from_one_layer(layer: int) -> None:
+    class Skipping(Network):
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            x = kept = self.start(x)
+            for k, block in enumerate(self.blocks):
+                x = block(x)
+                kept = x if k == layer else kept
+            return [self.end(x + kept)]
+
+    torch.manual_seed(0)
+    tanhs = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(LAYERS)]
+    right(Skipping(tanhs), torch.randn(3, WIDTH))
+
+
 def test_results_before_the_layers(lengthenings: list[int]) -> None:
     """Of what looks like a layer, but for what it reads, and of what the first layer reads."""
 
@@ -305,6 +320,17 @@ def test_a_choice_is_by_the_time_of_all_layers(lengthenings: list[int]) -> None:
     torch.manual_seed(0)
     derived = right(Network([Block() for _ in range(LAYERS)]), torch.randn(2, 5, WIDTH), recipe="auto")
     assert lengthenings and derived.choice == whole(derived, "auto").choice
+
+
+@pytest.mark.parametrize("option", [{"store": ["*linear*"]}, {"recompute": ["@elementwise"]}])
+def test_a_step_may_name_layers(option: dict[str, Any], lengthenings: list[int]) -> None:
+    torch.manual_seed(0)
+    derived = right(Network([Block() for _ in range(LAYERS)]), torch.randn(2, 5, WIDTH))
+    lengthenings.clear()
+    recipe = recipes.get("cpu").with_options("differentiate", **option)
+    again = Imported(derived.imported.graph.copy(), derived.imported.gradients)
+    assert pipeline.derive(again, recipe).program.backward is not None
+    assert not lengthenings
 
 
 def test_a_step_that_is_verified_sees_all_layers(lengthenings: list[int]) -> None:

@@ -88,7 +88,12 @@ class _Comparison:
 
     def _relate(self, x: str, y: str, at: int) -> None:
         """``y`` is to be in the next layer what ``x`` is in that of the node at ``at``."""
-        if is_same_constant(self._graph, x, y) or not self._arrays.add(x, y) or x == y:
+        constants = self._graph.constants
+        if x in constants and y in constants and is_same_constant(self._graph, x, y):
+            return
+        if x in constants or y in constants:
+            raise UnequalLayers(f"{y} is another constant than {x} a layer before, or none")
+        if not self._arrays.add(x, y) or x == y:
             return
         if not self._is_entry(x, y, at):
             self._check_alike(x, y, at)
@@ -135,26 +140,24 @@ class OneToOne(Generic[_T]):
         self._forward = forward
         self._back: dict[_T, _T] = {}
 
+    def admits(self, x: _T, y: _T) -> bool:
+        """Has neither of them another partner?"""
+        return self._forward.get(x, y) == y and self._back.get(y, x) == x
+
     def add(self, x: _T, y: _T) -> bool:
         """Map ``x`` to ``y``; was that new? Raises UnequalLayers where either has another partner."""
-        if x in self._forward or y in self._back:
-            if self._forward.get(x) != y:
-                raise UnequalLayers(f"{y} has the place of {x} once, and another place elsewhere")
+        if not self.admits(x, y):
+            raise UnequalLayers(f"{y} has the place of {x} once, and another place elsewhere")
+        if x in self._forward:
             return False
         self._forward[x], self._back[y] = y, x
         return True
 
 
 def is_same_constant(graph: Graph, x: str, y: str) -> bool:
-    """Are both constants of the same contents? Raises UnequalLayers where one of them is another constant, or none."""
-    one, other = graph.constants.get(x), graph.constants.get(y)
-    if one is None or other is None:
-        if one is not other:
-            raise UnequalLayers(f"{y} is a constant and {x}, a layer before, is none, or the other way round")
-        return False
-    if one.dtype != other.dtype or one.tobytes() != other.tobytes():
-        raise UnequalLayers(f"{y} is another constant than {x} a layer before")
-    return True
+    """Have two constants the same contents?"""
+    one, other = graph.constants[x], graph.constants[y]
+    return one is other or (one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
 
 
 def labels(following: Mapping[str, str]) -> dict[str, Label]:

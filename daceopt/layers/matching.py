@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from daceopt.errors import UnequalLayers
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.layers.families import Label, OneToOne, is_same_constant
@@ -45,7 +44,7 @@ class Matching:
         self._run()
 
     def _run(self) -> None:
-        """Match all that follows from what is known. Raises UnequalLayers for what follows in two ways."""
+        """Match all that follows from what is known."""
         while self._open:
             x, y = self._open.pop()
             self._match_wholes(x, y)
@@ -54,12 +53,23 @@ class Matching:
             self._match_readers(x, y)
 
     def _add(self, x: str, y: str) -> None:
-        if is_same_constant(self._graph, x, y):
-            return
-        if not _follows(self._given_as(x), self._given_as(y), x == y):
-            raise UnequalLayers(f"{y} has the place of {x} and is not of the next layer")
-        if self._arrays.add(x, y) and x != y:
+        """Let ``y`` be what ``x`` is in the next layer, where it can be."""
+        if self._may_follow(x, y) and not self._is_constant(x) and self._arrays.add(x, y) and x != y:
             self._open.append((x, y))
+
+    def _may_follow(self, x: str, y: str) -> bool:
+        if self._is_constant(x) or self._is_constant(y):
+            return self._is_constant(x) and self._is_constant(y) and self._shows_the_same(x, y)
+        return self._arrays.admits(x, y) and _follows(self._given_as(x), self._given_as(y), x == y)
+
+    def _is_constant(self, name: str) -> bool:
+        return self._graph.root(name)[0] in self._graph.constants
+
+    def _shows_the_same(self, x: str, y: str) -> bool:
+        """Have two constants, or views of such, the same elements?"""
+        graph = self._graph
+        (one, start), (other, other_start) = graph.root(x), graph.root(y)
+        return start == other_start and graph.desc(x) == graph.desc(y) and is_same_constant(graph, one, other)
 
     def _match_unique(self, ones: Iterable[tuple[Hashable, str]], others: Iterable[tuple[Hashable, str]]) -> None:
         for x, y in _pairs(ones, others):
@@ -93,23 +103,25 @@ class Matching:
         return self._key[node], tuple(k for k, n in enumerate(self._operands[node]) if n == name)
 
     def _match(self, one: Node, other: Node) -> None:
-        """Let ``other`` be what ``one`` is in the next layer, unless it cannot be."""
-        if one in self.next_node and self.next_node[one] is other:
-            return
-        if one is other or not self._may_match(one, other):
+        """Let ``other`` be what ``one`` is in the next layer, unless it cannot be: at the ends of the layers nodes look
+        like others that are over other arrays."""
+        if one is other or self.next_node.get(one) is other or not self._may_match(one, other):
             return
         self._nodes.add(one, other)
         for x, y in zip(self._operands[one], self._operands[other], strict=True):
             self._add(x, y)
 
     def _may_match(self, one: Node, other: Node) -> bool:
-        """Are what both get from outside, and the numbers by which they draw, of one layer and the next?"""
+        """Is there no other node in the place of either, and are their operands, and the numbers by which they draw, of
+        one layer and the next?"""
+        ours, theirs = self._operands[one], self._operands[other]
         numbers = zip(draws(self._graph, one), draws(self._graph, other))
-        pairs = list(zip(self._operands[one], self._operands[other]))
         return (
-            len(self._operands[one]) == len(self._operands[other])
+            self._nodes.admits(one, other)
+            and len(ours) == len(theirs)
+            and len({*zip(ours, theirs)}) == len({*ours}) == len({*theirs})
             and all(self._cut.draw(number, 1) == later for number, later in numbers)
-            and all(_follows(self._given_as(x), self._given_as(y), x == y) for x, y in pairs)
+            and all(map(self._may_follow, ours, theirs))
         )
 
     def _given_as(self, name: str) -> Label | None:

@@ -92,7 +92,7 @@ def derive(imported: Imported, recipe: Recipe, verify: str | None = None) -> Der
 
     layers = EqualLayers(imported)
     if verify is None and recipe.budget is None and not any(map(_tells_layers_apart, _steps(recipe))):
-        layers = layers.found()
+        layers = layers.shorten()
     try:
         return _derived(layers, recipe, verify)
     except UnequalLayers as reason:
@@ -122,7 +122,7 @@ def _derived(layers: EqualLayers, recipe: Recipe, verify: str | None) -> Derived
         libs.anticipate(imported.graph)
     with derived.timed("recipe"):
         if isinstance(recipe, Choice):
-            run = choice.run(recipe, derived.program, verify, layers.lengthened)
+            run = choice.run(recipe, derived.program, verify, layers.lengthen)
             derived.program, derived.history, derived.choice = run[0], run[1], str(run[2])
         elif recipe.budget is not None and imported.gradients is not None:
             from daceopt.passes import budgeting
@@ -130,8 +130,8 @@ def _derived(layers: EqualLayers, recipe: Recipe, verify: str | None) -> Derived
             derived.program, derived.history, derived.choice = budgeting.run(recipe, derived.program, verify)
         else:
             derived.history = Runner(recipe, verify).run(derived.program)
-            derived.program = layers.lengthened(derived.program)
-    derived.history = layers.scaled(derived.history, derived.program)
+            derived.program = layers.lengthen(derived.program)
+    derived.history = layers.scale(derived.history, derived.program)
     spent = sum(step.seconds for step in derived.history if step.level == DIFFERENTIATE)
     derived.seconds = {"recipe": derived.seconds["recipe"] - spent, DIFFERENTIATE: spent}
     return derived

@@ -14,8 +14,8 @@ from daceopt.ir.control.imported import Imported
 from daceopt.ir.control.program import Program
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.scalar.dims import hint
-from daceopt.layers.lengthening import lengthened
-from daceopt.layers.shortening import Shortened, shortened
+from daceopt.layers.lengthening import lengthen
+from daceopt.layers.shortening import Shortened, shorten
 from daceopt.passes.runner import bytes_moved
 from daceopt.passes.step import Step
 
@@ -35,22 +35,22 @@ class EqualLayers:
         """What a recipe runs on."""
         return self.cuts[-1].short if self.cuts else self.full
 
-    def found(self) -> EqualLayers:
+    def shorten(self) -> EqualLayers:
         """The same without the layers that others are equal to."""
         try:
-            cut = shortened(self.short)
+            cut = shorten(self.short)
         except UnequalLayers as reason:
             logger.info("layers that look alike are not equal: %s", reason)
             return self
-        return self if cut is None else EqualLayers(self.full, (*self.cuts, cut)).found()
+        return self if cut is None else EqualLayers(self.full, (*self.cuts, cut)).shorten()
 
-    def lengthened(self, program: Program) -> Program:
+    def lengthen(self, program: Program) -> Program:
         """What a recipe made of ``short``, for all layers. Raises UnequalLayers."""
         for cut in reversed(self.cuts):
-            program = lengthened(program, cut)
+            program = lengthen(program, cut)
         return program
 
-    def scaled(self, history: Iterable[Step], program: Program) -> list[Step]:
+    def scale(self, history: Iterable[Step], program: Program) -> list[Step]:
         """The records of what ran on ``short``, with the nodes and bytes of all layers: in proportion to what is in the
         end in each graph of ``program``, which has all of them."""
         records = list(history)

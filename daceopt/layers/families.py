@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
 from daceopt.errors import UnequalLayers
@@ -52,6 +53,16 @@ class Layers:
                 if period.windows < windows:
                     raise
         return None
+
+    @cached_property
+    def label_of(self) -> dict[str, Label]:
+        """Of the arrays that each layer has for itself."""
+        return labels(self.next_array)
+
+    @cached_property
+    def member(self) -> dict[Label, str]:
+        """The same the other way round."""
+        return {label: name for name, label in self.label_of.items()}
 
     def members(self, at: int) -> tuple[str, ...]:
         """The operands of the node there."""

@@ -20,7 +20,7 @@ class OutputPlace(NamedTuple):
     position: int
 
 
-def lengthened(program: Program, cut: Shortened) -> Program:
+def lengthen(program: Program, cut: Shortened) -> Program:
     """The program of the full graph, of that of the shorter one. Raises UnequalLayers, with the reason, where what the
     recipe made of a layer is not what it made of the next one."""
     return _Lengthening(program, cut).result()

@@ -18,7 +18,7 @@ from daceopt.ir.nodes.library import DenseNode
 
 STREAM = "stream"  # the attribute of operators by which they draw
 _OF_EVERY_NODE = frozenset(LibraryNode.__properties__)
-_CONNECTORS = ("input_connectors", "output_connectors")
+_COMPARED = 4096  # bytes of a constant that is compared by its contents; of weights each is another one
 
 
 class NodeKeys:
@@ -71,9 +71,11 @@ def _operands(graph: Graph, node: Node) -> list[Hashable]:
 
 
 def _constant(graph: Graph, name: str) -> Hashable:
-    """The contents of a constant."""
+    """The contents of a small constant, or which array a large one is: nothing of their size is copied."""
     value = graph.constants.get(name)
-    return None if value is None else _frozen(value)
+    if value is None:
+        return None
+    return _frozen(value) if value.nbytes <= _COMPARED else ("object", id(value))
 
 
 def _frozen(value: Any) -> Hashable:

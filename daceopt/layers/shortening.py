@@ -12,7 +12,7 @@ from daceopt.ir.control.imported import Gradients, Imported
 from daceopt.ir.data.provenance import Origins
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
-from daceopt.layers.families import Label, Layers, labels
+from daceopt.layers.families import Label, Layers
 from daceopt.layers.node_keys import STREAM, NodeKeys, draws
 
 LEAST = 10
@@ -63,15 +63,15 @@ class Shortened:
             origins = tuple(self._next_origin.get(origin, origin) for origin in origins)
         return origins
 
-    @cached_property
+    @property
     def label_of(self) -> dict[str, Label]:
         """Of the arrays of the full graph that each layer has for itself."""
-        return labels(self.layers.next_array)
+        return self.layers.label_of
 
-    @cached_property
+    @property
     def member(self) -> dict[Label, str]:
         """The same the other way round."""
-        return {label: name for name, label in self.label_of.items()}
+        return self.layers.member
 
     @cached_property
     def own_inputs(self) -> frozenset[str]:
@@ -105,7 +105,7 @@ class Shortened:
         return found
 
 
-def shortened(imported: Imported) -> Shortened | None:
+def shorten(imported: Imported) -> Shortened | None:
     """``imported`` with ``KEPT`` of its equal layers, if it has ``LEAST`` of them or more; None where it has not, or
     where they have no weights of their own, by which they are told apart. The graph is left as it is.
 
@@ -149,8 +149,7 @@ class _Cut:
     def __init__(self, imported: Imported, layers: Layers):
         self._imported, self._layers, self._period = imported, layers, layers.period
         self._full, self._short = imported.graph, imported.graph.copy()
-        self._label_of = labels(layers.next_array)
-        self._member = {label: name for name, label in self._label_of.items()}
+        self._label_of, self._member = layers.label_of, layers.member
         self._last = {label.family: label.layer for label in sorted(self._member, key=lambda label: label.layer)}
         self.dropped = layers.period.windows - KEPT
         self._behind = {*layers.nodes[self._period.window(self._period.windows).start :]}

@@ -153,12 +153,9 @@ def run(
         if candidate.most(first) <= candidate.least(first):
             continue
         (start, before), rest = started[parting], Runner(recipe, verify)
-        made = start.copy()
-        rest.apply(made, own[parting:])
-        try:
-            made = finish(made)
-        except UnequalLayers as reason:
-            logger.info("recipe %s is not chosen: %s", recipe.name, reason)
+        rest.apply(short := start.copy(), own[parting:])
+        made = _try_to_finish(finish, short, recipe.name)
+        if made is None:
             continue
         seconds[recipe.name] = ProgramTime.of(made).total
         if seconds[recipe.name] < fastest - candidate.least(first):
@@ -167,6 +164,15 @@ def run(
     decision = Decision(best[2], seconds, len(recipes), unknown)
     logger.info("%s", decision)
     return best[0], best[1], decision
+
+
+def _try_to_finish(finish: Callable[[Program], Program], made: Program, recipe: str) -> Program | None:
+    """What ``finish`` makes of a program; None, with the reason in the log, where it cannot."""
+    try:
+        return finish(made)
+    except UnequalLayers as reason:
+        logger.info("recipe %s is not chosen: %s", recipe, reason)
+        return None
 
 
 def common_prefix(recipes: Sequence[Sequence[Transformation]]) -> int:

@@ -67,14 +67,14 @@ class Network(nn.Module):
 def lengthenings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many layers were copied, each time that a program was made longer."""
     found: list[int] = []
-    original = equal_layers.lengthened
+    original = equal_layers.lengthen
 
     def recorded(program: Any, cut: Any) -> Any:
         made = original(program, cut)
         found.append(cut.dropped)
         return made
 
-    monkeypatch.setattr(equal_layers, "lengthened", recorded)
+    monkeypatch.setattr(equal_layers, "lengthen", recorded)
     return found
 
 
@@ -310,7 +310,7 @@ def test_what_does_not_repeat_is_derived_whole(monkeypatch: pytest.MonkeyPatch) 
     def refuse(*_: Any) -> Any:
         raise UnequalLayers("for this test")
 
-    monkeypatch.setattr(equal_layers, "lengthened", refuse)
+    monkeypatch.setattr(equal_layers, "lengthen", refuse)
     torch.manual_seed(0)
     derived = right(Network([Block() for _ in range(LAYERS)]), torch.randn(2, 5, WIDTH))
     assert len(derived.forward.nodes()) == len(whole(derived).forward.nodes())

@@ -84,7 +84,7 @@ def through(traced: Traced) -> Iterator[None]:
     """From a captured graph to the text of its programs; stops before the first of ``PHASES`` and after each."""
     from daceopt import libs, pipeline, recipes
     from daceopt.capture.torch.importing import load
-    from daceopt.codegen.build import Prepared
+    from daceopt.codegen.build import GeneratedProgram
 
     yield
     imported = load(traced)
@@ -92,5 +92,5 @@ def through(traced: Traced) -> Iterator[None]:
     derived = pipeline.derive(imported, recipes.get("auto"))
     yield
     for k, (graph, roles) in enumerate(derived.directions()):
-        Prepared(graph, roles, libs.implement, k)
+        GeneratedProgram(graph, roles, libs.implement, k)
     yield

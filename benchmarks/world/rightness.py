@@ -177,7 +177,7 @@ def counted(networks: Any) -> dict[str, Any]:
         "eager calls": sum(s.eager_calls for s in stats),
         "pieces in eager by choice": sum(s.chosen_pieces for s in stats),
         "compile seconds": sum(s.compile_seconds for s in stats),
-        "host calls": sum(len(m.host_calls) for m in manifests),
+        "host calls": sum(k.label.startswith("hostcall_") for m in manifests for k in m.kernels),
         "why": list(dict.fromkeys(text for each in [*handles, *stats] for text in _reasons(each))),
     }
 

@@ -12,12 +12,14 @@ import dace
 import numpy as np
 import sympy
 
-from daceopt.codegen import entry, frame, in_place, memory_plan, region_bounds, target
+from daceopt.codegen import frame, in_place, memory_plan, region_bounds, target
 from daceopt.codegen.assemble import build_program, program_key
+from daceopt.codegen.code_flow import size_text
 from daceopt.codegen.compiler import CompileJob, Flags, Requirements, compile_objects
+from daceopt.codegen.entry import BufferAddress, ProgramSource
+from daceopt.codegen.frame import ProgramFrame
 from daceopt.codegen.kernel_joining import joined
 from daceopt.codegen.lending import SAVED_BLOCK
-from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import BuildError, Unsupported
 from daceopt.ir.control import region, region_settling
 from daceopt.ir.data.arrays import SEED
@@ -25,7 +27,7 @@ from daceopt.ir.graph import order
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar import types
-from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.dims import dim
 from daceopt.ir.schedule import schedule, schedule_text
 from daceopt.runtime.manifest import TICKS, Assumption, KernelInfo, Manifest, SavedArray, Symbol, Tensor
 from daceopt.runtime.sources import Sources
@@ -47,10 +49,10 @@ def build(
     clock before its first node and after each of ``manifest.kernels``; the clock is that of the device, where kernels
     have a stream, and the run waits for its end. Raises BuildError and Unsupported.
     """
-    prepared = [Prepared(graph, roles, implement, k, profiled) for k, (graph, roles) in enumerate(parts)]
-    compile_objects([job for program in prepared for job in program.jobs])
+    generated = [GeneratedProgram(graph, roles, implement, k, profiled) for k, (graph, roles) in enumerate(parts)]
+    compile_objects([job for program in generated for job in program.jobs])
     names = []
-    for k, program in enumerate(prepared):
+    for k, program in enumerate(generated):
         name = program_key(identity, k, profiled)
         build_program(name, program.manifest, program.jobs, program.constants, sources=program.sources)
         names.append(name)
@@ -60,7 +62,7 @@ def build(
     return names
 
 
-class Prepared:
+class GeneratedProgram:
     """A graph as sources, manifest and constants, before compilation."""
 
     def __init__(
@@ -89,10 +91,11 @@ class Prepared:
         self.graph.overwrites = self.plan.over
         if not self.target.has_stream:  # its kernels may still run when the host looks whether one has failed
             self.graph.in_place = in_place.decided(self.graph, failing)
-        self.generated = frame.generate(self.graph, ticks, reports=bool(needs.flags.includes))
+        self.frame = ProgramFrame(self.graph, ticks, reports=bool(needs.flags.includes))
         self.inputs = [n for n in self.graph.inputs if n in roles]
-        self.bound = [n for n in self.graph.constants if n in self.generated.sdfg.arrays]
+        self.bound = [n for n in self.graph.constants if n in self.frame.buffers]
         self.manifest = self._manifest(needs)
+        self.source = self._source(needs)
         self.jobs = self._jobs(needs)
         self.constants = {f"constant:{k}": self._stored_constant(n) for k, n in enumerate(self.bound)}
         self.sources = self._sources()
@@ -112,7 +115,7 @@ class Prepared:
     def _manifest(self, needs: Requirements) -> Manifest:
         graph = self.graph
         return Manifest(
-            name=self.generated.name,
+            name=self.graph.name,
             inputs=tuple(self._tensor(n, self.roles[n]) for n in self.inputs),
             constants=tuple(self._tensor(n, f"constant:{k}") for k, n in enumerate(self.bound)),
             outputs=tuple(self._output(n) for n in graph.outputs),
@@ -123,7 +126,7 @@ class Prepared:
             kernels=tuple(KernelInfo(str(n.label), tuple(filter(None, graph.outputs_of(n)))) for n in graph.nodes()),
             assumptions=tuple(self._assumptions()),
             has_stream=self.target.has_stream,
-            repeats=needs.repeats and not self.generated.seen,
+            repeats=needs.repeats and not self.frame.seen,
             saved=tuple(self._saved()) if _writes_saved(graph) else (),
             numbers=tuple(self._numbers()),
         )
@@ -182,80 +185,74 @@ class Prepared:
 
     def _jobs(self, needs: Requirements) -> list[CompileJob]:
         own_flags = Flags(link=self.target.toolchain.link())
-        texts = self.generated.kernel_sources.items()
-        kernels = [CompileJob(text, "kernel", own_flags, name, self.target.name) for name, text in texts]
+        printed = self.frame.kernels.values()
+        kernels = [CompileJob(k.unit, "kernel", own_flags, k.name, self.target.name) for k in printed]
         if self.target.has_stream:
             kernels.append(CompileJob(self.target.support, "kernel", own_flags, "support", self.target.name))
         if not self.suffix:  # a bundle joins those of all its programs
             kernels = joined(kernels, self.target.toolchain.unit)
         around = Flags(headers=("daceopt/device_calls.h",)) if self.target.has_stream else Flags()
-        calls = CompileJob(self.generated.frame_source, "frame", needs.flags + around, self.generated.name)
-        beside = replace(needs.flags, headers=())  # which the frame calls
-        own = CompileJob(entry.entry_source(self._program(needs), self.manifest), "entry", beside, "entry")
-        return [*kernels, calls, own, *needs.jobs]
+        calls = CompileJob(self.source.text(), "frame", needs.flags + around, self.graph.name)
+        return [*kernels, calls, *needs.jobs]
 
     def _sources(self) -> Sources:
         """What people read: the loops and calls of each node, and the frame."""
-        units, nodes, schedules = dict(self.generated.texts), [], []
+        units, nodes, schedules = {k.name: k.text for k in self.frame.kernels.values()}, [], []
         for k, node in enumerate(self.graph.nodes()):
             schedules.append("\n".join(_schedule(part, n) for part, n in self._loops_of(node)))
             if isinstance(node, dace.nodes.Tasklet):
                 units[f"call_{k}"] = node.code.as_string
                 nodes.append([f"call_{k}"])
             else:
-                nodes.append(list(dict.fromkeys(self.generated.calls[n] for _, n in self._loops_of(node))))
-        return Sources(self.generated.frame_source, units, nodes, schedules)
+                nodes.append(list(dict.fromkeys(self.frame.calls[n] for _, n in self._loops_of(node))))
+        return Sources(self.source.frame, units, nodes, schedules)
 
     def _loops_of(self, node: dace.nodes.Node) -> Iterator[tuple[Graph, KernelNode]]:
         """A loop nest, or those in the bodies of a region, each with its graph."""
-        if node in self.generated.calls:
+        if node in self.frame.calls:
             yield self.graph, node
         for body in getattr(node, "bodies", ()):
             for part in region.everything(body):
-                yield from ((part, n) for n in part.nodes() if n in self.generated.calls)
+                yield from ((part, n) for n in part.nodes() if n in self.frame.calls)
 
-    def _program(self, needs: Requirements) -> entry.FrameProgram:
-        parameters, init = entry.signature(self.generated.sdfg)
-        return entry.FrameProgram(
-            name=self.generated.name,
-            parameters=parameters,
-            arguments=tuple(self._argument(p.name) for p in parameters),
-            init=init,
-            arena=_expression(self.plan.arena_bytes),
-            saved=_expression(self.plan.saved_bytes),
-            shapes=tuple(tuple(_expression(e) for e in self.graph.shape(n)) for n in self.graph.outputs),
+    def _source(self, needs: Requirements) -> ProgramSource:
+        buffers = self.frame.buffers.values()
+        return ProgramSource(
+            self.manifest,
+            self.frame.body,
+            {b.name: (types.bits(b.dtype).ctype, self._address(b.name)) for b in buffers},
+            "\n".join([*self.frame.declarations, *needs.declarations]),
+            arena=size_text(self.plan.arena_bytes),
+            saved=size_text(self.plan.saved_bytes),
+            shapes=tuple(tuple(map(size_text, self.graph.shape(n))) for n in self.graph.outputs),
             status_header=bool(needs.flags.includes),
             suffix=self.suffix,
         )
 
-    def _argument(self, name: str) -> entry.Argument:
-        """Where the address (or value) of the frame's parameter ``name`` comes from."""
+    def _address(self, name: str) -> BufferAddress:
+        """Where a buffer of the frame stands."""
         graph = self.graph
         if name == frame.STATUS:
-            return entry.Argument("status")
+            return BufferAddress("status")
         if name == frame.REPORTS:
-            return entry.Argument("reports")
+            return BufferAddress("reports")
         if name.startswith(frame.SEEN):
-            return entry.Argument("seen", int(name.removeprefix(frame.SEEN)))
+            return BufferAddress("seen", int(name.removeprefix(frame.SEEN)))
         if name in (SEED, frame.STREAM):
-            return entry.Argument("seed" if name == SEED else "stream")
-        if name in graph.symbols:
-            return entry.Argument("symbol", list(graph.symbols).index(name))
+            return BufferAddress("seed" if name == SEED else "stream")
         if name in self.plan.saved:
-            return entry.Argument("saved", offset=_expression(self.plan.saved[name]))
+            return BufferAddress("saved", offset=size_text(self.plan.saved[name]))
         for source, names in (("output", graph.outputs), ("constant", self.bound), ("input", self.inputs)):
             if name in names:
-                return entry.Argument(source, names.index(name))
+                return BufferAddress(source, names.index(name))
         if name in self.plan.arena:
-            return entry.Argument("arena", offset=_expression(self.plan.arena[name]))
+            return BufferAddress("arena", offset=size_text(self.plan.arena[name]))
         if name in self.plan.lent:
-            owner, offset = self.plan.lent[name].owner, _expression(self.plan.lent[name].offset)
+            owner, offset = self.plan.lent[name].owner, size_text(self.plan.lent[name].offset)
             if owner == SAVED_BLOCK:
-                return entry.Argument("saved", offset=offset)
-            return entry.Argument("lent", graph.outputs.index(owner), offset)
-        raise BuildError(
-            f"{self.generated.name}: the frame takes {name!r}, which is no input, output, constant or intermediate"
-        )
+                return BufferAddress("saved", offset=offset)
+            return BufferAddress("lent", graph.outputs.index(owner), offset)
+        raise BuildError(f"{graph.name}: the frame reads {name!r}, which is no input, output, constant or intermediate")
 
 
 def _schedule(graph: Graph, entry: KernelNode) -> str:
@@ -269,7 +266,3 @@ def _schedule(graph: Graph, entry: KernelNode) -> str:
 def _writes_saved(graph: Graph) -> bool:
     """Is this the program that leaves the saved block, rather than the one that gets it?"""
     return any(graph.producers(name) for name in graph.saved)
-
-
-def _expression(size: Dim) -> str:
-    return Printer({}, floor_division="int_floor").size(size)

@@ -1,6 +1,6 @@
 """Many small programs compiled together: few translation units, one shared library, little optimisation.
 
-For test suites, where starting a compiler for each kernel, frame and entry costs more than the code is worth.
+For test suites, where starting a compiler for each kernel and frame costs more than the code is worth.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from daceopt.codegen.build import Prepared, Roles
+from daceopt.codegen.build import GeneratedProgram, Roles
 from daceopt.codegen.compiler import CompileJob, Flags, Requirements, compile_objects, link
 from daceopt.codegen.kernel_unit import support_header
 from daceopt.errors import BuildError
@@ -44,8 +44,8 @@ class Bundle:
     def add(self, graph: Graph, roles: Roles, implement: Callable[[Graph], Requirements]) -> BundledProgram:
         """Generate the code of ``graph``, as ``program.build`` does. Raises BuildError and Unsupported."""
         self._count += 1
-        prepared = Prepared(graph, roles, implement, self._count, suffix=f"_{self._count}")
-        found = BundledProgram(self, prepared, f"_{self._count}")
+        generated = GeneratedProgram(graph, roles, implement, self._count, suffix=f"_{self._count}")
+        found = BundledProgram(self, generated, f"_{self._count}")
         self._waiting.append(found)
         return found
 
@@ -59,14 +59,14 @@ class Bundle:
 class BundledProgram(Executable):
     """A program of a bundle; its first run compiles the bundle."""
 
-    def __init__(self, bundle: Bundle, prepared: Prepared, suffix: str):
+    def __init__(self, bundle: Bundle, generated: GeneratedProgram, suffix: str):
         self._bundle = bundle
-        self._given = prepared.constants
-        self.jobs = tuple(prepared.jobs)
-        self._kept = prepared.sources
+        self._given = generated.constants
+        self.jobs = tuple(generated.jobs)
+        self._kept = generated.sources
         self.suffix = suffix
         self.outcome: Exports | BuildError | None = None
-        self._prepare(prepared.manifest)
+        self._prepare(generated.manifest)
 
     @cached_property
     def constants(self) -> tuple[np.ndarray, ...]:
@@ -85,8 +85,6 @@ class BundledProgram(Executable):
         if isinstance(self.outcome, BuildError):
             raise self.outcome
         assert self.outcome is not None
-        if self.manifest.host_calls:
-            self.outcome.set_host(self._callback)
         return self.outcome
 
 
@@ -146,10 +144,10 @@ def _own_characters(source: str) -> int:
 
 
 def _unit(jobs: Sequence[CompileJob]) -> CompileJob:
-    """One source of several. Entries define equal names, so each stands in a namespace of its own."""
+    """One source of several. Frames define equal names, so each stands in a namespace of its own."""
     flags = reduce(Flags.__add__, (job.flags for job in jobs), _QUICK)
     sources = [job.source for job in jobs]
-    if jobs[0].kind == "entry":
+    if jobs[0].kind == "frame":
         sources = _apart(sources)
     return CompileJob("\n".join([*sources, ""]), jobs[0].kind, flags, f"{len(jobs)} joined", jobs[0].target)
 

@@ -24,7 +24,6 @@ logger = logging.getLogger("daceopt.build")
 
 OBJECT = "object.o"
 _PRELUDE = "prelude.h"
-_RUNTIME = "#include <dace/dace.h>"
 _FRAME_HEADER = "#include <daceopt/frame.h>"
 _STDERR_LINES = 12
 # The frame is a list of calls: higher levels compile no faster code, only slower. -O1 takes three times as long.
@@ -56,8 +55,8 @@ class Flags:
 
 @dataclass(frozen=True)
 class CompileJob:
-    """One source. ``kind``: ``kernel`` (loops, for the machine that ``target`` names), ``frame`` (DaCe's calls) or
-    ``entry``, which the host runs."""
+    """One source. ``kind``: ``kernel`` (loops, for the machine that ``target`` names) or ``frame`` (a program's calls,
+    which the host runs)."""
 
     source: str
     kind: str = "kernel"
@@ -73,7 +72,8 @@ class CompileJob:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a program that calls libraries needs: ``flags`` for its frame and linking, ``jobs`` to compile beside it.
+    """What a program that calls libraries needs: ``flags`` for its frame and linking, ``jobs`` to compile beside it,
+    ``declarations`` of what the frame calls in them and no header has.
 
     ``repeats``: what it starts on a device may be recorded and started again, since the host neither reads what kernels
     compute nor draws random numbers.
@@ -81,11 +81,13 @@ class Requirements:
 
     flags: Flags = Flags()
     jobs: tuple[CompileJob, ...] = ()
+    declarations: tuple[str, ...] = ()
     repeats: bool = True
 
     def __add__(self, other: Requirements) -> Requirements:
         jobs = tuple(dict.fromkeys((*self.jobs, *other.jobs)))
-        return Requirements(self.flags + other.flags, jobs, self.repeats and other.repeats)
+        declarations = _union(self.declarations, other.declarations)
+        return Requirements(self.flags + other.flags, jobs, declarations, self.repeats and other.repeats)
 
 
 _always = Flags()
@@ -183,7 +185,7 @@ def _write_object(store: Cache, folder: Path, name: str, job: CompileJob) -> Non
 
 
 def _prelude(store: Cache) -> Path | None:
-    """Return what frames and entries include, precompiled: 0.4 s once, 0.07 s less each; None unless gcc compiles."""
+    """Return what frames include, precompiled: 0.4 s once, 0.07 s less each; None unless gcc compiles."""
     if system.require_compiler().family != "gcc":
         return None
     command = _command(CompileJob("", "frame"))
@@ -229,10 +231,7 @@ def _include_folders(job: CompileJob) -> list[str]:
 
 def _source(job: CompileJob) -> str:
     """Return the text to compile: the library headers that the job asks for go first."""
-    # DaCe's frame includes a file that its own build writes and that holds nothing but a number.
-    text = "".join(line for line in job.source.splitlines(keepends=True) if '"../../include/hash.h"' not in line)
-    text = text.replace(_RUNTIME, _FRAME_HEADER)
-    return "".join(f"#include <{header}>\n" for header in job.flags.headers) + text
+    return "".join(f"#include <{header}>\n" for header in job.flags.headers) + job.source
 
 
 @cache

@@ -14,10 +14,12 @@ import numpy as np
 from dace import nodes, subsets
 from dace.memlet import Memlet
 
+from daceopt.codegen.code_flow import size_text
 from daceopt.codegen.cpu.map_source import MapSource, TaskletPointer, map_source
-from daceopt.codegen.frame import FrameBuilder, size_text
+from daceopt.codegen.frame_walk import FrameWalk
 from daceopt.codegen.kernel_unit import support_header
 from daceopt.codegen.regions import FrameBuffer
+from daceopt.codegen.sdfg_flow import SdfgFlow
 from daceopt.ir.data.arrays import SEED
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.buffers import strided
@@ -31,7 +33,7 @@ _HEADERS = "#include <algorithm>\n#include <cstdint>\n#include <cstdio>\n#includ
 EMBEDDED = 1 << 12  # elements of a constant that stands in the code; larger ones are arguments
 
 
-class PlainFrame(FrameBuilder):
+class PlainFrame(FrameWalk):
     """Builds ``sdfg``. Library nodes of ``graph`` must be C++ tasklets over whole arrays by now.
 
     ``support``: what their code calls. ``arguments``: constants that are too large for the code, by name.
@@ -41,7 +43,14 @@ class PlainFrame(FrameBuilder):
         self._top = graph
         self._code: list[str] = []
         self.arguments = {n: v for n, v in graph.constants.items() if v.size > EMBEDDED}
-        super().__init__(graph)
+        self.sdfg = dace.SDFG(graph.name)
+        self._states = SdfgFlow(self.sdfg)
+        super().__init__(graph, self._states)
+        for name in graph.size_names:
+            self._states.declare(name)
+        self._embed_constants()
+        for node in graph.nodes():
+            self._add(node)
         for name in (*graph.inputs, *graph.outputs, *graph.saved):
             self._buffer(self._scope.place(name)[0])
         self._touch_what_loops_share()
@@ -85,11 +94,10 @@ class PlainFrame(FrameBuilder):
         for connector, name in zip(outputs, shared):
             first.add_edge(tasklet, connector, first.add_access(name), None, Memlet(data=name, dynamic=True))
 
-    def _tick(self, k: int) -> None:
+    def _embed_constants(self) -> None:
         """Before the first node: small constants, from the code."""
-        if k == 0:
-            for name in (n for n in self._top.constants if n not in self.arguments and self._top.all_consumers(n)):
-                self._embed(self._buffer(self._scope.place(name)[0]), self._top.constants[name])
+        for name in (n for n in self._top.constants if n not in self.arguments and self._top.all_consumers(n)):
+            self._embed(self._buffer(self._scope.place(name)[0]), self._top.constants[name])
 
     def _embed(self, name: str, value: np.ndarray) -> None:
         """Write a constant from the code; its bytes as integers, so that no number changes on the way."""
@@ -128,7 +136,7 @@ class PlainFrame(FrameBuilder):
         code = "\n".join([*moved, source.code])
         tasklet = nodes.Tasklet(label, self._types(reads), self._types(writes), code, dace.Language.CPP)
         names = {p: self._buffer(buffer) for p, (buffer, _) in places.items()}
-        state = self._flow.fresh()
+        state = self._states.fresh()
         state.add_node(tasklet)
         around = self._scope_around(state, label, source)
         memlets = {p: self._memlet(p, name) for p, name in names.items()}
@@ -176,13 +184,13 @@ class PlainFrame(FrameBuilder):
     def _check(self, node: Any, test: Callable[[], str] | None) -> None:
         """Loops whose number of iterations is known when running are checked by the programs of daceopt alone."""
 
-    def _begin_changes(self, reports: bool) -> None:
-        """Nothing stands in the place of an input."""
+    def _value(self, buffer: FrameBuffer, index: str) -> str:
+        return f"{self._buffer(buffer)}[{index}]"
 
     def _tasklet(self, label: str, code: str, reads: Mapping[str, str], writes: Mapping[str, str]) -> None:
         """A state with a tasklet over whole arrays."""
         self._code.append(code)
-        state = self._flow.fresh()
+        state = self._states.fresh()
         pointers = ({c: dace.pointer(self.sdfg.arrays[n].dtype) for c, n in given.items()} for given in (reads, writes))
         tasklet = nodes.Tasklet(label, *pointers, code, dace.Language.CPP)
         state.add_node(tasklet)

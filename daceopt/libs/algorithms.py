@@ -31,17 +31,13 @@ class Algorithms(OwnCode):
         return f"{', '.join(sorted(strided))} must be contiguous" if strided else None
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """Declare the instantiation and call it."""
+        """Call the instantiation."""
         assert isinstance(node, Algorithm)
         pointers = _pointers(node, graph)
         name = _name(node, pointers)
         given = [c if c in (*node.in_connectors, *node.out_connectors) else "nullptr" for c, _ in pointers]
         parameters = ", ".join(extent(p) for p in node.parameters) or "0"
-        declared = ", ".join([*(ctype for _, ctype in pointers), "const int64_t*"])
-        return (
-            f"{{ void {name}({declared}); const int64_t parameters_[] = {{{parameters}}}; "
-            f"{name}({', '.join([*given, 'parameters_'])}); }}"
-        )
+        return f"{{ const int64_t parameters_[] = {{{parameters}}}; {name}({', '.join([*given, 'parameters_'])}); }}"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """The unit with the instantiation; the frame reports errors through ``daceopt/status.h``."""
@@ -49,13 +45,11 @@ class Algorithms(OwnCode):
         pointers = _pointers(node, graph)
         formal = ", ".join([*(f"{ctype} {c}" for c, ctype in pointers), "const int64_t* parameters"])
         actual = ", ".join([*(c for c, _ in pointers), "parameters"])
-        source = (
-            f'#include "{_header(node)}"\n'
-            f"void {_name(node, pointers)}({formal}) {{ daceopt::{node.function}({actual}); }}\n"
-        )
+        prototype = f'extern "C" void {_name(node, pointers)}({formal})'
+        source = f'#include "{_header(node)}"\n{prototype} {{ daceopt::{node.function}({actual}); }}\n'
         own = Flags(includes=(str(INCLUDE),), version=headers_digest())
         job = CompileJob(source, "kernel", own, f"daceopt algorithm {node.function}")
-        return Requirements(own, (job,))
+        return Requirements(own, (job,), (f"{prototype};",))
 
 
 def _header(node: Algorithm) -> str:

@@ -7,7 +7,7 @@ import logging
 import os
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,15 +22,13 @@ from daceopt.runtime.sources import FILE, Sources, heading, matching
 
 logger = logging.getLogger("daceopt.build")
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 LIBRARY = "program.so"
 MANIFEST = "manifest.json"
 CONSTANTS = "constants.npz"
 # What `daceopt_run` returns; entry.py writes the other side.
-OK, FAILED, BAD_INDEX, HOST_FAILED, CHANGED, EARLIER = 0, 1, 2, 3, 4, 5
+OK, FAILED, BAD_INDEX, CHANGED, EARLIER = 0, 1, 2, 3, 4
 
-HostCall = Callable[["ctypes._Pointer[ctypes.c_int64]"], None]
-_HOST_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))
 _LOADED: dict[Path, Executable] = {}
 _scratch: int | None = None  # where the programs of this process have the memory that their calls share
 _LOADING = threading.Lock()
@@ -62,11 +60,7 @@ KNOWN_SIZES = 1024
 
 
 class Executable:
-    """A loaded program; holds no state between calls, so any number of threads may run it, each with its own arena.
-
-    ``host_calls`` maps the position of a name in ``manifest.host_calls`` to the function that serves it, which gets a
-    pointer to the addresses that the program passes; its exceptions come out of ``run``.
-    """
+    """A loaded program; holds no state between calls, so any number of threads may run it, each with its own arena."""
 
     def __init__(self, entry: Path) -> None:
         self.entry = entry
@@ -75,30 +69,24 @@ class Executable:
 
     def _prepare(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        self.host_calls: dict[int, HostCall] = {}
         self._pack = struct.Struct(f"{self.manifest.pointer_count}P").pack
         self._pack_values = struct.Struct(f"{len(self.manifest.symbols)}q").pack
         self._sizes: dict[tuple[int, ...], ProgramSizes] = {}
-        self._raised = threading.local()
-        self._callback = _HOST_CALLBACK(self._serve)
 
     @cached_property
     def _functions(self) -> Exports:
-        library = open_library(self.entry / LIBRARY, self.manifest.libraries)
+        library = open_library(self.entry / LIBRARY)
         functions = Exports(library)
         functions.check(self.manifest)
         _share_scratch(library)
-        if self.manifest.host_calls:
-            functions.set_host(self._callback)
         return functions
 
     def run(self, pointers: Sequence[int], symbols: tuple[int, ...] = ()) -> None:
         """Run the program on addresses in the manifest's order, for the given symbol values; releases the GIL.
 
         Raises RunIndexError for an index outside its array, RunError for any other error of the program,
-        ArgumentsChanged where inputs are not what they were, EarlierCallFailed where kernels of a device have reported
-        something since the call before, and whatever a host call raised. A list of addresses of
-        the wrong length is a struct.error.
+        ArgumentsChanged where inputs are not what they were, and EarlierCallFailed where kernels of a device have
+        reported something since the call before. A list of addresses of the wrong length is a struct.error.
         """
         status = self._functions.run(self._pack(*pointers), self._pack_symbols(symbols))
         if status:
@@ -166,20 +154,8 @@ class Executable:
             expected = [symbol.name for symbol in self.manifest.symbols]
             raise RunError(f"{self.manifest.name}: expected values of the symbols {expected}, got {symbols}") from None
 
-    def _serve(self, number: int, addresses: ctypes._Pointer[ctypes.c_int64]) -> int:
-        """Do host call ``number`` in the calling thread; an exception waits for ``run`` to raise it."""
-        try:
-            self.host_calls[number](addresses)
-            return 0
-        except BaseException as error:
-            self._raised.error = error
-            return 1
-
     def _fail(self, status: int) -> None:
         message = (self._functions.error() or b"unknown error").decode("utf-8", "replace")
-        error, self._raised.error = getattr(self._raised, "error", None), None
-        if status == HOST_FAILED and error is not None:
-            raise error
         if status == CHANGED:
             raise ArgumentsChanged(f"{self.manifest.name} failed while it wrote its arguments: {message}")
         if status == EARLIER:
@@ -207,8 +183,6 @@ class Exports:
         self.error.argtypes, self.error.restype = (), ctypes.c_char_p
         self.sizes = library[f"daceopt_sizes{suffix}"]
         self.sizes.argtypes, self.sizes.restype = (ctypes.c_char_p, ctypes.c_void_p), None
-        self.set_host = library[f"daceopt_set_host{suffix}"]
-        self.set_host.argtypes, self.set_host.restype = (_HOST_CALLBACK,), None
         self.outputs = library[f"daceopt_outputs{suffix}"]
         self.outputs.argtypes, self.outputs.restype = (), ctypes.c_char_p
 

@@ -82,8 +82,7 @@ class Manifest:
     seed (null where unused), and, where ``has_stream``, the stream on which kernels run. A program that ``consumes``
     overwrites the saved block that it gets: it runs on it once. What one starts on a device may be recorded and
     started again if it ``repeats``. ``saved``: what is in the saved block that it leaves. ``numbers``: symbols that
-    decide no size, as a counter of the model's. ``host_calls`` names the Python callbacks by position; ``libraries``
-    are absolute paths of shared libraries to load first. ``kernels`` are in the order in which they run.
+    decide no size, as a counter of the model's. ``kernels`` are in the order in which they run.
     """
 
     name: str
@@ -93,8 +92,6 @@ class Manifest:
     symbols: tuple[Symbol, ...] = ()
     uses_seed: bool = False
     saves: bool = False
-    host_calls: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ()
     kernels: tuple[KernelInfo, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
     has_stream: bool = False
@@ -158,6 +155,5 @@ def _manifest(fields: dict[str, Any]) -> Manifest:
         Assumption(tuple((int(factor), tuple(map(str, names))) for factor, names in item["terms"]))
         for item in fields["assumptions"]
     )
-    for name in ("host_calls", "libraries", "numbers"):
-        fields[name] = tuple(str(item) for item in fields[name])
+    fields["numbers"] = tuple(map(str, fields["numbers"]))
     return Manifest(**fields)

@@ -23,7 +23,7 @@ from daceopt.store import storage
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from daceopt.codegen.build import Prepared
+    from daceopt.codegen.build import GeneratedProgram
     from daceopt.ir.graph.graph import Graph
     from daceopt.libs import Requirements
     from daceopt.models.onnx_model import OnnxModel
@@ -59,18 +59,18 @@ def write(model: Compiled, folder: str | os.PathLike[str], title: str = "an ONNX
 
     Raises Unsupported with the reason for what cannot leave it, OSError where ``folder`` cannot be written.
     """
-    from daceopt.codegen.build import Prepared
+    from daceopt.codegen.build import GeneratedProgram
 
     _check_whole(model)
     graphs, target = model.pair.graphs, Path(folder).absolute()  # the linker runs elsewhere
-    prepared = Prepared(*graphs.directions()[0], _implement, 0)
-    flags = reduce(Flags.__add__, (job.flags for job in prepared.jobs), Flags())
+    generated = GeneratedProgram(*graphs.directions()[0], _implement, 0)
+    flags = reduce(Flags.__add__, (job.flags for job in generated.jobs), Flags())
     libraries = [*_openmp(), *_linked(flags)]
     _check_licenses(libraries)
-    described = _described(model, prepared, libraries)
+    described = _described(model, generated, libraries)
     target.mkdir(parents=True, exist_ok=True)
     with storage.work_folder(target) as work:
-        _fill(work, prepared, described, flags)
+        _fill(work, generated, described, flags)
         for library in libraries:
             shutil.copyfile(library, work / library.name)
         _write_checksums(work)
@@ -78,12 +78,12 @@ def write(model: Compiled, folder: str | os.PathLike[str], title: str = "an ONNX
         _publish(work, target)
 
 
-def _fill(work: Path, prepared: Prepared, described: dict[str, Any], flags: Flags) -> None:
+def _fill(work: Path, generated: GeneratedProgram, described: dict[str, Any], flags: Flags) -> None:
     """The manifest, the constants, and the library, which is sealed with both."""
     text = json.dumps(described, indent=1).encode()
     (work / MANIFEST).write_bytes(text)
-    seal = stored_program.seal(text, _write_constants(work, prepared))
-    objects = compile_objects([*prepared.jobs, _seal_job(seal)])
+    seal = stored_program.seal(text, _write_constants(work, generated))
+    objects = compile_objects([*generated.jobs, _seal_job(seal)])
     made = work / "program.so"
     link(list(dict.fromkeys(objects)), made, _beside(flags))
     made.rename(work / stored_program.library_name(storage.file_digest(made)))
@@ -117,7 +117,7 @@ def _implement(graph: Graph) -> Requirements:
         return libs.implement(graph)
 
 
-def _described(model: Compiled, prepared: Prepared, libraries: list[Path]) -> dict[str, Any]:
+def _described(model: Compiled, generated: GeneratedProgram, libraries: list[Path]) -> dict[str, Any]:
     """The manifest: what a call takes and gives, and on which machine."""
     return {
         "format": FORMAT,
@@ -125,48 +125,48 @@ def _described(model: Compiled, prepared: Prepared, libraries: list[Path]) -> di
         "machine": os.uname().machine,
         "instructions": stored_program.instructions(),
         "libraries": [library.name for library in libraries],
-        "inputs": _inputs(model, prepared),
-        "outputs": _outputs(model, prepared),
-        "program": json.loads(prepared.manifest.to_json()),
+        "inputs": _inputs(model, generated),
+        "outputs": _outputs(model, generated),
+        "program": json.loads(generated.manifest.to_json()),
     }
 
 
-def _inputs(model: Compiled, prepared: Prepared) -> list[dict[str, Any]]:
-    arrays = {role: array for array, role in prepared.roles.items()}
-    named = _size_names(model, prepared)
+def _inputs(model: Compiled, generated: GeneratedProgram) -> list[dict[str, Any]]:
+    arrays = {role: array for array, role in generated.roles.items()}
+    named = _size_names(model, generated)
     found = []
     for k, name in enumerate(model.input_names):
         array = arrays[f"input:{k}"]
-        sizes = [n if isinstance(n, int) else str(n) for n in prepared.graph.shape(array)]
+        sizes = [n if isinstance(n, int) else str(n) for n in generated.graph.shape(array)]
         if {n for n in sizes if isinstance(n, str)} - named.keys():
             raise Unsupported(f"it cannot be exported: input {name!r} has the shape {sizes}, expected plain sizes")
         shape = [n if isinstance(n, int) else named[n] for n in sizes]
-        found.append({"name": name, "dtype": _dtype(prepared, array), "shape": shape})
+        found.append({"name": name, "dtype": _dtype(generated, array), "shape": shape})
     return found
 
 
-def _size_names(model: Compiled, prepared: Prepared) -> dict[str, str]:
+def _size_names(model: Compiled, generated: GeneratedProgram) -> dict[str, str]:
     """What the model calls the sizes that a call decides, by symbol; the symbol where it has no name for it."""
-    if not prepared.manifest.symbols:
+    if not generated.manifest.symbols:
         return {}
     inputs = {v.name: v for v in model.pair.model.graph.input}
     found = {}
-    for symbol in prepared.manifest.symbols:
+    for symbol in generated.manifest.symbols:
         position = int(symbol.input.partition(":")[2])
         dims = inputs[model.input_names[position]].type.tensor_type.shape.dim
         found[symbol.name] = dims[symbol.axis].dim_param or symbol.name
     return found
 
 
-def _outputs(model: Compiled, prepared: Prepared) -> list[dict[str, Any]]:
-    types = {t.name: t.dtype for t in prepared.manifest.outputs}
+def _outputs(model: Compiled, generated: GeneratedProgram) -> list[dict[str, Any]]:
+    types = {t.name: t.dtype for t in generated.manifest.outputs}
     return [{"name": name, "dtype": types[f"output:{k}"]} for k, name in enumerate(model.output_names)]
 
 
-def _dtype(prepared: Prepared, array: str) -> str:
+def _dtype(generated: GeneratedProgram, array: str) -> str:
     from daceopt.ir.scalar import types
 
-    return str(types.to_numpy(prepared.graph.dtype(array)).name)
+    return str(types.to_numpy(generated.graph.dtype(array)).name)
 
 
 # -------------------------------------------------------------------- files
@@ -191,14 +191,14 @@ def _beside(flags: Flags) -> Flags:
 
 def _seal_job(text: str) -> CompileJob:
     exported = 'extern "C" __attribute__((visibility("default")))'
-    return CompileJob(f'{exported} const char* {SEAL}() {{ return "{text}"; }}\n', "entry", label="seal")
+    return CompileJob(f'{exported} const char* {SEAL}() {{ return "{text}"; }}\n', "frame", label="seal")
 
 
-def _write_constants(folder: Path, prepared: Prepared) -> str:
+def _write_constants(folder: Path, generated: GeneratedProgram) -> str:
     """Write them and return the file's digest; nothing where there are none."""
-    if not prepared.manifest.constants:
+    if not generated.manifest.constants:
         return ""
-    np.savez(folder / CONSTANTS, **prepared.constants)
+    np.savez(folder / CONSTANTS, **generated.constants)
     return storage.file_digest(folder / CONSTANTS)
 
 

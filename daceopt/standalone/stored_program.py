@@ -156,7 +156,7 @@ class _Library(Executable):
     """The library of a folder, loaded after what was put beside it."""
 
     def __init__(self, folder: Path, manifest: Manifest, described: Mapping[str, Any]):
-        if manifest.host_calls or manifest.libraries or manifest.saves:
+        if manifest.saves:
             raise ValueError("its program needs more than its folder")
         self.entry = folder
         self._described = described

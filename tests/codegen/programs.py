@@ -1,4 +1,4 @@
-"""Small programs that the build tests compile: sources in the ABI of ``daceopt.codegen.entry``, without DaCe."""
+"""Small programs that the build tests compile: a few statements in the ABI of ``daceopt.codegen.entry``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from daceopt.codegen.assemble import build_program, program_key
 from daceopt.codegen.compiler import CompileJob
-from daceopt.codegen.entry import Argument, FrameParameter, FrameProgram, entry_source
+from daceopt.codegen.entry import BufferAddress, ProgramSource
 from daceopt.runtime.executable import Executable
 from daceopt.runtime.manifest import Manifest, Symbol, Tensor
 from daceopt.store.cache import Cache
@@ -20,32 +20,16 @@ SCALE = Manifest(
 _BODY = "for (int64_t i = 0; i < n; ++i) y[i] = 3.0f * x[i];"
 
 
-def frame(name: str, parameters: str, body: str, declarations: str = "") -> str:
-    """Source of a program as DaCe's frame has it: init and program functions."""
-    return f"""
-    #include <cstdint>
-    #include <stdexcept>
-    {declarations}
-    extern "C" void* __dace_init_{name}() {{ static int state; return &state; }}
-    extern "C" void __program_{name}(void*, {parameters}) {{ {body} }}
-    """
+def scale_source(body: str = _BODY) -> ProgramSource:
+    """``y = 3 x`` over ``n`` floats, or another body over (x, y, n, status)."""
+    buffers = {"x": ("float", "input"), "y": ("float", "output"), "status": ("int64_t", "status")}
+    addresses = {name: (ctype, BufferAddress(source)) for name, (ctype, source) in buffers.items()}
+    return ProgramSource(SCALE, body, addresses, shapes=(("n",),))
 
 
 def scale_jobs(body: str = _BODY) -> list[CompileJob]:
-    """Jobs of ``y = 3 x`` over ``n`` floats, or of another body over (x, y, n, status)."""
-    program = FrameProgram(
-        name="scale",
-        parameters=(
-            FrameParameter("x", "float", True),
-            FrameParameter("y", "float", True),
-            FrameParameter("n", "int64_t", False),
-            FrameParameter("status", "int64_t", True),
-        ),
-        arguments=(Argument("input"), Argument("output"), Argument("symbol"), Argument("status")),
-        shapes=(("n",),),
-    )
-    source = frame("scale", "const float* x, float* y, int64_t n, int64_t* status", body)
-    return [CompileJob(source, "kernel"), CompileJob(entry_source(program, SCALE), "entry")]
+    """The jobs of it."""
+    return [CompileJob(scale_source(body).text(), "frame")]
 
 
 def build_scale(store: Cache, body: str = _BODY) -> Executable:

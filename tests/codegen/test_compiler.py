@@ -40,7 +40,7 @@ def test_key_depends_on_flags_and_kind_but_not_label() -> None:
     job = CompileJob(SQUARE, label="a")
     assert object_key(job) == object_key(CompileJob(SQUARE, label="b"))
     others = [
-        CompileJob(SQUARE, "entry"),
+        CompileJob(SQUARE, "frame"),
         CompileJob(SQUARE, flags=Flags(compile=("-DX=1",))),
         CompileJob(SQUARE, flags=Flags(version="oneDNN 3.2")),
         CompileJob(SQUARE + " "),

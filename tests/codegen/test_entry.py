@@ -1,4 +1,4 @@
-"""The entry source around what DaCe generates, and its refusal of anything that is not a plain expression."""
+"""What is around a frame, and its refusal of anything that is not a plain expression."""
 
 from __future__ import annotations
 
@@ -11,62 +11,15 @@ import pytest
 import daceopt.errors
 from daceopt.codegen.assemble import build_program, program_key
 from daceopt.codegen.compiler import CompileJob, Flags
-from daceopt.codegen.entry import Argument, FrameParameter, FrameProgram, entry_source, signature
+from daceopt.codegen.entry import BufferAddress, ProgramSource
 from daceopt.errors import BuildError, RunError, RunIndexError
 from daceopt.runtime.manifest import Manifest, Symbol, Tensor
 from daceopt.store.cache import Cache
-from tests.codegen.programs import SCALE, frame
-
-PROGRAM = FrameProgram(
-    "scale",
-    (FrameParameter("x", "float", True), FrameParameter("n", "int64_t", False)),
-    (Argument("input"), Argument("symbol")),
-    shapes=(("n",),),
-)
+from tests.codegen.programs import SCALE, scale_source
 
 
-def dace_frame() -> tuple[str, tuple[FrameParameter, ...], tuple[str, ...]]:
-    """Frame of ``t = x + c; y = t * seed`` with ``t`` in memory that the caller gives."""
-    import dace
-    from dace.codegen.codegen import generate_code
-
-    n = dace.symbol("n", dace.int64)
-    sdfg = dace.SDFG("entry_test")
-    for name, shape, dtype in (
-        ("x", [n], dace.float32),
-        ("c", [1], dace.float32),
-        ("t", [n], dace.float32),
-        ("y", [n], dace.float32),
-        ("seed", [1], dace.int64),
-    ):
-        sdfg.add_array(name, shape, dtype)
-    state = sdfg.add_state()
-    memlet = dace.Memlet
-    _, _, middle = state.add_mapped_tasklet(
-        "add",
-        {"i": "0:n"},
-        {"a": memlet("x[i]"), "b": memlet("c[0]")},
-        "o = a + b",
-        {"o": memlet("t[i]")},
-        external_edges=True,
-    )
-    t = state.out_edges(middle)[0].dst
-    state.add_mapped_tasklet(
-        "scale",
-        {"i": "0:n"},
-        {"a": memlet("t[i]"), "b": memlet("seed[0]")},
-        "o = a * b",
-        {"o": memlet("y[i]")},
-        external_edges=True,
-        input_nodes={"t": t},
-    )
-    code = next(part.clean_code for part in generate_code(sdfg) if part.title == "Frame")
-    return code, *signature(sdfg)
-
-
-def test_program_generated_by_dace(tmp_path: Path) -> None:
-    code, parameters, init = dace_frame()
-    assert [p.name for p in parameters] == ["c", "seed", "t", "x", "y", "n"]
+def test_every_kind_of_memory(tmp_path: Path) -> None:
+    """``t = x + c; y = t * seed`` with ``t`` in memory that the caller gives."""
     manifest = Manifest(
         "entry_test",
         inputs=(Tensor("x", "float32", 1),),
@@ -75,23 +28,20 @@ def test_program_generated_by_dace(tmp_path: Path) -> None:
         symbols=(Symbol("n", "x", 0),),
         uses_seed=True,
     )
-    sources = {
-        "c": Argument("constant"),
-        "seed": Argument("seed"),
-        "t": Argument("arena", offset="64 + 4 * int_ceil(n, 16) * 16"),
-        "x": Argument("input"),
-        "y": Argument("output"),
-        "n": Argument("symbol"),
-    }
-    program = FrameProgram(
-        "entry_test",
-        parameters,
-        tuple(sources[p.name] for p in parameters),
-        init,
+    program = ProgramSource(
+        manifest,
+        "for (int64_t i = 0; i < n; ++i) t[i] = x[i] + c[0];\nfor (int64_t i = 0; i < n; ++i) y[i] = t[i] * seed[0];",
+        {
+            "c": ("float", BufferAddress("constant")),
+            "seed": ("int64_t", BufferAddress("seed")),
+            "t": ("float", BufferAddress("arena", offset="64 + 4 * int_ceil(n, 16) * 16")),
+            "x": ("float", BufferAddress("input")),
+            "y": ("float", BufferAddress("output")),
+        },
         arena="64 + 8 * int_ceil(n, 16) * 16",
         shapes=(("n",),),
     )
-    jobs = [CompileJob(code, "frame", label="entry_test"), CompileJob(entry_source(program, manifest), "entry")]
+    jobs = [CompileJob(program.text(), "frame")]
     built = build_program(
         program_key("entry_test"), manifest, jobs, {"c": np.array([0.5], np.float32)}, store=Cache(tmp_path)
     )
@@ -105,33 +55,37 @@ def test_program_generated_by_dace(tmp_path: Path) -> None:
     assert not arena[: 64 + 4 * 48].any()
 
 
+def test_arrays_may_be_called_as_what_is_around_the_frame(tmp_path: Path) -> None:
+    names = ("pointers", "symbols", "status", "seen", "program", "message", "report", "run", "frame", "code", "error")
+    manifest = Manifest("names", tuple(Tensor(name, "float32", 1) for name in names))
+    buffers = {name: ("float", BufferAddress("input", k)) for k, name in enumerate(names)}
+    program = ProgramSource(manifest, "\n".join(f"{name}[0] = {k};" for k, name in enumerate(names)), buffers)
+    built = build_program(program_key("names"), manifest, [CompileJob(program.text(), "frame")], store=Cache(tmp_path))
+    values = np.full(len(names), -1, np.float32)
+    built.run([*(values[k:].ctypes.data for k in range(len(names))), 0, 0, 0])
+    assert values.tolist() == list(range(len(names)))
+
+
 @pytest.mark.parametrize(
     "text",
     ['n"; system("x"); //', "m", "n; exit(1)", "", "system(n)", "n[0]", "n\n#include <x>", "0x" + "é", "{n}"],
 )
 def test_hostile_expressions_are_refused(text: str) -> None:
     with pytest.raises(BuildError, match="not an integer expression"):
-        entry_source(replace(PROGRAM, arena=text), SCALE)
+        replace(scale_source(), arena=text).text()
 
 
 @pytest.mark.parametrize("name", ["", 'a"; system("x"); //', "é", "1a", "a b"])
 def test_hostile_names_are_refused(name: str) -> None:
     with pytest.raises(BuildError, match="not a C\\+\\+ identifier"):
-        entry_source(replace(PROGRAM, name=name), SCALE)
-    with pytest.raises(BuildError, match="not a C\\+\\+ type"):
-        entry_source(replace(PROGRAM, parameters=(FrameParameter("x", name + ";", True), PROGRAM.parameters[1])), SCALE)
+        replace(scale_source(), buffers={name: ("float", BufferAddress("input"))}).text()
 
 
 @pytest.mark.parametrize(("call", "error"), [("fail", RunError), ("fail_index", RunIndexError)])
 def test_errors_of_library_calls(tmp_path: Path, call: str, error: type[RunError]) -> None:
     flags = Flags(includes=(str(Path(daceopt.errors.__file__).parent / "libs" / "include"),))
-    source = frame(
-        "scale", "float* x, int64_t n", f'daceopt::{call}("Gather", "no row 7");', '#include "daceopt/status.h"'
-    )
-    jobs = [
-        CompileJob(source, "kernel", flags),
-        CompileJob(entry_source(replace(PROGRAM, status_header=True), SCALE), "entry", flags),
-    ]
+    source = replace(scale_source(f'daceopt::{call}("Gather", "no row 7");'), status_header=True)
+    jobs = [CompileJob(source.text(), "frame", flags)]
     program = build_program(program_key("status"), SCALE, jobs, store=Cache(tmp_path))
     for _ in range(2):
         with pytest.raises(error, match="scale: Gather: no row 7") as raised:
@@ -139,23 +93,10 @@ def test_errors_of_library_calls(tmp_path: Path, call: str, error: type[RunError
         assert type(raised.value) is error
 
 
-def test_arguments_that_do_not_exist() -> None:
-    with pytest.raises(BuildError, match="input 3 is asked for, but there are 1"):
-        entry_source(replace(PROGRAM, arguments=(Argument("input", 3), Argument("symbol"))), SCALE)
-    with pytest.raises(BuildError, match="got 1 arguments"):
-        entry_source(replace(PROGRAM, arguments=(Argument("input"),)), SCALE)
-    with pytest.raises(BuildError, match="got 'stack'"):
-        entry_source(replace(PROGRAM, arguments=(Argument("stack"), Argument("symbol"))), SCALE)
-
-
 @pytest.mark.parametrize(
-    ("ctype", "shapes", "message"),
-    [
-        ("double", (("n",),), "as double with 1 dimensions; its manifest says float with 1 dimensions"),
-        ("float", (("n", "2"),), "as float with 2 dimensions; its manifest says float with 1 dimensions"),
-    ],
+    ("address", "message"),
+    [(BufferAddress("input", 3), "input 3 is read, but a call passes 1"), (BufferAddress("stack"), "got 'stack'")],
 )
-def test_results_are_what_the_manifest_says(ctype: str, shapes: tuple, message: str) -> None:
-    writing = replace(PROGRAM, parameters=(FrameParameter("y", ctype, True), PROGRAM.parameters[1]), shapes=shapes)
+def test_memory_that_no_call_passes(address: BufferAddress, message: str) -> None:
     with pytest.raises(BuildError, match=message):
-        entry_source(replace(writing, arguments=(Argument("output"), Argument("symbol"))), SCALE)
+        replace(scale_source(), buffers={"x": ("float", address)}).text()

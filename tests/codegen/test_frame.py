@@ -1,4 +1,4 @@
-"""The frame that DaCe generates: calls in order, one unit for each distinct kernel, flat buffers as parameters."""
+"""The frame: calls in order, one unit for each distinct kernel, flat buffers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import dace
 import pytest
 import sympy
 
-from daceopt.codegen.frame import STATUS, generate
+from daceopt.codegen.frame import STATUS, ProgramFrame
 from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
@@ -30,13 +30,13 @@ def _layers(count: int) -> Graph:
 
 def test_equal_kernels_are_one_unit_called_in_order() -> None:
     graph = _layers(6)
-    program = generate(graph)
-    assert len(program.kernel_sources) == 2
-    calls = re.findall(r"^\s*(k_[0-9a-f]{16})\(", program.frame_source, re.M)
+    program = ProgramFrame(graph)
+    assert len(program.kernels) == 2
+    calls = re.findall(r"^(k_[0-9a-f]{16})\(", program.body, re.M)
     assert calls == [program.calls[n] for n in graph.nodes()]
-    for name, unit in program.kernel_sources.items():
-        assert program.frame_source.count(f'extern "C" void {name}(') == 1
-        assert f"void {name}(" in unit
+    for name, kernel in program.kernels.items():
+        assert sum(f" {name}(" in line for line in program.declarations) == 1
+        assert f"void {name}(" in kernel.unit
 
 
 def test_views_and_library_calls_use_the_root_buffer() -> None:
@@ -49,11 +49,10 @@ def test_views_and_library_calls_use_the_root_buffer() -> None:
     out = graph.add_array("out", (n, 28), F)
     call = dace.nodes.Tasklet("lib", {"A": dace.pointer(F)}, {"Y": dace.pointer(F)}, "f(A, Y, n);", dace.Language.CPP)
     graph.add_node(call, {"A": part}, {"Y": out})
-    program = generate(graph)
-    assert program.arguments == [*sorted((out, x, y)), "n"]
-    assert f"float* A = {y} + INT64_C(2);" in program.frame_source
-    assert "f(A, Y, n);" in program.frame_source
-    assert not program.uses_status
+    program = ProgramFrame(graph)
+    assert program.buffers.keys() == {out, x, y}
+    assert f"float* A = {y} + INT64_C(2);" in program.body
+    assert "f(A, Y, n);" in program.body
 
 
 def test_kernels_that_check_indices_get_the_status() -> None:
@@ -63,9 +62,8 @@ def test_kernels_that_check_indices_get_the_status() -> None:
     out = graph.add_array("out", (5,), F)
     reads = {"t": (table, lambda i: (None,)), "k": (ids, lambda i: (i,))}
     b.map((5,), reads, {"o": (out, lambda i: (i,))}, lambda params, t, k: scalar.load(t, k))
-    program = generate(graph)
-    assert program.uses_status
-    assert STATUS in program.arguments
+    program = ProgramFrame(graph)
+    assert STATUS in program.buffers
 
 
 def test_nodes_that_nobody_implemented_are_refused() -> None:
@@ -73,4 +71,4 @@ def test_nodes_that_nobody_implemented_are_refused() -> None:
     x, y = graph.add_input("x", (4,), F), graph.add_array("y", (4,), F)
     graph.add_node(dace.nodes.Tasklet("py", {"a": F}, {"b": F}, "b = a"), {"a": x}, {"b": y})
     with pytest.raises(Unsupported, match="implement library nodes"):
-        generate(graph)
+        ProgramFrame(graph)

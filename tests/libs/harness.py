@@ -54,8 +54,8 @@ def implemented(graph: Graph, careless: bool = False) -> Implemented:
 def compile_implemented(parts: Sequence[Implemented]) -> list[Callable[..., None]]:
     """A function for each, as by ``compile_graph``, all from one source: what headers cost is paid once."""
     needs = reduce(Requirements.__add__, (part.needs for part in parts))
-    source = "\n".join([*_INCLUDES, *(_source(part, k) for k, part in enumerate(parts))])
-    objects = compile_objects([CompileJob(source, "entry", needs.flags), *needs.jobs])
+    source = "\n".join([*_INCLUDES, *needs.declarations, *(_source(part, k) for k, part in enumerate(parts))])
+    objects = compile_objects([CompileJob(source, "frame", needs.flags), *needs.jobs])
     library = _load(tuple(map(str, objects)), needs.flags)
     return [_callable(part, library[f"run_{k}"]) for k, part in enumerate(parts)]
 

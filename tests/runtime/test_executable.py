@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import logging
 import shutil
@@ -16,13 +15,12 @@ import pytest
 
 from daceopt.codegen.assemble import build_program, load_program, program_key
 from daceopt.codegen.compiler import CompileJob
-from daceopt.codegen.entry import HOST_DECLARATION, Argument, FrameParameter, FrameProgram, entry_source
 from daceopt.errors import BuildError, RunError, RunIndexError
-from daceopt.runtime.executable import _LOADED, Executable, load
+from daceopt.runtime.executable import _LOADED, load
 from daceopt.runtime.manifest import KernelInfo, Manifest, Symbol, Tensor
 from daceopt.store import sealed
 from daceopt.store.cache import Cache
-from tests.codegen.programs import SCALE, build_scale, frame, run_scale, scale_jobs
+from tests.codegen.programs import SCALE, build_scale, run_scale, scale_jobs
 
 
 @pytest.fixture(scope="module")
@@ -91,46 +89,6 @@ def test_eight_threads(store: Cache) -> None:
     assert not failures
 
 
-def _host_program(store: Cache) -> Executable:
-    manifest = Manifest("host", inputs=(Tensor("x", "float32", 1),), host_calls=("double",))
-    program = FrameProgram("host", (FrameParameter("x", "float", True),), (Argument("input"),))
-    source = frame("host", "float* x", "void* p[] = {x}; daceopt_host_call(0, p);", HOST_DECLARATION)
-    jobs = [CompileJob(source, "kernel"), CompileJob(entry_source(program, manifest), "entry")]
-    return build_program(program_key("host"), manifest, jobs, store=store)
-
-
-def test_host_call_and_its_exception(store: Cache) -> None:
-    program = _host_program(store)
-    x = np.ones(3, np.float32)
-
-    def double(addresses) -> None:
-        values = (ctypes.c_float * 3).from_address(addresses[0])
-        values[0] *= 2
-
-    program.host_calls[0] = double
-    program.run([x.ctypes.data, 0, 0, 0])
-    assert x.tolist() == [2, 1, 1]
-
-    def fail(addresses) -> None:
-        raise KeyError(f"thread {threading.current_thread().name}")
-
-    program.host_calls[0] = fail
-    caught: dict[str, str] = {}
-
-    def work() -> None:
-        try:
-            program.run([x.ctypes.data, 0, 0, 0])
-        except KeyError as error:
-            caught[threading.current_thread().name] = str(error)
-
-    threads = [threading.Thread(target=work, name=f"t{i}") for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert caught == {f"t{i}": repr(f"thread t{i}") for i in range(8)}
-
-
 def test_constants_are_stored_without_pickle(store: Cache) -> None:
     manifest = Manifest("scale", SCALE.inputs, (Tensor("c", "bool", 1),), SCALE.outputs, SCALE.symbols)
     values = {"c": np.array([True, False])}
@@ -175,13 +133,11 @@ def test_damaged_program_is_built_again(tmp_path: Path, file: str) -> None:
 
 def test_program_of_another_abi_is_built_again(tmp_path: Path, caplog) -> None:
     store = Cache(tmp_path)
-    entry_job = scale_jobs()[1]
-    old = CompileJob(
-        entry_job.source.replace("daceopt_abi_version() { return ", "daceopt_abi_version() { return 90"), "entry"
-    )
+    source = scale_jobs()[0].source
+    old = CompileJob(source.replace("daceopt_abi_version() { return ", "daceopt_abi_version() { return 90"), "frame")
     name = program_key("abi")
     with pytest.raises(BuildError, match=r"has ABI version 90\d, expected"):
-        build_program(name, SCALE, [scale_jobs()[0], old], store=store)
+        build_program(name, SCALE, [old], store=store)
     with caplog.at_level(logging.WARNING, "daceopt.build"):
         assert load_program(name, store) is None
     assert "ABI version" in caplog.text

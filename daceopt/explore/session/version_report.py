@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from daceopt import libs
 from daceopt.codegen import target
-from daceopt.codegen.build import Prepared
+from daceopt.codegen.build import GeneratedProgram
 from daceopt.codegen.shown import Shown, by_result
 from daceopt.codegen.working_memory import planned
 from daceopt.cost.device_machine import machine_of
@@ -115,7 +115,7 @@ def _printed(program: Program, code: bool) -> list[dict[str, Shown]]:
 
 def _code(graph: Graph, roles: Mapping[str, str], position: int) -> dict[str, Shown]:
     try:
-        made = Prepared(graph, roles, libs.implement, position)
+        made = GeneratedProgram(graph, roles, libs.implement, position)
     except DaceoptError:  # said where it is built
         return {}
     kernels = enumerate(made.manifest.kernels)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import sympy
 
-from daceopt.codegen import frame, memory_plan, region_bounds
+from daceopt.codegen import memory_plan, region_bounds
+from daceopt.codegen.frame import ProgramFrame
 from daceopt.cost import data_movement, flops
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir.control import region, region_settling
@@ -107,9 +108,9 @@ def test_memory_of_bodies_stands_in_one_slot_of_the_arena() -> None:
     region_settling.settle(graph)
     plan = memory_plan.plan(graph)
     assert set(plan.arena) == {"R0_C0"} and plan.arena_bytes == 64
-    generated = frame.generate(graph)
-    assert "for (step0 = 0; (step0 < 5); step0 = (step0 + 1))" in generated.frame_source
-    assert "R0_C0" in generated.arguments
+    frame = ProgramFrame(graph)
+    assert "for (step0 = 0; step0 < INT64_C(5); ++step0) {" in frame.body
+    assert "R0_C0" in frame.buffers
 
 
 def test_a_body_follows_the_layout_of_its_operand() -> None:

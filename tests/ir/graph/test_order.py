@@ -6,7 +6,7 @@ import dace
 import numpy as np
 import pytest
 
-from daceopt.codegen import frame
+from daceopt.codegen.frame import ProgramFrame
 from daceopt.codegen.memory_plan import plan
 from daceopt.errors import IllegalOrder
 from daceopt.ir.graph.graph import Graph
@@ -55,10 +55,8 @@ def test_the_frame_and_the_arena_follow_it() -> None:
     graph, (first, second, *_) = _diamond()
     together = plan(graph)
     graph.order = _by_label(graph, "second", "more", "first", "sums", "last")
-    generated = frame.generate(graph)
-    kernels = [generated.calls[n] for n in graph.nodes()]
-    source = generated.frame_source[generated.frame_source.index("__program_diamond_internal") :]
-    places = [source.index(f"{name}(") for name in kernels]
+    frame = ProgramFrame(graph)
+    places = [frame.body.index(f"{frame.calls[n]}(") for n in graph.nodes()]
     assert places == sorted(places)
     apart = plan(graph)
     assert together.arena[first] != together.arena[second]  # both are read later

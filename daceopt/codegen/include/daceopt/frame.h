@@ -1,5 +1,4 @@
-// What the frame that DaCe generates and the entry in front of it need: in place of DaCe's runtime, of which a list of
-// calls uses nothing but these names, and which takes three times as long to read even when it is precompiled.
+// What a frame needs: few names of the standard library, and integer functions over sizes.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -10,8 +9,6 @@
 #include <exception>
 #include <type_traits>
 #include <vector>
-
-#define DACE_EXPORTED extern "C"
 
 using std::abs;
 

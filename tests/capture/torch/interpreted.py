@@ -33,7 +33,7 @@ def compile_interpreted(fingerprint: str, load: Callable[[], Any], through: Any 
 def compile_printed(fingerprint: str, load: Callable[[], Any], **_: Any) -> Any:
     """As ``compile_interpreted``; both directions are printed as C++ too, which may refuse what can be interpreted."""
     for k, (graph, roles) in enumerate(pipeline.source_of(load, "none").derive().directions()):
-        build.Prepared(graph, roles, libs.implement, k)
+        build.GeneratedProgram(graph, roles, libs.implement, k)
     return compile_interpreted(fingerprint, load)
 
 

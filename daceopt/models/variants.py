@@ -19,8 +19,8 @@ from daceopt.capture.onnx.specialization import (
     NONE,
     InputRequirements,
     Sizes,
-    bound,
-    named,
+    bind,
+    name_sizes,
     requirements,
 )
 from daceopt.errors import DaceoptError, ModelFileError, NotKnownYet, Unsupported
@@ -76,7 +76,7 @@ class Variants:
     """
 
     def __init__(self, model: onnx.ModelProto, compile: Compile, fallback: bool = True):  # noqa: A002
-        self._model = named(model)
+        self._model = name_sizes(model)
         self._compile = compile
         self._fallback = fallback
         self._announced: set[str] = set()
@@ -136,7 +136,7 @@ class Variants:
         shapes: Sequence[tuple[int, ...]],
     ) -> Variant | None:
         """The program for the values and sizes that ``needs`` names; None where more than ``base`` has to be known."""
-        fixed = {v.name: needs.fixed(v, shape) for v, shape in zip(self._inputs, shapes, strict=True)}
+        fixed = {v.name: needs.fixed_sizes(v, shape) for v, shape in zip(self._inputs, shapes, strict=True)}
         sizes = {name: shape for name, shape in fixed.items() if shape is not None}
         values = {v.name: self._value(v.name, arrays(k)) for k, v in enumerate(self._inputs) if v.name in needs.values}
         key = self._key(needs, values, sizes)
@@ -218,7 +218,7 @@ class Variants:
         if not values and not sizes and not needs.folded:
             return self._model
         try:
-            return bound(self._model, values, sizes, needs.folded)
+            return bind(self._model, values, sizes, needs.folded)
         except ModelFileError as error:
             if not values and not sizes:
                 raise

@@ -20,10 +20,10 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from daceopt import pipeline
 from daceopt.capture.torch import conditions, cutting, decided, effects, guards, inner_leaves, items, numbers, tracing
-from daceopt.capture.torch.collection import resumed
-from daceopt.capture.torch.connection import connected
+from daceopt.capture.torch.collection import resume
+from daceopt.capture.torch.connection import connections
 from daceopt.capture.torch.functional import functional
-from daceopt.capture.torch.lifting import lifted
+from daceopt.capture.torch.lifting import lift_tensors
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import RunError, SizesError, Unsupported
 from daceopt.modules import breaks, tuning, written_frames
@@ -92,7 +92,7 @@ class Backend(Breaks):
         start = time.perf_counter()
         guards.keep_key_order()
         try:
-            with resumed():
+            with resume():
                 return self._compile(graph, inputs)
         except RestartAnalysis:
             raise
@@ -122,7 +122,7 @@ class Backend(Breaks):
         inner_leaves.check(graph.graph)
         if not any(n.op in _CALLS for n in graph.graph.nodes):
             return graph.forward
-        whole, held = lifted(graph)
+        whole, held = lift_tensors(graph)
         if cutting.is_cut(whole):
             made = self._in_parts(whole, [*inputs, *held])
         else:
@@ -161,7 +161,7 @@ class Backend(Breaks):
 
     def part(self, traced: Traced) -> Callable[..., Any]:
         """Compile a part of a graph, whose sizes no call has told yet."""
-        with guards.checked(traced.inputs):
+        with guards.check_assumptions(traced.inputs):
             made = CompiledGraph(self, traced)
         made.is_estimated = False
         self.graphs.append(made)
@@ -292,7 +292,7 @@ class CompiledGraph:
         if pair.cached:
             guards.install(guards.environment(traced.inputs), notes["guards"])
         binding = Binding.from_json(notes["binding"])
-        connection = connected(traced, binding, _computed(pair, binding))
+        connection = connections(traced, binding, _computed(pair, binding))
         # under a reduction they would be of this rank alone
         own = (self._higher, self._present, self._apart) if reduction is None else ()
         self.piece = CompiledPiece(pair, binding, connection, *own)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from daceopt.capture.torch import decided
-from daceopt.capture.torch.collection import paused
+from daceopt.capture.torch.collection import pause
 from daceopt.errors import DaceoptError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class FrameCompiler:
     def _convert(self, frame: Any, *args: Any) -> Any:
         from torch._dynamo.symbolic_convert import TensorifyState
 
-        with self._seen.in_place(), warnings.catch_warnings(), _settings(), paused():
+        with self._seen.in_place(), warnings.catch_warnings(), _settings(), pause():
             for noise in _NOISE:
                 warnings.filterwarnings("ignore", noise)
             warnings.filterwarnings("ignore", module=r"torch\._(dynamo|functorch|subclasses)\.")
@@ -123,7 +123,7 @@ class FrameCompiler:
         """Sizes that only the data decide are in the graph; where that fails, it breaks at what decides them."""
         from torch._dynamo import config
 
-        with decided.watched() as found:
+        with decided.watch() as found:
             try:
                 return self._torchdynamo_orig_backend(frame, *args)
             except Exception:

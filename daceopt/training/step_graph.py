@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from daceopt.capture.torch import eager_memory, effects, guards
-from daceopt.capture.torch.connection import connected
+from daceopt.capture.torch.connection import connections
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, SizesError, Unsupported
 from daceopt.modules.backend import Backend, CompiledGraph
@@ -228,7 +228,7 @@ def trained_arguments(traced: Traced) -> list[int]:
     if others:
         raise Unsupported(f"{others[0]}, an argument of the call, requires a gradient")
     given = Binding((), (), tuple(Result("output", k) for k in range(len(results))), ())
-    return [k for k, outputs in connected(traced, given).items() if outputs]
+    return [k for k, outputs in connections(traced, given).items() if outputs]
 
 
 def _loss_output(binding: Binding) -> int:

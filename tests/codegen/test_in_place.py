@@ -219,7 +219,7 @@ def test_lifted_tensors_are_without_gradient_where_none_is_recorded() -> None:
     node.meta["example_value"] = held
     graph.output((graph.call_function(torch.neg, (node,)),))
     with torch.no_grad():
-        found, tensors = lifting.lifted(torch.fx.GraphModule(module, graph))
+        found, tensors = lifting.lift_tensors(torch.fx.GraphModule(module, graph))
     (argument,) = (n for n in found.graph.nodes if n.op == "placeholder")
     assert not argument.meta["example_value"].requires_grad and not tensors[0].requires_grad
     assert tensors[0].data_ptr() == held.data_ptr()

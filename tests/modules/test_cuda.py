@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from daceopt import optimized_module, pipeline, training_step
 from daceopt.capture.torch.importing import load
-from daceopt.capture.torch.lifting import lifted
+from daceopt.capture.torch.lifting import lift_tensors
 from daceopt.codegen import target
 from daceopt.codegen.cuda.toolchain import nvcc
 from daceopt.errors import DaceoptError, EarlierCallFailed, Unsupported, VerificationError
@@ -460,7 +460,7 @@ def _traced(module: nn.Module, make: Callable[[], Sequence[torch.Tensor]], devic
         compiled = torch.compile(module, backend=lambda graph, inputs: found.append((graph, inputs)) or graph.forward)
         compiled(*make())
     graph, inputs = found[0]
-    whole, held = lifted(graph)
+    whole, held = lift_tensors(graph)
     return description.describe(whole, [*inputs, *held])
 
 

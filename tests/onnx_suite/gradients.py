@@ -12,7 +12,7 @@ from daceopt import ops
 from daceopt.autodiff import differentiate
 from daceopt.capture.onnx.file import load
 from daceopt.capture.onnx.importer import import_model, sizing_operands
-from daceopt.capture.onnx.specialization import bound
+from daceopt.capture.onnx.specialization import bind
 from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.interpret import interpret
@@ -75,7 +75,7 @@ def problem(base: Base) -> Problem:
         for v, value in zip(base.model.graph.input, base.inputs, strict=True)
         if v.name not in wanted and value is not None
     }
-    graph = import_model(bound(load(base.model), fixed, {}, set(fixed)))
+    graph = import_model(bind(load(base.model), fixed, {}, set(fixed)))
     ops.lower_all(graph, keep=ops.has_gradient)
     values = dict(zip((v.name for v in base.model.graph.input), base.inputs))
     given = {n: np.asarray(values[graph.source.names.get(n, n)], np.float64) for n in graph.inputs}

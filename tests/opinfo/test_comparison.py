@@ -119,7 +119,7 @@ def test_host_calls_are_of_operators_that_are_recorded_with_a_reason() -> None:
 def test_the_reasons_of_host_calls_are_those_of_the_rules() -> None:
     wrong = []
     for operator, why in states.kept_states()["hosted"].items():
-        has_rule = table.overload(operator.removesuffix(".default")) in table.translated(why == COMPLEX)
+        has_rule = table.overload(operator.removesuffix(".default")) in table.rules(why == COMPLEX)
         if has_rule == (why in (NONE, COMPLEX)):
             wrong.append(f"{operator} has {'a' if has_rule else 'no'} rule, but the reason of its host calls is: {why}")
     assert not wrong, "\n".join(wrong)

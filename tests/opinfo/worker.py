@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from daceopt.capture.torch.table import translated
+from daceopt.capture.torch.table import rules
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.onnx_suite.worker import serve
 from tests.opinfo import batch
@@ -33,7 +33,7 @@ def import_all(trial: Callable[[], batch.Trial]) -> None:
     """Import everything once, for children are many. ``trial`` makes a simple one, which imports the rest."""
     torch.set_num_threads(1)
     tqdm.monitor_interval = 0  # a thread of the progress bar that torch.fx does not show
-    translated()
+    rules()
     for name in LATE:
         importlib.import_module(name)
     with torch.no_grad():  # autograd's threads would not survive a fork

@@ -13,7 +13,7 @@ from dace.sdfg import nodes
 from dace.transformation.interstate import LoopUnroll
 
 from daceopt.capture.dace import libraries
-from daceopt.capture.dace.index_text import converted
+from daceopt.capture.dace.index_text import to_dim
 from daceopt.capture.dace.scopes import Loops, ScopeReader, reduction
 from daceopt.capture.dace.values import Deposit, ElementBox, overlaid, window
 from daceopt.errors import Unsupported
@@ -41,10 +41,10 @@ def import_sdfg(sdfg: dace.SDFG, sizes: Mapping[str, int] | None = None) -> Impo
     states must have numbers as bounds: they are unrolled. Raises Unsupported, with the state and the node, for all that
     is no dataflow of maps, tasklets in Python, products, reductions, copies and views.
     """
-    return _Importer(_simplified(sdfg, sizes or {})).run()
+    return _Importer(_simplify(sdfg, sizes or {})).run()
 
 
-def _simplified(sdfg: dace.SDFG, sizes: Mapping[str, int]) -> dace.SDFG:
+def _simplify(sdfg: dace.SDFG, sizes: Mapping[str, int]) -> dace.SDFG:
     """A copy in which symbols are numbers, calls are inlined, loops unrolled and states fused."""
     made = copy.deepcopy(sdfg)
     if unknown := sorted(set(sizes) - set(map(str, made.free_symbols)) - set(made.symbols)):
@@ -75,7 +75,7 @@ class _Importer:
         self._declare_sizes()
         for state in self._states():
             self._state(state)
-        return self._finished()
+        return self._finish()
 
     # ---------------------------------------------------------------- arguments
 
@@ -97,7 +97,7 @@ class _Importer:
         desc = self._sdfg.arrays[data]
         if isinstance(desc, dace.data.Scalar):
             return ()
-        return tuple(converted(n, self._sizes, f"array {data!r}") for n in desc.shape)
+        return tuple(to_dim(n, self._sizes, f"array {data!r}") for n in desc.shape)
 
     def _dtype(self, data: str) -> Any:
         try:
@@ -145,7 +145,7 @@ class _Importer:
             hint = "give sizes= for bounds, or write choices as `a if condition else b`"
             raise Unsupported(f"state {state.label!r} is left by {conditions}: it {what}; {hint}")
         for name, value in edges[0].data.assignments.items():
-            self._sizes[name] = converted(dace.symbolic.pystr_to_symbolic(value), self._sizes, f"state {state.label!r}")
+            self._sizes[name] = to_dim(dace.symbolic.pystr_to_symbolic(value), self._sizes, f"state {state.label!r}")
         return edges[0].dst
 
     def _state(self, state: dace.SDFGState) -> None:
@@ -156,7 +156,7 @@ class _Importer:
                 self._node(state, node)
 
     def _node(self, state: dace.SDFGState, node: Any) -> None:
-        reader = ScopeReader(self._b, state, self._sizes, self._held, self._deposit)
+        reader = ScopeReader(self._b, state, self._sizes, self._hold_library_node, self._deposit)
         if isinstance(node, nodes.AccessNode):
             self._access(state, node)
         elif isinstance(node, nodes.MapEntry):
@@ -170,7 +170,7 @@ class _Importer:
         elif not isinstance(node, nodes.MapExit):
             raise Unsupported(f"state {state.label!r}: {type(node).__name__} {node.label!r} is not supported")
 
-    def _held(self, node: nodes.AccessNode) -> str:
+    def _hold_library_node(self, node: nodes.AccessNode) -> str:
         return self._nodes[node]
 
     def _deposit(self, node: nodes.AccessNode, deposit: Deposit) -> None:
@@ -199,9 +199,9 @@ class _Importer:
             raise Unsupported(f"{where} is written; expected views that are read")
         (edge,) = sources
         name = self._in_rows(edge.src)
-        starts = [converted(r[0], self._sizes, where) for r in edge.data.get_src_subset(edge, state).ranges]
+        starts = [to_dim(r[0], self._sizes, where) for r in edge.data.get_src_subset(edge, state).ranges]
         offset = sum(s * t for s, t in zip(starts, self._graph.strides(name)))
-        strides = [converted(s, self._sizes, where) for s in node.desc(self._sdfg).strides]
+        strides = [to_dim(s, self._sizes, where) for s in node.desc(self._sdfg).strides]
         return self._graph.add_view(name, node.data, self._shape(node.data), strides, dim(offset))
 
     def _in_rows(self, node: nodes.AccessNode) -> str:
@@ -214,16 +214,16 @@ class _Importer:
     def _is_row_major(self, desc: Any) -> bool:
         if isinstance(desc, dace.data.Scalar):
             return True
-        shape = tuple(converted(n, self._sizes, "layout") for n in desc.shape)
-        strides = [converted(s, self._sizes, "layout") for s in desc.strides]
+        shape = tuple(to_dim(n, self._sizes, "layout") for n in desc.shape)
+        strides = [to_dim(s, self._sizes, "layout") for s in desc.strides]
         return all(same(s, t) or n == 1 for n, s, t in zip(shape, strides, row_major(shape)))
 
-    def _boxed(self, subset: Any, data: str, where: str) -> ElementBox:
+    def _to_box(self, subset: Any, data: str, where: str) -> ElementBox:
         if isinstance(self._sdfg.arrays[data], dace.data.Scalar):
             return ElementBox((), (), ())
         starts, extents, steps = [], [], []
         for begin, end, step in subset.ranges:
-            first, last, by = (converted(e, self._sizes, where) for e in (begin, end, step))
+            first, last, by = (to_dim(e, self._sizes, where) for e in (begin, end, step))
             if not isinstance(by, int) or by <= 0:
                 raise Unsupported(f"{where}: {data}[{subset}] has step {step}; expected a number above 0")
             span = dim(last - first + by)
@@ -235,10 +235,10 @@ class _Importer:
     def _operand(self, edge: Any, state: dace.SDFGState) -> str:
         """The elements that an edge from an access node carries, in as many dimensions as it has."""
         where = f"state {state.label!r}"
-        box = self._boxed(edge.data.get_src_subset(edge, state) or edge.data.subset, edge.src.data, where)
+        box = self._to_box(edge.data.get_src_subset(edge, state) or edge.data.subset, edge.src.data, where)
         return window(self._b, self._nodes[edge.src], box)
 
-    def _squeezed(self, name: str, rank: int) -> str:
+    def _squeeze(self, name: str, rank: int) -> str:
         """Without dimensions of one element, as library nodes take what a memlet carries."""
         shape = self._graph.shape(name)
         ones = [k for k, n in enumerate(shape) if n == 1][: max(len(shape) - rank, 0)]
@@ -249,7 +249,7 @@ class _Importer:
         if not isinstance(target, nodes.AccessNode) or isinstance(target.desc(self._sdfg), dace.data.View):
             raise Unsupported(f"state {state.label!r}: {edge.src} writes {target}; expected an array")
         subset = edge.data.get_dst_subset(edge, state) or edge.data.subset
-        box = self._boxed(subset, target.data, f"state {state.label!r}")
+        box = self._to_box(subset, target.data, f"state {state.label!r}")
         if self._graph.shape(value) != box.extents:
             value = self._b.reshape(value, box.extents)
         if self._graph.dtype(value) != self._dtype(target.data):
@@ -267,9 +267,9 @@ class _Importer:
         ranks = {"_x": 1, "_y": 1}
         for edge in state.in_edges(node):
             rank = ranks.get(edge.dst_conn, 2)
-            operands[edge.dst_conn] = self._squeezed(self._operand(edge, state), rank)
+            operands[edge.dst_conn] = self._squeeze(self._operand(edge, state), rank)
         try:
-            value = libraries.computed(self._b, node, operands)
+            value = libraries.compute(self._b, node, operands)
         except Unsupported as error:
             raise Unsupported(f"state {state.label!r}: {error}") from error
         for edge in state.out_edges(node):
@@ -292,7 +292,7 @@ class _Importer:
 
     # ---------------------------------------------------------------- results
 
-    def _finished(self) -> ImportedSdfg:
+    def _finish(self) -> ImportedSdfg:
         returned = sorted(n for n in self._written if n.startswith("__return"))
         arguments = [n for n in self._arguments() if n in self._written and n not in returned]
         outputs = [*returned, *arguments]

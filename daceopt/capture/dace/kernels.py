@@ -10,7 +10,7 @@ import dace
 import sympy
 from dace.sdfg import nodes
 
-from daceopt.capture.dace.index_text import converted
+from daceopt.capture.dace.index_text import to_dim
 from daceopt.capture.dace.scopes import reduction
 from daceopt.errors import Unsupported
 from daceopt.ir.edits.schedule_edits import reorder, split
@@ -47,7 +47,7 @@ class _Nest:
 
     def enter(self, name: str, bounds: Sequence[Any]) -> None:
         """One more loop, inside of the others."""
-        begin, end, step = (converted(e, self._names, self._label) for e in bounds)
+        begin, end, step = (to_dim(e, self._names, self._label) for e in bounds)
         around = {str(s) for e in (begin, end) for s in getattr(e, "free_symbols", ())} & set(self._order)
         self._order.append(name)
         if around:
@@ -57,7 +57,7 @@ class _Nest:
         elif isinstance(step, int) and step > 1:
             self._tiles[name] = _Tiles(begin, end, step)
         else:
-            raise self._refused(f"step {step}")
+            raise self._refusal(f"step {step}")
         self._names[name] = Parameter(name)
 
     def _walk(self, name: str, begin: Any, end: Any) -> Parameter:
@@ -70,24 +70,24 @@ class _Nest:
         (tile,) = around if len(around) == 1 else ("",)
         found = self._tiles.get(tile)
         if found is None or tile in self._owner or step != 1 or dim(begin - Parameter(tile)) != 0:
-            raise self._refused(f"{name} from {begin} to {end}")
+            raise self._refusal(f"{name} from {begin} to {end}")
         last = dim(Parameter(tile) + found.size - 1)
         ends = {dim(e) for e in (end.args if isinstance(end, sympy.Min) else (end,))}
         whole = dim(found.end - found.begin + 1)
         if ends != {last, dim(found.end)} and not (
             ends == {last} and isinstance(whole, int) and not whole % found.size
         ):
-            raise self._refused(f"{name} from {begin} to {end}")
+            raise self._refusal(f"{name} from {begin} to {end}")
         own = self._walk(name, found.begin, found.end)
         self.sizes[own], self._owner[tile] = found.size, own
 
-    def _refused(self, what: str) -> Unsupported:
+    def _refusal(self, what: str) -> Unsupported:
         return Unsupported(f"{self._label}: a loop with {what}; expected loops over ranges and over tiles of ranges")
 
     def order(self) -> list[str]:
         """The loops as a schedule calls them. Raises Unsupported for tiles that nothing walks."""
         if left := [name for name in self._tiles if name not in self._owner]:
-            raise self._refused(f"steps, {left[0]}, and no loop inside of them")
+            raise self._refusal(f"steps, {left[0]}, and no loop inside of them")
         return [f"{self._owner[n]}_block" if n in self._tiles else str(self._owner[n]) for n in self._order]
 
 
@@ -127,7 +127,7 @@ class _Reader:
             if any(nest.sizes for nest in nests):
                 raise Unsupported(f"{self._label}: tiles of several statements; expected one statement")
             return ReadKernel(kernel, None)
-        return ReadKernel(kernel, _scheduled(kernel, nests[0]))
+        return ReadKernel(kernel, _schedule(kernel, nests[0]))
 
     def _members(self) -> Iterator[nodes.Node]:
         if isinstance(self._top, nodes.Tasklet):
@@ -160,7 +160,7 @@ class _Reader:
             )
 
     def _size(self, extent: Any) -> Dim:
-        return converted(extent, self._sizes, self._label)
+        return to_dim(extent, self._sizes, self._label)
 
     def _nest(self, tasklet: nodes.Tasklet) -> _Nest:
         nest = _Nest(self._label, self._sizes)
@@ -213,11 +213,11 @@ class _Reader:
         for axis, (begin, end, step) in enumerate(memlet.subset.ranges):
             if axis not in whole and (begin != end or step != 1):
                 raise Unsupported(f"{self._label}: {tasklet.label!r} takes {memlet}; expected one element")
-            index.append(None if axis in whole else converted(begin, names, self._label))
+            index.append(None if axis in whole else to_dim(begin, names, self._label))
         return Access(memlet.data, tuple(index), wcr)
 
 
-def _scheduled(kernel: Kernel, nest: _Nest) -> Tree | None:
+def _schedule(kernel: Kernel, nest: _Nest) -> Tree | None:
     """The loops in the order of the maps; None where that is the default."""
     tree = bare(default(kernel))
     for p, tiles in nest.sizes.items():

@@ -12,7 +12,7 @@ Operands = Mapping[str, str]
 Rule = Callable[[Builder, Any, Operands], str]
 
 
-def computed(b: Builder, node: Any, operands: Operands) -> str:
+def compute(b: Builder, node: Any, operands: Operands) -> str:
     """The result of a library node, of whose operands (connector -> array) just the parts that it reads are given.
 
     Raises Unsupported for a class without a rule.
@@ -29,12 +29,12 @@ def is_known(node: Any) -> bool:
     return type(node).__name__ in _RULES
 
 
-def _turned(b: Builder, name: str, turn: bool) -> str:
+def _turn(b: Builder, name: str, turn: bool) -> str:
     rank = len(b.graph.shape(name))
     return b.transpose(name, [*range(rank - 2), rank - 1, rank - 2]) if turn else name
 
 
-def _scaled(b: Builder, node: Any, product: str, addend: str | None) -> str:
+def _scale(b: Builder, node: Any, product: str, addend: str | None) -> str:
     beta = getattr(node, "beta", 0)
     if addend is None or beta == 0:
         return product
@@ -42,18 +42,18 @@ def _scaled(b: Builder, node: Any, product: str, addend: str | None) -> str:
 
 
 def _product(b: Builder, node: Any, operands: Operands) -> str:
-    left = _turned(b, operands["_a"], getattr(node, "transA", False))
-    right = _turned(b, operands["_b"], getattr(node, "transB", False))
+    left = _turn(b, operands["_a"], getattr(node, "transA", False))
+    right = _turn(b, operands["_b"], getattr(node, "transB", False))
     if getattr(node, "beta", 0) != 0 and "_cin" not in operands:
         raise Unsupported(
             f"{type(node).__name__} {node.label!r} adds to what stands in its result; expected an operand"
         )
-    return _scaled(b, node, b.matmul(left, right, alpha=float(getattr(node, "alpha", 1))), operands.get("_cin"))
+    return _scale(b, node, b.matmul(left, right, alpha=float(getattr(node, "alpha", 1))), operands.get("_cin"))
 
 
 def _matrix_vector(b: Builder, node: Any, operands: Operands) -> str:
-    matrix = _turned(b, operands["_A"], node.transA)
-    return _scaled(b, node, b.matmul(matrix, operands["_x"], alpha=float(node.alpha)), operands.get("_y"))
+    matrix = _turn(b, operands["_A"], node.transA)
+    return _scale(b, node, b.matmul(matrix, operands["_x"], alpha=float(node.alpha)), operands.get("_y"))
 
 
 def _dot(b: Builder, node: Any, operands: Operands) -> str:
@@ -70,7 +70,7 @@ def _axpy(b: Builder, node: Any, operands: Operands) -> str:
 
 
 def _transpose(b: Builder, node: Any, operands: Operands) -> str:
-    return b.copy(_turned(b, operands["_inp"], True))
+    return b.copy(_turn(b, operands["_inp"], True))
 
 
 _RULES: dict[str, Rule] = {

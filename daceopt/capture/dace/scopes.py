@@ -12,7 +12,7 @@ from dace import dtypes
 from dace.frontend.operations import detect_reduction_type
 from dace.sdfg import nodes
 
-from daceopt.capture.dace.index_text import converted
+from daceopt.capture.dace.index_text import to_dim
 from daceopt.capture.dace.tasklet_code import expressions
 from daceopt.capture.dace.values import Deposit, ElementBox, overlaid
 from daceopt.errors import Unsupported
@@ -55,7 +55,7 @@ class Loops:
             )
         made, known = Loops(dict(self.names), list(self.extents)), {**sizes, **self.names}
         for name, bounds in zip(entry.map.params, entry.map.range.ranges, strict=True):
-            first, last, by = (converted(e, known, where) for e in bounds)
+            first, last, by = (to_dim(e, known, where) for e in bounds)
             made._check_bounds(f"{where}: map {entry.map.label!r}", name, bounds, (first, last, by))
             made.names[name] = first + by * param(len(made.extents))
             made.extents.append(dim(sympy.floor(sympy.sympify(last - first) / by) + 1))
@@ -115,9 +115,9 @@ class ScopeReader:
             elif isinstance(node, nodes.AccessNode):
                 self._check_local(node, loops)
             elif not isinstance(node, nodes.MapExit):
-                raise self._misplaced(node, entry)
+                raise self._misplacement(node, entry)
 
-    def _misplaced(self, node: Any, entry: nodes.MapEntry) -> Unsupported:
+    def _misplacement(self, node: Any, entry: nodes.MapEntry) -> Unsupported:
         nested = isinstance(node, nodes.NestedSDFG)
         hint = ": control flow inside of a map; write choices as `a if condition else b`" if nested else ""
         what = f"{type(node).__name__} {node.label!r}"
@@ -142,7 +142,7 @@ class ScopeReader:
     def _shape(self, desc: Any) -> Shape:
         if isinstance(desc, dace.data.Scalar):
             return ()
-        return tuple(converted(n, self._sizes, self._where) for n in desc.shape)
+        return tuple(to_dim(n, self._sizes, self._where) for n in desc.shape)
 
     # ---------------------------------------------------------------- tasklets
 
@@ -182,7 +182,7 @@ class ScopeReader:
                 why = "DaCe's frontend loses the step of a slice that it computes with; copy the slice first"
                 raise Unsupported(f"{self._where}: a tasklet takes {subset}, an element with a step: {why}")
             if single or begin == end:
-                index.append(converted(begin, names, self._where))
+                index.append(to_dim(begin, names, self._where))
             elif whole and begin == 0 and step == 1:
                 index.append(None)
             else:
@@ -199,7 +199,7 @@ class ScopeReader:
         index = self._index(edge.data.subset, loops)
         index = () if isinstance(desc, dace.data.Scalar) else index
         index = index if local is None else (*_params(local.around), *index)
-        box, places = _written(index, loops, join, f"{where} writes {target.data}[{edge.data.subset}]")
+        box, places = _written_box(index, loops, join, f"{where} writes {target.data}[{edge.data.subset}]")
         made = self._b.graph.add_array(node.label, box.extents, desc.dtype)
         reduced = [join] if len(places) < len(loops.extents) else []
         out = (made, lambda *_: tuple(places.get(d, 0) for d in range(len(index))), *reduced)
@@ -220,9 +220,11 @@ class ScopeReader:
         local.name = overlaid(self._b, local.name, deposit)
 
 
-def _written(index: tuple[Any, ...], loops: Loops, join: str | None, where: str) -> tuple[ElementBox, dict[int, Any]]:
+def _written_box(
+    index: tuple[Any, ...], loops: Loops, join: str | None, where: str
+) -> tuple[ElementBox, dict[int, Any]]:
     """The elements that all iterations write, and which parameter walks which dimension."""
-    places = [_walked(expr, loops, f"{where}: {expr} in dimension {d}") for d, expr in enumerate(index)]
+    places = [_walk_dimension(expr, loops, f"{where}: {expr} in dimension {d}") for d, expr in enumerate(index)]
     walking = {d: place.param for d, place in enumerate(places) if place.param is not None}
     used, every = list(walking.values()), zip(_params(len(loops.extents)), loops.extents)
     left = [n for p, n in every if p not in used and n != 1]
@@ -242,7 +244,7 @@ class _WrittenDimension:
     param: Any = None
 
 
-def _walked(expr: Any, loops: Loops, what: str) -> _WrittenDimension:
+def _walk_dimension(expr: Any, loops: Loops, what: str) -> _WrittenDimension:
     params = _params(len(loops.extents))
     form = affine(expr, set(params))
     if not form.is_exact or len(form.terms) > 1 or any(not isinstance(f, int) or f <= 0 for _, f in form.terms):

@@ -97,7 +97,7 @@ class _Reader:
         targets, value = self._assignment(node)
         for target in targets:
             if not isinstance(target, ast.Name):
-                raise self._refused(node, "expected assignments to names; elements are chosen by memlets")
+                raise self._refusal(node, "expected assignments to names; elements are chosen by memlets")
             self.known[target.id] = self.read(value)
             self.assigned.add(target.id)
 
@@ -109,12 +109,12 @@ class _Reader:
             return [node.target], node.value
         if isinstance(node, ast.Assign):
             return node.targets, node.value
-        raise self._refused(node, "expected assignments of expressions")
+        raise self._refusal(node, "expected assignments of expressions")
 
     def read(self, node: ast.expr) -> Any:
         read: Callable[[Any], Any] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
         if read is None:
-            raise self._refused(node, "no scalar form is known")
+            raise self._refusal(node, "no scalar form is known")
         return read(node)
 
     # ---------------------------------------------------------------- expressions, by the name of their class
@@ -131,7 +131,7 @@ class _Reader:
 
     def _attribute(self, node: ast.Attribute) -> Any:
         if node.attr not in _NUMBERS:
-            raise self._refused(node, "no scalar form is known")
+            raise self._refusal(node, "no scalar form is known")
         return _NUMBERS[node.attr]()
 
     def _number(self, node: ast.AST, value: Any) -> Any:
@@ -146,11 +146,11 @@ class _Reader:
             return sympy.Float(value, 17) if value else _ZERO if math.copysign(1, value) > 0 else -_ZERO
         if hasattr(value, "item"):
             return self._number(node, value.item())
-        raise self._refused(node, "expected a number")
+        raise self._refusal(node, "expected a number")
 
     def _name(self, node: ast.Name) -> Any:
         if node.id not in self.known:
-            raise self._refused(node, "the name is no connector, parameter or size")
+            raise self._refusal(node, "the name is no connector, parameter or size")
         return self.known[node.id]
 
     def _is_float(self, expr: Any) -> bool:
@@ -168,12 +168,12 @@ class _Reader:
             return self._bitwise(_BITWISE[kind], a, b)
         whole = not (self._is_float(a) or self._is_float(b))
         if kind is ast.Div and whole:
-            raise self._refused(node, "a quotient of integers is whole in DaCe's C++ and not in Python; convert one")
+            raise self._refusal(node, "a quotient of integers is whole in DaCe's C++ and not in Python; convert one")
         if kind is ast.Div:
             return a / b
         if kind is ast.FloorDiv and whole:
             return scalar.idiv(a - scalar.pymod(a, b), b)
-        raise self._refused(node, "no scalar form is known")
+        raise self._refusal(node, "no scalar form is known")
 
     def _bitwise(self, name: str, a: Any, b: Any) -> Any:
         """Truths have forms of their own, but no shifts."""
@@ -204,13 +204,13 @@ class _Reader:
         short = name.rpartition(".")[2]
         args = [self.read(a) for a in node.args]
         if node.keywords:
-            raise self._refused(node, "calls with names of arguments have no scalar form")
+            raise self._refusal(node, "calls with names of arguments have no scalar form")
         if short in _FUNCTIONS:
             return _FUNCTIONS[short](*args)
         try:
             dtype = types.from_name({"int": "int64", "float": "float64", "bool_": "bool"}.get(short, short))
         except Unsupported:
-            raise self._refused(node, f"function {name!r} has no scalar form") from None
+            raise self._refusal(node, f"function {name!r} has no scalar form") from None
         return scalar.cast(args[0], dtype)
 
     def _subscript(self, node: ast.Subscript) -> Any:
@@ -218,5 +218,5 @@ class _Reader:
         index = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         return scalar.load(self.read(node.value), *(self.read(i) for i in index))
 
-    def _refused(self, node: ast.AST, why: str) -> Unsupported:
+    def _refusal(self, node: ast.AST, why: str) -> Unsupported:
         return Unsupported(f"tasklet {self._label!r}: {ast.unparse(node)!r}: {why}")

@@ -100,7 +100,7 @@ def _among(b: Builder, old: str, value: str, box: ElementBox) -> str:
     shape = b.graph.shape(old)
     new = b.graph.add_array("joined", shape, b.graph.dtype(old))
 
-    def chosen(params: Sequence[Any], x: Any, y: Any) -> Any:
+    def choose(params: Sequence[Any], x: Any, y: Any) -> Any:
         inside: list[Any] = []
         places: list[Any] = []
         for p, start, n, step in zip(params, box.starts, box.extents, box.steps, strict=True):
@@ -115,5 +115,5 @@ def _among(b: Builder, old: str, value: str, box: ElementBox) -> str:
         return scalar.select(condition, scalar.load(y, *places), x)
 
     reads = {"x": (old, lambda *p: p), "y": (value, lambda *p: tuple(None for _ in p))}
-    b.map(shape, reads, {"out": (new, lambda *p: p)}, chosen)
+    b.map(shape, reads, {"out": (new, lambda *p: p)}, choose)
     return new

@@ -40,7 +40,7 @@ class Expansion:
         """The input there, empty where it is left out."""
         return self.inputs[position] if position < len(self.inputs) else ""
 
-    def given(self, name: str, default: Any) -> Any:
+    def attribute(self, name: str, default: Any) -> Any:
         return self.attributes.get(name, default)
 
     def op(self, op_type: str, *inputs: str, out: str = "", **attributes: Any) -> str:

@@ -34,19 +34,19 @@ def _sigmoid(e: Expansion) -> None:
 
 @expands("QLinearLeakyRelu")
 def _leaky_relu(e: Expansion) -> None:
-    _store(e, e.op("LeakyRelu", _real(e, 0), alpha=e.given("alpha", 0.01)), 3)
+    _store(e, e.op("LeakyRelu", _real(e, 0), alpha=e.attribute("alpha", 0.01)), 3)
 
 
 @expands("QLinearSoftmax")
 def _softmax(e: Expansion) -> None:
-    if (e.given("opset", e.opset) < 13) != (e.opset < 13):
+    if (e.attribute("opset", e.opset) < 13) != (e.opset < 13):
         raise Refused("softmax of another opset than the model's")
-    _store(e, e.op("Softmax", _real(e, 0), axis=e.given("axis", -1)), 3)
+    _store(e, e.op("Softmax", _real(e, 0), axis=e.attribute("axis", -1)), 3)
 
 
 @expands("QLinearGlobalAveragePool", "QLinearAveragePool")
 def _average(e: Expansion) -> None:
-    if e.given("channels_last", 0):
+    if e.attribute("channels_last", 0):
         raise Refused("channels last")
     attributes = {k: v for k, v in e.attributes.items() if k != "channels_last"}
     _store(e, e.op(e.node.op_type.removeprefix("QLinear"), _real(e, 0), **attributes), 3)
@@ -55,17 +55,17 @@ def _average(e: Expansion) -> None:
 @expands("QLinearConcat")
 def _concatenation(e: Expansion) -> None:
     parts = [_real(e, k) for k in range(2, len(e.inputs), 3)]
-    _store(e, e.op("Concat", *parts, axis=e.given("axis", 0)), 0)
+    _store(e, e.op("Concat", *parts, axis=e.attribute("axis", 0)), 0)
 
 
 @expands("QGemm")
 def _gemm(e: Expansion) -> None:
     """alpha * scales * (A @ B + C) in integers, as a real number or quantized again."""
     factors = (("transA", 0), ("transB", 3))
-    a, b = (e.op("Transpose", e.at(p), perm=[1, 0]) if e.given(flag, 0) else e.at(p) for flag, p in factors)
+    a, b = (e.op("Transpose", e.at(p), perm=[1, 0]) if e.attribute(flag, 0) else e.at(p) for flag, p in factors)
     total = e.op("MatMulInteger", a, b, e.at(2), e.at(5))
     total = e.op("Add", total, e.at(6)) if e.at(6) else total
-    scale = e.op("Mul", e.op("Mul", e.at(1), e.at(4)), e.constant(e.given("alpha", 1.0)))
+    scale = e.op("Mul", e.op("Mul", e.at(1), e.at(4)), e.constant(e.attribute("alpha", 1.0)))
     value = e.op("Mul", e.op("Cast", total, to=FLOAT), scale)
     if e.at(7):
         _store(e, value, 7)
@@ -73,7 +73,7 @@ def _gemm(e: Expansion) -> None:
         e.result(value)
 
 
-def _scaled(e: Expansion, total: str, scale: str, bias: str) -> None:
+def _scale(e: Expansion, total: str, scale: str, bias: str) -> None:
     value = e.op("Mul", e.op("Cast", total, to=FLOAT), scale)
     e.result(e.op("Add", value, bias) if bias else value)
 
@@ -82,24 +82,24 @@ def _scaled(e: Expansion, total: str, scale: str, bias: str) -> None:
 def _dynamic_product(e: Expansion) -> None:
     narrow, scale, zero = e.several("DynamicQuantizeLinear", 3, e.at(0))
     total = e.op("MatMulInteger", narrow, e.at(1), zero, e.at(3))
-    _scaled(e, total, e.op("Mul", scale, e.at(2)), e.at(4))
+    _scale(e, total, e.op("Mul", scale, e.at(2)), e.at(4))
 
 
 @expands("MatMulIntegerToFloat")
 def _scaled_product(e: Expansion) -> None:
     total = e.op("MatMulInteger", e.at(0), e.at(1), e.at(4), e.at(5))
-    _scaled(e, total, e.op("Mul", e.at(2), e.at(3)), e.at(6))
+    _scale(e, total, e.op("Mul", e.at(2), e.at(3)), e.at(6))
 
 
 @expands("MatMulNBits")
 def _packed_product(e: Expansion) -> None:
     """B is (columns, blocks of rows, bytes); each byte holds the lower rows in its lower bits."""
-    rows, columns, bits = e.given("K", 0), e.given("N", 0), e.given("bits", 4)
+    rows, columns, bits = e.attribute("K", 0), e.attribute("N", 0), e.attribute("bits", 4)
     if e.at(4) or bits not in (2, 4, 8) or not 0 < rows * columns < _MOST:
         raise Refused("order of rows, or other widths")
-    block = int(e.given("block_size", 32))
+    block = int(e.attribute("block_size", 32))
     blocks = -(-rows // block)
-    steps = _unpacked(e.value(e.at(1)), bits, (columns, blocks, block))
+    steps = _unpack(e.value(e.at(1)), bits, (columns, blocks, block))
     scales = e.value(e.at(2)).reshape(columns, blocks, 1).astype(np.float32)
     weights = ((steps - _zeros(e, bits, columns, blocks)) * scales).reshape(columns, -1)[:, :rows]
     product = e.op("MatMul", e.at(0), e.constant(np.ascontiguousarray(weights.T)))
@@ -113,10 +113,10 @@ def _zeros(e: Expansion, bits: int, columns: int, blocks: int) -> np.ndarray:
     given = e.value(e.at(3))
     if given.dtype != np.uint8:
         return given.reshape(columns, blocks, 1).astype(np.float32)
-    return _unpacked(given.reshape(columns, -1), bits, (columns, -1))[:, :blocks, None]
+    return _unpack(given.reshape(columns, -1), bits, (columns, -1))[:, :blocks, None]
 
 
-def _unpacked(packed: np.ndarray, bits: int, shape: tuple[int, ...]) -> np.ndarray:
+def _unpack(packed: np.ndarray, bits: int, shape: tuple[int, ...]) -> np.ndarray:
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return ((packed[..., None] >> shifts) & ((1 << bits) - 1)).reshape(shape).astype(np.float32)
 

@@ -54,11 +54,11 @@ def load(source: Source) -> onnx.ModelProto:
         load_external(model, Path(source).parent if isinstance(source, str | os.PathLike) else None, name)
         expand(model)
         light = WithoutWeights(model)
-        checked = _with_dense_initializers(_checked(light.model, name), name)
+        checked = _with_dense_initializers(_check(light.model, name), name)
         _import_main_domain(checked)
         modern = _modern(checked, name)
         spell_out(modern)
-        model = light.restore(_inferred(modern, name))
+        model = light.restore(_infer(modern, name))
         check_declared_sizes(model, name)
     except RecursionError as error:
         raise ModelFileError(f"{name}: messages are nested too deeply; the file is damaged, export it again") from error
@@ -143,7 +143,7 @@ def _opsets(model: onnx.ModelProto) -> list[tuple[str, int]]:
     return [(opset.domain, opset.version) for opset in model.opset_import]
 
 
-def _checked(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+def _check(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """The model itself. The checker wants a name, and the shape of each result, which inference finds as well."""
     model.graph.name = model.graph.name or "graph"
     results = [v.type.tensor_type for v in model.graph.output if v.type.HasField("tensor_type")]
@@ -166,7 +166,7 @@ def _modern(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     if _version(model) >= oldest:
         return model
     _align_slopes(model)
-    return _converted(model, oldest, name)
+    return _convert(model, oldest, name)
 
 
 def _counts_from_behind(node: onnx.NodeProto) -> bool:
@@ -179,11 +179,11 @@ def _version(model: onnx.ModelProto) -> int:
     return max(version for domain, version in _opsets(model) if domain in _MAIN_DOMAIN)
 
 
-def _converted(model: onnx.ModelProto, target: int, name: str) -> onnx.ModelProto:
+def _convert(model: onnx.ModelProto, target: int, name: str) -> onnx.ModelProto:
     try:
         converted = onnx.version_converter.convert_version(model, target)
         _store_constants(converted.graph)
-        return _checked(converted, name)
+        return _check(converted, name)
     except ModelFileError:
         raise
     except Exception as error:  # the converter raises RuntimeError, ValueError and its own kinds
@@ -221,7 +221,7 @@ def _align_slopes(model: onnx.ModelProto) -> None:
         model.graph.node.append(node)
 
 
-def _inferred(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+def _infer(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """``infer``; where it fails, with the attributes spelled out that functions of the standard expect."""
     try:
         return infer(model, name)
@@ -253,13 +253,13 @@ def infer(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     Where the shapes that it declares of results do not fit what its nodes compute, they are passed over with a warning.
     Raises ModelFileError.
     """
-    found = _inferred_once(model, name)
+    found = _infer_once(model, name)
     while lower_ceiling(model, found):
-        found = _inferred_once(model, name)
+        found = _infer_once(model, name)
     return found
 
 
-def _inferred_once(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+def _infer_once(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     try:
         return _strictly(model)
     except Exception as error:  # InferenceError, or whatever the C++ side meets in a damaged model

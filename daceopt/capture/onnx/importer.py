@@ -214,7 +214,7 @@ class _Importer:
         if not self.pending.isdisjoint(_operands(node)):
             self._postpone(node, where)
             return
-        operator, inputs, outputs = self._declared(node, where)
+        operator, inputs, outputs = self._declare(node, where)
         reason = registry.why_unsupported(self.graph, operator)
         if gap := self._gap(node, operator, reason, where):
             raise gap
@@ -223,7 +223,7 @@ class _Importer:
         elif subgraph.graphs_of(node):
             registry.expand(self.graph, operator)
 
-    def _declared(self, node: onnx.NodeProto, where: str) -> tuple[Any, list[str | None], list[str | None]]:
+    def _declare(self, node: onnx.NodeProto, where: str) -> tuple[Any, list[str | None], list[str | None]]:
         """The operator as it stands in the graph, what it reads, and what it writes."""
         captured = subgraph.captures(node)
         if undefined := [n for n in captured if n not in self.names]:

@@ -61,22 +61,22 @@ def check_functions(model: onnx.ModelProto, name: str) -> None:
 
     Raises ``ModelFileError``.
     """
-    nodes = {_called(f, f.name): list(_nodes(f)) for f in model.functions}
-    calls = {f: [c for node in own if (c := _called(node, node.op_type)) in nodes] for f, own in nodes.items()}
+    nodes = {_name_operator(f, f.name): list(_nodes(f)) for f in model.functions}
+    calls = {f: [c for node in own if (c := _name_operator(node, node.op_type)) in nodes] for f, own in nodes.items()}
     sizes: dict[Any, int] = {}
     try:
         for f in TopologicalSorter(calls).static_order():
             sizes[f] = len(nodes[f]) + sum(sizes[c] for c in calls[f])
     except CycleError as error:
         raise ModelFileError(f"{name}: function {error.args[1][0][1][:100]!r} calls itself; expected an end") from error
-    total = sum(1 + sizes.get(_called(node, node.op_type), 0) for node in _nodes(model.graph))
+    total = sum(1 + sizes.get(_name_operator(node, node.op_type), 0) for node in _nodes(model.graph))
     if total > _MAX_NODES and sizes:
         raise ModelFileError(
             f"{name}: calls of its functions stand for {total} nodes, expected up to {_MAX_NODES}; the file is hostile"
         )
 
 
-def _called(message: Any, called: str) -> tuple[str, str, str]:
+def _name_operator(message: Any, called: str) -> tuple[str, str, str]:
     return message.domain, called, getattr(message, "overload", "")
 
 

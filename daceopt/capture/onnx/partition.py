@@ -99,7 +99,7 @@ class _Cut:
         self.handed = [name for n in before for name in n.output if name in read and name not in fixed]
         early = [v.name for v in graph.output if v.name not in made]
         self.early = list(dict.fromkeys((*early, *self.handed)))
-        self.before = _needed(before, self.early)
+        self.before = _needs(before, self.early)
 
     def split(self) -> Split | None:
         if not any(map(self._is_work, self.before)):
@@ -172,7 +172,7 @@ def _read_by(nodes: Iterable[onnx.NodeProto]) -> set[str]:
     return {name for node in nodes for name in subgraph.reads(node)}
 
 
-def _needed(nodes: Sequence[onnx.NodeProto], results: Iterable[str]) -> list[onnx.NodeProto]:
+def _needs(nodes: Sequence[onnx.NodeProto], results: Iterable[str]) -> list[onnx.NodeProto]:
     """Of ``nodes``, in topological order, those on which ``results`` depend."""
     wanted, found = set(results), []
     for node in reversed(nodes):

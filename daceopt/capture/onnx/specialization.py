@@ -1,6 +1,6 @@
 """An ONNX model made more specific: values and sizes of its inputs become part of it, and what follows is folded.
 
-``requirements`` finds the inputs that matter for what is not known before running; ``bound`` is the model for a choice
+``requirements`` finds the inputs that matter for what is not known before running; ``bind`` is the model for a choice
 of them.
 """
 
@@ -48,7 +48,7 @@ class InputRequirements:
     def __or__(self, other: InputRequirements) -> InputRequirements:
         return InputRequirements(self.values | other.values, max(self.sizes, other.sizes), self.folded | other.folded)
 
-    def fixed(self, value: onnx.ValueInfoProto, shape: Sequence[int]) -> Sizes | None:
+    def fixed_sizes(self, value: onnx.ValueInfoProto, shape: Sequence[int]) -> Sizes | None:
         """Of an input's ``shape``, the extents that have to be known, None for others; None when there are none."""
         tensor = value.type.tensor_type
         if self.sizes == NONE or not self.is_open(value):
@@ -88,7 +88,7 @@ def requirements(model: onnx.ModelProto, gap: NotKnownYet) -> InputRequirements 
     return replace(found, sizes=ALL) if gap.sizes and not found.folded else found
 
 
-def named(model: onnx.ModelProto) -> onnx.ModelProto:
+def name_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which each size of an input that has no name has one of its own; the model itself where all have.
 
     Shapes inside follow from these names, as far as inference can tell.
@@ -103,7 +103,7 @@ def named(model: onnx.ModelProto) -> onnx.ModelProto:
     for value in made.graph.input:
         for dim in _nameless(value) if value.name not in stored else ():
             dim.dim_param = next(names)
-    return _inferred(made)
+    return _infer(made)
 
 
 def _nameless(value: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimension]:
@@ -111,7 +111,7 @@ def _nameless(value: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimensio
     return [d for d in dims if not d.dim_param and not d.HasField("dim_value")]
 
 
-def bound(
+def bind(
     model: onnx.ModelProto, values: Mapping[str, np.ndarray], sizes: Mapping[str, Sizes], wanted: Iterable[str]
 ) -> onnx.ModelProto:
     """A copy of ``model`` in which inputs have these values (they are no inputs any more) and sizes.
@@ -127,14 +127,14 @@ def bound(
             made.graph.input.remove(value)
         elif value.name in sizes:
             _fix(value.type.tensor_type, sizes[value.name])
-    made = _inferred(made)
+    made = _infer(made)
     wanted = set(wanted)
     while _fold(made.graph, made, wanted) | _choose_branches(made.graph):
-        made = _inferred(made)
+        made = _infer(made)
     return made
 
 
-def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+def _infer(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         return infer(model, "the model with these inputs")
     except ModelFileError as error:
@@ -261,13 +261,13 @@ def _choose_branches(graph: onnx.GraphProto) -> bool:
         nodes.extend(onnx.helper.make_node("Identity", [v.name], [name]) for v, name in results if name)
         changed = True
     if changed:
-        nodes = [_copied(node) for node in nodes]  # what is deleted takes the branches with it
+        nodes = [_copy(node) for node in nodes]  # what is deleted takes the branches with it
         del graph.node[:]
         graph.node.extend(nodes)
     return changed
 
 
-def _copied(node: onnx.NodeProto) -> onnx.NodeProto:
+def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     return copy

@@ -16,13 +16,13 @@ _UNSAID = "assertion error"
 """What Dynamo gives as the message of an assertion that has none."""
 
 
-def asserted(condition: Any, message: str = "") -> None:
+def assertion(condition: Any, message: str = "") -> None:
     """The statement ``assert condition, message``; nothing is known of fake tensors."""
     if not isinstance(condition, FakeTensor) and not condition:
         raise AssertionError(*([] if message == _UNSAID else [message]))
 
 
-fx.node.has_side_effect(asserted)
+fx.node.has_side_effect(assertion)
 _MESSAGE = "daceopt_message"  # where an attempt of Dynamo keeps what the statement says that it is at
 _CALLS = (torch._assert_async, torch._assert, torch.ops.aten._assert_async.msg, torch.ops.aten._assert_async.default)
 
@@ -45,7 +45,7 @@ def assert_relation(original: Callable[..., bool], self: Any, *place: Any) -> bo
     if relation is None:
         items.leave(output, torch.SymBool(self))
     else:
-        output.create_node("call_function", asserted, (relation, message.as_python_constant()), {})
+        output.create_node("call_function", assertion, (relation, message.as_python_constant()), {})
     return True
 
 
@@ -57,12 +57,12 @@ def as_statements(graph: fx.GraphModule) -> None:
     """Let a graph of Dynamo, where PyTorch runs it, raise an AssertionError as Python would, and at once."""
     calls = [n for n in graph.graph.nodes if n.op == "call_function" and n.target in _CALLS]
     for node in calls:
-        node.target = asserted
+        node.target = assertion
     if calls:
         graph.recompile()
 
 
 def condition(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """What a call of ``asserted`` asks for, as a boolean tensor of rank 0."""
+    """What a call of ``assertion`` asks for, as a boolean tensor of rank 0."""
     found: torch.Tensor = args[0] if args else kwargs["condition"]
     return found.reshape(()) if found.dtype is torch.bool else found.reshape(()) != 0

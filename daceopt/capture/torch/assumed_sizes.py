@@ -8,10 +8,10 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statica
 from torch.utils._pytree import tree_leaves
 
 
-def excluded(node: fx.Node) -> list[tuple[torch.SymInt, int, str]]:
+def excluded_sizes(node: fx.Node) -> list[tuple[torch.SymInt, int, str]]:
     """Sizes with what each may not be, and what the call would do that is not in the graph."""
-    squeezed = [(size, 1, "drops an axis whose size the data decide") for size in _squeezed(node)]
-    return squeezed + [(size, 0, "compares elements of which there are none") for size in _compared(node)]
+    squeezed = [(size, 1, "drops an axis whose size the data decide") for size in _sizes_squeezed(node)]
+    return squeezed + [(size, 0, "compares elements of which there are none") for size in _sizes_compared(node)]
 
 
 def _operator_name(node: fx.Node) -> str:
@@ -26,7 +26,7 @@ def _operand_shape(node: fx.Node) -> torch.Size | None:
     return value.shape if isinstance(value, torch.Tensor) else None
 
 
-def _compared(node: fx.Node) -> list[torch.SymInt]:
+def _sizes_compared(node: fx.Node) -> list[torch.SymInt]:
     """The sizes that only the data decide of axes along which an extremum is taken, which may not be empty."""
     shape = _operand_shape(node)
     if _operator_name(node) not in ("max", "min") or shape is None:
@@ -36,7 +36,7 @@ def _compared(node: fx.Node) -> list[torch.SymInt]:
     return [s for s in sizes if free_unbacked_symbols(s)]
 
 
-def _squeezed(node: fx.Node) -> list[torch.SymInt]:
+def _sizes_squeezed(node: fx.Node) -> list[torch.SymInt]:
     """The sizes that only the data decide of axes that are dropped where they are 1, as if they never were."""
     shape = _operand_shape(node)
     if _operator_name(node).strip("_") != "squeeze" or shape is None:

@@ -15,7 +15,7 @@ def momentum_of(args: Any, kwargs: Any) -> VariableTracker:
     return kwargs.get("momentum") or (args[6] if len(args) > 6 else ConstantVariable.create(0.1))
 
 
-def normalized_with_average(
+def normalize_with_average(
     x: torch.Tensor,
     mean: torch.Tensor | None,
     variance: torch.Tensor | None,

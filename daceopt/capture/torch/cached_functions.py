@@ -24,7 +24,7 @@ def call(original: Callable[..., Any], self: Any, tx: Any, args: list[Any], kwar
     """Of a function that Dynamo has found to be wrapped."""
     if not is_cache(self.wrapper_obj):
         return original(self, tx, args, kwargs)
-    return asked(tx, self.wrapper_obj, [*self.self_args(), *args], kwargs)
+    return call_cached(tx, self.wrapper_obj, [*self.self_args(), *args], kwargs)
 
 
 def is_cache(function: Any) -> bool:
@@ -34,7 +34,7 @@ def is_cache(function: Any) -> bool:
     return hasattr(function, "cache_info") and not own
 
 
-def asked(tx: Any, cached: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call_cached(tx: Any, cached: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What the function gives for these variables of Dynamo. Breaks the graph where they, or it, are no literals."""
     call = functools.partial(cached, *map(constant, args), **{name: constant(x) for name, x in kwargs.items()})
     found = call()

@@ -22,13 +22,13 @@ _WORDS = (torch.dtype, torch.layout, torch.memory_format)
 _TARGET = re.compile(r"([a-z_][A-Za-z0-9_]*)::([A-Za-z_][A-Za-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)")
 
 
-def written(call: AtenCall) -> list[Any]:
+def write(call: AtenCall) -> list[Any]:
     """The call as lists, numbers and strings. Raises Unsupported where it is of open sizes or has its own backward."""
     if call.backward is not None:
         raise Unsupported(f"no text for {call.target}, which brings its own backward graph")
     schema = call.target._schema
     tensors = [[_tensor(x) for x in found] for found in (call.operands, call.results)]
-    arguments = [[name, _encoded(value)] for name, value in call.traced.items()]
+    arguments = [[name, _encode(value)] for name, value in call.traced.items()]
     return [f"{schema.name}.{schema.overload_name or 'default'}", arguments, *tensors, call.position]
 
 
@@ -41,11 +41,11 @@ def _tensor(x: torch.Tensor | None) -> list[Any] | None:
     return [str(x.dtype).removeprefix("torch."), list(x.shape), list(x.stride())]
 
 
-def _encoded(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     if isinstance(value, Operand):
         return ["item" if isinstance(value, Item) else "operand", int(value)]
     if isinstance(value, (list, tuple)):
-        return ["list", [_encoded(v) for v in value]]
+        return ["list", [_encode(v) for v in value]]
     if isinstance(value, _WORDS):
         return ["torch", str(value).removeprefix("torch.")]
     if isinstance(value, torch.device) and value.type == "cpu":
@@ -55,13 +55,13 @@ def _encoded(value: Any) -> Any:
     raise Unsupported(f"no text for an argument of type {type(value).__name__} of a call of ATen")
 
 
-def made(found: Any) -> AtenCall:
-    """The call that :func:`written` wrote; its operator has its rules then. Raises Unsupported for anything else."""
+def read(found: Any) -> AtenCall:
+    """The call that :func:`write` wrote; its operator has its rules then. Raises Unsupported for anything else."""
     from daceopt.capture.torch import derivative
 
     try:
         name, pairs, operands, results, position = found
-        arguments = {str(key): _decoded(value) for key, value in pairs}
+        arguments = {str(key): _decode(value) for key, value in pairs}
         with FakeTensorMode():
             fakes = [_fake(x) for x in operands], [_fake(x) for x in results]
         given: Mapping[str, Any] = arguments
@@ -96,12 +96,12 @@ def _word(name: str) -> Any:
     return found
 
 
-def _decoded(value: Any) -> Any:
+def _decode(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     kind, inner = value
     if kind == "list":
-        return [_decoded(v) for v in inner]
+        return [_decode(v) for v in inner]
     if kind == "torch":
         return _word(inner)
     if kind == "device" and inner == "cpu":
@@ -111,4 +111,4 @@ def _decoded(value: Any) -> Any:
     raise ValueError(f"an argument of kind {str(kind)[:80]!r}")
 
 
-literal_text.KINDS["aten"] = literal_text.LiteralKind(AtenCall, written, made)
+literal_text.KINDS["aten"] = literal_text.LiteralKind(AtenCall, write, read)

@@ -11,7 +11,7 @@ _state = threading.local()
 
 
 @contextmanager
-def paused() -> Iterator[None]:
+def pause() -> Iterator[None]:
     """Without garbage collection, if there is any; the inner of two such blocks changes nothing."""
     if not gc.isenabled():
         yield
@@ -26,7 +26,7 @@ def paused() -> Iterator[None]:
 
 
 @contextmanager
-def resumed() -> Iterator[None]:
+def resume() -> Iterator[None]:
     """With it again, for work inside of a pause of this thread that leaves garbage behind."""
     if not getattr(_state, "paused", False):
         yield

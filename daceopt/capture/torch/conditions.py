@@ -85,10 +85,10 @@ def note_exception(output: Any, raised: ObservedException, code: types.CodeType)
 def condition(add: Callable[[Any, Guard], None], source: Source | None = None) -> Guard:
     """What ``add(builder, guard)`` adds to the guards of a program, of a source or of all of it."""
 
-    def added(builder: Any, guard: Guard) -> None:  # Dynamo asks for its name and code
+    def add_guard(builder: Any, guard: Guard) -> None:  # Dynamo asks for its name and code
         add(builder, guard)
 
-    return Guard(source or GlobalStateSource(), added)
+    return Guard(source or GlobalStateSource(), add_guard)
 
 
 def _names(codes: Iterable[types.CodeType]) -> set[str]:
@@ -103,11 +103,11 @@ def _own_codes(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
 def _check_tensor(read: list[Callable[[torch.Tensor], Any]], builder: Any, guard: Guard) -> None:
     expected = [get(builder.get(guard)) for get in read]
 
-    def unchanged(tensor: torch.Tensor) -> bool:
+    def is_unchanged(tensor: torch.Tensor) -> bool:
         return [get(tensor) for get in read] == expected
 
     text = f"{guard.name} stands elsewhere in autograd's graph"
-    builder.get_guard_manager(guard).add_lambda_guard(unchanged, [text], None)
+    builder.get_guard_manager(guard).add_lambda_guard(is_unchanged, [text], None)
 
 
 def _check_precision(builder: Any, guard: Guard) -> None:

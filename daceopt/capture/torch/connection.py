@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from daceopt.capture.torch.gradient_scopes import is_wrapped, requires_grad, storage, without_gradients
 from daceopt.capture.torch.operand_gradients import with_gradient
-from daceopt.capture.torch.writes import unrecorded, written
+from daceopt.capture.torch.writes import unrecorded_nodes, written_nodes
 from daceopt.runtime.binding import Binding
 
 if TYPE_CHECKING:
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 Operands = Callable[[fx.Node], Sequence[fx.Node]]
 
 
-def connected(traced: Traced, binding: Binding, computed: Collection[int] = ()) -> dict[int, frozenset[int]]:
+def connections(traced: Traced, binding: Binding, computed: Collection[int] = ()) -> dict[int, frozenset[int]]:
     """Per argument that requires a gradient, the outputs of the program that depend on it.
 
     ``computed``: arguments whose gradients the program computes. If there are others, PyTorch's formulas are asked
     which operands have any: the target of a loss may have none.
     """
-    rough = _connected(traced, binding, _operands)
+    rough = _connections(traced, binding, _operands)
     if all(k in computed or not outputs for k, outputs in rough.items()):
         return rough
-    exact = _connected(traced, binding, lambda node: with_gradient(node, _operands(node)))
+    exact = _connections(traced, binding, lambda node: with_gradient(node, _operands(node)))
     return {k: outputs if k in computed else exact[k] for k, outputs in rough.items()}
 
 
-def _connected(traced: Traced, binding: Binding, operands: Operands) -> dict[int, frozenset[int]]:
+def _connections(traced: Traced, binding: Binding, operands: Operands) -> dict[int, frozenset[int]]:
     graph, flow = traced.graph.graph, _Flow(traced.graph.graph)
     arguments = [n for n in graph.nodes if n.op == "placeholder"]
     reached: dict[int, set[fx.Node]] = {}
@@ -91,7 +91,7 @@ class _Flow:
         """The nodes that write in place and that autograd records, by the memory that they write."""
         found: dict[int | None, list[fx.Node]] = {}
         for node in self._graph.nodes:
-            for operand in set(written(node)) - set(unrecorded(node)):
+            for operand in set(written_nodes(node)) - set(unrecorded_nodes(node)):
                 found.setdefault(storage(operand), []).append(node)
         return found
 
@@ -118,7 +118,7 @@ class _Flow:
 def _connects(node: fx.Node) -> bool:
     """Whether a call itself gives what requires a gradient, before anything is written into it (unlike zeros_like)."""
     value = node.meta.get("example_value")
-    if node.op not in ("call_function", "call_method") or not isinstance(value, FakeTensor) or written(node):
+    if node.op not in ("call_function", "call_method") or not isinstance(value, FakeTensor) or written_nodes(node):
         return True
     with value.fake_mode, torch.enable_grad():
         args, kwargs = fx.map_arg((node.args, node.kwargs), _fresh)

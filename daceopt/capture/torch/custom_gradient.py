@@ -38,10 +38,10 @@ class Backward:
         """What the graph is called with, given the marker's results, their gradients and the saved tensors."""
         marked = iter(grads)
         incoming = [next(marked) if k is None else torch.zeros_like(saved[k]) for k in self.others]
-        return [*incoming, *(self._kept(s, results, saved) for s in self.saved)]
+        return [*incoming, *(self._keep(s, results, saved) for s in self.saved)]
 
     @staticmethod
-    def _kept(value: Any, results: Sequence[Any], saved: Sequence[Any]) -> Any:
+    def _keep(value: Any, results: Sequence[Any], saved: Sequence[Any]) -> Any:
         if isinstance(value, Slot):
             return saved[value]
         if isinstance(value, NumberSlot):
@@ -66,7 +66,7 @@ _collected: ContextVar[list[Backward]] = ContextVar("backward graphs of the trac
 
 
 @contextmanager
-def collected() -> Iterator[list[Backward]]:
+def collect() -> Iterator[list[Backward]]:
     """The backward graphs of the custom functions traced inside; a marker knows its own by position."""
     with scoped(_collected, list[Backward]()) as found:
         yield found
@@ -100,7 +100,7 @@ def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -
     """What ``autograd_function_apply`` means, while it is traced; ``fwd`` runs the forward graph. What it has marked
     dirty is its result from then on."""
     dirty, given = kwargs.get("dirty_idx") or (), args
-    detached = [_detached(a) for a in args]
+    detached = [_detach(a) for a in args]
     if dirty:
         args = tuple(snapshot(a) for a in args)
     result, saved = fwd.run(*detached)
@@ -112,7 +112,7 @@ def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -
     own = [r for r, flag in zip(results, flags) if flag]
     tensors: list[torch.Tensor] = []
     kept = tuple(_slot(s, own, [(d, args[k]) for k, d in enumerate(detached)], tensors) for s in saved)
-    others = tuple(None if flag else Slot(_added(tensors, r)) for r, flag in zip(results, flags))
+    others = tuple(None if flag else Slot(_add(tensors, r)) for r, flag in zip(results, flags))
     backward = Backward(bwd, others, operands, kept)
     marked = iter(mark([r.detach() for r in own], [args[k] for k in operands], tensors, backward))
     results = [next(marked) if flag else r for r, flag in zip(results, flags)]
@@ -122,7 +122,7 @@ def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -
     return results[0] if isinstance(result, torch.Tensor) else type(result)(results)
 
 
-def _detached(value: Any) -> Any:
+def _detach(value: Any) -> Any:
     holds_number = getattr(value, "item_memo", None) is not None  # and would not be known to
     return value.detach() if isinstance(value, torch.Tensor) and not holds_number else value
 
@@ -150,17 +150,17 @@ def _slot(value: Any, results: Sequence[Any], arguments: Sequence[tuple[Any, Any
     """Where the marker has a saved value. What is an operand or a result is that itself, through which the derivative
     of the derivative goes on, as in PyTorch; through what was computed in between it does not."""
     if isinstance(value, torch.SymFloat):
-        return NumberSlot(_added(tensors, torch.scalar_tensor(value, dtype=torch.float64)))
+        return NumberSlot(_add(tensors, torch.scalar_tensor(value, dtype=torch.float64)))
     if not isinstance(value, torch.Tensor):
         return value
     for k, r in enumerate(results):
         if r is value:
             return ResultSlot(k)
     given = next((a for detached, a in arguments if detached is value), None)
-    return Slot(_added(tensors, value if given is None else given, detach=given is None))
+    return Slot(_add(tensors, value if given is None else given, detach=given is None))
 
 
-def _added(tensors: list[torch.Tensor], value: Any, detach: bool = True) -> int:
+def _add(tensors: list[torch.Tensor], value: Any, detach: bool = True) -> int:
     tensors.append(value.detach() if detach else value)
     return len(tensors) - 1
 

@@ -31,11 +31,11 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from daceopt.capture.torch import assumed_sizes
-from daceopt.capture.torch.assertions import asserted
+from daceopt.capture.torch.assertions import assertion
 from daceopt.capture.torch.gradient_scopes import requires_grad, storage
 from daceopt.capture.torch.mask_places import BINDINGS, COMPARISONS, as_places
 from daceopt.capture.torch.numbers import stand_for_number
-from daceopt.capture.torch.writes import written
+from daceopt.capture.torch.writes import written_nodes
 from daceopt.errors import Unsupported
 
 Make = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -102,7 +102,7 @@ def _role(node: fx.Node) -> str:
 
 def _asserts_number(node: fx.Node) -> bool:
     """Is it a statement of the user's, of numbers?"""
-    is_statement = node.target is asserted and isinstance(node.args[0], fx.Node)
+    is_statement = node.target is assertion and isinstance(node.args[0], fx.Node)
     return is_statement and _is_number(_value(node.args[0]))
 
 
@@ -110,7 +110,7 @@ def _decides(node: Any) -> bool:
     return isinstance(node, fx.Node) and BINDINGS in node.meta
 
 
-def _ordered(graph: fx.Graph, changed: set[int | None]) -> _Order:
+def _order_nodes(graph: fx.Graph, changed: set[int | None]) -> _Order:
     """Every node as early as what it reads is there; what is written, and what reads that, stay in their order."""
     order, last = _Order(), dict.fromkeys(changed, 0)
     for node in graph.nodes:
@@ -159,8 +159,8 @@ class _Cutter:
         self.module, self.graph, self._make, self._may_fail = graph, graph.graph, make, may_fail
         placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
         self._inputs = dict(zip(placeholders, inputs, strict=True))
-        self._changed = {storage(x) for n in self.graph.nodes for x in written(n)} - {None}
-        self._order = _ordered(self.graph, self._changed)
+        self._changed = {storage(x) for n in self.graph.nodes for x in written_nodes(n)} - {None}
+        self._order = _order_nodes(self.graph, self._changed)
         self.roots: dict[fx.Node, fx.Node] = {}
         for node in self.graph.nodes:
             self.roots[node] = self._root_of(node)
@@ -197,13 +197,13 @@ class _Cutter:
         hint = None if known is None else float(known)
         return stand_for_number(fake, environment.create_symfloatnode(symbol, hint=hint))
 
-    def given(self, node: fx.Node, level: int) -> Any:
+    def value_at(self, node: fx.Node, level: int) -> Any:
         """The value of a node, with the history that it has before the part."""
         value = self._inputs.get(node, _value(node))
         if node in self._inputs or storage(node) not in self._changed or not value.requires_grad:
             return value
         before = [n for n in self.graph.nodes if self._order.levels[n] < level]
-        writes = [n for n in before if any(storage(x) == storage(node) for x in written(n))]
+        writes = [n for n in before if any(storage(x) == storage(node) for x in written_nodes(n))]
         has_history = any(requires_grad(x) for n in (node, *writes) for x in n.all_input_nodes if x is not node)
         return value if has_history else value.detach()
 
@@ -250,7 +250,7 @@ class _Cutter:
         """Of what a trace has assumed of sizes: it notes all but that an axis stays, which ``squeeze`` would drop, and
         that there is something of which ``max`` or ``min`` is wanted."""
         conditions = [(self._condition(node.args[0]), node.args[1])] if node.target is _CHECK else []
-        for size, excluded, message in assumed_sizes.excluded(node):
+        for size, excluded, message in assumed_sizes.excluded_sizes(node):
             if excluded == 1 and not self._may_fail:
                 raise Unsupported(f"{node.name} {message}")
             differs = self._outer.graph.call_function(operator.ne, (self._outer.of(size), excluded))
@@ -259,7 +259,7 @@ class _Cutter:
             if isinstance(condition, fx.Node):
                 self._outer.graph.call_function(check, (condition, message))
         if _asserts_number(node):
-            self._outer.graph.call_function(asserted, (self._condition(node.args[0]), *node.args[1:]))
+            self._outer.graph.call_function(assertion, (self._condition(node.args[0]), *node.args[1:]))
 
     def _condition(self, node: Any) -> Any:
         """What is asked of numbers, each as the call has decided it."""
@@ -312,7 +312,9 @@ class _Part:
         for symbol in sorted(_symbols([*tensors, *filter(_is_symbolic, used)]), key=str):
             self._add_symbol(symbol)
         for node in tensors:
-            self._known[node] = self._placeholder(node, node.name, _value(node), self._cutter.given(node, self._level))
+            self._known[node] = self._placeholder(
+                node, node.name, _value(node), self._cutter.value_at(node, self._level)
+            )
             if node.op == "placeholder":
                 self._known[node].meta = dict(node.meta)
         for node in nodes:
@@ -358,7 +360,7 @@ def number_tensor(number: float) -> torch.Tensor:
 def _check_aliases(arguments: Iterable[Any], own: Iterable[fx.Node]) -> None:
     """What a part writes into is one of its arguments, and no other shares its memory."""
     memories = [storage(x) for x in arguments if isinstance(x, fx.Node)]
-    for memory in {storage(x) for n in own for x in written(n)}:
+    for memory in {storage(x) for n in own for x in written_nodes(n)}:
         if memories.count(memory) > 1:
             raise Unsupported("views of what is written into stand on both sides of a size that only the data decide")
 

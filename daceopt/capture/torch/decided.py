@@ -18,7 +18,7 @@ _watched: ContextVar[Decided | None] = ContextVar("decided", default=None)
 
 
 @contextmanager
-def watched() -> Iterator[Decided]:
+def watch() -> Iterator[Decided]:
     """A trace that is repeated without such sizes, as a graph that breaks there, if this one fails and met any."""
     found = Decided()
     token = _watched.set(found)

@@ -36,20 +36,20 @@ Names = list["str | None"]
 _NO_DERIVATIVE = re.compile("derivative|differentiable")  # what PyTorch says where it has none
 
 
-def _copied(self: torch.Tensor, src: torch.Tensor, non_blocking: bool) -> torch.Tensor:
+def _copy(self: torch.Tensor, src: torch.Tensor, non_blocking: bool) -> torch.Tensor:
     return src.to(self.dtype).expand(self.shape)
 
 
 def _by_parts(scatter: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """PyTorch has no derivative of ``scatter`` for complex tensors, but of their real and imaginary parts."""
 
-    def found(self: torch.Tensor, src: torch.Tensor, dim: int, *rest: Any) -> torch.Tensor:
+    def differentiate(self: torch.Tensor, src: torch.Tensor, dim: int, *rest: Any) -> torch.Tensor:
         if not self.is_complex():
             return scatter(self, src, dim, *rest)
         both = scatter(torch.view_as_real(self), torch.view_as_real(src), dim % self.dim(), *rest)
         return torch.view_as_complex(both)
 
-    return found
+    return differentiate
 
 
 def _filled_where(self: torch.Tensor, dim: int, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -125,7 +125,7 @@ WITH_DERIVATIVE: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
     torch.ops.aten._native_batch_norm_legit.no_stats: _batch_norm_of_its_own,
     torch.ops.aten._fft_r2c.default: _spectrum,
-    torch.ops.aten.copy.default: _copied,
+    torch.ops.aten.copy.default: _copy,
     torch.ops.aten.index_fill.int_Tensor: _filled_where,
     torch.ops.aten.slice_scatter.default: _by_parts(torch.slice_scatter),
     torch.ops.aten.select_scatter.default: _by_parts(torch.select_scatter),
@@ -154,13 +154,13 @@ def _gradient(b: Builder, node: Operator, inputs: Names, outputs: Names, grads_o
     try:
         if call.backward is not None:
             return _custom(b, call, inputs, grads_out, wanted)
-        return _traced(b, call, inputs, outputs, grads_out, wanted)
+        return _trace(b, call, inputs, outputs, grads_out, wanted)
     except Unsupported as error:
         note_line(error, call.line)
         raise
 
 
-def _traced(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]) -> Names:
+def _trace(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]) -> Names:
     given = [k for k, g in enumerate(grads_out) if g is not None]
     by = [k for k, w in enumerate(wanted) if w and _has_gradient(call.operands[k])]
     if not given or not by:
@@ -189,19 +189,19 @@ def _traced(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out
     grads = [call.results[k] for k in given]
     try:
         fakes = [*_operands_like(call), *(like(g) for g in grads if g is not None)]
-        with guards.noted(fakes, call.context.assumed):
+        with guards.note_assumptions(fakes, call.context.assumed):
             traced = trace(vjp, [*fakes, *(holder_of(n, call.operands) for n in numbers)])
     except RuntimeError as error:
         if _NO_DERIVATIVE.search(str(error)) is None:  # the formula needs what only data tell, say
             raise Unsupported(f"the derivative of {call.target}, by PyTorch's formula: {error}") from error
-        return _refused(b, inputs, by, str(error))
+        return _refuse(b, inputs, by, str(error))
     importer = Importer(Translation(b.graph, call.context), traced.graph, traced.backwards)
     _reuse_results(importer, call, outputs)
     found = importer.run([*inputs, *(grads_out[k] for k in given), *[None] * len(numbers)])
     return _by_position(found, by, len(inputs))
 
 
-def _refused(b: Builder, inputs: Names, by: Sequence[int], reason: str) -> Names:
+def _refuse(b: Builder, inputs: Names, by: Sequence[int], reason: str) -> Names:
     """Where PyTorch has no derivative, its error comes when the backward pass runs, not when a model is compiled."""
     message = reason.strip().splitlines()[0]
     promises = [(b.graph.shape(required(inputs, k)), b.graph.dtype(required(inputs, k))) for k in by]
@@ -209,7 +209,7 @@ def _refused(b: Builder, inputs: Names, by: Sequence[int], reason: str) -> Names
 
 
 def _invoke(call: AtenCall, operands: Sequence[torch.Tensor]) -> list[Any]:
-    arguments = {name: _filled(value, operands) for name, value in call.traced.items()}
+    arguments = {name: _fill(value, operands) for name, value in call.traced.items()}
     schema = call.target._schema.arguments
     positional = [arguments[a.name] for a in schema if not a.kwarg_only]
     target = WITH_DERIVATIVE.get(call.target, call.target)
@@ -224,12 +224,12 @@ def _operands_like(call: AtenCall) -> list[torch.Tensor]:
     return [stand_for_number(f, like=m) if k in numbers else f for k, (f, m) in enumerate(zip(fakes, memos))]
 
 
-def _filled(value: Any, operands: Sequence[torch.Tensor]) -> Any:
+def _fill(value: Any, operands: Sequence[torch.Tensor]) -> Any:
     if isinstance(value, Item):
         return operands[value].item()
     if isinstance(value, Operand):
         return operands[value]
-    return [_filled(v, operands) for v in value] if isinstance(value, list) else value
+    return [_fill(v, operands) for v in value] if isinstance(value, list) else value
 
 
 def _reuse_results(importer: Importer, call: AtenCall, outputs: Names) -> None:
@@ -277,7 +277,7 @@ def _custom(b: Builder, call: AtenCall, inputs: Names, grads_out: Names, wanted:
             holder.item()  # so that the trace knows the number
         incoming = [grads[k] if k in grads else torch.zeros_like(r) for k, r in enumerate(own)]
         found = DynamoInterpreter(backward.graph)(*backward.arguments(incoming, own, kept))
-        return [_fitted(found[backward.operands[k]], operands[k]) for k in by]
+        return [_fit(found[backward.operands[k]], operands[k]) for k in by]
 
     fakes = [call.results[k] for k in given] + [*call.operands[: lengths[0]], *call.operands[lengths[0] + lengths[1] :]]
     read = [like(f) for f in fakes if f is not None]
@@ -289,7 +289,7 @@ def _custom(b: Builder, call: AtenCall, inputs: Names, grads_out: Names, wanted:
     return _by_position(found, [lengths[0] + k for k in by], len(inputs))
 
 
-def _fitted(grad: torch.Tensor | None, operand: torch.Tensor) -> torch.Tensor | None:
+def _fit(grad: torch.Tensor | None, operand: torch.Tensor) -> torch.Tensor | None:
     """As autograd's engine takes what a custom function returns: summed to the operand's shape, in its type."""
     if grad is None:
         return None

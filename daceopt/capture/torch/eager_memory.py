@@ -25,11 +25,11 @@ def saved_bytes(traced: Traced) -> int:
     """
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
-            found, is_all = _saved(traced)
+            found, is_all = _saved_bytes(traced)
         if is_all:
             return found
         with torch.random.fork_rng(devices=[]):  # dropout draws: the caller's numbers are not shifted
-            return _saved(traced)[0]
+            return _saved_bytes(traced)[0]
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DaceoptError(
@@ -37,7 +37,7 @@ def saved_bytes(traced: Traced) -> int:
         ) from error
 
 
-def _saved(traced: Traced) -> tuple[int, bool]:
+def _saved_bytes(traced: Traced) -> tuple[int, bool]:
     """The bytes, and whether all that is saved was seen."""
     storages: dict[int, Any] = {}
 

@@ -56,7 +56,7 @@ def encoder_layer(
         lambda x: functional.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps),
         lambda x: functional.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps),
     )
-    return in_turn(src, (attend, feed), norms, _added, norm_first)
+    return in_turn(src, (attend, feed), norms, _add, norm_first)
 
 
 def in_turn(
@@ -73,7 +73,7 @@ def in_turn(
     return x
 
 
-def _added(x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+def _add(x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
     """In the type of ``made``, into which PyTorch adds."""
     return (made + x).to(made.dtype)
 

@@ -17,7 +17,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from daceopt.capture.torch.gradient_scopes import is_wrapped, storage
 from daceopt.capture.torch.shape_changes import Geometry
 from daceopt.capture.torch.strides import dense_order
-from daceopt.capture.torch.writes import SEQUENCE, WRITES, written
+from daceopt.capture.torch.writes import SEQUENCE, WRITES, written_nodes
 from daceopt.errors import Unsupported
 
 
@@ -57,7 +57,7 @@ def is_alike(tensor: fx.Node, value: fx.Node) -> bool:
     return kinds[0] == kinds[1] and dense_order(old) is not None
 
 
-def exchanged(graph: fx.Graph) -> tuple[int, ...]:
+def exchanged_arguments(graph: fx.Graph) -> tuple[int, ...]:
     """The positions of the arguments that get another memory."""
     tensors = {n.args[0] for n in _exchanges(graph)}
     return tuple(k for k, n in enumerate(_arguments(graph)) if n in tensors)
@@ -69,7 +69,7 @@ def _arguments(graph: fx.Graph) -> list[fx.Node]:
 
 def behind(graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
     """Calls that write by ``.data``, of which no version tells, with the operands that they write."""
-    return [(n, x) for n in graph.nodes for x in written(n) if n.target is assign or _is_data(x)]
+    return [(n, x) for n in graph.nodes for x in written_nodes(n) if n.target is assign or _is_data(x)]
 
 
 def _is_data(node: fx.Node) -> bool:
@@ -81,11 +81,11 @@ def _is_data(node: fx.Node) -> bool:
     return True
 
 
-def unversioned(graph: fx.Graph) -> tuple[int, ...]:
+def unversioned_arguments(graph: fx.Graph) -> tuple[int, ...]:
     """The positions of the arguments that are written by ``.data`` alone."""
     hidden = behind(graph)
     own = {storage(x) for _, x in hidden}
-    seen = {storage(x) for n in graph.nodes for x in written(n) if (n, x) not in hidden}
+    seen = {storage(x) for n in graph.nodes for x in written_nodes(n) if (n, x) not in hidden}
     return tuple(k for k, memory in enumerate(map(storage, _arguments(graph))) if memory in own - seen)
 
 
@@ -126,7 +126,7 @@ def _check_value(exchange: fx.Node, tensor: fx.Node, value: fx.Node) -> None:
     """What is written later into the tensor, or into the value that it got, is seen in both."""
     memories = {storage(tensor), storage(value)}
     later = [n for n in exchange.graph.nodes if exchange < n]
-    is_written = any(storage(x) in memories for n in later for x in written(n))
+    is_written = any(storage(x) in memories for n in later for x in written_nodes(n))
     for node in exchange.graph.nodes:
         users = [user for user in node.users if exchange < user] if storage(node) == storage(value) else []
         if users and (is_written or any(user.op == "output" for user in users)):

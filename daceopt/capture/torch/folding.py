@@ -27,13 +27,13 @@ def known_values(module: fx.GraphModule) -> dict[fx.Node, torch.Tensor]:
             if isinstance(value, torch.Tensor) and value.numel() <= LIMIT:
                 found[node] = value
         elif node.op == "call_function" and _is_foldable(node, found):
-            value = _computed(node, found)
+            value = _compute(node, found)
             if value is not None:
                 found[node] = value
     return found
 
 
-def needed(values: dict[fx.Node, torch.Tensor]) -> set[fx.Node]:
+def needs(values: dict[fx.Node, torch.Tensor]) -> set[fx.Node]:
     """Those of the known values that something unknown reads, itself or repeated."""
     found: set[fx.Node] = set()
     for node in reversed(values):
@@ -57,7 +57,7 @@ def _is_foldable(node: fx.Node, found: dict[fx.Node, torch.Tensor]) -> bool:
     return static and all(x in found for x in node.all_input_nodes)
 
 
-def _computed(node: fx.Node, found: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:
+def _compute(node: fx.Node, found: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:
     arguments: Any = fx.map_arg((node.args, node.kwargs), lambda x: found[x])
     with unset_fake_temporarily(), torch.no_grad(), torch.autocast("cpu", enabled=False):
         try:

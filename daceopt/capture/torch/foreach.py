@@ -36,7 +36,7 @@ def _each(target: Any, element: Any) -> Callable[..., Any]:
     schemas = (getattr(element, o)._schema for o in element.overloads())
     by_name = {a.name for schema in schemas for a in schema.arguments if a.kwarg_only} & set(arguments)
 
-    def decomposed(*args: Any, **kwargs: Any) -> list[Any]:
+    def decompose(*args: Any, **kwargs: Any) -> list[Any]:
         given = {**dict(zip(arguments, args)), **kwargs}
         count = max(len(v) for k, v in given.items() if k in listed)
         calls = ({k: v[i] if k in listed else v for k, v in given.items()} for i in range(count))
@@ -45,4 +45,4 @@ def _each(target: Any, element: Any) -> Callable[..., Any]:
             for c in calls
         ]
 
-    return decomposed
+    return decompose

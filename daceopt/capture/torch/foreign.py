@@ -78,7 +78,7 @@ def _overload(name: str) -> Iterator[Any]:
     definition, fake = OPDEFS.get(name), registry.find(name).fake_impl.kernels
     yield [kernel.func for kernel in fake]
     if definition is not None:
-        yield from _defined(definition)
+        yield from _definitions(definition)
     written = {f for f in files if f.endswith((".py", ">")) and not _is_described(f, definition is not None)}
     if written:
         yield never_again(f"kernels of {name}")
@@ -86,7 +86,7 @@ def _overload(name: str) -> Iterator[Any]:
         yield from _libraries()
 
 
-def _defined(definition: CustomOpDef) -> list[Any]:
+def _definitions(definition: CustomOpDef) -> list[Any]:
     """Its kernels, derivatives, what autocast makes of its arguments, which kernels are switched off."""
     return [str(definition._tags), *((n, v) for n, v in sorted(vars(definition).items()) if n not in _REGISTRATION)]
 
@@ -112,4 +112,4 @@ def _state(file: str) -> str:
 
 
 take_apart((OpOverload, OpOverloadPacket), _operator)
-take_apart((CustomOpDef,), _defined)
+take_apart((CustomOpDef,), _definitions)

@@ -21,7 +21,7 @@ from typing import Any, cast
 from torch._dynamo.utils import ExactWeakKeyDictionary
 
 from daceopt.capture.torch import variables
-from daceopt.capture.torch.function_text import FunctionText, compiled, text_of
+from daceopt.capture.torch.function_text import FunctionText, compile_tree, text_of
 from daceopt.capture.torch.own_lists import own_lists
 
 _ON, _BREAK, _RETURN, _CONTINUE = 0, 1, 2, 3
@@ -66,7 +66,7 @@ def _in_parts(code: types.CodeType) -> types.CodeType:
     made = made.of(made.tree, made.free)
     split = _Splitter(made, own_lists(made.tree) if lists is None else lists)
     split.run()
-    found = compiled(made.of(split.tree, made.free), code)
+    found = compile_tree(made.of(split.tree, made.free), code)
     if found.co_freevars != code.co_freevars:
         raise _Unsplit
     parts = [c for c in found.co_consts if isinstance(c, types.CodeType) and c.co_name in split.parts]
@@ -120,7 +120,7 @@ class _Exits(ast.NodeTransformer):
     visit_For = visit_While = _inner
 
     def visit_Try(self, node: ast.Try) -> ast.AST:
-        if variables.stored(node.finalbody) & set(self._outputs) and _goes_on(node):
+        if variables.stores(node.finalbody) & set(self._outputs) and _goes_on(node):
             raise _Unsplit  # a part would be left with what they were before
         return self.generic_visit(node)
 
@@ -155,11 +155,11 @@ class _Splitter:
             raise _Unsplit
         arguments = [a.arg for a in variables.parameters(function.args)]
         caught = [n.name for n in variables.nodes(function.body) if isinstance(n, ast.ExceptHandler) and n.name]
-        self._locals = {*arguments, *caught, *variables.stored(function.body)}
+        self._locals = {*arguments, *caught, *variables.stores(function.body)}
         self._readers = Counter(variables.names(function.body).read)
         self._late: set[str] = set()  # variables that may have no value where a part takes them
         body = self._block(function.body, set(arguments))
-        absent = [_assigned([name], ast.Constant(_UNBOUND)) for name in sorted(self._late)]
+        absent = [_assignment([name], ast.Constant(_UNBOUND)) for name in sorted(self._late)]
         self.tree = ast.FunctionDef(function.name, function.args, [*absent, *body], [], None)
         ast.copy_location(self.tree, function)
 
@@ -171,21 +171,21 @@ class _Splitter:
             if _is_open(s) or not variables.set_only_last([s], self._live):
                 found += self._part(run, bound)
                 run = []
-                found.append(self._opened(s, bound))
+                found.append(self._open(s, bound))
                 bound |= variables.certain([s])
                 continue
             run.append(s)
-            if variables.stored(s) & self._live:
+            if variables.stores(s) & self._live:
                 found += self._part(run, bound)
                 run = []
         return [*found, *self._part(run, bound)]
 
-    def _opened(self, s: ast.stmt, bound: set[str]) -> ast.stmt:
+    def _open(self, s: ast.stmt, bound: set[str]) -> ast.stmt:
         """A statement whose blocks are in parts."""
         made = ast.copy_location(type(s)(**dict(ast.iter_fields(s))), s)
         if isinstance(made, ast.For | ast.While):
             self._check_bound(made.iter if isinstance(made, ast.For) else made.test, bound)
-            inside = bound | (variables.stored(made.target) if isinstance(made, ast.For) else set())
+            inside = bound | (variables.stores(made.target) if isinstance(made, ast.For) else set())
             made.body = self._body(made.body, inside)
         elif isinstance(made, ast.If):
             self._check_bound(made.test, bound)
@@ -193,7 +193,7 @@ class _Splitter:
         elif isinstance(made, ast.With):
             self._check_bound([i.context_expr for i in made.items], bound)
             with self._behind_errors(self._known_outside(made.body) if variables.may_go_on(made) else None):
-                made.body = self._block(made.body, bound | variables.stored(made.items))
+                made.body = self._block(made.body, bound | variables.stores(made.items))
         elif isinstance(made, ast.Try):
             self._open_try(made, bound)
         else:
@@ -229,7 +229,7 @@ class _Splitter:
     def _known_outside(self, statements: Sequence[ast.stmt]) -> set[str]:
         """Variables that these statements set, and others or their next run may read."""
         inner, first = Counter(variables.names(statements).read), variables.read_first(statements)
-        return {n for n in variables.stored(statements) if self._readers[n] > inner[n] or n in first}
+        return {n for n in variables.stores(statements) if self._readers[n] > inner[n] or n in first}
 
     def _check_bound(self, of: ast.AST | Sequence[ast.AST], bound: set[str]) -> None:
         if (variables.read(of) & self._locals) - bound:
@@ -238,7 +238,7 @@ class _Splitter:
     def _body(self, statements: Sequence[ast.stmt], bound: set[str]) -> list[ast.stmt]:
         """One part, which gives what is added to lists: a program that takes a list is for one length of it. Several
         where what it sets is read behind an error."""
-        if self._live & variables.stored(statements):
+        if self._live & variables.stores(statements):
             return self._block(statements, bound)
         added: dict[str, ast.stmt] = {}
         run = list(statements)
@@ -246,8 +246,8 @@ class _Splitter:
             value = self._addition(s, run)
             if value is not None:
                 name = f"_daceopt_added_{k}"
-                run[k] = ast.copy_location(_assigned([name], value), s)
-                added[name] = ast.copy_location(_added(s, name), s)
+                run[k] = ast.copy_location(_assignment([name], value), s)
+                added[name] = ast.copy_location(_with_variable(s, name), s)
         return self._plain(run, statements, bound) or self._part(run, bound, added)
 
     def _plain(self, run: Sequence[ast.stmt], stay: Sequence[ast.stmt], bound: set[str]) -> list[ast.stmt]:
@@ -305,31 +305,31 @@ class _Splitter:
         name = f"{self.made.tree.name}_{len(self.parts) + 1}"
         if name in self._locals or name in self._readers:
             raise _Unsplit
-        unset = [_parsed(f"if type({n}) is str and {n} == {_UNBOUND!r}: del {n}") for n in late]
+        unset = [_parse(f"if type({n}) is str and {n} == {_UNBOUND!r}: del {n}") for n in late]
         arguments = ast.arguments([], [ast.arg(n) for n in takes], None, [], [], None, [])
         part = ast.FunctionDef(name, arguments, [*unset, *body], [], None)
         self.parts[name] = (part, self.lists)
         call = f"{name}({', '.join(takes)})"
         is_last = exits.kinds == {_RETURN} and isinstance(run[-1], ast.Return)
-        made = [part, *([_parsed(f"return {call}[1]")] if is_last else _called(call, gives, exits.kinds, added))]
+        made = [part, *([_parse(f"return {call}[1]")] if is_last else _call_part(call, gives, exits.kinds, added))]
         return [ast.copy_location(s, run[0]) for s in made]
 
 
-def _called(call: str, gives: list[str], kinds: set[int], added: Mapping[str, ast.stmt]) -> list[ast.stmt]:
+def _call_part(call: str, gives: list[str], kinds: set[int], added: Mapping[str, ast.stmt]) -> list[ast.stmt]:
     """Call a part, and leave as it was left."""
-    found = [_parsed(f"{_STATE} = {call}")]
+    found = [_parse(f"{_STATE} = {call}")]
     if _RETURN in kinds:
-        found.append(_parsed(f"if {_STATE}[0] == {_RETURN}: return {_STATE}[1]"))
-    found.append(_parsed(f"{', '.join([_STATE, *gives])}, = {_STATE}"))
+        found.append(_parse(f"if {_STATE}[0] == {_RETURN}: return {_STATE}[1]"))
+    found.append(_parse(f"{', '.join([_STATE, *gives])}, = {_STATE}"))
     found += added.values()
-    found += [_parsed(f"if {_STATE} == {kind}: {word}") for kind, word in _LEFT.items() if kind in kinds]
+    found += [_parse(f"if {_STATE} == {kind}: {word}") for kind, word in _LEFT.items() if kind in kinds]
     return found
 
 
 _LEFT = {_BREAK: "break", _CONTINUE: "continue"}
 
 
-def _added(s: ast.stmt, name: str) -> ast.stmt:
+def _with_variable(s: ast.stmt, name: str) -> ast.stmt:
     """The statement ``s`` that adds to a list, with a variable for what it adds."""
     made = copy.deepcopy(cast("ast.Expr", s))
     cast("ast.Call", made.value).args = [ast.Name(name, ast.Load())]
@@ -344,17 +344,17 @@ def _without_exits(statements: Sequence[ast.stmt]) -> Sequence[ast.stmt]:
     return statements
 
 
-def _parsed(text: str) -> ast.stmt:
+def _parse(text: str) -> ast.stmt:
     return ast.parse(text).body[0]
 
 
-def _assigned(names: Sequence[str], value: ast.expr) -> ast.stmt:
+def _assignment(names: Sequence[str], value: ast.expr) -> ast.stmt:
     return ast.Assign([ast.Name(n, ast.Store()) for n in names], value)
 
 
 def _check(function: ast.FunctionDef) -> None:
     """Raises _Unsplit for what a part cannot have: functions that see the variables of the whole, above all."""
-    stored = variables.stored(function.body) | {a.arg for a in variables.parameters(function.args)}
+    stored = variables.stores(function.body) | {a.arg for a in variables.parameters(function.args)}
     for node in variables.nodes(function.body):
         if isinstance(node, _UNSUPPORTED) or (isinstance(node, ast.Name) and node.id in _LOOKING):
             raise _Unsplit

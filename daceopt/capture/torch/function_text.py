@@ -42,7 +42,7 @@ def text_of(code: types.CodeType) -> FunctionText:
     for argument in parameters(function.args):
         argument.annotation = None
     made = FunctionText(function, code.co_freevars, file.imported, owner)
-    if not _is_same(compiled(made, code), code):
+    if not _is_same(compile_tree(made, code), code):
         raise ValueError(f"{code.co_name} is not what {code.co_filename} says")
     return made
 
@@ -79,7 +79,7 @@ def _parsed_file(text: str) -> _File:
     return _File(ast.parse(text))
 
 
-def compiled(made: FunctionText, code: types.CodeType) -> types.CodeType:
+def compile_tree(made: FunctionText, code: types.CodeType) -> types.CodeType:
     """The code of a tree, in a file and among functions around it as it expects them."""
     imports = f"import {', '.join(made.imported)}\n" if made.imported else ""
     module = ast.parse(f"{imports}def around({', '.join(made.free)}):\n class {made.owner or 'none'}: pass")

@@ -27,12 +27,18 @@ from daceopt.capture.torch import assertions, custom_gradient, hooks, marks
 from daceopt.capture.torch.encoder_layer import encoder_layer
 from daceopt.capture.torch.functional_values import plain
 from daceopt.capture.torch.functional_writes import Before, check_views, fill_diagonal, keeping_gradients, windows
-from daceopt.capture.torch.gradient_scopes import differentiated, requires_grad, stop_gradients, storage, unseen_writes
+from daceopt.capture.torch.gradient_scopes import (
+    differentiable_nodes,
+    requires_grad,
+    stop_gradients,
+    storage,
+    unseen_writes,
+)
 from daceopt.capture.torch.lines import line_of, note_line
 from daceopt.capture.torch.numbers import symbols_kept
-from daceopt.capture.torch.placement import placed
-from daceopt.capture.torch.table import decompositions, translated
-from daceopt.capture.torch.writes import written
+from daceopt.capture.torch.placement import place
+from daceopt.capture.torch.table import decompositions, rules
+from daceopt.capture.torch.writes import written_nodes
 from daceopt.errors import Unsupported
 
 _aten = torch.ops.aten
@@ -99,8 +105,8 @@ def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
         stop_gradients(region)
         hooks.check(region)
         _reflect(region)
-    mutating = any(map(written, graph.graph.nodes))
-    with _kept_whole(), fx.traceback.preserve_node_meta():  # nn_module_stack, for reports
+    mutating = any(map(written_nodes, graph.graph.nodes))
+    with _keep_whole(), fx.traceback.preserve_node_meta():  # nn_module_stack, for reports
         body = DynamoInterpreter(graph)
         found = _functional(body, inputs, mutating)
     count = len(body.asserted)
@@ -147,11 +153,11 @@ def _functional(
 ) -> Functional:
     """``mutating``: something is written in place for sure, so the trace that would find that out is not made."""
     if not mutating:
-        graph, backwards = marks.traced(lambda: _trace(fn, inputs), is_derivative)
+        graph, backwards = marks.trace_with_marks(lambda: _trace(fn, inputs), is_derivative)
         if not _is_mutating(graph):
             return Functional(graph, _result_count(graph), (), backwards)
     body = _Functionalized(fn)
-    graph, backwards = marks.traced(lambda: _trace(body, inputs), is_derivative)
+    graph, backwards = marks.trace_with_marks(lambda: _trace(body, inputs), is_derivative)
     return Functional(graph, _result_count(graph) - len(body.mutated), body.mutated, backwards)
 
 
@@ -171,7 +177,7 @@ def _trace(
     names = ", ".join(f"a{k}" for k in range(len(inputs)))
     flat = eval(f"lambda {names}: body({names})", {"body": body})  # make_fx counts the parameters of what it traces
     tracer = make_fx(flat, decomposition_table=decompositions(), tracing_mode="real", _allow_non_fake_inputs=True)
-    with torch.no_grad(), _as_aot_traces(inputs), custom_gradient.collected() as backwards:
+    with torch.no_grad(), _as_aot_traces(inputs), custom_gradient.collect() as backwards:
         return _keep_checks(tracer(*inputs)), tuple(backwards)
 
 
@@ -224,7 +230,7 @@ class DynamoInterpreter(_Opening):
     def _run_node(self, n: fx.Node) -> Any:
         given = {x: v for x in n.all_input_nodes if isinstance(v := self.env[x], FunctionalTensor)}
         before = {x: Before(value, self._wholes.get(storage(x), value)) for x, value in given.items()}
-        for operand in given.keys() & written(n):
+        for operand in given.keys() & written_nodes(n):
             check_views(given[operand], requires_grad(operand))
         with keeping_gradients([before[x] for x in before if self._is_unseen(n, x)]):
             found = self._hook(n) if n.target is register_hook_op else super().run_node(n)
@@ -235,7 +241,7 @@ class DynamoInterpreter(_Opening):
         for operand in [x for x, old in before.items() if old.is_changed()]:
             check_views(given[operand], requires_grad(operand))
             before[operand].keep_strides()
-            if operand in self._differentiated and not any(storage(x) == storage(operand) for x in written(n)):
+            if operand in self._differentiated and not any(storage(x) == storage(operand) for x in written_nodes(n)):
                 raise Unsupported(f"{_name(n.target)} writes into {operand.name}, which requires a gradient")
         return found
 
@@ -259,7 +265,7 @@ class DynamoInterpreter(_Opening):
         """Whether ``n`` writes into the memory of an operand that autograd differentiates as if it did not."""
         if operand not in self._differentiated:
             return False
-        writes = [(n, x) in self._unseen for x in written(n) if storage(x) == storage(operand)]
+        writes = [(n, x) in self._unseen for x in written_nodes(n) if storage(x) == storage(operand)]
         return bool(writes) and all(writes)
 
     @cached_property
@@ -268,12 +274,12 @@ class DynamoInterpreter(_Opening):
 
     @cached_property
     def _differentiated(self) -> frozenset[fx.Node]:
-        return frozenset() if self._is_detached else differentiated(self.graph)
+        return frozenset() if self._is_detached else differentiable_nodes(self.graph)
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target == "unfold" and isinstance(args[0], FunctionalTensor):
             return windows(*args, **kwargs)
-        return placed(target, super().call_method(target, args, kwargs), args, kwargs)
+        return place(target, super().call_method(target, args, kwargs), args, kwargs)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is torch.ops.higher_order.autograd_function_apply:
@@ -286,7 +292,7 @@ class DynamoInterpreter(_Opening):
             found = inner.run(*args[1:])
             self.asserted = [*self.asserted, *inner.asserted]
             return found
-        if target is assertions.asserted:
+        if target is assertions.assertion:
             self.asserted = [*self.asserted, assertions.condition(*args, **kwargs)]
             return None
         if target is torch.ops.higher_order.associative_scan:
@@ -298,8 +304,8 @@ class DynamoInterpreter(_Opening):
         if target is torch.gru and {x.dtype for x in args[:2]} == {torch.get_autocast_dtype("cpu")}:
             places = ("cpu", "cuda")  # on a CPU its gates have the type of input and state, whatever autocast rounds
         if places is not None and (dtype := _autocast_type(places, args, kwargs)) is not None:
-            args, kwargs = tree_map(lambda value: _narrowed(value, dtype), (args, kwargs))
-        return placed(target, super().call_function(target, args, kwargs), args, kwargs)
+            args, kwargs = tree_map(lambda value: _narrow(value, dtype), (args, kwargs))
+        return place(target, super().call_function(target, args, kwargs), args, kwargs)
 
 
 def _autocast_type(places: Sequence[str], *arguments: Any) -> torch.dtype | None:
@@ -308,7 +314,7 @@ def _autocast_type(places: Sequence[str], *arguments: Any) -> torch.dtype | None
     return torch.get_autocast_dtype(place) if place in places and torch.is_autocast_enabled(place) else None
 
 
-def _narrowed(value: Any, dtype: torch.dtype) -> Any:
+def _narrow(value: Any, dtype: torch.dtype) -> Any:
     is_wide = isinstance(value, torch.Tensor) and value.dtype == torch.float32
     return value.to(dtype) if is_wide else value
 
@@ -385,7 +391,7 @@ def on_fakes(inputs: Sequence[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _kept_whole() -> Iterator[None]:
+def _keep_whole() -> Iterator[None]:
     """Operators of ``KEPT`` reach the trace as they are (PyTorch's own way for ``torch.export``)."""
     from torch.export.exported_program import _override_composite_implicit_decomp
 
@@ -403,7 +409,7 @@ def _not_rewritten() -> Iterator[None]:
     """
     key = torch._C.DispatchKey.Autograd
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    found = [op for op in translated() if key in op.py_kernels and composite not in op.py_kernels]
+    found = [op for op in rules() if key in op.py_kernels and composite not in op.py_kernels]
     removed = {op: op.py_kernels.pop(key) for op in found}
     for op in found:
         op._dispatch_cache.clear()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from daceopt.capture.torch.writes import unrecorded, written
+from daceopt.capture.torch.writes import unrecorded_nodes, written_nodes
 from daceopt.errors import Unsupported
 
 
@@ -39,7 +39,7 @@ def stop_gradients(graph: fx.GraphModule) -> None:
 def unseen_writes(graph: fx.Graph) -> set[tuple[fx.Node, fx.Node]]:
     """Calls that write into what autograd differentiates and does not know to have changed, with the operands that they
     write: where gradients are off, or through detached values. The gradient of the new value is that of the old one."""
-    found = {(node, x) for node in graph.nodes for x in unrecorded(node)}
+    found = {(node, x) for node in graph.nodes for x in unrecorded_nodes(node)}
     return found | {(node, x) for node, x in hidden_writes(graph) if not requires_grad(x)}
 
 
@@ -53,7 +53,7 @@ def hidden_writes(graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
             known = sides.setdefault(memory, {})
             known[family(node)] = known.get(family(node), False) or requires_grad(node)
     divided = {memory for memory, known in sides.items() if len(known) > 1 and any(known.values())}
-    return [(n, x) for n in graph.nodes for x in written(n) if storage(x) in divided]
+    return [(n, x) for n in graph.nodes for x in written_nodes(n) if storage(x) in divided]
 
 
 def hidden_arguments(graph: fx.Graph) -> set[int]:
@@ -61,7 +61,7 @@ def hidden_arguments(graph: fx.Graph) -> set[int]:
     where one is changed as autograd knows, too."""
     unseen = unseen_writes(graph)
     hidden = {storage(operand) for _, operand in unseen}
-    seen = {family(operand) for n in graph.nodes for operand in written(n) if (n, operand) not in unseen}
+    seen = {family(operand) for n in graph.nodes for operand in written_nodes(n) if (n, operand) not in unseen}
     arguments = [n for n in graph.nodes if n.op == "placeholder"]
     found = {k: n for k, n in enumerate(arguments) if storage(n) in hidden and requires_grad(n)}
     for node in found.values():
@@ -101,14 +101,14 @@ def _refuse_hidden(write: fx.Node, operand: fx.Node) -> None:
     node = write
     while node.next.op != "root":
         node = node.next
-        if not (node.op == "output" or written(node) or requires_grad(node)):
+        if not (node.op == "output" or written_nodes(node) or requires_grad(node)):
             continue
         for read in node.all_input_nodes:
             if requires_grad(read) and storage(read) == storage(operand) and family(read) != family(operand):
                 raise Unsupported(f"{write.target} changes {read.name}, which is differentiated, where it is detached")
 
 
-def differentiated(graph: fx.Graph) -> frozenset[fx.Node]:
+def differentiable_nodes(graph: fx.Graph) -> frozenset[fx.Node]:
     """The nodes whose memory autograd knows, some part of it requiring a gradient; none where no result does."""
     called = [n for n in graph.nodes if n.op in ("call_function", "call_method", "call_module")]
     if not any(t.requires_grad for n in called for t in _tensors(n.meta.get("example_value"))):
@@ -139,7 +139,7 @@ def _begins_recorded(graph: fx.Graph, undropped: list[fx.Node]) -> bool:
     """Whether gradients are on where the graph begins: then what drops nothing of a value that requires one requires
     one, too, unless the value came to do so by a write."""
     first = without_gradients(graph)
-    changed = {storage(x) for n in graph.nodes for x in written(n)}
+    changed = {storage(x) for n in graph.nodes for x in written_nodes(n)}
     return all(n in first or storage(n.all_input_nodes[0]) in changed for n in undropped)
 
 
@@ -155,7 +155,7 @@ def _refuse_undropped(node: fx.Node, unrecorded: set[fx.Node]) -> None:
 def _is_operand(node: fx.Node) -> bool:
     """Whether the result is the very operand, as of ``to`` that has nothing to convert: it keeps its gradient."""
     operands = [x.meta.get("example_value") for x in node.all_input_nodes]
-    return not written(node) and requires_grad(node) and any(x is node.meta["example_value"] for x in operands)
+    return not written_nodes(node) and requires_grad(node) and any(x is node.meta["example_value"] for x in operands)
 
 
 def requires_grad(node: fx.Node) -> bool:
@@ -182,9 +182,9 @@ def _stops(node: fx.Node) -> bool:
 
 def _detach_operands(graph: fx.Graph, node: fx.Node) -> None:
     known: dict[fx.Node, fx.Node] = {}
-    changed = written(node)
+    changed = written_nodes(node)
 
-    def detached(operand: fx.Node) -> fx.Node:
+    def detach(operand: fx.Node) -> fx.Node:
         value = operand.meta.get("example_value")
         if not (isinstance(value, torch.Tensor) and (value.requires_grad or is_wrapped(value))):
             return operand
@@ -196,8 +196,8 @@ def _detach_operands(graph: fx.Graph, node: fx.Node) -> None:
             known[operand].meta["example_value"] = value
         return known[operand]
 
-    node.args = fx.map_arg(node.args, detached)
-    node.kwargs = fx.map_arg(node.kwargs, detached)
+    node.args = fx.map_arg(node.args, detach)
+    node.kwargs = fx.map_arg(node.kwargs, detach)
 
 
 def without_gradients(graph: fx.Graph, recorded: bool = True) -> set[fx.Node]:

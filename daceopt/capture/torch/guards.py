@@ -37,39 +37,46 @@ def environment(inputs: Sequence[Any]) -> Any:
     return None
 
 
-def known(environment: Any) -> tuple[int, frozenset[str]]:
+def known_conditions(environment: Any) -> tuple[int, frozenset[str]]:
     """The conditions that there are by now: how many Dynamo guards, and those of sizes that only the data decide."""
-    return (0, frozenset()) if environment is None else (len(environment.guards), frozenset(decided(environment)))
+    return (
+        (0, frozenset())
+        if environment is None
+        else (len(environment.guards), frozenset(conditions_of_data(environment)))
+    )
 
 
-def decided(environment: Any) -> list[str]:
+def conditions_of_data(environment: Any) -> list[str]:
     """The conditions of sizes that only the data decide. Those that Dynamo's graph has are checked in each call."""
     return [str(one.expr) for found in environment.deferred_runtime_asserts.values() for one in found]
 
 
 def since(environment: Any, before: tuple[int, frozenset[str]]) -> list[str]:
-    """The conditions that were added to those of ``known``, as text."""
+    """The conditions that were added to those of ``known_conditions``, as text."""
     if environment is None:
         return []
-    return [*(str(g.expr) for g in environment.guards[before[0] :]), *sorted({*decided(environment)} - before[1])]
+    return [
+        *(str(g.expr) for g in environment.guards[before[0] :]),
+        *sorted({*conditions_of_data(environment)} - before[1]),
+    ]
 
 
 @contextmanager
-def noted(fakes: Sequence[Any], assumed: list[str]) -> Iterator[None]:
+def note_assumptions(fakes: Sequence[Any], assumed: list[str]) -> Iterator[None]:
     """What is assumed inside of numbers that come with a call goes to ``assumed`` as well."""
     environment = next((f.fake_mode.shape_env for f in fakes if isinstance(f, FakeTensor)), None)
-    before = known(environment)
+    before = known_conditions(environment)
     yield
     assumed += since(environment, before)
 
 
 @contextmanager
-def checked(inputs: Sequence[Any]) -> Iterator[None]:
+def check_assumptions(inputs: Sequence[Any]) -> Iterator[None]:
     """Raises Unsupported where more is assumed inside, of sizes that only the data decide, than a call checks."""
     shapes = environment(inputs)
-    before = known(shapes)
+    before = known_conditions(shapes)
     yield
-    if known(shapes)[1] > before[1]:
+    if known_conditions(shapes)[1] > before[1]:
         raise Unsupported("a program assumes more of a size that only the data decides than its call checks")
 
 

@@ -16,7 +16,7 @@ from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.derivative import WITH_DERIVATIVE, fresh, like
 from daceopt.capture.torch.functional import DynamoInterpreter, Functional, functional, trace
 from daceopt.capture.torch.plan import plan_of
-from daceopt.capture.torch.recorded_backward import is_once_differentiable, once, recorded
+from daceopt.capture.torch.recorded_backward import is_once_differentiable, once, record
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import Unsupported
 
@@ -92,7 +92,7 @@ class _Differentiable(DynamoInterpreter):
     def __init__(self, graph: fx.GraphModule, backwards: Sequence[Backward]) -> None:
         super().__init__(graph)
         self.backwards = backwards
-        self._again = {k: _recorded(backwards[k], n) for n, k in _markers(graph)}
+        self._again = {k: _record(backwards[k], n) for n, k in _markers(graph)}
 
     def gradients(
         self, outputs: Sequence[fx.Node], wanted: Sequence[int], values: Sequence[Any], count: int
@@ -135,12 +135,12 @@ def _markers(graph: fx.GraphModule) -> list[tuple[fx.Node, int]]:
     return [(n, n.args[3]) for n in found]
 
 
-def _recorded(backward: Backward, marker: fx.Node) -> Callable[..., list[Any]]:
+def _record(backward: Backward, marker: fx.Node) -> Callable[..., list[Any]]:
     """The gradients that ``backward`` computes, of its arguments, as autograd differentiates them in their turn."""
     if is_once_differentiable(backward.graph):
         return lambda *values: once(backward.graph, len(backward.others), values)
     results, _, saved, _ = fx.map_arg(marker.args, lambda n: n.meta["val"])
-    found = recorded(backward.graph, backward.arguments(results, results, saved))
+    found = record(backward.graph, backward.arguments(results, results, saved))
     body = _Differentiable(found.graph, found.backwards)
     return lambda *values: body(*values)[: found.results]
 

@@ -9,7 +9,7 @@ from torch import fx
 from torch._higher_order_ops.register_hook import register_hook_op
 
 from daceopt.capture.torch.custom_gradient import Backward, Slot, mark
-from daceopt.capture.torch.writes import written
+from daceopt.capture.torch.writes import written_nodes
 from daceopt.errors import Unsupported
 
 
@@ -32,7 +32,7 @@ def check(graph: fx.GraphModule) -> None:
         others = [n for n in nodes if n is not hooked and n not in hooks and _shares(n, value)]
         if any(nodes.index(n) < nodes.index(hooked) for n in others):
             raise Unsupported(f"a hook on {hooked.name}, a view; register it on a clone")
-        if any(map(written, others)):
+        if any(map(written_nodes, others)):
             raise Unsupported(f"a hook on {hooked.name}, which is written into; register it on a clone")
 
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from daceopt.capture.torch import call_text as call_text
 from daceopt.capture.torch import derivative, exchanges, guards, saved
 from daceopt.capture.torch.calls import Context
-from daceopt.capture.torch.collection import paused
+from daceopt.capture.torch.collection import pause
 from daceopt.capture.torch.eager_memory import saved_bytes
 from daceopt.capture.torch.functional import Functional, eager_types, functional
 from daceopt.capture.torch.gradient_scopes import hidden_arguments
@@ -37,7 +37,7 @@ logger = logging.getLogger("daceopt.importer")
 
 def load(traced: Traced, target: str = "cpu") -> Imported:
     """Trace to ATen and import for a target. Raises Unsupported with the reason."""
-    with paused():
+    with pause():
         return _load(traced, target)
 
 
@@ -45,18 +45,18 @@ def _load(traced: Traced, target: str) -> Imported:
     exchanges.check(traced.graph.graph)
     saved.check(traced.graph.graph)
     environment = guards.environment(traced.inputs)
-    before = guards.known(environment)
+    before = guards.known_conditions(environment)
     hidden_arguments(traced.graph.graph)  # whose reason comes first
     found = functional(traced.graph, traced.inputs)
     _check_mutations(traced, found)
     _check_types(traced, found)
     context = Context(assumed=guards.since(environment, before))
-    result = imported(traced, found, plan_of(traced, found), target, context)
+    result = import_plan(traced, found, plan_of(traced, found), target, context)
     result.notes["guards"] = context.assumed  # derivatives, traced later, add to it
     return result
 
 
-def imported(
+def import_plan(
     traced: Traced, found: Functional, planned: Plan, target: str = "cpu", context: Context | None = None
 ) -> Imported:
     """Build the graph that computes what ``planned`` says."""
@@ -75,8 +75,8 @@ def imported(
             graph, importer.values[node], (*output.order, len(output.order)) if output.complex else output.order
         )
     for node in planned.asserted:
-        _add_output(graph, _asserted(graph, importer.values[node]), ())
-    _replace(graph, planned, binding, exchanges.unversioned(traced.graph.graph))
+        _add_output(graph, _add_assertion(graph, importer.values[node]), ())
+    _replace(graph, planned, binding, exchanges.unversioned_arguments(traced.graph.graph))
     widening.settle(graph)
     graph.prune()
     logger.info("imported a graph of Dynamo: %d operators, %d inputs", len(graph.operators()), len(graph.inputs))
@@ -90,8 +90,8 @@ def imported(
         symbols,
         _complex(traced, binding),
         stages(found, planned, traced.results),
-        exchanges.unversioned(traced.graph.graph),
-        exchanges.exchanged(traced.graph.graph),
+        exchanges.unversioned_arguments(traced.graph.graph),
+        exchanges.exchanged_arguments(traced.graph.graph),
     )
     gradients, notes = _gradients(graph, traced, planned, binding), {"binding": kept.to_json()}
     return Imported(graph, gradients, hosted=context.hosted, notes=notes, device=traced.device)
@@ -110,7 +110,7 @@ def _check_sizes(results: Sequence[Result], symbols: Collection[str]) -> None:
         )
 
 
-def _asserted(graph: Graph, name: str) -> str:
+def _add_assertion(graph: Graph, name: str) -> str:
     """The condition ``name``, of which the run is an error where it does not hold."""
     check = lambda holds: scalar.checked(holds, holds, checks.ASSERTION)  # noqa: E731
     return str(Builder(graph, "assert").elementwise(check, name, dtype=graph.dtype(name), label="assert"))

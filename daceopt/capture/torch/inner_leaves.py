@@ -15,7 +15,7 @@ from torch._dynamo.variables.constant import ConstantVariable
 
 from daceopt.capture.torch.gradient_scopes import requires_grad, storage
 from daceopt.capture.torch.items import Place
-from daceopt.capture.torch.writes import written
+from daceopt.capture.torch.writes import written_nodes
 
 _LEAF = "daceopt_leaf"  # in the meta of a node of Dynamo's: where the value was made to require a gradient
 
@@ -45,22 +45,22 @@ def check_read(variable: Any) -> None:
     node = variable.as_proxy().node
     if not requires_grad(node):
         for leaf in (n for n in node.graph.nodes if _LEAF in n.meta):
-            if node in _reached(leaf):
+            if node in _reachable(leaf):
                 _restart(leaf.meta[_LEAF])
 
 
 def check(graph: fx.Graph) -> None:
     """Let Dynamo begin again where its graph shows that something has been left out."""
     leaves = [n for n in graph.nodes if _LEAF in n.meta]
-    changed = {storage(x) for n in graph.nodes for x in written(n)} if leaves else set()
+    changed = {storage(x) for n in graph.nodes for x in written_nodes(n)} if leaves else set()
     results = graph.output_node().all_input_nodes
     for leaf in leaves:
-        reached = _reached(leaf)
+        reached = _reachable(leaf)
         if leaf in results or storage(leaf) in changed or any(r in reached and _has_none(r) for r in results):
             _restart(leaf.meta[_LEAF])
 
 
-def _reached(leaf: fx.Node) -> set[fx.Node]:
+def _reachable(leaf: fx.Node) -> set[fx.Node]:
     reached = {leaf}
     for node in leaf.graph.nodes:
         if not reached.isdisjoint(node.all_input_nodes) and node.target not in ("detach", torch.detach):

@@ -45,13 +45,13 @@ _REFUSED = "Unsupported Tensor.item() call with capture_scalar_outputs=False"
 _TAKEN = "daceopt_items"  # where an attempt of Dynamo keeps the symbols it has for numbers -> the places
 
 
-def taken(call: Callable[[], Any], variable: Any, tx: Any, name: str) -> Any:
+def take_item(call: Callable[[], Any], variable: Any, tx: Any, name: str) -> Any:
     """``call`` is Dynamo's own for ``variable.item()``, or ``variable.tolist()``."""
     place = tx.f_code, tx.instruction_pointer
     example = variable.as_proxy().node.meta.get("example_value")
     is_number = isinstance(example, torch.Tensor) and not example.is_complex() and example.dtype != torch.bool
     is_wanted = place in _breaking or not is_number or tx.current_instruction.opname in _SUBSCRIPTS
-    if is_wanted and (number := _known(variable, tx, name, place)) is not None:
+    if is_wanted and (number := _kept_value(variable, tx, name, place)) is not None:
         return VariableTracker.build(tx, number)
     if place in _breaking and isinstance(example, torch.Tensor) and example.ndim:  # Dynamo takes a list in any case
         unimplemented(gb_type=_REFUSED, context="", explanation=UNLIKE_PYTHON, hints=[])
@@ -59,18 +59,18 @@ def taken(call: Callable[[], Any], variable: Any, tx: Any, name: str) -> Any:
         found = call()
     for one in _leaves(found):
         if isinstance(number := getattr(one, "sym_num", None), torch.SymInt | torch.SymFloat):
-            _taken(tx.output).update(dict.fromkeys(map(str, number.node.expr.free_symbols), place))
+            _places(tx.output).update(dict.fromkeys(map(str, number.node.expr.free_symbols), place))
             _note_element(one.as_proxy().node.args[0])
     return found
 
 
 def constant(variable: VariableTracker, tx: Any) -> VariableTracker:
     """The number that a tensor of a module holds; the tensor itself where that is not known."""
-    number = _known(variable, tx, "item", (tx.f_code, tx.instruction_pointer))
+    number = _kept_value(variable, tx, "item", (tx.f_code, tx.instruction_pointer))
     return variable if number is None else VariableTracker.build(tx, number)
 
 
-def _known(variable: Any, tx: Any, name: str, place: Place) -> Any:
+def _kept_value(variable: Any, tx: Any, name: str, place: Place) -> Any:
     """What a module keeps, as long as it does not change with each look; else None."""
     number = state_values.answer(tx, getattr(torch.Tensor, name), variable)
     node = variable.as_proxy().node
@@ -99,10 +99,10 @@ def _note_element(node: fx.Node) -> None:
 
 def is_taken(output: Any, number: sympy.Expr) -> bool:
     """Has the attempt of Dynamo read a number that this is computed of?"""
-    return any(str(symbol) in _taken(output) for symbol in number.free_symbols)
+    return any(str(symbol) in _places(output) for symbol in number.free_symbols)
 
 
-def _taken(output: Any) -> dict[str, Place]:
+def _places(output: Any) -> dict[str, Place]:
     known: dict[str, Place] = output.__dict__.setdefault(_TAKEN, {})
     return known
 
@@ -126,7 +126,7 @@ def check_index(tx: Any, key: Any) -> None:
 
 def leave(output: Any, *values: Any) -> None:
     """Let Dynamo begin again, and its graph break, where numbers have been read of which ``values`` are computed."""
-    known = _taken(output)
+    known = _places(output)
     nodes = [v.node for v in values if isinstance(v, torch.SymInt | torch.SymFloat | torch.SymBool)]
     _restart({known[s] for n in nodes for s in map(str, n.expr.free_symbols) if s in known})
 
@@ -145,7 +145,7 @@ def leave_all() -> None:
 def _current() -> dict[str, Place]:
     """The numbers of the attempt that runs; none where Dynamo traces nothing in this thread."""
     try:
-        return _taken(InstructionTranslator.current_tx().output)
+        return _places(InstructionTranslator.current_tx().output)
     except AttributeError:
         return {}
 

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 
-def lifted(graph: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
+def lift_tensors(graph: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
     """A graph that takes, after its own arguments, the tensors that ``graph`` holds, and these tensors.
 
     ``graph`` stays as it is. Dynamo guards that they are the same objects in each call. Where gradients are not
@@ -28,7 +28,7 @@ def lifted(graph: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch.Tensor, .
         if id(tensor) not in arguments:
             with own.inserting_after(last):
                 last = arguments[id(tensor)] = own.placeholder(node.name)
-            last.meta = dict(node.meta) if torch.is_grad_enabled() else _detached(node.meta)
+            last.meta = dict(node.meta) if torch.is_grad_enabled() else _detach(node.meta)
         node.replace_all_uses_with(arguments[id(tensor)])
         own.erase_node(node)
     tensors = {id(tensor): tensor for tensor in held.values()}
@@ -37,7 +37,7 @@ def lifted(graph: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch.Tensor, .
     return fx.GraphModule(graph, own), tuple(plain)
 
 
-def _detached(meta: dict[str, Any]) -> dict[str, Any]:
+def _detach(meta: dict[str, Any]) -> dict[str, Any]:
     """What is known of an argument that is passed without its gradient."""
     value = meta.get("example_value")
     return {**meta, "example_value": value.detach()} if isinstance(value, torch.Tensor) else dict(meta)

@@ -11,7 +11,7 @@ from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 
-from daceopt.capture.torch.cached_functions import asked, is_cache
+from daceopt.capture.torch.cached_functions import call_cached, is_cache
 from daceopt.capture.torch.conditions import check_same, condition
 
 _LEVELS = {
@@ -27,7 +27,7 @@ def call(original: Callable[..., Any], self: Any, tx: Any, name: str, args: list
     behind a cache (``logger.warning_once``) has said it when the graph is made."""
     method: Any = getattr(type(self.value), name, None)
     if is_cache(method):
-        return asked(tx, functools.partial(method, self.value), args, kwargs)
+        return call_cached(tx, functools.partial(method, self.value), args, kwargs)
     level = _LEVELS.get(name)
     if name in ("log", "isEnabledFor") and args and args[0].is_python_constant():
         level = args[0].as_python_constant()

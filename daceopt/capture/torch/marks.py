@@ -141,7 +141,7 @@ def note_original(symbol: torch.SymFloat, number: torch.SymFloat) -> None:
     _originals.setdefault(symbol.node.shape_env, {})[str(symbol.node.expr)] = number.node
 
 
-def traced(trace: Callable[[], Traced], is_derivative: bool) -> Traced:
+def trace_with_marks(trace: Callable[[], Traced], is_derivative: bool) -> Traced:
     """What ``trace`` gives, of which the first is the graph that it records: numbers are symbols in it where C++ does
     no more than to hand them on. Others become constants, which are guarded; of a derivative they raise Unsupported."""
     may_guard = not is_derivative or TracingContext.try_get() is not None
@@ -153,7 +153,7 @@ def traced(trace: Callable[[], Traced], is_derivative: bool) -> Traced:
     return _with_constants(trace)
 
 
-def shaped(run: Callable[[], T]) -> T:
+def shape_alike(run: Callable[[], T]) -> T:
     """The result of a call on fake tensors, whose shapes have to be the same whatever the numbers are that C++ asks
     for: else these become constants. So they do where Python computes a number of them (``math.hypot``, say)."""
     found, marked = _with_marks(run, Marks(False))
@@ -203,7 +203,7 @@ def install() -> None:
     """Let numbers of a trace be marks for C++."""
     if SymNode.guard_float.__module__ != __name__:
         SymNode.guard_float = _read(SymNode.guard_float)
-        proxy_tensor.proxy_call = _recorded(proxy_tensor.proxy_call)
+        proxy_tensor.proxy_call = _record(proxy_tensor.proxy_call)
 
 
 def _read(original: Callable[..., float]) -> Callable[..., float]:
@@ -217,7 +217,7 @@ def _read(original: Callable[..., float]) -> Callable[..., float]:
     return guard_float
 
 
-def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
+def _record(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def proxy_call(mode: Any, func: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> Any:
         marks = _reader.get()

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import CallMethodKey, free_unbacked_s
 from torch.utils._pytree import SequenceKey
 
 from daceopt.capture.torch.gradient_scopes import storage
-from daceopt.capture.torch.writes import written
+from daceopt.capture.torch.writes import written_nodes
 
 BINDINGS = "unbacked_bindings"
 """In the meta of Dynamo's nodes: symbols of sizes that the call decides -> where in its result each is read."""
@@ -26,7 +26,7 @@ def as_places(graph: fx.GraphModule) -> fx.GraphModule:
     """The graph with its masks as places. ``graph`` stays as it is."""
     own = fx.Graph()
     own.output(own.graph_copy(graph.graph, {}))
-    changed = {storage(x) for n in own.nodes for x in written(n)}
+    changed = {storage(x) for n in own.nodes for x in written_nodes(n)}
     rewriter = _Rewriter(own, changed)
     for node in list(own.nodes):
         rewriter.rewrite(node)
@@ -82,7 +82,7 @@ class _Rewriter:
         elif BINDINGS in node.meta:
             first = known[0].args[0]
             assert isinstance(first, fx.Node)
-            first.meta[BINDINGS].update(_bound(node, (SequenceKey(0),)))
+            first.meta[BINDINGS].update(_symbols_at(node, (SequenceKey(0),)))
             node.meta.pop(BINDINGS)
         if key is not None:
             self._places[key] = known
@@ -110,7 +110,7 @@ class _Rewriter:
             found = self._graph.call_function(target, args)
         value = values(node)
         path = (SequenceKey(0),) if isinstance(value, tuple) else ()
-        found.meta = {**_context(node), "example_value": value, BINDINGS: _bound(node, path)}
+        found.meta = {**_context(node), "example_value": value, BINDINGS: _symbols_at(node, path)}
         node.meta.pop(BINDINGS, None)
         return found
 
@@ -130,7 +130,7 @@ def _nonzero(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return torch.nonzero(mask, as_tuple=True)
 
 
-def _bound(node: fx.Node, path: tuple[Any, ...]) -> dict[Any, Any]:
+def _symbols_at(node: fx.Node, path: tuple[Any, ...]) -> dict[Any, Any]:
     """The symbols of the sizes that a call decided, read of places in its stead."""
     return dict.fromkeys(node.meta.get(BINDINGS, ()), (*path, CallMethodKey("size"), SequenceKey(0)))
 

@@ -16,11 +16,11 @@ _CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda value: value, str, repr
 
 def call_context(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     """Whether a context manager of torch does anything is decided by Python: a number that changes is a constant."""
-    named = {name: _decided(value, tx) for name, value in kwargs.items()}
-    return original(self, tx, [_decided(value, tx) for value in args], named)
+    named = {name: _decide(value, tx) for name, value in kwargs.items()}
+    return original(self, tx, [_decide(value, tx) for value in args], named)
 
 
-def _decided(value: VariableTracker, tx: Any) -> VariableTracker:
+def _decide(value: VariableTracker, tx: Any) -> VariableTracker:
     value = value.realize()
     is_number = isinstance(value, tensor.SymNodeVariable)
     return ConstantVariable.create(value.evaluate_expr(tx.output)) if is_number else value

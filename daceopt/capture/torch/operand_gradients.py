@@ -44,7 +44,7 @@ def _origin(node: fx.Node) -> tuple[fx.Node, tuple[int, ...]]:
 def _gradients(call: fx.Node, path: tuple[int, ...], wanted: Sequence[fx.Node]) -> Sequence[torch.Tensor | None]:
     with wanted[0].meta["example_value"].fake_mode, torch.enable_grad(), torch.random.fork_rng(devices=[]):
         values = {x: _fresh(x.meta.get("example_value")) for x in call.all_input_nodes}
-        args, kwargs = fx.map_arg((call.args, call.kwargs), lambda x: _written(values[x]))
+        args, kwargs = fx.map_arg((call.args, call.kwargs), lambda x: _to_written(values[x]))
         target = getattr(args[0], str(call.target)) if call.op == "call_method" else call.target
         rest = args[1:] if call.op == "call_method" else args
         found = reduce(operator.getitem, path, target(*rest, **kwargs))
@@ -61,7 +61,7 @@ def _fresh(value: Any) -> Any:
     return value.detach().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
 
 
-def _written(value: Any) -> Any:
+def _to_written(value: Any) -> Any:
     """No leaf, so that the call may write into it."""
     return value.clone() if _requires_grad(value) else value
 

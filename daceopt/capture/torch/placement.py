@@ -26,7 +26,7 @@ Placement = Callable[..., torch.Tensor]
 _SPACES = (torch, functional, torch.special, torch._C._nn, torch._C._special, torch.Tensor, torch.ops.aten, operator)
 
 
-def placed(target: Any, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def place(target: Any, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """``result`` of the function or method ``target``, standing in memory as the operator's."""
     name = _name(target)
     placement = _PLACEMENTS.get(name, _in_rows if _is_one_loop(name, args) else None)
@@ -120,11 +120,11 @@ def _rows_of_number(result: torch.Tensor, source: Any, *args: Any, **kwargs: Any
     return _in_rows(result, source, *args) if isinstance(source, torch.Tensor) else result.contiguous()
 
 
-def _divided(result: torch.Tensor, *args: Any, rounding_mode: Any = None, **kwargs: Any) -> torch.Tensor:
+def _divide(result: torch.Tensor, *args: Any, rounding_mode: Any = None, **kwargs: Any) -> torch.Tensor:
     return _by_operands(result, *args, **kwargs) if rounding_mode == "floor" else result
 
 
-def _scaled(result: torch.Tensor, source: Any, other: Any) -> torch.Tensor:
+def _scale(result: torch.Tensor, source: Any, other: Any) -> torch.Tensor:
     """The product with powers of a number."""
     return _by_operands(result, source, other.contiguous() if isinstance(other, torch.Tensor) else other)
 
@@ -133,13 +133,13 @@ def _in_memory_format(result: torch.Tensor, source: Any, *args: Any, **kwargs: A
     return result.contiguous(memory_format=suggest_memory_format(source))
 
 
-def _padded(
+def _pad(
     result: torch.Tensor, source: Any, pad: Any, mode: str = "constant", *args: Any, **kwargs: Any
 ) -> torch.Tensor:
     return _in_memory_format(result, source) if mode in ("reflect", "replicate") else result
 
 
-def _rolled(result: torch.Tensor, source: Any, shifts: Any, dims: Any = ()) -> torch.Tensor:
+def _roll(result: torch.Tensor, source: Any, shifts: Any, dims: Any = ()) -> torch.Tensor:
     """As concatenation gives it: one of a whole and of nothing is contiguous, like one of all axes in a row."""
     shifts, dims = (x if isinstance(x, Sequence) else (x,) for x in (shifts, dims))
     if not dims or any(by % max(source.shape[axis], 1) == 0 for by, axis in zip(shifts, dims, strict=True)):
@@ -147,7 +147,7 @@ def _rolled(result: torch.Tensor, source: Any, shifts: Any, dims: Any = ()) -> t
     return _in_memory_format(result, source)
 
 
-def _pooled(result: torch.Tensor, source: Any, output_size: Any) -> torch.Tensor:
+def _pool(result: torch.Tensor, source: Any, output_size: Any) -> torch.Tensor:
     """Means over planes keep their memory format, which only the strides of axes of size 1 tell."""
     if suggest_memory_format(source) == torch.contiguous_format or any(n != 1 for n in result.shape[2:]):
         return result
@@ -166,8 +166,8 @@ _LOGICAL = "logical_and logical_or logical_xor".split()
 
 _PLACEMENTS: dict[str, Placement] = {
     **dict.fromkeys((*_ONE_LOOP, *_LOGICAL), _by_operands),
-    **dict.fromkeys(("div", "divide"), _divided),
-    "ldexp": _scaled,
+    **dict.fromkeys(("div", "divide"), _divide),
+    "ldexp": _scale,
     **dict.fromkeys(("binary_cross_entropy", "index_fill"), _as_first),
     **dict.fromkeys("poisson normal logsigmoid log_sigmoid rpow nll_loss one_hot".split(), _rows),
     **dict.fromkeys(_STEPS.split(), _first_in_rows),
@@ -175,7 +175,7 @@ _PLACEMENTS: dict[str, Placement] = {
     "rrelu": _unless_in_place,
     **dict.fromkeys(("pow", "float_power"), _rows_of_number),
     **dict.fromkeys(("batch_norm", "native_batch_norm", "channel_shuffle"), _in_memory_format),
-    "pad": _padded,
-    "roll": _rolled,
-    **dict.fromkeys(("adaptive_avg_pool2d", "adaptive_avg_pool3d"), _pooled),
+    "pad": _pad,
+    "roll": _roll,
+    **dict.fromkeys(("adaptive_avg_pool2d", "adaptive_avg_pool3d"), _pool),
 }

@@ -79,7 +79,7 @@ class _Planner:
         if first < position:
             return Result("same", first)
         base, views = self._base(value)
-        chain = tuple(_written(v) for v in views)
+        chain = tuple(_view_text(v) for v in views)
         if base in self.changed:
             return Result("input", self.mutated[self.changed.index(base)], views=chain)
         if base in self.arguments and self.arguments[base] not in self.mutated:
@@ -137,7 +137,7 @@ def _is_view(node: fx.Node) -> bool:
     return all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
 
 
-def _written(node: fx.Node) -> tuple[str, list[Any]]:
+def _view_text(node: fx.Node) -> tuple[str, list[Any]]:
     """A view operator and its arguments after the tensor, as plain data; sizes and types as text."""
     if node.target is getitem:
         return "getitem", [node.args[1]]

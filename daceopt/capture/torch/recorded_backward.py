@@ -16,12 +16,12 @@ from daceopt.errors import Unsupported
 
 
 @torch.library.custom_op("daceopt::differentiated_once", mutates_args=())
-def differentiated_once(results: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def differentiate_once(results: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """``results`` as they are, which depend on ``gradients`` in a way that has no derivative."""
     return [r.clone() for r in results]
 
 
-@differentiated_once.register_fake
+@differentiate_once.register_fake
 def _(results: Any, gradients: Any) -> list[torch.Tensor]:
     return [torch.empty_like(r) for r in results]
 
@@ -30,7 +30,7 @@ def _refuse(ctx: Any, *grads: Any) -> NoReturn:
     raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
 
 
-differentiated_once.register_autograd(_refuse)
+differentiate_once.register_autograd(_refuse)
 
 
 def is_once_differentiable(graph: fx.GraphModule) -> bool:
@@ -47,7 +47,7 @@ def once(graph: fx.GraphModule, incoming: int, values: Sequence[Any]) -> list[An
     return [next(marked) if isinstance(f, torch.Tensor) else f for f in found]
 
 
-def recorded(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
+def record(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
     """The functional graph of a backward on fake ``inputs``, all of which may require a gradient, with what its own
     code detaches, computes where it switches gradients off, or writes behind autograd's back. Raises Unsupported where
     that code asks whether gradients are on."""

@@ -13,7 +13,7 @@ from torch.utils._sympy import functions
 _MOST_BITS = 4096  # of a power of numbers: a short text can say one that no memory holds
 
 
-def _bounded(power: Callable[[sympy.Expr, sympy.Expr], Any]) -> Callable[[sympy.Expr, sympy.Expr], Any]:
+def _limit(power: Callable[[sympy.Expr, sympy.Expr], Any]) -> Callable[[sympy.Expr, sympy.Expr], Any]:
     def function(base: sympy.Expr, exponent: sympy.Expr) -> Any:
         if base.is_number and exponent.is_number:
             bits = (abs(exponent) * sympy.log(abs(base) + 2, 2)).evalf(8)
@@ -31,7 +31,7 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-    ast.Pow: _bounded(operator.pow),
+    ast.Pow: _limit(operator.pow),
     ast.BitAnd: sympy.And,
     ast.BitOr: sympy.Or,
     ast.USub: operator.neg,
@@ -45,7 +45,7 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(sympy, name) for name in "Eq Ne And Or Not Max Min Abs floor ceiling".split()},
     **{
-        name: _bounded(f) if "Pow" in name or "Shift" in name else f
+        name: _limit(f) if "Pow" in name or "Shift" in name else f
         for name, f in vars(functions).items()
         if isinstance(f, type) and issubclass(f, sympy.Basic)
     },
@@ -65,13 +65,13 @@ def _read(node: ast.expr, symbols: Mapping[str, Any]) -> Any:
         return sympy.sympify(node.value)
     if isinstance(node, ast.Name) and node.id in symbols:
         return symbols[node.id]
-    function, operands = _taken_apart(node)
+    function, operands = _take_apart(node)
     if function is None:
         raise ValueError(f"expected a condition on sizes, found {ast.unparse(node)[:80]!r}")
     return function(*(_read(operand, symbols) for operand in operands))
 
 
-def _taken_apart(node: ast.expr) -> tuple[Callable[..., Any] | None, list[ast.expr]]:
+def _take_apart(node: ast.expr) -> tuple[Callable[..., Any] | None, list[ast.expr]]:
     """The operation and what it takes; None for what is none of a condition's."""
     if isinstance(node, ast.BinOp):
         return _OPERATORS.get(type(node.op)), [node.left, node.right]

@@ -20,7 +20,7 @@ class Row(NamedTuple):
 
 def rows() -> list[Row]:
     """One for each overload that has a rule, by name."""
-    real, complexes = table.translated(), table.translated(complexes=True)
+    real, complexes = table.rules(), table.rules(complexes=True)
     return sorted(_row(target, real.get(target), complexes.get(target)) for target in {**real, **complexes})
 
 

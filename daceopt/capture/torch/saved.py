@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from daceopt.capture.torch import exchanges
 from daceopt.capture.torch.gradient_scopes import storage
-from daceopt.capture.torch.writes import SEQUENCE, written
+from daceopt.capture.torch.writes import SEQUENCE, written_nodes
 from daceopt.errors import Unsupported
 
 _MODIFIED = "modified by an inplace operation"
@@ -23,7 +23,7 @@ _MODIFIED = "modified by an inplace operation"
 def check(graph: fx.Graph) -> None:
     """Raise Unsupported where backward needs what has been written over: in the words of autograd, which does not see a
     write by ``.data``, and computes with what is there then."""
-    if not any(map(written, graph.nodes)):
+    if not any(map(written_nodes, graph.nodes)):
         return
     functions = _functions_of(graph)
     for function in functions:
@@ -42,7 +42,7 @@ def _check_behind(write: fx.Node, operand: fx.Node, functions: list[Any]) -> Non
         )
     for function in functions:
         is_before = function._sequence_nr() < write.meta.get(SEQUENCE, 0)
-        if is_before and any(_memory(t) in memories for t in _saved(function) if isinstance(t, torch.Tensor)):
+        if is_before and any(_memory(t) in memories for t in _saved_values(function) if isinstance(t, torch.Tensor)):
             raise Unsupported(f"backward reads {same[0].name} as it is after a later write by .data; write before")
 
 
@@ -69,13 +69,13 @@ def _functions(tensors: list[Any]) -> Iterator[Any]:
 
 def _check(function: Any) -> None:
     try:
-        list(_saved(function))
+        list(_saved_values(function))
     except RuntimeError as error:
         if _MODIFIED in str(error):
             raise Unsupported(f"backward raises: {str(error).splitlines()[0]}") from None
 
 
-def _saved(function: Any) -> Iterator[Any]:
+def _saved_values(function: Any) -> Iterator[Any]:
     for name in dir(type(function)):
         if name.startswith("_raw_saved_") or name == "saved_tensors":  # what else is saved are numbers
             yield from tree_leaves(getattr(function, name.removeprefix("_raw"), None))

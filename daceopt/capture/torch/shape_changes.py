@@ -58,7 +58,7 @@ def _replace(graph: fx.Graph, changes: list[fx.Node]) -> None:
     for node in reversed(same):
         later = next((c for c in changes if position[c] > position[node]), None)
         if later is not None:
-            node.meta["example_value"] = _seen(value, later.meta[BEFORE])
+            node.meta["example_value"] = _see(value, later.meta[BEFORE])
     for change in changes:
         with graph.inserting_before(change):
             view = graph.call_method(_view(change), change.args, change.kwargs)
@@ -69,7 +69,7 @@ def _replace(graph: fx.Graph, changes: list[fx.Node]) -> None:
         graph.erase_node(change)
 
 
-def _seen(value: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+def _see(value: torch.Tensor, geometry: Geometry) -> torch.Tensor:
     with torch.enable_grad():
         return value.as_strided(*geometry)
 

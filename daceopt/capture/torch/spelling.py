@@ -38,17 +38,17 @@ def _condition(value: Any, kind: str) -> Callable[[Any], bool] | None:
     if kind not in _BY_EQUALITY:
         return None
     if (type(value) is complex and not (value.real and value.imag)) or isinstance(value, _COLLECTIONS):
-        text = spelled(value)
-        return lambda now: spelled(now) == text
+        text = spell(value)
+        return lambda now: spell(now) == text
     return None
 
 
-def spelled(value: Any) -> str:
+def spell(value: Any) -> str:
     """A text that differs for numbers of different types, and for zeros of different signs."""
     if isinstance(value, (set, frozenset)):
-        return f"{type(value).__name__}{sorted(map(spelled, value))}"
+        return f"{type(value).__name__}{sorted(map(spell, value))}"
     if isinstance(value, (tuple, list)):
-        return f"{type(value).__name__}{[spelled(x) for x in value]}"
+        return f"{type(value).__name__}{[spell(x) for x in value]}"
     return repr(value) if isinstance(value, (bool, int, float, complex, slice)) else ""
 
 

@@ -34,7 +34,7 @@ def stages(found: Functional, planned: Plan, differentiable: Sequence[bool]) -> 
     points = _points(found, planned, differentiable)
     if not points:
         return ()
-    reached = _reached(found.graph.graph, points)
+    reached = _reach(found.graph.graph, points)
     outputs = {k: n for k, n in enumerate(planned.nodes) if planned.outputs[k].differentiable}
     held = {k: {points[n] for n in reached[node] if n is not node} for k, node in outputs.items()}
     levels = _levels(planned, {k: behind for k, behind in held.items() if behind})
@@ -56,7 +56,7 @@ def _points(found: Functional, planned: Plan, differentiable: Sequence[bool]) ->
     return points
 
 
-def _reached(graph: fx.Graph, points: Collection[fx.Node]) -> dict[fx.Node, frozenset[fx.Node]]:
+def _reach(graph: fx.Graph, points: Collection[fx.Node]) -> dict[fx.Node, frozenset[fx.Node]]:
     """Per node the points from which it is computed differentiably, itself included."""
     reached: dict[fx.Node, frozenset[fx.Node]] = {}
     for node in graph.nodes:

@@ -23,7 +23,7 @@ from torch.fx.node import map_arg
 
 from daceopt.capture.torch.conditions import condition
 from daceopt.capture.torch.gradient_scopes import storage
-from daceopt.capture.torch.writes import written
+from daceopt.capture.torch.writes import written_nodes
 
 _LARGEST = 4096  # elements: looked at in each call
 
@@ -72,7 +72,7 @@ def answer(tx: Any, ask: Callable[..., Any], *operands: VariableTracker) -> Any:
     computation = _computation(tx.output.graph, [n for n in nodes if isinstance(n, fx.Node)])
     if computation is None:
         return None
-    ask, arguments = partial(_asked, ask, computation, nodes), [n.meta["grapharg"] for n in computation.leaves]
+    ask, arguments = partial(_ask, ask, computation, nodes), [n.meta["grapharg"] for n in computation.leaves]
     values = [argument.example for argument in arguments]
     try:
         found = ask(values)
@@ -102,7 +102,7 @@ def branch(original: Callable[..., Any], self: Any, instruction: Any) -> None:
         self.stack[-1] = value
 
 
-def _asked(ask: Callable[..., Any], computation: _Computation, nodes: Any, values: Sequence[torch.Tensor]) -> Any:
+def _ask(ask: Callable[..., Any], computation: _Computation, nodes: Any, values: Sequence[torch.Tensor]) -> Any:
     operands = computation.run(values, nodes)
     if ask in _OF_ARRAYS:
         operands = [x.numpy() if isinstance(x, torch.Tensor) else x for x in operands]
@@ -119,16 +119,16 @@ def _nodes(operands: Sequence[VariableTracker]) -> tuple[Any, ...] | None:
 
 def _computation(graph: fx.Graph, nodes: Sequence[fx.Node]) -> _Computation | None:
     """How the nodes are computed of what modules keep; None where they depend on anything else."""
-    needed = set(_needed(nodes))
+    needed = set(_needs(nodes))
     leaves = [n for n in graph.nodes if n in needed and n.op == "placeholder"]
     calls = [n for n in graph.nodes if n in needed and n.op != "placeholder"]
     if not all(map(_is_kept, leaves)) or not all(map(_is_pure, calls)):
         return None
-    changed = {storage(x) for n in graph.nodes for x in written(n)}
+    changed = {storage(x) for n in graph.nodes for x in written_nodes(n)}
     return _Computation(leaves, calls) if changed.isdisjoint(map(storage, needed)) else None
 
 
-def _needed(nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
+def _needs(nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
     seen, waiting = set(nodes), list(nodes)
     while waiting:
         node = waiting.pop()

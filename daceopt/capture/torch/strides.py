@@ -48,11 +48,11 @@ def layout(value: torch.Tensor, order: Sequence[int]) -> tuple[Any, ...]:
     if all(isinstance(s, int) for s in (*shape, *strides)):
         return () if strides == ordered(row_major([shape[k] for k in order]), order) else strides
     inner = {k: tuple(order[at + 1 :]) for at, k in enumerate(order)}
-    found = [inner[k] if n != 1 else _of_one(strides[k], order, shape, inner[k]) for k, n in _known(shape)]
+    found = [inner[k] if n != 1 else _of_one(strides[k], order, shape, inner[k]) for k, n in _numbered_axes(shape)]
     return () if found == [inner[k] for k in range(len(order))] else tuple(found)
 
 
-def _known(shape: Sequence[Any]) -> list[tuple[int, int]]:
+def _numbered_axes(shape: Sequence[Any]) -> list[tuple[int, int]]:
     """Axes with their extents, 0 for symbols, of which no question is asked: that would be a guard."""
     return [(k, n if isinstance(n, int) else 0) for k, n in enumerate(shape)]
 

@@ -91,7 +91,7 @@ def entry_of(target: Any, complexes: bool = False) -> AtenRule | None:
     return (_COMPLEX if complexes else _RULES).get(target)
 
 
-def translated(complexes: bool = False) -> dict[Any, AtenRule]:
+def rules(complexes: bool = False) -> dict[Any, AtenRule]:
     """All rules; ``complexes``: those for calls with complex tensors."""
     _load()
     return dict(_COMPLEX if complexes else _RULES)

@@ -53,7 +53,7 @@ from daceopt.capture.torch import (
     reentrant,
     state_values,
 )
-from daceopt.capture.torch.batch_average import momentum_of, normalized_with_average
+from daceopt.capture.torch.batch_average import momentum_of, normalize_with_average
 from daceopt.capture.torch.conditions import note_exception
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
 from daceopt.capture.torch.numbers import (
@@ -189,7 +189,7 @@ def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) ->
     """The encoder leaves padded positions out (they are zero then) unless it is compiled, and asks whether it is."""
     forward = nn.TransformerEncoder.forward.__code__
     if self.value is nn.functional.batch_norm and momentum_of(args, kwargs).is_tensor():
-        return tx.inline_user_function_return(VariableTracker.build(tx, normalized_with_average), args, kwargs)
+        return tx.inline_user_function_return(VariableTracker.build(tx, normalize_with_average), args, kwargs)
     asked = self.value is torch.compiler.is_compiling and tx.f_code.co_code == forward.co_code  # or a copy of it
     if (known := state_values.comparison(self, tx, args, kwargs)) is not None:
         return known
@@ -217,7 +217,7 @@ def _has_sparse_gradient(function: Callable[..., Any], args: Any, kwargs: Any) -
 def _call_method(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
     call = functools.partial(original, self, tx, name, args, kwargs)
     if name in ("item", "tolist"):
-        return items.taken(call, self, tx, name)
+        return items.take_item(call, self, tx, name)
     if name == "requires_grad_" and not kwargs and inner_leaves.is_passed_over(self, [*args, _TRUE][0], tx):
         return self
     return _reshape(call, tx, name, (self, *args), kwargs) if name in CHANGES else call()
@@ -362,14 +362,14 @@ def _run_node(original: Method, tracer: Any, node: fx.Node, args: Any, kwargs: A
     is_whole = node.target in FUNCTIONS and are_of_one_type(args)
     with symbols_kept(tracer.fake_mode), whole_layers() if is_whole else nullcontext():
         call = functools.partial(original, tracer, node, args, kwargs, module)
-        result = marks.shaped(lambda: note(call, node))
+        result = marks.shape_alike(lambda: note(call, node))
     decided.note(tracer.fake_mode.shape_env)
     return result
 
 
 def _apply_custom(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
     """What Dynamo asks of a custom function as a whole."""
-    return marks.shaped(lambda: original(self, *args, **kwargs))
+    return marks.shape_alike(lambda: original(self, *args, **kwargs))
 
 
 def _evaluate(original: Method, self: Any, output_graph: Any = None) -> Any:

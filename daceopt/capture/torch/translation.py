@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from daceopt.capture.torch import sizes, table
 from daceopt.capture.torch.calls import AtenCall, Context, Item, NumberArray, Operand, Promise, by_name, to_numpy
 from daceopt.capture.torch.custom_gradient import Backward
-from daceopt.capture.torch.folding import is_repeated, known_values, needed
+from daceopt.capture.torch.folding import is_repeated, known_values, needs
 from daceopt.capture.torch.lines import line_of, note_line
 from daceopt.capture.torch.numbers import holder_of, takes_float
 from daceopt.capture.torch.strides import dense_order
@@ -127,14 +127,14 @@ class Translation:
         compute = None if compute is None else types.computed(compute)
         arrays = [self.array(x, compute) if not isinstance(x, str) else x for x in operands]
 
-        def converted(*elements: Any) -> Any:
+        def convert(*elements: Any) -> Any:
             if compute is None:
                 return fn(*elements)
             return fn(*(scalar.cast(e, compute) if self._differs(a, compute) else e for a, e in zip(arrays, elements)))
 
         out = self.graph.add_array(self.label, self.shape, self.dtype if dtype is None else dtype)
         final = self.dtype_of(out)
-        return str(self.b.elementwise(lambda *e: _stored(converted(*e), final), *arrays, out=out, dtype=final))
+        return str(self.b.elementwise(lambda *e: _to_stored(convert(*e), final), *arrays, out=out, dtype=final))
 
     def _differs(self, name: str, dtype: Any) -> bool:
         return bool(types.computed(self.graph.dtype(name)) != dtype)
@@ -268,7 +268,7 @@ def _is_differentiable(call: AtenCall) -> bool:
     )
 
 
-def _stored(value: Any, dtype: Any) -> Any:
+def _to_stored(value: Any, dtype: Any) -> Any:
     """The value as the scalar code of an array of ``dtype`` has it."""
     return scalar.cast(value, types.computed(dtype))
 
@@ -316,7 +316,7 @@ class Importer:
         """Import all nodes on ``inputs`` (arrays, sizes or None, by placeholder), ``kept`` ones although no other reads
         them; the results, in order."""
         given, known = iter(inputs), known_values(self.module)
-        read = needed(known).union(kept)
+        read = needs(known).union(kept)
         for node in self.module.graph.nodes:
             if node.op == "placeholder":
                 self.values[node] = next(given)
@@ -329,10 +329,10 @@ class Importer:
             elif node in self.known:
                 self.values[node] = self.known[node]
             elif node.op == "call_function":
-                self.values[node] = self._made(node)
+                self.values[node] = self._evaluate(node)
         return [self._value(x) for x in self.module.graph.output_node().args[0]]
 
-    def _made(self, node: fx.Node) -> Any:
+    def _evaluate(self, node: fx.Node) -> Any:
         try:
             with self.t.graph.made_for(origins=origins(node)):
                 return self._call(node)

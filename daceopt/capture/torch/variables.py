@@ -61,7 +61,7 @@ class VariableNames(ast.NodeVisitor):
     def _visit_comprehension(self, node: Any) -> None:
         first, *others = node.generators
         self.visit(first.iter)
-        own = stored([g.target for g in node.generators])
+        own = stores([g.target for g in node.generators])
         values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         self._visit_scope([*values, *first.ifs, *others], own)
 
@@ -82,7 +82,7 @@ def names(of: ast.AST | Iterable[ast.AST]) -> VariableNames:
     return found
 
 
-def stored(of: ast.AST | Iterable[ast.AST]) -> set[str]:
+def stores(of: ast.AST | Iterable[ast.AST]) -> set[str]:
     """Variables that are set."""
     return names(of).stored
 
@@ -100,18 +100,18 @@ def certain(statements: Sequence[ast.stmt]) -> set[str]:
             branches = [certain(b) for b in (s.body, s.orelse) if not leaves(b)]
             found |= set.intersection(*branches) if branches else set()
         elif isinstance(s, ast.With):
-            own = stored([i.optional_vars for i in s.items if i.optional_vars is not None])
+            own = stores([i.optional_vars for i in s.items if i.optional_vars is not None])
             found |= own | (set() if may_go_on(s) else certain(s.body))
         elif isinstance(s, ast.Assign | ast.AugAssign | ast.Import | ast.ImportFrom):
-            found |= stored(s) - _walruses(s)
+            found |= stores(s) - _walruses(s)
         elif isinstance(s, ast.AnnAssign) and s.value is not None:
-            found |= stored(s.target)
+            found |= stores(s.target)
     return found
 
 
 def _walruses(of: ast.AST) -> set[str]:
     """What an expression sets, which may be in a part of it that does not run."""
-    return stored([n.target for n in nodes(of) if isinstance(n, ast.NamedExpr)])
+    return stores([n.target for n in nodes(of) if isinstance(n, ast.NamedExpr)])
 
 
 _PASSING = {
@@ -140,13 +140,13 @@ def _last_name(of: ast.expr) -> str:
 def set_only_last(statements: Sequence[ast.stmt], live: set[str]) -> bool:
     """Whether nothing that may raise an error runs behind what sets one of the variables ``live``."""
     *before, last = statements
-    if stored(before) & live:
+    if stores(before) & live:
         return False
     if isinstance(last, ast.If):
-        return not stored(last.test) & live and all(set_only_last(b, live) for b in (last.body, last.orelse) if b)
+        return not stores(last.test) & live and all(set_only_last(b, live) for b in (last.body, last.orelse) if b)
     if isinstance(last, ast.With):
-        return not stored(last.items) & live and set_only_last(last.body, live)
-    return isinstance(last, ast.Assign | ast.AugAssign | ast.AnnAssign) or not stored(last) & live
+        return not stores(last.items) & live and set_only_last(last.body, live)
+    return isinstance(last, ast.Assign | ast.AugAssign | ast.AnnAssign) or not stores(last) & live
 
 
 def leaves(statements: Sequence[ast.stmt]) -> bool:
@@ -164,7 +164,7 @@ def read_first(statements: Sequence[ast.stmt]) -> set[str]:
         elif isinstance(s, ast.With):
             found |= (read([i.context_expr for i in s.items]) | read_first(s.body)) - sure
         elif isinstance(s, ast.For):
-            own = stored(s.target)
+            own = stores(s.target)
             found |= (read(s.iter) | (read_first(s.body) - own) | read_first(s.orelse)) - sure
         else:
             found |= read(s) - sure

@@ -29,19 +29,19 @@ def note(call: Callable[[], Any], node: fx.Node) -> Any:
     result = call()
     changed = [(k, state) for k, state in before if state.is_changed()]
     if changed:
-        kept = set(_meant(node, changed))
+        kept = set(_written_positions(node, changed))
         node.meta[WRITES] = {k: state.is_recorded() for k, state in changed if k in kept}
         node.meta[SEQUENCE] = torch._C._autograd._get_sequence_nr()
     return result
 
 
-def written(node: fx.Node) -> list[fx.Node]:
+def written_nodes(node: fx.Node) -> list[fx.Node]:
     """The nodes into whose values a call writes."""
     return [operand for operand, _ in _writes(node)]
 
 
-def unrecorded(node: fx.Node) -> list[fx.Node]:
-    """Those of ``written`` that autograd differentiates as if they had not changed, as in ``torch.no_grad`` regions."""
+def unrecorded_nodes(node: fx.Node) -> list[fx.Node]:
+    """Those of ``written_nodes`` that autograd differentiates as if they had not changed, as in ``torch.no_grad`` regions."""
     return [operand for operand, is_recorded in _writes(node) if not is_recorded]
 
 
@@ -109,7 +109,7 @@ class _State:
         return root.requires_grad, root.grad_fn
 
 
-def _meant(node: fx.Node, changed: list[tuple[int, _State]]) -> list[int]:
+def _written_positions(node: fx.Node, changed: list[tuple[int, _State]]) -> list[int]:
     """One position for each memory: views and detached values share a version. By PyTorch's convention that is ``out``,
     else the first."""
     leaves, out = _leaves(node), tree_leaves(node.kwargs.get("out"))

@@ -82,6 +82,6 @@ WRONG = [
 
 @pytest.mark.parametrize("found", WRONG, ids=range(len(WRONG)))
 def test_what_is_no_call_is_refused(found: Any) -> None:
-    assert call_text.made(GOOD).target is torch.ops.aten.roll.default
+    assert call_text.read(GOOD).target is torch.ops.aten.roll.default
     with pytest.raises(Unsupported, match="expected a call of ATen, found"):
-        call_text.made(found)
+        call_text.read(found)

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from daceopt.capture.torch.collection import paused, resumed
+from daceopt.capture.torch.collection import pause, resume
 
 
 @pytest.fixture(autouse=True)
@@ -17,13 +17,13 @@ def _enabled():
 
 
 def test_a_pause_inside_of_a_pause():
-    with paused():
-        with paused():
+    with pause():
+        with pause():
             assert not gc.isenabled()
         assert not gc.isenabled()
-        with resumed():
+        with resume():
             assert gc.isenabled()
-            with paused():
+            with pause():
                 assert not gc.isenabled()
             assert gc.isenabled()
         assert not gc.isenabled()
@@ -31,13 +31,13 @@ def test_a_pause_inside_of_a_pause():
 
 
 def test_an_error_ends_the_pause():
-    with pytest.raises(ZeroDivisionError), paused(), resumed():
+    with pytest.raises(ZeroDivisionError), pause(), resume():
         _ = 1 / 0
     assert gc.isenabled()
 
 
 def test_what_was_off_stays_off():
     gc.disable()
-    with paused(), resumed():
+    with pause(), resume():
         assert not gc.isenabled()
     assert not gc.isenabled()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import fx
 
-from daceopt.capture.torch.lifting import lifted
+from daceopt.capture.torch.lifting import lift_tensors
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.schedule import schedule
 from daceopt.modules.backend import Backend
@@ -44,7 +44,7 @@ def test_each_tensor_is_one_argument_behind_the_others() -> None:
     a, b, c = (made.get_attr(n) for n in ("first", "second", "again"))
     made.output((made.call_method("add_", (a, x)), made.call_method("mul_", (b, 2)), c))
     graph = fx.GraphModule(root, made)
-    new, tensors = lifted(graph)
+    new, tensors = lift_tensors(graph)
     assert held(graph) == ["first", "second", "again"] and held(new) == []
     assert [n.op for n in new.graph.nodes][:3] == ["placeholder"] * 3
     assert [t.data_ptr() for t in tensors] == [root.first.data_ptr(), root.second.data_ptr()]
@@ -54,7 +54,7 @@ def test_each_tensor_is_one_argument_behind_the_others() -> None:
 
 def test_a_graph_that_holds_nothing_is_itself() -> None:
     graph = fx.symbolic_trace(torch.nn.ReLU())
-    assert lifted(graph) == (graph, ())
+    assert lift_tensors(graph) == (graph, ())
 
 
 def test_leaves_that_change_in_place_are_passed_without_gradients() -> None:
@@ -64,7 +64,7 @@ def test_leaves_that_change_in_place_are_passed_without_gradients() -> None:
     made.output(made.call_method("add_", (made.get_attr("p"), 1)))
     graph = fx.GraphModule(root, made)
     with torch.no_grad():
-        new, (tensor,) = lifted(graph)
+        new, (tensor,) = lift_tensors(graph)
     assert not tensor.requires_grad and tensor.data_ptr() == root.p.data_ptr()
     new(tensor)
     assert torch.equal(root.p, torch.full((2,), 2.0))

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from daceopt.capture.torch.writes import unrecorded, written
+from daceopt.capture.torch.writes import unrecorded_nodes, written_nodes
 from tests.capture.torch.checking import check, make_backend
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.twins import normal
@@ -180,10 +180,10 @@ def test_what_eager_raises_for_is_refused(write: Callable[..., Any], reason: str
 def test_operators_say_by_their_schema_what_they_write() -> None:
     graph = fx.Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")
-    assert written(graph.call_function(torch.ops.aten.add_.Tensor, (x, y))) == [x]
-    assert written(graph.call_function(torch.ops.aten.add.out, (x, x), {"out": y})) == [y]
+    assert written_nodes(graph.call_function(torch.ops.aten.add_.Tensor, (x, y))) == [x]
+    assert written_nodes(graph.call_function(torch.ops.aten.add.out, (x, x), {"out": y})) == [y]
     plain = graph.call_function(torch.ops.aten.add.Tensor, (x, y))
-    assert written(plain) == unrecorded(plain) == []
+    assert written_nodes(plain) == unrecorded_nodes(plain) == []
 
 
 def test_what_is_written_where_gradients_are_off_connects_nothing() -> None:

@@ -40,7 +40,7 @@ def scaled_dot_product_attention(
     known = isinstance(t.shape_of(query)[-1], int)
     drops = isinstance(dropout_p, NumberArray) or dropout_p > 0
     if drops or not known or not _same_lead(t, q, k, v) or t.shape[:-2] != t.shape_of(query)[:-2]:
-        key, value = (_repeated(t, x, t.shape_of(query)) if enable_gqa else x for x in (key, value))
+        key, value = (_repeat_heads(t, x, t.shape_of(query)) if enable_gqa else x for x in (key, value))
         return _spelt_out(t, (query, key, value), attn_mask, dropout_p, is_causal, factor)
     mask = _mask(t, attn_mask, q, k)
     shape = (*t.shape_of(q)[:3], t.shape_of(v)[3])
@@ -90,7 +90,7 @@ def _same_lead(t: Translation, q: str, k: str, v: str) -> bool:
     return dim(each - heads) == 0 or (isinstance(each, int) and isinstance(heads, int) and heads % each == 0)
 
 
-def _repeated(t: Translation, x: str, query: Shape) -> str:
+def _repeat_heads(t: Translation, x: str, query: Shape) -> str:
     """Each head as often as there are heads of the queries for it."""
     shape = t.shape_of(x)
     *lead, heads, length, size = shape
@@ -113,10 +113,10 @@ def _mask(t: Translation, mask: str | None, q: str, k: str) -> str | None:
     keys = t.shape_of(k)[2]
     wide = (*shape[:-1], keys)
     mask = t.expand(mask, wide)
-    return _four(t, _led(t, mask, len(t.shape)))
+    return _four(t, _merge_leading(t, mask, len(t.shape)))
 
 
-def _led(t: Translation, mask: str, rank: int) -> str:
+def _merge_leading(t: Translation, mask: str, rank: int) -> str:
     """A mask of more than four axes is expanded to the batch of the call before these are merged."""
     shape = t.shape_of(mask)
     if rank <= 4 or len(shape) < 4:
@@ -147,7 +147,7 @@ def _spelt_out(
     weights = t.operator("MatMul", query, turned, results=[scores])
     weights = t.operator("Mul", weights, factor, results=[scores])  # where it fuses with what follows
     if mask is not None or causal:
-        weights = _hidden(t, weights, mask)
+        weights = _hide(t, weights, mask)
     if causal:
         weights = _causal(t, weights)
     weights = _softmax(t, weights, guarded=mask is not None)
@@ -167,7 +167,7 @@ def _like(t: Translation, x: str) -> Promise:
     return Promise(t.shape_of(x), t.dtype_of(x))
 
 
-def _hidden(t: Translation, scores: str, mask: str | None) -> str:
+def _hide(t: Translation, scores: str, mask: str | None) -> str:
     """With a mask of floats added, or -inf where a boolean one is false: a score of NaN stays NaN."""
     if mask is None:
         return scores

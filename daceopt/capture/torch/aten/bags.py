@@ -5,7 +5,7 @@ from __future__ import annotations
 import dace
 import numpy as np
 
-from daceopt.capture.torch.aten.indexing import put_rows, taken_at
+from daceopt.capture.torch.aten.indexing import put_rows, take_at
 from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
@@ -37,7 +37,7 @@ def embedding_bag(
     if len(t.shape_of(indices)) != 1 or 0 in (*t.shape_of(weight), *t.shape_of(indices), t.shape[0]):
         raise Unsupported("bags without elements, or a table without rows")
     wide = types.computed(t.dtype)
-    rows = t.cast(taken_at(t, weight, indices, 0, wraps=False), wide)
+    rows = t.cast(take_at(t, weight, indices, 0, wraps=False), wide)
     ones = t.b.full(t.shape_of(indices), 1, wide)
     if per_sample_weights is not None:
         rows = t.b.elementwise(lambda x, f: x * f, rows, _column(t, t.cast(per_sample_weights, wide)))
@@ -64,7 +64,7 @@ class _Bags:
     def __init__(self, t: Translation, offsets: str, size: Dim, count: Dim) -> None:
         self._t, self._size, self._count = t, size, count
         self._each = _even(t.graph.constants.get(offsets), size, count)
-        self._numbers = None if self._each is not None else self._numbered(offsets)
+        self._numbers = None if self._each is not None else self._bag_numbers(offsets)
 
     def sum(self, x: str) -> str:
         """Of the first axis of ``x``, within each bag."""
@@ -73,7 +73,7 @@ class _Bags:
             return str(t.b.reduce("sum", None, t.reshape(x, (self._count, self._each, *rest)), axes=[1]))
         return put_rows(t, t.b.full((self._count, *rest), 0, t.dtype_of(x)), str(self._numbers), x, "add")
 
-    def _numbered(self, offsets: str) -> str:
+    def _bag_numbers(self, offsets: str) -> str:
         """The number of the bag at each position: how many begin up to it, less one."""
         t = self._t
         first = t.cast(t.b.slice(offsets, [0], [self._count], axes=[0]), dace.int64)

@@ -109,20 +109,20 @@ def zeros(t: Translation, **options: Any) -> str:
 
 @translates("full", "full_like", "new_full", complexes=True)
 def full(t: Translation, fill_value: Any, **options: Any) -> str:
-    return filled(t, fill_value)
+    return expand_number(t, fill_value)
 
 
 @translates("scalar_tensor", complexes=True)
 def scalar_tensor(t: Translation, s: Any, **options: Any) -> str:
-    return filled(t, s)
+    return expand_number(t, s)
 
 
 @translates("ones", "ones_like", "new_ones", complexes=True)
 def ones(t: Translation, **options: Any) -> str:
-    return filled(t, 1)
+    return expand_number(t, 1)
 
 
-def filled(t: Translation, value: Any) -> str:
+def expand_number(t: Translation, value: Any) -> str:
     """A view of one number, of the promised shape."""
     return t.expand(number(t, value), t.shape)
 
@@ -196,7 +196,7 @@ def slice_(t: Translation, self: str, dim: int, start: Any, end: Any, step: int)
 
 @translates("select.int", complexes=True)
 def select(t: Translation, self: str, dim: int, index: Any) -> str:
-    return real.picked(t, self, dim % _rank(t, self), index)
+    return real.pick(t, self, dim % _rank(t, self), index)
 
 
 @translates("cat", complexes=True)

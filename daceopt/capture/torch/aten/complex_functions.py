@@ -156,15 +156,15 @@ def polar(t: Translation, abs: str, angle: str) -> str:
 
 @translates("eq.Tensor", "eq.Scalar", complexes=True)
 def equal(t: Translation, self: str, other: Any) -> str:
-    return _compared(t, self, other, lambda a, b, c, d: scalar.logical_and(scalar.eq(a, c), scalar.eq(b, d)))
+    return _compare(t, self, other, lambda a, b, c, d: scalar.logical_and(scalar.eq(a, c), scalar.eq(b, d)))
 
 
 @translates("ne.Tensor", "ne.Scalar", complexes=True)
 def unequal(t: Translation, self: str, other: Any) -> str:
-    return _compared(t, self, other, lambda a, b, c, d: scalar.logical_or(scalar.ne(a, c), scalar.ne(b, d)))
+    return _compare(t, self, other, lambda a, b, c, d: scalar.logical_or(scalar.ne(a, c), scalar.ne(b, d)))
 
 
-def _compared(t: Translation, x: str, y: Any, function: Callable[..., Any]) -> str:
+def _compare(t: Translation, x: str, y: Any, function: Callable[..., Any]) -> str:
     if isinstance(y, str):
         if not (operand_is_complex(t, x) and operand_is_complex(t, y)) or t.dtype_of(x) != t.dtype_of(y):
             raise Unsupported("complex numbers compared with others")
@@ -250,25 +250,25 @@ def _by_real(t: Translation, x: str, y: Any, operator: str) -> str | None:
 
 @translates("sum.dim_IntList", complexes=True)
 def sum_dim(t: Translation, self: str, dim: list[int] | None, keepdim: bool, dtype: Any) -> str:
-    return _reduced(t, "ReduceSum", self, dim, keepdim)
+    return _reduce(t, "ReduceSum", self, dim, keepdim)
 
 
 @translates("sum", complexes=True)
 def sum_(t: Translation, self: str, dtype: Any) -> str:
-    return _reduced(t, "ReduceSum", self, None, False)
+    return _reduce(t, "ReduceSum", self, None, False)
 
 
 @translates("mean.dim", complexes=True)
 def mean_dim(t: Translation, self: str, dim: list[int] | None, keepdim: bool, dtype: Any) -> str:
-    return _reduced(t, "ReduceMean", self, dim, keepdim)
+    return _reduce(t, "ReduceMean", self, dim, keepdim)
 
 
 @translates("mean", complexes=True)
 def mean(t: Translation, self: str, dtype: Any) -> str:
-    return _reduced(t, "ReduceMean", self, None, False)
+    return _reduce(t, "ReduceMean", self, None, False)
 
 
-def _reduced(t: Translation, operator: str, x: str, dims: list[int] | None, keepdim: bool) -> str:
+def _reduce(t: Translation, operator: str, x: str, dims: list[int] | None, keepdim: bool) -> str:
     check_precision(t)
     whole = as_complex(t, x)
     rank = len(t.shape_of(whole)) - 1
@@ -284,10 +284,10 @@ def matmul(t: Translation, self: str, mat2: str = "", other: str = "") -> str:
     if not len(left) == len(right) == len(t.shape) >= 3 or left[:-3] != right[:-3]:
         raise Unsupported("a product of complex tensors that are no matrices of the same batch")
     factors = t.cast(self, t.dtype), t.cast(mat2 or other, t.dtype)
-    return (_summed if 1 in t.shape[-3:-1] else _multiplied)(t, *factors)
+    return (_add if 1 in t.shape[-3:-1] else _multiply)(t, *factors)
 
 
-def _summed(t: Translation, x: str, y: str) -> str:
+def _add(t: Translation, x: str, y: str) -> str:
     *batch, rows, columns, _ = t.shape
     lead, inner = len(batch), t.shape_of(x)[-2]
     out = t.graph.add_array(t.label, t.shape, t.dtype)
@@ -301,7 +301,7 @@ def _summed(t: Translation, x: str, y: str) -> str:
     return out
 
 
-def _multiplied(t: Translation, x: str, y: str) -> str:
+def _multiply(t: Translation, x: str, y: str) -> str:
     *batch, rows, columns, _ = t.shape
     inner = dim(2 * t.shape_of(x)[-2])
     left = t.reshape(x, (*batch, rows, inner))

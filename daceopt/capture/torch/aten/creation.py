@@ -16,40 +16,40 @@ from daceopt.ir.scalar import scalar, types
 _LARGEST_CONSTANT = 1 << 16  # elements; more are computed in each call
 
 
-def filled(t: Translation, value: Any) -> str:
+def expand_element(t: Translation, value: Any) -> str:
     """A view of one element, of the promised shape."""
     return t.expand(t.array(value, t.dtype), t.shape)
 
 
 @translates("full", "full_like", "new_full")
 def full(t: Translation, fill_value: Any, **options: Any) -> str:
-    return filled(t, fill_value)
+    return expand_element(t, fill_value)
 
 
 @translates("fill.Scalar", "fill.Tensor")
 def fill(t: Translation, self: str, value: Any) -> str:
-    return filled(t, value)
+    return expand_element(t, value)
 
 
 @translates("scalar_tensor")
 def scalar_tensor(t: Translation, s: Any, **options: Any) -> str:
-    return filled(t, s)
+    return expand_element(t, s)
 
 
 @translates("zeros", "zeros_like", "new_zeros", "empty.memory_format", "empty_like", "new_empty")
 def zeros(t: Translation, **options: Any) -> str:
     """What is left empty holds zeros, too."""
-    return filled(t, 0)
+    return expand_element(t, 0)
 
 
 @translates("empty_strided", "new_empty_strided", "empty_permuted")
 def empty(t: Translation, **options: Any) -> str:
-    return filled(t, 0)
+    return expand_element(t, 0)
 
 
 @translates("ones", "ones_like", "new_ones")
 def ones(t: Translation, **options: Any) -> str:
-    return filled(t, 1)
+    return expand_element(t, 1)
 
 
 @translates("arange.start_step", "arange.start", "arange")
@@ -76,7 +76,7 @@ def _is_number(value: Any) -> bool:
 
 
 @translates("linspace", "logspace")
-def spaced(t: Translation, start: Any, end: Any, steps: Any, base: float = 10.0, **options: Any) -> str:
+def linspace(t: Translation, start: Any, end: Any, steps: Any, base: float = 10.0, **options: Any) -> str:
     """PyTorch's own numbers: its form of them in Python computes integers in float32."""
     (count,) = t.shape
     if not (isinstance(count, int) and count <= _LARGEST_CONSTANT and _is_number(start) and _is_number(end)):

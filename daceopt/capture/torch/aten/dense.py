@@ -29,7 +29,7 @@ def _check_numbers(t: Translation) -> None:
         raise Unsupported(f"a product over {types.name_of(t.dtype)}; supported are floats and integers")
 
 
-def _scaled(t: Translation, x: str, factor: Any) -> str:
+def _scale(t: Translation, x: str, factor: Any) -> str:
     """``factor * x``; the factor is a number."""
     if factor == 1:
         return x
@@ -40,8 +40,8 @@ def _scaled(t: Translation, x: str, factor: Any) -> str:
 def _sum(t: Translation, added: str, left: str, right: str, beta: Any, alpha: Any) -> str:
     """``beta * added + alpha * left @ right``, rounded once; what a beta of 0 hides may be NaN."""
     if t.dtype not in t.graph.options.factors:
-        product = _scaled(t, _product(t, left, right), alpha)
-        return product if beta == 0 else str(t.operator("Add", product, _scaled(t, added, beta)))
+        product = _scale(t, _product(t, left, right), alpha)
+        return product if beta == 0 else str(t.operator("Add", product, _scale(t, added, beta)))
     product = _product(t, left, right, dtype=types.computed(t.dtype))
 
     def combine(y: Any, *c: Any) -> Any:

@@ -26,12 +26,12 @@ def product(shape: Sequence[Dim]) -> Dim:
     return dim(sympy.Mul(*shape))
 
 
-def ranked(t: Translation, name: str) -> str:
+def at_least_1d(t: Translation, name: str) -> str:
     """``name``, with one axis where it has none."""
     return name if t.shape_of(name) else t.reshape(name, (1,))
 
 
-def taken_at(t: Translation, data: str, indices: str, axis: int, wraps: bool, blank: int | None = None) -> str:
+def take_at(t: Translation, data: str, indices: str, axis: int, wraps: bool, blank: int | None = None) -> str:
     """Rows of ``data`` along ``axis``, in the place of which the axes of ``indices`` stand."""
     if types.name_of(t.dtype_of(indices)) in _MASKS:
         raise Unsupported("indices that are a mask: how many elements they take, only the data says")
@@ -46,8 +46,8 @@ def taken_at(t: Translation, data: str, indices: str, axis: int, wraps: bool, bl
 
 @translates("index_select")
 def index_select(t: Translation, self: str, dim: int, index: str) -> str:
-    data = ranked(t, self)
-    return t.reshape(taken_at(t, data, ranked(t, index), dim % len(t.shape_of(data)), wraps=False), t.shape)
+    data = at_least_1d(t, self)
+    return t.reshape(take_at(t, data, at_least_1d(t, index), dim % len(t.shape_of(data)), wraps=False), t.shape)
 
 
 @translates("embedding")
@@ -56,14 +56,14 @@ def embedding(
 ) -> str:
     if scale_grad_by_freq or sparse:
         raise Unsupported("an embedding with sparse gradients, or gradients scaled by frequency")
-    return taken_at(t, weight, indices, 0, wraps=False, blank=None if padding_idx == -1 else padding_idx)
+    return take_at(t, weight, indices, 0, wraps=False, blank=None if padding_idx == -1 else padding_idx)
 
 
 @translates("gather")
 def gather(t: Translation, self: str, dim: int, index: str, sparse_grad: bool) -> str:
     if sparse_grad:
         raise Unsupported("a gather with sparse gradients")
-    data, places = ranked(t, self), ranked(t, index)
+    data, places = at_least_1d(t, self), at_least_1d(t, index)
     axis = dim % len(t.shape_of(data))
     if 0 in t.shape_of(places):
         return t.b.full(t.shape, 0, t.dtype)
@@ -120,9 +120,9 @@ def index(t: Translation, self: str, indices: list[str | None]) -> str:
     if at.is_adjacent:
         first, last = at.axes[0], at.axes[-1]
         rows = t.reshape(self, (*shape[:first], at.rows, *shape[last + 1 :]))
-        return taken_at(t, rows, flat, first, wraps=True)
+        return take_at(t, rows, flat, first, wraps=True)
     rows = t.reshape(t.transpose(self, at.front), (at.rows, *at.kept))
-    return taken_at(t, rows, flat, 0, wraps=True)
+    return take_at(t, rows, flat, 0, wraps=True)
 
 
 @translates("index_put", "_unsafe_index_put", "_index_put_impl")
@@ -177,11 +177,13 @@ def _rows_put(t: Translation, self: str, dim: int, index: str, source: str, redu
     """``self`` with rows of ``source`` put along ``dim``; an index below 0 is an error."""
     if 0 in t.shape or 0 in t.shape_of(index):
         return self
-    data, rows = ranked(t, self), ranked(t, source)
+    data, rows = at_least_1d(t, self), at_least_1d(t, source)
     shape = t.shape_of(data)
     axis = dim % len(shape)
     front = [axis, *(k for k in range(len(shape)) if k != axis)]
-    places = t.b.elementwise(lambda k: linear([k], shape[axis : axis + 1], [0]), ranked(t, index), dtype=dace.int64)
+    places = t.b.elementwise(
+        lambda k: linear([k], shape[axis : axis + 1], [0]), at_least_1d(t, index), dtype=dace.int64
+    )
     put = put_rows(t, t.transpose(data, front), places, t.transpose(rows, front), reduction)
     return t.reshape(t.transpose(put, [front.index(k) for k in range(len(shape))]), t.shape)
 
@@ -191,8 +193,8 @@ def index_fill(t: Translation, self: str, dim: int, index: str, value: Any) -> s
     """Each place counts once in the value's gradient, however often the index names it."""
     if 0 in t.shape or 0 in t.shape_of(index):
         return self
-    shape = t.shape_of(ranked(t, self))
-    axis, places = dim % len(shape), ranked(t, index)
+    shape = t.shape_of(at_least_1d(t, self))
+    axis, places = dim % len(shape), at_least_1d(t, index)
     zero, one = (t.b.constant(np.asarray([k], np.int8)) for k in (0, 1))
     filled = put_rows(t, t.expand(zero, (shape[axis],)), places, t.expand(one, t.shape_of(places)), "none")
     along = t.reshape(filled, [n if k == axis else 1 for k, n in enumerate(shape)] if t.shape else ())

@@ -17,7 +17,7 @@ from daceopt.ops.families.moments import moments
 from daceopt.ops.families.reduction import element_count
 
 
-def _filled(t: Translation, name: str | None, value: float, shape: Sequence[Dim], dtype: Any) -> str:
+def _or_full(t: Translation, name: str | None, value: float, shape: Sequence[Dim], dtype: Any) -> str:
     """An optional operand, or an array of one value in its place."""
     return t.b.full(shape, value, types.computed(dtype)) if name is None else name
 
@@ -37,7 +37,7 @@ def _statistics(t: Translation, x: str, axes: Sequence[int], eps: float) -> tupl
 def layer_norm(
     t: Translation, input: str, normalized_shape: list[Dim], weight: str | None, bias: str | None, eps: float
 ) -> Any:
-    scale = _filled(t, weight, 1, (1,), t.dtype)
+    scale = _or_full(t, weight, 1, (1,), t.dtype)
     return t.operator("LayerNormalization", input, scale, bias, axis=-len(normalized_shape), epsilon=eps)
 
 
@@ -46,7 +46,7 @@ def rms_norm(t: Translation, input: str, normalized_shape: list[Dim], weight: st
     """Without ``eps``, the distance from 1 to the next number of the type in which it is computed."""
     if eps is None:
         eps = torch.finfo(types.to_torch(types.computed(t.dtype_of(input)))).eps
-    scale = _filled(t, weight, 1, (1,), t.dtype)
+    scale = _or_full(t, weight, 1, (1,), t.dtype)
     return str(t.operator("RMSNormalization", input, scale, axis=-len(normalized_shape), epsilon=eps))
 
 
@@ -80,21 +80,21 @@ def batch_norm_functional(
         momentum=kept,
         epsilon=eps,
     )
-    new_var = _unbiased(t, input, running_var, biased, kept)
+    new_var = _unbiased_variance(t, input, running_var, biased, kept)
     if isinstance(momentum, NumberArray):  # ``new_mean`` and ``new_var`` are the batch's own
-        new_mean = _moved(t, running_mean, new_mean, momentum)
-        new_var = _moved(t, running_var, new_var, momentum)
+        new_mean = _move_statistic(t, running_mean, new_mean, momentum)
+        new_var = _move_statistic(t, running_var, new_var, momentum)
     return y, *_batch_statistics(t, input, eps), t.cast(new_mean, t.promised[3].dtype), new_var
 
 
-def _moved(t: Translation, old: str, batch: str, momentum: str) -> str:
+def _move_statistic(t: Translation, old: str, batch: str, momentum: str) -> str:
     """A running statistic that has moved towards that of the batch."""
     dtype = t.dtype_of(batch)
     share = t.array(momentum, types.computed(dtype))
     return str(t.b.elementwise(lambda r, v, m: r + (v - r) * m, old, batch, share, dtype=dtype))
 
 
-def _unbiased(t: Translation, x: str, old: str, biased: str, kept: float) -> str:
+def _unbiased_variance(t: Translation, x: str, old: str, biased: str, kept: float) -> str:
     """PyTorch moves the running variance towards the unbiased variance of the batch, ONNX towards the biased one."""
     count = element_count(t.graph, x, _batch_axes(t, x))
     dtype, promise = types.computed(t.promised[4].dtype), t.promised[4]
@@ -114,7 +114,7 @@ def _batch_statistics(t: Translation, x: str, eps: float) -> tuple[str, str]:
 
 def _affine(t: Translation, x: str, weight: str | None, bias: str | None) -> tuple[str, str]:
     channels = t.shape_of(x)[1]
-    return _filled(t, weight, 1, (channels,), t.dtype), _filled(t, bias, 0, (channels,), t.dtype)
+    return _or_full(t, weight, 1, (channels,), t.dtype), _or_full(t, bias, 0, (channels,), t.dtype)
 
 
 @translates("_native_batch_norm_legit.no_stats")
@@ -124,7 +124,7 @@ def batch_norm_no_stats(
     """The batch's own statistics, and nothing is kept of them."""
     scale, shift = _affine(t, input, weight, bias)
     channels = t.shape_of(input)[1]
-    zero, one = (_filled(t, None, value, (channels,), t.dtype) for value in (0, 1))
+    zero, one = (_or_full(t, None, value, (channels,), t.dtype) for value in (0, 1))
     operands = (input, scale, shift, zero, one)
     unread = Promise((channels,), types.computed(t.dtype))
     y, _, _ = t.operator(
@@ -167,7 +167,7 @@ def group_norm(
     group: int,
     eps: float,
 ) -> Any:
-    scale, shift = (_filled(t, n, value, (C,), t.dtype) for n, value in ((weight, 1), (bias, 0)))
+    scale, shift = (_or_full(t, n, value, (C,), t.dtype) for n, value in ((weight, 1), (bias, 0)))
     y = t.operator("GroupNormalization", input, scale, shift, results=t.promised[:1], num_groups=group, epsilon=eps)
     grouped = t.b.reshape(input, (N, group, C // group, *t.shape_of(input)[2:]))
     return y, *_statistics(t, grouped, range(2, len(t.shape_of(grouped))), eps)

@@ -27,14 +27,14 @@ def constant_pad(t: Translation, self: str, pad: list[Any], value: Any) -> str:
 @translates("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
 def reflection_pad(t: Translation, self: str, padding: list[Any]) -> str:
     """PyTorch has refused padding that is not shorter than its axis."""
-    return _bordered(t, self, _added(t, self, padding), "reflect")
+    return _pad_by_border(t, self, _pads_of(t, self, padding), "reflect")
 
 
 @translates("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def replication_pad(t: Translation, self: str, padding: list[Any]) -> str:
-    pads = _added(t, self, padding)
+    pads = _pads_of(t, self, padding)
     if max(pads) <= MOST_REPEATED:
-        return _bordered(t, self, pads, "edge")
+        return _pad_by_border(t, self, pads, "edge")
     return str(t.operator("Pad", self, t.integers(pads), mode="edge"))
 
 
@@ -47,7 +47,7 @@ def circular_pad(t: Translation, self: str, pad: list[Any]) -> str:
     kept, added = t.b.slice(self, starts, ends), [max(p, 0) for p in pads]
     if any(p < 0 for p in pads) and not _holds(t.shape_of(kept), added):
         raise Unsupported("padding by more elements than are left")
-    return _bordered(t, kept, added, "wrap")
+    return _pad_by_border(t, kept, added, "wrap")
 
 
 def _holds(shape: Any, added: list[int]) -> bool:
@@ -55,11 +55,11 @@ def _holds(shape: Any, added: list[int]) -> bool:
     return all(isinstance(n, int) and n >= p for p, n in zip(added, (*shape, *shape)) if p)
 
 
-def _bordered(t: Translation, name: str, pads: list[int], mode: str) -> str:
+def _pad_by_border(t: Translation, name: str, pads: list[int], mode: str) -> str:
     return str(t.operator("BorderPad", name, begins=pads[: len(t.shape)], mode=mode, domain="daceopt"))
 
 
-def _added(t: Translation, name: str, padding: list[Any]) -> list[int]:
+def _pads_of(t: Translation, name: str, padding: list[Any]) -> list[int]:
     pads = _pads(t, name, padding)
     if any(p < 0 for p in pads):
         raise Unsupported("negative padding: ATen pads with what it cropped, ONNX with what is left")

@@ -145,7 +145,7 @@ def floor_quotient_of_integers(a: Any, b: Any) -> Any:
     return scalar.idiv(a, b) - scalar.select(borrows, 1, 0)
 
 
-def _divided(t: Translation, fn: Callable[..., Any], self: Any, other: Any) -> str:
+def _divide(t: Translation, fn: Callable[..., Any], self: Any, other: Any) -> str:
     """``fn`` of both; of integers, a divisor of 0 is an error, as in ATen."""
     if types.is_float(t.dtype) or (isinstance(other, int) and other != 0):
         return elements(t, fn, self, other, opaque=True)
@@ -160,8 +160,8 @@ def div_rounded(t: Translation, self: Any, other: Any, rounding_mode: str | None
         return div(t, self, other)
     is_float = types.is_float(t.dtype)
     if rounding_mode == "floor":
-        return _divided(t, floor_quotient if is_float else floor_quotient_of_integers, self, other)
-    return _divided(t, (lambda a, b: scalar.trunc(a / b)) if is_float else scalar.idiv, self, other)
+        return _divide(t, floor_quotient if is_float else floor_quotient_of_integers, self, other)
+    return _divide(t, (lambda a, b: scalar.trunc(a / b)) if is_float else scalar.idiv, self, other)
 
 
 @translates("floor_divide", "floor_divide.Scalar", derivative="aten")
@@ -172,12 +172,12 @@ def floor_divide(t: Translation, self: Any, other: Any) -> str:
 
 @translates("fmod.Tensor", "fmod.Scalar")
 def fmod(t: Translation, self: Any, other: Any) -> str:
-    return _divided(t, scalar.fmod, self, other)
+    return _divide(t, scalar.fmod, self, other)
 
 
 @translates("remainder.Scalar", "remainder.Scalar_Tensor")
 def remainder(t: Translation, self: Any, other: Any) -> str:
-    return _divided(t, scalar.pymod, self, other)
+    return _divide(t, scalar.pymod, self, other)
 
 
 # the derivative by the divisor is a floor division, which differs from a rounded quotient in the last place

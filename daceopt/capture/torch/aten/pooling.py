@@ -30,7 +30,7 @@ def _window(rank: int, kernel: Sequence[int], stride: Sequence[int], padding: Se
     return tuple(values * (rank if len(values) == 1 else 1) for values in (kernel, stride, padding))
 
 
-def _batched(t: Translation, x: str, rank: int) -> str:
+def _batch(t: Translation, x: str, rank: int) -> str:
     """``x`` as [N, C, d...]."""
     shape = t.shape_of(x)
     return x if len(shape) == rank + 2 else t.reshape(x, (1,) * (rank + 2 - len(shape)) + tuple(shape))
@@ -64,16 +64,16 @@ def avg_pool(
     _check_floats(t, self)
     rank = 2 if "2d" in t.label else 3
     kernel, strides, pads = _window(rank, kernel_size, stride, padding)
-    x = _batched(t, self, rank)
+    x = _batch(t, self, rank)
     if divisor_override is not None:
-        return _divided(t, x, (kernel, strides, pads), divisor_override)
+        return _divide(t, x, (kernel, strides, pads), divisor_override)
     attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": strides, "pads": pads * 2}
     attributes |= {"ceil_mode": int(ceil_mode), "count_include_pad": int(count_include_pad)}
     y = t.operator("AveragePool", x, results=[_promise(t, rank)], **attributes)
     return t.reshape(y, t.shape)
 
 
-def _divided(t: Translation, x: str, window: tuple[list[int], ...], divisor: int) -> str:
+def _divide(t: Translation, x: str, window: tuple[list[int], ...], divisor: int) -> str:
     """Sums over windows by a divisor of the caller's."""
     kernel, strides, pads = window
     rank, wide = len(kernel), types.computed(t.dtype)
@@ -111,7 +111,7 @@ def avg_pool_backward(
     out = t.graph.add_array(t.label, *_promise(t, rank))
     attributes: dict[str, Any] = {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
     attributes |= {"kernel": kernel, "strides": strides, "pads": pads * 2, "dilations": [1] * rank}
-    t.b.library(PoolBackward, {"dY": _batched(t, grad_output, rank)}, {"dX": out}, kind="average", **attributes)
+    t.b.library(PoolBackward, {"dY": _batch(t, grad_output, rank)}, {"dX": out}, kind="average", **attributes)
     return t.reshape(out, t.shape)
 
 
@@ -123,7 +123,7 @@ def adaptive_avg_pool(t: Translation, self: str, output_size: Sequence[Any]) -> 
     before, after = t.shape_of(self)[-rank:], t.shape[-rank:]
     sizes = _multiples(before, after)
     if sizes is not None:
-        x, one = _batched(t, self, rank), _promise(t, rank)
+        x, one = _batch(t, self, rank), _promise(t, rank)
         y = t.operator("AveragePool", x, results=[one], kernel_shape=sizes, strides=sizes, pads=[0] * (2 * rank))
         return t.reshape(y, t.shape)
     tables = _adaptive_tables(before, after)
@@ -203,7 +203,7 @@ def _maxima(t: Translation, x: str, rank: int, attributes: dict[str, Any]) -> tu
         raise Unsupported(f"a maximum over windows from {t.shape_of(x)} to {t.shape}: without elements")
     wide = _EXACT_IN.get(name) or t.dtype
     results = [_promise(t, rank, dtype=wide), _promise(t, rank, 1)]
-    y, flat = t.operator("MaxPool", _batched(t, t.cast(x, wide), rank), results=results, **attributes)
+    y, flat = t.operator("MaxPool", _batch(t, t.cast(x, wide), rank), results=results, **attributes)
     image = dim(sympy.Mul(*t.shape_of(x)[-rank:]))
     promise = t.promised[1]
     where = t.b.elementwise(lambda i: scalar.pymod(i, image), t.reshape(flat, promise.shape), dtype=promise.dtype)
@@ -222,22 +222,22 @@ def max_pool_backward(
     ceil_mode: bool,
     indices: str,
 ) -> str:
-    return _scattered(t, grad_output, indices, 2 if "2d" in t.label else 3)
+    return _scatter(t, grad_output, indices, 2 if "2d" in t.label else 3)
 
 
 @translates("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward", derivative="aten")
 def adaptive_max_pool_backward(t: Translation, grad_output: str, self: str, indices: str) -> str:
-    return _scattered(t, grad_output, indices, 2 if "2d" in t.label else 3)
+    return _scatter(t, grad_output, indices, 2 if "2d" in t.label else 3)
 
 
 @translates("fractional_max_pool2d_backward", "fractional_max_pool3d_backward", derivative="aten")
 def fractional_max_pool_backward(
     t: Translation, grad_output: str, self: str, kernel_size: Sequence[int], output_size: Sequence[Any], indices: str
 ) -> str:
-    return _scattered(t, grad_output, indices, 2 if "2d" in t.label else 3)
+    return _scatter(t, grad_output, indices, 2 if "2d" in t.label else 3)
 
 
-def _scattered(t: Translation, grad: str, indices: str, rank: int) -> str:
+def _scatter(t: Translation, grad: str, indices: str, rank: int) -> str:
     """What each image's maxima get, added up where they stand."""
     lead, own = t.shape[:-rank], t.shape_of(grad)
     if not types.is_float(t.dtype) or not all(isinstance(n, int) and n > 0 for n in (*t.shape, *own)):

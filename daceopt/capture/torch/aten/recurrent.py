@@ -98,11 +98,11 @@ class _Stack:
             weights = [params[each * k : each * (k + 1)] for k in rows]
             own = [self._rows(state, rows.start, rows.stop) for state in states]
             x, *final = self._layer(x, weights, own)
-            x = self._dropped(x) if layer < self.layers - 1 else x
+            x = self._drop(x) if layer < self.layers - 1 else x
             for found, state in zip(last, final, strict=True):
                 found.append(state)
         x = t.transpose(x, [1, 0, 2]) if batch_first else x
-        return x, *(self._joined(found) for found in last)
+        return x, *(self._join(found) for found in last)
 
     def _check(self, x: str, states: list[str], params: Sequence[str]) -> None:
         shape, expected = self.t.shape_of(x), self.each * self.layers * self.directions
@@ -122,21 +122,21 @@ class _Stack:
             self._direction(x, own, [self._rows(s, k, k + 1) for s in states], bool(k)) for k, own in enumerate(weights)
         ]
         results, *final = zip(*done, strict=True)
-        return [self._joined(results, axis=2), *(self._joined(found) for found in final)]
+        return [self._join(results, axis=2), *(self._join(found) for found in final)]
 
     def _direction(self, x: str, own: Sequence[str], states: Sequence[str], reverse: bool) -> tuple[str, ...]:
         """The results as (length, batch, hidden) and the last states, (1, batch, hidden)."""
         t, (steps, batch, _), widths = self.t, self.t.shape_of(x), [self.t.shape_of(s)[2] for s in states]
-        w, r = (self._stacked(weight) for weight in own[:2])
-        bias = self._stacked(self._joined(own[2:4])) if self.biased else None
+        w, r = (self._stack(weight) for weight in own[:2])
+        bias = self._stack(self._join(own[2:4])) if self.biased else None
         results = [Promise((steps, 1, batch, widths[0]), t.dtype_of(x))]
         results += [Promise((1, batch, width), t.dtype_of(x)) for width in widths]
         options = {"hidden_size": widths[-1], "direction": "reverse" if reverse else "forward", **self.options}
-        more = [None, self._stacked(own[-1])] if self.projected else []  # no peepholes
+        more = [None, self._stack(own[-1])] if self.projected else []  # no peepholes
         y, *final = t.operator(self.kind, x, w, r, bias, None, *states, *more, results=results, **options)
         return t.reshape(y, (steps, batch, widths[0])), *final
 
-    def _dropped(self, x: str) -> str:
+    def _drop(self, x: str) -> str:
         """With dropout between layers."""
         if not self.dropout:
             return x
@@ -144,7 +144,7 @@ class _Stack:
         ratio, training = t.b.constant(np.asarray(self.dropout, np.float32)), t.b.constant(np.asarray(True))
         return str(t.operator("Dropout", x, ratio, training, results=[Promise(t.shape_of(x), t.dtype_of(x))]))
 
-    def _stacked(self, x: str) -> str:
+    def _stack(self, x: str) -> str:
         """With an axis for directions."""
         return self.t.reshape(x, (1, *self.t.shape_of(x)))
 
@@ -156,7 +156,7 @@ class _Stack:
         bounds = [self.t.b.constant(np.asarray([v], np.int64)) for v in (start, stop, 0)]
         return str(self.t.operator("Slice", x, *bounds, results=[promise]))
 
-    def _joined(self, parts: Sequence[str], axis: int = 0) -> str:
+    def _join(self, parts: Sequence[str], axis: int = 0) -> str:
         if len(parts) == 1:
             return parts[0]
         shape = list(self.t.shape_of(parts[0]))

@@ -57,7 +57,7 @@ def _resize(t: Translation, x: str, align_corners: bool, scales: Sequence[Any]) 
         return apply_tables(t, x, _tables(t, x, t.shape_of(x), t.shape, align_corners, scales))
     before = t.shape_of(x)
     ones = [1] * len(counts)
-    wide = t.expand(t.reshape(x, _interleaved(before, ones)), _interleaved(before, counts))
+    wide = t.expand(t.reshape(x, _interleave(before, ones)), _interleave(before, counts))
     return t.reshape(wide, t.shape)
 
 
@@ -75,7 +75,7 @@ def _repetitions(label: str, before: Sequence[Dim], after: Sequence[Dim], scales
     return counts
 
 
-def _interleaved(shape: Sequence[Dim], counts: Sequence[int]) -> tuple[Dim, ...]:
+def _interleave(shape: Sequence[Dim], counts: Sequence[int]) -> tuple[Dim, ...]:
     """``shape`` with one of ``counts`` behind each of its last extents."""
     lead = len(shape) - len(counts)
     return (*shape[:lead], *(v for pair in zip(shape[lead:], counts, strict=True) for v in pair))
@@ -93,7 +93,7 @@ def upsample_backward(
     own = t.shape_of(grad_output)
     counts = _repetitions(t.label.removesuffix("_backward"), t.shape[2:], own[2:], list(scales.values()))
     if counts is not None:
-        wide = t.reshape(grad_output, _interleaved(t.shape, counts))
+        wide = t.reshape(grad_output, _interleave(t.shape, counts))
         return reduce(t, "ReduceSum", wide, [3 + 2 * k for k in range(len(counts))], False)
     tables = _tables(t, grad_output, t.shape, own, align_corners, list(scales.values()))
     return apply_tables(t, grad_output, [None if x is None else x.transposed(n) for x, n in zip(tables, t.shape[2:])])
@@ -146,11 +146,11 @@ def _table(kind: str, wide: bool, extent: int, result: int, align_corners: bool,
         raise Unsupported(f"resizing an axis from {extent} to {result}: too long to see its taps")
     with _disable_current_modes(), torch.no_grad():
         one = torch.eye(extent, dtype=torch.float64 if wide else torch.float32, device="cpu")[None]
-        matrix = _resized(kind, one, result, align_corners, scale)[0].double().numpy()
+        matrix = _resize_tensor(kind, one, result, align_corners, scale)[0].double().numpy()
     return _from_matrix(matrix, whole=kind in ("nearest", "exact"))
 
 
-def _resized(kind: str, x: torch.Tensor, result: int, align_corners: bool, scale: float | None) -> torch.Tensor:
+def _resize_tensor(kind: str, x: torch.Tensor, result: int, align_corners: bool, scale: float | None) -> torch.Tensor:
     if kind in ("nearest", "exact"):
         function = _aten.upsample_nearest1d if kind == "nearest" else _aten._upsample_nearest_exact1d
         return function(x, [result], scale)

@@ -7,7 +7,7 @@ from typing import Any
 import dace
 import numpy as np
 
-from daceopt.capture.torch.aten.indexing import check_reduction, product, put_rows, ranked
+from daceopt.capture.torch.aten.indexing import at_least_1d, check_reduction, product, put_rows
 from daceopt.capture.torch.aten.shape import check_memory, extents_of
 from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
@@ -24,7 +24,7 @@ class _Along:
     """The elements of ``data`` that ``index`` names along ``axis``, as rows of one element."""
 
     def __init__(self, t: Translation, data: str, dimension: int, index: str) -> None:
-        self.t, self.data, self.index = t, ranked(t, data), ranked(t, index)
+        self.t, self.data, self.index = t, at_least_1d(t, data), at_least_1d(t, index)
         self.shape, self.places = t.shape_of(self.data), t.shape_of(self.index)
         self.axis = dimension % len(self.shape)
         self.size, self.count = product(self.shape), product(self.places)
@@ -49,7 +49,7 @@ class _Along:
 
     def updates(self, src: str) -> str:
         """The part of ``src`` that belongs to the index, flat."""
-        src = ranked(self.t, src)
+        src = at_least_1d(self.t, src)
         if any(dim(n - m) != 0 for n, m in zip(self.t.shape_of(src), self.places)):
             kept = Promise(self.places, self.t.dtype_of(src))
             axes = list(range(len(self.places)))
@@ -57,7 +57,7 @@ class _Along:
             src = str(self.t.operator("Slice", src, *bounds, results=[kept]))
         return self.t.reshape(src, (self.count,))
 
-    def repeated(self, value: Any, dtype: Any) -> str:
+    def repeat(self, value: Any, dtype: Any) -> str:
         """As many updates of one value: a number, or an array of one element."""
         one = value if isinstance(value, str) else self.t.b.constant(np.asarray(value, types.to_numpy(dtype)))
         return self.t.expand(self.t.reshape(self.t.cast(one, dtype), (1,)), (self.count,))
@@ -75,17 +75,17 @@ def _fits(count: Dim, extent: Dim) -> bool:
 
 @translates("scatter.src")
 def scatter(t: Translation, self: str, dim: int, index: str, src: str) -> str:
-    return _scattered(t, self, dim, index, src, "none")
+    return _scatter(t, self, dim, index, src, "none")
 
 
 @translates("scatter_add")
 def scatter_add(t: Translation, self: str, dim: int, index: str, src: str) -> str:
-    return _scattered(t, self, dim, index, src, "add")
+    return _scatter(t, self, dim, index, src, "add")
 
 
 @translates("scatter.reduce", derivative="aten")
 def scatter_reducing(t: Translation, self: str, dim: int, index: str, src: str, reduce: str) -> str:
-    return _scattered(t, self, dim, index, src, _REDUCTIONS[reduce])
+    return _scatter(t, self, dim, index, src, _REDUCTIONS[reduce])
 
 
 @translates("scatter.value")
@@ -98,7 +98,7 @@ def scatter_value_reducing(t: Translation, self: str, dim: int, index: str, valu
     return _scattered_value(t, self, dim, index, value, _REDUCTIONS[reduce])
 
 
-def _scattered(t: Translation, data: str, dimension: int, index: str, src: str, reduction: str) -> str:
+def _scatter(t: Translation, data: str, dimension: int, index: str, src: str, reduction: str) -> str:
     at = _Along(t, data, dimension, index)
     if at.is_empty:
         return data
@@ -111,7 +111,7 @@ def _scattered_value(t: Translation, data: str, dimension: int, index: str, valu
     if at.is_empty:
         return data
     check_reduction(t, reduction != "none")
-    return at.put(data, at.repeated(value, t.dtype), reduction)
+    return at.put(data, at.repeat(value, t.dtype), reduction)
 
 
 # -------------------------------------------------------------------- reductions into places
@@ -119,25 +119,25 @@ def _scattered_value(t: Translation, data: str, dimension: int, index: str, valu
 
 @translates("scatter_reduce.two", derivative="aten")
 def scatter_reduce(t: Translation, self: str, dim: int, index: str, src: str, reduce: str, include_self: bool) -> str:
-    return _reduced(t, _Along(t, self, dim, index), self, src, reduce, include_self)
+    return _reduce(t, _Along(t, self, dim, index), self, src, reduce, include_self)
 
 
 @translates("index_reduce", derivative="aten")
 def index_reduce(t: Translation, self: str, dim: int, index: str, source: str, reduce: str, include_self: bool) -> str:
     """Rows are elements that all have the index of their row."""
-    shape = t.shape_of(ranked(t, source))
+    shape = t.shape_of(at_least_1d(t, source))
     axis = dim % len(shape)
     along = t.reshape(index, [n if k == axis else 1 for k, n in enumerate(shape)])
-    return _reduced(t, _Along(t, self, dim, t.expand(along, shape)), self, source, reduce, include_self)
+    return _reduce(t, _Along(t, self, dim, t.expand(along, shape)), self, source, reduce, include_self)
 
 
-def _reduced(t: Translation, at: _Along, data: str, src: str, reduce: str, include: bool) -> str:
+def _reduce(t: Translation, at: _Along, data: str, src: str, reduce: str, include: bool) -> str:
     if at.is_empty:
         return data
     check_reduction(t, True)
     if reduce == "mean":
         return _mean(t, at, data, src, include)
-    start = data if include else at.put(data, at.repeated(_identity(reduce, t.dtype), t.dtype), "none")
+    start = data if include else at.put(data, at.repeat(_identity(reduce, t.dtype), t.dtype), "none")
     return at.put(start, at.updates(src), _REDUCTIONS[reduce])
 
 
@@ -155,16 +155,16 @@ def _mean(t: Translation, at: _Along, data: str, src: str, include: bool) -> str
     """Sums divided by counts; integers round down."""
     if types.is_narrow(t.dtype):
         raise Unsupported("means of half precision, whose sums PyTorch rounds")
-    start = data if include else at.put(data, at.repeated(0, t.dtype), "none")
+    start = data if include else at.put(data, at.repeat(0, t.dtype), "none")
     total = at.put(start, at.updates(src), "add")
     one = t.b.constant(np.asarray(int(include), types.to_numpy(t.dtype)))
-    counts = at.put(t.expand(one, t.shape), at.repeated(1, t.dtype), "add")
+    counts = at.put(t.expand(one, t.shape), at.repeat(1, t.dtype), "add")
     if types.is_float(t.dtype):
         return t.kernel(lambda s, n: s / scalar.maximum(n, 1), total, counts)
-    return t.kernel(lambda s, n: _floored(s, scalar.maximum(n, 1)), total, counts)
+    return t.kernel(lambda s, n: _floor(s, scalar.maximum(n, 1)), total, counts)
 
 
-def _floored(a: Any, b: Any) -> Any:
+def _floor(a: Any, b: Any) -> Any:
     return scalar.idiv(a - scalar.pymod(a, b), b)
 
 
@@ -221,7 +221,7 @@ def slice_scatter(t: Translation, self: str, src: str, dim: int, start: Any, end
         found = scalar.load(s, *i[:axis], scalar.clamped(place, count), *i[axis + 1 :])
         return scalar.select(taken, found, x)
 
-    return _replaced(t, self, src, element)
+    return _replace(t, self, src, element)
 
 
 def _same(a: Dim, b: Dim) -> bool:
@@ -237,7 +237,7 @@ def _first(start: Any, extent: Dim) -> Any:
     return scalar.maximum(start + extent, 0) if start < 0 else start
 
 
-def _replaced(t: Translation, x: str, src: str, element: Any) -> str:
+def _replace(t: Translation, x: str, src: str, element: Any) -> str:
     out = t.graph.add_array(t.label, t.shape, t.dtype)
     rank = len(t.shape_of(src))
     reads = {"x": (x, lambda *i: i), "s": (t.cast(src, t.dtype), lambda *i: (None,) * rank)}
@@ -259,7 +259,7 @@ def diagonal_scatter(t: Translation, self: str, src: str, offset: int, dim1: int
         found = scalar.load(s, *rest, scalar.clamped(place, count))
         return scalar.select(scalar.eq(i[column] - i[row], offset), found, x)
 
-    return _replaced(t, self, src, element)
+    return _replace(t, self, src, element)
 
 
 @translates("as_strided_scatter", derivative="aten")

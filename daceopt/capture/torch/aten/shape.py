@@ -92,20 +92,20 @@ def drop_axes(t: Translation, name: str, axes: Sequence[int]) -> str:
 
 @translates("squeeze")
 def squeeze(t: Translation, self: str) -> str:
-    return _squeezed(t, self, range(len(t.shape_of(self))))
+    return _squeeze(t, self, range(len(t.shape_of(self))))
 
 
 @translates("squeeze.dim")
 def squeeze_dim(t: Translation, self: str, dim: int) -> str:
-    return _squeezed(t, self, [dim])
+    return _squeeze(t, self, [dim])
 
 
 @translates("squeeze.dims")
 def squeeze_dims(t: Translation, self: str, dim: list[int]) -> str:
-    return _squeezed(t, self, dim)
+    return _squeeze(t, self, dim)
 
 
-def _squeezed(t: Translation, name: str, dims: Sequence[int]) -> str:
+def _squeeze(t: Translation, name: str, dims: Sequence[int]) -> str:
     """Extents of 1 among ``dims`` go; of an extent that is a symbol, PyTorch's promise says that it is not 1."""
     shape = t.shape_of(name)
     wanted = {axis_in(d, len(shape)) for d in dims} if shape else set()
@@ -121,7 +121,7 @@ def slice_(t: Translation, self: str, dim: int, start: Any, end: Any, step: int)
     axis = dim % len(shape)
     if isinstance(start, int) and start < 0 and not isinstance(shape[axis], int):
         start = _traced_start(t, axis, start)
-    return taken(t, self, axis, 0 if start is None else start, _END if end is None else end, step, t.shape[axis])
+    return take(t, self, axis, 0 if start is None else start, _END if end is None else end, step, t.shape[axis])
 
 
 def _traced_start(t: Translation, axis: int, start: int) -> Any:
@@ -135,7 +135,7 @@ def _traced_start(t: Translation, axis: int, start: int) -> Any:
     return found if found is not None and assume(t.graph, found) else start
 
 
-def taken(t: Translation, name: str, axis: int, start: Any, end: Any, step: Any, count: Dim) -> str:
+def take(t: Translation, name: str, axis: int, start: Any, end: Any, step: Any, count: Dim) -> str:
     """``count`` elements along ``axis`` from ``start`` on; bounds as ATen takes them."""
     shape = t.shape_of(name)
     if not isinstance(step, int):
@@ -149,13 +149,13 @@ def taken(t: Translation, name: str, axis: int, start: Any, end: Any, step: Any,
 
 @translates("select.int")
 def select(t: Translation, self: str, dim: int, index: Any) -> str:
-    return picked(t, self, dim % len(t.shape_of(self)), index)
+    return pick(t, self, dim % len(t.shape_of(self)), index)
 
 
-def picked(t: Translation, name: str, axis: int, index: Any) -> str:
+def pick(t: Translation, name: str, axis: int, index: Any) -> str:
     """The part at ``index`` of ``axis``, which goes."""
     end = _END if index == -1 else index + 1
-    return drop_axes(t, taken(t, name, axis, index, end, 1, 1), [axis])
+    return drop_axes(t, take(t, name, axis, index, end, 1, 1), [axis])
 
 
 @translates("split.Tensor", "unsafe_split.Tensor")
@@ -204,7 +204,7 @@ def flip(t: Translation, self: str, dims: list[int]) -> str:
     axes = {axis_in(d, rank) for d in dims} if rank else set()
     if not axes or 0 in t.shape:
         return self
-    return _mapped(t, self, lambda i: [t.shape[k] - 1 - p if k in axes else p for k, p in enumerate(i)])
+    return _map_by_index(t, self, lambda i: [t.shape[k] - 1 - p if k in axes else p for k, p in enumerate(i)])
 
 
 @translates("roll")
@@ -214,14 +214,14 @@ def roll(t: Translation, self: str, shifts: list[Any], dims: list[int]) -> str:
         return self
     if not dims:
         count = t.graph.size(self)
-        return t.reshape(_rolled(t, t.reshape(self, (count,)), {0: shifts[0]}), t.shape)
+        return t.reshape(_roll(t, t.reshape(self, (count,)), {0: shifts[0]}), t.shape)
     moved: dict[int, Any] = {}
     for shift, axis in zip(shifts, dims, strict=True):
         moved[axis % len(t.shape)] = moved.get(axis % len(t.shape), 0) + shift
-    return _rolled(t, self, moved)
+    return _roll(t, self, moved)
 
 
-def _rolled(t: Translation, name: str, moved: dict[int, Any]) -> str:
+def _roll(t: Translation, name: str, moved: dict[int, Any]) -> str:
     """Parts before and behind where the last elements come to stand, joined."""
     for axis, shift in moved.items():
         shape = t.shape_of(name)
@@ -230,15 +230,15 @@ def _rolled(t: Translation, name: str, moved: dict[int, Any]) -> str:
             kept = [Promise(shape, t.dtype)]
             name = str(t.operator("Roll", name, domain="daceopt", axis=axis, shift=shift, results=kept))
         elif not isinstance(shift, int):
-            name = _rolled_by_index(t, name, axis, shift)
+            name = _roll_by_index(t, name, axis, shift)
         elif shift % extent:
             cut = extent - shift % extent
-            parts = [taken(t, name, axis, cut, _END, 1, extent - cut), taken(t, name, axis, 0, cut, 1, cut)]
+            parts = [take(t, name, axis, cut, _END, 1, extent - cut), take(t, name, axis, 0, cut, 1, cut)]
             name = str(t.operator("Concat", *parts, axis=axis, results=[Promise(shape, t.dtype)]))
     return name
 
 
-def _rolled_by_index(t: Translation, name: str, axis: int, shift: Any) -> str:
+def _roll_by_index(t: Translation, name: str, axis: int, shift: Any) -> str:
     out = t.graph.add_array("roll", t.shape_of(name), t.dtype)
     shifted(t.b, name, out, axis, shift)
     return out
@@ -267,7 +267,7 @@ def diagonal(t: Translation, self: str, offset: int, dim1: int, dim2: int) -> st
         places = {row: along - min(offset, 0), column: along + max(offset, 0)}
         return [places[k] if k in places else next(rest) for k in range(rank)]
 
-    return _mapped(t, self, index)
+    return _map_by_index(t, self, index)
 
 
 @translates("unfold")
@@ -279,10 +279,10 @@ def unfold(t: Translation, self: str, dimension: int, size: int, step: int) -> s
     if 0 in t.shape:
         return t.b.full(t.shape, 0, t.dtype)
     axis = dimension % len(shape)
-    return _mapped(t, self, lambda i: [p * step + i[-1] if k == axis else p for k, p in enumerate(i[:-1])])
+    return _map_by_index(t, self, lambda i: [p * step + i[-1] if k == axis else p for k, p in enumerate(i[:-1])])
 
 
-def _mapped(t: Translation, name: str, index: Callable[[Sequence[Any]], Sequence[Any]]) -> str:
+def _map_by_index(t: Translation, name: str, index: Callable[[Sequence[Any]], Sequence[Any]]) -> str:
     """The elements of ``name`` at ``index`` of each position of the result, as one copy."""
     out = t.graph.add_array(t.label, t.shape, t.dtype)
     t.b.map(t.shape, {"x": (name, lambda *i: tuple(index(i)))}, {"out": (out, lambda *i: i)}, lambda i, x: x)
@@ -315,7 +315,7 @@ def as_strided(t: Translation, self: str, size: list[Dim], stride: list[Dim], st
     check_memory(t, self, size, stride, storage_offset, order is not None)
     flat = t.reshape(t.transpose(self, order or ()), (t.graph.size(self),))
     first = storage_offset or 0
-    return _mapped(t, flat, lambda i: [first + sum(p * s for p, s in zip(i, stride))])
+    return _map_by_index(t, flat, lambda i: [first + sum(p * s for p, s in zip(i, stride))])
 
 
 def _memory_order(fake: Any) -> list[int] | None:

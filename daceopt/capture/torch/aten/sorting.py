@@ -25,20 +25,20 @@ from daceopt.ops.families.sorting import Ties, top_indices
 
 @translates("sort", derivative="aten")
 def sort(t: Translation, self: str, dim: int, descending: bool) -> tuple[str, str]:
-    return _ordered(t, self, dim, descending, Ties.ATEN_SORT)
+    return _topk(t, self, dim, descending, Ties.ATEN_SORT)
 
 
 @translates("sort.stable", derivative="aten")
 def sort_stable(t: Translation, self: str, stable: bool | None, dim: int, descending: bool) -> tuple[str, str]:
-    return _ordered(t, self, dim, descending, Ties.LOWER_INDEX_FIRST if stable else Ties.ATEN_SORT)
+    return _topk(t, self, dim, descending, Ties.LOWER_INDEX_FIRST if stable else Ties.ATEN_SORT)
 
 
 @translates("topk", derivative="aten")
 def topk(t: Translation, self: str, k: Dim, dim: int, largest: bool, sorted: bool) -> tuple[str, str]:
-    return _ordered(t, self, dim, largest, Ties.ATEN if sorted else Ties.ATEN_UNSORTED)
+    return _topk(t, self, dim, largest, Ties.ATEN if sorted else Ties.ATEN_UNSORTED)
 
 
-def _ordered(t: Translation, self: str, dim: int, largest: bool, ties: Ties) -> tuple[str, str]:
+def _topk(t: Translation, self: str, dim: int, largest: bool, ties: Ties) -> tuple[str, str]:
     """The largest or smallest elements, as many as are promised, and where they stand; NaN is the largest."""
     if not t.shape_of(self):
         value, place = _scalar(t, self)
@@ -46,7 +46,7 @@ def _ordered(t: Translation, self: str, dim: int, largest: bool, ties: Ties) -> 
     axis = axis_in(dim, len(t.shape_of(self)))
     places = t.graph.add_array("top_indices", t.shape, dace.int64)
     top_indices(t.b, _comparable(t, self), axis, places, largest, ties)
-    return _found_at(t, self, places, axis), places
+    return _elements_at(t, self, places, axis), places
 
 
 # -------------------------------------------------------------------- selections by rank
@@ -81,24 +81,24 @@ def _middle_of_all(t: Translation, x: str, wanted: Wanted) -> str:
     x = flat(t, x)
     if t.shape_of(x)[0] == 0:
         return t.b.full((), float("nan"), t.dtype_of(x))
-    return t.reshape(_picked(t, x, 0, wanted)[0], ())
+    return t.reshape(_pick(t, x, 0, wanted)[0], ())
 
 
 def _of_rank(t: Translation, self: str, dim: int, wanted: Wanted, rank: int = 0) -> tuple[str, str]:
     if not t.shape_of(self):
         return _scalar(t, self)
-    value, place = _picked(t, self, axis_in(dim, len(t.shape_of(self))), wanted, rank)
+    value, place = _pick(t, self, axis_in(dim, len(t.shape_of(self))), wanted, rank)
     return t.reshape(value, t.shape), t.reshape(place, t.shape)
 
 
-def _picked(t: Translation, x: str, axis: int, wanted: Wanted, rank: int = 0) -> tuple[str, str]:
+def _pick(t: Translation, x: str, axis: int, wanted: Wanted, rank: int = 0) -> tuple[str, str]:
     """An element along ``axis`` and its place, 1 along that axis."""
     place = t.graph.add_array("place", reduced_shape(t.shape_of(x), [axis], True), dace.int64)
     ranked_index(t.b, _comparable(t, x), axis, place, wanted, rank)
-    return _found_at(t, x, place, axis), place
+    return _elements_at(t, x, place, axis), place
 
 
-def _found_at(t: Translation, x: str, places: str, axis: int) -> str:
+def _elements_at(t: Translation, x: str, places: str, axis: int) -> str:
     found = t.graph.add_array("found", t.shape_of(places), t.dtype_of(x))
     gather_along(t.b, x, places, axis, found)
     return found

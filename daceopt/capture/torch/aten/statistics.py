@@ -55,7 +55,7 @@ def _moments(
     count = element_count(t.graph, x, axes)
     centre = mean(b, None, x, axes=axes, keepdims=True)
     square, drift = centred_sums(b, x, centre, axes, keepdim)
-    divided = _divided(count, 1 if correction is None else correction, wide)
+    divided = _divide(count, 1 if correction is None else correction, wide)
     n = scalar.cast(count, wide)
 
     def deviation(s: Any, d: Any) -> Any:
@@ -63,11 +63,11 @@ def _moments(
         return sympy.sqrt(found) if root else found
 
     spread = t.kernel(deviation, square, drift)
-    flat = b.reshape(_collected(t, x, centre, axes), reduced_shape(t.shape_of(x), axes, keepdim))
+    flat = b.reshape(_collect(t, x, centre, axes), reduced_shape(t.shape_of(x), axes, keepdim))
     return spread, t.cast(flat, t.dtype)
 
 
-def _collected(t: Translation, x: str, centre: str, axes: Sequence[int]) -> str:
+def _collect(t: Translation, x: str, centre: str, axes: Sequence[int]) -> str:
     """A mean as PyTorch has it beside a variance, where it is collected from distances to the mean so far: one to an
     infinite mean is not a number, so the mean is infinite only where the last element alone is."""
     shape, kept = t.shape_of(x), t.shape_of(centre)
@@ -91,7 +91,7 @@ def _collected(t: Translation, x: str, centre: str, axes: Sequence[int]) -> str:
     return str(t.b.elementwise(fn, centre, count, last, dtype=dace.float64))
 
 
-def _divided(count: Dim, correction: Any, dtype: Any) -> Scalar:
+def _divide(count: Dim, correction: Any, dtype: Any) -> Scalar:
     """Division by ``max(0, count - correction)``, where 0 / 0 is NaN."""
     left = sympy.sympify(count) - sympy.nsimplify(correction)
     if not left.is_number:

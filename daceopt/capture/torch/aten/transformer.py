@@ -55,17 +55,17 @@ def encoder_layer(
         return _linear(t, active, ffn_weight_2, ffn_bias_2)
 
     norms = (
-        lambda x: _normalized(t, x, norm_weight_1, norm_bias_1, eps),
-        lambda x: _normalized(t, x, norm_weight_2, norm_bias_2, eps),
+        lambda x: _normalize(t, x, norm_weight_1, norm_bias_1, eps),
+        lambda x: _normalize(t, x, norm_weight_2, norm_bias_2, eps),
     )
-    return in_turn(src, (attend, feed), norms, lambda x, made: _added(t, x, made), norm_first)
+    return in_turn(src, (attend, feed), norms, lambda x, made: _add(t, x, made), norm_first)
 
 
 def _like(t: Translation, x: str) -> Promise:
     return Promise(t.shape_of(x), t.dtype_of(x))
 
 
-def _added(t: Translation, x: str, y: str) -> str:
+def _add(t: Translation, x: str, y: str) -> str:
     return str(t.operator("Add", x, y, results=[_like(t, x)]))
 
 
@@ -75,7 +75,7 @@ def _linear(t: Translation, x: str, weight: str, bias: str) -> str:
     return str(t.operator("Add", product, bias, results=[promise]))
 
 
-def _normalized(t: Translation, x: str, weight: str, bias: str, eps: float) -> str:
+def _normalize(t: Translation, x: str, weight: str, bias: str, eps: float) -> str:
     return str(t.operator("LayerNormalization", x, weight, bias, results=[_like(t, x)], axis=-1, epsilon=eps))
 
 

@@ -17,11 +17,11 @@ from daceopt.cost.rates import rates
 from daceopt.distributed.runtime.step_capture import capture
 from daceopt.distributed.search.allreduce_time import AllReduceTime
 from daceopt.distributed.search.backtracking import BacktrackingSearch, SearchEffort
-from daceopt.distributed.search.baselines import baselines, moved, one_bucket_bound
-from daceopt.distributed.search.estimator_training import known
+from daceopt.distributed.search.baselines import apply_moves, baselines, one_bucket_bound
+from daceopt.distributed.search.estimator_training import load
 from daceopt.distributed.search.fusion_state import METHODS, FusionProblem, FusionState, Method, Move
 from daceopt.distributed.search.strategy_search import enactable
-from daceopt.distributed.search.timed_step import TimedStep, timed
+from daceopt.distributed.search.timed_step import TimedStep, time_step
 
 LATENCY = 50e-6
 LINKS = ((4, 1e9), (4, 10e9), (4, 25e9), (2, 10e9), (64, 10e9), (1024, 10e9))
@@ -34,11 +34,11 @@ MOST_SECONDS = 120.0
 def prepared(subject: Any, batch: Sequence[Any], world: int = 4, measured: bool = False) -> TimedStep:
     """Captured with reductions; which workers they are between changes no kernel but by how many they are.
 
-    ``subject``: a module that computes its loss, or a training step of one. ``measured``: of ``timed``.
+    ``subject``: a module that computes its loss, or a training step of one. ``measured``: of ``time_step``.
     """
     machine, reduction = rates().of_cores(1), AllReduceTime.ring(world, 1e9)
-    estimate = known(machine).estimate(machine)
-    return timed(capture(subject, batch, world=world), estimate, reduction, measured=measured)
+    estimate = load(machine).estimate(machine)
+    return time_step(capture(subject, batch, world=world), estimate, reduction, measured=measured)
 
 
 def between(found: TimedStep, world: int, bandwidth: float) -> FusionProblem:
@@ -72,7 +72,7 @@ def _searched(name: str, found: TimedStep, world: int, bandwidth: float, budget:
     search.run(seconds=6 * budget.seconds)
     best = enactable(problem, [search.best_moves, *rules.values()])
     spent = time.perf_counter() - start
-    times = {rule: moved(problem, moves).time for rule, moves in rules.items()}
+    times = {rule: apply_moves(problem, moves).time for rule, moves in rules.items()}
     values = {OURS: 1e3 * best.time.seconds, **{rule: 1e3 * t.seconds for rule, t in times.items()}}
     values["full overlap"] = 1e3 * one_bucket_bound(best)
     least = min(times.values()).seconds

@@ -37,7 +37,7 @@ from benchmarks.disco_search import prepared
 from benchmarks.models.data_parallel import STEPS
 from daceopt.distributed.search import allreduce_measurement
 from daceopt.distributed.search.allreduce_time import AllReduceTime
-from daceopt.distributed.search.baselines import BOTH, OPERATORS, baselines, moved
+from daceopt.distributed.search.baselines import BOTH, OPERATORS, apply_moves, baselines
 from daceopt.distributed.search.step_simulator import StepSimulator
 
 ROOT = Path(__file__).parents[1]
@@ -153,7 +153,7 @@ def worker(network: str, steps: int, out: str, compiled: bool) -> None:
     of all-reduces."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    reduction = allreduce_measurement.measured()
+    reduction = allreduce_measurement.measure()
     torch.manual_seed(0)
     work = NETWORKS[network]()
     chosen = contenders(work, compiled)
@@ -284,11 +284,11 @@ def simulated(network: str, reduction: AllReduceTime, alone: float) -> dict[str,
     found = prepared(step, batch, reduction.world, measured=True)
     print(f"simulated with {found.said}")
     moves = baselines(found.problem, found.groups)
-    slowdown = alone / moved(found.problem, moves[OPERATORS]).time.computation
+    slowdown = alone / apply_moves(found.problem, moves[OPERATORS]).time.computation
 
     def seconds(rule: str, slower: float) -> float:
         problem = found.problem._replace(reduction=reduction, simulator=StepSimulator((slower,)))
-        return moved(problem, moves[rule]).time.seconds
+        return apply_moves(problem, moves[rule]).time.seconds
 
     return {
         f"daceopt, {name}": Simulated(seconds(rule, 1.0), seconds(rule, slowdown), slowdown)

@@ -31,5 +31,5 @@ def captured(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         raise _CapturedError
 
     with suppress(_CapturedError):
-        frames.compiled(module.forward, backend, nopython=True, dynamic=False)(*args, **kwargs)
+        frames.compile_frames(module.forward, backend, nopython=True, dynamic=False)(*args, **kwargs)
     return found[0]

@@ -47,7 +47,7 @@ def _network(name: str, network: Network) -> Iterator[Result]:
     clusters = machines.get("stcp920").clusters
     each = {who: found.seconds / batch / clusters * 1e6 for who, (found, batch) in runs.items()}
     yield Result(name, "one input, all clusters", "us", each, notes=_busy(runs[OURS][0]))
-    placed, paper = runs[OURS][0].placed(), network.placed
+    placed, paper = runs[OURS][0].places_by_level(), network.placed
     values = {"DDR": float(placed["memory"]), "LLB": float(placed["shared"]), "L1": float(placed["local"])}
     paper_text = {"paper": "/".join(map(str, paper)), "layer-wise": len(runs[LAYERS][0].placements)}
     values[OURS] = values["DDR"]
@@ -67,7 +67,7 @@ def _variants(module: nn.Module, network: Network) -> tuple[dict[str, tuple[Run,
         baselines.append((layers.run, batch))
     runs[LAYERS] = min(baselines, key=lambda found: found[0].seconds / found[1])
     assert layers is not None
-    with machines.assumed(machine.cluster):
+    with machines.assume(machine.cluster):
         Recipe("bound", ("core-binding",)).run(layers.graph)
     runs[SHARED] = run(layers.graph, machine, policy=Policy(keep="shared", pipelined=False)), network.instances
     runs[LOCAL] = run(layers.graph, machine, policy=Policy(pipelined=False)), network.instances

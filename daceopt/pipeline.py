@@ -103,7 +103,7 @@ def derive(imported: Imported, recipe: Recipe, verify: str | None = None) -> Der
 def _steps(recipe: Recipe) -> Iterator[Transformation]:
     """All that it may run."""
     for one in recipe.recipes() if isinstance(recipe, Choice) else (recipe,):
-        yield from one.resolved()
+        yield from one.resolve()
 
 
 def _tells_layers_apart(step: Transformation) -> bool:

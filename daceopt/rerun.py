@@ -17,7 +17,7 @@ from daceopt.ir.control.imported import Gradients
 from daceopt.ir.control.program import Program
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.text.parse import parse
-from daceopt.passes.bisect import broken
+from daceopt.passes.bisect import what_breaks
 from daceopt.passes.bisect_built import compiled_difference
 from daceopt.passes.reproducer import unpack
 from daceopt.passes.transform import OF_DACE, Transformation, parse_step, transformations
@@ -111,7 +111,7 @@ def _step_failure(transformation: Transformation, graph: Graph, inputs: dict[str
         return str(error)
     except Exception as error:
         return f"step {transformation}: {type(error).__name__}: {error}"
-    found = broken(transformation, graph, check)
+    found = what_breaks(transformation, graph, check)
     return None if found is None else f"step {transformation}: {found}"
 
 

@@ -98,9 +98,9 @@ _FOLDER = pytest.StashKey[tempfile.TemporaryDirectory]()
 @pytest.fixture(autouse=True)
 def _one_machine() -> Iterator[None]:
     """Schedules are those of the reference machine, whatever runs the tests."""
-    from daceopt.cost.limits import Limits, assumed
+    from daceopt.cost.limits import Limits, assume
 
-    with assumed(Limits(cores=2)):
+    with assume(Limits(cores=2)):
         yield
 
 

@@ -58,11 +58,11 @@ class AtSite(Transformation):
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         """The chosen site, which may lie in a body of control flow; why there is none."""
         try:
-            yield self._chosen(graph)
+            yield self._choose(graph)
         except DaceoptError as error:
             yield NearMiss(self.site or "any site", str(error))
 
-    def _chosen(self, graph: Graph) -> Site:
+    def _choose(self, graph: Graph) -> Site:
         inner = self.inner
         sites = [found for found in look(inner, graph) if isinstance(found, Site)]
         return Selector(self.site, self.origin, self.number).pick(sites, inner)
@@ -74,4 +74,4 @@ class AtSite(Transformation):
         """Apply it there, once."""
         if limit == 0:
             return Outcome([], [])
-        return apply_at(self.inner, graph, self._chosen(graph))
+        return apply_at(self.inner, graph, self._choose(graph))

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from benchmarks.world.program import Program, members, stepped
-from daceopt.modules.captured import captured
+from daceopt.modules.captured import capture_graphs
 from daceopt.modules.options import check
 
 
@@ -45,7 +45,7 @@ def _graphs(calls: list[Call]) -> dict[str, Any]:
     for call in calls:
         torch._dynamo.reset()
         with torch.set_grad_enabled(call.grad):
-            found.append(captured(call.network, call.args, call.kwargs, check(fallback="silent")))
+            found.append(capture_graphs(call.network, call.args, call.kwargs, check(fallback="silent")))
     counts = [each.whole for each in found]
     reasons = list(dict.fromkeys(b.text for each in found for b in (*each.refused, *each.breaks)))
     whole = all(count == 1 for count in counts) and not reasons

@@ -27,7 +27,7 @@ def attention_weights(graph: Graph, forward: Collection[Any], is_elementwise: An
     for node in forward:
         if isinstance(node, Operator) and node.op_type in _SOFTMAX:
             chain = _chain(graph, node, forward, is_elementwise)
-            found |= _written(graph, chain) if chain and _saves(graph, node, chain, is_elementwise) else set()
+            found |= _writes(graph, chain) if chain and _saves(graph, node, chain, is_elementwise) else set()
     return frozenset(found)
 
 
@@ -60,7 +60,7 @@ def _path(start: Any, steps: Any, passes: Any) -> list[Any] | None:
 
 def _saves(graph: Graph, softmax: Any, chain: Iterable[Any], is_elementwise: Any) -> bool:
     """Are the weights more than what only the chain reads, and is expensive to make?"""
-    inside = _written(graph, chain)
+    inside = _writes(graph, chain)
     operands = {root for node in chain for root in _roots(graph, graph.inputs_of(node))} - inside
     extra = {
         name
@@ -72,7 +72,7 @@ def _saves(graph: Graph, softmax: Any, chain: Iterable[Any], is_elementwise: Any
     return _bytes(graph, extra) < _bytes(graph, _roots(graph, graph.outputs_of(softmax)))
 
 
-def _written(graph: Graph, chain: Iterable[Any]) -> set[str]:
+def _writes(graph: Graph, chain: Iterable[Any]) -> set[str]:
     return {root for node in chain for root in _roots(graph, graph.outputs_of(node))}
 
 

@@ -35,11 +35,11 @@ def solve(problem: StorageProblem, chain: list[int]) -> StorageOutcome | None:
     ends = [0, *accumulate(sizes)]
     sums = sorted({ends[k] - ends[i] for i in range(len(ends)) for k in range(i, len(ends))})
     bounds = sums if len(sums) <= _BOUNDS else [sums[int(k)] for k in np.linspace(0, len(sums) - 1, _BOUNDS)]
-    found = {problem.outcome(s) for b in bounds if b < problem.budget for s in _stored(problem, chain, ends, b)}
+    found = {problem.outcome(s) for b in bounds if b < problem.budget for s in _choose_stored(problem, chain, ends, b)}
     return min((o for o in found if o.peak <= problem.budget), key=lambda o: o.seconds, default=None)
 
 
-def _stored(problem: StorageProblem, chain: list[int], ends: list[int], bound: int) -> list[frozenset[int]]:
+def _choose_stored(problem: StorageProblem, chain: list[int], ends: list[int], bound: int) -> list[frozenset[int]]:
     """Fastest choices whose segments take at most ``bound``; ``ends``: bytes of the values before each."""
     count, room = len(chain), max(problem.budget - bound, 1)
     spent = [0.0, *accumulate(sum(problem.forward[c].seconds for c in problem.values[v].makers) for v in chain)]
@@ -62,10 +62,10 @@ def _stored(problem: StorageProblem, chain: list[int], ends: list[int], bound: i
                 break
     if not np.isfinite(best[count + 1][_SHARES]):
         return []
-    return [_followed(chain, source, shares)]
+    return [_follow(chain, source, shares)]
 
 
-def _followed(chain: list[int], source: np.ndarray, shares: list[int]) -> frozenset[int]:
+def _follow(chain: list[int], source: np.ndarray, shares: list[int]) -> frozenset[int]:
     """The stored values on the way to the end."""
     found, k, left = set(), len(chain) + 1, _SHARES
     while (i := int(source[k][left])) > 0:

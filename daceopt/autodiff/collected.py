@@ -33,7 +33,7 @@ class Collected:
         found = {reverse: [self._standing(n, reverse) for n in names] for reverse in (False, True)}
         lacking = {r: sum(hint(body.size(n)) for n, w in zip(names, ways) if w is None) for r, ways in found.items()}
         order = min(found, key=lacking.__getitem__)
-        return [self._stack(n, order) if way is None else self._shown(n, way) for n, way in zip(names, found[order])]
+        return [self._stack(n, order) if way is None else self._view(n, way) for n, way in zip(names, found[order])]
 
     def _standing(self, name: str, reverse: bool) -> _Standing | None:
         """Where iteration after iteration ``name`` stands in that order."""
@@ -60,7 +60,7 @@ class Collected:
         first, second = ((body.root(n), body.shape(n), body.strides(n)) for n in (one, other))
         return first == second
 
-    def _shown(self, name: str, way: _Standing) -> str:
+    def _view(self, name: str, way: _Standing) -> str:
         shape = (self.trips, *self.loop.graph.shape(name))
         return self.loop.outer.add_view(way.array, "factors", shape, way.strides, way.start)
 

@@ -32,7 +32,7 @@ def contraction_adjoint(b: Builder, node: Contraction, grads: Grads, wanted: Col
         found.append(_gram_gradient(b, left, right, factor, node.alpha))
         wanted = {*wanted} - {left, right}
     if left in wanted:
-        product = b.matmul(factor, _transposed(b, right), alpha=node.alpha)
+        product = b.matmul(factor, _transpose(b, right), alpha=node.alpha)
         found.append((left, _unbroadcast(b, product, b.graph.shape(left))))
     if right in wanted:
         found.append((right, _right_gradient(b, left, factor, right, node.alpha)))
@@ -46,22 +46,22 @@ def contraction_adjoint(b: Builder, node: Contraction, grads: Grads, wanted: Col
 def _is_gram(graph: Graph, left: str, right: str) -> bool:
     """Is B the transpose of A, in the same memory, and dY no larger than A? Then one sum of dY and its transpose takes
     the place of an array like A and of a product. Half types would round that sum."""
-    shape, other = graph.shape(left), _exchanged(graph.shape(right))
+    shape, other = graph.shape(left), _exchange_last(graph.shape(right))
     if len(shape) != len(other) or not all(same(n, m) for n, m in zip(shape, other, strict=True)):
         return False
     (buffer, start), (root, begin) = graph.root(left), graph.root(right)
-    steps = zip(graph.strides(left), _exchanged(graph.strides(right)), shape, strict=True)
+    steps = zip(graph.strides(left), _exchange_last(graph.strides(right)), shape, strict=True)
     is_one = buffer == root and same(start, begin) and all(same(n, 1) or same(s, t) for s, t, n in steps)
     return is_one and not types.is_narrow(graph.dtype(left)) and hint(shape[-2]) <= hint(shape[-1])
 
 
-def _exchanged(extents: Shape) -> Shape:
+def _exchange_last(extents: Shape) -> Shape:
     return (*extents[:-2], extents[-1], extents[-2])
 
 
 def _gram_gradient(b: Builder, left: str, right: str, g: str, alpha: float) -> tuple[str, str]:
     """What both operands contribute, as one contribution to that which is no view, so that it stands as its array."""
-    both = b.elementwise(lambda v, w: v + w, g, _transposed(b, g), label="symmetrised_gradient")
+    both = b.elementwise(lambda v, w: v + w, g, _transpose(b, g), label="symmetrised_gradient")
     if b.graph.is_view(left) and not b.graph.is_view(right):
         return right, b.matmul(right, both, alpha=alpha)
     return left, b.matmul(both, left, alpha=alpha)
@@ -71,7 +71,7 @@ def _unbroadcast(b: Builder, g: str, shape: Shape) -> str:
     return sum_to(b, None, g, shape=shape, label="sum_gradient")
 
 
-def _transposed(b: Builder, x: str) -> str:
+def _transpose(b: Builder, x: str) -> str:
     rank = len(b.graph.shape(x))
     return b.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
@@ -86,7 +86,7 @@ def _right_gradient(b: Builder, left: str, g: str, right: str, alpha: float) -> 
         if rows is not None:
             product = b.matmul(b.transpose(rows[0], [1, 0]), rows[1], alpha=alpha)
             return product if len(shape) == 2 else b.reshape(product, shape)
-    return _unbroadcast(b, b.matmul(_transposed(b, left), g, alpha=alpha), shape)
+    return _unbroadcast(b, b.matmul(_transpose(b, left), g, alpha=alpha), shape)
 
 
 def _as_rows(b: Builder, left: str, g: str) -> tuple[str, str] | None:
@@ -106,7 +106,7 @@ def _as_rows(b: Builder, left: str, g: str) -> tuple[str, str] | None:
     if copied[least] * hint(lead[-1]) > hint(inner) * hint(columns):
         return None
     turned = [b.transpose(x, [*orders[least], len(lead)]) if least else x for x in (left, g)]
-    return _folded(b, turned[0]), _folded(b, turned[1])
+    return _fold(b, turned[0]), _fold(b, turned[1])
 
 
 def _of_one_rank(b: Builder, left: str, g: str) -> tuple[str, str]:
@@ -124,6 +124,6 @@ def _is_foldable(b: Builder, x: str, order: Sequence[int]) -> bool:
     return reshaped_strides(tuple(shape), tuple(strides), (dim(sympy.Mul(*shape[:-1])), shape[-1])) is not None
 
 
-def _folded(b: Builder, x: str) -> str:
+def _fold(b: Builder, x: str) -> str:
     shape = b.graph.shape(x)
     return x if len(shape) == 2 else b.reshape(x, (dim(sympy.Mul(*shape[:-1])), shape[-1]))

@@ -80,7 +80,7 @@ def extend(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) -> tuple
 
 def _prepare(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) -> None:
     for node in Path(graph, outputs, wanted).nodes:
-        with graph.made_for(label_of(node), graph.origins_of(node)):
+        with graph.label_nodes(label_of(node), graph.origins_of(node)):
             rules.prepare(Builder(graph), node)
 
 
@@ -136,15 +136,15 @@ class _Reverse:
         result = dict.fromkeys(readers)
         for node in (*reversed(self._path.nodes), None):
             if node is not None:
-                with self._graph.made_for(backward_label(node), self._graph.origins_of(node)):
+                with self._graph.label_nodes(backward_label(node), self._graph.origins_of(node)):
                     self._reverse(node)
             for name in complete.get(node, ()):
-                result[name] = self._completed(name, readers[name])
+                result[name] = self._complete(name, readers[name])
         return result
 
-    def _completed(self, name: str, readers: Sequence[Any]) -> str | None:
+    def _complete(self, name: str, readers: Sequence[Any]) -> str | None:
         graph = self._graph
-        with graph.made_for(backward_label(readers[0]), graph.origins_of(readers[0])) if readers else nullcontext():
+        with graph.label_nodes(backward_label(readers[0]), graph.origins_of(readers[0])) if readers else nullcontext():
             return _standing_alone(graph, self.gradient(name))
 
     def _reverse(self, node: Any) -> None:
@@ -199,7 +199,7 @@ def _cut(
     """Reduce the joint graph to the backward; names of the stored arrays and of the forward inputs that it reads, and
     why these are stored, where there is a budget."""
     decision = ""
-    pinned = forwarding.settled(joint, boundary, storage)
+    pinned = forwarding.settle(joint, boundary, storage)
     joint.inputs = incoming
     joint.prune()
     if storage.policy != "store":

@@ -25,7 +25,7 @@ COMPARED = ("max", "min", "prod")  # reductions whose gradient compares elements
 def materialize(b: Builder, entry: KernelNode) -> None:
     """Let each such reduction of the kernel read its elements from memory."""
     kernel = entry.kernel
-    if not any(_compared(kernel, s) for s in kernel.stages):
+    if not any(_comparing_writes(kernel, s) for s in kernel.stages):
         return
     for part in split(b.graph, entry)[0]:
         _materialize(b.graph, part)
@@ -41,10 +41,10 @@ def compared_arrays(graph: Graph) -> set[str]:
     return found
 
 
-def _compared(kernel: Kernel, stage: Stage) -> list[str]:
+def _comparing_writes(kernel: Kernel, stage: Stage) -> list[str]:
     """Writes of the stage that reduce so, and reduce something that is computed on the way."""
     plain = {c for c, a in stage.reads.items() if a.array not in kernel.locals and None not in a.index}
-    found = [c for c, a in stage.writes.items() if a.wcr in COMPARED and stage.reduced(c)]
+    found = [c for c, a in stage.writes.items() if a.wcr in COMPARED and stage.reduced_params(c)]
     return [c for c in found if _source(stage, c) not in plain]
 
 
@@ -60,7 +60,7 @@ def _source(stage: Stage, conn: str) -> str:
 def _materialize(graph: Graph, entry: KernelNode) -> None:
     kernel = entry.kernel
     (stage,) = kernel.stages
-    found = _compared(kernel, stage)
+    found = _comparing_writes(kernel, stage)
     if not found:
         return
     graph.remove(entry)

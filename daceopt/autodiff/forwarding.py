@@ -54,7 +54,7 @@ def choose(graph: Graph, boundary: Boundary, policy: str, pinned: Pins) -> list[
     for node in graph.nodes():
         if node in boundary.nodes:
             plan.decide(node)
-    return plan.stored()
+    return plan.stored_names()
 
 
 def making_room(
@@ -72,7 +72,7 @@ def making_room(
     return (choose(graph, boundary, policy, pinned) if more else list(stored)), pinned
 
 
-def settled(graph: Graph, boundary: Boundary, storage: Storage) -> Pins:
+def settle(graph: Graph, boundary: Boundary, storage: Storage) -> Pins:
     """What ``storage`` names, and attention's weights, in the joint graph as a whole. Raises DaceoptError for names
     that do not exist."""
     elementwise = partial(is_cheap, graph)
@@ -164,7 +164,7 @@ class _Plan:
     def _bytes(self, arrays: Iterable[str]) -> int:
         return sum(hint(self.graph.size(n)) * self.graph.dtype(n).bytes for n in arrays)
 
-    def stored(self) -> list[str]:
+    def stored_names(self) -> list[str]:
         return [n for n in self.graph.arrays() if n in self.present and self.graph.producers(n)]
 
 

@@ -51,7 +51,7 @@ def name_loads(graph: Graph, stage: Stage, wanted: Collection[str]) -> tuple[Sta
             if access.array not in wanted:
                 continue
             if found not in names:
-                dtype = types.computed(graph.dtype(access.array))
+                dtype = types.compute_type(graph.dtype(access.array))
                 names[found] = scalar.symbol(f"loaded{len(names)}", dtype)
                 assignments.append(Assignment(names[found], found, dtype))
                 loads[str(names[found])] = Load(access.array, _full_index(access.index, found), dtype)

@@ -24,7 +24,7 @@ def solve(problem: StorageProblem, starts: Collection[frozenset[int]], deadline:
     found = {problem.outcome(start) for start in (*starts, frozenset(problem.free), *_segments(problem))}
     best: StorageOutcome | None = None
     for start in sorted(found, key=lambda o: rank(problem, o)):
-        improved = _improved(problem, start, deadline)
+        improved = _improve(problem, start, deadline)
         if best is None or rank(problem, improved) < rank(problem, best):
             best = improved
         if time.monotonic() > deadline:
@@ -40,22 +40,22 @@ def rank(problem: StorageProblem, outcome: StorageOutcome) -> tuple[bool, float,
     return True, outcome.peak, outcome.seconds
 
 
-def _improved(problem: StorageProblem, outcome: StorageOutcome, deadline: float) -> StorageOutcome:
+def _improve(problem: StorageProblem, outcome: StorageOutcome, deadline: float) -> StorageOutcome:
     for _ in range(_ROUNDS):
         if outcome.peak <= problem.budget:
             break
         before = outcome.peak
-        outcome = _changed(problem, outcome, _dropping, lambda new, old: new.peak < old.peak, deadline)
+        outcome = _change(problem, outcome, _dropping, lambda new, old: new.peak < old.peak, deadline)
         if outcome.peak > problem.budget:
-            outcome = _changed(problem, outcome, _adding, lambda new, old: new.peak < old.peak, deadline)
+            outcome = _change(problem, outcome, _adding, lambda new, old: new.peak < old.peak, deadline)
         if outcome.peak == before:
             return outcome
-    return _changed(
+    return _change(
         problem, outcome, _adding, lambda new, old: new.peak <= problem.budget and new.seconds < old.seconds, deadline
     )
 
 
-def _changed(
+def _change(
     problem: StorageProblem,
     outcome: StorageOutcome,
     moves: Callable[[StorageProblem, StorageOutcome], list[int]],

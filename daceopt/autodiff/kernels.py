@@ -12,7 +12,7 @@ import sympy
 from daceopt.autodiff import gathers, reductions
 from daceopt.autodiff.partials import Pullback, equal_values, needed_assignments, pull_back
 from daceopt.autodiff.placement import place
-from daceopt.autodiff.results import told_from_results
+from daceopt.autodiff.results import tell_from_results
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
 from daceopt.errors import Unsupported
 from daceopt.ir.access.dataflow import is_bijective
@@ -85,7 +85,7 @@ class StageAdjoint:
     def _seed(self, conn: str, access: Access) -> sympy.Expr:
         """Gradient of the value that the stage computes for ``conn`` at one iteration."""
         g = self._read("g", self.grads[access.array], access.index)
-        if access.wcr in (None, "sum") or not self._reduced(access.params()):
+        if access.wcr in (None, "sum") or not self._reduced_parameters(access.params()):
             return g
         value = next(a.symbol for a in self.stage.assignments if str(a.symbol) == conn)
         parts = reductions.statistics(self.b, self.label, self.extents, self.stage, conn)
@@ -107,13 +107,13 @@ class StageAdjoint:
             merged[key] = GradientTarget(access.array, access.index, total)
         return list(merged.values())
 
-    def _reduced(self, named: Collection[Any]) -> tuple[sympy.Symbol, ...]:
+    def _reduced_parameters(self, named: Collection[Any]) -> tuple[sympy.Symbol, ...]:
         return tuple(p for p, n in self.extents.items() if p not in named and not same(n, 1))
 
     def _by_reduction(self, targets: list[GradientTarget]) -> dict[tuple[sympy.Symbol, ...], list[GradientTarget]]:
         groups: dict[tuple[sympy.Symbol, ...], list[GradientTarget]] = {}
         for t in targets:
-            groups.setdefault(self._reduced(Access(t.array, t.index).params()), []).append(t)
+            groups.setdefault(self._reduced_parameters(Access(t.array, t.index).params()), []).append(t)
         return groups
 
     def _emit(self, targets: list[GradientTarget], pulled: Pullback) -> Contributions:
@@ -144,18 +144,18 @@ class StageAdjoint:
         graph = self.b.graph
         shape, dtype = graph.shape(t.array), graph.dtype(t.array)
         named = Access(t.array, t.index).params()
-        wcr = "sum" if self._reduced(named) else None
+        wcr = "sum" if self._reduced_parameters(named) else None
         if is_bijective(t.index, shape, self.extents):
             out = graph.add_array(f"d_{self.label}", shape, dtype)
             return Access(out, t.index, wcr), lambda: out
         order = tuple(p for p in self.extents if p in named)
-        compact = graph.add_array(f"d_{self.label}", [self.extents[p] for p in order], types.computed(dtype))
+        compact = graph.add_array(f"d_{self.label}", [self.extents[p] for p in order], types.compute_type(dtype))
         return Access(compact, order, wcr), lambda: place(self.b, compact, order, self.extents, t.index, shape)
 
     def _emit_stage(self, writes: dict[str, Access], results: list[Assignment], pulled: Pullback) -> None:
         gradient = (*pulled.assignments, *results)
         wanted = [r.symbol for r in results]
-        kept, reads = told_from_results(self.b.graph, self.stage, self.reads, self.extents, gradient, wanted)
+        kept, reads = tell_from_results(self.b.graph, self.stage, self.reads, self.extents, gradient, wanted)
         stage = Stage(tuple(self.extents), reads, writes, kept)
         self.b.graph.add_kernel(Kernel(self.b.label, dict(self.extents), [stage]))
 

@@ -35,7 +35,7 @@ def pull_back(
     are named ``bar0, bar1, ...`` apart from ``reserved``. Raises Unsupported when a derivative has no scalar form.
     """
     dtypes = {**wanted, **{str(a.symbol): a.dtype for a in assignments}}
-    varied = _varied(assignments, wanted)
+    varied = _varying(assignments, wanted)
     terms: dict[str, list[sympy.Expr]] = {name: [seed] for name, seed in seeds.items()}
     result = Pullback()
     fresh = _Fresh({*reserved, *dtypes})
@@ -95,7 +95,7 @@ class _Fresh:
         return f"bar{self._count - 1}"
 
 
-def _varied(assignments: Sequence[Assignment], wanted: Iterable[str]) -> set[str]:
+def _varying(assignments: Sequence[Assignment], wanted: Iterable[str]) -> set[str]:
     """Names of floats that depend on a wanted input."""
     varied = set(wanted)
     for a in assignments:
@@ -136,7 +136,7 @@ def _masks(expr: sympy.Expr, symbol: sympy.Symbol) -> tuple[sympy.Expr, sympy.Ex
 def _by_divisor(a: Assignment, symbol: sympy.Symbol) -> sympy.Expr | None:
     """Of a quotient, alone or in a sum, made of the quotient itself: a square of the divisor leaves the range of the
     type too early."""
-    terms = [term for term in sympy.Add.make_args(_unrounded(a.expr)) if term.has(symbol)]
+    terms = [term for term in sympy.Add.make_args(_without_rounding(a.expr)) if term.has(symbol)]
     varied = [f for f in sympy.Mul.make_args(terms[0]) if f.has(symbol)] if len(terms) == 1 else []
     if len(varied) != 1 or not _divides(varied[0], symbol):
         return None
@@ -144,10 +144,10 @@ def _by_divisor(a: Assignment, symbol: sympy.Symbol) -> sympy.Expr | None:
     return varied[0].exp * quotient / symbol
 
 
-def _unrounded(expr: sympy.Expr) -> sympy.Expr:
+def _without_rounding(expr: sympy.Expr) -> sympy.Expr:
     """What conversions between floats round. Others stay: through an integer there is no gradient."""
     target = scalar.cast_target(expr)
-    return _unrounded(expr.args[0]) if target is not None and types.is_float(target) else expr
+    return _without_rounding(expr.args[0]) if target is not None and types.is_float(target) else expr
 
 
 def _divides(factor: sympy.Expr, symbol: sympy.Symbol) -> bool:

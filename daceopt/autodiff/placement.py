@@ -114,7 +114,7 @@ def _coordinate(
     checks = [scalar.ge(numerator, 0), scalar.lt(value, extent)]
     if divisor != 1:
         checks.append(scalar.eq(scalar.pymod(numerator, divisor), 0))
-    return scalar.clamped(value, extent), checks
+    return scalar.clamp(value, extent), checks
 
 
 def _rename(expr: Any, mapping: Mapping[Any, Any]) -> Any:

@@ -61,7 +61,7 @@ def _reduce(
 ) -> str:
     """Reduce ``value`` (over the stage's symbols) as the write ``conn`` does."""
     access = stage.writes[conn]
-    dtype = types.computed(b.graph.dtype(access.array))
+    dtype = types.compute_type(b.graph.dtype(access.array))
     out = b.graph.add_array(f"{label}_{kind}", b.graph.shape(access.array), dtype)
     result = Assignment(scalar.symbol("stat", dtype), value, dtype)
     kept, used = needed_assignments((*stage.assignments, result), [result.symbol])

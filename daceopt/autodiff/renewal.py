@@ -12,7 +12,7 @@ from collections.abc import Collection
 from daceopt.autodiff.forwarding import Boundary
 from daceopt.ir.data.provenance import label_of
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.graph.operator import Operator
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.builder import Builder
@@ -45,5 +45,5 @@ def _is_fixed(graph: Graph, boundary: Boundary, array: str, stored: Collection[s
 def _renew(graph: Graph, node: Operator, rule: registry.Again) -> None:
     inputs, outputs = graph.inputs_of(node), graph.outputs_of(node)
     graph.drop_result(node, 0)
-    with graph.made_for(label_of(node), graph.origins_of(node)):
-        rule(Builder(graph), node, inputs, outputs, required(outputs, 0))
+    with graph.label_nodes(label_of(node), graph.origins_of(node)):
+        rule(Builder(graph), node, inputs, outputs, require(outputs, 0))

@@ -101,7 +101,7 @@ class _Backward:
         self._replay([*slices, *(s for s in shared if s.input != s.array)], outputs, seeds)
         return self._close(outputs, seeds, found, slices, shared)
 
-    def _captured(self) -> list[str]:
+    def _captured_inputs(self) -> list[str]:
         """Inputs of the body whose gradient is asked for."""
         captured = self._node.captures[0].items()
         return [n for n, c in captured if self._reads[c] in self._wanted and types.is_float(self._body.dtype(n))]
@@ -109,7 +109,7 @@ class _Backward:
     def _expose_slices(self) -> Iterator[_Slice]:
         """Make inputs of the slices, so that they have gradients of their own."""
         body = self._body
-        for name in self._captured():
+        for name in self._captured_inputs():
             views = body.views_of(name)
             if len(views) != 1 or body.consumers(name):
                 continue
@@ -129,7 +129,7 @@ class _Backward:
     def _expose_shared(self, sliced: Collection[str]) -> Iterator[_Shared]:
         """Gradients of the others are summed as what reads them sees them, and put into their layout once."""
         body = self._body
-        for name in self._captured():
+        for name in self._captured_inputs():
             if name in sliced:
                 continue
             views = body.views_of(name)
@@ -145,10 +145,10 @@ class _Backward:
             body.replace_uses(s.input, s.view)
             body.inputs.remove(s.input)
         for c in node.carried:
-            self._stand_in(c.input, self._kept(c.input))
+            self._stand_in(c.input, self._kept_value(c.input))
             body.inputs.remove(c.input)
         for name in node.states.keys() - {c.input for c in node.carried}:
-            self._stand_in(name, self._kept(name))
+            self._stand_in(name, self._kept_value(name))
         for k, output in zip(self._stacked, outputs[len(self._carried) :]):
             stacked = node.stacked[k - len(node.carried)]
             assert node.limit is not None
@@ -158,7 +158,7 @@ class _Backward:
                 self._stand_in(seeds[output], loop.slice_of(gradient, stacked.axis, position))
                 body.inputs.remove(seeds[output])
 
-    def _kept(self, name: str) -> str:
+    def _kept_value(self, name: str) -> str:
         """What the forward loop collected of an array of its body, in this iteration."""
         return self._loop.slice_of(self._writes[self._node.states[name]], 0, self._node.counter)
 
@@ -183,14 +183,14 @@ class _Backward:
         carried = [self._state(k, seed, found) for _, k, seed in seeded]
         result: Contributions = [(array, c.final) for (array, _, _), c in zip(seeded, carried) if c.final is not None]
         stacked = Collected(self._loop, self._node.trips)
-        result += [self._sliced(s, g, stacked) for s in slices if (g := found[s.input]) is not None]
+        result += [self._slice(s, g, stacked) for s in slices if (g := found[s.input]) is not None]
         sums = [self._sum(one, g, stacked) for one in shared if (g := found[one.input]) is not None]
         carried += [one.total for one in sums if isinstance(one.total, _Carried)]
         nexts, finals = [c.following for c in carried], [c.final for c in carried]
         made = self._loop.finish(nexts, finals, stacked.stacked, trips=self._node.trips, descending=True)
         made.body.prune()
         drop_operands(self._graph, made)
-        return [*result, *map(self._summed, sums)]
+        return [*result, *map(self._add_sum, sums)]
 
     def _initial(self, k: int) -> str:
         """The array with which a carried value of the forward loop begins."""
@@ -206,7 +206,7 @@ class _Backward:
         wanted = initial in self._wanted
         return _Carried(following, self._like("states_grad", initial) if wanted else None)
 
-    def _sliced(self, one: _Slice, g: str, stacked: Collected) -> tuple[str, str]:
+    def _slice(self, one: _Slice, g: str, stacked: Collected) -> tuple[str, str]:
         """A captured array, and its gradient, of which an iteration has the slice ``g``."""
         array = self._reads[self._node.captures[0][one.array]]
         gradient = self._like("slices_grad", array)
@@ -215,17 +215,17 @@ class _Backward:
 
     def _sum(self, one: _Shared, g: str, stacked: Collected) -> _Sum:
         """The sum of ``g`` over the iterations: a product behind the loop, or a value that it carries."""
-        total = self._hoisted(g, stacked) or self._accumulated(one, g)
-        return _Sum(*self._seen(one), total)
+        total = self._hoist(g, stacked) or self._accumulate(one, g)
+        return _Sum(*self._view(one), total)
 
-    def _accumulated(self, one: _Shared, g: str) -> _Carried:
+    def _accumulate(self, one: _Shared, g: str) -> _Carried:
         loop = self._loop
-        shape, dtype = loop.graph.shape(one.view), types.computed(loop.graph.dtype(one.input))
+        shape, dtype = loop.graph.shape(one.view), types.compute_type(loop.graph.dtype(one.input))
         total = loop.carry(self._b.full(shape, 0, dtype))
         following = loop.b.elementwise(lambda a, g: a + g, total, g, label="accumulate")
         return _Carried(following, self._graph.add_array("sum_grad", shape, dtype))
 
-    def _hoisted(self, g: str, stacked: Collected) -> _Hoisted | None:
+    def _hoist(self, g: str, stacked: Collected) -> _Hoisted | None:
         """The product that ``g`` is, if it is of so few rows that leaving them (``stacked``) moves less than a sum."""
         loop = self._loop
         body, makers = loop.graph, loop.graph.producers(g)
@@ -242,7 +242,7 @@ class _Backward:
         left, right = stacked.all_of([loop.b.transpose(reads["A"], [1, 0]), reads["B"]])
         return _Hoisted(left, right, float(product.alpha))
 
-    def _seen(self, one: _Shared) -> tuple[str, str]:
+    def _view(self, one: _Shared) -> tuple[str, str]:
         """A captured array, and what of it the iterations see."""
         array, body = self._reads[self._node.captures[0][one.array]], self._loop.graph
         if one.view == one.array:
@@ -250,7 +250,7 @@ class _Backward:
         shape, strides, offset = body.shape(one.view), body.strides(one.view), body.view_offset(one.view)
         return array, self._graph.add_view(array, "shared", shape, strides, offset)
 
-    def _summed(self, one: _Sum) -> tuple[str, str]:
+    def _add_sum(self, one: _Sum) -> tuple[str, str]:
         """The gradient of a captured array, in its own layout."""
         total = one.total.product(self._b) if isinstance(one.total, _Hoisted) else str(one.total.final)
         return one.array, total if one.view == one.array else view_adjoint(self._b, one.view, total)

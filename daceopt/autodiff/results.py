@@ -35,7 +35,7 @@ Truths = Mapping[sympy.Expr, bool]
 Code = tuple[tuple[Assignment, ...], dict[str, Access]]  # scalar code, and what it reads
 
 
-def told_from_results(
+def tell_from_results(
     graph: Graph,
     stage: Stage,
     reads: Mapping[str, Access],
@@ -54,7 +54,7 @@ def told_from_results(
         if value is None or not _is_there(graph, stage, access, value, extents):
             continue
         value = replace(value, expr=_uncast(graph, stage, value))
-        passes = _passed(value.expr)
+        passes = _passing(value.expr)
         told = [a if passes is None else _by_result(a, value, *passes) for a in gradient]
         rest = tuple(a for a in stage.assignments if a.symbol != value.symbol)
         found = _code((*rest, *told), wanted, {**reads, name: Access(access.array, access.index)})
@@ -95,7 +95,7 @@ def _is_there(graph: Graph, stage: Stage, access: Access, value: Assignment, ext
 
 def _is_unrounded(graph: Graph, stage: Stage, value: sympy.Expr, dtype: Any) -> bool:
     """Is ``value`` what was read from an array of the narrow ``dtype``, or a number that this has?"""
-    passes = _passed(value)
+    passes = _passing(value)
     if passes is None:
         return False
     operand, cases = passes
@@ -111,7 +111,7 @@ def _is_unrounded(graph: Graph, stage: Stage, value: sympy.Expr, dtype: Any) -> 
 Cases = list[tuple[Truths, sympy.Expr]]
 
 
-def _passed(value: sympy.Expr) -> tuple[sympy.Expr, Cases] | None:
+def _passing(value: sympy.Expr) -> tuple[sympy.Expr, Cases] | None:
     """The operand that ``value`` passes on where it is no number, and its cases: what holds, and what comes out."""
     cases = list(_cases(value, {}))
     operands = {leaf for _, leaf in cases if not leaf.is_number}
@@ -136,17 +136,17 @@ def _by_result(a: Assignment, value: Assignment, operand: sympy.Expr, cases: Cas
     for truths, number in cases:
         if number == operand:
             continue
-        known, same_for_result = _folded(a.expr, truths), _folded(told.xreplace({value.symbol: number}), {})
+        known, same_for_result = _fold(a.expr, truths), _fold(told.xreplace({value.symbol: number}), {})
         if known != same_for_result:
             return a
     return Assignment(a.symbol, told, a.dtype)
 
 
-def _folded(expr: sympy.Expr, truths: Truths) -> sympy.Expr:
+def _fold(expr: sympy.Expr, truths: Truths) -> sympy.Expr:
     """``expr`` where ``truths`` hold: the branches that are taken."""
     if expr.is_Atom:
         return expr
-    args = [_folded(arg, truths) for arg in expr.args]
+    args = [_fold(arg, truths) for arg in expr.args]
     if isinstance(expr, _SELECT) and (truth := _truth(expr.args[0], truths)) is not None:
         return args[1] if truth else args[2]
     return expr.func(*args)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from daceopt.autodiff.storage_predicates import NAMED, Predicate, described
+from daceopt.autodiff.storage_predicates import NAMED, Predicate, describe
 from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.ir.control.region import Region
 from daceopt.ir.data.arrays import SEED
@@ -81,17 +81,17 @@ def pins(
     one that cannot be computed again.
     """
 
-    def chosen(option: str, which: str | Predicate) -> set[str]:
+    def choose(option: str, which: str | Predicate) -> set[str]:
         predicate = NAMED.get(which) if isinstance(which, str) else which
         if predicate is None:
             return _matching(graph, arrays, option, str(which))
         made = (n for n in arrays if n != SEED and graph.producers(n))
-        return {n for n in made if predicate(described(graph, n, is_elementwise))}
+        return {n for n in made if predicate(describe(graph, n, is_elementwise))}
 
-    store = {n for which in storage.store for n in chosen("store", which)}
+    store = {n for which in storage.store for n in choose("store", which)}
     again: set[str] = set()
     for text in storage.recompute:
-        found = chosen("recompute", text)
+        found = choose("recompute", text)
         reasons = {n: why for n in found if (why := fixed(n)) is not None}
         if isinstance(text, str) and graph.has(text) and reasons:
             raise DaceoptError(f"recompute={text!r}: {next(iter(reasons.values()))}")

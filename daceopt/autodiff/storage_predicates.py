@@ -39,7 +39,7 @@ NAMED: dict[str, Predicate] = {
 """Predicates that the text of a recipe may name. Products are convolutions as well."""
 
 
-def described(graph: Graph, name: str, is_elementwise: Callable[[Any], bool]) -> ForwardArray:
+def describe(graph: Graph, name: str, is_elementwise: Callable[[Any], bool]) -> ForwardArray:
     """The buffer ``name``, which a node of ``graph`` writes."""
     maker, dtype = graph.producers(name)[0], graph.dtype(name)
     size = graph.size(name) * types.itemsize(dtype)

@@ -32,11 +32,11 @@ def within_budget(
     index = {name: k for k, name in enumerate(names)}
     start = frozenset(index[n] for n in default if n in index)
     found = choose(problem, start, storage.by, storage.seconds)
-    stored = {names[v] for v in _settled(problem, found.outcome)}
-    return [n for n in graph.arrays() if n in stored], _said(problem, found)
+    stored = {names[v] for v in _settle(problem, found.outcome)}
+    return [n for n in graph.arrays() if n in stored], _storage_text(problem, found)
 
 
-def _settled(problem: StorageProblem, outcome: StorageOutcome) -> set[int]:
+def _settle(problem: StorageProblem, outcome: StorageOutcome) -> set[int]:
     """The values to store, where a node writes several: of one that runs again none, unless one has to be the forward's
     own; then all, and it does not run again."""
     stored = set(outcome.stored)
@@ -46,7 +46,7 @@ def _settled(problem: StorageProblem, outcome: StorageOutcome) -> set[int]:
     return stored
 
 
-def _said(problem: StorageProblem, found: StorageChoice) -> str:
+def _storage_text(problem: StorageProblem, found: StorageChoice) -> str:
     outcome = found.outcome
     proved = f", at most {found.gap:.0%} from the best" if found.bound else ""
     return (
@@ -174,7 +174,7 @@ class _Reading:
                 last[name] = max(last[name], k - is_cheap(self.graph, node))
         live, before = ([0] * (len(self.backward) + 2) for _ in range(2))
         for name, start in first.items():
-            end, size = self._end(name, start, last[name]), self._held(name)
+            end, size = self._end(name, start, last[name]), self._held_bytes(name)
             for changes, begin in ((live, start), (before, start + 1)):
                 changes[begin] += size
                 changes[max(end, begin - 1) + 1] -= size
@@ -184,7 +184,7 @@ class _Reading:
         """An update reads the gradient of a parameter as soon as it stands."""
         return start if name in self.graph.outputs and self.storage.joined else last
 
-    def _held(self, name: str) -> int:
+    def _held_bytes(self, name: str) -> int:
         """Bytes of the arena: results are the caller's."""
         is_result = name in self.graph.outputs and not self.storage.joined
         return 0 if is_result or self._fuses(name) else self._bytes(name)

@@ -49,7 +49,7 @@ def view_adjoint(b: Builder, view: str, g: str) -> str:
         return b.reshape(run, shape)
     flat: Any = graph.view_offset(view) + sum(s * param(k) for k, s in enumerate(graph.strides(view)))
     if any(not isinstance(s, int) for s in graph.strides(view)):
-        return b.reshape(_scattered(b, g, dim(flat), graph.size(source)), shape)
+        return b.reshape(_scatter(b, g, dim(flat), graph.size(source)), shape)
     return b.reshape(_undo(b, g, (dim(flat),), (graph.size(source),)), shape)
 
 
@@ -85,7 +85,7 @@ def _box(graph: Graph, view: str, source: str) -> Box | None:
     return None if any(getattr(s, "free_symbols", set()) & {*steps} for s in starts) else (starts, own)
 
 
-def _scattered(b: Builder, g: str, flat: Any, size: Dim) -> str:
+def _scatter(b: Builder, g: str, flat: Any, size: Dim) -> str:
     """A flat array of ``size`` to which the elements of ``g`` are added at their positions ``flat``."""
     shape = b.graph.shape(g)
     index = b.graph.add_array("position", shape, dace.int64)
@@ -119,7 +119,7 @@ def _undo(b: Builder, g: str, index: tuple[Any, ...], shape: Shape) -> str:
     extents = {param(k): n for k, n in enumerate(own) if k not in dropped}
     if not is_bijective(index, shape, extents):
         return place(b, g, list(extents), extents, index, shape)
-    return _permuted(b, g, list(extents), index, shape)
+    return _permute(b, g, list(extents), index, shape)
 
 
 def _drop(b: Builder, g: str, axes: list[int]) -> str:
@@ -129,7 +129,7 @@ def _drop(b: Builder, g: str, axes: list[int]) -> str:
     return b.reduce("sum", None, g, axes=axes, label="sum_gradient")
 
 
-def _permuted(b: Builder, g: str, order: list[sympy.Symbol], index: tuple[Any, ...], shape: Shape) -> str:
+def _permute(b: Builder, g: str, order: list[sympy.Symbol], index: tuple[Any, ...], shape: Shape) -> str:
     """A view of ``g`` with its dimensions permuted, reversed, and extents of 1 inserted."""
     steps, offset = [], 0
     for e, n in zip(index, shape, strict=True):

@@ -26,7 +26,7 @@ class KernelPrinter:
     def source(self, graph: Graph, kernel: Kernel) -> KernelSource:
         """The printed kernel, whose arguments are arrays of ``graph``. Raises what ``print_kernel`` raises."""
         like = pattern(graph, kernel)
-        tree = None if kernel.schedule is None else like.numbered(kernel.schedule)
+        tree = None if kernel.schedule is None else like.number(kernel.schedule)
         key = kernel.label, like.form, tree, _homes(graph, like.names)
         if key not in self._known:
             self._known[key] = self._print(graph, kernel), like

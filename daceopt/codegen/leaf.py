@@ -219,7 +219,7 @@ class Leaf:
         key = _element_key(reference)
         if key in self._elements:
             return self._elements[key]
-        dtype = types.computed(reference.buffer.dtype)
+        dtype = types.compute_type(reference.buffer.dtype)
         symbol = self._names.value(dtype)
         self._types[symbol] = dtype
         self._elements[key] = symbol
@@ -257,7 +257,7 @@ class Leaf:
             self._written.setdefault(buffer.array, set()).add(_element_key(reference))
         if not (buffer.local and buffer.array in self._registers):
             kept = self._unrounded(value, buffer.dtype)
-            code = stored(self._converted(kept, types.computed(buffer.dtype)), buffer.dtype)
+            code = stored(self._converted(kept, types.compute_type(buffer.dtype)), buffer.dtype)
             self._stores.append((kept, f"{self._guard(buffer)}{self._element(reference)} = {code};"))
 
     def _unrounded(self, value: sympy.Symbol, dtype: types.DType) -> sympy.Symbol:
@@ -265,7 +265,7 @@ class Leaf:
         where = next((k for k, a in enumerate(self._code) if a.symbol == value), None)
         if where is None or types.name_of(dtype) not in _HALVES:
             return value
-        made, wide = self._code[where], types.computed(dtype)
+        made, wide = self._code[where], types.compute_type(dtype)
         if not isinstance(made.expr, functions.CLASSES[f"cast_{types.name_of(dtype)}"]):
             return value
         (source,) = made.expr.args
@@ -295,7 +295,7 @@ class Leaf:
         return converted(str(value), self._types[value], dtype)
 
     def _collect(self, value: sympy.Symbol, a: Accumulator) -> str:
-        code = self._converted(value, types.computed(a.target.buffer.dtype))
+        code = self._converted(value, types.compute_type(a.target.buffer.dtype))
         if types.is_bool(a.dtype):
             code = converted(code, a.dtype, dace.uint8)
         if not a.lanes:
@@ -408,9 +408,8 @@ class Leaf:
         self.checks_index = True
         exists = " && ".join(f"{self._names.size_text(e)} > 0" for e in dict.fromkeys(e for _, e in unsure))
         missing = ", ".join(dict.fromkeys(i for i, _ in unsure))
-        return (
-            f"({exists} ? {value} : dop::nothing<{types.cpp(types.computed(reference.buffer.dtype))}>(bad, {missing}))"
-        )
+        computed = types.cpp(types.compute_type(reference.buffer.dtype))
+        return f"({exists} ? {value} : dop::nothing<{computed}>(bad, {missing}))"
 
 
 def loaded(element: str, dtype: types.DType) -> str:

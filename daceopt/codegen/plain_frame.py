@@ -22,7 +22,7 @@ from daceopt.codegen.regions import FrameBuffer
 from daceopt.codegen.sdfg_flow import SdfgFlow
 from daceopt.ir.data.arrays import SEED
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.interpreter.buffers import strided
+from daceopt.ir.interpreter.buffers import as_strided
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim
@@ -236,5 +236,5 @@ def _laid_out(graph: Graph, name: str, value: np.ndarray) -> np.ndarray:
     """A constant as it stands in memory."""
     span = 1 + sum(max(int(n) - 1, 0) * int(s) for n, s in zip(graph.shape(name), graph.strides(name), strict=True))
     flat = np.zeros(span, types.to_numpy(graph.dtype(name)))
-    strided(flat, value.shape, [int(s) for s in graph.strides(name)])[...] = value
+    as_strided(flat, value.shape, [int(s) for s in graph.strides(name)])[...] = value
     return flat

@@ -95,7 +95,7 @@ def run(
     if saved is not None:
         block.fill(saved)
     seeds = torch.full((1,), seed, dtype=torch.int64, device=device)
-    entry = entry_of(executable).placed([])
+    entry = entry_of(executable).place([])
     addresses = [*(b.address for b in inputs.values()), *entry.constants, *(b.address for b in outputs)]
     executable.run([*addresses, block.address, arena.address, seeds.data_ptr(), *entry.stream()], symbols)
     entry.wait()

@@ -21,7 +21,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     recipe = model.recipe(options)
-    found = bisect(recipe, *_program(model.named(options)), built=True)
+    found = bisect(recipe, *_program(model.model_of(options)), built=True)
     print(found if found is not None else "no step of the recipe breaks the model")
     return 0 if found is None else _BROKEN
 
@@ -30,7 +30,7 @@ def _program(named: Path | model.ModuleOnDisk) -> tuple[Program, dict[str, Any] 
     """The program before any recipe, and the arrays that it is called on where they are known."""
     if isinstance(named, Path):
         return Program.of(import_model(load(named))), None
-    frozen = named.frozen()
+    frozen = named.freeze()
     imported = frozen.load()
     graph = imported.graph
     return Program.of(graph, imported.gradients), dict(zip(graph.inputs, frozen.feeds, strict=True))

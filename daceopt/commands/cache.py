@@ -33,7 +33,7 @@ def run(options: Namespace) -> None:
 
 def _rules(dropped: str | None) -> None:
     """List what was learned, or forget the patterns that begin like ``dropped``."""
-    known = learned_rules.learned()
+    known = learned_rules.all_refusals()
     if dropped is None:
         for pattern, reason in known.items():
             print(f"{pattern}\n    {reason}")

@@ -147,11 +147,11 @@ def _module_row(name: str, make: Callable[[], tuple[nn.Module, tuple[torch.Tenso
     eager, peer, exact = copy.deepcopy(model), copy.deepcopy(model), copy.deepcopy(model).double()
     ours = optimized_module(model, fallback="raise")
     inputs64 = tuple(x.double() if x.is_floating_point() else x for x in inputs)
-    row.cold = _timed(lambda: step(ours, inputs))
+    row.cold = _time(lambda: step(ours, inputs))
     with torch.no_grad():
         ours(*inputs)
     again = optimized_module(copy.deepcopy(eager), fallback="raise")
-    row.warm = _timed(lambda: step(again, inputs))
+    row.warm = _time(lambda: step(again, inputs))
     for module in (ours, exact):  # compiling ran training steps, which moved the statistics of batch norms
         module.load_state_dict(eager.state_dict())
     for mode in ("train", "eval"):
@@ -159,7 +159,7 @@ def _module_row(name: str, make: Callable[[], tuple[nn.Module, tuple[torch.Tenso
         row.errors |= {f"{mode} {k}": v for k, v in _errors(models, inputs, inputs64).items()}
     _statistics(row, ours)
     compiled = torch.compile(peer)
-    row.peer_cold = _timed(lambda: step(compiled, inputs))
+    row.peer_cold = _time(lambda: step(compiled, inputs))
     contenders = {"eager": eager, "torch.compile": compiled, "daceopt": ours}
     for module in contenders.values():
         module.eval()
@@ -199,7 +199,7 @@ def first(result: Any) -> torch.Tensor:
     return result if isinstance(result, torch.Tensor) else result[0]
 
 
-def _timed(call: Call) -> float:
+def _time(call: Call) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
@@ -251,7 +251,7 @@ def _onnx_row(seconds: float) -> DemoRow:
         start = time.perf_counter()
         ours = daceopt.from_onnx(str(path), fallback=False)
         row.cold = time.perf_counter() - start
-        row.warm = _timed(lambda: daceopt.from_onnx(str(path), fallback=False))
+        row.warm = _time(lambda: daceopt.from_onnx(str(path), fallback=False))
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         name = session.get_inputs()[0].name
         array = x.numpy()

@@ -164,7 +164,7 @@ def _threads() -> Iterator[Finding]:
 def _rates() -> Iterator[Finding]:
     """What the cost model decides by, if it has been measured here."""
     try:
-        found = importlib.import_module("daceopt.cost.rates").known()
+        found = importlib.import_module("daceopt.cost.rates").measured_rates()
     except ImportError as error:
         yield Finding("cost model", NOTE, f"cannot be imported: {error}", "install the packages named below")
         return

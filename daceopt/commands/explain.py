@@ -37,7 +37,7 @@ def run(options: Namespace) -> None:
 
 
 def _report(options: Namespace) -> Report:
-    found, chosen = model.named(options), {"recipe": model.recipe(options), "verify": options.verify}
+    found, chosen = model.model_of(options), {"recipe": model.recipe(options), "verify": options.verify}
     if not isinstance(found, Path):
         return explain(found.module, *found.args, **found.kwargs, **chosen)
     loaded = load(found)  # a damaged file is an error of this command, not a property to report

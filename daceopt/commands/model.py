@@ -36,7 +36,7 @@ class ModuleOnDisk:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     step: TrainingStep | None = None
 
-    def frozen(self) -> Frozen:
+    def freeze(self) -> Frozen:
         """The module in eval mode as one graph. Raises CaptureError with the reason when it is none."""
         from daceopt.modules.frozen import freeze
 
@@ -77,7 +77,7 @@ def recipe(options: Namespace) -> Recipe:
     return chosen
 
 
-def named(options: Namespace) -> Path | ModuleOnDisk:
+def model_of(options: Namespace) -> Path | ModuleOnDisk:
     """The ONNX file's path, or the module that a Python file makes."""
     found = find(options.model)
     if not isinstance(found, Path) and getattr(options, "inputs", None) is not None:
@@ -115,7 +115,7 @@ def _module(path: Path, name: str, steps: bool) -> ModuleOnDisk:
         listed = f"{title}: the file defines no {name!r}; it has {', '.join(known) or 'nothing to call'}"
         raise DaceoptError(listed + did_you_mean(name, known))
     found = defined[name]
-    made = found if isinstance(found, kinds) or not callable(found) else _called(found, title)
+    made = found if isinstance(found, kinds) or not callable(found) else _call(found, title)
     module, given = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, kinds):
         raise DaceoptError(f"{title}: expected a module or (module, inputs), found {type(made).__name__}")
@@ -135,7 +135,7 @@ def _example_inputs(defined: Mapping[str, Any], name: str, title: str) -> Any:
             f"{title}: on what is it called? return (module, inputs), or define {wanted[0]}() or {wanted[1]}()"
         )
     found = defined[chosen]
-    return _called(found, f"{title.rpartition(':')[0]}:{chosen}") if callable(found) else found
+    return _call(found, f"{title.rpartition(':')[0]}:{chosen}") if callable(found) else found
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -145,7 +145,7 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
 
 
-def _called(function: Any, title: str) -> Any:
+def _call(function: Any, title: str) -> Any:
     """Call what takes no argument. Whatever it raises becomes one line."""
     try:
         inspect.signature(function).bind()

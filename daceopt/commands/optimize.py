@@ -99,7 +99,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    recipe, found = model.recipe(options), model.named(options)
+    recipe, found = model.recipe(options), model.model_of(options)
     summary = optimize(found, recipe, options.verify, options.output, options.seconds, options.inputs)
     print(summary)
     if summary.refused:
@@ -126,7 +126,7 @@ def optimize(
         _of_file(subject, recipe, verify, inputs) if isinstance(subject, Path) else _of_module(subject, recipe, verify)
     )
     elapsed = time.perf_counter() - start
-    times = interleave({"ours": lambda: made.compiled(*made.feeds), "peer": made.theirs}, seconds=seconds)
+    times = interleave({"ours": lambda: made.compile_graph(*made.feeds), "peer": made.theirs}, seconds=seconds)
     title = str(subject) if isinstance(subject, Path) else subject.title
     summary = _summary(title, recipe.name, made, times, elapsed)
     if output is not None:
@@ -144,13 +144,13 @@ def _of_file(path: Path, recipe: Any, verify: str | None, inputs: Path | None) -
 
 
 def _of_module(on_disk: model.ModuleOnDisk, recipe: Any, verify: str | None) -> _Subject:
-    frozen = on_disk.frozen()
+    frozen = on_disk.freeze()
     compiled, feeds = frozen.compile(recipe, verify), frozen.feeds
 
-    def checked(program: Callable[..., Any] | None) -> tuple[Arrays, Arrays, Arrays]:
+    def check(program: Callable[..., Any] | None) -> tuple[Arrays, Arrays, Arrays]:
         return _arrays((program or compiled)(*feeds)), frozen.eager(), frozen.exact()
 
-    return _Subject(compiled, feeds, "PyTorch", frozen.eager, checked, dict(compiled.pair.report["hosted"]))
+    return _Subject(compiled, feeds, "PyTorch", frozen.eager, check, dict(compiled.pair.report["hosted"]))
 
 
 def _summary(title: str, recipe: str, made: _Subject, times: dict[str, float], elapsed: float) -> Summary:
@@ -187,16 +187,16 @@ def _feeds(compiled: OnnxModel, given: Path | None) -> Arrays:
     if given is not None:
         return from_file(given, compiled.input_names)
     if compiled.wanted:
-        raise DaceoptError(f"the program depends on {compiled.wanted}: give inputs, {_wanted(compiled)}")
+        raise DaceoptError(f"the program depends on {compiled.wanted}: give inputs, {_inputs_text(compiled)}")
     reference, names = _reference(compiled)
     made = dict(zip(names, random_inputs(reference).values(), strict=True))
     missing = [name for name in compiled.input_names if name not in made]
     if missing:
-        raise DaceoptError(f"what input {missing[0]!r} may be is not known: give inputs, {_wanted(compiled)}")
+        raise DaceoptError(f"what input {missing[0]!r} may be is not known: give inputs, {_inputs_text(compiled)}")
     return [made[name] for name in compiled.input_names]
 
 
-def _wanted(compiled: OnnxModel) -> str:
+def _inputs_text(compiled: OnnxModel) -> str:
     """How inputs are given, with their types and shapes."""
     return f"--inputs FILE.npz with {'; '.join(compiled.signature)}"
 

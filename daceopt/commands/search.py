@@ -42,7 +42,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    found = _searched(options)
+    found = _search(options)
     found.strategy.save(options.output)
     print(found)
     print(f"written: {options.output}")
@@ -51,7 +51,7 @@ def run(options: Namespace) -> None:
         print(f"written: {options.timeline}")
 
 
-def _searched(options: Namespace) -> SearchOutcome:
+def _search(options: Namespace) -> SearchOutcome:
     effort = SearchEffort(options.alpha, options.beta, options.patience, options.seed)
     budget, reduction = duration_of(options.budget), _reduction(options)
     if options.threads < 1 or not 1 <= options.slowdown < float("inf"):
@@ -64,13 +64,13 @@ def _searched(options: Namespace) -> SearchOutcome:
 
     from daceopt.cost.rates import rates
     from daceopt.distributed.runtime.step_capture import capture
-    from daceopt.distributed.search.timed_step import timed
+    from daceopt.distributed.search.timed_step import time_step
 
     machine = rates().of_cores(options.threads)
     whole, processes = subject.step is not None, options.processes
     step = capture(subject.step or subject.module, subject.args, subject.kwargs, options.world)
     estimate, slowdowns = _estimate(options, machine), (1.0, options.slowdown)
-    found = timed(step, estimate, reduction, slowdowns, options.threads, measured=not options.estimated)
+    found = time_step(step, estimate, reduction, slowdowns, options.threads, measured=not options.estimated)
     print(f"times: {found.said}")
     return search(found.problem, found.groups, subject.module, effort, budget, options.resume, whole, processes)
 
@@ -94,4 +94,4 @@ def _estimate(options: Namespace, machine: Any) -> Any:
         return program_operators.by_roofline(machine)
     if options.calibrate is not None:
         return estimator_training.fine_tuned(machine, duration_of(options.calibrate)).estimate(machine)
-    return estimator_training.known(machine).estimate(machine)
+    return estimator_training.load(machine).estimate(machine)

@@ -40,7 +40,7 @@ def _factor(extent: Dim, cores: int) -> int:
     return max(1, factor)
 
 
-def inferred(graph: Graph, node: Node, binding: Binding, ways: Flows | None = None) -> dict[str, Binding]:
+def infer(graph: Graph, node: Node, binding: Binding, ways: Flows | None = None) -> dict[str, Binding]:
     """How the arrays that ``node`` reads would have to be bound so that each core has what it needs for its part of the
     first array that ``node`` writes; by the arrays that nodes write or that are given, parts by themselves.
 

@@ -25,11 +25,11 @@ def machine_of(device: torch.device) -> Machine:
     once and kept like those of this machine, which are those of any other device."""
     if device.type != "cuda":
         return this_machine()
-    return _known(torch.cuda.current_device() if device.index is None else device.index, uses_tf32())
+    return _lookup(torch.cuda.current_device() if device.index is None else device.index, uses_tf32())
 
 
 @cache
-def _known(index: int, tf32: bool) -> Machine:
+def _lookup(index: int, tf32: bool) -> Machine:
     identity = (torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index), torch.version.cuda)
     return best_known([*identity, torch.__version__, tf32], measure(index, tf32))
 

@@ -89,7 +89,7 @@ _assumed: ContextVar[Limits | None] = ContextVar("daceopt_assumed_limits", defau
 
 
 @contextmanager
-def assumed(limits: Limits) -> Iterator[None]:
+def assume(limits: Limits) -> Iterator[None]:
     """Within the block, schedules are made for this machine: for tests, and for code that runs elsewhere."""
     with scoped(_assumed, limits):
         yield

@@ -73,7 +73,7 @@ class Machine:
         rates = tuple((size, max(a, b)) for (size, a), (_, b) in zip(self.rates, other.rates))
         return replace(self, bandwidths=bandwidths, flops=max(self.flops, other.flops), rates=rates)
 
-    def reached(self, rate: float, itemsize: int = 4) -> Machine:
+    def raise_to(self, rate: float, itemsize: int = 4) -> Machine:
         """The machine, on which something has computed at ``rate`` on elements of ``itemsize`` bytes."""
         if itemsize in dict(self.rates):
             return replace(self, rates=tuple((n, max(r, rate) if n == itemsize else r) for n, r in self.rates))

@@ -28,7 +28,7 @@ def on_stream(
     """
     import torch
 
-    def timed() -> Elapsed:
+    def time_call() -> Elapsed:
         with torch.cuda.device(device):
             first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             if ahead:
@@ -39,7 +39,7 @@ def on_stream(
             last.synchronize()
         return Elapsed(first.elapsed_time(last) / 1e3)
 
-    return timed
+    return time_call
 
 
 def interleave(

@@ -46,11 +46,11 @@ def _of_graph(graph: Graph) -> ProgramTime:
     spent = by_node(graph, times=times)
     own = {node: s for node, s in spent.items() if isinstance(node, KernelNode)}
     starts = times.machine.region * max(0, sum(times.work(n).threads > 1 for n in own) - 1)
-    fusible = _passed(graph, list(own), times) + starts
+    fusible = _passing_time(graph, list(own), times) + starts
     return ProgramTime(sum(spent.values()), sum(own.values()), fusible, _far(graph, times))
 
 
-def _passed(graph: Graph, kernels: Sequence[Any], times: KernelTimes) -> float:
+def _passing_time(graph: Graph, kernels: Sequence[Any], times: KernelTimes) -> float:
     """What one kernel writes and another reads that could be one with it: a call between them has to run between them.
     What somebody else reads as well is written in any case."""
     number, through = {node: k for k, node in enumerate(kernels)}, _through_calls(graph, kernels)

@@ -121,14 +121,14 @@ _assumed: ContextVar[Rates | None] = ContextVar("daceopt_assumed_rates", default
 
 
 @contextmanager
-def assumed(rates: Rates) -> Iterator[None]:
+def assume(rates: Rates) -> Iterator[None]:
     """Within the block, costs are those of this machine."""
     with scoped(_assumed, rates):
         yield
 
 
 def rates() -> Rates:
-    """Those of this machine, or those assumed; where ``limits.assumed`` another machine, typical ones."""
+    """Those of this machine, or those assumed; where ``limits.assume`` says another machine, typical ones."""
     other = assumed_limits()
     return _assumed.get() or (_own() if other is None else typical(other))
 
@@ -139,7 +139,7 @@ def _identity() -> str:
 
 @cache
 def _own() -> Rates:
-    return default_cache().made(_KIND, _identity(), lambda folder: _write(folder, measure()), _read)
+    return default_cache().make(_KIND, _identity(), lambda folder: _write(folder, measure()), _read)
 
 
 def _read(entry: Path) -> Rates:
@@ -151,7 +151,7 @@ def _read(entry: Path) -> Rates:
     return Rates(**{**fields, **pairs})
 
 
-def known() -> Rates | None:
+def measured_rates() -> Rates | None:
     """Those of this machine, where they have been measured."""
     return _own() if default_cache().get(_KIND, _identity()) is not None else None
 

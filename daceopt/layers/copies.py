@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from daceopt.errors import UnequalLayers
-from daceopt.ir.access.kernel_pattern import renamed, with_draws
+from daceopt.ir.access.kernel_pattern import rename_locals, with_draws
 from daceopt.ir.data.arrays import SEED
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
@@ -148,13 +148,13 @@ class Copies:
         """The array that is ``shift`` layers later what ``name`` is, which is declared."""
         label = self.label_of.get(name)
         if label is not None:
-            return self._declared(name, label._replace(layer=label.layer + shift), shift)
+            return self._declare_like(name, label._replace(layer=label.layer + shift), shift)
         is_own = any(whole in self.label_of for whole in self._with_wholes(name))
         if is_own and self._owners.setdefault(name, shift) != shift:
             raise UnequalLayers(f"{name} is a part of what each layer has for itself")
         return self._declare(name, name, shift)
 
-    def _declared(self, name: str, label: Label, shift: int) -> str:
+    def _declare_like(self, name: str, label: Label, shift: int) -> str:
         if label not in self._names:
             self._names[label] = self._new.fresh_name(re.sub(r"_\d+$", "", name))
         return self._declare(name, self._names[label], shift)
@@ -162,9 +162,9 @@ class Copies:
     def declare(self, label: Label) -> None:
         """Let there be an array, given from outside, of the kind that its family is."""
         like = next(name for name, found in self.label_of.items() if found.family == label.family)
-        self._declared(like, label, label.layer - self.label_of[like].layer)
+        self._declare_like(like, label, label.layer - self.label_of[like].layer)
 
-    def declared(self, family: str) -> list[Label]:
+    def declared_members(self, family: str) -> list[Label]:
         """The members of a family that the new graph has."""
         return [label for label, name in self._names.items() if label.family == family and self._new.has(name)]
 
@@ -230,7 +230,7 @@ class Copies:
         names = {name: self.name(name, shift) for name in sorted(arrays - own.keys())} | own
         numbers = {n: self._cut.draw(n, shift) for n in draws(self._old, node)}
         twin = with_draws(kernel.over(names), numbers) if numbers else kernel.over(names)
-        return twin if twin.schedule is None else replace(twin, schedule=renamed(twin.schedule, own))
+        return twin if twin.schedule is None else replace(twin, schedule=rename_locals(twin.schedule, own))
 
     def check_given(self) -> None:
         """Raise UnequalLayers where a node reads, or the graph gives, what nothing writes and nobody gives."""

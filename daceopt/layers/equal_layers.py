@@ -81,12 +81,12 @@ class _Ratio:
             step,
             nodes_before=round(self.nodes * step.nodes_before),
             nodes_after=round(self.nodes * step.nodes_after),
-            bytes_before=_scaled(step.bytes_before, self.moved),
-            bytes_after=_scaled(step.bytes_after, self.moved),
+            bytes_before=_scale(step.bytes_before, self.moved),
+            bytes_after=_scale(step.bytes_after, self.moved),
         )
 
 
-def _scaled(count: Any, ratio: float) -> Any:
+def _scale(count: Any, ratio: float) -> Any:
     """A count, or an expression over sizes, times ``ratio`` to a thousandth."""
     if isinstance(count, sympy.Expr):
         return sympy.Rational(round(1000 * ratio), 1000) * count

@@ -80,10 +80,10 @@ class _Lengthening:
         of_outputs = {n: forward.outputs[r.position] for n, r in program.received.items() if r.kind is Kind.OUTPUT}
         same = {name: name for name in program.received}
         twins = {**same, **of_outputs, **dict(zip(backward.saved, forward.saved, strict=True))}
-        kept = {name: _named(known[twin], "kept") for name, twin in twins.items() if twin in known}
+        kept = {name: _label_of(known[twin], "kept") for name, twin in twins.items() if twin in known}
         for name, role in program.received.items():
             label = self._output_label(role.position) if role.kind is Kind.GRADIENT_OF_OUTPUT else None
-            found |= {} if label is None else {name: _named(label, "gradient")}
+            found |= {} if label is None else {name: _label_of(label, "gradient")}
         rows = {f"kept {family}": row for family, row in self._forward.rows.items()}
         results = {n: self._input_label(r.position) for n, r in zip(backward.outputs, program.returned, strict=True)}
         labelled = {name: label for name, label in results.items() if label is not None}
@@ -191,10 +191,10 @@ class _Lengthening:
             yield copies.name(name, 0), Role(role.kind, self._place_of_input(role.position, 0))
             return
         copies.declare(label)  # also where it is given for its size alone
-        for member in copies.declared(label.family):
+        for member in copies.declared_members(label.family):
             yield copies.name_of(member), Role(role.kind, self._cut.position(self._cut.member[member]))
 
 
-def _named(label: Label, kind: str) -> Label:
+def _label_of(label: Label, kind: str) -> Label:
     """A family of its own in the backward graph."""
     return label._replace(family=f"{kind} {label.family}")

@@ -60,7 +60,7 @@ class Matching:
     def _may_follow(self, x: str, y: str) -> bool:
         if self._is_constant(x) or self._is_constant(y):
             return self._is_constant(x) and self._is_constant(y) and self._shows_the_same(x, y)
-        return self._arrays.admits(x, y) and _follows(self._given_as(x), self._given_as(y), x == y)
+        return self._arrays.admits(x, y) and _follows(self._label_given(x), self._label_given(y), x == y)
 
     def _is_constant(self, name: str) -> bool:
         return self._graph.root(name)[0] in self._graph.constants
@@ -124,7 +124,7 @@ class Matching:
             and all(map(self._may_follow, ours, theirs))
         )
 
-    def _given_as(self, name: str) -> Label | None:
+    def _label_given(self, name: str) -> Label | None:
         """The label of an array from outside, or of that of which ``name`` is a view."""
         return self._external.get(self._graph.root(name)[0])
 

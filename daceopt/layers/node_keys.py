@@ -35,7 +35,7 @@ class NodeKeys:
     def _key(self, graph: Graph, node: Node) -> Hashable:
         if isinstance(node, KernelNode):
             alike = pattern(graph, node.kernel)
-            return KernelNode, alike.form, None if node.tree is None else alike.numbered(node.tree)
+            return KernelNode, alike.form, None if node.tree is None else alike.number(node.tree)
         if not isinstance(node, (Operator, DenseNode)):
             return Node, id(node)
         return type(node), _properties(node), tuple(_operands(graph, node))
@@ -59,7 +59,7 @@ def draws(graph: Graph, node: Node) -> tuple[int, ...]:
 
 def _properties(node: Node) -> Hashable:
     own = [(p.attr_name, value) for p, value in node.properties() if p.attr_name not in _OF_EVERY_NODE]
-    return tuple((name, _frozen(value)) for name, value in sorted(own, key=lambda item: item[0]))
+    return tuple((name, _freeze(value)) for name, value in sorted(own, key=lambda item: item[0]))
 
 
 def _operands(graph: Graph, node: Node) -> list[Hashable]:
@@ -75,21 +75,21 @@ def _constant(graph: Graph, name: str) -> Hashable:
     value = graph.constants.get(name)
     if value is None:
         return None
-    return _frozen(value) if value.nbytes <= _COMPARED else ("object", id(value))
+    return _freeze(value) if value.nbytes <= _COMPARED else ("object", id(value))
 
 
-def _frozen(value: Any) -> Hashable:
+def _freeze(value: Any) -> Hashable:
     """A value to compare; of what is not known how to compare, which object it is."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, Mapping):
         return tuple(
-            (str(k), _frozen(v)) for k, v in sorted(value.items(), key=lambda item: str(item[0])) if k != STREAM
+            (str(k), _freeze(v)) for k, v in sorted(value.items(), key=lambda item: str(item[0])) if k != STREAM
         )
     if isinstance(value, (str, bytes)) or value is None:
         return value
     if isinstance(value, Sequence):
-        return tuple(map(_frozen, value))
+        return tuple(map(_freeze, value))
     if isinstance(value, (bool, int, float, np.generic, sympy.Basic)):
         return type(value), repr(value) if isinstance(value, float) else value
     return "object", id(value)

@@ -166,7 +166,7 @@ class _Cut:
         for node in removed:
             self._short.remove(node)
         self._move(nodes[behind:], nodes[:first])
-        short, labelled = self._finished(positions), tuple(self._output_label(k) for k in positions)
+        short, labelled = self._finish(positions), tuple(self._output_label(k) for k in positions)
         return Shortened(self._imported, short, self._layers, self.dropped, tuple(positions), labelled)
 
     def _check_wanted(self) -> None:
@@ -199,11 +199,11 @@ class _Cut:
                 kept[position] = name if is_left else earlier
         self._short.outputs, full = list(kept.values()), self._full.replaced
         self._short.replaced = {
-            k: self._replaced(position, full[position]) for k, position in enumerate(kept) if position in full
+            k: self._replace(position, full[position]) for k, position in enumerate(kept) if position in full
         }
         return list(kept)
 
-    def _replaced(self, position: int, old: str) -> str:
+    def _replace(self, position: int, old: str) -> str:
         """The input whose new value the output at ``position`` is, in the layer in whose place that stands."""
         label = self._label_of.get(old)
         is_moved = label is not None and self._is_behind(self._full.outputs[position])
@@ -236,7 +236,7 @@ class _Cut:
             raise UnequalLayers(f"{name} is of a layer before the last, and read behind all layers")
         return self._member[label._replace(layer=label.layer - self.dropped)]
 
-    def _left(self, name: str) -> str:
+    def _name_left(self, name: str) -> str:
         """``name``, or the first member of its family, which has the same sizes."""
         label = self._label_of.get(name)
         return name if label is None else self._member[label._replace(layer=0)]
@@ -255,15 +255,15 @@ class _Cut:
             numbers = {n: _steps(n, before, self.dropped) for n in draws(self._short, node) if n in before}
             _draw_by(node, numbers)
 
-    def _finished(self, positions: Sequence[int]) -> Imported:
+    def _finish(self, positions: Sequence[int]) -> Imported:
         """``positions``: of the outputs that are left."""
         graph, full, wanted = self._short, self._full, self._imported.gradients
-        graph.symbols = {symbol: (self._left(name), axis) for symbol, (name, axis) in full.symbols.items()}
+        graph.symbols = {symbol: (self._name_left(name), axis) for symbol, (name, axis) in full.symbols.items()}
         used = {name for name, _ in graph.symbols.values()} | {*graph.replaced.values()}
         graph.inputs = [n for n in full.inputs if n not in self._label_of or graph.all_consumers(n) or n in used]
         graph.prune()
         if wanted is not None:
-            wanted = _moved(wanted, [full.inputs.index(name) for name in graph.inputs], positions)
+            wanted = _move(wanted, [full.inputs.index(name) for name in graph.inputs], positions)
         return replace(self._imported, graph=graph, gradients=wanted)
 
 
@@ -281,7 +281,7 @@ def _draw_by(node: Node, numbers: Mapping[int, int]) -> None:
         node.attributes = {**node.attributes, STREAM: next(iter(numbers.values()))}
 
 
-def _moved(wanted: Gradients, inputs: Sequence[int], outputs: Sequence[int]) -> Gradients:
+def _move(wanted: Gradients, inputs: Sequence[int], outputs: Sequence[int]) -> Gradients:
     """The same of a graph with fewer inputs and outputs, of which these are the positions in the old one."""
     of_inputs = tuple(k for k, old in enumerate(inputs) if old in wanted.inputs)
     of_outputs = tuple(k for k, old in enumerate(outputs) if old in wanted.outputs)

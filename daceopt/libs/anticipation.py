@@ -40,11 +40,11 @@ def _jobs(graph: Graph) -> Iterator[CompileJob]:
         if isinstance(node, Operator):
             for make in _SAMPLES.get(node.op_type, ()):
                 for name in graph.inputs_of(node)[:1]:
-                    yield from _needed(make, graph.dtype(name)) if name is not None else ()
+                    yield from _jobs_of(make, graph.dtype(name)) if name is not None else ()
 
 
 @cache
-def _needed(make: Callable[[Any], Sample], dtype: Any) -> tuple[CompileJob, ...]:
+def _jobs_of(make: Callable[[Any], Sample], dtype: Any) -> tuple[CompileJob, ...]:
     node, graph = make(dtype)
     try:
         library = choose(node, graph)

@@ -45,8 +45,8 @@ class Aten(Library):
         if type(node) not in _ORDER:
             return "torch is used for convolutions only"
         assert isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights))
-        if node.blocked(graph):
-            return f"operands {sorted(node.blocked(graph))} in blocks of channels"
+        if node.blocked_connectors(graph):
+            return f"operands {sorted(node.blocked_connectors(graph))} in blocks of channels"
         names = node.operands(graph)
         found = {graph.dtype(name) for name in names.values()}
         one = len(found) == 1 and found <= {dace.float32, dace.float64}

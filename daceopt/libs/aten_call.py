@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daceopt.errors import RunError, Unsupported
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import HostCall
 from daceopt.ir.scalar import types
@@ -66,7 +66,7 @@ def add(
     label = target._schema.name.rpartition("::")[2].strip("_")
     call = HostCall(label, callback=RUN, payload=json.dumps(payload), sizes=encoder.sizes)
     reads = {f"In{k}": name for k, name in enumerate(encoder.operands)}
-    writes = {f"Out{k}": required(outputs, at) for k, at in enumerate(written)}
+    writes = {f"Out{k}": require(outputs, at) for k, at in enumerate(written)}
     graph.add_node(call, reads, writes)
     return outputs
 
@@ -134,11 +134,11 @@ def run(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray
     """Call the operator in ``payload`` and copy its results into ``outputs``."""
     import torch
 
-    name, arguments, names, orders, results = _decoded(payload)
+    name, arguments, names, orders, results = _decode_payload(payload)
     target = operator(name)
     sizes = [int(n) for array in inputs[len(names) :] for n in array]
     tensors = [_tensor(array, name) for array, name in zip(inputs, names)]
-    tensors[: len(orders)] = [_laid_out(t, *order) for t, order in zip(tensors, orders)]
+    tensors[: len(orders)] = [_lay_out(t, *order) for t, order in zip(tensors, orders)]
     positional, named = _arguments(target, arguments, tensors, sizes)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         found = target(*positional, **named)
@@ -147,7 +147,7 @@ def run(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray
         _store(array, values[position], name, rank)
 
 
-def _laid_out(tensor: torch.Tensor, order: list[int], inverse: list[int]) -> torch.Tensor:
+def _lay_out(tensor: torch.Tensor, order: list[int], inverse: list[int]) -> torch.Tensor:
     return tensor.permute(order).contiguous().permute(inverse)
 
 
@@ -167,7 +167,7 @@ _Order = tuple[list[int], list[int]]  # the axes from the outermost in memory, a
 
 
 @lru_cache(4096)
-def _decoded(payload: str) -> tuple[str, dict[str, Any], list[str], list[_Order], list[tuple[int, str, int]]]:
+def _decode_payload(payload: str) -> tuple[str, dict[str, Any], list[str], list[_Order], list[tuple[int, str, int]]]:
     text = json.loads(payload)
     orders = [(order, sorted(range(len(order)), key=order.__getitem__)) for order in text["orders"]]
     return text["target"], text["arguments"], text["types"], orders, [(k, n, r) for k, n, r in text["results"]]

@@ -15,7 +15,7 @@ from daceopt.codegen.compiler import CompileJob, Flags, Requirements
 from daceopt.codegen.kernel_unit import support_header
 from daceopt.cost.rates import rates
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.ir.access.references import resolved
+from daceopt.ir.access.references import resolve_all
 from daceopt.ir.control.region import Region, Repeat
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.legality import microkernels
@@ -226,7 +226,7 @@ def implement(graph: Graph) -> Requirements:
         if isinstance(node, DenseNode):
             total = total + _implement_node(graph, node)
         if isinstance(node, KernelNode) and node.tree is not None:
-            total = sum((choose(n, graph).requirements(n, graph) for n in _called(graph, node)), total)
+            total = sum((choose(n, graph).requirements(n, graph) for n in _micro_kernels(graph, node)), total)
         if isinstance(node, Region):
             total = sum(map(implement, node.bodies), total)
         if isinstance(node, Repeat) and node.is_checked:
@@ -257,12 +257,12 @@ def _implement_node(graph: Graph, node: DenseNode) -> Requirements:
     return needs
 
 
-def _called(graph: Graph, entry: KernelNode) -> Iterator[Any]:
+def _micro_kernels(graph: Graph, entry: KernelNode) -> Iterator[Any]:
     """The micro-kernels of libraries that the schedule of a kernel calls."""
     if not microkernels.calls(entry.tree):
         return
     kernel, tree = entry.kernel, entry.tree
-    for tile in microkernels.tiles(kernel, tree, resolved(graph, kernel, tree)).values():
+    for tile in microkernels.tiles(kernel, tree, resolve_all(graph, kernel, tree)).values():
         if isinstance(tile, microkernels.TileProduct):
             yield microkernels.MicroProduct(kernel.label, tile.dtype)
 

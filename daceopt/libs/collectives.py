@@ -27,7 +27,7 @@ from daceopt.ir.nodes.collective import (
 from daceopt.ir.scalar import types
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 from daceopt.libs.emission import extent, literal
-from daceopt.libs.torch_headers import linked_to_torch
+from daceopt.libs.torch_headers import link_to_torch
 
 if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
@@ -97,7 +97,7 @@ class TorchCollectives(Library):
         needs = support(
             "process_group.cpp",
             header="process_group.h",
-            flags=linked_to_torch(),
+            flags=link_to_torch(),
             version=self.version(),
             standard="c++20",
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from daceopt.errors import Unsupported
 from daceopt.ir.nodes.builder import Builder
-from daceopt.ir.nodes.library import narrowed, takes_narrow
+from daceopt.ir.nodes.library import narrow_type, takes_narrow
 from daceopt.ir.scalar import types
 from daceopt.libs.emission import boolean, braces, broadcast_strides, element, extent, number
 
@@ -22,7 +22,7 @@ def why_not(node: Contraction, graph: Graph, dtypes: Sequence[Any], *, prepares:
     the library keeps weights, which may be wider than the other factor."""
     names = node.operands(graph)
     found = {graph.dtype(name) for name in names.values()}
-    narrow = takes_narrow(node, graph) or (prepares and narrowed(node, graph) is not None)
+    narrow = takes_narrow(node, graph) or (prepares and narrow_type(node, graph) is not None)
     if not (narrow and graph.dtype(names["A"]) in dtypes) and (len(found) != 1 or not found <= set(dtypes)):
         return f"element types {sorted(map(str, found))}, expected one of {sorted(map(str, dtypes))}"
     if any(len(graph.shape(names[c])) < 2 for c in ("A", "B", "Y")):
@@ -68,7 +68,7 @@ def emit(node: Contraction, graph: Graph, function: str, more: str = "") -> str:
     ctype = types.cpp(graph.dtype(names["Y"]))
     shape = graph.shape(names["Y"])
     sizes = ", ".join(extent(v) for v in (*shape[-2:], graph.shape(names["A"])[-1]))
-    narrow = takes_narrow(node, graph) or narrowed(node, graph) is not None
+    narrow = takes_narrow(node, graph) or narrow_type(node, graph) is not None
     found = {c: element(graph.dtype(n)) if narrow else "" for c, n in names.items()}
     operands = ", ".join(
         _matrix(conn, strides.get(conn), len(shape), found.get(conn, "daceopt::Element::kFloat" if narrow else ""))

@@ -57,7 +57,7 @@ def times(node: Node, graph: Graph, passes: Sequence[int | None] = (None,)) -> T
     if assumed_limits() is not None or not _is_measurable(node, graph):
         return None
     calls = [_sample(_numbers(node, graph, p)) for p in passes]
-    found = [(_known(numbers), share) for numbers, share in calls]
+    found = [(_lookup(numbers), share) for numbers, share in calls]
     if any(one is None for one, _ in found):
         return None
     return Times(*(sum(one[k] / share for one, share in found if one) for k in range(len(Times._fields))))
@@ -105,9 +105,9 @@ def _sample(numbers: tuple[int, ...]) -> tuple[tuple[int, ...], float]:
 
 
 @cache
-def _known(numbers: tuple[int, ...]) -> Times | None:
+def _lookup(numbers: tuple[int, ...]) -> Times | None:
     identity = key(_KIND, _VERSION, system.fingerprint(), system.cores(), onednn.OneDnn().version(), numbers)
-    (found,) = default_cache().made(_KIND, identity, lambda folder: _write(folder, numbers), _read)
+    (found,) = default_cache().make(_KIND, identity, lambda folder: _write(folder, numbers), _read)
     return found
 
 

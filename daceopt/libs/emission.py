@@ -81,7 +81,7 @@ def element(dtype: Any) -> str:
     return f"daceopt::Element::{_ELEMENTS[types.name_of(dtype)]}"
 
 
-def held(loops: Sequence[str]) -> tuple[str, str]:
+def hold(loops: Sequence[str]) -> tuple[str, str]:
     """(declaration, argument) of what keeps weights from iteration to iteration of ``loops``, as ``held_over`` has
     them."""
     return "static thread_local daceopt::HeldWeights held; ", f", held.in({first_iteration(loops)})"

@@ -43,7 +43,7 @@ class NativeConvolution(OwnCode):
         names = node.operands(graph)
 
         def operand(connector: str) -> str:
-            return _operand(graph, connector, names.get(connector), connector in node.blocked(graph))
+            return _operand(graph, connector, names.get(connector), connector in node.blocked_connectors(graph))
 
         def row(connector: str) -> str:
             name = names.get(connector)

@@ -19,12 +19,12 @@ from daceopt.ir.nodes.library import (
     ConvolutionBackwardData,
     ConvolutionBackwardWeights,
     is_constant,
-    narrowed,
+    narrow_type,
     takes_narrow,
 )
 from daceopt.ir.scalar.dims import is_dense
 from daceopt.libs.base import Library, Missing, Requirements, choose, register, support
-from daceopt.libs.emission import boolean, braces, element, extent, first_iteration, held, number
+from daceopt.libs.emission import boolean, braces, element, extent, first_iteration, hold, number
 
 if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
@@ -79,7 +79,7 @@ class OneDnn(OneDnnWheels):
             return "oneDNN is used for convolutions only"
         names = node.operands(graph)
         found = {graph.dtype(name) for name in names.values()}
-        if found != {dace.float32} and not takes_narrow(node, graph) and narrowed(node, graph) is None:
+        if found != {dace.float32} and not takes_narrow(node, graph) and narrow_type(node, graph) is None:
             return f"element types {sorted(map(str, found))}, expected float32, or factors of bfloat16"
         kernel = graph.shape(names["W" if "W" in names else "dW"])
         if 0 in kernel:
@@ -97,7 +97,7 @@ class OneDnn(OneDnnWheels):
         names = node.operands(graph)
 
         assert isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights))
-        blocked = node.blocked(graph)
+        blocked = node.blocked_connectors(graph)
 
         def tensor(*connectors: str) -> str:
             return ", ".join(_tensor(graph, c, names.get(c), c in blocked) for c in connectors)
@@ -150,7 +150,7 @@ def kept_weights(node: DenseNode, graph: Graph) -> tuple[str, str]:
             return "static daceopt::PackedWeights packed; ", ", &packed"
         use = "static thread_local daceopt::CheckedWeights::Use use(checked); "
         return f"static daceopt::CheckedWeights checked; {use}", f", use.in({first_iteration(loops)})"
-    return held(loops) if loops else ("", "")
+    return hold(loops) if loops else ("", "")
 
 
 def _tensor(graph: Graph, connector: str, name: str | None, is_blocked: bool) -> str:
@@ -175,7 +175,7 @@ def _why_no_epilogue(node: Convolution, graph: Graph, names: dict[str, str]) -> 
 
 
 def _why_not_blocked(node: Node, graph: Graph, names: dict[str, str]) -> str | None:
-    for connector in sorted(node.blocked(graph)):
+    for connector in sorted(node.blocked_connectors(graph)):
         name = names[connector]
         if graph.dtype(name) != dace.float32 or not graph.is_contiguous(name) or graph.shape(name)[-1] != BLOCK:
             found = f"{graph.dtype(name)} of shape {graph.shape(name)} and strides {graph.strides(name)}"

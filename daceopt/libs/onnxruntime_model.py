@@ -54,7 +54,7 @@ class RuntimeModel:
         try:
             if any(element in _FOREIGN for _, element in (*self._inputs, *self._outputs)):
                 return self._run_foreign(values)
-            feeds = {name: _fed(value) for (name, _), value in zip(self._inputs, values, strict=True)}
+            feeds = {name: _feed(value) for (name, _), value in zip(self._inputs, values, strict=True)}
             return list(self._session.run(None, feeds))
         except Exception as error:  # ONNX Runtime's own kinds
             kind = DaceoptError if type(error).__name__ in ("InvalidArgument", "ValueError", "TypeError") else RunError
@@ -69,10 +69,10 @@ class RuntimeModel:
         return [_from_value(value, element) for value, (_, element) in zip(found, self._outputs, strict=True)]
 
 
-def _fed(value: Any) -> Any:
+def _feed(value: Any) -> Any:
     """ONNX Runtime takes arrays and lists of them; scalars of NumPy are no arrays."""
     if value is None or isinstance(value, list | tuple):
-        return None if value is None else [_fed(v) for v in value]
+        return None if value is None else [_feed(v) for v in value]
     array = np.asarray(value)
     return array.astype(object) if array.dtype.kind == "U" else np.ascontiguousarray(array).reshape(array.shape)
 
@@ -88,7 +88,7 @@ def _to_value(array: np.ndarray, element: str) -> Any:
     import onnxruntime
 
     if element not in _FOREIGN:
-        return onnxruntime.OrtValue.ortvalue_from_numpy(_fed(array))
+        return onnxruntime.OrtValue.ortvalue_from_numpy(_feed(array))
     expected = _dtype(element)
     if array.dtype != expected:
         raise TypeError(f"expected an array of {expected}, got {array.dtype}")
@@ -96,7 +96,7 @@ def _to_value(array: np.ndarray, element: str) -> Any:
     dense = np.ascontiguousarray(array).reshape(array.shape)
     if element.endswith("int4"):
         value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), number)
-        packed = _packed(dense)
+        packed = _pack(dense)
         ctypes.memmove(value.data_ptr(), packed.ctypes.data, packed.nbytes)
         return value
     bits = dense.view(np.uint16 if dense.itemsize == 2 else np.uint8)
@@ -116,7 +116,7 @@ def _from_value(value: Any, element: str) -> np.ndarray:
     return raw.view(dtype).reshape(shape).copy()
 
 
-def _packed(array: np.ndarray) -> np.ndarray:
+def _pack(array: np.ndarray) -> np.ndarray:
     """Two elements in a byte, the first in its lower half."""
     nibbles = array.astype(np.int8).reshape(-1).view(np.uint8) & 15
     padded = np.append(nibbles, np.zeros(nibbles.size % 2, np.uint8))

@@ -10,7 +10,7 @@ from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.scalar import types
 from daceopt.libs import contraction
 from daceopt.libs.base import OwnCode, Requirements, register, support
-from daceopt.libs.emission import held
+from daceopt.libs.emission import hold
 
 if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
@@ -37,7 +37,7 @@ class Panels(OwnCode):
     def emit(self, node: DenseNode, graph: Graph) -> str:
         """One call into ``src/contraction_panels.cpp``."""
         assert isinstance(node, Contraction)
-        declared, kept = held(node.held_over)
+        declared, kept = hold(node.held_over)
         return declared + contraction.emit(node, graph, "contraction_panels", kept)
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:

@@ -39,12 +39,12 @@ def _lines(headers: Iterable[str], jobs: Iterable[CompileJob]) -> Iterator[str]:
     seen: set[str] = set()
     for header in headers:
         if header.startswith("daceopt/"):
-            yield from _inlined(f'#include "{header}"', seen)
+            yield from _inline(f'#include "{header}"', seen)
         else:
             yield f"#include <{header}>"
     for source, macros in _units(jobs).items():
         yield from (f"#define {name} {value}" for name, value in macros.items())
-        yield from _inlined(_named(source, len(seen)), seen)
+        yield from _inline(_name_namespace(source, len(seen)), seen)
         yield from (f"#undef {name}" for name in macros)
         seen.add(source)
 
@@ -61,7 +61,7 @@ def _units(jobs: Iterable[CompileJob]) -> dict[str, dict[str, str]]:
     return units
 
 
-def _named(source: str, number: int) -> str:
+def _name_namespace(source: str, number: int) -> str:
     """A source whose unnamed namespace has a name, so that it may stand behind another in one file."""
     name = f"unit_{number}"
     return source.replace("namespace {\n", f"namespace {name} {{\n").replace(
@@ -69,7 +69,7 @@ def _named(source: str, number: int) -> str:
     )
 
 
-def _inlined(text: str, seen: set[str]) -> Iterator[str]:
+def _inline(text: str, seen: set[str]) -> Iterator[str]:
     """``text`` with our own headers in the place of what includes them, each once."""
     for line in text.splitlines():
         own = _OWN.match(line)
@@ -77,4 +77,4 @@ def _inlined(text: str, seen: set[str]) -> Iterator[str]:
             yield "" if line.startswith("#pragma once") else _VALUE.sub(r"std::is_\1<\2>::value", line)
         elif own[1] not in seen:
             seen.add(own[1])
-            yield from _inlined((INCLUDE / own[1]).read_text(encoding="utf-8"), seen)
+            yield from _inline((INCLUDE / own[1]).read_text(encoding="utf-8"), seen)

@@ -29,7 +29,7 @@ class TorchProduct(Library):
 
     def available(self) -> Missing | None:
         """Missing where torch exports no micro-kernels."""
-        if all(map(_exported, _BRGEMM)):
+        if all(map(_is_exported, _BRGEMM)):
             return None
         return Missing("libtorch_cpu.so exports no cpublas::brgemm", "install torch 2.13 for x86-64")
 
@@ -82,7 +82,7 @@ def _why_not(node: Node, known: tuple[types.DType, ...]) -> str | None:
 
 
 @cache
-def _exported(dtype: types.DType) -> bool:
+def _is_exported(dtype: types.DType) -> bool:
     import torch  # noqa: F401  (loads the library)
 
     try:

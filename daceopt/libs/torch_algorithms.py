@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from daceopt.libs.base import Requirements, register, support
 from daceopt.libs.emission import extent
 from daceopt.libs.torch_arrays import array, place, why_no_tensors
-from daceopt.libs.torch_headers import TorchOperators, linked_to_torch
+from daceopt.libs.torch_headers import TorchOperators, link_to_torch
 from daceopt.ops.core.algorithm import Algorithm
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class TorchAlgorithms(TorchOperators):
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our source against torch's headers, linked to the libraries that are in the process already."""
-        flags = linked_to_torch()
+        flags = link_to_torch()
         return support(
             "torch_algorithms.cpp", header="torch_algorithms.h", flags=flags, version=self.version(), standard="c++20"
         )

@@ -15,7 +15,7 @@ from daceopt.ir.scalar import types
 from daceopt.libs.base import Requirements, register, support
 from daceopt.libs.emission import boolean, number
 from daceopt.libs.torch_arrays import array, has_negative_strides, place
-from daceopt.libs.torch_headers import TorchOperators, linked_to_torch
+from daceopt.libs.torch_headers import TorchOperators, link_to_torch
 
 if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
@@ -59,7 +59,7 @@ class TorchAttention(TorchOperators):
         return support(
             "torch_attention.cpp",
             header="torch_attention.h",
-            flags=linked_to_torch(),
+            flags=link_to_torch(),
             version=self.version(),
             standard="c++20",
         )

@@ -19,7 +19,7 @@ from daceopt.libs import aten_call, host
 from daceopt.libs.base import Requirements, register, support
 from daceopt.libs.emission import boolean, literal, number, whole
 from daceopt.libs.torch_arrays import array, place, why_no_tensors
-from daceopt.libs.torch_headers import TorchOperators, linked_to_torch
+from daceopt.libs.torch_headers import TorchOperators, link_to_torch
 
 if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
@@ -42,8 +42,8 @@ class TorchCall(TorchOperators):
         if node.callback == aten_call.REFUSE:
             return None
         here = target.get(graph.options.target).device
-        given = _decoded(node.payload)["arguments"].values()
-        if elsewhere := {content for kind, content in _tagged(given) if kind == "device"} - {here}:
+        given = _decode(node.payload)["arguments"].values()
+        if elsewhere := {content for kind, content in _tag(given) if kind == "device"} - {here}:
             return f"an argument names the device {', '.join(elsewhere)}; arrays are on {here}"
         try:
             _ = [_value(v) for v in given]
@@ -56,7 +56,7 @@ class TorchCall(TorchOperators):
         assert isinstance(node, HostCall)
         if node.callback == aten_call.REFUSE:
             return f"daceopt::torch_refusal({literal(node.payload)});"
-        text = _decoded(node.payload)
+        text = _decode(node.payload)
         inputs, outputs = host.operands(graph, node)
         orders = [*text["orders"], *[[]] * len(inputs)]
         operands = [
@@ -87,18 +87,18 @@ class TorchCall(TorchOperators):
         needs = support(
             "torch_call.cpp",
             header="torch_call.h",
-            flags=linked_to_torch(),
+            flags=link_to_torch(),
             version=self.version(),
             standard="c++20",
         )
-        return replace(needs, repeats=node.callback == aten_call.RUN and _repeats(_decoded(node.payload)))
+        return replace(needs, repeats=node.callback == aten_call.RUN and _repeats(_decode(node.payload)))
 
 
 def _repeats(text: Mapping[str, Any]) -> bool:
     """Whether a call only starts kernels, the same ones each time: surely so where torch's tags say what they are."""
     import torch
 
-    if any(kind in _READ for kind, _ in _tagged(text["arguments"].values())):
+    if any(kind in _READ for kind, _ in _tag(text["arguments"].values())):
         return False
     tags = aten_call.operator(text["target"]).tags
     kernels = {torch.Tag.pointwise, getattr(torch.Tag, "reduction", torch.Tag.pointwise)}
@@ -106,7 +106,7 @@ def _repeats(text: Mapping[str, Any]) -> bool:
 
 
 @lru_cache(1024)
-def _decoded(payload: str) -> dict[str, Any]:
+def _decode(payload: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(payload)
     return found
 
@@ -115,11 +115,11 @@ def _is_complex(kind: str) -> bool:
     return kind.startswith("complex")
 
 
-def _tagged(values: Any) -> Iterator[tuple[str, Any]]:
+def _tag(values: Any) -> Iterator[tuple[str, Any]]:
     """Kind and content of each argument that is no plain value."""
     for value in values:
         if isinstance(value, list):
-            yield from _tagged(value)
+            yield from _tag(value)
         elif isinstance(value, dict):
             yield from value.items()
 
@@ -127,33 +127,33 @@ def _tagged(values: Any) -> Iterator[tuple[str, Any]]:
 def _value(value: Any) -> str:
     """An argument of the payload as a ``daceopt::CallValue``; raises Unsupported for integers of more than 64 bits."""
     if value is None:
-        return _made("kNone")
+        return _make("kNone")
     if isinstance(value, bool):
-        return _made("kBool", int(value))
+        return _make("kBool", int(value))
     if isinstance(value, int):
         if not -(2**63) < value < 2**63:
             raise Unsupported(f"the argument {value}: expected an integer of 64 bits")
-        return _made("kInteger", value)
+        return _make("kInteger", value)
     if isinstance(value, str):
-        return _made("kText", text=value)
+        return _make("kText", text=value)
     if isinstance(value, list):
-        return _made("kList", items=map(_value, value))
+        return _make("kList", items=map(_value, value))
     ((kind, content),) = value.items()
     if kind in _KINDS:
-        return _made(_KINDS[kind], content)
+        return _make(_KINDS[kind], content)
     if kind == "float":
-        return _made("kFloat", real=float.fromhex(content))
+        return _make("kFloat", real=float.fromhex(content))
     if kind == "complex":
         real, imaginary = map(float.fromhex, content)
-        return _made("kComplex", 0, real, imaginary)
+        return _make("kComplex", 0, real, imaginary)
     if kind == "torch":
-        return _made("kName", text=content)
+        return _make("kName", text=content)
     if kind == "device":
-        return _made("kDevice")
+        return _make("kDevice")
     raise DaceoptError(f"an argument of the kind {kind!r} in a call of ATen")
 
 
-def _made(
+def _make(
     kind: str,
     integer: int = 0,
     real: float = 0.0,

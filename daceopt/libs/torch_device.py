@@ -25,7 +25,7 @@ from daceopt.libs import contraction
 from daceopt.libs.base import Requirements, register, support
 from daceopt.libs.emission import boolean, braces, number
 from daceopt.libs.torch_arrays import array, has_negative_strides, place
-from daceopt.libs.torch_headers import TorchOperators, linked_to_torch
+from daceopt.libs.torch_headers import TorchOperators, link_to_torch
 
 if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
@@ -74,7 +74,7 @@ class TorchDevice(TorchOperators):
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our source against torch's headers, linked to the libraries that are in the process already."""
-        flags = linked_to_torch()
+        flags = link_to_torch()
         return support(
             "torch_device.cpp", header="torch_device.h", flags=flags, version=self.version(), standard="c++20"
         )
@@ -89,8 +89,8 @@ def _why_not_convolution(node: Node, graph: Graph) -> str | None:
         return f"an epilogue with {' and '.join(sorted(scaled))}"
     if (getattr(node, "slope", 0), getattr(node, "ceiling", math.inf)) != (0, math.inf):
         return f"a relu with slope {node.slope} and ceiling {node.ceiling}"
-    if node.blocked(graph):
-        return f"operands {sorted(node.blocked(graph))} in blocks of channels"
+    if node.blocked_connectors(graph):
+        return f"operands {sorted(node.blocked_connectors(graph))} in blocks of channels"
     kernel = graph.shape(names["W" if "W" in names else "dW"])
     if 0 in kernel:
         return f"a kernel of shape {kernel}, which has no elements"

@@ -18,7 +18,7 @@ def torch_include() -> Path | None:
     return include if include and (include / "ATen/ATen.h").is_file() else None
 
 
-def linked_to_torch() -> Flags:
+def link_to_torch() -> Flags:
     """Flags for a source that includes torch's headers. Raises BuildError where they are missing."""
     folder, include = system.torch_library_folder(), torch_include()
     if folder is None or include is None:

@@ -20,7 +20,7 @@ def culprit(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> str:
     found = next(_wrong_inputs(model, readers, feeds), None)
     if found is not None:
         return found
-    listed = [_named(node) for node in readers[:_SHOWN]] + (["..."] if len(readers) > _SHOWN else [])
+    listed = [_node_name(node) for node in readers[:_SHOWN]] + (["..."] if len(readers) > _SHOWN else [])
     where = f" that the model computes, in one of {', '.join(listed)}" if listed else ""
     return f"an index is out of range{where}"
 
@@ -48,7 +48,7 @@ def _wrong_inputs(
         least, most = int(feeds[source].min()), int(feeds[source].max())
         if least < -extent or most >= extent:
             wrong = most if most >= extent else least
-            yield f"{_named(node)}: input {source!r} holds {wrong}, expected {-extent} to {extent - 1}"
+            yield f"{_node_name(node)}: input {source!r} holds {wrong}, expected {-extent} to {extent - 1}"
 
 
 def _source(name: str, producers: Mapping[str, onnx.NodeProto]) -> str:
@@ -65,5 +65,5 @@ def _extent(node: onnx.NodeProto, shape: list[int]) -> int:
     return shape[axis] if one_axis and -len(shape) <= axis < len(shape) else 0
 
 
-def _named(node: onnx.NodeProto) -> str:
+def _node_name(node: onnx.NodeProto) -> str:
     return f"operator {node.op_type} ({node.name or node.output[0]!r})"

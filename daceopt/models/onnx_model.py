@@ -111,7 +111,7 @@ class OnnxModel:
         as_torch = any(isinstance(v, torch.Tensor) for v in values)
         variants = self._variants = self._variants_for(place.type)
         found = self._run_elsewhere(values) if variants is None else self._run(variants, values, place)
-        results = [self._placed(v, place) for v in found] if as_torch else self._arrays(found)
+        results = [self._place(v, place) for v in found] if as_torch else self._arrays(found)
         return results[0] if len(results) == 1 else results
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
@@ -229,7 +229,7 @@ class OnnxModel:
         return self._run_elsewhere(values)
 
     @staticmethod
-    def _placed(value: Any, place: torch.device) -> Any:
+    def _place(value: Any, place: torch.device) -> Any:
         """A result as a tensor there, or as it is (lists, text)."""
         found = to_torch(value)
         return found.to(place) if isinstance(found, torch.Tensor) else found

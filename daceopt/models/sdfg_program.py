@@ -127,11 +127,11 @@ class SdfgProgram:
         """The program for this kind of device that gives the gradients of these inputs."""
         with self._lock:
             if (device, wanted) not in self._programs:
-                self._latest = self._compiled(device, wanted)
+                self._latest = self._compile(device, wanted)
                 self._programs[device, wanted] = TorchProgram(self._latest, len(self._arguments))
             return self._programs[device, wanted]
 
-    def _compiled(self, device: str, wanted: tuple[int, ...]) -> CompiledPair:
+    def _compile(self, device: str, wanted: tuple[int, ...]) -> CompiledPair:
         graph = self._graph
         outputs = tuple(k for k, n in enumerate(graph.outputs) if types.is_float(graph.dtype(n)))
         gradients = Gradients(wanted, outputs) if wanted and outputs else None

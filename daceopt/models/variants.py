@@ -64,7 +64,7 @@ class Variant:
         manifest = self.pair.forward.manifest
         if not manifest.assumptions:
             return True
-        return not manifest.violated([shapes[self.positions[k]][axis] for k, axis in self._program.forward.symbols])
+        return not manifest.violations([shapes[self.positions[k]][axis] for k, axis in self._program.forward.symbols])
 
 
 class Variants:
@@ -171,7 +171,7 @@ class Variants:
         self, needs: InputRequirements, key: Key, values: Mapping[str, np.ndarray], sizes: Mapping[str, Sizes]
     ) -> None:
         """One step on: a new program, or more that has to be known."""
-        made = self._bound(needs, values, sizes)
+        made = self._bind(needs, values, sizes)
         parts: Split | None = None
         try:
             found = self._attempt(needs, made)
@@ -212,7 +212,7 @@ class Variants:
             tail.announce()
         return tail
 
-    def _bound(
+    def _bind(
         self, needs: InputRequirements, values: Mapping[str, np.ndarray], sizes: Mapping[str, Sizes]
     ) -> onnx.ModelProto:
         if not values and not sizes and not needs.folded:

@@ -190,12 +190,12 @@ class Backend(Breaks):
         """Compile a graph; ``inputs`` are its arguments in the first call. One that eager PyTorch runs faster stays."""
         found = self.estimate(traced, inputs)
         if found is None:
-            return self.compiled(traced, inputs)
+            return self.compile_graph(traced, inputs)
         if found.gain < 0:
             self.stats.choices.append(str(found))
             logger.info("a graph of %d operators is left in %s", len(traced.graph.graph.nodes), found)
             return SmallPiece(self.stats, traced, found, partial(self._larger, traced))
-        made = self.compiled(traced, inputs)
+        made = self.compile_graph(traced, inputs)
         if isinstance(made, CompiledGraph):
             made.estimate = found
         return made
@@ -204,7 +204,7 @@ class Backend(Breaks):
         """A program for a graph whose first calls were small."""
         with own_mode():
             try:
-                return self.compiled(traced, arguments)
+                return self.compile_graph(traced, arguments)
             except Exception as error:
                 return self.by_size(traced, error)
 
@@ -216,9 +216,9 @@ class Backend(Breaks):
             return None
         return estimate(traced, inputs)
 
-    def compiled(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | EagerPiece:
+    def compile_graph(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | EagerPiece:
         """A graph as a program; in eager PyTorch only where that is faster as measured."""
-        recipe = self.options.recipe if self.options.tune is None else self._tuned(traced, inputs)
+        recipe = self.options.recipe if self.options.tune is None else self._tune(traced, inputs)
         if recipe is None:
             return EagerPiece(self.stats, traced.graph.forward, is_chosen=True)
         made = CompiledGraph(self, traced, recipe)
@@ -228,15 +228,15 @@ class Backend(Breaks):
         logger.info("compiled a graph of %d operators", len(traced.graph.graph.nodes))
         return made
 
-    def _tuned(self, traced: Traced, inputs: Sequence[Any]) -> Recipe | None:
+    def _tune(self, traced: Traced, inputs: Sequence[Any]) -> Recipe | None:
         """The fastest recipe as measured; None for eager PyTorch."""
         asked, chosen = (recipe_for(device, self.options.recipe) for device in ("cpu", traced.device))
         key = tuning.identity(identity(traced), chosen, own_source(), device_of(inputs))
-        found = tuning.known(key)
+        found = tuning.lookup(key)
         if found is None:
             eager = None
             if isinstance(asked, Choice) and not effects.lasting(traced.graph.graph):
-                eager = tuning.repeated(traced, traced.graph.forward, inputs)
+                eager = tuning.repeatable(traced, traced.graph.forward, inputs)
             seconds, trains = self.options.tune or 0.0, tuning.trains(traced)
             with own_random_numbers(inputs):
                 found = tuning.search(chosen, lambda r: self._run(traced, r, inputs), eager, seconds, trains)
@@ -245,7 +245,7 @@ class Backend(Breaks):
         return found.recipe(chosen)
 
     def _run(self, traced: Traced, recipe: Recipe, inputs: Sequence[Any]) -> Callable[[], object]:
-        return tuning.repeated(traced, CompiledGraph(self, traced, recipe).piece, inputs)
+        return tuning.repeatable(traced, CompiledGraph(self, traced, recipe).piece, inputs)
 
     def leave(self, traced: Traced, error: BaseException, arguments: Sequence[Any]) -> Any:
         """Run a call in eager PyTorch after a compiled program, or the compiler, failed."""
@@ -292,7 +292,7 @@ class CompiledGraph:
         if pair.cached:
             guards.install(guards.environment(traced.inputs), notes["guards"])
         binding = Binding.from_json(notes["binding"])
-        connection = connections(traced, binding, _computed(pair, binding))
+        connection = connections(traced, binding, _computed_gradients(pair, binding))
         # under a reduction they would be of this rank alone
         own = (self._higher, self._present, self._apart) if reduction is None else ()
         self.piece = CompiledPiece(pair, binding, connection, *own)
@@ -345,7 +345,7 @@ class CompiledGraph:
         if self._reduction is not None and found.gradients is not None:
             inputs = Binding.from_json(found.notes["binding"]).inputs
             position = {argument: k for k, (kind, argument) in enumerate(inputs) if kind == "tensor"}
-            found.gradients = replace(found.gradients, reduction=self._reduction.moved(position))
+            found.gradients = replace(found.gradients, reduction=self._reduction.move(position))
         return found
 
     def _higher(
@@ -462,7 +462,7 @@ class CompiledGraph:
         return self._segments.setdefault(outputs, graph)
 
 
-def _computed(pair: Any, binding: Binding) -> set[int]:
+def _computed_gradients(pair: Any, binding: Binding) -> set[int]:
     """The arguments whose gradients the backward program computes."""
     outputs = () if pair.backward is None else pair.backward.manifest.outputs
     return {binding.inputs[int(t.name.partition(":")[2])][1] for t in outputs}

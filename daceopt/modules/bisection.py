@@ -47,7 +47,7 @@ class _Graphs(Backend):
         return traced.graph.forward
 
 
-def bisected(
+def bisect_module(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options, built: bool
 ) -> Guilty | None:
     """The first step of the options' recipe that breaks one of the graphs of ``module(*args, **kwargs)``, on the values
@@ -62,7 +62,7 @@ def bisected(
     backend = _Graphs(options)
     grad = torch.is_grad_enabled() if options.backward is None else options.backward
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.set_grad_enabled(grad):
-        frames.compiled(own_forward(twin), backend, dynamic=False)(*given, **named)
+        frames.compile_frames(own_forward(twin), backend, dynamic=False)(*given, **named)
     recipe = recipes.get(options.recipe) if isinstance(options.recipe, str) else options.recipe
     found = (_guilty(traced, inputs, recipe, built) for traced, inputs in backend.found)
     return next((guilty for guilty in found if guilty is not None), None)

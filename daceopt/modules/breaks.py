@@ -53,7 +53,7 @@ class SourceLine:
         return linecache.getline(self.file, self.line).strip()
 
     def __str__(self) -> str:
-        said = f"{_shown(self.file)}:{self.line}, in {self.function}"
+        said = f"{_relative(self.file)}:{self.line}, in {self.function}"
         return f"{said}: `{self.source}`" if self.source else said
 
 
@@ -83,7 +83,7 @@ class Break:
 
 
 class Breaks:
-    """What Dynamo tells of the code that it looks at (by ``begins``, ``begins_again``, ``broke``, ``failed`` and
+    """What Dynamo tells of the code that it looks at (by ``begins``, ``begins_again``, ``broke``, ``on_failure`` and
     ``goes_on``), kept until ``new_breaks`` asks for it."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Breaks:
         self._broken.add(self._code)
         self._breaks.append(of_error(error, BETWEEN))
 
-    def failed(self, error: BaseException) -> None:
+    def on_failure(self, error: BaseException) -> None:
         """Dynamo compiles nothing of the code, whatever it had before."""
         part = f"in all of {function_name(self._code.co_name)}"
         self._breaks[self._begun :] = [of_error(error, part)]
@@ -133,10 +133,10 @@ class Breaks:
 
 def of_error(error: BaseException, part: str, said: str = "") -> Break:
     """What an error of Dynamo's, or of the compiler about a line of the model, says; ``said``: in place of its text."""
-    return made(said or str(error).strip() or type(error).__name__, part, innermost(_stack(error)))
+    return to_break(said or str(error).strip() or type(error).__name__, part, innermost(_stack(error)))
 
 
-def made(said: str, part: str, place: SourceLine | None = None) -> Break:
+def to_break(said: str, part: str, place: SourceLine | None = None) -> Break:
     """A break for the reason ``said``, in the words of the table of hints."""
     for hint in (*HINTS, *KINDS) if _is_dynamos(said) else HINTS:
         if (match := hint.pattern.search(said)) is not None:
@@ -199,7 +199,7 @@ def _own_hint(said: str) -> str:
     return hint[1] if hint is not None else ""
 
 
-def _shown(file: str) -> str:
+def _relative(file: str) -> str:
     """Below the working directory without it."""
     try:
         return str(Path(file).relative_to(Path.cwd()))

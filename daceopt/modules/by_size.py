@@ -11,7 +11,7 @@ import torch
 
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import Unsupported
-from daceopt.modules.description import specialised
+from daceopt.modules.description import specialise
 
 SIZE_LIMIT = 16
 """Programs of one graph whose sizes cannot be symbols."""
@@ -69,15 +69,15 @@ class BySize:
             return known
         with self._lock:
             if key not in self._programs:
-                self._programs[key] = self._made(arguments)
+                self._programs[key] = self._make(arguments)
             return self._programs[key]
 
-    def _made(self, arguments: Sequence[Any]) -> Callable[..., Any] | Exception:
+    def _make(self, arguments: Sequence[Any]) -> Callable[..., Any] | Exception:
         if len(self._programs) >= SIZE_LIMIT:
             found = f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all: {self._reason}"
             return Unsupported(found)
         with own_mode():
             try:
-                return self._backend.add(specialised(self.traced, arguments), arguments)
+                return self._backend.add(specialise(self.traced, arguments), arguments)
             except Exception as error:
                 return error

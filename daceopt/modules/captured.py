@@ -54,7 +54,7 @@ class _Capturing(Backend):
         self._found = found
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> EagerPiece:
-        self._add(traced, _imported(traced), inputs)
+        self._add(traced, _import(traced), inputs)
         self._found.whole += 1
         return EagerPiece(self.stats, traced.graph.forward)
 
@@ -64,7 +64,7 @@ class _Capturing(Backend):
         return made
 
     def part(self, traced: Traced) -> Callable[..., Any]:
-        imported = _imported(traced)
+        imported = _import(traced)
 
         def run(*arguments: Any) -> Any:
             self._add(traced, imported, arguments)
@@ -80,13 +80,13 @@ class _Capturing(Backend):
         self._found.graphs.append(CapturedGraph(imported, tensors, names, state))
 
 
-def _imported(traced: Traced) -> Imported:
+def _import(traced: Traced) -> Imported:
     from daceopt.capture.torch.importing import load
 
     return load(traced, target.on(traced.device).name)
 
 
-def captured(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Captured:
+def capture_graphs(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Captured:
     """The graphs of ``model(*args, **kwargs)``; model and arguments stay as they are. Raises CaptureError where the
     module cannot be copied, and what the call itself raises."""
     found = Captured()

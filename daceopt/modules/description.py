@@ -127,7 +127,7 @@ def is_symbolic(traced: Traced) -> bool:
     return any(isinstance(s, torch.SymInt) for s in sizes)
 
 
-def specialised(traced: Traced, arguments: Sequence[Any]) -> Traced:
+def specialise(traced: Traced, arguments: Sequence[Any]) -> Traced:
     """The same graph for the sizes of these arguments."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -114,10 +114,10 @@ class Dispatcher:
             return original(module, *args, **kwargs)
         self.stats.calls += 1
         if _has_any_global_hook():
-            found = breaks.made("hooks of all modules are registered", breaks.WHOLE)
+            found = breaks.to_break("hooks of all modules are registered", breaks.WHOLE)
             return self._eagerly(module, original, args, kwargs, found)
         if torch._C._len_torch_function_stack() and (mode := strange_mode()):
-            found = breaks.made(f"a mode of functions is active ({mode})", breaks.WHOLE)
+            found = breaks.to_break(f"a mode of functions is active ({mode})", breaks.WHOLE)
             return self._eagerly(module, original, args, kwargs, found)
         compiled = self._compiled
         if compiled is None or not compiled.is_of(original):
@@ -157,7 +157,7 @@ class Dispatcher:
         ran, seen = backend.ran, backend.frames()
         backend.is_weighed, backend.gained = True, 0.0
         call = SmallCall(compiled.original, module, args, kwargs)
-        with _counted() if self._small.is_due(call) else nullcontext() as entries:
+        with _count_entries() if self._small.is_due(call) else nullcontext() as entries:
             result = self._run(compiled, module, args, kwargs)
         pieces = backend.ran - ran + stats.chosen_pieces - chosen
         is_settled = backend.frames() == seen and stats.eager_pieces - stats.chosen_pieces == refused
@@ -259,7 +259,7 @@ class Dispatcher:
             if self._settles(module, before):
                 self.stats.eager_calls += 1
                 return result
-        raise self._translated(module, failure).with_traceback(None) from None
+        raise self._translate(module, failure).with_traceback(None) from None
 
     def _again(
         self, failure: Exception, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -296,7 +296,7 @@ class Dispatcher:
         except CaptureError as error:
             if self.options.fallback == "raise":
                 raise
-            self._note(breaks.made(f"sizes are taken as they come: {error}", "where they change"))
+            self._note(breaks.to_break(f"sizes are taken as they come: {error}", "where they change"))
 
     def _compile(self, original: Forward) -> Compiled:
         from daceopt.modules.fast_path import FastPath
@@ -306,7 +306,7 @@ class Dispatcher:
                 return self._compiled
             backend = self._backend() if self._compiled is None else self._compiled.backend
             own = frames.twin(original)
-            run = frames.compiled(
+            run = frames.compile_frames(
                 own,
                 backend,
                 self._sizes,
@@ -324,17 +324,17 @@ class Dispatcher:
         """What compiles the graphs of the module."""
         from daceopt.modules.backend import Backend
 
-        return Backend(self.options, self.stats, self._refused)
+        return Backend(self.options, self.stats, self._refuse)
 
     def _forget(self, compiled: Compiled) -> None:
         """Dynamo never looks again at code in which a call went wrong: the next call brings code of its own."""
         with self._lock:
             if self._compiled is compiled:
-                self._compiled = compiled._replace(original=_forgotten)
+                self._compiled = compiled._replace(original=_forget)
 
     # ---------------------------------------------------------------- what did not compile
 
-    def _refused(self, found: Break, error: BaseException) -> None:
+    def _refuse(self, found: Break, error: BaseException) -> None:
         """A graph stays in eager PyTorch."""
         if self.options.fallback == "raise":
             self._note(found)
@@ -344,7 +344,7 @@ class Dispatcher:
         else:
             self._note(found)
 
-    def _translated(self, module: nn.Module, error: BaseException) -> BaseException:
+    def _translate(self, module: nn.Module, error: BaseException) -> BaseException:
         """Dynamo's errors as ours."""
         inner = getattr(error, "inner_exception", None)
         if isinstance(inner, DaceoptError):
@@ -421,13 +421,13 @@ def is_wrong_call(error: BaseException) -> bool:
     return getattr(error, WRONG_CALL, False)
 
 
-def _counted() -> AbstractContextManager[Entries | None]:
-    from daceopt.modules.frame_entries import counted
+def _count_entries() -> AbstractContextManager[Entries | None]:
+    from daceopt.modules.frame_entries import count_entries
 
-    return counted()
+    return count_entries()
 
 
-def _forgotten() -> None:
+def _forget() -> None:
     """Stands for the forward that has to be compiled anew."""
 
 

@@ -24,12 +24,12 @@ def daceopt(
     chosen = given.pop("options", None) or {}
     options = check(**{**given, **chosen})
 
-    def refused(found: Break, error: BaseException) -> None:
+    def refuse(found: Break, error: BaseException) -> None:
         if options.fallback == "raise":
             raise as_error(found, error)
         note({}, found.text, f"a function {found}", options.fallback, found.place)
 
-    return Backend(options, Stats(), refused)(graph, example_inputs)
+    return Backend(options, Stats(), refuse)(graph, example_inputs)
 
 
 setattr(daceopt, OURS, True)

@@ -108,11 +108,11 @@ class FastPath:
         for guards, program in list(self._programs.items()):
             code = None if guards.cache_entry is None else guards.cache_entry.code
             if program is None and code is not None and is_as_written(code) and guards.check(variables):
-                self._programs[guards] = self._counted(count)
+                self._programs[guards] = self._count(count)
                 self._checked = [(g, p) for g, p in self._programs.items() if p is not None]
                 self.broken = not self._checked
 
-    def _counted(self, count: Callable[[], None]) -> Callable[..., Any]:
+    def _count(self, count: Callable[[], None]) -> Callable[..., Any]:
         function = self._function
         assert function is not None
 
@@ -152,7 +152,7 @@ class FastPath:
         assert function is not None
         if function_parts.is_in_parts(code) or code.co_freevars != function.__code__.co_freevars:
             return None
-        renamed = {n: self._unwrapped(n) for n in code.co_names if n.startswith(_COMPILED)}
+        renamed = {n: self._unwrap(n) for n in code.co_names if n.startswith(_COMPILED)}
         code = code.replace(co_names=tuple(renamed.get(n, n) for n in code.co_names))
         twin = types.FunctionType(
             code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
@@ -160,7 +160,7 @@ class FastPath:
         twin.__kwdefaults__ = function.__kwdefaults__
         return twin
 
-    def _unwrapped(self, name: str) -> str:
+    def _unwrap(self, name: str) -> str:
         """The name, among the function's globals, of the backend's own callable behind Dynamo's ``name``."""
         assert self._function is not None
         wrapped = self._function.__globals__[name]

@@ -30,7 +30,7 @@ set_code_exec_strategy(Entries.see.__code__, SKIP)  # else Dynamo would look at 
 
 
 @contextmanager
-def counted() -> Iterator[Entries | None]:
+def count_entries() -> Iterator[Entries | None]:
     """Counts those of this thread, which takes some time; None where a profiler has its place."""
     if sys.getprofile() is not None:
         yield None

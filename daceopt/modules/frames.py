@@ -46,12 +46,12 @@ class Listener(Protocol):
 
     def begins_again(self) -> None: ...
 
-    def failed(self, error: BaseException) -> None: ...
+    def on_failure(self, error: BaseException) -> None: ...
 
     def goes_on(self) -> None: ...
 
 
-def compiled(function: Function, backend: Any, seen: SeenSizes | None = None, **options: Any) -> Any:
+def compile_frames(function: Function, backend: Any, seen: SeenSizes | None = None, **options: Any) -> Any:
     """``function``, which Dynamo compiles with ``backend`` when it is called; programs are shared with nobody, nor is
     which sizes vary, unless ``seen`` is."""
     from torch import _dynamo
@@ -86,7 +86,7 @@ class FrameCompiler:
     def __call__(self, frame: Any, *args: Any) -> Any:
         code = frame.f_code
         if _is_transformed(code):
-            return _left_alone()
+            return _leave_alone()
         if code.co_filename.startswith(_SPOKEN):
             return _as_all_is()
         known = self._parts.of(code)
@@ -108,10 +108,10 @@ class FrameCompiler:
                 warnings.filterwarnings("ignore", noise)
             warnings.filterwarnings("ignore", module=r"torch\._(dynamo|functorch|subclasses)\.")
             try:
-                return self._traced(frame, *args)
+                return self._trace(frame, *args)
             except Exception as error:
                 if self._listener is None:
-                    named = _named(error)
+                    named = _as_dynamo_error(error)
                     if named is error:  # no error is its own cause: who follows causes would not come back
                         raise
                     raise named from error
@@ -119,7 +119,7 @@ class FrameCompiler:
             finally:
                 TensorifyState.clear()  # which numbers are constants in this code: in other code they are not
 
-    def _traced(self, frame: Any, *args: Any) -> Any:
+    def _trace(self, frame: Any, *args: Any) -> Any:
         """Sizes that only the data decide are in the graph; where that fails, it breaks at what decides them."""
         from torch._dynamo import config
 
@@ -149,7 +149,7 @@ class _Told:
         try:
             return self._convert(frame, *args, **kwargs)
         except Exception as error:
-            self._listener.failed(error)
+            self._listener.on_failure(error)
             raise
 
 
@@ -179,7 +179,7 @@ class SeenSizes:
                 pgo._CODE_STATE = before
 
 
-def _named(error: Exception) -> Exception:
+def _as_dynamo_error(error: Exception) -> Exception:
     """The error as one of Dynamo's, where it is nobody else's: nothing of the user runs while Dynamo looks."""
     from torch._dynamo.exc import InternalTorchDynamoError
 
@@ -212,7 +212,7 @@ def _is_transformed(code: types.CodeType) -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None or code.co_filename.startswith(_TRANSFORMS)
 
 
-def _left_alone() -> Any:
+def _leave_alone() -> Any:
     """What tells Dynamo to run this call of a frame as it is, and all that it calls."""
     from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 

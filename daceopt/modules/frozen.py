@@ -55,9 +55,9 @@ class _Call:
         with torch.no_grad():
             return [_numpy(t) for t in self.forward(*self.args, **self.kwargs)]
 
-    def widened(self) -> _Call:
+    def widen(self) -> _Call:
         """The same in float64."""
-        args, kwargs = pytree.tree_map_only(torch.Tensor, _widened, (self.args, dict(self.kwargs)))
+        args, kwargs = pytree.tree_map_only(torch.Tensor, _widen, (self.args, dict(self.kwargs)))
         return _Call(copy.deepcopy(self.module).double(), args, kwargs)
 
 
@@ -84,7 +84,7 @@ class Frozen:
     def exact(self) -> list[np.ndarray]:
         """What it computes in float64; the interpreter, where the module insists on another type."""
         try:
-            return self.call.widened().run()
+            return self.call.widen().run()
         except (RuntimeError, TypeError):
             graph = self.load().graph
             return outputs(graph, dict(zip(graph.inputs, self.feeds, strict=True)), exact=True)
@@ -171,19 +171,19 @@ def _zeros(graph: fx.GraphModule) -> list[torch.Tensor] | None:
 def freeze(title: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frozen:
     """The graph of ``module(*args, **kwargs)`` in eval mode, of a copy. Raises CaptureError with the reason."""
     call = _Call(*copy.deepcopy((module.eval(), list(args), dict(kwargs))))
-    traced, arguments, results, expected = _recorded(title, call)
+    traced, arguments, results, expected = _record(title, call)
     names = _names(own_forward(call.module), call.args, call.kwargs)
     inputs = {k: names[id(x)] for k, x in enumerate(arguments) if id(x) in names}
     order = [next(k for k, r in enumerate(results) if r is t) for t in expected]
     return Frozen(traced, arguments, inputs, order, call)
 
 
-def _recorded(title: str, call: _Call) -> tuple[Traced, list[Any], Sequence[Any], list[torch.Tensor]]:
+def _record(title: str, call: _Call) -> tuple[Traced, list[Any], Sequence[Any], list[torch.Tensor]]:
     """The only graph of a call, its arguments, its results, and those of the call."""
     backend, expected = _Recorder(), []
     try:
         with torch.no_grad(), quiet():
-            run = frames.compiled(call.forward, backend, dynamic=False)
+            run = frames.compile_frames(call.forward, backend, dynamic=False)
             expected = run(*call.args, **call.kwargs)
     except Exception as error:
         if not backend.runs or backend.has_all:
@@ -217,7 +217,7 @@ def _check_plain(binding: Binding) -> None:
         raise Unsupported("a result is a view or no array; expected arrays")
 
 
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 

@@ -160,7 +160,7 @@ def _optimize_instance(model: nn.Module, options: Options) -> nn.Module:
     if own is not None and not isinstance(own, OptimizedForward):
         model.__dict__[_OWN] = own
     _attach(model, Dispatcher(options))
-    copyreg.pickle(type(model), _reduced)
+    copyreg.pickle(type(model), _reduce)
     return model
 
 
@@ -183,7 +183,7 @@ def _replica(model: nn.Module) -> nn.Module:
     return replica
 
 
-def _reduced(model: nn.Module) -> Any:
+def _reduce(model: nn.Module) -> Any:
     """How ``copy`` and ``pickle`` take a module whose class has optimized instances: a copy is optimized in its own
     right, where the attribute alone would run the module that it was copied from."""
     standard = model.__reduce_ex__(4)
@@ -363,9 +363,9 @@ class Handle:
 
         ``built``: where all graphs are right, look at what is compiled of them, too.
         """
-        from daceopt.modules.bisection import bisected  # brings DaCe
+        from daceopt.modules.bisection import bisect_module  # brings DaCe
 
-        return bisected(self._module, inputs, kwargs, self.options, built)
+        return bisect_module(self._module, inputs, kwargs, self.options, built)
 
     def source(self, kernel: str | None = None) -> str:
         """The generated C++ of the program compiled last: all of it, or the kernels whose label contains ``kernel``.

@@ -97,7 +97,7 @@ def call_twin(
     dynamic = options.dynamic if isinstance(options.dynamic, bool) else None
     tensors = [*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))]
     with own_random_numbers(tensors), torch.inference_mode(False), torch.set_grad_enabled(grad):
-        frames.compiled(own, backend, dynamic=dynamic)(*given, **named)
+        frames.compile_frames(own, backend, dynamic=dynamic)(*given, **named)
 
 
 def own_forward(module: nn.Module) -> Any:

@@ -77,7 +77,7 @@ class CompiledPiece:
         """The results of the graph on the arguments of its placeholders."""
         outputs = self.program(self.inputs(arguments))
         if self._direct is not None:
-            outputs = self._joined(list(outputs)) if self.binding.stages else outputs
+            outputs = self._join(list(outputs)) if self.binding.stages else outputs
             return [outputs[k] for k in self._direct]
         call = _Call(self, arguments, list(outputs))
         call.finish(self._first)
@@ -85,7 +85,7 @@ class CompiledPiece:
             call.attach(stage)
         return [call.result(k) for k in range(len(self._makers))]
 
-    def _joined(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _join(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Outputs that are the results themselves, with those of stages joined to what they hold."""
         if not outputs[self.binding.stages[0].outputs[0]].requires_grad:
             return outputs

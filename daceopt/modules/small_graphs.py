@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 
 from daceopt.capture.torch import effects
 from daceopt.modules import call_times
-from daceopt.modules.description import specialised
+from daceopt.modules.description import specialise
 from daceopt.modules.tuning import trains
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _elements(values: Sequence[Any]) -> int:
 def _work(traced: Traced, inputs: Sequence[Any]) -> _Work:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    fakes = specialised(traced, inputs).inputs
+    fakes = specialise(traced, inputs).inputs
     for fake, like, real in zip(fakes, traced.inputs, inputs):
         if getattr(like, "item_memo", None) is not None:  # a number of Python, which the graph reads
             fake.constant = real

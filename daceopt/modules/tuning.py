@@ -48,7 +48,7 @@ class Found:
     seconds: dict[str, float]
 
     def __str__(self) -> str:
-        changed = "; ".join(f"{step} with {_shown(own)}" for step, own in self.options.items())
+        changed = "; ".join(f"{step} with {_options_text(own)}" for step, own in self.options.items())
         times = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in self.seconds.items())
         return f"{self.name}{f' ({changed})' if changed else ''} is the fastest as measured: {times}"
 
@@ -60,7 +60,7 @@ class Found:
         return base
 
 
-def _shown(options: Mapping[str, int]) -> str:
+def _options_text(options: Mapping[str, int]) -> str:
     return ", ".join(f"{option}={value}" for option, value in options.items())
 
 
@@ -75,7 +75,7 @@ def identity(graph: str, recipe: Recipe, code: str, device: torch.device | None 
     return key(_KIND, graph, recipe.fingerprint(), system.fingerprint(), torch.get_num_threads(), code, where)
 
 
-def known(identity: str) -> Found | None:
+def lookup(identity: str) -> Found | None:
     """What was found for this graph before."""
     return default_cache().read(_KIND, identity, _read)
 
@@ -111,24 +111,24 @@ def search(
     recipes = alternatives(recipe, trains)
     contenders = {recipes[0].name: run(recipes[0])}
     for other in recipes[1:]:
-        contenders |= _compiled(other, run)
+        contenders |= _compile(other, run)
     if eager is not None:
         contenders[EAGER] = eager
-    spent = _measured(contenders)
+    spent = _measure(contenders)
     name = min(spent, key=lambda n: spent[n] * (1 if n != EAGER else 1 + _MARGIN))
     options: Options = {}
     if name != EAGER:
         base = next(r for r in recipes if r.name == name)
-        options = _tuned(base, contenders[name], run, deadline)
+        options = _descend(base, contenders[name], run, deadline)
     if options:
         tuned = _with(base, options)
-        spent[f"{name}, tuned"] = _measured({name: contenders[name], "tuned": run(tuned)})["tuned"]
+        spent[f"{name}, tuned"] = _measure({name: contenders[name], "tuned": run(tuned)})["tuned"]
     found = Found(name, options, spent)
     logger.info("%s", found)
     return found
 
 
-def _compiled(recipe: Recipe, run: Callable[[Recipe], Run]) -> dict[str, Run]:
+def _compile(recipe: Recipe, run: Callable[[Recipe], Run]) -> dict[str, Run]:
     try:
         return {recipe.name: run(recipe)}
     except DaceoptError as error:
@@ -136,13 +136,13 @@ def _compiled(recipe: Recipe, run: Callable[[Recipe], Run]) -> dict[str, Run]:
         return {}
 
 
-def _measured(contenders: Mapping[str, Run]) -> dict[str, float]:
+def _measure(contenders: Mapping[str, Run]) -> dict[str, float]:
     from daceopt.cost.measure import interleave
 
     return interleave(contenders, seconds=_ROUND, warmup=1, at_least=3)
 
 
-def _tuned(recipe: Recipe, best: Run, run: Callable[[Recipe], Run], deadline: float) -> Options:
+def _descend(recipe: Recipe, best: Run, run: Callable[[Recipe], Run], deadline: float) -> Options:
     """Coordinate descent: each option in turn takes the value that is fastest with those before it."""
     options: Options = {}
     variants = list(_variants(recipe))
@@ -152,14 +152,14 @@ def _tuned(recipe: Recipe, best: Run, run: Callable[[Recipe], Run], deadline: fl
                 break
             counter.advance(f"{step} with {option}={value}")
             trial = {**options, step: {**options.get(step, {}), option: value}}
-            made = _compiled(_with(recipe, trial), run).get(recipe.name)
+            made = _compile(_with(recipe, trial), run).get(recipe.name)
             if made is not None and all(_is_faster(made, best) for _ in range(2)):
                 options, best = trial, made
     return options
 
 
 def _is_faster(made: Run, best: Run) -> bool:
-    spent = _measured({"made": made, "best": best})
+    spent = _measure({"made": made, "best": best})
     return spent["made"] < (1 - _MARGIN) * spent["best"]
 
 
@@ -194,7 +194,7 @@ def _variants(recipe: Recipe) -> Iterator[tuple[str, str, int]]:
 # -------------------------------------------------------------------- one call under the clock
 
 
-def repeated(traced: Traced, call: Callable[..., Any], arguments: Sequence[Any]) -> Run:
+def repeatable(traced: Traced, call: Callable[..., Any], arguments: Sequence[Any]) -> Run:
     """A call on copies of ``arguments``, with its backward pass where the graph trains: nothing of the user's changes.
 
     The random numbers of the host stay where they are. On a device it says by the device's clock what it took.

@@ -101,7 +101,7 @@ class RuleSet:
             return given
         if not isinstance(given, str):
             raise DaceoptError(f"rules={given!r}: expected text or a RuleSet, found {type(given).__name__}")
-        return RuleSet(tuple(rule for item in given.split(";") if item.strip() for rule in _named(item.strip())))
+        return RuleSet(tuple(rule for item in given.split(";") if item.strip() for rule in _rules_named(item.strip())))
 
     def priorities(self) -> Iterator[tuple[AggregationRule, ...]]:
         """The rules of each priority, the first one first."""
@@ -153,13 +153,13 @@ class RuleSet:
         for name, table in TABLES.items():
             if self == table:
                 return name
-        return "; ".join(x for group in self.priorities() for x in _spelled(group))
+        return "; ".join(x for group in self.priorities() for x in _spell(group))
 
     def __repr__(self) -> str:
         return repr(str(self))
 
 
-def _spelled(group: tuple[AggregationRule, ...]) -> list[str]:
+def _spell(group: tuple[AggregationRule, ...]) -> list[str]:
     name = group[0].name
     return [name] if group == _KNOWN.get(name) else [str(rule) for rule in group]
 
@@ -168,7 +168,7 @@ def _text(rule: Any) -> Any:
     return RuleSet((rule,)) if isinstance(rule, AggregationRule) else rule
 
 
-def _named(item: str) -> tuple[AggregationRule, ...]:
+def _rules_named(item: str) -> tuple[AggregationRule, ...]:
     if ":" in item:
         return (AggregationRule.parse(item),)
     if item in TABLES:

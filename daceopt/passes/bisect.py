@@ -57,11 +57,11 @@ def bisect(
     """
     program = subject if isinstance(subject, Program) else Program.of(subject)
     recipe = recipe if program.wanted is None else recipe.with_differentiation()
-    steps = [s for s in recipe.resolved() if program.wanted is not None or s.level != DIFFERENTIATE]
+    steps = [s for s in recipe.resolve() if program.wanted is not None or s.level != DIFFERENTIATE]
     return _Search(program, steps, inputs).run(built)
 
 
-def broken(step: Transformation, graph: Graph, check: Numerics | None, limit: int | None = None) -> str | None:
+def what_breaks(step: Transformation, graph: Graph, check: Numerics | None, limit: int | None = None) -> str | None:
     """What is wrong with ``graph``, of either direction, after ``step`` (at most ``limit`` times), or None; it stays.
 
     ``check``: of its numbers; None for its structure alone.
@@ -70,16 +70,16 @@ def broken(step: Transformation, graph: Graph, check: Numerics | None, limit: in
     try:
         step.run(trial, limit)
     except Exception as error:
-        return _said(error)
+        return _error_text(error)
     return _complaint(trial, check)
 
 
 def invalid_site(step: Transformation, graph: Graph) -> str | None:
     """The first site after which ``step`` alone leaves ``graph`` invalid, said as reports do; None where it does not.
     ``graph`` stays. Raises what the step raises."""
-    if broken(step, graph, None) is None:
+    if what_breaks(step, graph, None) is None:
         return None
-    number = _first_site(lambda k: broken(step, graph, None, k) is not None)
+    number = _first_site(lambda k: what_breaks(step, graph, None, k) is not None)
     return step.run(graph.copy(), number).sites[-1]
 
 
@@ -95,7 +95,7 @@ class _Search:
             if found is not None:
                 return found
             _apply(start, self._steps[first:last])
-        return self._built() if built else None
+        return self._search_built() if built else None
 
     def _segments(self) -> Iterator[tuple[int, int]]:
         """Up to the step that makes two graphs of one, and from there on."""
@@ -122,7 +122,7 @@ class _Search:
         file = reproducer.of_step(step, graph, feeds, f"step {step}: {reason}", fields)
         return Guilty(str(step), index, site, reason, file, graph.name)
 
-    def _built(self) -> Guilty | None:
+    def _search_built(self) -> Guilty | None:
         """From the end: behind the last program that is right. One in the middle of a recipe may round more than its
         graph says, until a later step has cut its sums."""
         check = BuiltCheck(self._inputs)
@@ -138,7 +138,7 @@ class _Search:
             if changed and check.difference(programs[k]) is None:
                 break
             wrong = max(k, 1)
-        name, reason, file = check.reported(programs[wrong])
+        name, reason, file = check.report(programs[wrong])
         return Guilty(str(self._steps[wrong - 1]), wrong - 1, 0, reason, file, name)
 
 
@@ -185,7 +185,7 @@ def _first_complaint(
     try:
         _apply(trial, steps, limits)
     except Exception as error:
-        return _blamed(start, steps), _said(error)
+        return _blame(start, steps), _error_text(error)
     for direction, (graph, check) in enumerate(zip(trial.directions(), checks)):
         found = _complaint(graph, check)
         if found is not None:
@@ -199,15 +199,15 @@ def _complaint(graph: Graph, check: Numerics | None) -> str | None:
         Structure(full=True).check(graph, "after it")
         return check.complaint(graph) if check is not None and check.is_for(graph) else None
     except Exception as error:
-        return _said(error)
+        return _error_text(error)
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     known = isinstance(error, VerificationError | SiteError)
     return str(error) if known else f"{type(error).__name__}: {error}"
 
 
-def _blamed(start: Program, steps: Sequence[Transformation]) -> int:
+def _blame(start: Program, steps: Sequence[Transformation]) -> int:
     """The direction on which the last of ``steps`` fails."""
     trial = start.copy()
     _apply(trial, steps[:-1])

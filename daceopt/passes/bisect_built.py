@@ -53,11 +53,11 @@ class BuiltCheck:
 
     def difference(self, program: Program) -> Difference | None:
         """The first result that is not what the graphs say; operators are lowered first where a step has left some."""
-        return compiled_difference(_lowered(program), self._inputs)
+        return compiled_difference(_lower(program), self._inputs)
 
-    def reported(self, program: Program) -> tuple[str, str, Path]:
+    def report(self, program: Program) -> tuple[str, str, Path]:
         """The graph that differs, how, and a reproducer."""
-        parts = _lowered(program)
+        parts = _lower(program)
         found = compiled_difference(parts, self._inputs)
         assert found is not None
         feeds = {**random_inputs(parts[0][0]), **(self._inputs or {})}
@@ -65,7 +65,7 @@ class BuiltCheck:
         return name, found.message, reproducer.of_programs(name, found.message, parts, feeds, source)
 
 
-def _lowered(program: Program) -> list[Part]:
+def _lower(program: Program) -> list[Part]:
     from daceopt import ops
 
     made = program.copy()

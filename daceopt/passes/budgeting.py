@@ -50,13 +50,13 @@ def run(recipe: Recipe, program: Program, verify: str | None) -> tuple[Program, 
     """
     wanted = program.wanted
     assert wanted is not None
-    budget = memory_budget.resolved(recipe.budget or 0, wanted.reference)
+    budget = memory_budget.resolve(recipe.budget or 0, wanted.reference)
     runner, (before, after, schedules) = Runner(recipe, verify), _parts(recipe)
     runner.apply(program, before)
     attempts: list[_Attempt] = []
     for target in _targets(budget, attempts):
         twin, own = program.copy(), Runner(recipe, verify)
-        own.apply(twin, [*recipe.within(target).resolved()[len(before) : len(before) + 1], *after])
+        own.apply(twin, [*recipe.within(target).resolve()[len(before) : len(before) + 1], *after])
         attempts.append(_Attempt(target, twin, own, planned(twin, wanted.sizes)))
     fitting = [a for a in attempts if a.memory.peak <= budget]
     if not fitting:
@@ -69,7 +69,7 @@ def run(recipe: Recipe, program: Program, verify: str | None) -> tuple[Program, 
 
 def _parts(recipe: Recipe) -> tuple[Steps, Steps, Steps]:
     """The steps before differentiation, those after it, and of these the last that only say how loops run."""
-    steps = recipe.resolved()
+    steps = recipe.resolve()
     at = next(k for k, step in enumerate(steps) if step.level == DIFFERENTIATE)
     after = steps[at + 1 :]
     count = next((k for k, step in enumerate(reversed(after)) if step.changes_dataflow), len(after))

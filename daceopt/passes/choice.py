@@ -37,7 +37,7 @@ def _fusible(first: ProgramTime) -> float:
     return ATTAINED * first.fusible
 
 
-def _noticed(first: ProgramTime) -> float:
+def _noticed_difference(first: ProgramTime) -> float:
     return max(MARGIN * first.kernels, SHARE * first.total)
 
 
@@ -52,7 +52,7 @@ class Candidate:
 
     recipe: Recipe
     most: Callable[[ProgramTime], float] = _fusible
-    least: Callable[[ProgramTime], float] = _noticed
+    least: Callable[[ProgramTime], float] = _noticed_difference
     trains: bool = True
     infers: bool = True
     modelled: bool = True
@@ -100,9 +100,9 @@ class Choice(Recipe):
     def fingerprint(self) -> str:
         return " ".join(r.fingerprint() for r in self.recipes())
 
-    def _edited(self, steps: Iterable[Any], *edits: Edit) -> Recipe:
+    def _edit(self, steps: Iterable[Any], *edits: Edit) -> Recipe:
         """An edited choice is none: whoever edits it has chosen."""
-        return replace(self.among[0].recipe, name=self.name, chosen=self.name)._edited(steps, *edits)
+        return replace(self.among[0].recipe, name=self.name, chosen=self.name)._edit(steps, *edits)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def run(
     serving = [c for c in choice.among if c.serves(program.wanted is not None)]
     among = [c for c in serving if c.modelled]
     recipes = [c.recipe.with_differentiation() if program.wanted is not None else c.recipe for c in among]
-    steps = [r.resolved() for r in recipes]
+    steps = [r.resolve() for r in recipes]
     partings = [common_prefix([steps[0], own]) for own in steps]
     runner, done = Runner(recipes[0], verify), 0
     started: dict[int, tuple[Program, list[Step]]] = {}

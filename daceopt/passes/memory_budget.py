@@ -22,16 +22,16 @@ def check(name: str, budget: Any) -> None:
         return
     if isinstance(budget, bool) or not isinstance(budget, int | str):
         raise TypeError(f"{wrong}, not {type(budget).__name__}")
-    share, count = _parsed(budget)
+    share, count = _parse(budget)
     if share is None and count is None:
         raise ValueError(wrong)
     if not (share if share is not None else count):
         raise ValueError(f"{wrong}, more than 0")
 
 
-def resolved(budget: int | str, reference: Callable[[], int] | None) -> int:
+def resolve(budget: int | str, reference: Callable[[], int] | None) -> int:
     """The bytes of a budget; ``reference``: what a percentage is of. Raises DaceoptError where there is none."""
-    share, count = _parsed(budget)
+    share, count = _parse(budget)
     if share is None:
         return int(count or 0)
     if reference is None:
@@ -41,7 +41,7 @@ def resolved(budget: int | str, reference: Callable[[], int] | None) -> int:
     return int(share * reference())
 
 
-def _parsed(budget: int | str) -> tuple[float | None, float | None]:
+def _parse(budget: int | str) -> tuple[float | None, float | None]:
     """(share, None), (None, bytes), or (None, None)."""
     if isinstance(budget, int):
         return None, float(budget) if budget >= 0 else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
-from daceopt.ir.graph.operators import is_op, made_by, scalar
+from daceopt.ir.graph.operators import is_op, operator_writing, scalar
 from daceopt.passes.pattern_matching import Match, Pattern, Scalar, find_all
 
 Coefficients = dict[int, float]  # exponent -> coefficient
@@ -45,12 +45,12 @@ class Product(Pattern):
         if not fitting:
             yield from match.skipping(f"{name} is no product with a constant ({where})", self.size)
         for arrays, constant, nodes in fitting:
-            entered = self._entered(match, nodes)
+            entered = self._enter(match, nodes)
             for begun in self.constant.check(constant, entered, where, "the constant factor"):
                 for order in itertools.permutations(arrays):
                     yield from find_all(self.factors, order, begun, f"factor {{}} of {name}")
 
-    def _entered(self, match: Match, nodes: tuple[Any, ...]) -> Match:
+    def _enter(self, match: Match, nodes: tuple[Any, ...]) -> Match:
         inner = dict.fromkeys(nodes if match.nodes else nodes[1:], "") if self.private else {}
         joined = tuple(dict.fromkeys((*match.nodes, *nodes)))
         return replace(match, nodes=joined, private={**match.private, **inner})
@@ -58,7 +58,7 @@ class Product(Pattern):
 
 def expand(graph: Graph, name: str | None, depth: int) -> Iterator[Expansion]:
     """Readings of ``name`` as a product, the shallow ones first."""
-    node = made_by(graph, name, "Mul", "Div") if depth else None
+    node = operator_writing(graph, name, "Mul", "Div") if depth else None
     found = _split(graph, node) if node is not None else None
     if found is None:
         return
@@ -117,7 +117,7 @@ def _polynomial(
     value = scalar(graph, name)
     if value is not None:
         return {0: value}
-    node = made_by(graph, name, "Mul", "Div", "Add", "Pow")
+    node = operator_writing(graph, name, "Mul", "Div", "Add", "Pow")
     if node is None or depth > _DEEPEST_POLYNOMIAL:
         return None
     nodes[node] = None

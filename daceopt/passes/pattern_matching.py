@@ -227,7 +227,7 @@ class Op(Pattern):
             return
         inputs, here = list(graph.inputs_of(node)), f"operand {{}} of {node.op_type} {name}"
         for begun in match.binding(self.name, name, where):
-            for entered in self._attributes(node, self._entered(node, begun)):
+            for entered in self._attributes(node, self._enter(node, begun)):
                 for operands in self._orders(graph, inputs):
                     found = find_all(self.operands, operands, entered, here)
                     yield from (m for m in found if self._holds(m))
@@ -235,7 +235,7 @@ class Op(Pattern):
     def _holds(self, match: Match) -> bool:
         return self.condition is None or bool(match.missed) or self.condition(match)
 
-    def _entered(self, node: Any, match: Match) -> Match:
+    def _enter(self, node: Any, match: Match) -> Match:
         made = match.made if self.name is None else {**match.made, self.name: node}
         private = {**match.private, node: self.text} if self.private and match.nodes else match.private
         return replace(match, nodes=tuple(dict.fromkeys((*match.nodes, node))), made=made, private=private)

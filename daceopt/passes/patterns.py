@@ -168,9 +168,9 @@ class Then:
         node = readers[0]
         name = graph.result(node, 0)
         found = (m for m in self.pattern.find(name, match, "") if self.when is None or self.when(m))
-        return next((self._joined(m, node, name) for m in found), None)
+        return next((self._join(m, node, name) for m in found), None)
 
-    def _joined(self, match: Match, node: Any, name: str) -> Match:
+    def _join(self, match: Match, node: Any, name: str) -> Match:
         bound = {**match.bound, HERE: name}
         private = {n: text for n, text in match.private.items() if n is not node}
         if not self.replaced:
@@ -238,7 +238,7 @@ class PatternRule(Transformation):
             return
         refused = ""
         for reading in self._readings(graph, node, -1):
-            match, reason = self._judged(reading)
+            match, reason = self._judge(reading)
             if reason is None:
                 inner = (n for n in match.nodes if n not in match.chain)
                 yield Site(graph, (*match.chain, *inner), {"match": match})
@@ -262,7 +262,7 @@ class PatternRule(Transformation):
         for match in itertools.islice(found, _MOST_READINGS):
             yield replace(match, bound={**match.bound, HERE: result}, chain=(node,), result=str(result))
 
-    def _judged(self, match: Match) -> tuple[Match, str | None]:
+    def _judge(self, match: Match) -> tuple[Match, str | None]:
         """``match`` with the pieces after the root, and why it is no site, if it is none."""
         for piece in self.after:
             found = piece.after(match)

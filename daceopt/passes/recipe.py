@@ -82,14 +82,14 @@ class Recipe:
         steps = tuple(s if isinstance(s, str) else as_step(s) for s in given)
         object.__setattr__(self, "steps", steps)
 
-    def resolved(self) -> tuple[Transformation, ...]:
+    def resolve(self) -> tuple[Transformation, ...]:
         """The steps as transformations. Raises DaceoptError for unknown names or levels out of order."""
         steps = tuple(as_step(s) for s in self.steps)
         _check_order(self.name, steps)
         return steps
 
     def __iter__(self) -> Iterator[Transformation]:
-        return iter(self.resolved())
+        return iter(self.resolve())
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -97,23 +97,23 @@ class Recipe:
     def before(self, name: str, *steps: Any) -> Recipe:
         """A recipe with ``steps`` inserted before the first step called ``name``."""
         at = self._index(name)
-        return self._edited([*self.steps[:at], *steps, *self.steps[at:]], Edit("before", (name, *steps)))
+        return self._edit([*self.steps[:at], *steps, *self.steps[at:]], Edit("before", (name, *steps)))
 
     def after(self, name: str, *steps: Any) -> Recipe:
         """A recipe with ``steps`` inserted after the last step called ``name``."""
         at = self._index(name, last=True) + 1
-        return self._edited([*self.steps[:at], *steps, *self.steps[at:]], Edit("after", (name, *steps)))
+        return self._edit([*self.steps[:at], *steps, *self.steps[at:]], Edit("after", (name, *steps)))
 
     def without(self, name: str) -> Recipe:
         """A recipe without any step called ``name``."""
         self._index(name)
-        return self._edited([s for s in self.steps if _step_name(s) != name], Edit("without", (name,)))
+        return self._edit([s for s in self.steps if _step_name(s) != name], Edit("without", (name,)))
 
     def with_options(self, name: str, **options: Any) -> Recipe:
         """A recipe in which every step called ``name`` has these options, and its others as before."""
         self._index(name)
-        steps = [as_step(s).changed(options) if _step_name(s) == name else s for s in self.steps]
-        return self._edited(steps, Edit("with_options", (name,), options))
+        steps = [as_step(s).with_changes(options) if _step_name(s) == name else s for s in self.steps]
+        return self._edit(steps, Edit("with_options", (name,), options))
 
     def __add__(self, other: Recipe | Transformation | str) -> Recipe:
         """A recipe with one more step, the last of its level, or with all steps of another recipe.
@@ -126,7 +126,7 @@ class Recipe:
             other = Recipe("", (step,) if step.level in ("coarse", DIFFERENTIATE) else (DIFFERENTIATE, step))
         early = _by_level((*self.before_differentiation().steps, *other.before_differentiation().steps), _BEFORE)
         late = _by_level((*self.after_differentiation().steps, *other.after_differentiation().steps), _AFTER)
-        return self._edited([*early, self._differentiating(), *late], edit)
+        return self._edit([*early, self._differentiating(), *late], edit)
 
     def run(
         self,
@@ -168,9 +168,9 @@ class Recipe:
             digest.update(f"{step}\n{_source_behind(step)}\n".encode())
         return digest.hexdigest()
 
-    def _edited(self, steps: Iterable[Any], *edits: Edit) -> Recipe:
+    def _edit(self, steps: Iterable[Any], *edits: Edit) -> Recipe:
         recipe = replace(self, steps=tuple(steps), edits=(*self.edits, *edits))
-        recipe.resolved()
+        recipe.resolve()
         return recipe
 
     def _index(self, name: str, last: bool = False) -> int:
@@ -184,7 +184,7 @@ class Recipe:
     def with_differentiation(self) -> Recipe:
         """The recipe itself, or with the step that differentiates where its levels let it stand."""
         first, last = self._split()
-        return self if first < last else self._edited([*self.steps[:first], DIFFERENTIATE, *self.steps[first:]])
+        return self if first < last else self._edit([*self.steps[:first], DIFFERENTIATE, *self.steps[first:]])
 
     def within(self, budget: int | str) -> Recipe:
         """The recipe with a memory budget for what it differentiates."""
@@ -271,8 +271,8 @@ def _foreign_source(step: Transformation) -> str:
     return identity.text_of(given) if given else ""
 
 
-def _defined_in(module: ModuleType) -> dict[str, Recipe]:
+def _definitions_in(module: ModuleType) -> dict[str, Recipe]:
     return {r.name: r for r in vars(module).values() if isinstance(r, Recipe)}
 
 
-recipes = Registry("recipe", "daceopt.recipes", _defined_in)
+recipes = Registry("recipe", "daceopt.recipes", _definitions_in)

@@ -116,11 +116,11 @@ def _lines(failure: str, values: Mapping[str, Any], call: str) -> Iterator[str]:
 def _assignment(name: str, value: Any) -> Iterator[str]:
     """Text over several lines as one string for each of them; text cannot end its string, whatever it says."""
     if isinstance(value, str) and "\n" in value:
-        yield from (f"{name} = (", *_quoted(value), ")")
+        yield from (f"{name} = (", *_quote(value), ")")
     elif isinstance(value, list) and value and all(isinstance(v, str) for v in value):
         yield f"{name} = ["
         for text in value:
-            yield from ("    (", *_quoted(text), "    ),")
+            yield from ("    (", *_quote(text), "    ),")
         yield "]"
     elif isinstance(value, dict) and value:
         yield from (f"{name} = {{", *(f"    {key!r}: {text!r}," for key, text in value.items()), "}")
@@ -128,7 +128,7 @@ def _assignment(name: str, value: Any) -> Iterator[str]:
         yield f"{name} = {value!r}"
 
 
-def _quoted(text: str) -> Iterable[str]:
+def _quote(text: str) -> Iterable[str]:
     return (f"    {line!r}" for line in text.splitlines(keepends=True) or [""])
 
 

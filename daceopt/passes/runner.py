@@ -32,7 +32,7 @@ logger = logging.getLogger("daceopt.recipe")
 class Runnable(Protocol):
     """What a run needs of a recipe."""
 
-    def resolved(self) -> tuple[Transformation, ...]:
+    def resolve(self) -> tuple[Transformation, ...]:
         """The transformations in their order. Raises DaceoptError for unknown names or levels out of order."""
 
     def with_differentiation(self) -> Runnable:
@@ -76,7 +76,7 @@ class Runner:
         program = subject if isinstance(subject, Program) else Program.of(subject)
         recipe = self.recipe if program.wanted is None else self.recipe.with_differentiation()
         chosen = LEVELS if levels is None else tuple(levels)
-        return self.apply(program, [s for s in recipe.resolved() if s.level in chosen])
+        return self.apply(program, [s for s in recipe.resolve() if s.level in chosen])
 
     def apply(self, program: Program, steps: Iterable[Transformation]) -> list[Step]:
         """Apply these steps and no others in place; a program that needs no gradients is not differentiated."""
@@ -151,9 +151,9 @@ def _on_program(transformation: Transformation, program: Program, states: _State
         state.guard.before(graph)
     before = given[0][1]
     start = time.perf_counter()
-    failed = partial(before.guard.failed, wanted=program.wanted)
+    failed = partial(before.guard.explain_failure, wanted=program.wanted)
     name = program.forward.name
-    outcome = _guarded(transformation, name, lambda: transformation.run_program(program), failed)
+    outcome = _guard(transformation, name, lambda: transformation.run_program(program), failed)
     seconds = time.perf_counter() - start
     errors = [
         state.guard.after(transformation, graph, outcome)
@@ -168,10 +168,10 @@ def _on_program(transformation: Transformation, program: Program, states: _State
 
 def _on_graph(transformation: Transformation, graph: Graph, state: _State) -> Step:
     state.guard.before(graph)
-    name, failed = graph.name, state.guard.failed
-    _guarded(transformation, name, lambda: state.guard.looking(transformation, graph), failed)
+    name, failed = graph.name, state.guard.explain_failure
+    _guard(transformation, name, lambda: state.guard.looking(transformation, graph), failed)
     start = time.perf_counter()
-    outcome = _guarded(transformation, name, lambda: transformation.run(graph), failed)
+    outcome = _guard(transformation, name, lambda: transformation.run(graph), failed)
     seconds = time.perf_counter() - start
     error = state.guard.after(transformation, graph, outcome)
     return _record(transformation, graph, outcome, seconds, state, error)
@@ -190,7 +190,7 @@ def _record(
     return Step(name, level, seconds, sites, misses, nodes, *after, error, graph.name)
 
 
-def _guarded(
+def _guard(
     transformation: Transformation, graph: str, run: Callable[[], _T], failed: Callable[[Transformation, str], str]
 ) -> _T:
     """What ``run`` gives; what it raises by mistake is told with the name of the step and what ``failed`` adds."""

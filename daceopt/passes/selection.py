@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from daceopt.errors import DaceoptError, did_you_mean
-from daceopt.ir.data.provenance import joined
+from daceopt.ir.data.provenance import join_origins
 from daceopt.passes.transform import Site
 
 if TYPE_CHECKING:
@@ -34,36 +34,36 @@ class Selector:
     @classmethod
     def of(cls, sites: Sequence[Site], chosen: Site) -> Selector:
         """What picks ``chosen`` among ``sites``."""
-        text, origin = called(chosen), origin_of(chosen)
-        equal = [s for s in sites if called(s) == text and origin_of(s) == origin]
+        text, origin = title_of(chosen), origin_of(chosen)
+        equal = [s for s in sites if title_of(s) == text and origin_of(s) == origin]
         return cls(text, origin, equal.index(chosen))
 
     def pick(self, sites: Sequence[Site], transformation: Transformation) -> Site:
         """The site. Raises DaceoptError, with what there is, where there is none."""
-        named = _fitting(sites, self.site, [called(s) for s in sites])
+        named = _fitting(sites, self.site, [title_of(s) for s in sites])
         if not named:
             raise DaceoptError(self._missing(sites, transformation))
         found = _fitting(named, self.origin, [origin_of(s) for s in named])
         if not found:
-            there = _listed(origin_of(s) or "(nowhere in particular)" for s in named)
+            there = _list_text(origin_of(s) or "(nowhere in particular)" for s in named)
             hint = "leave origin out for any, or give it wildcards"
-            raise DaceoptError(f"{self._said(transformation)}: sites called so come from {there}; {hint}")
+            raise DaceoptError(f"{self._text(transformation)}: sites called so come from {there}; {hint}")
         if not 0 <= self.number < len(found):
-            raise DaceoptError(f"{self._said(transformation)}: there are {len(found)}, numbered from 0")
+            raise DaceoptError(f"{self._text(transformation)}: there are {len(found)}, numbered from 0")
         return found[self.number]
 
-    def _said(self, transformation: Transformation) -> str:
+    def _text(self, transformation: Transformation) -> str:
         origin = f" from {self.origin!r}" if self.origin else ""
         name = f" {self.site!r}" if self.site else ""
         return f"{transformation} has no site{name}{origin} with number {self.number}"
 
     def _missing(self, sites: Sequence[Site], transformation: Transformation) -> str:
-        names = list(dict.fromkeys(map(called, sites)))
-        there = f"its sites are {_listed(names)}" if names else "it has no site at all"
-        return f"{self._said(transformation)}: {there}{did_you_mean(self.site, names)}"
+        names = list(dict.fromkeys(map(title_of, sites)))
+        there = f"its sites are {_list_text(names)}" if names else "it has no site at all"
+        return f"{self._text(transformation)}: {there}{did_you_mean(self.site, names)}"
 
 
-def called(site: Site) -> str:
+def title_of(site: Site) -> str:
     """How a site is told from others: ``add + mul x 2`` for ``add + mul + mul``, as kernels of one operator are often
     many."""
     runs = ((name, len(list(run))) for name, run in itertools.groupby(str(site).split(" + ")))
@@ -73,7 +73,7 @@ def called(site: Site) -> str:
 def origin_of(site: Site) -> str:
     """Where in the model the nodes of a site come from; the same for equal models, whatever their arrays are called."""
     graph = site.graph
-    return ", ".join(joined(graph.origins_of(node) for node in site.nodes if node in graph))
+    return ", ".join(join_origins(graph.origins_of(node) for node in site.nodes if node in graph))
 
 
 def _fitting(sites: Sequence[Site], wanted: str, texts: Sequence[str]) -> list[Site]:
@@ -84,7 +84,7 @@ def _fitting(sites: Sequence[Site], wanted: str, texts: Sequence[str]) -> list[S
     return literal or [s for s, text in zip(sites, texts, strict=True) if fnmatchcase(text, wanted)]
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_text(names: Iterable[str]) -> str:
     found = [repr(n) for n in dict.fromkeys(names)]
     more = [f"{len(found) - _LISTED} more"] if len(found) > _LISTED else []
     return ", ".join([*found[:_LISTED], *more])

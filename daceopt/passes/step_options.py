@@ -14,13 +14,13 @@ _T = TypeVar("_T")
 _PLAIN = (int, float, str, bool, type(None))
 
 
-def made(step: str, cls: type[_T], options: Mapping[str, Any], make: Callable[[dict[str, Any]], _T]) -> _T:
+def make_step(step: str, cls: type[_T], options: Mapping[str, Any], make: Callable[[dict[str, Any]], _T]) -> _T:
     """What ``make`` gives for ``options`` of ``cls``, which is called ``step``; lists are tuples where it takes tuples.
 
     Raises DaceoptError for an option that does not exist, with the nearest that does; what the class says of a value;
     and for values of another type, and whatever else the class raises.
     """
-    given = {name: _given(step, cls, name, value) for name, value in options.items()}
+    given = {name: _check_option(step, cls, name, value) for name, value in options.items()}
     try:
         found = make(given)
     except DaceoptError:
@@ -32,12 +32,12 @@ def made(step: str, cls: type[_T], options: Mapping[str, Any], make: Callable[[d
     return found
 
 
-def _given(step: str, cls: type[Any], name: str, value: Any) -> Any:
+def _check_option(step: str, cls: type[Any], name: str, value: Any) -> Any:
     known = [f.name for f in dataclasses.fields(cls)]
     if name not in known:
         listed = f"{step} has no option {name!r}; it has {', '.join(known) or 'none'}"
         raise DaceoptError(listed + did_you_mean(name, known))
-    return _frozen(value) if _takes_tuples(_annotation(cls, name)[0]) else value
+    return _freeze(value) if _takes_tuples(_annotation(cls, name)[0]) else value
 
 
 def _check_types(step: str, cls: type[Any], given: Mapping[str, Any]) -> None:
@@ -59,8 +59,8 @@ def _annotation(cls: type[Any], name: str) -> tuple[Any, str]:
         return Any, given
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if type(value) in (list, tuple) else value
+def _freeze(value: Any) -> Any:
+    return tuple(map(_freeze, value)) if type(value) in (list, tuple) else value
 
 
 def _members(expected: Any) -> tuple[Any, ...]:

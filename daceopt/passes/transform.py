@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from daceopt.errors import DaceoptError, SiteError, did_you_mean
 from daceopt.passes.catalogue import Registry
-from daceopt.passes.step_options import made
+from daceopt.passes.step_options import make_step
 
 if TYPE_CHECKING:
     from daceopt.ir.control.program import Program
@@ -138,18 +138,18 @@ class Transformation:
 
     def __str__(self) -> str:
         options = [(f, getattr(self, f.name)) for f in dataclasses.fields(self)]
-        shown = [f"{f.name}={_shown(value)}" for f, value in options if value != f.default]
+        shown = [f"{f.name}={_option_text(value)}" for f, value in options if value != f.default]
         return self.name + (f"{{{', '.join(shown)}}}" if shown else "")
 
     @classmethod
     def with_options(cls, options: Mapping[str, Any]) -> Transformation:
         """An instance with ``options``. Raises DaceoptError for an option that does not exist, and for values that it
         does not take."""
-        return made(cls.kebab_name(), cls, options, lambda given: cls(**given))
+        return make_step(cls.kebab_name(), cls, options, lambda given: cls(**given))
 
-    def changed(self, options: Mapping[str, Any]) -> Transformation:
+    def with_changes(self, options: Mapping[str, Any]) -> Transformation:
         """The same with ``options``, its others as before. Raises DaceoptError as ``with_options`` does."""
-        return made(self.name, type(self), options, lambda given: dataclasses.replace(self, **given))
+        return make_step(self.name, type(self), options, lambda given: dataclasses.replace(self, **given))
 
     @staticmethod
     def parse(text: str) -> Transformation:
@@ -174,12 +174,12 @@ class Transformation:
         return outcome
 
 
-def _shown(value: Any) -> str:
+def _option_text(value: Any) -> str:
     """A value of an option; functions by their names, which are the same in each process, steps by their text."""
     if isinstance(value, Transformation):
         return repr(str(value))
     if isinstance(value, tuple):
-        return f"({', '.join(map(_shown, value))}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(map(_option_text, value))}{',' if len(value) == 1 else ''})"
     return str(value.__qualname__) if isinstance(value, FunctionType) else repr(value)
 
 
@@ -372,9 +372,9 @@ def _run_rounds(transformation: Transformation, graph: Graph, limit: int | None)
     raise DaceoptError(f"{transformation} still finds sites after {_MAX_ROUNDS} rounds, the last at {edits.sites[-1]}")
 
 
-def _defined_in(module: ModuleType) -> dict[str, Any]:
+def _definitions_in(module: ModuleType) -> dict[str, Any]:
     classes = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
     return {c.kebab_name(): c for c in classes if issubclass(c, Transformation) and not c.__name__.startswith("_")}
 
 
-transformations = Registry("transformation", "daceopt.transformations", _defined_in)
+transformations = Registry("transformation", "daceopt.transformations", _definitions_in)

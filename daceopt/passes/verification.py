@@ -40,7 +40,7 @@ class Structure:
     def _is_full(self, transformation: Transformation) -> bool:
         return self._full or (self._foreign and not identity.is_own(transformation.inner.defined_by.__module__))
 
-    def failed(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
+    def explain_failure(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
         """What else is to be said of a step that raised ``failure``: how to find out more."""
         return "; run `python -m daceopt bisect` to find the site"
 
@@ -49,7 +49,7 @@ class Structure:
         one that edits it."""
         if self._full or self._promised is None:
             self.check(graph, "before the step", self._full)
-        self._promised = promised(graph)
+        self._promised = promises(graph)
 
     def looking(self, transformation: Transformation, graph: Graph) -> None:
         """Raise VerificationError when matching alone changes the graph."""
@@ -67,9 +67,9 @@ class Structure:
 
     def _keeps_promise(self, graph: Graph, where: str) -> None:
         """Raise VerificationError where inputs or outputs are no longer what callers pass and get."""
-        for old, new in zip(self._promised or (), promised(graph)):
-            if old != new and _shown(old) != _shown(new):
-                found = f"expected {_shown(old)}, found {_shown(new)}"
+        for old, new in zip(self._promised or (), promises(graph)):
+            if old != new and _promise_text(old) != _promise_text(new):
+                found = f"expected {_promise_text(old)}, found {_promise_text(new)}"
                 raise VerificationError(f"graph {graph.name} is invalid {where}: {found}")
 
     def is_for(self, graph: Graph) -> bool:
@@ -122,14 +122,14 @@ def contents(graph: Graph) -> dict[str, None]:
 _Promise = tuple[str, Any, Any]
 
 
-def promised(graph: Graph) -> list[_Promise]:
+def promises(graph: Graph) -> list[_Promise]:
     """What callers pass and get, with types and shapes: a step may give an output another name, nothing else."""
     described = {name: (graph.dtype(name), graph.shape(name)) for name in (*graph.inputs, *graph.outputs)}
     given = [(f"input {name}", *described[name]) for name in graph.inputs]
     return [*given, *((f"output {k}", *described[name]) for k, name in enumerate(graph.outputs))]
 
 
-def _shown(promise: _Promise) -> str:
+def _promise_text(promise: _Promise) -> str:
     what, dtype, shape = promise
     return f"{what} is {dtype} of shape {shape}"
 
@@ -163,13 +163,13 @@ class Numerics:
         """Keep a copy, to reproduce what the step does."""
         self._previous = graph.copy()
 
-    def failed(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
+    def explain_failure(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
         """Where the reproducer of a step that raised ``failure`` is, to be said with it."""
-        return self._saved(transformation, failure, wanted)
+        return self._save(transformation, failure, wanted)
 
     def looking(self, transformation: Transformation, graph: Graph) -> None:
         """Raise VerificationError when matching alone changes the graph."""
-        with self._reproduced(transformation):
+        with self._reproduce(transformation):
             self._structure.looking(transformation, graph)
 
     def after(self, transformation: Transformation, graph: Graph, outcome: Outcome) -> float:
@@ -189,7 +189,7 @@ class Numerics:
             self._structure.after(transformation, graph, outcome)
         except VerificationError as error:
             where = self._where(transformation, outcome, self._breaks)
-            raise VerificationError(f"{error}{where}{self._saved(transformation, str(error))}") from None
+            raise VerificationError(f"{error}{where}{self._save(transformation, str(error))}") from None
 
     def _breaks(self, graph: Graph) -> bool:
         try:
@@ -255,17 +255,17 @@ class Numerics:
     def _report(self, transformation: Any, graph: Graph, outcome: Outcome) -> str:
         failure = f"step {transformation}: {self.complaint(graph)}"
         where = self._where(transformation, outcome, lambda trial: self.worse(self._errors(trial)) is not None)
-        return f"{failure}{where}{self._saved(transformation, failure)}"
+        return f"{failure}{where}{self._save(transformation, failure)}"
 
     @contextmanager
-    def _reproduced(self, transformation: Transformation) -> Iterator[None]:
+    def _reproduce(self, transformation: Transformation) -> Iterator[None]:
         """What is found wrong within the block is told with a reproducer."""
         try:
             yield
         except VerificationError as error:
-            raise VerificationError(f"{error}{self._saved(transformation, str(error))}") from None
+            raise VerificationError(f"{error}{self._save(transformation, str(error))}") from None
 
-    def _saved(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
+    def _save(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
         assert self._previous is not None
         fields = None if wanted is None else (wanted.inputs, wanted.outputs, wanted.policy)
         needed = needed_inputs(self._previous, self.inputs)
@@ -288,4 +288,4 @@ def _as_image(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     from daceopt.ir.nodes import blocked
 
     is_blocked = value.ndim == len(shape) + 1 and blocked.image_shape(value.shape) == shape
-    return blocked.unpacked(value) if is_blocked else value
+    return blocked.unpack(value) if is_blocked else value

@@ -19,7 +19,7 @@ import numpy as np
 from daceopt.codegen import memory_plan, trial
 from daceopt.errors import EarlierCallFailed, RunError, VerificationError
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.interpreter.buffers import Memory, strided
+from daceopt.ir.interpreter.buffers import Memory, as_strided
 from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.scalar import types
 from daceopt.passes import reproducer
@@ -135,26 +135,28 @@ def _unpack(graph: Graph, feeds: Arrays, block: np.ndarray | None) -> Arrays:
         start, span = sizes.number(offset), sizes.number(graph.desc(name).total_size) * dtype.itemsize
         flat = block[start : start + span].view(dtype)
         strides = [sizes.number(n) for n in graph.strides(name)]
-        result[name] = strided(flat, shape, strides).copy() if prod(shape) else np.empty(shape, dtype)
+        result[name] = as_strided(flat, shape, strides).copy() if prod(shape) else np.empty(shape, dtype)
     return result
 
 
 def _compare(built: Built, feeds: Arrays, outputs: Arrays, saved: Arrays) -> None:
     """Hold each output, and each saved array, against the interpreter in float64 and in the graph's own types."""
-    exact, peer = _interpreted(built.graph, feeds, np.float64), _interpreted(built.graph, feeds, None)
+    exact, peer = _interpret(built.graph, feeds, np.float64), _interpret(built.graph, feeds, None)
     found = {name: outputs[built.roles[name]] for name in built.graph.outputs} | saved
     for name, ours in found.items():
-        if not _explained(ours, exact[name], peer[name]) and not _disturbed(built.graph, feeds, name, ours, exact):
+        if not _is_explained(ours, exact[name], peer[name]) and not _is_disturbed(
+            built.graph, feeds, name, ours, exact
+        ):
             raise _Differs(built, _difference(built.roles.get(name, "saved"), name, ours, exact[name], peer[name]))
 
 
-def _interpreted(graph: Graph, feeds: Arrays, dtype: Any) -> Arrays:
+def _interpret(graph: Graph, feeds: Arrays, dtype: Any) -> Arrays:
     import daceopt.ops  # noqa: F401  (registers how library nodes and operators are interpreted)
 
     return interpret(graph, feeds, dtype)
 
 
-def _explained(ours: np.ndarray, exact: np.ndarray, peer: np.ndarray) -> bool:
+def _is_explained(ours: np.ndarray, exact: np.ndarray, peer: np.ndarray) -> bool:
     """Does rounding explain the result? One that is the interpreter's own in the same types is right, too: where
     values decide something, both decide alike."""
     floating = types.is_float(types.from_numpy(ours.dtype))
@@ -165,7 +167,7 @@ def _explained(ours: np.ndarray, exact: np.ndarray, peer: np.ndarray) -> bool:
     )
 
 
-def _disturbed(graph: Graph, feeds: Arrays, name: str, ours: np.ndarray, exact: Arrays) -> bool:
+def _is_disturbed(graph: Graph, feeds: Arrays, name: str, ours: np.ndarray, exact: Arrays) -> bool:
     """Do other roundings of the graph explain the result, where terms cancel?"""
     if not types.is_float(types.from_numpy(ours.dtype)):
         return False

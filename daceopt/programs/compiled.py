@@ -151,7 +151,7 @@ def compiled(source: Source, fingerprint: str) -> CompiledPair:
     )
     store = default_cache()
     for _ in range(2):
-        found = store.made("pair", identity, lambda entry: _write(entry, identity, source), _read)
+        found = store.make("pair", identity, lambda entry: _write(entry, identity, source), _read)
         programs = [load_program(name, store) for name in found["programs"]]
         if None not in programs:
             forward, backward = (*programs, None)[:2]
@@ -191,9 +191,9 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def _exchanges(graph: Graph) -> list[Exchanged]:
     """Those of the values of parameters, in the order in which they start."""
-    from daceopt.ir.nodes.collective import CollectiveStart, exchanged
+    from daceopt.ir.nodes.collective import CollectiveStart, exchanges_of
 
-    return exchanged(graph, (n for n in graph.nodes() if isinstance(n, CollectiveStart) and n.parameters))
+    return exchanges_of(graph, (n for n in graph.nodes() if isinstance(n, CollectiveStart) and n.parameters))
 
 
 def _warn(fallbacks: dict[str, str]) -> None:

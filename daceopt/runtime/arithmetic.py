@@ -49,7 +49,7 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
     Raises KeyError for a name without a size, ValueError for anything but arithmetic.
     """
     try:
-        return int(_parsed(text)(sizes))
+        return int(_parse(text)(sizes))
     except (SyntaxError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise ValueError(f"expected arithmetic over sizes, found {text[:80]!r} ({type(error).__name__})") from None
 
@@ -65,7 +65,7 @@ def names(text: str) -> set[str]:
 
 
 @lru_cache(4096)
-def _parsed(text: str) -> _Value:
+def _parse(text: str) -> _Value:
     return _value(ast.parse(text, mode="eval").body)
 
 
@@ -76,14 +76,14 @@ def _value(node: ast.expr) -> _Value:
     if isinstance(node, ast.Name):
         return operator.itemgetter(node.id)
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        return _applied(_BINARY[type(node.op)], node.left, node.right)
+        return _apply(_BINARY[type(node.op)], node.left, node.right)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return _applied(operator.neg, node.operand)
+        return _apply(operator.neg, node.operand)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
-        return _applied(_FUNCTIONS[node.func.id], *node.args)
+        return _apply(_FUNCTIONS[node.func.id], *node.args)
     raise ValueError(f"expected arithmetic over sizes, found {ast.unparse(node)[:80]!r}")
 
 
-def _applied(function: Callable[..., Any], *operands: ast.expr) -> _Value:
+def _apply(function: Callable[..., Any], *operands: ast.expr) -> _Value:
     values = [_value(operand) for operand in operands]
     return lambda sizes: function(*[value(sizes) for value in values])

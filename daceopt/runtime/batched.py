@@ -36,14 +36,14 @@ def each(backward: Callable[[Gradients], Gradients], grads: Gradients) -> list[t
     with batch.outside():
         found = [backward([p[k] if isinstance(p, tuple) else p for p in parts]) for k in range(size)]
         stacked = [None if column[0] is None else torch.stack(column) for column in zip(*found)]
-    return [None if t is None else batch.joined(t) for t in stacked]
+    return [None if t is None else batch.join(t) for t in stacked]
 
 
 class _Batch(Protocol):
     def parts(self, grad: torch.Tensor) -> Any:
         """The gradients of the batch as a tuple, or the tensor itself, which is the same for all of them."""
 
-    def joined(self, stacked: torch.Tensor) -> torch.Tensor:
+    def join(self, stacked: torch.Tensor) -> torch.Tensor:
         """The batch of what lies along the first axis."""
 
     def outside(self) -> Any:
@@ -59,7 +59,7 @@ class _Modern:
             return grad
         return _functorch.get_unwrapped(grad).unbind(_functorch.maybe_get_bdim(grad))
 
-    def joined(self, stacked: torch.Tensor) -> torch.Tensor:
+    def join(self, stacked: torch.Tensor) -> torch.Tensor:
         return _functorch._add_batch_dim(stacked, 0, self.level)
 
     def outside(self) -> Any:
@@ -75,7 +75,7 @@ class _Old:
             return grad
         return torch._remove_batch_dim(grad, self.level, 1, 0).unbind()
 
-    def joined(self, stacked: torch.Tensor) -> torch.Tensor:
+    def join(self, stacked: torch.Tensor) -> torch.Tensor:
         return torch._add_batch_dim(stacked, 0, self.level)
 
     def outside(self) -> Any:

@@ -100,7 +100,7 @@ def replay(views: Sequence[Any]) -> Callable[[torch.Tensor, Mapping[str, int]], 
 
     def apply(tensor: Any, sizes: Mapping[str, int]) -> Any:
         for operator, arguments in steps:
-            tensor = operator(tensor, *(_evaluated(a, sizes) for a in arguments))
+            tensor = operator(tensor, *(_evaluate(a, sizes) for a in arguments))
         return tensor
 
     return apply
@@ -108,7 +108,7 @@ def replay(views: Sequence[Any]) -> Callable[[torch.Tensor, Mapping[str, int]], 
 
 def spread(tensor: torch.Tensor, strides: Sequence[Any], sizes: Mapping[str, int]) -> torch.Tensor:
     """A copy with these strides; along an axis of stride 0 all elements are the first."""
-    known = [_evaluated(s, sizes) for s in strides]
+    known = [_evaluate(s, sizes) for s in strides]
     found = tensor.new_empty_strided(tensor.shape, known)
     written, source = found, tensor
     for axis, stride in enumerate(known):
@@ -125,9 +125,9 @@ def _operator(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
-def _evaluated(value: Any, sizes: Mapping[str, int]) -> Any:
+def _evaluate(value: Any, sizes: Mapping[str, int]) -> Any:
     if isinstance(value, list):
-        return [_evaluated(v, sizes) for v in value]
+        return [_evaluate(v, sizes) for v in value]
     if not isinstance(value, dict):
         return value
     return getattr(torch, value["type"]) if "type" in value else evaluate(value["size"], sizes)

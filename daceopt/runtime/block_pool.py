@@ -149,7 +149,7 @@ class _Pool:
         self._drop([b for b in self._free() if b.last_used < horizon])
 
     def _make_room(self, nbytes: int) -> None:
-        excess = self._held() + nbytes - self._limit
+        excess = self._held_bytes() + nbytes - self._limit
         for block in sorted(self._free(), key=lambda b: b.last_used) if excess > 0 else ():
             if excess <= 0:
                 return
@@ -159,7 +159,7 @@ class _Pool:
     def _free(self) -> list[_Block]:
         return [b for blocks in self._blocks.values() for b in blocks if b.is_free()]
 
-    def _held(self) -> int:
+    def _held_bytes(self) -> int:
         return sum(b.nbytes for blocks in self._blocks.values() for b in blocks)
 
     def _drop(self, blocks: list[_Block]) -> None:
@@ -177,7 +177,7 @@ class _Pool:
         with self._lock:
             return {
                 "blocks": sum(len(blocks) for blocks in self._blocks.values()),
-                "bytes": self._held(),
+                "bytes": self._held_bytes(),
                 "free_bytes": sum(b.nbytes for b in self._free()),
                 "hits": self._hits,
                 "misses": self._misses,

@@ -133,7 +133,7 @@ class TorchProgram:
         dense = [t if t.is_contiguous() and not t.is_neg() else _dense(t) for t in tensors]
         for k in self.boundary.complex_inputs:
             dense[k] = dense[k].resolve_conj()
-        entry = self.forward.placed(dense)
+        entry = self.forward.place(dense)
         addresses = [t.data_ptr() for t in dense]  # of all, before anything is done
         before = self._before_writing(tensors, dense, copied) if self.overwritten else {}
         symbols = tuple([dense[k].shape[axis] for k, axis in entry.symbols]) if entry.symbols else ()
@@ -169,7 +169,7 @@ class TorchProgram:
         kept = [k for k in copied if k in inputs]
         return dict(zip(kept, copies([dense[k] for k in kept])))
 
-    def kept(self, ran: Ran) -> list[torch.Tensor]:
+    def backward_reads(self, ran: Ran) -> list[torch.Tensor]:
         """What the backward of a call reads, but its saved block."""
         return [ran.inputs[k] for k in self.kept_inputs] + [ran.outputs[k] for k in self.kept_outputs]
 
@@ -177,7 +177,7 @@ class TorchProgram:
         """What a call has saved in its block."""
         return saved_arrays.arrays(block, self.forward.executable.manifest, symbols)
 
-    def restored(
+    def restore(
         self,
         tensors: Sequence[torch.Tensor],
         kinds: Sequence[saved_arrays.Kind],
@@ -185,10 +185,10 @@ class TorchProgram:
         inputs: Sequence[torch.Tensor],
     ) -> tuple[list[torch.Tensor], torch.Tensor | None]:
         """What hooks gave back of a call: what its backward reads, and its saved block, which that may write."""
-        kept, count = saved_arrays.restored(tensors, kinds), len(self.kept_inputs) + len(self.kept_outputs)
+        kept, count = saved_arrays.restore(tensors, kinds), len(self.kept_inputs) + len(self.kept_outputs)
         if len(kept) == count:
             return kept, None
-        allocate = self.forward.placed(list(inputs)).memory(symbols).saved
+        allocate = self.forward.place(list(inputs)).memory(symbols).saved
         assert allocate is not None
         manifest = self.forward.executable.manifest
         return kept[:count], saved_arrays.block_of(kept[count:], manifest, symbols, allocate, self.consumes)
@@ -210,7 +210,7 @@ class TorchProgram:
             grad = grads[k]
             kept.append(self.zero(k, ran) if grad is None else self.in_memory_order(k, grad))
         dense = [t if t.is_contiguous() and not (t.is_neg() or t.is_conj()) else _dense(t) for t in kept]
-        entry = self.backward.placed(dense)
+        entry = self.backward.place(dense)
         memory = entry.memory(ran.symbols)
         outputs = memory.allocate()
         addresses = [t.data_ptr() for t in dense]
@@ -234,7 +234,7 @@ class TorchProgram:
             return [None] * self.input_count
         written = {i for i, _ in (*self.mutations, *self.overwritten)}
         ran = self.run([t.clone() if k in written else t for k, t in enumerate(tensors)], self.volatile, seed)
-        return self.gradients(self.kept(ran), grads, ran, wanted)
+        return self.gradients(self.backward_reads(ran), grads, ran, wanted)
 
     def apart(
         self,
@@ -253,7 +253,7 @@ class TorchProgram:
                 "result outside of the module"
             )
         wanted = [is_needed and w for w in call.needs_input_grad[1:]]
-        return asked(stage, call.operands, held, grads, wanted, _changed_since(call), changed, call.seed)
+        return asked(stage, call.operands, held, grads, wanted, _changed_arguments(call), changed, call.seed)
 
     def in_memory_order(self, output: int, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor like that output, its axes as they stand in memory."""
@@ -262,7 +262,7 @@ class TorchProgram:
 
     def zero(self, output: int, ran: Ran) -> torch.Tensor:
         """The gradient of an output that nothing depends on, as it stands in memory, beside the call's inputs."""
-        memory = self.forward.placed(list(ran.inputs)).memory(ran.symbols)
+        memory = self.forward.place(list(ran.inputs)).memory(ran.symbols)
         return self.in_memory_order(output, memory.outputs[self._order.index(output)]().zero_())
 
 
@@ -287,7 +287,7 @@ class _Compiled(torch.autograd.Function):
         ran = program.run(tensors, program.volatile)
         inputs, outputs, saved, seed, symbols = ran
         ctx.operands = tensors if not program.volatile else _before(tensors, inputs, program.volatile, ctx.versions)
-        kept = program.kept(ran)
+        kept = program.backward_reads(ran)
         is_hooked = saved_arrays.are_hooked()
         if saved is not None:
             kept += program.arrays_in(saved, symbols) if is_hooked else [saved]
@@ -349,7 +349,7 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor | None], one_of_many: bool 
     program: TorchProgram = ctx.program
     is_recorded = torch.is_grad_enabled()
     # a program computes all gradients at once; a graph that is differentiated once more those alone that are wanted
-    wanted = engine.wanted(ctx, ctx.operands) if is_recorded else ctx.needs_input_grad[1:]
+    wanted = engine.gradients_wanted(ctx, ctx.operands) if is_recorded else ctx.needs_input_grad[1:]
     absent = [k for k in program.seen if grads[k] is None]
     if is_recorded:
         found = _differentiable_gradients(ctx, grads, wanted)
@@ -359,7 +359,7 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor | None], one_of_many: bool 
         found = _gradients(ctx, program, grads, wanted, one_of_many or engine.keeps_graph())
         present = program.boundary.present
         if absent and present is not None and absent_gradients.has_spread(program.grads, grads, found):
-            found = present(ctx.operands, grads, wanted, _changed_since(ctx), ctx.seed)
+            found = present(ctx.operands, grads, wanted, _changed_arguments(ctx), ctx.seed)
     if absent or program.has_absent:
         absent_gradients.settle(program.boundary.connected, ctx.operands, grads, wanted, found)
     return found
@@ -377,11 +377,11 @@ def _gradients(
     tensors = list(ctx.saved_tensors)
     program.new_values.check(ctx.operands, zip(program.kept_outputs, tensors[len(program.kept_inputs) :]), ctx.count)
     if ctx.kinds is not None:
-        tensors, saved = program.restored(tensors, ctx.kinds, ctx.symbols, ctx.operands)
+        tensors, saved = program.restore(tensors, ctx.kinds, ctx.symbols, ctx.operands)
         return program.gradients(tensors, grads, Ran(ctx.operands, [], saved, ctx.seed, ctx.symbols), wanted)
     saved = tensors.pop() if ctx.has_block else None
     if saved is not None and program.consumes:
-        saved = _copied(saved) if keeps_graph else saved
+        saved = _copy(saved) if keeps_graph else saved
         ctx.is_consumed = not keeps_graph
     return program.gradients(tensors, grads, Ran(ctx.operands, [], saved, ctx.seed, ctx.symbols), wanted)
 
@@ -393,10 +393,10 @@ def _differentiable_gradients(
     higher = ctx.program.boundary.higher
     if higher is None:
         raise Unsupported("a gradient of a gradient: this program has a first derivative only")
-    return higher(ctx.operands, grads, wanted, _changed_since(ctx))
+    return higher(ctx.operands, grads, wanted, _changed_arguments(ctx))
 
 
-def _changed_since(ctx: Any) -> frozenset[int]:
+def _changed_arguments(ctx: Any) -> frozenset[int]:
     versions = enumerate(zip(ctx.versions, _versions(ctx.operands)))
     return frozenset(k for k, (then, now) in versions if then != now)
 
@@ -411,7 +411,7 @@ def _inverse(order: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
-def _copied(block: torch.Tensor) -> torch.Tensor:
+def _copy(block: torch.Tensor) -> torch.Tensor:
     """Another block of equal contents, from where the program's blocks come from."""
     if block.device.type != "cpu":
         return block.clone()

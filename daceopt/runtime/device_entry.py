@@ -30,14 +30,14 @@ def place_of(manifest: Manifest, tensors: Iterable[torch.Tensor]) -> torch.devic
 
 
 class DeviceEntry(ExecutableEntry):
-    """A program for any device of its kind: ``placed`` gives the entry for the one on which a call's tensors are."""
+    """A program for any device of its kind: ``place`` gives the entry for the one on which a call's tensors are."""
 
     def __init__(self, executable: Any) -> None:
         super().__init__(executable)
         self._kind: str = executable.manifest.device
         self._placed: dict[torch.device, PlacedEntry] = {}
 
-    def placed(self, tensors: list[torch.Tensor]) -> ExecutableEntry:
+    def place(self, tensors: list[torch.Tensor]) -> ExecutableEntry:
         """The entry for the one device of ``tensors``; numbers (tensors without dimensions) of the host are moved.
 
         Raises DaceoptError for tensors elsewhere, or on several devices.

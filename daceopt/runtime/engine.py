@@ -39,7 +39,7 @@ _START = autograd_graph._engine_run_backward.__code__
 _INPUTS = 3  # among its arguments, behind gradients of the results, retain_graph and create_graph
 
 
-def wanted(context: Any, operands: Sequence[torch.Tensor]) -> list[bool]:
+def gradients_wanted(context: Any, operands: Sequence[torch.Tensor]) -> list[bool]:
     """Per tensor that a custom function was called with, ``operands``, whether the backward that runs wants a gradient
     by it."""
     asked = {id(x) for x in inputs() or ()}  # to be told of a leaf among them is an error, which takes long

@@ -136,7 +136,7 @@ class Executable:
         return "\n".join(f"{heading(found[k].label, found[k].writes)}\n{self.sources.of(k)}" for k in chosen)
 
     def _compute_sizes(self, symbols: tuple[int, ...]) -> ProgramSizes:
-        if violated := self.manifest.violated(symbols):
+        if violated := self.manifest.violations(symbols):
             raise SizesError(f"{self.manifest.name} is for sizes with {violated[0]}; got {symbols}")
         ranks = [tensor.rank for tensor in self.manifest.outputs]
         out = (ctypes.c_int64 * (2 + sum(ranks)))()

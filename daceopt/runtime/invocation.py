@@ -93,7 +93,7 @@ class ExecutableEntry:
             found = self._memory[deciding] = CallMemory(sizes, self.dtypes, self.in_place, self.allocator, self.forms)
         return found
 
-    def placed(self, tensors: list[torch.Tensor]) -> ExecutableEntry:
+    def place(self, tensors: list[torch.Tensor]) -> ExecutableEntry:
         """The entry that runs where ``tensors`` are, the inputs of a call; numbers among them are moved there."""
         return self
 

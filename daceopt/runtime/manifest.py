@@ -120,7 +120,7 @@ class Manifest:
         """Element type and rank of each output, as the library gives them, too: ``float32[2] int64[0]``."""
         return " ".join(f"{t.dtype}[{t.rank}]" for t in self.outputs)
 
-    def violated(self, symbols: Sequence[int]) -> list[Assumption]:
+    def violations(self, symbols: Sequence[int]) -> list[Assumption]:
         """What the program takes for granted and these values of its symbols do not fulfil."""
         if not self.assumptions:
             return []

@@ -31,10 +31,10 @@ class ResultForm:
         if self.is_complex:
             shape, dtype = shape[:-1], dtype.to_complex()
         turned = None if self.order == tuple(sorted(self.order or ())) else self.order
-        logical = shape if turned is None else ordered(shape, turned)
+        logical = shape if turned is None else in_order(shape, turned)
         if self.strides:
             return logical, dtype, tuple(_stride(s, logical) for s in self.strides)
-        return logical, dtype, None if turned is None else ordered(row_major(shape), turned)
+        return logical, dtype, None if turned is None else in_order(row_major(shape), turned)
 
 
 def _stride(stride: Any, shape: Sequence[int]) -> int:
@@ -49,7 +49,7 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(steps)) if shape else ()
 
 
-def ordered(values: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+def in_order(values: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     """By axis, what is given for the axes in ``order``."""
     found = dict(zip(order, values, strict=True))
     return tuple(found[k] for k in range(len(found)))

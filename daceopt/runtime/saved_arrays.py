@@ -24,11 +24,11 @@ def are_hooked() -> bool:
 
 
 def kinds(tensors: Sequence[torch.Tensor]) -> list[Kind]:
-    """What ``restored`` expects again."""
+    """What ``restore`` expects again."""
     return [(t.dtype, t.shape) for t in tensors]
 
 
-def restored(tensors: Sequence[torch.Tensor], expected: Sequence[Kind]) -> list[torch.Tensor]:
+def restore(tensors: Sequence[torch.Tensor], expected: Sequence[Kind]) -> list[torch.Tensor]:
     """What hooks gave back, in the types that were saved. Raises RuntimeError for other shapes."""
     for tensor, (dtype, shape) in zip(tensors, expected, strict=True):
         if tensor.shape != shape:

@@ -84,10 +84,10 @@ def _through(ctx: Any, grads: Sequence[torch.Tensor | None]) -> Gradients:
     is_needed = _is_needed(base)
     changed = frozenset(k for k, (t, then) in enumerate(zip(ctx.held, ctx.versions)) if t._version != then)
 
-    def found(one: Sequence[torch.Tensor | None]) -> Gradients:
+    def to_gradients(one: Sequence[torch.Tensor | None]) -> Gradients:
         return base.program.apart(base, stage, ctx.held, changed, one, is_needed)
 
-    gradients = batched.each(found, grads) if batched.is_batched(grads) else found(grads)
+    gradients = batched.each(to_gradients, grads) if batched.is_batched(grads) else to_gradients(grads)
     count = base.program.input_count
     if is_needed:
         outputs = {k for k, g in zip(stage.outputs, grads) if g is not None}
@@ -97,7 +97,7 @@ def _through(ctx: Any, grads: Sequence[torch.Tensor | None]) -> Gradients:
 
 def _is_needed(base: Any) -> bool:
     """Whether the backward that runs wants a gradient by what the program was given, or by what that comes from."""
-    return any(engine.wanted(base, base.operands))
+    return any(engine.gradients_wanted(base, base.operands))
 
 
 def _are_observed(tensors: Sequence[torch.Tensor]) -> bool:

@@ -72,7 +72,7 @@ def split_axes(graph: Graph) -> list[SplitAxis]:
                 if relation.kind == "bijective" and relation.axis is not None:
                     classes.join((read, d), (result, relation.axis))
     for node in graph.nodes():
-        for place, other in _summed_together(graph, node):
+        for place, other in _sum_together(graph, node):
             classes.join_where_apart(place, other)
     written = {n for node in graph.nodes() for n in graph.outputs_of(node) if n is not None}
     axes = [axis for places in classes.all() if (axis := _axis(graph, places)) is not None]
@@ -120,7 +120,7 @@ def _same_memory(graph: Graph, name: str) -> Iterator[tuple[Place, Place]]:
                 yield (name, d), (source, e)
 
 
-def _summed_together(graph: Graph, node: Node) -> Iterator[tuple[Place, Place]]:
+def _sum_together(graph: Graph, node: Node) -> Iterator[tuple[Place, Place]]:
     """Dimensions of what ``node`` reads along which one loop walks that no result goes along."""
     for extents, reads, writes in _nests(graph, node):
         for p, extent in extents.items():

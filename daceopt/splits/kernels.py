@@ -16,7 +16,7 @@ from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar.affine import affine
 from daceopt.ir.scalar.dims import Dim, dim
-from daceopt.splits.narrowing import narrowed
+from daceopt.splits.narrowing import narrow
 from daceopt.splits.rules import CannotSplit, Division, Piece, splits
 
 
@@ -34,8 +34,8 @@ def kernel_split(graph: Graph, entry: KernelNode, axis: int) -> Division:
     if not graph.shape(first) or index[own] not in kernel.extents:
         walked = index[own] if graph.shape(first) else "nothing"
         raise CannotSplit(f"kernel {kernel.label}: axis {own} of {first} is walked by {walked}, expected one loop")
-    if kernel.forwarded():
-        raise CannotSplit(f"kernel {kernel.label} reads {min(kernel.forwarded())}, which it writes")
+    if kernel.forwarded_arrays():
+        raise CannotSplit(f"kernel {kernel.label} reads {min(kernel.forwarded_arrays())}, which it writes")
     p = index[own]
     check_locals(kernel, p)
     return Division(_axes(graph, kernel, p, first), lambda b, piece: _emit(b, kernel, p, piece))
@@ -61,7 +61,7 @@ def check_locals(kernel: Kernel, p: sympy.Symbol, summed: Collection[str] = ()) 
     for stage in kernel.stages:
         for conn, access in stage.writes.items():
             inside = access.array in kernel.locals and p in kernel.outer  # one value for each iteration of p
-            if p in stage.reduced(conn) and not inside and access.array not in summed:
+            if p in stage.reduced_params(conn) and not inside and access.array not in summed:
                 raise CannotSplit(f"kernel {kernel.label} reduces over {p} into {access.array}")
     written = {a.array: a.index for s in kernel.stages for a in s.writes.values() if a.array in kernel.locals}
     for access in (a for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals):
@@ -83,7 +83,7 @@ def _emit(b: Builder, kernel: Kernel, p: sympy.Symbol, piece: Piece) -> None:
         for name, (dtype, shape) in kernel.locals.items()
     }
     names = {name: b.graph.fresh_name(name) for name in local}
-    stages = [_renamed(stage, names) for stage in stages]
+    stages = [_rename(stage, names) for stage in stages]
     label = b.graph.maker.label or kernel.label
     b.graph.add_kernel(Kernel(label, extents, stages, kernel.outer, {names[n]: t for n, t in local.items()}))
 
@@ -99,7 +99,7 @@ def _stage(b: Builder, kernel: Kernel, stage: Stage, p: Any, piece: Piece, exten
             for c, a in stage.writes.items()
         },
     )
-    inside = narrowed(inside, extents)
+    inside = narrow(inside, extents)
     reads = {c: a if a.array in kernel.locals else _nearest(b, piece, a, extents) for c, a in inside.reads.items()}
     return replace(inside, reads=reads)
 
@@ -108,8 +108,8 @@ def _nearest(b: Builder, piece: Piece, access: Access, extents: dict[Any, Dim]) 
     """The same elements, read of the smallest part that has all of them, or of a view of the parts that do."""
     graph = b.graph
     if (held := piece.held.get(access.array)) is not None:
-        return Access(held.name, _moved(access, {held.axis: held.start}), access.wcr)
-    if not graph.parts_of(graph.written(access.array)):
+        return Access(held.name, _move(access, {held.axis: held.start}), access.wcr)
+    if not graph.parts_of(graph.written_array(access.array)):
         return access
     starts, box = _reach(graph, access, extents)
     array, inside = parts.covering(graph, access.array, starts, box)
@@ -119,10 +119,10 @@ def _nearest(b: Builder, piece: Piece, access: Access, extents: dict[Any, Dim]) 
             array, inside = view, [0] * len(box)
     whole = any(e is None and graph.shape(array)[k] != graph.shape(access.array)[k] for k, e in enumerate(access.index))
     shifts = {k: s - t for k, (s, t) in enumerate(zip(starts, inside, strict=True))}
-    return access if whole else Access(array, _moved(access, shifts), access.wcr)
+    return access if whole else Access(array, _move(access, shifts), access.wcr)
 
 
-def _moved(access: Access, shifts: Mapping[int, Any]) -> tuple[Any, ...]:
+def _move(access: Access, shifts: Mapping[int, Any]) -> tuple[Any, ...]:
     """The index less ``shifts`` (axis -> elements)."""
     return tuple(None if e is None else dim(e - shifts.get(k, 0)) for k, e in enumerate(access.index))
 
@@ -142,7 +142,7 @@ def _reach(graph: Graph, access: Access, extents: Mapping[Any, Dim]) -> tuple[li
     return starts, [dim(e - s) for s, e in zip(starts, ends, strict=True)]
 
 
-def _renamed(stage: Stage, names: dict[str, str]) -> Stage:
+def _rename(stage: Stage, names: dict[str, str]) -> Stage:
     def change(accesses: Mapping[str, Access]) -> dict[str, Access]:
         return {c: replace(a, array=names.get(a.array, a.array)) for c, a in accesses.items()}
 

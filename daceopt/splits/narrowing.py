@@ -21,7 +21,7 @@ _BELOW = {"lt": (0, 1, 1), "le": (0, 1, 0), "gt": (1, 0, 1), "ge": (1, 0, 0)}  #
 _EXTREMES = {"maximum": 1, "minimum": 0}
 
 
-def narrowed(stage: Stage, extents: Mapping[sympy.Symbol, Dim]) -> Stage:
+def narrow(stage: Stage, extents: Mapping[sympy.Symbol, Dim]) -> Stage:
     """``stage``, which runs over ``extents`` only, without what never happens there."""
     known = {s: n for s, n in extents.items() if s in stage.params}
     reads, assignments = dict(stage.reads), []
@@ -121,7 +121,7 @@ class _Narrowing:
         return self._inside.is_natural(value - least)
 
 
-def settled_at(stage: Stage, extents: Mapping[sympy.Symbol, Dim]) -> dict[sympy.Symbol, set[int]]:
+def places_settled(stage: Stage, extents: Mapping[sympy.Symbol, Dim]) -> dict[sympy.Symbol, set[int]]:
     """Parameter -> the places along it from which on a comparison of places has another result."""
     params = frozenset(extents)
     settled: dict[sympy.Symbol, set[int]] = {}

@@ -27,7 +27,7 @@ def why_not_together(graph: Graph, members: Iterable[Any], cuts: Mapping[Any, No
     """Why ``members`` cannot be the body of one loop: something that they write is read as a whole, or is part of what
     others write, too."""
     inside = set(members)
-    written = _written(graph, inside)
+    written = _writes(graph, inside)
     for node in inside:
         for name in (n for n in graph.inputs_of(node) if n is not None):
             sources = set(graph.sources(name))
@@ -80,7 +80,7 @@ def _runs(items: Dim, instance: int) -> list[_Run]:
     return [_Run(0, instance, count, whole), _Run(whole, rest, sympy.Min(rest, 1), rest)]
 
 
-def _written(graph: Graph, members: Iterable[Any]) -> set[str]:
+def _writes(graph: Graph, members: Iterable[Any]) -> set[str]:
     return {n for node in members for n in graph.outputs_of(node) if n is not None}
 
 
@@ -91,14 +91,14 @@ class _Rolling:
         self._members = [n for n in graph.nodes() if n in inside]
         self._cuts = cuts
         self._summed = dict.fromkeys(n for m in self._members for n in graph.outputs_of(m) if n in cuts[m].summed)
-        written = _written(graph, self._members) - self._summed.keys()
+        written = _writes(graph, self._members) - self._summed.keys()
         self._inner = written | self._wholes(written)
         # as they are before the writers of parts are gone
         self._parts = {n: graph.part(n) for n in self._inner if graph.is_part(n)}
         reads = {n for node in self._members for n in graph.inputs_of(node) if n is not None}
-        self._bases = {name: graph.written(name) for name in reads}
+        self._bases = {name: graph.written_array(name) for name in reads}
         self._results = self._find_results(inside)
-        self._nodes = [self._described(n) for n in self._members]
+        self._nodes = [self._description(n) for n in self._members]
         self._origins = [graph.origins_of(n) for n in self._members]
 
     def _wholes(self, written: set[str]) -> set[str]:
@@ -122,10 +122,10 @@ class _Rolling:
             kept = any(alias in graph.outputs or alias in graph.saved for alias in shown)
             return kept or any(c not in inside for alias in shown for c in graph.consumers(alias))
 
-        results = {name for name in self._inner if self._stands_outside(name) or is_seen(name)}
+        results = {name for name in self._inner if self._is_outside(name) or is_seen(name)}
         return [name for name in graph.arrays() if name in results and not self._is_in(name, results)]
 
-    def _stands_outside(self, name: str) -> bool:
+    def _is_outside(self, name: str) -> bool:
         """Is it a part of what others write, too?"""
         return self._graph.is_part(name) and self._graph.part(name).whole not in self._inner
 
@@ -136,7 +136,7 @@ class _Rolling:
                 return True
         return False
 
-    def _described(self, node: Any) -> Any:
+    def _description(self, node: Any) -> Any:
         """A member by itself: a kernel, or a library node with its operands."""
         if isinstance(node, KernelNode):
             return node.kernel
@@ -169,7 +169,7 @@ class _Rolling:
 
     def _zeros(self, name: str) -> str:
         graph = self._graph
-        with graph.made_for(origins=graph.origins.get(name, ())):
+        with graph.label_nodes(origins=graph.origins.get(name, ())):
             start = graph.add_array("zeros", graph.shape(name), graph.dtype(name))
             return self._b.full(graph.shape(name), 0, graph.dtype(name), out=start)
 
@@ -221,7 +221,7 @@ class _Body:
         self._slices: dict[str, str] = {}
 
     def add(self, described: Any, cut: NodeCut, origins: Any) -> None:
-        with self.loop.graph.made_for("", origins):
+        with self.loop.graph.label_nodes("", origins):
             if isinstance(described, Kernel):
                 self._kernel(described, cut)
                 return
@@ -251,7 +251,7 @@ class _Body:
 
     def total(self, name: str, before: str) -> str:
         """The sum ``name`` over the items so far: what it was ``before``, and that of the instance."""
-        with self.loop.graph.made_for(origins=self._graph.origins.get(name, ())):
+        with self.loop.graph.label_nodes(origins=self._graph.origins.get(name, ())):
             return str(self.loop.b.elementwise(lambda total, own: total + own, before, self.inner(name)))
 
     def _extents(self, name: str) -> list[Dim]:
@@ -303,7 +303,7 @@ class _Body:
         }
         stages = [self._stage(kernel, s, shift, cut) for s in kernel.stages]
         rolled = Kernel(kernel.label, {**kernel.extents, p: extent}, stages, kernel.outer, local)
-        self.loop.graph.add_kernel(rolled.named_apart(self.loop.graph))
+        self.loop.graph.add_kernel(rolled.rename_locals_apart(self.loop.graph))
 
     def _stage(self, kernel: Kernel, stage: Stage, shift: dict[Any, Any], cut: NodeCut) -> Stage:
         """Accesses reach the instance's arrays; scalar code that names the element means that of the whole."""
@@ -318,14 +318,14 @@ class _Body:
             stage,
             reads={c: there(a, False) for c, a in stage.reads.items()},
             writes={c: there(a, True) for c, a in stage.writes.items()},
-            assignments=tuple(replace(a, expr=self._reached(a.expr, stage, back, cut)) for a in moved),
+            assignments=tuple(replace(a, expr=self._reach(a.expr, stage, back, cut)) for a in moved),
         )
 
-    def _reached(self, expr: Any, stage: Stage, back: Mapping[Any, Any], cut: NodeCut) -> Any:
+    def _reach(self, expr: Any, stage: Stage, back: Mapping[Any, Any], cut: NodeCut) -> Any:
         """``expr`` where loads of what is cut name elements of the instance again."""
         if not expr.args or not expr.has(scalar.load):
             return expr
-        args = [self._reached(a, stage, back, cut) for a in expr.args]
+        args = [self._reach(a, stage, back, cut) for a in expr.args]
         access = stage.reads.get(str(args[0])) if isinstance(expr, scalar.load) else None
         if access is not None and access.array in cut.sliced:
             d = self._axis.dims[access.array]

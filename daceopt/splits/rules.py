@@ -97,16 +97,16 @@ def split(graph: Graph, node: Node, axis: int, into: int | Sequence[Dim], within
         outputs = {name: places(graph, name, k, pieces, within) for name, k in rule.axes.items()}
         return [Piece(*where, {n: parts[i] for n, parts in outputs.items()}) for i, where in enumerate(pieces)]
 
-    return replaced(graph, node, rule, make)
+    return replace_node(graph, node, rule, make)
 
 
-def replaced(graph: Graph, node: Node, rule: Division, make: Callable[[], Sequence[Piece]]) -> list[Any]:
+def replace_node(graph: Graph, node: Node, rule: Division, make: Callable[[], Sequence[Piece]]) -> list[Any]:
     """Put a node for each piece in the place of ``node``, as ``rule`` says; returns them. ``make`` gives the pieces
     once ``node`` is gone, so that it can make arrays parts of what ``node`` wrote."""
     label, origins = label_of(node), graph.origins_of(node)
     graph.remove(node)
     others = len(graph.compute())
-    with graph.made_for(label, origins):
+    with graph.label_nodes(label, origins):
         for piece in make():
             rule.build(Builder(graph, label), piece)
     return graph.compute()[others:]

@@ -38,7 +38,7 @@ def sum_of(graph: Graph, node: Node, axis: SplitAxis) -> NodeCut:
     """
     summed = {n for n in graph.outputs_of(node) if n is not None and n not in axis.dims}
     for name in sorted(summed):
-        if types.computed(graph.dtype(name)) != graph.dtype(name):
+        if types.compute_type(graph.dtype(name)) != graph.dtype(name):
             kind = types.name_of(graph.dtype(name))
             raise CannotSplit(f"{label_of(node)}: the sum {name} of {kind} would be rounded in each instance")
     if isinstance(node, KernelNode):
@@ -100,14 +100,14 @@ def _of_kernel(graph: Graph, entry: KernelNode, axis: SplitAxis, summed: frozens
     kernel = entry.kernel
     if kernel.is_tiled or kernel.schedule is not None:
         raise CannotSplit(f"kernel {kernel.label} has loops of its own already")
-    if kernel.forwarded():
-        raise CannotSplit(f"kernel {kernel.label} reads {min(kernel.forwarded())}, which it writes")
+    if kernel.forwarded_arrays():
+        raise CannotSplit(f"kernel {kernel.label} reads {min(kernel.forwarded_arrays())}, which it writes")
     p = _loop(graph, kernel, axis)
-    copied = _copied(kernel, summed) if p not in kernel.outer else {}  # else each item has a sum of its own
+    copied = _copied_locals(kernel, summed) if p not in kernel.outer else {}  # else each item has a sum of its own
     check_locals(kernel, p, summed | copied.keys())
     for stage in kernel.stages:
         _check_writes(kernel, stage, p, axis, summed, copied)
-    return NodeCut(_sliced(kernel, p, axis), p, summed)
+    return NodeCut(_sliced_locals(kernel, p, axis), p, summed)
 
 
 def _loop(graph: Graph, kernel: Kernel, axis: SplitAxis) -> Any:
@@ -123,7 +123,7 @@ def _loop(graph: Graph, kernel: Kernel, axis: SplitAxis) -> Any:
     return loops[0]
 
 
-def _copied(kernel: Kernel, summed: frozenset[str]) -> dict[str, str]:
+def _copied_locals(kernel: Kernel, summed: frozenset[str]) -> dict[str, str]:
     """Locals that are sums and are copied into results, as ``reduction-lowering`` leaves them -> these results."""
     results: dict[str, str] = {}
     for stage in kernel.stages:
@@ -167,7 +167,7 @@ def _is_along(access: Access, p: Any, axis: SplitAxis) -> bool:
     return access.index[own] == p and not any(p in getattr(e, "free_symbols", ()) for e in others)
 
 
-def _sliced(kernel: Kernel, p: Any, axis: SplitAxis) -> frozenset[str]:
+def _sliced_locals(kernel: Kernel, p: Any, axis: SplitAxis) -> frozenset[str]:
     sliced, whole = set(), set()
     for stage in kernel.stages:
         for connector, access in stage.reads.items():

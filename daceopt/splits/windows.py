@@ -64,7 +64,7 @@ def backward_weights_split(graph: Graph, node: ConvolutionBackwardWeights, axis:
 
 
 def _refuse_blocks(graph: Graph, node: Node) -> None:
-    if images := sorted(node.blocked(graph)):
+    if images := sorted(node.blocked_connectors(graph)):
         raise CannotSplit(
             f"{node.label}: {' and '.join(images)} in blocks of channels; split the batch, or before that"
         )

@@ -65,9 +65,9 @@ def write(model: Compiled, folder: str | os.PathLike[str], title: str = "an ONNX
     graphs, target = model.pair.graphs, Path(folder).absolute()  # the linker runs elsewhere
     generated = GeneratedProgram(*graphs.directions()[0], _implement, 0)
     flags = reduce(Flags.__add__, (job.flags for job in generated.jobs), Flags())
-    libraries = [*_openmp(), *_linked(flags)]
+    libraries = [*_openmp(), *_linked_libraries(flags)]
     _check_licenses(libraries)
-    described = _described(model, generated, libraries)
+    described = _describe(model, generated, libraries)
     target.mkdir(parents=True, exist_ok=True)
     with storage.work_folder(target) as work:
         _fill(work, generated, described, flags)
@@ -117,7 +117,7 @@ def _implement(graph: Graph) -> Requirements:
         return libs.implement(graph)
 
 
-def _described(model: Compiled, generated: GeneratedProgram, libraries: list[Path]) -> dict[str, Any]:
+def _describe(model: Compiled, generated: GeneratedProgram, libraries: list[Path]) -> dict[str, Any]:
     """The manifest: what a call takes and gives, and on which machine."""
     return {
         "format": FORMAT,
@@ -178,7 +178,7 @@ def _openmp() -> list[Path]:
     return [folder / OPENMP] if folder is not None and (folder / OPENMP).is_file() else []
 
 
-def _linked(flags: Flags) -> list[Path]:
+def _linked_libraries(flags: Flags) -> list[Path]:
     """The shared libraries among the link arguments."""
     return [Path(argument) for argument in flags.link if argument.startswith("/") and ".so" in argument]
 

@@ -42,8 +42,8 @@ def load(folder: str | os.PathLike[str]) -> StandaloneProgram:
     """
     path = Path(folder)
     try:
-        files = _verified(path)
-        described = _described(path, files)
+        files = _verify(path)
+        described = _describe(path, files)
         return StandaloneProgram(path, described)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OSError) as error:
         raise BuildError(
@@ -190,7 +190,7 @@ class _Library(Executable):
 # -------------------------------------------------------------------- checks before anything is used
 
 
-def _verified(folder: Path) -> dict[str, str]:
+def _verify(folder: Path) -> dict[str, str]:
     """The digest of each file that the folder lists, all of them as they were written."""
     if not folder.is_dir():
         raise ValueError("it is no folder" if folder.exists() else "there is no such folder")
@@ -216,7 +216,7 @@ def _check_file(path: Path, digest: str, size: int) -> None:
         raise ValueError(f"{path.name} has changed since it was written")
 
 
-def _described(folder: Path, files: Mapping[str, str]) -> dict[str, Any]:
+def _describe(folder: Path, files: Mapping[str, str]) -> dict[str, Any]:
     """The manifest, for this machine; with the name of the library and the seal that it must show."""
     library = next((name for name, digest in files.items() if name == library_name(digest)), None)
     if library is None:

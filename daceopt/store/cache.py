@@ -107,7 +107,7 @@ class Cache:
             self.discard(kind, key)
             return None
 
-    def made(self, kind: str, key: str, writer: Writer, reader: Callable[[Path], T]) -> T:
+    def make(self, kind: str, key: str, writer: Writer, reader: Callable[[Path], T]) -> T:
         """What ``reader`` makes of an entry, which is written first if needed; written anew if it cannot be read.
 
         Raises BuildError where the entry is gone as soon as it is written.
@@ -143,7 +143,7 @@ class Cache:
             return self._spare.build(kind, key, writer)
         try:
             self._prepare()
-            with storage.locked(self.folder / LAYOUT / "locks" / f"{kind}-{key}"):
+            with storage.lock(self.folder / LAYOUT / "locks" / f"{kind}-{key}"):
                 found = self._find(kind, key)
                 return found if found is not None else self._put(kind, key, writer)
         except OSError as error:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from daceopt.store.own_text import added, code_text, contents, home, is_code, members, names_in
+from daceopt.store.own_text import code_text, contents, home, is_code, members, names_in, own_attributes
 
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _EXACT = frozenset((*_SIMPLE, list, tuple, set, frozenset, dict))
@@ -75,7 +75,7 @@ class _Walk:
         yield from self._rule(value)(value)
         if isinstance(value, (*_SIMPLE, list, tuple, set, frozenset, Mapping)) and type(value) not in _EXACT:
             yield from self.lines(type(value))
-            yield from self._parts("added", [x for item in added(value).items() for x in item])
+            yield from self._parts("added", [x for item in own_attributes(value).items() for x in item])
 
     def _is_new(self, value: Any) -> bool:
         is_new = id(value) not in self._seen
@@ -88,9 +88,9 @@ class _Walk:
             (FunctionType, self._function),
             (MethodType, self._method),
             (Enum, lambda v: self._parts("enum", (type(v), v.name, v.value))),
-            ((BuiltinFunctionType, ModuleType, type(MISSING)), self._named),
+            ((BuiltinFunctionType, ModuleType, type(MISSING)), self._name),
             (functools.partial, lambda p: self._parts("partial", (p.func, p.args, p.keywords))),
-            (_WRAPPED, self._wrapped),
+            (_WRAPPED, self._wrap),
             (type, self._class),
             ((list, tuple), lambda v: self._parts(type(v).__name__, v)),
             ((set, frozenset), self._set),
@@ -106,10 +106,10 @@ class _Walk:
     def _set(self, value: Any) -> Iterator[str]:
         yield f"set {sorted(text_of(v) for v in value)}"
 
-    def _named(self, value: Any) -> Iterator[str]:
+    def _name(self, value: Any) -> Iterator[str]:
         yield f"{type(value).__name__} {getattr(value, '__module__', None)} {getattr(value, '__name__', value)}"
 
-    def _wrapped(self, value: Any) -> Iterator[str]:
+    def _wrap(self, value: Any) -> Iterator[str]:
         inner = [getattr(value, n, None) for n in ("__func__", "func", "fget", "fset", "fdel", "__wrapped__")]
         yield from self._parts(type(value).__name__, inner)
 
@@ -197,14 +197,14 @@ class _Walk:
         elif _of_numpy(value):
             yield from self._array(value)
         else:
-            yield from self._described(value)
+            yield from self._describe(value)
 
     def _array(self, value: Any) -> Iterator[str]:
         yield f"{value.dtype} {getattr(value, 'shape', ())} {getattr(value, 'strides', ())}"
         yield from self._parts("objects", value.tolist()) if value.dtype.hasobject else iter((value.tobytes().hex(),))
         yield from self._parts("state", sorted(getattr(value, "__dict__", {}).items()))
 
-    def _described(self, value: Any) -> Iterator[str]:
+    def _describe(self, value: Any) -> Iterator[str]:
         """By what it is made of. Large data and an object of the user's without fields never come again."""
         kind = type(value)
         try:

@@ -31,14 +31,14 @@ def refuse(pattern: str, reason: str) -> None:
     store.put(_KIND, identity, lambda folder: _write(folder, fields))
 
 
-def refused(pattern: str) -> str | None:
+def refusal(pattern: str) -> str | None:
     """Why ``pattern`` is not to be tried again on this machine, or None."""
     entry = default_cache().get(_KIND, _identity(pattern[:_LONGEST]))
     found = None if entry is None else _read(entry)
     return None if found is None or found[0] != pattern[:_LONGEST] else found[1]
 
 
-def learned() -> dict[str, str]:
+def all_refusals() -> dict[str, str]:
     """Pattern -> reason, of all that this machine has learned, by pattern."""
     store = default_cache()
     found = (_entry(store, identity) for identity in store.keys(_KIND))
@@ -47,7 +47,7 @@ def learned() -> dict[str, str]:
 
 def drop(pattern: str | None = None) -> int:
     """Forget one pattern, or all of this machine; returns how many were known."""
-    wanted = [p for p in learned() if pattern is None or p == pattern]
+    wanted = [p for p in all_refusals() if pattern is None or p == pattern]
     for known in wanted:
         default_cache().discard(_KIND, _identity(known))
     return len(wanted)

@@ -64,7 +64,7 @@ def contents(value: Any) -> tuple[Any, ...]:
     return maker, arguments, state, list(items or ()), list(pairs or ())
 
 
-def added(value: Any) -> dict[str, Any]:
+def own_attributes(value: Any) -> dict[str, Any]:
     """What an instance of a class derived from a number, a text or a container has beside it."""
     own = dict(sorted(getattr(value, "__dict__", {}).items()))
     return {**own, "default_factory": getattr(value, "default_factory", None)}

@@ -62,7 +62,7 @@ def small_file(path: Path, most: int) -> bytes:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def lock(path: Path) -> Iterator[None]:
     """Hold the exclusive lock named by ``path`` among all threads and processes; the system releases a killed holder's.
 
     The lock file is removed on release, so a waiter that wakes up on a removed file starts again on the new one.

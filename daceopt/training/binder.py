@@ -88,7 +88,7 @@ class Binder:
         self._latest = key, list(parameters), call  # which keeps the parameters, so that no other has their identity
         return call.bound
 
-    def done(self, bound: Bound, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    def finish(self, bound: Bound, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """After the program has run: the optimizer's state is that of after the call, and so are the ``gradients``,
         (parameter, its gradient) pairs of those that are new tensors."""
         if bound.plan.updates:
@@ -131,7 +131,7 @@ class _Call:
         if self._shards and options.keep_gradients:
             raise Unsupported("keep_gradients: no rank has whole gradients of what is updated in shards")
         self.bound = Bound(UpdatePlan((), 0), [])
-        members = tuple(self._updated(k, p) for k, p in parameters if id(p) in self._groups)
+        members = tuple(self._update(k, p) for k, p in parameters if id(p) in self._groups)
         seed, clip = 1.0 / options.accumulate, options.clip if self._updates else None
         keeps = options.keep_gradients and self._updates
         self.bound.plan = UpdatePlan(members, len(self._numbers), clip, seed, self._updates, keeps)
@@ -167,7 +167,7 @@ class _Call:
         found.tensors += self._tables(numbers)
         return found
 
-    def _updated(self, argument: int, parameter: torch.Tensor) -> Updated:
+    def _update(self, argument: int, parameter: torch.Tensor) -> Updated:
         if parameter.dtype not in _TYPES:
             raise Unsupported(f"a parameter is {parameter.dtype}; expected one of {', '.join(map(str, _TYPES))}")
         group = self._groups[id(parameter)]

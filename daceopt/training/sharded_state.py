@@ -28,7 +28,7 @@ class ShardedState:
 
     def elements(self) -> Mapping[int, int]:
         """Identity of a parameter -> elements of each rank, of those that are updated in shards."""
-        sharded = self._exchange.sharded().values()
+        sharded = self._exchange.sharded_parameters().values()
         return {id(p): shard_elements(p.numel(), self._exchange.world) for p in sharded if p.numel()}
 
     def own(self, tensor: torch.Tensor, elements: int) -> torch.Tensor:
@@ -36,8 +36,10 @@ class ShardedState:
         place = place_of(tensor)
         if place is not None:
             if place != self._place:
-                ours = _said(self._place)
-                raise Unsupported(f"the optimizer's state is the shard of {_said(place)}; expected that of {ours}")
+                ours = _place_text(self._place)
+                raise Unsupported(
+                    f"the optimizer's state is the shard of {_place_text(place)}; expected that of {ours}"
+                )
             if tensor.shape != (elements,):
                 raise Unsupported(f"the optimizer has a shard of shape {list(tensor.shape)}; expected [{elements}]")
             return tensor
@@ -63,10 +65,10 @@ class ShardedState:
         guard = _guard_of(self._optimizer)
         if not (any(_shards(self._optimizer)) if guard is None else guard.is_spread):
             return
-        held = list(self._held())
+        held = list(self._shards())
         self._exchange.agree([f"{of}: {name}" for of, _, name, _ in held], "the optimizer's state")
         for _, parameter, name, shard in held:
-            rows = self._exchange.gathered(shard)
+            rows = self._exchange.gather(shard)
             if to in (None, rank):
                 whole = torch.empty_like(parameter, memory_format=torch.preserve_format, requires_grad=False)
                 self._optimizer.state[parameter][name] = whole.copy_(rows[: parameter.numel()].view(parameter.shape))
@@ -82,10 +84,10 @@ class ShardedState:
             self._optimizer.register_step_pre_hook(guard)
         guard.is_spread = True
 
-    def _held(self) -> Iterator[tuple[str, torch.Tensor, str, torch.Tensor]]:
+    def _shards(self) -> Iterator[tuple[str, torch.Tensor, str, torch.Tensor]]:
         """Name, parameter, name of a state and this rank's shard of it, whether it is whole here or not."""
         elements = self.elements()
-        for of, parameter in self._exchange.sharded().items():
+        for of, parameter in self._exchange.sharded_parameters().items():
             for name, value in sorted((self._optimizer.state.get(parameter) or {}).items()):
                 if isinstance(value, torch.Tensor) and name != "step" and id(parameter) in elements:
                     yield of, parameter, name, self.own(value, elements[id(parameter)])
@@ -130,5 +132,5 @@ def _shards(optimizer: torch.optim.Optimizer) -> Iterator[tuple[torch.Tensor, st
                     yield parameter, name, value
 
 
-def _said(place: tuple[int, int]) -> str:
+def _place_text(place: tuple[int, int]) -> str:
     return f"rank {place[0]} of {place[1]}"

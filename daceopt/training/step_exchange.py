@@ -33,16 +33,16 @@ class StepExchange(Protocol):
     def step_recipe(self, given: str | Recipe) -> Recipe:
         """The recipe of a training step with the steps that exchange."""
 
-    def sharded(self) -> Mapping[str, torch.Tensor]:
+    def sharded_parameters(self) -> Mapping[str, torch.Tensor]:
         """The parameters that are updated in shards, by name; none where there is one rank."""
 
     def agree(self, names: Sequence[str], what: str) -> None:
         """Raises WorkerError, on all ranks, unless all are about to gather these ``names`` of ``what``."""
 
-    def gathered(self, own: torch.Tensor) -> torch.Tensor:
+    def gather(self, own: torch.Tensor) -> torch.Tensor:
         """The tensors of rank 1 of all ranks, one after another."""
 
-    def watched(self, pair: Any) -> Any:
+    def watch_pair(self, pair: Any) -> Any:
         """Programs whose failed exchanges name the rank at fault."""
 
 

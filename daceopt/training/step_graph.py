@@ -88,19 +88,19 @@ class StepGraph:
             if found is None:
                 if len(self._programs) >= PLAN_LIMIT:
                     raise Unsupported(f"there are programs for {PLAN_LIMIT} kinds of update already")
-                found = self._programs[plan] = self._made(plan, arguments)
+                found = self._programs[plan] = self._make(plan, arguments)
             if isinstance(found, DaceoptError):
                 raise found.with_traceback(None)
             self._latest = plan, found
         return found
 
-    def _made(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram | DaceoptError:
+    def _make(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram | DaceoptError:
         try:
-            return self._compiled(plan, arguments)
+            return self._compile(plan, arguments)
         except DaceoptError as error:
             return error
 
-    def _compiled(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram:
+    def _compile(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram:
         backend = self._backend
         made = StepProgram(backend, self.traced, plan, self._reduction(plan, arguments))
         backend.graphs.append(made)  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ class StepGraph:
             return self._by_size(*arguments)
         kept = [p for p in bound.plan.parameters if bound.plan.updates or not p.accumulated]
         count = len(self.traced.results)
-        self._backend.binder.done(bound, [(arguments[p.argument], g) for p, g in zip(kept, results[count:])])
+        self._backend.binder.finish(bound, [(arguments[p.argument], g) for p, g in zip(kept, results[count:])])
         self._backend.ran += 1
         return results[:count]
 
@@ -151,7 +151,7 @@ class StepProgram:
         self, backend: StepBackend, traced: Traced, plan: UpdatePlan, reduction: Reduction | None = None
     ) -> None:
         self.traced, self._plan, self._reduction = traced, plan, reduction
-        self.pair = self._compiled(backend)
+        self.pair = self._compile(backend)
         notes = self.pair.report["notes"]
         if self.pair.cached:
             guards.install(guards.environment(traced.inputs), notes["guards"])
@@ -163,7 +163,7 @@ class StepProgram:
 
     operators = CompiledGraph.operators
 
-    def _compiled(self, backend: StepBackend) -> Any:
+    def _compile(self, backend: StepBackend) -> Any:
         options, exchange = backend.options, backend.exchange
         fingerprint = f"{identity(self.traced)} {self._plan}"
         if exchange is None or self._reduction is None:
@@ -173,7 +173,7 @@ class StepProgram:
             raise Unsupported("verify='numerics': the numbers of an exchange cannot be compared on one rank")
         recipe = exchange.step_recipe(options.recipe)
         fingerprint = f"{fingerprint} {self._reduction}"
-        return exchange.watched(backend.compile(fingerprint, self._load, recipe=recipe, verify=options.verify))
+        return exchange.watch_pair(backend.compile(fingerprint, self._load, recipe=recipe, verify=options.verify))
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         if self._overlaps is not None and self._overlaps(arguments):
@@ -195,7 +195,7 @@ def imported_step(
     from daceopt.ir.control.imported import Gradients
     from daceopt.training.update_graph import GraphUpdate
 
-    def held_by_eager() -> int:
+    def eager_bytes() -> int:
         """Bytes that eager PyTorch saves for the backward, and those of the gradients."""
         parameters = [traced.inputs[p.argument] for p in plan.parameters]
         return eager_memory.saved_bytes(traced) + sum(p.numel() * p.element_size() for p in parameters)
@@ -209,8 +209,8 @@ def imported_step(
     inputs = tuple(position[p.argument] for p in plan.parameters)
     sizes = found.gradients.sizes if found.gradients is not None else {}
     update = GraphUpdate(plan, reduction)
-    found.gradients = Gradients(inputs, (loss,), "recompute", update, sizes, held_by_eager)
-    found.notes["binding"] = extended(binding, plan, traced).to_json()
+    found.gradients = Gradients(inputs, (loss,), "recompute", update, sizes, eager_bytes)
+    found.notes["binding"] = extend(binding, plan, traced).to_json()
     return found
 
 
@@ -240,7 +240,7 @@ def _loss_output(binding: Binding) -> int:
     return seen[0]
 
 
-def extended(binding: Binding, plan: UpdatePlan, traced: Traced) -> Binding:
+def extend(binding: Binding, plan: UpdatePlan, traced: Traced) -> Binding:
     """The binding with the inputs and outputs that ``update_graph`` adds, in its order."""
     first = len(traced.inputs)
     inputs, outputs = list(binding.inputs), [replace(o, differentiable=False) for o in binding.outputs]

@@ -155,7 +155,7 @@ class TrainingStep:
         return found
 
     @contextmanager
-    def observed(self) -> Iterator[list[tuple[StepProgram, list[Any]]]]:
+    def observe(self) -> Iterator[list[tuple[StepProgram, list[Any]]]]:
         """Within the block each call of a compiled step adds its program and what that is given."""
         backend = self._dispatcher.backend
         backend.observed = []
@@ -230,15 +230,15 @@ class _StepDispatcher(Dispatcher):
 
     def knows(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call has been compiled already."""
-        return self._found(module, args, kwargs) is not None
+        return self._find(module, args, kwargs) is not None
 
-    def _found(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _find(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         current = [] if self._compiled is None else [self._compiled]
         found = (c.fast.find((module, *args), kwargs) for c in (*current, *self._earlier))
         return next((program for program in found if program is not None), None)
 
     def _run(self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        program = self._found(module, args, kwargs)
+        program = self._find(module, args, kwargs)
         return super()._run(compiled, module, args, kwargs) if program is None else program(module, *args, **kwargs)
 
     def _forget(self, compiled: Compiled) -> None:
@@ -261,7 +261,7 @@ class _StepDispatcher(Dispatcher):
     def _backend(self) -> Backend:
         from daceopt.training.step_graph import StepBackend
 
-        made = StepBackend(self.options, self.stats, self._refused)
+        made = StepBackend(self.options, self.stats, self._refuse)
         made.binder, made.exchange = self._binder, self._exchange
         return made
 

@@ -15,8 +15,8 @@ from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.training.update_plan import COLUMNS, Updated, UpdatePlan
 from daceopt.training.update_rules import SCALAR_RULES
-from daceopt.transformations.distributed._averaging import averaged, summed
-from daceopt.transformations.distributed._sharding import gathered, own_shard, scattered
+from daceopt.transformations.distributed._averaging import add_sum, average_gradient
+from daceopt.transformations.distributed._sharding import gather, own_shard, scatter
 
 _SUMMANDS = 16  # of one kernel that adds single numbers
 _TINY = 1e-6  # beside a norm that divides, as in torch.nn.utils.clip_grad_norm_
@@ -35,7 +35,7 @@ class GraphUpdate:
 
     def extend(self, graph: Graph, wanted: Sequence[str], gradients: Sequence[str | None]) -> None:
         """Inputs and outputs are added in the order that ``UpdatePlan`` says."""
-        with graph.made_for("update"):
+        with graph.label_nodes("update"):
             _Extension(graph, self.plan, wanted, self.reduction).run(gradients)
 
 
@@ -63,7 +63,7 @@ class _Extension:
         whole = [self._whole(k, g) for k, g in enumerate(gradients)]
         scale = self._norm_scale(whole) if self._plan.updates and self._plan.clip == "norm" else None
         for k, gradient in enumerate(whole):
-            found = self._updated(k, gradient, scale) if self._plan.updates else [self._alone(gradient)]
+            found = self._update(k, gradient, scale) if self._plan.updates else [self._alone(gradient)]
             collected = self._collected[k]
             old = [self._members[k][1], *self._states[k]] if self._plan.updates else [collected] if collected else []
             self._graph.replaced |= dict(enumerate(old, len(self._graph.outputs)))
@@ -80,7 +80,7 @@ class _Extension:
         said = None if self._reduction is None else self._reduction.parameters.get(parameter.argument)
         if said is None or self._reduction is None:
             return g
-        return (scattered if parameter.shard else averaged)(self._graph, g, said, self._reduction)
+        return (scatter if parameter.shard else average_gradient)(self._graph, g, said, self._reduction)
 
     def _alone(self, name: str) -> str:
         """``name``, or a copy of it where it cannot be an output."""
@@ -108,7 +108,7 @@ class _Extension:
         parts, whole = ([s for s, (p, _) in zip(squares, self._members) if bool(p.shard) is k] for k in (True, False))
         if parts and self._reduction is not None:
             own = self._b.copy(self._b.reshape(self._sum(parts), (1,)))
-            whole.append(self._b.reshape(summed(self._graph, own, self._reduction), ()))
+            whole.append(self._b.reshape(add_sum(self._graph, own, self._reduction), ()))
         return self._sum(whole)
 
     def _sum(self, names: list[str]) -> str:
@@ -119,7 +119,7 @@ class _Extension:
 
     # ---------------------------------------------------------------- one parameter
 
-    def _updated(self, k: int, gradient: str, scale: str | None) -> list[str]:
+    def _update(self, k: int, gradient: str, scale: str | None) -> list[str]:
         """New values of the parameter and its states, and the gradient where it is kept."""
         (parameter, name), states = self._members[k], self._states[k]
         rule = partial(_values, self._plan, parameter)
@@ -127,7 +127,7 @@ class _Extension:
         numbers = [self._coefficient(parameter.row, c, parameter.dtype) for c in used]
         dtype = self._graph.dtype(name)
         if scale is not None:  # a value of its own: in a rule it would be squared apart from the gradient
-            one = types.computed(dtype)
+            one = types.compute_type(dtype)
             gradient = self._b.elementwise(lambda g, s: g * scalar.cast(s, one), gradient, scale, dtype=one)
 
         def values(g: Any, w: Any, *rest: Any) -> tuple[Any, ...]:
@@ -140,7 +140,7 @@ class _Extension:
         own = own_shard(self._graph, name, reduction)
         new, *rest = self._b.elementwise(values, gradient, own, *states, *numbers, dtype=dtypes)
         shape, said = self._graph.shape(name), reduction.parameters[parameter.argument]
-        return [gathered(self._graph, new, shape, said, reduction), *rest]
+        return [gather(self._graph, new, shape, said, reduction), *rest]
 
     def _coefficient(self, row: int, column: int, dtype: str) -> str:
         """One number of the table: a view of it."""

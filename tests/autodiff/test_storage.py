@@ -29,7 +29,7 @@ def _network(depth: int = 4) -> tuple[Graph, list[str]]:
     weights = [graph.add_input("w", (4, 4), dace.float64) for _ in range(depth)]
     products = []
     for k, w in enumerate(weights):
-        with graph.made_for(origins=(f"layers.{k}",)):
+        with graph.label_nodes(origins=(f"layers.{k}",)):
             products.append(b.matmul(x, w))
             x = str(b.elementwise(sympy.sin, products[-1]))
     graph.add_output(x)

@@ -7,7 +7,7 @@ import pytest
 import sympy
 
 import daceopt.ops  # noqa: F401  (says which loop nests library nodes are)
-from daceopt.cost.core_bindings import inferred, plain
+from daceopt.cost.core_bindings import infer, plain
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Convolution
@@ -52,13 +52,13 @@ def convolved(size: int = 8, **attributes: list[int]) -> tuple[Graph, str, str]:
 def test_rows_of_an_image_follow_those_of_the_result_and_channels_do_not() -> None:
     graph, h, w = convolved()
     node = graph.nodes()[-1]
-    assert inferred(graph, node, (2, 1, 4, 1)) == {h: (2, 1, 4, 1), w: (1, 1, 1, 1)}
-    assert inferred(graph, node, (2, 4, 1, 1)) == {h: (2, 1, 1, 1), w: (4, 1, 1, 1)}
+    assert infer(graph, node, (2, 1, 4, 1)) == {h: (2, 1, 4, 1), w: (1, 1, 1, 1)}
+    assert infer(graph, node, (2, 4, 1, 1)) == {h: (2, 1, 1, 1), w: (4, 1, 1, 1)}
 
 
 def test_what_cannot_be_divided_has_no_binding() -> None:
     graph, h, _ = convolved(size=6)
-    assert h not in inferred(graph, graph.nodes()[-1], (1, 1, 4, 1))
+    assert h not in infer(graph, graph.nodes()[-1], (1, 1, 4, 1))
 
 
 def test_it_goes_through_views_and_parts() -> None:
@@ -67,6 +67,6 @@ def test_it_goes_through_views_and_parts() -> None:
     h = b.elementwise(lambda v: sympy.tanh(v), x)
     graph.add_output(b.elementwise(lambda v: sympy.exp(v), b.transpose(h, (1, 0))))
     first, second = graph.nodes()
-    assert inferred(graph, second, (2, 4))[h] == (4, 2)
+    assert infer(graph, second, (2, 4))[h] == (4, 2)
     split(graph, first, 0, 2)
-    assert [inferred(graph, second, (2, 4))[part] for part in graph.parts_of(h)] == [(4, 2)] * 2
+    assert [infer(graph, second, (2, 4))[part] for part in graph.parts_of(h)] == [(4, 2)] * 2

@@ -24,8 +24,8 @@ HOST = torch.device("cpu")
 def test_each_kind_of_element_has_its_rate() -> None:
     assert (DEVICE.rate(), DEVICE.rate(2), DEVICE.rate(8), DEVICE.rate(1)) == (5e13, 7e14, 6e13, 5e13)
     assert DEVICE.seconds(0, 7e14, 2) == 1 and DEVICE.seconds(0, 5e13) == 1 and DEVICE.seconds(3e12, 0) == 1
-    assert DEVICE.reached(1e15, 2) == replace(DEVICE, rates=((2, 1e15), (8, 6e13)))
-    assert DEVICE.reached(1e15) == replace(DEVICE, flops=1e15) and DEVICE.reached(1e3, 8) == DEVICE
+    assert DEVICE.raise_to(1e15, 2) == replace(DEVICE, rates=((2, 1e15), (8, 6e13)))
+    assert DEVICE.raise_to(1e15) == replace(DEVICE, flops=1e15) and DEVICE.raise_to(1e3, 8) == DEVICE
     faster = replace(DEVICE, rates=((2, 8e14), (8, 1e13)))
     assert DEVICE.best(faster).rates == ((2, 8e14), (8, 6e13))
 

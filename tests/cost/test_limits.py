@@ -10,7 +10,7 @@ import pytest
 from daceopt import cost, recipes
 from daceopt import system as facts
 from daceopt.cost import limits as model
-from daceopt.cost.limits import Limits, assumed, limits
+from daceopt.cost.limits import Limits, assume, limits
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.schedule.schedule_text import text
@@ -23,7 +23,7 @@ def _schedule(shape: tuple[int, ...], build: Any, machine: Limits, recipe: Any =
     graph = Graph("test")
     x = graph.add_input("x", shape, dace.float32)
     graph.add_output(build(Builder(graph), x))
-    with assumed(machine):
+    with assume(machine):
         Runner(recipe or recipes.get("cpu"), "structure").run(graph, levels=("hardware",))
     return text(graph.kernels()[0].tree)
 

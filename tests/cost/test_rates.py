@@ -15,7 +15,7 @@ from daceopt.cost import rates as model
 from daceopt.cost.kernel_time import KernelTimes, Work
 from daceopt.cost.limits import Limits
 from daceopt.cost.program_time import ProgramTime, by_node
-from daceopt.cost.rates import Rates, assumed, rates, typical
+from daceopt.cost.rates import Rates, assume, rates, typical
 from daceopt.ir.control.program import Program
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
@@ -50,7 +50,7 @@ def test_the_best_of_all_measurements_is_kept(monkeypatch: pytest.MonkeyPatch, t
 
 def test_another_machine_has_typical_rates() -> None:
     assert rates() == typical(Limits(2))
-    with assumed(TWO):
+    with assume(TWO):
         assert rates() is TWO
 
 
@@ -105,7 +105,7 @@ def test_small_kernels_gain_nothing_from_a_region_that_takes_longer() -> None:
 
 def test_what_fusion_may_save_at_most() -> None:
     """Nothing where no kernel reads what another one writes and one of them starts threads."""
-    with assumed(TWO):
+    with assume(TWO):
         alone = ProgramTime.of(Program.of(graph_of((512, 512))))
         beside = ProgramTime.of(Program.of(graph_of((512, 512), (300, 300))))
     assert alone.fusible == 0 and alone.total == alone.kernels
@@ -120,7 +120,7 @@ def test_what_a_call_keeps_apart_is_not_to_save(read_by_a_product: bool) -> None
     head = b.elementwise(sympy.tanh, x)
     other = b.matmul(head, x) if read_by_a_product else b.elementwise(sympy.exp, x)
     graph.add_output(b.elementwise(lambda p, q: p + q, head, other))
-    with assumed(TWO):
+    with assume(TWO):
         saved = ProgramTime.of(Program.of(graph)).fusible
         once = TWO.seconds(2 * 512 * 512 * 4, 0, threads=TWO.cores)
     assert saved == pytest.approx(0 if read_by_a_product else 2 * once)
@@ -149,7 +149,7 @@ def test_what_waits_for_a_sum_over_more_than_a_cache_is_read_again(edge: int, ag
     ]
     graph.add_kernel(Kernel("both", {n: 4, h: edge, w: edge, c: 32}, stages, outer=(c,)))
     graph.add_output(b.elementwise(lambda p, q: p - q, head, total))
-    with assumed(TWO):
+    with assume(TWO):
         saved = ProgramTime.of(Program.of(graph)).fusible
         once = TWO.seconds(2 * graph.size(head) * 4, 0, threads=TWO.cores)
     assert (saved < once) if again else (saved >= once)

@@ -12,7 +12,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.scalar import scalar
-from daceopt.ir.scalar.tiles import blocks, left
+from daceopt.ir.scalar.tiles import blocks, tile_extent
 
 F = dace.float32
 ROW, TILE, COLUMN = (param(k) for k in range(3))
@@ -46,7 +46,7 @@ def logsumexp(rows: Any = 5, columns: Any = 70, size: int = 16) -> Made:
         stage((ROW,), {"s": total, "t": top}, Access(y, (ROW,)), lambda s, t: t + sympy.log(s)),
     ]
     local = dict.fromkeys(("top", "total", "own", "low", "part"), (F, ()))
-    extents = {ROW: rows, TILE: blocks(columns, size), COLUMN: left(columns, size, TILE)}
+    extents = {ROW: rows, TILE: blocks(columns, size), COLUMN: tile_extent(columns, size, TILE)}
     graph.add_kernel(Kernel("lse", extents, stages, (ROW,), local, serial=(TILE,)))
     graph.add_output(y)
     return graph, graph.kernels()[0]

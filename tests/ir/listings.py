@@ -7,7 +7,7 @@ from typing import Any
 import dace
 import sympy
 
-from daceopt.ir.fusion.joining import joined
+from daceopt.ir.fusion.joining import join
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.scalar import scalar
@@ -45,7 +45,7 @@ def bias_and_sum(shape: Four = (3, 4, 5, 6)) -> Graph:
 def in_one(graph: Graph) -> Kernel:
     """All kernels of ``graph`` as one."""
     kernels = [node.kernel for node in graph.nodes()]
-    return joined(graph, kernels, graph.is_kept)
+    return join(graph, kernels, graph.is_kept)
 
 
 def replaced(graph: Graph, kernel: Kernel) -> tuple[Graph, Any]:

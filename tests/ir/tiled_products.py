@@ -11,7 +11,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.scalar import scalar
-from daceopt.ir.scalar.tiles import blocks, left
+from daceopt.ir.scalar.tiles import blocks, tile_extent
 
 ROWS, COLUMNS, M, N, K = (param(k) for k in range(5))
 SIZE = dace.symbolic.symbol("n", dace.int64)
@@ -36,7 +36,12 @@ def tiled_product(m: Any = 70, n: int = 50, k: int = 33, size: int = 32, dtype: 
     pointwise = Stage(
         (ROWS, COLUMNS, M, N), {"r": tile}, {"o": Access(y, (row, column))}, (Assignment(o, sympy.tanh(r), dtype),)
     )
-    extents = {ROWS: blocks(m, size), COLUMNS: blocks(n, size), M: left(m, size, ROWS), N: left(n, size, COLUMNS)}
+    extents = {
+        ROWS: blocks(m, size),
+        COLUMNS: blocks(n, size),
+        M: tile_extent(m, size, ROWS),
+        N: tile_extent(n, size, COLUMNS),
+    }
     local = {"tile": (dtype, (size, size))}
     graph.add_kernel(Kernel("tiles", {**extents, K: k}, [product, pointwise], (ROWS, COLUMNS), local))
     graph.add_output(y)

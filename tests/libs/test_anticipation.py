@@ -32,7 +32,7 @@ def test_what_is_needed(make: Callable[[], nn.Module], x: torch.Tensor, monkeypa
         needed.extend(jobs)
         compile_objects(jobs)
 
-    anticipation._needed.cache_clear()  # what tests before had other libraries preferred for
+    anticipation._jobs_of.cache_clear()  # what tests before had other libraries preferred for
     monkeypatch.setattr(ahead, "start", guessed.extend)
     monkeypatch.setattr(build, "compile_objects", note)
     with torch.no_grad():

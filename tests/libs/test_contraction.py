@@ -13,7 +13,7 @@ import pytest
 from daceopt import libs
 from daceopt.cost import rates
 from daceopt.cost.limits import Limits
-from daceopt.cost.rates import assumed, typical
+from daceopt.cost.rates import assume, typical
 from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.sdfg import sdfg_of
@@ -319,7 +319,7 @@ def test_programs_without_torch_take_another_library() -> None:
 def test_products_go_to_the_library_that_is_faster_by_far(faster: float, first: str) -> None:
     products = (("mkl", 1e11), ("onednn_product", faster * 1e11))
     panels, narrow, *others = libs.PREFERENCE["Contraction"]  # these two are for products of a kind
-    with assumed(replace(typical(Limits(2)), products=products)):
+    with assume(replace(typical(Limits(2)), products=products)):
         candidates = libs.candidates("Contraction")
         assert candidates[:3] == (panels, narrow, first) and sorted(candidates[2:]) == sorted(others)
         with libs.prefer(Contraction="native"):

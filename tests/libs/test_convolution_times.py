@@ -53,7 +53,7 @@ def test_all_layouts(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution_times, "LEAST_FLOPS", 0.0)
     found = times(*call(kind))
     assert found is not None and all(1e-7 < seconds < 1.0 for seconds in found)
-    convolution_times._known.cache_clear()
+    convolution_times._lookup.cache_clear()
     monkeypatch.setattr(convolution_times, "_measure", lambda _: pytest.fail("measured twice"))
     assert times(*call(kind)) == found
 
@@ -86,7 +86,7 @@ def test_weights_that_outlast_calls_are_prepared_before(monkeypatch: pytest.Monk
     """Copying them takes as long as small images take, in a layout that differs from the others' by its own speed."""
     monkeypatch.setattr(convolution_times, "LEAST_FLOPS", 0.0)
     seen: list[tuple[int, ...]] = []
-    monkeypatch.setattr(convolution_times, "_known", seen.append)
+    monkeypatch.setattr(convolution_times, "_lookup", seen.append)
     node, graph = call()
     graph.inputs.append(node.operands(graph)["W"])
     times(node, graph)
@@ -99,7 +99,7 @@ def test_weights_that_outlast_calls_are_prepared_before(monkeypatch: pytest.Monk
 def test_what_measuring_takes_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as copies in blocks, of 26 MB each, in memory that a thread of a program keeps for its next call."""
     asked: list[tuple[int, ...]] = []
-    monkeypatch.setattr(convolution_times, "_known", asked.append)
+    monkeypatch.setattr(convolution_times, "_lookup", asked.append)
     monkeypatch.setattr(convolution_times, "LEAST_FLOPS", 0.0)
     for edge in (12, 160):
         times(*call(ConvolutionBackwardData, batch=4, channels=64, edge=edge, group=1))

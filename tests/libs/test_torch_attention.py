@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from daceopt import libs
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.interpret import interpret
-from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionForward, padded
+from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionForward, pad_rows
 from daceopt.ir.scalar import types
 from daceopt.libs.torch_attention import TorchAttention
 from tests.libs.harness import compile_graph
@@ -99,7 +99,7 @@ def _graph(case: Case, given: dict[str, torch.Tensor]) -> tuple[Graph, dict[str,
             graph.set_strides(names[c], t.stride())
     for c, like in (("Y", "dY"), ("dQ", "Q"), ("dK", "K"), ("dV", "V")):
         names[c] = graph.add_array(c.lower(), shape(given[like]), kinds[like])
-    rows = (2, case.heads[0], padded(case.rows))
+    rows = (2, case.heads[0], pad_rows(case.rows))
     names["Lse"] = graph.add_array("lse", rows, types.from_torch(torch.float32))
     counts = dict(zip(("heads", "kv_heads"), case.heads)) if case.packed else {}
     settings = {"scale": case.scale, "causal": case.causal, **counts}

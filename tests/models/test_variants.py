@@ -126,5 +126,5 @@ def test_assumptions_are_plain_json() -> None:
     manifest = Manifest.from_json(Manifest("m", symbols=symbols, assumptions=(assumption,)).to_json())
     assert manifest.assumptions == (assumption,)
     assert str(assumption) == "2*a*b <= a + 30"
-    assert manifest.violated((3, 5)) == []
-    assert manifest.violated((3, 6)) == [assumption]
+    assert manifest.violations((3, 5)) == []
+    assert manifest.violations((3, 6)) == [assumption]

@@ -312,7 +312,7 @@ INNER = re.compile(
 
 @pytest.mark.parametrize("said", SAID)
 def test_reasons_in_the_user_s_words(said):
-    found = breaks.made(said, breaks.WHOLE)
+    found = breaks.to_break(said, breaks.WHOLE)
     assert found.reason == SAID[said] and found.said == said
 
 
@@ -325,7 +325,7 @@ def test_no_kind_of_break_is_told_in_words_of_dynamo_s_own():
         said = (
             f"{kind['Gb_type']}\n  Explanation: {kind['Explanation']}\n\n  Developer debug context: {kind['Context']}"
         )
-        told[kind["Gb_type"]] = breaks.made(re.sub(r"\{[^}]*\}", "this", said), breaks.WHOLE).reason
+        told[kind["Gb_type"]] = breaks.to_break(re.sub(r"\{[^}]*\}", "this", said), breaks.WHOLE).reason
     assert len(told) > 400 and all(told.values())
     assert {name: reason for name, reason in told.items() if INNER.search(reason)} == {}
 

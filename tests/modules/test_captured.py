@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from daceopt.modules.captured import captured
+from daceopt.modules.captured import capture_graphs
 from daceopt.modules.options import check
 
 
@@ -32,6 +32,6 @@ class Scaling(nn.Module):
 
 @pytest.mark.parametrize("numbers", [(1, 2, 3), (1, -2, 3)], ids=str)
 def test_numbers_that_change_inside_of_a_call(numbers: tuple[int, ...]) -> None:
-    found = captured(Scaling(numbers), (torch.randn(4, 3),), {}, check(fallback="silent"))
+    found = capture_graphs(Scaling(numbers), (torch.randn(4, 3),), {}, check(fallback="silent"))
     assert not found.refused
     assert len(found.graphs) >= 1 + len(numbers)

@@ -47,12 +47,12 @@ def taking(seconds: dict[str, float], tried: list[str]) -> Callable[[Recipe], tu
 @pytest.fixture
 def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a program returns is what it takes."""
-    monkeypatch.setattr(tuning, "_measured", lambda contenders: {name: run() for name, run in contenders.items()})
+    monkeypatch.setattr(tuning, "_measure", lambda contenders: {name: run() for name, run in contenders.items()})
 
 
 def test_rounds_are_timed_in_turn() -> None:
     ran: list[str] = []
-    spent = tuning._measured({name: lambda name=name: ran.append(name) for name in "ab"})
+    spent = tuning._measure({name: lambda name=name: ran.append(name) for name in "ab"})
     assert set(spent) == {"a", "b"} and all(s > 0 for s in spent.values()) and ran[2:6] == ["a", "b", "a", "b"]
 
 
@@ -151,7 +151,7 @@ def test_a_module_takes_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("interpreted")
 def test_a_module_that_stays_eager_says_why_and_warns_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "known", lambda identity: Found(EAGER, {}, {"cpu": 2.0, EAGER: 1.0}))
+    monkeypatch.setattr(tuning, "lookup", lambda identity: Found(EAGER, {}, {"cpu": 2.0, EAGER: 1.0}))
     model = optimized_module(Doubled(), tune=True)
     x = torch.randn(3, 16)
     with warnings.catch_warnings():

@@ -46,7 +46,7 @@ def models(op_type: str) -> list[Base]:
         return []
     found = bases().get(op_type, [])
     smooth = [b for b in found if _is_smooth(b)]
-    if smooth or not {"float32"} & {types.name_of(t) for t in operator_table.allowed(op_type)}:
+    if smooth or not {"float32"} & {types.name_of(t) for t in operator_table.allowed_types(op_type)}:
         return smooth
     made = [retyped.Retyped(f"{retyped.PREFIX}/{b.name}/float32") for b in found]
     return [b for b in (Base(m.name, m.model, m.inputs) for m in made) if _is_smooth(b)]

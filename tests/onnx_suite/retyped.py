@@ -24,7 +24,7 @@ _ROUNDING = {"float32": 1e-5, "float64": 1e-5, "float16": 4e-3, "bfloat16": 3e-2
 def names(op_type: str, models: int = 1) -> list[str]:
     """``types/model/type``: each element type that the operator's schema allows, in so many of its models."""
     found = bases().get(op_type, [])
-    allowed = operator_table.allowed(op_type)
+    allowed = operator_table.allowed_types(op_type)
     return [
         f"{PREFIX}/{found[(k + m) % len(found)].name}/{types.name_of(t)}"
         for k, t in enumerate(allowed)

@@ -84,7 +84,7 @@ def test_a_user_adds_an_operator(clean: None) -> None:
     graph.remove(graph.operators()[0])
     graph.add_operator("Triple", [graph.inputs[0]], [graph.outputs[0]], domain="my")
     np.testing.assert_array_equal(interpret(lowered(graph), feeds)[graph.outputs[0]], 3 * X)
-    assert ops.supported("Triple", "my") and not ops.supported("Triple")
+    assert ops.is_supported("Triple", "my") and not ops.is_supported("Triple")
     assert any(row.op_type == "Triple" and row.domain == "my" for row in ops.coverage())
 
 

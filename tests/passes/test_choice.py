@@ -138,7 +138,7 @@ def test_auto_runs_depth_first_where_caches_hold_no_layer() -> None:
         x = b.elementwise(lambda v, w: v - w, made.inputs[0], x)
     made.add_output(b.reduce("sum", None, x, axes=(1, 2)))
     machine = Limits(cores=2)
-    with limits.assumed(machine), rates.assumed(rates.typical(machine)):
+    with limits.assume(machine), rates.assume(rates.typical(machine)):
         derived = pipeline.derive(Imported(made.copy(), None), recipes.get("auto"))
         small = pipeline.derive(Imported(graph(), None), recipes.get("auto"))
     assert derived.choice.startswith("recipe graphturbo, by the cost model (cpu ")
@@ -147,8 +147,8 @@ def test_auto_runs_depth_first_where_caches_hold_no_layer() -> None:
 
 
 def test_the_common_prefix() -> None:
-    cpu = recipes.get("cpu").resolved()
-    apollo = recipes.get("apollo").resolved()
+    cpu = recipes.get("cpu").resolve()
+    apollo = recipes.get("apollo").resolve()
     assert str(cpu[common_prefix([cpu, apollo])]).startswith("attention-tiling")
     assert common_prefix([cpu, cpu]) == len(cpu)
 

@@ -9,7 +9,7 @@ import pytest
 from daceopt import optimized_module, recipes, training_step
 from daceopt.autodiff.storage_predicates import ForwardArray
 from daceopt.errors import DaceoptError
-from daceopt.passes.memory_budget import check, resolved
+from daceopt.passes.memory_budget import check, resolve
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from daceopt.passes.memory_budget import check, resolved
 )
 def test_bytes_of_a_budget(budget: Any, expected: int) -> None:
     check("memory_budget", budget)
-    assert resolved(budget, lambda: 1000) == expected
+    assert resolve(budget, lambda: 1000) == expected
 
 
 @pytest.mark.parametrize("budget", ["sixty", -1, 0, "0%", "", "60 %%", "-5%", "3 apples", "nan"])
@@ -56,7 +56,7 @@ def _is_tall(array: ForwardArray) -> bool:
 
 def test_a_share_needs_something_that_it_is_of() -> None:
     with pytest.raises(DaceoptError, match="not known here; give bytes"):
-        resolved("60%", None)
+        resolve("60%", None)
 
 
 def test_the_budget_is_a_part_of_the_recipe() -> None:

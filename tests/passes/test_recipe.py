@@ -181,9 +181,9 @@ def test_the_target_is_where_the_last_placement_says() -> None:
 
 def test_order_of_levels() -> None:
     with pytest.raises(DaceoptError, match=r"constant-folding \(coarse\) stands after tasklet-fusion \(local\)"):
-        Recipe("r", ("tasklet-fusion", "constant-folding")).resolved()
+        Recipe("r", ("tasklet-fusion", "constant-folding")).resolve()
     with pytest.raises(DaceoptError, match=r"constant-folding \(coarse\) is misplaced"):
-        Recipe("r", ("differentiate", "constant-folding")).resolved()
+        Recipe("r", ("differentiate", "constant-folding")).resolve()
 
 
 def test_parts() -> None:

@@ -220,7 +220,7 @@ def test_a_compiled_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 def test_values_that_were_given_are_in_the_file() -> None:
     graph = import_model(load(tanh_model()))
     x = np.full((2, 6), 0.5, np.float32)
-    step = recipes.get("cpu").resolved()[0]
+    step = recipes.get("cpu").resolve()[0]
     given, drawn = (reproducer.of_step(step, graph, values, "why").read_text() for values in ({graph.inputs[0]: x}, {}))
     assert f"INPUTS = {{\n    {graph.inputs[0]!r}: 'float32 [2, 6] " in given and "INPUTS = {}" in drawn
 
@@ -244,14 +244,14 @@ def test_no_text_ends_its_string(capsys: pytest.CaptureFixture[str]) -> None:
     graph = import_model(load(tanh_model()))
     graph.source.names[graph.inputs[0]] = "a\"\"\"\n'''); raise SystemExit(7) #"
     failure = '"""\nraise SystemExit(7)\r\nraise SystemExit(7)\x0braise SystemExit(7)\x85raise SystemExit(7)\0'
-    file = reproducer.of_step(recipes.get("cpu").resolved()[0], graph, {}, failure)
+    file = reproducer.of_step(recipes.get("cpu").resolve()[0], graph, {}, failure)
     code, said = inside(file, capsys)
     assert code == 0, said
 
 
 def test_what_cannot_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     graph = import_model(load(tanh_model()))
-    file = reproducer.of_step(recipes.get("cpu").resolved()[0], graph, {}, "a failure")
+    file = reproducer.of_step(recipes.get("cpu").resolve()[0], graph, {}, "a failure")
     file.write_text(file.read_text().replace("graph program(", "grph program(", 1))
     code, said = inside(file, capsys)
     assert code == 2 and "line 1, column 1: expected 'graph '" in said and "a failure" in said

@@ -54,7 +54,7 @@ RIGHT = [
 def test_right_values(text: str, name: str, value: object) -> None:
     options = eval(f"dict({text})")
     step = Knobs.with_options(options)
-    assert getattr(step, name) == value and hash(step) == hash(Knobs().changed(options))
+    assert getattr(step, name) == value and hash(step) == hash(Knobs().with_changes(options))
 
 
 WRONG = [

@@ -23,7 +23,7 @@ def test_names() -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_steps_exist_and_are_in_order(name: str) -> None:
     recipe = recipes.get(name)
-    assert [str(s) for s in recipe.resolved()] == list(recipe.steps)
+    assert [str(s) for s in recipe.resolve()] == list(recipe.steps)
     for one in alternatives(recipe):
         assert Recipe(name, tuple(map(str, one))).fingerprint() == one.fingerprint()
     assert len(recipe.before_differentiation()) + len(recipe.after_differentiation()) == len(recipe) - 1

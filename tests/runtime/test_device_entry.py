@@ -52,18 +52,18 @@ def _called(entry: Any, seed: int | None = None, saved: torch.Tensor | None = No
 
 def test_what_a_program_does_not_use_is_not_allocated() -> None:
     x = torch.zeros(4)
-    entry = DeviceEntry(_Program("cpu", [np.ones(2, np.float32)])).placed([x])
+    entry = DeviceEntry(_Program("cpu", [np.ones(2, np.float32)])).place([x])
     first, constant, _, saved, arena, seeds, stream = _called(entry)
     assert (first, constant) == (8, entry.constants[0])
     assert (saved, arena, seeds, stream) == (0, 0, 0, 0)
     block = torch.zeros(8, dtype=torch.uint8)
-    entry = DeviceEntry(_Program("cpu", arena=64)).placed([x])
+    entry = DeviceEntry(_Program("cpu", arena=64)).place([x])
     _, _, saved, arena, seeds, _ = _called(entry, 7, block)
     assert saved == block.data_ptr() and arena and seeds
 
 
 def test_outputs_are_tensors_of_their_own() -> None:
-    entry = DeviceEntry(_Program("cpu")).placed([torch.zeros(4)])
+    entry = DeviceEntry(_Program("cpu")).place([torch.zeros(4)])
     (one,), (other,) = (entry.memory(()).allocate() for _ in range(2))
     assert one.data_ptr() != other.data_ptr() and one.untyped_storage().nbytes() == 16
     assert (one.shape, one.dtype, one.device.type) == ((4,), torch.float32, "cpu")
@@ -74,25 +74,25 @@ def test_outputs_on_a_device_have_their_forms() -> None:
     program.sizes = lambda symbols: ProgramSizes(0, 0, ((3, 4),))  # type: ignore[method-assign]
     whole = DeviceEntry(program)
     whole.forms = {0: ResultForm((1, 0))}
-    ((one,), (other,)) = (whole.placed([torch.zeros(4)]).memory(()).allocate() for _ in range(2))
+    ((one,), (other,)) = (whole.place([torch.zeros(4)]).memory(()).allocate() for _ in range(2))
     assert one.shape == (4, 3) and one.stride() == other.stride() == (1, 4) and not one._is_view()
 
 
 def test_an_entry_for_each_device_is_kept() -> None:
     whole = DeviceEntry(_Program("cpu"))
-    entry = whole.placed([torch.zeros(4)])
-    assert whole.placed([torch.zeros(4), torch.zeros(())]) is entry
-    assert whole.placed([torch.zeros(0)]) is entry
+    entry = whole.place([torch.zeros(4)])
+    assert whole.place([torch.zeros(4), torch.zeros(())]) is entry
+    assert whole.place([torch.zeros(0)]) is entry
 
 
 def test_tensors_elsewhere_are_refused_however_often_a_program_has_run() -> None:
     whole = DeviceEntry(_Program("cpu"))
     for _ in range(2):
-        whole.placed([torch.zeros(4)])
+        whole.place([torch.zeros(4)])
         with pytest.raises(DaceoptError, match=r"a program for cpu are on meta; expected one cpu device"):
-            whole.placed([torch.zeros(4, device="meta")])
+            whole.place([torch.zeros(4, device="meta")])
         with pytest.raises(DaceoptError, match=r"are on cpu, meta; expected one cpu device"):
-            whole.placed([torch.zeros(4), torch.zeros(4, device="meta")])
+            whole.place([torch.zeros(4), torch.zeros(4, device="meta")])
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (0,), (3, 0, 2), (2, 3, 4), (1, 1)])

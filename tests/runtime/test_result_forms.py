@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from daceopt.runtime.result_forms import ResultForm, ordered, row_major
+from daceopt.runtime.result_forms import ResultForm, in_order, row_major
 
 ORDERS = [None, *permutations(range(3))]
 
@@ -20,7 +20,7 @@ def test_strides_are_those_of_rows_whose_axes_are_reordered(
 ) -> None:
     form = ResultForm(order, is_complex=is_complex)
     found, dtype, strides = form.of((*shape, 2) if is_complex else shape, torch.float32)
-    expected = torch.empty(shape) if order is None else torch.empty(shape).permute(ordered(range(3), order))
+    expected = torch.empty(shape) if order is None else torch.empty(shape).permute(in_order(range(3), order))
     assert dtype is (torch.complex64 if is_complex else torch.float32) and found == expected.shape
     assert (row_major(found) if strides is None else strides) == expected.stride()
     assert (strides is None) == (order in (None, (0, 1, 2)))

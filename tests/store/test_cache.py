@@ -124,9 +124,9 @@ def test_an_entry_that_its_reader_cannot_read_is_written_again(store: Cache) -> 
     store.put("figures", KEY, write)  # sealed, but without the number
     assert store.read("figures", KEY, number) is None and store.get("figures", KEY) is None
     store.put("figures", KEY, write)
-    assert store.made("figures", KEY, lambda f: (f / "more.json").write_text('{"number": 3}'), number) == 3  # type: ignore[arg-type, return-value]
+    assert store.make("figures", KEY, lambda f: (f / "more.json").write_text('{"number": 3}'), number) == 3  # type: ignore[arg-type, return-value]
     with pytest.raises(BuildError, match="loses what is written"):
-        store.made("figures", key("other"), write, number)
+        store.make("figures", key("other"), write, number)
 
 
 def test_links_among_the_entries_are_not_followed(store: Cache, tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     holder.kill()
     holder.wait()
     holder.stdout.close()
-    with storage.locked(lock):
+    with storage.lock(lock):
         assert lock.exists()
     assert not lock.exists()
 

@@ -25,12 +25,12 @@ def entry_of(pattern: str) -> Path:
 
 
 def test_a_rule_is_kept_and_found() -> None:
-    assert learned_rules.learned() == {} and learned_rules.refused("reduction: 1f") is None
+    assert learned_rules.all_refusals() == {} and learned_rules.refusal("reduction: 1f") is None
     learned_rules.refuse("reduction: 1f", "no schedule within 2 s")
     learned_rules.refuse("broadcast: 2e", "no schedule within 2 s")
     learned_rules.refuse("reduction: 1f", "no schedule within 4 s")
-    assert learned_rules.refused("reduction: 1f") == "no schedule within 4 s"
-    assert list(learned_rules.learned()) == ["broadcast: 2e", "reduction: 1f"]
+    assert learned_rules.refusal("reduction: 1f") == "no schedule within 4 s"
+    assert list(learned_rules.all_refusals()) == ["broadcast: 2e", "reduction: 1f"]
 
 
 def test_another_process_knows_it() -> None:
@@ -44,13 +44,13 @@ def test_one_is_dropped_or_all() -> None:
     for name in "abc":
         learned_rules.refuse(name, "why")
     assert learned_rules.drop("a") == 1 and learned_rules.drop("a") == 0
-    assert learned_rules.drop() == 2 and learned_rules.learned() == {}
+    assert learned_rules.drop() == 2 and learned_rules.all_refusals() == {}
 
 
 def test_another_machine_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     learned_rules.refuse("reduction: 1f", "why")
     monkeypatch.setattr("daceopt.system.fingerprint", lambda: "another")
-    assert learned_rules.refused("reduction: 1f") is None and learned_rules.learned() == {}
+    assert learned_rules.refusal("reduction: 1f") is None and learned_rules.all_refusals() == {}
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_what_is_no_rule_was_never_learned(content: bytes, seal: bool) -> None:
     if seal:
         (entry / "entry.json").unlink()
         sealed.seal(entry)
-    assert learned_rules.refused("p") is None and learned_rules.learned() == {}
+    assert learned_rules.refusal("p") is None and learned_rules.all_refusals() == {}
     learned_rules.refuse("p", "again")
-    assert learned_rules.learned() == {"p": "again"}
+    assert learned_rules.all_refusals() == {"p": "again"}
 
 
 def test_long_texts_are_cut_and_empty_patterns_refused() -> None:
     learned_rules.refuse("p" * 9000, "r" * 9000)
-    assert learned_rules.refused("p" * 9000) == "r" * 4000
+    assert learned_rules.refusal("p" * 9000) == "r" * 4000
     with pytest.raises(ValueError, match="needs the pattern"):
         learned_rules.refuse(" ", "why")

@@ -40,7 +40,7 @@ def chain(*op_types: str, origins: tuple[str, ...] = ()) -> Graph:
     net = Net(x=(2, 3))
     y = net.x
     for k, op_type in enumerate(op_types):
-        with net.graph.made_for(origins=(origins[k],) if origins else ()):
+        with net.graph.label_nodes(origins=(origins[k],) if origins else ()):
             y = net.op(op_type, y)
     return net.done(y)
 
@@ -94,7 +94,7 @@ def test_text_is_what_it_means() -> None:
     assert transformations.get("at-site", step="threading").level == "hardware"
     assert not as_step("at-site{step='threading'}").changes_dataflow
     with pytest.raises(DaceoptError, match=r"threading \(hardware\) .*|stands after"):
-        Recipe("r", ("at-site{step='threading'}", "map-fusion")).resolved()
+        Recipe("r", ("at-site{step='threading'}", "map-fusion")).resolve()
 
 
 @pytest.mark.parametrize(

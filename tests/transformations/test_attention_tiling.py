@@ -140,7 +140,7 @@ def test_no_scores_stand_in_memory(packed: bool) -> None:
     assert largest <= 2 * 3 * 700 * 9
     (entry,) = (e for e in graph.kernels() if e.kernel.serial)
     kernel = entry.kernel
-    assert {n.rsplit("_", 1)[0] for n in kernel.kept()} == {"top", "total", "sum"}
+    assert {n.rsplit("_", 1)[0] for n in kernel.kept_locals()} == {"top", "total", "sum"}
     shown = schedule_text.text(entry.tree)
     assert shown.count("call product:") == 2
     assert "parallel for i2" in shown

@@ -18,7 +18,7 @@ from daceopt.ir.scalar import scalar, types
 from daceopt.ir.text.render import render
 from daceopt.ops.families.activation import relu
 from daceopt.passes.transform import Site
-from daceopt.transformations.local._epilogues import Epilogue, extracted, reader_of
+from daceopt.transformations.local._epilogues import Epilogue, extract, reader_of
 from daceopt.transformations.local.epilogue_fusion import EpilogueFusion
 from daceopt.transformations.local.tasklet_fusion import TaskletFusion
 from tests.transformations.lowered import F, apply, compiled, feeds, finish, misses, size_symbol, start
@@ -168,7 +168,7 @@ def test_forms_of_relu6(form: Callable[[Any], Any], ceiling: float | None) -> No
     graph, b, y, (s, t) = image((8, 1, 1), (8, 1, 1))
     finish(graph, b.elementwise(lambda p, u, v: form(p * u + v), y, s, t))
     (node,) = (n for n in graph.nodes() if isinstance(n, Convolution))
-    found = extracted(graph, node, reader_of(graph, node))
+    found = extract(graph, node, reader_of(graph, node))
     is_relu = isinstance(found, Epilogue) and found.activation == "relu"
     assert (found.ceiling if is_relu else None) == ceiling  # type: ignore[union-attr]
 

@@ -145,13 +145,13 @@ def test_equal_layers_are_explored_once(monkeypatch: pytest.MonkeyPatch) -> None
         return finish(graph, x)
 
     tried: list[int] = []
-    grown = FusionSpace.grown
+    grown = FusionSpace.grow
 
     def counted(space: FusionSpace, candidate: FusionCandidate, k: int) -> FusionCandidate | str:
         tried.append(k)
         return grown(space, candidate, k)
 
-    monkeypatch.setattr(FusionSpace, "grown", counted)
+    monkeypatch.setattr(FusionSpace, "grow", counted)
     graph = layers(8)
     apply(FusionExploration(), graph)
     assert len(graph.kernels()) == 8

@@ -38,8 +38,8 @@ def looked_up(code: Code, shape: tuple[Any, ...], *sources: tuple[Any, ...]) -> 
 
 def joined(rows: Any = 5) -> Graph:
     def code(i: Any, a: Any, b: Any) -> Any:
-        left = scalar.load(a, i[0], scalar.clamped(i[1], 3))
-        return scalar.select(scalar.lt(i[1], 3), left, scalar.load(b, i[0], scalar.clamped(i[1] - 3, 9)))
+        left = scalar.load(a, i[0], scalar.clamp(i[1], 3))
+        return scalar.select(scalar.lt(i[1], 3), left, scalar.load(b, i[0], scalar.clamp(i[1] - 3, 9)))
 
     return looked_up(code, (rows, 12), (rows, 3), (rows, 9))
 
@@ -78,7 +78,7 @@ def test_channels_that_come_last_are_the_innermost_loop() -> None:
     """They were a shared loop around the pieces, whose own loops then stepped from pixel to pixel."""
 
     def code(i: Any, x: Any) -> Any:
-        inside = scalar.load(x, i[0], i[1], scalar.clamped(i[2], 10), scalar.clamped(i[3], 12))
+        inside = scalar.load(x, i[0], i[1], scalar.clamp(i[2], 10), scalar.clamp(i[3], 12))
         return scalar.select(scalar.logical_and(scalar.lt(i[2], 10), scalar.lt(i[3], 12)), inside, 0)
 
     graph, b, (x,) = start((16, 24, 10, 12))
@@ -98,8 +98,8 @@ def joined_in_blocks(first: int, backwards: bool = False) -> Graph:
 
     def code(i: Any, a: Any, b: Any) -> Any:
         t = 63 - 16 * i[0] - i[1] if backwards else 16 * i[0] + i[1]
-        left = scalar.load(a, scalar.clamped(t, first))
-        return scalar.select(scalar.lt(t, first), left, scalar.load(b, scalar.clamped(t - first, 64 - first)))
+        left = scalar.load(a, scalar.clamp(t, first))
+        return scalar.select(scalar.lt(t, first), left, scalar.load(b, scalar.clamp(t - first, 64 - first)))
 
     return looked_up(code, (4, 16), (first,), (64 - first,))
 
@@ -156,7 +156,7 @@ def reduced(rows: Any, *kinds: str) -> Graph:
     place = {"a": (x, lambda i, j: (i, j)), "c": (y, lambda i, j: (None, None))}
 
     def code(i: Any, a: Any, c: Any) -> Any:
-        chosen = scalar.select(scalar.lt(i[1], 4), a, scalar.load(c, i[0], scalar.clamped(i[1] - 4, 8)))
+        chosen = scalar.select(scalar.lt(i[1], 4), a, scalar.load(c, i[0], scalar.clamp(i[1] - 4, 8)))
         return dict.fromkeys(outs, chosen)
 
     b.map((rows, 8), place, {c: (n, lambda i, j: (i,), kind) for (c, n), kind in zip(outs.items(), kinds)}, code)
@@ -205,7 +205,7 @@ def test_a_single_piece_reduces_as_before() -> None:
     graph, b, (x,) = start((16, 8))
     out = graph.add_array("y", (16,), graph.dtype(x))
     whole = {"a": (x, lambda i, j: (None, None))}
-    code = lambda i, a: scalar.load(a, i[0], scalar.clamped(i[1], 8))  # noqa: E731
+    code = lambda i, a: scalar.load(a, i[0], scalar.clamp(i[1], 8))  # noqa: E731
     b.map((16, 8), whole, {"out": (out, lambda i, j: (i,), "sum")}, code)
     assert len(apply(IndexSetSplitting(), finish(graph, out)).sites) == 1
     kernel = graph.kernels()[0].kernel

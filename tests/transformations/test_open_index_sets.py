@@ -72,13 +72,13 @@ def looked_up(graph: Graph) -> int:
 
 
 def first(i: Any, a: Any, place: Any) -> Any:
-    return scalar.load(a, scalar.clamped(place, N))
+    return scalar.load(a, scalar.clamp(place, N))
 
 
 PLAIN: dict[str, tuple[Any, Code, list[Any], int]] = {
     "concatenation": (
         N + M,
-        lambda i, a, c: scalar.select(scalar.lt(i, N), first(i, a, i), scalar.load(c, scalar.clamped(i - N, M))),
+        lambda i, a, c: scalar.select(scalar.lt(i, N), first(i, a, i), scalar.load(c, scalar.clamp(i - N, M))),
         [],
         2,
     ),
@@ -94,7 +94,7 @@ PLAIN: dict[str, tuple[Any, Code, list[Any], int]] = {
         N,
         lambda i, a, c: scalar.select(
             scalar.logical_and(scalar.ge(i - 2, 0), scalar.lt(i - 2, M)),
-            scalar.load(c, scalar.clamped(i - 2, M)),
+            scalar.load(c, scalar.clamp(i - 2, M)),
             first(i, a, i),
         ),
         [],
@@ -177,7 +177,7 @@ def _values(draw: Any, depth: int = 3) -> Code:
     if which == 2:
         return lambda i, a, c: scalar.cast(place(i), dace.float64)
     extent = (N, M)[which]
-    return lambda i, a, c: scalar.load((a, c)[which], scalar.clamped(place(i), extent))
+    return lambda i, a, c: scalar.load((a, c)[which], scalar.clamp(place(i), extent))
 
 
 _ASSUMED = st.sampled_from([[], [N - 2], [N - 1, M - 3], [N - M]])

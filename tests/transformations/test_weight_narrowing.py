@@ -17,7 +17,7 @@ from daceopt import libs
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.nodes.builder import Builder
-from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, narrowed
+from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, narrow_type
 from daceopt.ir.scalar import types
 from daceopt.transformations.local import weight_narrowing
 from daceopt.transformations.local.weight_narrowing import WeightNarrowing
@@ -78,7 +78,7 @@ def test_calls_read_what_was_rounded(make: object, calls: int) -> None:
     nodes = [n for n in graph.nodes() if isinstance(n, (Contraction, Convolution, ConvolutionBackwardData))]
     assert len(nodes) == calls and not graph.kernels()
     for node in nodes:
-        assert node.packed and narrowed(node, graph) == B
+        assert node.packed and narrow_type(node, graph) == B
         assert graph.root(graph.reads(node)[node.weights])[0] == graph.inputs[1]
     assert all(np.array_equal(a, b) for a, b in zip(before, results(graph), strict=True))
     assert not WeightNarrowing().run(graph).sites

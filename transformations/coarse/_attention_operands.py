@@ -24,7 +24,7 @@ def as_it_was(graph: Graph, wide: str, onnx_type: int) -> str:
     return narrow
 
 
-def rounded(graph: Graph, wide: str, onnx_type: int) -> str:
+def round_to(graph: Graph, wide: str, onnx_type: int) -> str:
     """What is written in the place of ``wide``, and read rounded to the narrow type."""
     readers, dtype = graph.consumers(wide), types.from_onnx(onnx_type)
     if len(readers) == 1 and not graph.views_of(wide) and wide not in graph.outputs:
@@ -74,15 +74,15 @@ def move_narrow(graph: Graph, name: str) -> None:
         movers, last = _way(graph, graph.result(reader, 0), dtype) if reader.op_type == "Cast" else ([], None)
         if last is None:
             return
-        graph.replace_uses(graph.result(last, 0), end := _moved(graph, movers, name, dtype))
+        graph.replace_uses(graph.result(last, 0), end := _move(graph, movers, name, dtype))
         graph.take_out([reader, *movers, last])
         name = end
 
 
-def _moved(graph: Graph, movers: list[Any], name: str, dtype: Any) -> str:
+def _move(graph: Graph, movers: list[Any], name: str, dtype: Any) -> str:
     for mover in movers:
         moved = graph.add_array("moved", graph.shape(graph.result(mover, 0)), dtype)
-        with graph.made_for(origins=graph.origins_of(mover)):
+        with graph.label_nodes(origins=graph.origins_of(mover)):
             graph.add_operator(mover.op_type, [name, *graph.inputs_of(mover)[1:]], [moved], mover.attributes)
         name = moved
     return name
@@ -112,7 +112,7 @@ def _is_mover(graph: Graph, node: Node, name: str) -> bool:
     return node.op_type in _MOVERS and graph.operand(node, 0) == name
 
 
-def dropped(graph: Graph, node: Node) -> tuple[str | None, dict[str, Any]]:
+def read_dropout(graph: Graph, node: Node) -> tuple[str | None, dict[str, Any]]:
     """Why it is not known which weights are dropped, or how many are, as attributes."""
     inputs = graph.inputs_of(node)
     given, flag = values.at(inputs, 4), values.at(inputs, 5)

@@ -8,7 +8,7 @@ import numpy as np
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
-from daceopt.ir.graph.operators import constant, made_by
+from daceopt.ir.graph.operators import constant, operator_writing
 from daceopt.ops.core import values
 
 _BYTES = ("int8", "uint8")
@@ -57,9 +57,9 @@ class Steps:
         return np.broadcast_to(self.scale.reshape(-1), (size,))
 
 
-def dequantized(graph: Graph, name: str | None) -> tuple[str, Steps] | None:
+def dequantization(graph: Graph, name: str | None) -> tuple[str, Steps] | None:
     """The integers of which ``name`` is made, and their steps; None where it is not. Raises NotPlain."""
-    node = made_by(graph, name, "DequantizeLinear")
+    node = operator_writing(graph, name, "DequantizeLinear")
     if node is None:
         return None
     source = graph.operand(node, 0)
@@ -71,34 +71,34 @@ def constant_of(graph: Graph, name: str | None) -> np.ndarray | None:
     value = constant(graph, name)
     if value is not None:
         return value.astype(np.float64) if value.dtype == np.float32 else None
-    found = dequantized(graph, name)
+    found = dequantization(graph, name)
     integers = None if found is None else constant(graph, found[0])
     if found is None or integers is None:
         return None
-    scale, zero = (_shaped(v, integers.ndim, found[1].axis) for v in (found[1].scale, found[1].zero))
+    scale, zero = (_reshape(v, integers.ndim, found[1].axis) for v in (found[1].scale, found[1].zero))
     return (integers.astype(np.float64) - zero) * scale
 
 
 def weights_of(graph: Graph, name: str, axis: int) -> tuple[np.ndarray, np.ndarray]:
     """Dequantised constant weights as int8 around 0, and the scale of each place of ``axis``. Raises NotPlain."""
-    found = dequantized(graph, name)
+    found = dequantization(graph, name)
     integers = None if found is None else constant(graph, found[0])
     if found is None or integers is None:
         raise NotPlain(f"the weights {name} are no quantised constant")
-    return signed(integers, found[1]), found[1].along(axis, integers.shape[axis])
+    return to_signed(integers, found[1]), found[1].along(axis, integers.shape[axis])
 
 
-def signed(integers: np.ndarray, steps: Steps) -> np.ndarray:
+def to_signed(integers: np.ndarray, steps: Steps) -> np.ndarray:
     """8-bit integers less their zero point, which int8 has to hold. Raises NotPlain."""
     if integers.dtype.name not in _BYTES:
         raise NotPlain(f"weights of {integers.dtype}; expected int8 or uint8")
-    moved = integers.astype(np.int64) - _shaped(steps.zero, integers.ndim, steps.axis)
+    moved = integers.astype(np.int64) - _reshape(steps.zero, integers.ndim, steps.axis)
     if moved.size == 0 or moved.min() < -128 or moved.max() > 127:
         raise NotPlain("weights whose distances from their zero point int8 does not hold")
     return moved.astype(np.int8)
 
 
-def _shaped(value: np.ndarray, rank: int, axis: int) -> np.ndarray:
+def _reshape(value: np.ndarray, rank: int, axis: int) -> np.ndarray:
     """One for all, or one for each place of ``axis``."""
     if value.size == 1:
         return value.reshape(())

@@ -37,7 +37,7 @@ class _Rule(Pattern):
             if self.when(m):
                 yield replace(m, bound={**m.bound, "rule": self})
 
-    def made(self, m: Match) -> Op | str:
+    def make(self, m: Match) -> Op | str:
         return self.replacement(m) if callable(self.replacement) else self.replacement
 
 
@@ -114,5 +114,5 @@ class AlgebraicSimplification(PatternRule):
     pattern = either(*_RULES)
 
     def replace(self, m: Match) -> Op | str:
-        made: Op | str = m["rule"].made(m)
+        made: Op | str = m["rule"].make(m)
         return made

@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 from daceopt import libs
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
-from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall, AttentionForward, padded
+from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall, AttentionForward, pad_rows
 from daceopt.ir.scalar import types
 from daceopt.ops.core import values
 from daceopt.ops.core.widening import FACTORS_WERE, MASK_WAS
 from daceopt.ops.families.attention import DROPOUT, SEES_A_KEY, scale_of
-from daceopt.ops.families.fused_attention import DOMAIN, NAME, attributes_of, laid_out, why_not_whole
+from daceopt.ops.families.fused_attention import DOMAIN, NAME, attributes_of, lay_out, why_not_whole
 from daceopt.ops.families.tiled_attention import why_not_plain
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.transformations.coarse._attention_operands import as_it_was, dropped, move_narrow, rounded
+from daceopt.transformations.coarse._attention_operands import as_it_was, move_narrow, read_dropout, round_to
 
 _KEPT = ("is_causal", "q_num_heads", "kv_num_heads", SEES_A_KEY)
 
@@ -51,12 +51,12 @@ class AttentionFusing(Transformation):
         attributes["scale"] = scale_of(graph, node)
         were, origins = node.attribute(FACTORS_WERE), graph.origins_of(node)
         graph.remove(node)
-        with graph.made_for(origins=origins):
+        with graph.label_nodes(origins=origins):
             if were is not None:
                 inputs = [n if n is None or _is_bool(graph, n) else as_it_was(graph, n, were) for n in inputs]
-                out = rounded(graph, out, were)
+                out = round_to(graph, out, were)
             if not (graph.is_kept(out) or graph.is_view(out) or graph.views_of(out)):
-                graph.set_strides(out, laid_out(graph, out))
+                graph.set_strides(out, lay_out(graph, out))
             graph.add_operator(NAME, inputs, [out], attributes, DOMAIN)
         if were is not None:
             move_narrow(graph, out)
@@ -70,7 +70,7 @@ def _why_not(graph: Graph, node: Node, is_plain: bool) -> str | None:
     if is_plain:
         reason = why_not_plain(graph, node)
     else:
-        reason, found = dropped(graph, node)
+        reason, found = read_dropout(graph, node)
         reason = reason or ("weights are dropped at random, the same ones on each target" if found else None)
     mask = values.at(graph.inputs_of(node), 3)
     were = node.attribute(FACTORS_WERE)
@@ -113,7 +113,7 @@ class _Sample:
         given = {c: n for c, n in zip(("Q", "K", "V", "Mask"), self._inputs) if n is not None}
         rows = shape[2] if len(shape) == 4 else shape[1]
         heads = shape[1] if len(shape) == 4 else attributes["heads"]
-        sums = add("sums", (shape[0], heads, padded(rows)), types.from_onnx(1))
+        sums = add("sums", (shape[0], heads, pad_rows(rows)), types.from_onnx(1))
         forward = AttentionForward(inputs=tuple(given), outputs=("Y", "Lse"), **attributes)
         self.graph.remove(self.operator)
         self.graph.add_node(forward, given, {"Y": self._result, "Lse": sums})

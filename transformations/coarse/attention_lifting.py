@@ -10,7 +10,7 @@ import dace
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operators import made_by
+from daceopt.ir.graph.operators import operator_writing
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Shape
 from daceopt.ops.core.widening import FACTORS_WERE, MASK_WAS
@@ -69,10 +69,10 @@ class AttentionLifting(PatternRule):
 
     def replace(self, m: Match) -> Op:
         if "widened" in m or "narrowed" in m:
-            return op("Cast", self._replaced(m, _widened), to=types.to_onnx(m.graph.dtype(m["v"])))
-        return self._replaced(m, lambda x: x)
+            return op("Cast", self._replacement(m, _widen), to=types.to_onnx(m.graph.dtype(m["v"])))
+        return self._replacement(m, lambda x: x)
 
-    def _replaced(self, m: Match, factor: Callable[[Op | str], Op | str]) -> Op:
+    def _replacement(self, m: Match, factor: Callable[[Op | str], Op | str]) -> Op:
         if len(m.shape("q")) == 4:
             return _attention(m, factor("q"), factor(_keys(m)), factor("v"), "mask" if "mask" in m else None)
         mask = None if "mask" not in m else op("Unsqueeze", "mask", _FIRST) if len(m.shape("mask")) == 3 else "mask"
@@ -93,13 +93,13 @@ def _attention(m: Match, q: Op | str, k: Op | str, v: Op | str, mask: Op | str |
     return op(f"{DOMAIN}::{DROPOUT}", q, k, v, mask, ratio, training, **attributes, stream=number)
 
 
-def _widened(x: Op | str) -> Op:
+def _widen(x: Op | str) -> Op:
     return op("Cast", x, to=types.to_onnx(dace.float32))
 
 
 def _was(graph: Graph, wide: str) -> Any:
     """The type from which it was widened."""
-    node = made_by(graph, wide, "Cast")
+    node = operator_writing(graph, wide, "Cast")
     return graph.dtype(wide) if node is None else graph.dtype(graph.operand(node, 0))
 
 
@@ -122,7 +122,7 @@ def _keys(m: Match) -> Op | str:
     """The keys: what ``kt`` transposes if that undoes the swap, else ``kt`` transposed once more (a view)."""
     rank = len(m.shape("kt"))
     swap = [*range(rank - 2), rank - 1, rank - 2]
-    node, source, perm = made_by(m.graph, m["kt"], "Transpose"), m["kt"], swap
+    node, source, perm = operator_writing(m.graph, m["kt"], "Transpose"), m["kt"], swap
     if node is not None:
         source, inner = m.graph.operand(node, 0), list(node.attribute("perm") or range(rank)[::-1])
         perm = [inner[p] for p in swap]

@@ -8,14 +8,20 @@ from typing import Any, ClassVar
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import hint
 from daceopt.ops.core.widening import FACTORS_WERE, MASK_WAS
 from daceopt.ops.families.attention import DROPOUT, apart, scale_of
 from daceopt.ops.families.tiled_attention import DOMAIN, NAME, TILED_TYPES, why_not_in_tiles, why_not_tiled
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.transformations.coarse._attention_operands import as_it_was, dropped, heads_apart, heads_beside, rounded
+from daceopt.transformations.coarse._attention_operands import (
+    as_it_was,
+    heads_apart,
+    heads_beside,
+    read_dropout,
+    round_to,
+)
 
 # queries and keys of a tile: as measured, and where the tiles above a diagonal are left out, which takes square ones.
 # Products of bfloat16 are over sooner: what is done for each row and panel counts for more.
@@ -55,7 +61,7 @@ class AttentionTiling(Transformation):
         if kind == ("Attention", ""):
             reason = why_not_tiled(graph, node)
         elif kind == (DROPOUT, DOMAIN):
-            reason, found = dropped(graph, node)
+            reason, found = read_dropout(graph, node)
             reason = reason or why_not_in_tiles(graph, node)
         else:
             return
@@ -69,23 +75,23 @@ class AttentionTiling(Transformation):
 
     def apply(self, site: Site) -> None:
         graph, (node,) = site.graph, site.nodes
-        inputs, out = graph.inputs_of(node)[:4], required(graph.outputs_of(node), 0)
+        inputs, out = graph.inputs_of(node)[:4], require(graph.outputs_of(node), 0)
         attributes = {**node.attributes, "scale": scale_of(graph, node), **site["dropped"]}
         were = attributes.pop(FACTORS_WERE, None)
         were = were if were is not None and types.from_onnx(were) in TILED_TYPES else None
         attributes.pop(MASK_WAS, None)
         heads = attributes.pop("q_num_heads", 0), attributes.pop("kv_num_heads", 0)
-        packed = len(graph.shape(required(inputs, 0))) == 3
+        packed = len(graph.shape(require(inputs, 0))) == 3
         rows, keys = (_CAUSAL_TILES if node.attribute("is_causal", 0) else _TILES)[were is not None]
         attributes |= {"rows": self.rows or rows, "keys": self.keys or keys}
         origins = graph.origins_of(node)
         graph.remove(node)
-        with graph.made_for(origins=origins):
+        with graph.label_nodes(origins=origins):
             if were is not None:
-                inputs = [*(as_it_was(graph, required(inputs, k), were) for k in range(3)), *inputs[3:]]
-                out = rounded(graph, out, were)
+                inputs = [*(as_it_was(graph, require(inputs, k), were) for k in range(3)), *inputs[3:]]
+                out = round_to(graph, out, were)
             if packed:
                 operands = zip(inputs, (heads[0], heads[1], heads[1]))
-                inputs = [*(heads_apart(graph, required([n], 0), h) for n, h in operands), *inputs[3:]]
+                inputs = [*(heads_apart(graph, require([n], 0), h) for n, h in operands), *inputs[3:]]
                 out = heads_beside(graph, out, heads[0])
             graph.add_operator(NAME, inputs, [out], attributes, DOMAIN)

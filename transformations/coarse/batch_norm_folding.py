@@ -32,12 +32,12 @@ class BatchNormFolding(PatternRule):
     def replace(self, m: Match) -> Op:
         conv = m.node("conv")
         hint = m.graph.source.names.get(m.graph.operand(conv, 1), "weights")
-        w, b = _folded(m)
+        w, b = _fold(m)
         weights, bias = m.graph.add_constant(hint, w), m.graph.add_constant(f"{hint}_bias", b)
         return op("Conv", "x", weights, bias, **conv.attributes)
 
 
-def _folded(m: Match) -> tuple[np.ndarray, np.ndarray]:
+def _fold(m: Match) -> tuple[np.ndarray, np.ndarray]:
     """Weights and bias, computed in float64 and rounded once."""
     gamma, beta, mean, variance = (m[n].astype(np.float64) for n in ("gamma", "beta", "mean", "variance"))
     w, b = m["w"], m.get("b", np.zeros_like(mean)).astype(np.float64)

@@ -57,7 +57,7 @@ def _candidates(graph: Graph, node: Node) -> list[Any]:
 
 def _key(graph: Graph, node: Node) -> Hashable:
     operands = tuple(_operand(graph, n) for n in graph.inputs_of(node))
-    attributes = tuple(sorted((k, _frozen(v)) for k, v in node.attributes.items()))
+    attributes = tuple(sorted((k, _freeze(v)) for k, v in node.attributes.items()))
     # what is declared of a result may say what operands do not: the shape that a reshape is to
     results = tuple(None if n is None else (graph.shape(n), graph.dtype(n)) for n in graph.outputs_of(node))
     return node.op_type, node.domain, node.since_version, operands, attributes, results
@@ -65,10 +65,10 @@ def _key(graph: Graph, node: Node) -> Hashable:
 
 def _operand(graph: Graph, name: str | None) -> Hashable:
     value = None if name is None else graph.constants.get(name)
-    return name if value is None or value.size > _SMALL else _frozen(value)
+    return name if value is None or value.size > _SMALL else _freeze(value)
 
 
-def _frozen(value: Any) -> Hashable:
+def _freeze(value: Any) -> Hashable:
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     if hasattr(value, "SerializeToString"):

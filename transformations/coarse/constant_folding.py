@@ -69,9 +69,9 @@ class ConstantFolding(Transformation):
         inputs = [n for n in graph.inputs_of(node) if n is not None]
         if not inputs or not all(n in graph.constants for n in inputs):
             return self._cast_like(graph, node)
-        return self._evaluated(graph, node, inputs)
+        return self._evaluate(graph, node, inputs)
 
-    def _evaluated(self, graph: Graph, node: Node, inputs: list[str]) -> list[np.ndarray] | str | None:
+    def _evaluate(self, graph: Graph, node: Node, inputs: list[str]) -> list[np.ndarray] | str | None:
         outputs = [n for n in graph.outputs_of(node) if n is not None]
         sizes = [graph.size(n) for n in outputs]
         if not all(isinstance(s, int) for s in sizes):
@@ -125,7 +125,7 @@ def _sizes(graph: Graph, node: Node) -> tuple[Dim, ...] | None:
     if not all(n is None or _is_list(graph, n) for n in (*operands, *graph.outputs_of(node))):
         return None
     try:
-        return values.known(graph, graph.outputs_of(node)[0])
+        return values.known_elements(graph, graph.outputs_of(node)[0])
     except IndexError:
         return None  # out of range: evaluation says so
 

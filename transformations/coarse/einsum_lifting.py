@@ -45,7 +45,7 @@ class _Product:
         rows, columns = ("".join(c for c in t if c in alone) for t in (left, right))
         return cls(left, right, result, batch, rows, columns, inner)
 
-    def copied(self) -> str | None:
+    def copied_operand(self) -> str | None:
         """The operand, or result, that no view shows as a matrix: labels of a group do not stand together in order."""
         for term, groups in (
             (self.left, (self.rows, self.inner)),
@@ -79,7 +79,7 @@ class EinsumLifting(PatternRule):
             return product
         if not product.inner or not product.rows or not product.columns:
             return "nothing is summed, or an operand is no matrix"
-        copied = product.copied()
+        copied = product.copied_operand()
         if copied is not None:
             return f"{copied!r} of {m.node('einsum').attribute('equation')!r} would be copied to be a matrix"
         known = all(isinstance(n, int) for name in ("x", "z") for n in m.shape(name))
@@ -96,20 +96,20 @@ class EinsumLifting(PatternRule):
         whole: Op | str = op("MatMul", left, right)
         if len(p.rows) + len(p.columns) > 2:
             whole = op("Reshape", whole, _shape(sizes[c] for c in order))
-        return _transposed(whole, order, p.result)
+        return _transpose(whole, order, p.result)
 
 
 def _matrix(name: str, labels: str, groups: tuple[str, str, str], sizes: dict[str, Dim]) -> Op | str:
     """The operand as [batch..., first group, second group]."""
     batch, first, second = groups
-    turned = _transposed(name, labels, batch + first + second)
+    turned = _transpose(name, labels, batch + first + second)
     if len(first) == len(second) == 1:
         return turned
     merged = [sizes[c] for c in batch] + [dim(sympy.Mul(*(sizes[c] for c in g))) for g in (first, second)]
     return op("Reshape", turned, _shape(merged))
 
 
-def _transposed(x: Op | str, labels: str, wanted: str) -> Op | str:
+def _transpose(x: Op | str, labels: str, wanted: str) -> Op | str:
     return x if labels == wanted else op("Transpose", x, perm=[labels.index(c) for c in wanted])
 
 

@@ -8,7 +8,7 @@ from daceopt.ops.families.attention import DOMAIN, DROPOUT
 from daceopt.passes.patterns import Match, Op, PatternRule, either, op
 
 
-def _repeated(name: str) -> Op:
+def _repeat(name: str) -> Op:
     """``name`` (batch, heads, position, feature) with each head several times in turn."""
     column = op("Unsqueeze|Reshape", name, ...).named(f"{name}_column").shared()
     wide = op("Expand", column, ...).named(f"{name}_wide").shared()
@@ -27,8 +27,8 @@ class GroupedQueryLifting(PatternRule):
 
     thing = "the attention"
     pattern = either(
-        op("Attention", "q", _repeated("k"), _repeated("v"), "mask?", ...).named("attention"),
-        op(f"{DOMAIN}::{DROPOUT}", "q", _repeated("k"), _repeated("v"), "mask?", ...).named("attention"),
+        op("Attention", "q", _repeat("k"), _repeat("v"), "mask?", ...).named("attention"),
+        op(f"{DOMAIN}::{DROPOUT}", "q", _repeat("k"), _repeat("v"), "mask?", ...).named("attention"),
     )
 
     def why_not(self, m: Match) -> str | None:

@@ -11,7 +11,7 @@ import sympy
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
-from daceopt.ir.graph.operators import is_op, made_by
+from daceopt.ir.graph.operators import is_op, operator_writing
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import dim
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of, sweep
@@ -36,7 +36,7 @@ class _Branch:
         weight, result = graph.operand(node, 1), graph.result(node, 0)
         if len(graph.shape(weight)) != 2:
             return None
-        turned = made_by(graph, weight, "Transpose")
+        turned = operator_writing(graph, weight, "Transpose")
         rows = graph.operand(turned, 0) if turned is not None else None
         readers = graph.consumers(result)
         add = readers[0] if len(readers) == 1 and is_op(readers[0], "Add") and not graph.is_kept(result) else None
@@ -55,7 +55,7 @@ class _Branch:
         rows = str(weight) if node.attribute("transB", 0) else None
         return cls((node,), str(weight), rows, bias, result)
 
-    def given(self) -> list[str]:
+    def operands(self) -> list[str]:
         """The arrays that are put side by side."""
         return [n for n in (self.rows or self.weight, self.bias) if n is not None]
 
@@ -94,10 +94,10 @@ class HorizontalProductFusion(Transformation):
         for branch in branches:
             if graph.is_kept(branch.result):
                 return f"{branch.result} is a graph output, which must be an array of its own"
-            computed = [n for n in branch.given() if graph.producers(n)]
+            computed = [n for n in branch.operands() if graph.producers(n)]
             if computed:
                 return f"{computed[0]} is computed: it could follow from what it would be put together with"
-        moved = [n for b in branches for n in b.given() if n not in graph.constants]
+        moved = [n for b in branches for n in b.operands() if n not in graph.constants]
         x = graph.operand(branches[0].nodes[0], 0)
         copies, saved = 2 * sum(_size(graph, n) for n in moved), (len(branches) - 1) * _size(graph, x)
         if copies and not (isinstance(copies - saved, int) and copies <= self.copied * saved):
@@ -124,8 +124,8 @@ class HorizontalProductFusion(Transformation):
     def _product(self, graph: Graph, node: Node, x: str, branches: Sequence[_Branch], y: str) -> None:
         """The product into ``y``."""
         turned = branches[0].rows is not None
-        weights = _joined(graph, [b.rows or b.weight for b in branches], 0 if turned else 1)
-        bias = _joined(graph, [b.bias for b in branches if b.bias is not None], 0) if branches[0].bias else None
+        weights = _join(graph, [b.rows or b.weight for b in branches], 0 if turned else 1)
+        bias = _join(graph, [b.bias for b in branches if b.bias is not None], 0) if branches[0].bias else None
         if is_op(node, "Gemm"):
             operands = [x, weights] if bias is None else [x, weights, bias]
             graph.add_operator("Gemm", operands, [y], {"transB": int(turned)})
@@ -167,7 +167,7 @@ def _size(graph: Graph, name: str) -> Any:
     return dim(sympy.Mul(*graph.shape(name)))
 
 
-def _joined(graph: Graph, names: Sequence[str], axis: int) -> str:
+def _join(graph: Graph, names: Sequence[str], axis: int) -> str:
     """Arrays side by side along ``axis``; of constants a constant."""
     values = [graph.constants.get(n) for n in names]
     if all(v is not None for v in values):

@@ -19,7 +19,14 @@ from daceopt.libs.onednn_quantized import why_no_units
 from daceopt.ops.core import values
 from daceopt.ops.families.convolution import window
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.transformations.coarse._quantization import NotPlain, Steps, constant_of, dequantized, signed, weights_of
+from daceopt.transformations.coarse._quantization import (
+    NotPlain,
+    Steps,
+    constant_of,
+    dequantization,
+    to_signed,
+    weights_of,
+)
 
 _OPERATORS = ("Conv", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul")
 _SUM_LIMIT = 2**31
@@ -124,7 +131,7 @@ def _is_between(numbers: np.ndarray) -> bool:
 
 def _of_floats(graph: Graph, node: Node) -> _Quantized | None:
     inputs = graph.inputs_of(node)
-    found = dequantized(graph, inputs[0])
+    found = dequantization(graph, inputs[0])
     if found is None:
         return None
     out, bias = graph.result(node, 0), values.at(inputs, 2)
@@ -134,7 +141,7 @@ def _of_floats(graph: Graph, node: Node) -> _Quantized | None:
     if node.op_type == "MatMul" and (both := _both(graph, found[0], str(inputs[1]))) is not None:
         name, scale_w, zero_w = both
         scale = np.array([scale_x * scale_w])
-        return _requantized(graph, _Quantized(found[0], name, scale, out, None, zero_x, zero_w, members=(node,)))
+        return _requantize(graph, _Quantized(found[0], name, scale, out, None, zero_x, zero_w, members=(node,)))
     weights, scale = _weights(graph, node, str(inputs[1]))
     first = _Quantized(found[0], weights, scale * scale_x, out, zero_x=zero_x, members=(node,))
     if bias is not None:
@@ -142,12 +149,12 @@ def _of_floats(graph: Graph, node: Node) -> _Quantized | None:
         if added is None:
             raise NotPlain(f"the bias {bias} is no constant")
         first = replace(first, shift=_per_channel(added, len(scale), bias))
-    return _requantized(graph, _with_sums(graph, node, first))
+    return _requantize(graph, _with_sums(graph, node, first))
 
 
 def _both(graph: Graph, x: str, name: str) -> tuple[str, float, int] | None:
     """The second operand as integers of one scale, where neither is constant: (array, scale, zero point)."""
-    found = dequantized(graph, name)
+    found = dequantization(graph, name)
     if found is None or constant(graph, found[0]) is not None:
         return None
     shape, other = graph.shape(x), graph.shape(found[0])
@@ -202,7 +209,7 @@ def _reader(graph: Graph, name: str) -> Any | None:
     return readers[0] if alone else None
 
 
-def _requantized(graph: Graph, found: _Quantized) -> _Quantized:
+def _requantize(graph: Graph, found: _Quantized) -> _Quantized:
     """With bounds and a quantisation behind it, where there is one that integers can do; else as it is."""
     members, out, bounds = found.members, found.out, (-np.inf, np.inf)
     reader = _reader(graph, out)
@@ -265,5 +272,5 @@ def _of_integers(graph: Graph, node: Node) -> _Quantized | None:
     if bias is not None and added is None:
         raise NotPlain(f"the bias {bias} is no constant")
     shift = None if added is None else added.astype(np.float64) * scale
-    weights, out = signed(w, of_w), graph.result(node, 0)
+    weights, out = to_signed(w, of_w), graph.result(node, 0)
     return _Quantized(x, weights, scale, out, shift, zero_x, zero_y=zero_y, members=(node,))

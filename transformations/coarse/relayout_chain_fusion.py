@@ -12,7 +12,7 @@ import numpy as np
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
-from daceopt.ir.graph.operators import is_op, made_by
+from daceopt.ir.graph.operators import is_op, operator_writing
 from daceopt.passes.transform import NearMiss, Site, Transformation, sweep
 
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -68,7 +68,7 @@ def _chain(graph: Graph, node: Node) -> list[Any]:
     chain = [node]
     while True:
         name = graph.operand(chain[0], 0)
-        above = made_by(graph, name, *_STEPS)
+        above = operator_writing(graph, name, *_STEPS)
         if above is None or graph.is_kept(name) or len(graph.all_consumers(name)) > 1:
             return chain
         if not _is_known(graph.shape(name)):
@@ -139,7 +139,7 @@ class _Factors:
     def size(self, group: Sequence[int]) -> int:
         return prod(self.sizes[f] for f in group)
 
-    def divided_at_first(self, shape: Sequence[int]) -> list[list[int]]:
+    def divide_at_first(self, shape: Sequence[int]) -> list[list[int]]:
         """The factors of each extent before the chain."""
         rest = iter(self.first)
         groups: list[list[int]] = []
@@ -183,7 +183,7 @@ def _shortest(graph: Graph, chain: Sequence[Any], source: str) -> list[Step] | N
 def _steps(factors: _Factors, shape: list[int], result: list[int]) -> list[Step]:
     if factors.now == factors.first:
         return [] if shape == result else [("Reshape", tuple(result))]
-    groups = factors.divided_at_first(shape)
+    groups = factors.divide_at_first(shape)
     perm = _order_of(groups, factors.now)
     steps: list[Step] = []
     if perm is None:

@@ -10,10 +10,10 @@ import numpy as np
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
-from daceopt.ir.graph.operators import is_op, made_by
+from daceopt.ir.graph.operators import is_op, operator_writing
 from daceopt.ir.nodes.quantized import BYTES
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.transformations.coarse._quantization import NotPlain, Steps, dequantized
+from daceopt.transformations.coarse._quantization import NotPlain, Steps, dequantization
 
 _MOVES = ("MaxPool", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Slice", "Gather", "Concat")
 _LEAST, _MOST = 2.0**-100, 2.0**100  # steps whose multiples and quotients float32 rounds as any others
@@ -36,15 +36,15 @@ class RequantizationRemoval(Transformation):
         if not is_op(node, "QuantizeLinear") or graph.dtype(graph.result(node, 0)) not in BYTES:
             return
         try:
-            yield from self._found(graph, node)
+            yield from self._find(graph, node)
         except NotPlain as reason:
             yield NearMiss(node, str(reason))
 
-    def _found(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
+    def _find(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         given = graph.operand(node, 0)
-        move = made_by(graph, given, *_MOVES)
-        moved = [given] if move is None else _moved(graph, move)
-        found = [dequantized(graph, name) for name in moved]
+        move = operator_writing(graph, given, *_MOVES)
+        moved = [given] if move is None else _move(graph, move)
+        found = [dequantization(graph, name) for name in moved]
         steps = Steps.of(graph, node).whole("the result")
         if any(one is None for one in found):
             return
@@ -71,7 +71,7 @@ class RequantizationRemoval(Transformation):
         graph.add_operator(move.op_type, [*sources, *rest], [out], dict(move.attributes))
 
 
-def _moved(graph: Graph, move: Any) -> list[str]:
+def _move(graph: Graph, move: Any) -> list[str]:
     """The operands whose elements ``move`` moves."""
     inputs = graph.inputs_of(move)
     return [str(n) for n in (inputs if move.op_type == "Concat" else inputs[:1])]

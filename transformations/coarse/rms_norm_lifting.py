@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daceopt.ir.graph.operators import made_by, trailing
+from daceopt.ir.graph.operators import operator_writing, trailing
 from daceopt.passes.patterns import Match, Op, PatternRule, op, over_root, scalar, square
 from daceopt.transformations.coarse._normalization import SCALE, normalization, unknown_shape
 
@@ -36,6 +36,6 @@ class RmsNormLifting(PatternRule):
 
 def _is_difference_from_mean(m: Match) -> bool:
     """That is layer normalization, which has a lifting of its own."""
-    node = made_by(m.graph, m["x"], "Sub")
-    mean = made_by(m.graph, m.graph.inputs_of(node)[1], "ReduceMean") if node is not None else None
+    node = operator_writing(m.graph, m["x"], "Sub")
+    mean = operator_writing(m.graph, m.graph.inputs_of(node)[1], "ReduceMean") if node is not None else None
     return mean is not None and m.graph.inputs_of(mean)[0] == m.graph.inputs_of(node)[0]

@@ -11,7 +11,7 @@ import numpy as np
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
-from daceopt.ir.graph.operators import axes_of, is_op, made_by
+from daceopt.ir.graph.operators import axes_of, is_op, operator_writing
 from daceopt.passes.transform import NearMiss, Site, Transformation, sweep
 
 _TERMS = {"ReduceSum": "Sum", "ReduceMean": "Mean"}
@@ -37,7 +37,7 @@ class StackReduction(Transformation):
     def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not is_op(node, *_TERMS):
             return
-        concat = made_by(graph, graph.operand(node, 0), "Concat")
+        concat = operator_writing(graph, graph.operand(node, 0), "Concat")
         if concat is None:
             return
         terms, stacked = [str(n) for n in graph.inputs_of(concat)], graph.result(concat, 0)
@@ -63,7 +63,7 @@ class StackReduction(Transformation):
         result, kept = graph.result(node, 0), node.attribute("keepdims", 1) == 1
         kind, terms, axis = _TERMS[node.op_type], site["terms"], site["axis"]
         graph.remove(node)
-        rows = [_unstacked(graph, name, axis) for name in terms]
+        rows = [_unstack(graph, name, axis) for name in terms]
         if not kept and None not in rows:  # as they are: an image with one dimension more is none to the layout search
             graph.add_operator(kind, rows, [result])
             sweep(graph, [concat])
@@ -76,9 +76,9 @@ class StackReduction(Transformation):
         sweep(graph, [concat])
 
 
-def _unstacked(graph: Graph, name: str, axis: int) -> str | None:
+def _unstack(graph: Graph, name: str, axis: int) -> str | None:
     """What ``name`` is with the axis of the stack added; None where it is something else."""
-    node = made_by(graph, name, "Unsqueeze")
+    node = operator_writing(graph, name, "Unsqueeze")
     if node is None or graph.is_kept(name):
         return None
     operand = graph.operand(node, 0)

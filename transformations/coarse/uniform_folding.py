@@ -11,7 +11,7 @@ import numpy as np
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
-from daceopt.ir.graph.operators import is_op, made_by
+from daceopt.ir.graph.operators import is_op, operator_writing
 from daceopt.ir.scalar import types
 from daceopt.ops.core import reference
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -67,10 +67,10 @@ class UniformFolding(Transformation):
 
 def _uniform(graph: Graph, name: str) -> np.ndarray | None:
     """The value (one element, shape (1,)) that every element of ``name`` has, if that is known."""
-    expand = made_by(graph, name, "Expand")
+    expand = operator_writing(graph, name, "Expand")
     while expand is not None:
         name = graph.operand(expand, 0)
-        expand = made_by(graph, name, "Expand")
+        expand = operator_writing(graph, name, "Expand")
     value = graph.constants.get(name)
     if value is None or value.size == 0:
         return None

@@ -35,7 +35,7 @@ class VerticalEinsumFusion(PatternRule):
     )
 
     def why_not(self, m: Match) -> str | None:
-        found = _joined(m)
+        found = _join(m)
         if isinstance(found, str) or self.products:
             return found if isinstance(found, str) else None
         several = sum(n is not None for n in m.graph.inputs_of(m.node("inner"))) > 1
@@ -43,13 +43,13 @@ class VerticalEinsumFusion(PatternRule):
         return "it reads a product: with products=True both become one" if apart else None
 
     def replace(self, m: Match) -> Op:
-        found = _joined(m)
+        found = _join(m)
         assert not isinstance(found, str), "decided by why_not"
         arrays, equation = found
         return op("Einsum", *arrays, equation=equation)
 
 
-def _joined(m: Match) -> tuple[list[str], str] | str:
+def _join(m: Match) -> tuple[list[str], str] | str:
     """Operands and equation of both as one, or why they cannot be one."""
     graph, place = m.graph, int("before" in m)
     (own, terms, result), (arrays, made, shown) = (_equation(graph, m.node(n)) for n in ("outer", "inner"))

@@ -19,7 +19,7 @@ from daceopt.capture.dace.kernels import ReadKernel, read_scope
 from daceopt.errors import DaceoptError, IllegalSchedule, Unsupported, did_you_mean
 from daceopt.ir.edits.schedule_edits import commit, of
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.sdfg import GraphSdfg, expanded
+from daceopt.ir.graph.sdfg import GraphSdfg, expand
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.passes.transform import OF_DACE, NearMiss, Site, Transformation
 
@@ -60,7 +60,7 @@ class DaceTransformation(Transformation):
         """As recipes call it."""
         return f"{OF_DACE}{self.of}" if self.of else self.kebab_name()
 
-    def changed(self, options: Mapping[str, Any]) -> Transformation:
+    def with_changes(self, options: Mapping[str, Any]) -> Transformation:
         """The same with these properties, its others as before."""
         return DaceTransformation(self.of, {**self.options, **options})
 
@@ -89,7 +89,7 @@ class DaceTransformation(Transformation):
         """
         taken: set[nodes.Node] = set()
         refused: dict[str, NearMiss] = {}
-        for k in range(len(_matches(self, expanded(graph)))):
+        for k in range(len(_matches(self, expand(graph)))):
             trial = _Trial(graph, self, k)
             if not taken.isdisjoint(trial.matched):
                 continue
@@ -111,7 +111,7 @@ class DaceTransformation(Transformation):
         graph = site.graph
         graph.take_out(site.nodes)
         for read in site["kernels"]:
-            entry = graph.add_kernel(read.kernel.named_apart(graph))
+            entry = graph.add_kernel(read.kernel.rename_locals_apart(graph))
             if read.tree is not None or (self.of in _LOOPS and len(read.kernel.stages) == 1):
                 commit(graph, entry, read.tree or of(graph, entry))
 
@@ -122,7 +122,7 @@ class _Trial:
 
     def __init__(self, graph: Graph, step: DaceTransformation, k: int):
         self._graph = graph
-        self._copy = expanded(graph)
+        self._copy = expand(graph)
         self._match, self._original = _matches(step, self._copy)[k], self._copy.original
         state = self._copy.state
         found = [state.node(i) for i in self._match.subgraph.values() if i >= 0]
@@ -152,14 +152,14 @@ class _Trial:
         inside = self._inside() - untouched
         read = [read_scope(self._graph, state, node, inside) for node in changed]
         self.gone = [self._original[n] for n in lost]
-        return self._checked(read, inside)
+        return self._check(read, inside)
 
     def _inside(self) -> set[str]:
         """Arrays without an access node outside of maps: locals of the map where they stand now."""
         outside = {n.data for n in self._copy.state.scope_children()[None] if isinstance(n, nodes.AccessNode)}
         return {name for name in self._graph.arrays() if name not in outside}
 
-    def _checked(self, read: list[ReadKernel], inside: set[str]) -> list[ReadKernel]:
+    def _check(self, read: list[ReadKernel], inside: set[str]) -> list[ReadKernel]:
         """The same, unless it is what was there before. ``inside``: arrays that are locals now."""
         for name in inside:
             if self._graph.is_kept(name) or self._graph.is_given(name):

@@ -23,7 +23,7 @@ from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.scalar import types
 from daceopt.passes import memory_budget
 from daceopt.passes.transform import NearMiss, Outcome, Site, Transformation
-from daceopt.transformations.distributed._averaging import averaged
+from daceopt.transformations.distributed._averaging import average_gradient
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Differentiate(Transformation):
             raise DaceoptError(f"differentiate: {error}") from None
 
     def _storage(self, wanted: Gradients) -> Storage:
-        budget = None if self.budget is None else memory_budget.resolved(self.budget, wanted.reference)
+        budget = None if self.budget is None else memory_budget.resolve(self.budget, wanted.reference)
         policy, joined = self.policy or wanted.policy, wanted.update is not None
         sizes = tuple(wanted.sizes.items())
         asked = self.store, self.recompute, budget, self.by, self.seconds
@@ -139,7 +139,7 @@ def _averages(
         return gradients
     names = {n: reduction.parameters.get(role.position) for n, role in program.inputs.items()}
     return {
-        n: g if g is None or names[n] is None else averaged(graph, g, str(names[n]), reduction)
+        n: g if g is None or names[n] is None else average_gradient(graph, g, str(names[n]), reduction)
         for n, g in gradients.items()
     }
 

@@ -13,7 +13,7 @@ from daceopt.ir.nodes.builder import Builder
 from daceopt.transformations.distributed._exchanges import all_reduced
 
 
-def averaged(graph: Graph, gradient: str, parameter: str, reduction: Reduction) -> str:
+def average_gradient(graph: Graph, gradient: str, parameter: str, reduction: Reduction) -> str:
     """The average of ``gradient`` over all ranks; divided before it is summed, as in DistributedDataParallel.
 
     What is summed is an array of rank 1 of its own, which can stand in a larger one.
@@ -23,11 +23,11 @@ def averaged(graph: Graph, gradient: str, parameter: str, reduction: Reduction) 
         return gradient
     b = Builder(graph, "exchange")
     flat = gradient if len(shape) == 1 else b.reshape(gradient, (prod(shape),))
-    average = summed(graph, share_of(graph, flat, reduction), reduction, **named(parameter, reduction))
+    average = add_sum(graph, share_of(graph, flat, reduction), reduction, **name_values(parameter, reduction))
     return average if len(shape) == 1 else b.reshape(average, shape)
 
 
-def summed(graph: Graph, own: str, reduction: Reduction, **attributes: Any) -> str:
+def add_sum(graph: Graph, own: str, reduction: Reduction, **attributes: Any) -> str:
     """The sum over all ranks of ``own``, an array that nobody else reads."""
     return all_reduced(graph, own, {**common_of(reduction), **attributes})
 
@@ -45,7 +45,7 @@ def common_of(reduction: Reduction) -> dict[str, Any]:
     return {"group": reduction.group, "world": reduction.world}
 
 
-def named(parameter: str, reduction: Reduction) -> dict[str, Any]:
+def name_values(parameter: str, reduction: Reduction) -> dict[str, Any]:
     """What the start of an exchange says of a parameter's values."""
     position = list(reduction.parameters.values()).index(parameter)
     return {"parameters": [parameter], "position": position, **common_of(reduction)}

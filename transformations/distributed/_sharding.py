@@ -11,16 +11,16 @@ from daceopt.ir.data.shards import shard_elements
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.collective import IntoShards, OwnShard, Unshard
-from daceopt.transformations.distributed._averaging import common_of, named, share_of
+from daceopt.transformations.distributed._averaging import common_of, name_values, share_of
 from daceopt.transformations.distributed._exchanges import all_gathered, reduce_scattered
 
 
-def scattered(graph: Graph, gradient: str, parameter: str, reduction: Reduction) -> str:
+def scatter(graph: Graph, gradient: str, parameter: str, reduction: Reduction) -> str:
     """This rank's shard of the average of ``gradient`` over all ranks: an array of rank 1.
 
     What is summed is an array [world, elements] of its own, which can stand in a larger one; zeros fill it up.
     """
-    return reduce_scattered(graph, _in_rows(graph, gradient, reduction), named(parameter, reduction))
+    return reduce_scattered(graph, _in_rows(graph, gradient, reduction), name_values(parameter, reduction))
 
 
 def _in_rows(graph: Graph, gradient: str, reduction: Reduction) -> str:
@@ -44,9 +44,9 @@ def own_shard(graph: Graph, array: str, reduction: Reduction) -> str:
     return shard
 
 
-def gathered(graph: Graph, shard: str, shape: Sequence[Any], parameter: str, reduction: Reduction) -> str:
+def gather(graph: Graph, shard: str, shape: Sequence[Any], parameter: str, reduction: Reduction) -> str:
     """The array of ``shape`` of which each rank has a ``shard``."""
-    complete = all_gathered(graph, shard, named(parameter, reduction))
+    complete = all_gathered(graph, shard, name_values(parameter, reduction))
     whole = graph.add_array("whole", shape, graph.dtype(shard))
     Builder(graph, "exchange").library(Unshard, {"X": complete}, {"Y": whole}, **common_of(reduction))
     return whole

@@ -19,7 +19,7 @@ from daceopt.ir.nodes.collective import (
     AllGatherStart,
     CollectiveStart,
     CollectiveWait,
-    exchanged,
+    exchanges_of,
     sequence_number,
 )
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -61,14 +61,14 @@ class CollectivePlacement(Transformation):
         rounds = _rounds(graph)
         starts = sorted(site.nodes, key=lambda n: (rounds[n], n.position, list(n.parameters)))
         first = sum(rounds[n] == 0 for n in starts)
-        opening, chained = _chained(graph, starts)
+        opening, chained = _chain(graph, starts)
         ranks = _ranks(graph, chained)
         graph.order = _order(graph, opening, chained, chained[:first], ranks, self.wait == "end")
 
 
 def sequence_of(graph: Graph, starts: list[CollectiveStart]) -> int:
     """What stands for what is exchanged, and in which order."""
-    return sequence_number(exchanged(graph, starts), starts[0].world)
+    return sequence_number(exchanges_of(graph, starts), starts[0].world)
 
 
 def _rounds(graph: Graph) -> dict[Any, int]:
@@ -80,7 +80,7 @@ def _rounds(graph: Graph) -> dict[Any, int]:
     return found
 
 
-def _chained(graph: Graph, starts: list[CollectiveStart]) -> tuple[list[Any], list[CollectiveStart]]:
+def _chain(graph: Graph, starts: list[CollectiveStart]) -> tuple[list[Any], list[CollectiveStart]]:
     """The nodes of the agreement, and ``starts`` with the edges that order them."""
     b, common = Builder(graph, "exchange"), {"group": starts[0].group, "world": starts[0].world}
     sequence = sequence_of(graph, starts)
@@ -93,7 +93,7 @@ def _chained(graph: Graph, starts: list[CollectiveStart]) -> tuple[list[Any], li
     for node in starts:
         operand, written = graph.reads(node)["X"], graph.writes(node)
         said = {"parameters": list(node.parameters), "position": node.position, **common}
-        with graph.made_for("exchange", graph.origins_of(node)):
+        with graph.label_nodes("exchange", graph.origins_of(node)):
             after = type(node)(inputs=("X", "After"), **said)
             graph.remove(node)
             graph.add_node(after, {"X": operand, "After": last}, written)

@@ -60,12 +60,12 @@ class OperatorGrouping(Transformation):
 
     def run_program(self, program: Program) -> Outcome:
         """Each group in the direction that its names say."""
-        done, refused = self.attempted(program)
+        done, refused = self.attempt(program)
         for error in refused:
             raise error
         return Outcome(done, [])
 
-    def attempted(self, program: Program) -> tuple[list[str], list[RefusedMerge]]:
+    def attempt(self, program: Program) -> tuple[list[str], list[RefusedMerge]]:
         """The kernels that were made, and for each group that is none, or several, why."""
         done: list[str] = []
         refused: list[RefusedMerge] = []
@@ -102,12 +102,12 @@ class OperatorGrouping(Transformation):
                 _unite(plan, [graph.producer(a) for a in arrays], group)
             except RefusedMerge as error:
                 refused.append(error)
-        return _emitted(graph, plan)
+        return _emit(graph, plan)
 
 
-def _emitted(graph: Graph, plan: FusionPlan) -> list[str]:
+def _emit(graph: Graph, plan: FusionPlan) -> list[str]:
     done = []
-    for group in plan.fused():
+    for group in plan.fused_groups():
         assert group.kernel is not None
         done.append(" + ".join(str(getattr(m, "label", m)) for m in group.members))
         emit(graph, group.members, group.kernel)
@@ -142,7 +142,7 @@ def _with_copies(
             written = [a for stage in kernel.stages for a in _names(stage.writes) if a not in kernel.locals]
             for name in dict.fromkeys(written):
                 twins[name] = graph.add_array(name, graph.shape(name), graph.dtype(name), graph.strides(name))
-            graph.add_kernel(kernel.named_apart(graph).over({**changed, **{n: twins[n] for n in written}}))
+            graph.add_kernel(kernel.rename_locals_apart(graph).over({**changed, **{n: twins[n] for n in written}}))
         elif changed:
             graph.take_out([graph.producer(array)])
             graph.add_kernel(kernel.over(changed))

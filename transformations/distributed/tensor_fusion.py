@@ -76,11 +76,11 @@ def fuse(graph: Graph, starts: tuple[CollectiveStart, ...], position: int) -> No
     parameters = [name for n in starts for name in n.parameters]
     common = {"group": starts[0].group, "world": starts[0].world}
     origins = tuple(dict.fromkeys(o for n in starts for o in graph.origins_of(n)))
-    with graph.made_for("exchange", origins):
+    with graph.label_nodes("exchange", origins):
         whole, offsets = _side_by_side(graph, [graph.reads(n)["X"] for n in starts])
         said = {"parameters": parameters, "position": position, **common}
         exchanged = BY_KIND[type(starts[0])](graph, whole, said)
-        _shown(graph, exchanged, [graph.writes(n)["Y"] for n in waits], offsets)
+        _show(graph, exchanged, [graph.writes(n)["Y"] for n in waits], offsets)
     for node in (*waits, *starts):
         graph.remove(node)
 
@@ -104,7 +104,7 @@ def _side_by_side(graph: Graph, arrays: Sequence[str]) -> tuple[str, list[int]]:
     return whole, offsets
 
 
-def _shown(graph: Graph, whole: str, old: Sequence[str], offsets: Sequence[int]) -> None:
+def _show(graph: Graph, whole: str, old: Sequence[str], offsets: Sequence[int]) -> None:
     """Let views of ``whole`` stand for what was exchanged alone before."""
     b, strides = Builder(graph, "exchange"), graph.strides(whole)
     for name, offset in zip(old, offsets, strict=True):

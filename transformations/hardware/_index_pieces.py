@@ -88,7 +88,7 @@ class _StageSimplifier:
 
     def _dtype(self, access: Access) -> Any:
         local = self._kernel.locals.get(access.array)
-        return types.computed(self._graph.dtype(access.array) if local is None else local[0])
+        return types.compute_type(self._graph.dtype(access.array) if local is None else local[0])
 
     def run(self) -> list[Assignment]:
         """The assignments, in order."""

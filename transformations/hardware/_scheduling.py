@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir.access.references import StatementInstance, resolved
+from daceopt.ir.access.references import StatementInstance, resolve_all
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
@@ -59,7 +59,7 @@ class Form:
     def of(cls, graph: Graph, kernel: Kernel) -> Form | None:
         """The form of the kernel's schedule; None where it has another one, which a user gave it, or which a kernel
         with serial loops or tiles of its own has, or one that reads what it writes."""
-        if kernel.is_tiled or kernel.forwarded():
+        if kernel.is_tiled or kernel.forwarded_arrays():
             return None
         shared, tree = schedule.chain(schedule.bare(schedule.schedule_of(kernel)))
         allocs = []
@@ -84,7 +84,7 @@ class Form:
     @cached_property
     def bodies(self) -> dict[int, StatementInstance]:
         """Statement -> its accesses in the parameters of the loops."""
-        return resolved(self.graph, self.kernel, self.tree())
+        return resolve_all(self.graph, self.kernel, self.tree())
 
     def bodies_of(self, nest: Nest) -> list[StatementInstance]:
         return [self.bodies[k] for k in nest.statements()]

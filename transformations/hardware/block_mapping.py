@@ -155,7 +155,7 @@ def _then(first: dict[Any, Any], second: dict[Any, Any]) -> dict[Any, Any]:
 def _over(form: Form, body: StatementInstance, connector: str) -> set[Any]:
     """The parameters that a write to memory is reduced over."""
     stage = form.kernel.stages[body.statement]
-    return set(stage.reduced(connector)) if stage.writes[connector].array not in form.kernel.locals else set()
+    return set(stage.reduced_params(connector)) if stage.writes[connector].array not in form.kernel.locals else set()
 
 
 def _size(extent: Dim) -> int:

@@ -90,7 +90,7 @@ def _sums_columns(form: Form, nest: Nest, rows: Loop) -> bool:
 
 
 def _is_wide_sum(write: Reference, rows: Loop, column: schedule.Param) -> bool:
-    own = types.computed(write.buffer.dtype)
+    own = types.compute_type(write.buffer.dtype)
     wide = write.wcr == "sum" and schedule.collected(own, "sum") != own
     if write.buffer.local:  # of one iteration of the shared loop
         return False

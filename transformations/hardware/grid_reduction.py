@@ -75,7 +75,7 @@ def _reduced(kernel: Kernel) -> tuple[Param, ...]:
     if len(kernel.stages) > 1 or kernel.locals or kernel.schedule is not None or kernel.serial:
         return ()
     (stage,) = kernel.stages
-    found = {stage.reduced(c) for c in stage.writes} - {()}
+    found = {stage.reduced_params(c) for c in stage.writes} - {()}
     return found.pop() if len(found) == 1 else ()
 
 
@@ -105,9 +105,9 @@ def _in_parts(graph: Graph, kernel: Kernel, loop: Param, parts: int) -> list[Ker
     results: dict[str, Access] = {}
     code: list[Assignment] = []
     for c, access in stage.writes.items():
-        if not stage.reduced(c):
+        if not stage.reduced_params(c):
             continue
-        dtype = types.computed(graph.dtype(access.array))
+        dtype = types.compute_type(graph.dtype(access.array))
         name = graph.add_array(f"{access.array}_parts", (parts, *(kernel.extents[p] for p in kept)), dtype)
         own = (chunk, *kept)
         first = replace(first, writes={**first.writes, c: Access(name, own, access.wcr)})

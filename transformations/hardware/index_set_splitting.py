@@ -47,12 +47,12 @@ class IndexSetSplitting(KernelStep):
 
     def match_at(self, graph: Any, node: Any) -> Iterable[Site | NearMiss]:
         kernel = node.kernel
-        if kernel.schedule is not None or kernel.serial or kernel.forwarded():
+        if kernel.schedule is not None or kernel.serial or kernel.forwarded_arrays():
             return
         for k, stage in enumerate(kernel.stages):
             if not chooses(kernel, stage) or any(a.array in kernel.locals for a in stage.writes.values()):
                 continue
-            reduced = {p for c in stage.writes for p in stage.reduced(c)}
+            reduced = {p for c in stage.writes for p in stage.reduced_params(c)}
             parts = _in_parts(graph, kernel) if reduced else None
             whole = parts or kernel
             found = pieces(graph, whole, k, self.most, reduced if parts is None else ())
@@ -64,7 +64,7 @@ class IndexSetSplitting(KernelStep):
 
     def apply(self, site: Site) -> None:
         graph, (entry,) = site.graph, site.nodes
-        kernel = split(graph, site["kernel"], site["statement"], site["pieces"]).named_apart(graph)
+        kernel = split(graph, site["kernel"], site["statement"], site["pieces"]).rename_locals_apart(graph)
         check_overlaps(graph, kernel)
         put(graph, entry, (kernel, schedule.bare(schedule.default(kernel))))
 
@@ -78,7 +78,9 @@ def _in_parts(graph: Graph, kernel: Kernel) -> Kernel | None:
     """A kernel of one statement with the loops that it does not reduce over around it, so that its pieces can reduce
     into locals; None where there are too few of these, or another type than its accumulators are of."""
     (stage, *others) = kernel.stages
-    kept = [tuple(p for p in stage.params if p not in stage.reduced(c)) for c, a in stage.writes.items() if a.wcr]
+    kept = [
+        tuple(p for p in stage.params if p not in stage.reduced_params(c)) for c, a in stage.writes.items() if a.wcr
+    ]
     kinds = {a.wcr: graph.dtype(a.array) for a in stage.writes.values() if a.wcr}
     if others or kernel.locals or len(set(kept)) != 1 or not all(k in _PARTS for k in kinds):
         return None

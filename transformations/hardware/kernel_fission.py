@@ -12,7 +12,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
-from daceopt.ir.kernel.tasklet import Assignment, free_symbols, fresh, fuse, renamed
+from daceopt.ir.kernel.tasklet import Assignment, free_symbols, fresh, fuse, symbol_like
 from daceopt.ir.legality.hardware import CUDA
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.schedule import schedule
@@ -102,14 +102,14 @@ def _without_exchange(kernel: Kernel, run: list[int]) -> list[list[int]]:
 
 def _hands_on(kernel: Kernel) -> bool:
     """Do statements read what others of the kernel write to memory, and no schedule says how?"""
-    return kernel.schedule is None and bool(kernel.forwarded())
+    return kernel.schedule is None and bool(kernel.forwarded_arrays())
 
 
 def _waiting(kernel: Kernel) -> dict[int, list[str]]:
     """Statement -> its writes to memory that are reduced over loops which several statements share."""
     shared = set(kernel.outer) if len(kernel.stages) > 1 or kernel.locals else set()
     found = {
-        k: [c for c, a in s.writes.items() if a.array not in kernel.locals and shared & set(s.reduced(c))]
+        k: [c for c, a in s.writes.items() if a.array not in kernel.locals and shared & set(s.reduced_params(c))]
         for k, s in enumerate(kernel.stages)
     }
     return {k: connectors for k, connectors in found.items() if connectors}
@@ -147,7 +147,7 @@ def _left_in_memory(kernel: Kernel, stage: Stage, names: dict[str, str]) -> list
             code = (*found[0].assignments, Assignment(value, scalar.symbol(c, dtype), dtype))
             found[0] = replace(found[0], writes={**found[0].writes, str(value): target}, assignments=code)
             continue
-        params = tuple(p for p in stage.params if p not in stage.reduced(c))
+        params = tuple(p for p in stage.params if p not in stage.reduced_params(c))
         code = (Assignment(value, scalar.symbol("whole", dtype), dtype),)
         found.append(Stage(params, {"whole": replace(access, wcr=None)}, {str(value): target}, code))
     return found
@@ -180,7 +180,7 @@ def _by_loops(kernels: list[Kernel]) -> list[Kernel]:
     found: dict[Any, Kernel] = {}
     for kernel in kernels:
         (stage,) = kernel.stages
-        key = (stage.params, frozenset(frozenset(stage.reduced(c)) for c in stage.writes))
+        key = (stage.params, frozenset(frozenset(stage.reduced_params(c)) for c in stage.writes))
         first = found.get(key)
         found[key] = kernel if first is None else replace(first, stages=[_both(first.stages[0], stage)])
     return list(found.values())
@@ -197,7 +197,7 @@ def _both(first: Stage, second: Stage) -> Stage:
         reads[name] = access
         taken.add(name)
         if c in symbols and name != c:
-            wiring[symbols[c]] = renamed(symbols[c], name)
+            wiring[symbols[c]] = symbol_like(symbols[c], name)
     code, renaming = fuse(first.assignments, second.assignments, wiring, taken)
     became = {str(old): str(new) for old, new in renaming.items()}
     writes = {**first.writes, **{became[c]: a for c, a in second.writes.items()}}
@@ -212,7 +212,7 @@ def _reduced_sets(kernel: Kernel) -> set[frozenset[Param]]:
     if len(kernel.stages) > 1 or kernel.locals:
         return set()
     (stage,) = kernel.stages
-    return {frozenset(stage.reduced(c)) for c in stage.writes} - {frozenset()}
+    return {frozenset(stage.reduced_params(c)) for c in stage.writes} - {frozenset()}
 
 
 def _split_sums(graph: Graph, entry: KernelNode) -> None:
@@ -225,5 +225,5 @@ def _split_sums(graph: Graph, entry: KernelNode) -> None:
     graph.remove(entry)
     for k, reduced in enumerate(different):
         wanted = [reduced, frozenset()] if k == 0 else [reduced]
-        writes = {c: a for c, a in stage.writes.items() if frozenset(stage.reduced(c)) in wanted}
+        writes = {c: a for c, a in stage.writes.items() if frozenset(stage.reduced_params(c)) in wanted}
         graph.add_kernel(replace(kernel, stages=[replace(stage, writes=writes)], schedule=None))

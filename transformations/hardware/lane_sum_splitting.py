@@ -48,5 +48,5 @@ class LaneSumSplitting(Scheduling):
             return False
         p = nest.loops[-1].param
         writes = [r for body in form.bodies_of(nest) for r in body.writes.values() if r.wcr and p not in r.params()]
-        own = [(types.computed(r.buffer.dtype), r.wcr) for r in writes]
+        own = [(types.compute_type(r.buffer.dtype), r.wcr) for r in writes]
         return any(schedule.collected(dtype, op) != dtype for dtype, op in own if op is not None)

@@ -48,7 +48,7 @@ def _why_not(graph: Graph, node: Convolution) -> str | None:
         return f"{residual} belongs to the caller"
     if {graph.dtype(residual), graph.dtype(result)} != {dace.float32}:
         return f"{residual} and {result} are not float32 both"
-    if node.blocked(graph) or graph.strides(result)[1] != 1:
+    if node.blocked_connectors(graph) or graph.strides(result)[1] != 1:
         return f"channels of {result} are not the innermost axis"
     if graph.is_view(residual) or graph.strides(residual) != graph.strides(result):
         return f"{residual} does not stand as {result} does"

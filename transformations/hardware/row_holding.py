@@ -115,7 +115,7 @@ def _with_held_reads(form: Form, room: int) -> Form:
     # those that most loops read first
     for reads in sorted(groups, key=lambda reads: -len({r.nest for r in reads})):
         access = form.kernel.stages[reads[0].statement].reads[reads[0].connector]
-        dtype = types.computed(form.graph.dtype(access.array))
+        dtype = types.compute_type(form.graph.dtype(access.array))
         loops = own_loops(_loops(form.nests[reads[0].nest]), form.bodies[reads[0].statement].reads[reads[0].connector])
         needed = elements(loops) * -(-types.itemsize(dtype) // _WORD)
         if needed <= room:

@@ -10,8 +10,8 @@ import sympy
 
 from daceopt.cost.limits import limits
 from daceopt.errors import IllegalSchedule, Unsupported
-from daceopt.ir.access.kernel_pattern import pattern, renamed
-from daceopt.ir.access.references import StatementInstance, resolved
+from daceopt.ir.access.kernel_pattern import pattern, rename_locals
+from daceopt.ir.access.references import StatementInstance, resolve_all
 from daceopt.ir.edits import schedule_edits as edits
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
@@ -65,8 +65,8 @@ class TileScheduling(Transformation):
         if key not in _SCHEDULES:
             if len(_SCHEDULES) >= _MOST:
                 _SCHEDULES.clear()
-            _SCHEDULES[key] = like.numbered(self._scheduled(graph, kernel))
-        return renamed(_SCHEDULES[key], {str(k): name for k, name in enumerate(like.names)})
+            _SCHEDULES[key] = like.number(self._scheduled(graph, kernel))
+        return rename_locals(_SCHEDULES[key], {str(k): name for k, name in enumerate(like.names)})
 
     def _scheduled(self, graph: Graph, kernel: Kernel) -> Tree:
         edit = _Edits(graph, kernel)
@@ -140,7 +140,7 @@ class _Edits:
 
     def vectorize(self) -> None:
         """The innermost loops along which what they access lies side by side."""
-        bodies = resolved(self._graph, self._kernel, self.tree)
+        bodies = resolve_all(self._graph, self._kernel, self.tree)
         inner = [n for n, around in schedule.walk(self.tree) if isinstance(n, Loop) and _is_innermost(n, around)]
         even = [loop for loop in inner if loop.param not in self._kernel.serial and _is_even(loop, bodies)]
         if not self.attempt(_vectors(self.tree, even)):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import ClassVar
 
 from daceopt.errors import IllegalSchedule
-from daceopt.ir.access.references import StatementInstance, resolved
+from daceopt.ir.access.references import StatementInstance, resolve_all
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.legality.microkernels import TRANSPOSITION, is_copy, tiles
@@ -39,7 +39,7 @@ class TranspositionCall(KernelStep):
         if not any(len(s.reads) == len(s.writes) == 1 and len(s.params) > 1 for s in kernel.stages):
             return
         tree = schedule.schedule_of(kernel)
-        bodies = resolved(graph, kernel, tree)
+        bodies = resolve_all(graph, kernel, tree)
         new = schedule.transformed(tree, partial(self._called, bodies))
         if new == tree:
             return

@@ -101,7 +101,7 @@ def cuts_of(graph: Graph, node: Node) -> Cuts:
         except CannotSplit as error:
             reasons.append(str(error))
     missing = reasons[0] if reasons else f"{writes[0]} has one element along each axis"
-    streamed, sampling = known.streamed(writes[0]), known.sampling(writes[0])
+    streamed, sampling = known.streamed_reads(writes[0]), known.sampling(writes[0])
     return Cuts(node, writes, reads, tuple(found), missing, streamed, sampling, tuple(_overwrites(graph, node)))
 
 
@@ -198,7 +198,7 @@ class _Flows:
         whole = tuple(name for name, link in links.items() if link is None)
         return Cut(axis, extent, found, kept, whole, frozenset(self._viewed & kept.keys()))
 
-    def streamed(self, written: str) -> frozenset[str]:
+    def streamed_reads(self, written: str) -> frozenset[str]:
         """What is read along the outermost axis of the array ``written``, also where that has one element."""
         ways = self._known.get(written, ())
         return frozenset(read for read, flow in ways if any(r.axis == 0 for r in flow.dims))

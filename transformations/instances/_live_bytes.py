@@ -19,7 +19,7 @@ class _Node(NamedTuple):
 class Profile:
     """The bytes alive at each position of an order, for those positions at which a node of the group runs.
 
-    Immutable; :meth:`with_bytes` and :meth:`merged` share what they leave as it is. A segment tree whose nodes exist
+    Immutable; :meth:`with_bytes` and :meth:`merge` share what they leave as it is. A segment tree whose nodes exist
     where something was added: merging takes as many steps as both have nodes in common, so all merges of a graph take
     O(n log n) together.
     """
@@ -41,11 +41,11 @@ class Profile:
 
     def with_bytes(self, first: int, last: int, count: float) -> Profile:
         """``count`` more are alive from position ``first`` to ``last``."""
-        return Profile(self._size, _added(self._root, 0, self._size, first, last + 1, count))
+        return Profile(self._size, _add(self._root, 0, self._size, first, last + 1, count))
 
-    def merged(self, other: Profile) -> Profile:
+    def merge(self, other: Profile) -> Profile:
         """Of both groups together, each with what it keeps alive."""
-        return Profile(self._size, _merged(self._root, other._root))
+        return Profile(self._size, _merge(self._root, other._root))
 
 
 def _leaf(position: int, low: int, high: int) -> _Node:
@@ -56,21 +56,21 @@ def _leaf(position: int, low: int, high: int) -> _Node:
     return _Node(0, 0, inner if position < middle else None, None if position < middle else inner)
 
 
-def _added(node: _Node | None, low: int, high: int, first: int, end: int, count: float) -> _Node | None:
+def _add(node: _Node | None, low: int, high: int, first: int, end: int, count: float) -> _Node | None:
     if end <= low or high <= first:
         return node
     added, most, left, right = node or _Node(0, NOWHERE, None, None)
     if first <= low and high <= end:
         return _Node(added + count, most + count, left, right)
     middle = (low + high) // 2
-    left, right = _added(left, low, middle, first, end, count), _added(right, middle, high, first, end, count)
+    left, right = _add(left, low, middle, first, end, count), _add(right, middle, high, first, end, count)
     return _Node(added, added + max(_most(left), _most(right)), left, right)
 
 
-def _merged(a: _Node | None, b: _Node | None) -> _Node | None:
+def _merge(a: _Node | None, b: _Node | None) -> _Node | None:
     if a is None or b is None:
         return a or b
-    left, right = _merged(a.left, b.left), _merged(a.right, b.right)
+    left, right = _merge(a.left, b.left), _merge(a.right, b.right)
     own = max(a.most - a.added, b.most - b.added) if left is None and right is None else NOWHERE
     return _Node(a.added + b.added, a.added + b.added + max(own, _most(left), _most(right)), left, right)
 

@@ -41,7 +41,7 @@ class Use:
     last: int
     readers: int
 
-    def joined(self, other: Use) -> Use:
+    def join(self, other: Use) -> Use:
         """That of two groups together."""
         made = self.made if self.made is not None else other.made
         first, last = min(self.first, other.first), max(self.last, other.last)
@@ -166,7 +166,7 @@ class Merging:
         if self.clusters.obstacle(a, b) is not None:
             return None
         one, other = self.groups[a], self.groups[b]
-        joins = dict(self._joined(a, b))
+        joins = dict(self._join(a, b))
         ways = {into: one.ways[into].then(other.ways[way]) for into, way in joins.items()}
         profile, uses = self._together(one, other)
         count = one.count + other.count
@@ -180,7 +180,7 @@ class Merging:
         scale = max(one.scale, other.scale)
         return _Trial(Group(count, scale, one.weights + other.weights, uses, ways, profile, found), joins)
 
-    def _joined(self, a: int, b: int) -> Iterator[tuple[Item, Item]]:
+    def _join(self, a: int, b: int) -> Iterator[tuple[Item, Item]]:
         """Ways of ``a`` and of ``b`` such that each instance of ``b`` reads what its own instance of ``a`` writes."""
         crossing = list(self._crossing(a, b))
         taken: set[Item] = set()
@@ -227,13 +227,13 @@ class Merging:
 
     def _together(self, one: Group, other: Group) -> tuple[Profile, dict[str, Use]]:
         """The profile of both, and what is not in the uses of the larger one already."""
-        profile = one.profile.merged(other.profile)
+        profile = one.profile.merge(other.profile)
         large, small = (one.uses, other.uses) if len(one.uses) >= len(other.uses) else (other.uses, one.uses)
         changed = dict(small)
         for name, use in small.items():
             if (before := large.get(name)) is None:
                 continue
-            changed[name] = both = use.joined(before)
+            changed[name] = both = use.join(before)
             size = self._bytes(name)
             for interval in (self._alive(name, use), self._alive(name, before)):
                 profile = profile.with_bytes(*interval, -size)
@@ -266,13 +266,13 @@ class Merging:
             return None
         one, other = self.groups[a].scale, self.groups[b].scale
 
-        def allowed(first: AxisSplit, second: AxisSplit, both: AxisSplit) -> bool:
+        def is_allowed(first: AxisSplit, second: AxisSplit, both: AxisSplit) -> bool:
             if one == other:
                 return both.factor <= max(first.factor, second.factor)
             small, large = (second, first) if other > one else (first, second)
             return small.factor <= large.factor and both.factor <= large.factor
 
-        return self._merge_if(a, b, allowed)
+        return self._merge_if(a, b, is_allowed)
 
     def _merge_if(self, a: int, b: int, allowed: Allowed) -> int | None:
         trial = self.attempt(a, b, allowed)
@@ -290,10 +290,10 @@ class Merging:
                 return None
             grows = self.groups[leader].scale > self.groups[k].scale
 
-            def allowed(first: AxisSplit, second: AxisSplit, both: AxisSplit, grows: bool = grows) -> bool:
+            def is_allowed(first: AxisSplit, second: AxisSplit, both: AxisSplit, grows: bool = grows) -> bool:
                 return both.factor <= (first.factor if grows else max(first.factor, second.factor))
 
-            merged = self._merge_if(k, leader, allowed)
+            merged = self._merge_if(k, leader, is_allowed)
             if merged is None:
                 return None
             leader = merged
@@ -310,10 +310,10 @@ class Merging:
             self.straight()
             self.diamond()
             self.branch()
-        self._lightened()
+        self._lighten()
         return self
 
-    def _lightened(self) -> None:
+    def _lighten(self) -> None:
         """Products of computed operands (attention) whose operands wait as a whole get smaller instances: these read no
         weights again, and leave room to what waits. Where instances read of instances, the order keeps little waiting
         as it is."""

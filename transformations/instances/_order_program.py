@@ -102,14 +102,14 @@ class _Program:
         self._highs.minimize(self._peak)
         info = self._highs.getInfo()
         bound = max(info.mip_dual_bound, 0.0) * self._scale
-        proved = self._rounded(bound) if bound < float("inf") else 0
+        proved = self._round(bound) if bound < float("inf") else 0
         if info.primal_solution_status != _FEASIBLE:
             return list(start), proved
         values = self._highs.getSolution().col_value
         ran = [sum(values[variable.index] for variable in row) for row in self._done]
         return sorted(self._range, key=lambda u: -ran[u]), proved
 
-    def _rounded(self, bound: float) -> int:
+    def _round(self, bound: float) -> int:
         """What sums of sizes can be, at ``bound`` or just above; the solver's numbers are right to six digits."""
         step = gcd(*self._units.sizes.values(), *self._units.inner)
         return max(ceil((bound - _TOLERANCE * self._scale) / step) * step, 0)

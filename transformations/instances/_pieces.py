@@ -40,7 +40,7 @@ def pieces_of(graph: Graph, members: Sequence[Member], count: int, halos: str) -
     inside = {node for node, _ in members}
     needs: dict[str, list[Span | None]] = {}
     for node, cut in reversed(members):
-        wanted = _wanted(cut, needs, count)
+        wanted = _wanted_spans(cut, needs, count)
         apart = halos == "recomputed" and all(_is_inner(graph, name, inside, members) for name in cut.division.axes)
         spans = wanted if apart and wanted else _even(cut.extent, wanted, count, _is_read_outside(graph, cut, inside))
         if apart and wanted and not _tiles(spans, cut.extent):
@@ -55,7 +55,7 @@ def pieces_of(graph: Graph, members: Sequence[Member], count: int, halos: str) -
     return found
 
 
-def _wanted(cut: Cut, needs: dict[str, list[Span | None]], count: int) -> list[Span]:
+def _wanted_spans(cut: Cut, needs: dict[str, list[Span | None]], count: int) -> list[Span]:
     """What the instances need of what a node writes; nothing where no node of the sub-graph reads it."""
     known = [needs[name] for name in cut.division.axes if name in needs]
     if not known:
@@ -138,7 +138,7 @@ def halo_costs(
     the next one is alive until the last, and then too large for the buffer that instances are sized for.
     """
 
-    shared = _shared(graph, members)
+    shared = _shared_arrays(graph, members)
 
     def of(halos: str) -> float:
         try:
@@ -151,7 +151,7 @@ def halo_costs(
     return HaloCosts(of("recomputed"), of("kept"))
 
 
-def _shared(graph: Graph, members: Sequence[Member]) -> set[str]:
+def _shared_arrays(graph: Graph, members: Sequence[Member]) -> set[str]:
     """Arrays of the sub-graph that neighbouring instances both read."""
     made = {name for _, cut in members for name in cut.division.axes}
     return {name for _, cut in members for name, link in cut.links.items() if link.halo and name in made}

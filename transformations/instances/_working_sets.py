@@ -110,7 +110,7 @@ class _Growth:
                 break
         found = []
         for leader in clusters:
-            members = self._sorted(clusters.members(leader))
+            members = self._sort(clusters.members(leader))
             if all(m in self._cuts for m in members):
                 gain, items = self._gain(members)
                 found += [InstanceGroup(members, items)] if gain > 0 and len(members) > 1 else []
@@ -124,16 +124,16 @@ class _Growth:
                 if len(writers) == 1 and writers[0] in self._cuts:
                     clusters.merge(writers[0], node)
 
-    def _sorted(self, members: Sequence[Any]) -> tuple[Any, ...]:
+    def _sort(self, members: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(sorted(members, key=self._order.__getitem__))
 
     def _merge(self, clusters: Clusters[Any], writer: Any, reader: Any) -> None:
         """Make one cluster of two and of all that lies between them, if that gains."""
         leaders = _between(clusters, writer, reader)
-        parts = [self._sorted(clusters.members(leader)) for leader in leaders]
+        parts = [self._sort(clusters.members(leader)) for leader in leaders]
         if any(member not in self._cuts for part in parts for member in part):
             return
-        together = self._sorted([member for part in parts for member in part])
+        together = self._sort([member for part in parts for member in part])
         if self._gain(together)[0] <= sum(self._gain(part)[0] for part in parts):
             return
         if why_not_together(self._graph, together, self._cuts) is None:
@@ -189,12 +189,12 @@ class _Growth:
 
 def _between(clusters: Clusters[Any], first: Any, last: Any) -> list[Any]:
     """The leaders of two clusters, of which one is reached from the other, and of those on paths between them."""
-    after = _reached(clusters.successors, clusters.leader(first))
-    before = _reached(clusters.predecessors, clusters.leader(last))
+    after = _reachable(clusters.successors, clusters.leader(first))
+    before = _reachable(clusters.predecessors, clusters.leader(last))
     return [leader for leader in after if leader in before]
 
 
-def _reached(step: Callable[[Any], Sequence[Any]], start: Any) -> dict[Any, None]:
+def _reachable(step: Callable[[Any], Sequence[Any]], start: Any) -> dict[Any, None]:
     found = {start: None}
     waiting = [start]
     for leader in waiting:

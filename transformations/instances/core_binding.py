@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, ClassVar
 
 from daceopt.cost import machines
-from daceopt.cost.core_bindings import Binding, inferred, plain
+from daceopt.cost.core_bindings import Binding, infer, plain
 from daceopt.ir.fusion.relations import flows
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.placements import LEVELS, Placement
@@ -81,7 +81,7 @@ class _Inference:
             elif prod(own) > prod(asked):
                 self._bind[name], self._scope[name] = own, _SHARED
         if results:
-            self._ask(inferred(self._graph, node, self._bind[results[0]], flows(self._graph, node)))
+            self._ask(infer(self._graph, node, self._bind[results[0]], flows(self._graph, node)))
 
     def _ask(self, wanted: Mapping[str, Binding]) -> None:
         """The writers of what a node reads hear how it should be bound."""

@@ -57,12 +57,12 @@ class InstanceGrouping(Transformation):
         if graph.sub_graphs or not graph.nodes():
             return
         planned = [cuts_of(graph, node) for node in graph.nodes()]
-        merging = self._grouped(graph, planned)
+        merging = self._group(graph, planned)
         position = 0
         for leader in merging.clusters.topological():
-            why_not = self._refined(merging, leader, position)
+            why_not = self._refine(merging, leader, position)
             members = sorted(merging.clusters.members(leader))
-            found = list(_Decision(graph, planned, merging, leader, members).found())
+            found = list(_Decision(graph, planned, merging, leader, members).find())
             yield from found
             if any(isinstance(one, Site) for one in found):
                 position += 1
@@ -71,7 +71,7 @@ class InstanceGrouping(Transformation):
             expected = f"expected positions of its {position} sub-graphs, from 0"
             raise DaceoptError(f"{self.name}: finer={self.finer!r}; {expected}")
 
-    def _refined(self, merging: Merging, leader: int, position: int) -> list[str]:
+    def _refine(self, merging: Merging, leader: int, position: int) -> list[str]:
         """Split a group more finely, as often as ``finer`` has its position; why not, where that cannot be."""
         for _ in range(self.finer.count(position)):
             if not merging.refine(leader):
@@ -80,7 +80,7 @@ class InstanceGrouping(Transformation):
                 ]
         return []
 
-    def _grouped(self, graph: Graph, planned: Sequence[Cuts]) -> Merging:
+    def _group(self, graph: Graph, planned: Sequence[Cuts]) -> Merging:
         """For the buffer that is asked for, or the one for which data moves faster."""
         machine = get(self.machine)
         if self.buffer not in ("", *PLANNED):
@@ -105,7 +105,7 @@ class _Decision:
     leader: int
     members: Sequence[int]
 
-    def found(self) -> Iterator[Site | NearMiss]:
+    def find(self) -> Iterator[Site | NearMiss]:
         split, nodes = self._split, [self.planned[k].node for k in self.members]
         yield from (NearMiss(c.node, c.reason) for c in map(self.planned.__getitem__, self.members) if not c.ways)
         if split is None:

@@ -42,10 +42,10 @@ class InstanceOrdering(Transformation):
         units = units_of(graph)
         if units.count < 2:
             return
-        order, title = self._found(units)
+        order, title = self._find(units)
         yield Site(graph, (), {"order": units.nodes(order), "title": title})
 
-    def _found(self, units: Units) -> tuple[list[int], str]:
+    def _find(self, units: Units) -> tuple[list[int], str]:
         orders = {name: heuristic(units) for name, heuristic in HEURISTICS.items()}
         peaks = {name: units.peak(order) for name, order in orders.items()}
         best = min(peaks, key=lambda name: (peaks[name], name != "dfs"))

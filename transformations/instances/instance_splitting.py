@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.sub_graphs import SubGraph
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.splits import CannotSplit, Held, Piece, places, replaced
+from daceopt.splits import CannotSplit, Held, Piece, places, replace_node
 from daceopt.transformations.instances._cuts import Cut, Span, cut_along
 from daceopt.transformations.instances._pieces import Member, Pieces, pieces_of
 
@@ -126,7 +126,7 @@ class _Instances:
                 for k, (start, end) in enumerate(spans)
             ]
 
-        replaced(self._graph, node, cut.division, make)
+        replace_node(self._graph, node, cut.division, make)
 
     def _places(self, name: str, axis: int, spans: Sequence[Span]) -> list[str]:
         """What each instance writes of ``name``: a part, or an array of its own that overlaps with its neighbours'."""

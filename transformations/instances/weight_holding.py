@@ -47,7 +47,7 @@ class WeightHolding(Transformation):
             if not isinstance(loop, Repeat):
                 continue
             calls = []
-            for body, node, loops, trips in _inside(loop, dict.fromkeys(_captured(loop), ()), (), 1):
+            for body, node, loops, trips in _inside(loop, dict.fromkeys(_captures(loop), ()), (), 1):
                 few = isinstance(node, Contraction) and self._why_not(body, node, trips)
                 if few:
                     yield NearMiss(node, few)
@@ -71,7 +71,7 @@ class WeightHolding(Transformation):
             node.held_over = list(loops)
 
 
-def _captured(loop: Repeat) -> list[str]:
+def _captures(loop: Repeat) -> list[str]:
     """What the body reads of the graph around, and constants: the same in each iteration."""
     return [*loop.captures[0], *loop.body.constants]
 
@@ -89,7 +89,7 @@ def _inside(
     known = {name: (*before, loops[-1]) for name, before in steady.items()}
     for node in body.nodes():
         if isinstance(node, DenseNode) and node.weights and not node.held_over:
-            held = _held(body, node, known)
+            held = _holding_loops(body, node, known)
             if held and trips > 1:
                 yield body, node, held, trips
         if isinstance(node, Repeat):
@@ -98,7 +98,7 @@ def _inside(
             yield from _inside(node, inner | dict.fromkeys(node.body.constants, loops), loops, trips)
 
 
-def _held(body: Graph, node: DenseNode, known: _Steady) -> tuple[str, ...]:
+def _holding_loops(body: Graph, node: DenseNode, known: _Steady) -> tuple[str, ...]:
     """The loops in which the weights of a call are the same, and the factors with which they are prepared."""
     reads = body.reads(node)
     kept = [_steady_in(body, reads[c], known) for c in (node.weights, "S") if c in reads]

@@ -19,7 +19,7 @@ from daceopt.ir.nodes.quantized import QuantizedConvolution
 from daceopt.ir.scalar.dims import Dim, Shape, dim, row_major
 from daceopt.libs.convolution_times import times
 from daceopt.transformations.layout._layout_program import LayoutProblem, NodeAccesses, Walked
-from daceopt.transformations.local._epilogues import Epilogue, extracted, reader_of
+from daceopt.transformations.local._epilogues import Epilogue, extract, reader_of
 
 POOLS = (library.Pool, library.PoolBackward)
 LAST, _BLOCKED = "last", "blocked"
@@ -131,7 +131,7 @@ class _Reading:
     def _add_convolution(self, node: Any) -> None:
         """It copies operands that are not in the layout in which it works: channels last, where nothing is known."""
         images = {c: n for c, n in node.operands(self._graph).items() if c in library.IMAGES}
-        stored = node.blocked(self._graph)
+        stored = node.blocked_connectors(self._graph)
         found = times(node, self._graph, self._passes) if self._measured else None
         if found is None:
             self._want((n for c, n in images.items() if c not in stored), _REORDER, self._is_last, in_blocks=False)
@@ -147,7 +147,7 @@ class _Reading:
     def _add_epilogue(self, node: Any) -> None:
         """What a convolution does in registers is no pass over memory, where the result has the layout of the sums."""
         reader = reader_of(self._graph, node) if isinstance(node, library.Convolution) else None
-        found = None if reader is None else extracted(self._graph, node, reader)
+        found = None if reader is None else extract(self._graph, node, reader)
         if not isinstance(found, Epilogue) or (found.activation and self._graph.saved):
             return
         images = [self._graph.writes(node)["Y"], *self._graph.outputs_of(reader)]
@@ -202,7 +202,7 @@ class _Reading:
     def _add_kernel(self, entry: KernelNode) -> None:
         kernel = entry.kernel
         for stage in kernel.stages:
-            found = [w for a in _accesses(kernel, stage) if (w := self._walked(kernel, stage, a)) is not None]
+            found = [w for a in _accesses(kernel, stage) if (w := self._walk(kernel, stage, a)) is not None]
             if any(len(set(w.modes)) > 1 for w in found):
                 self.problem.walks.append(NodeAccesses(found))
             mixed = [
@@ -218,7 +218,7 @@ class _Reading:
             return (False, False, True)
         return ()
 
-    def _walked(self, kernel: Kernel, stage: Stage, access: Access) -> Walked | None:
+    def _walk(self, kernel: Kernel, stage: Stage, access: Access) -> Walked | None:
         graph, root = self._graph, self._graph.root(access.array)[0]
         nbytes = access_bytes(graph, kernel, stage, access, self._times.number)
         strides = graph.strides(access.array)

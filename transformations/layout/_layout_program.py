@@ -59,7 +59,7 @@ class NodeAccesses:
         """The fastest mode, and its seconds."""
         return min(self.seconds(choice).items(), key=lambda pair: pair[1], default=(None, 0.0))
 
-    def settled(self, choice: Choice) -> Hashable:
+    def settle(self, choice: Choice) -> Hashable:
         """The mode that all accesses suit, unless the fastest saves more than a measurement's noise; else that one."""
         seconds, (fastest, least) = self.seconds(choice), self.best(choice)
         given = {access.modes[choice.get(access.array, 0)] for access in self.accesses}
@@ -154,10 +154,10 @@ class _Columns:
         highs.addRows(len(upper), low, upper, len(columns), starts, columns, factors)
         highs.run()
         values: Any = highs.getSolution().col_value
-        return {a: self._chosen(values, columns) for a, columns in self._layouts.items()}
+        return {a: self._choose(values, columns) for a, columns in self._layouts.items()}
 
     @staticmethod
-    def _chosen(values: Sequence[float], columns: Sequence[int]) -> Layout:
+    def _choose(values: Sequence[float], columns: Sequence[int]) -> Layout:
         """The first layout, where nothing was found in time."""
         return next((k for k, c in enumerate(columns, start=1) if len(values) > c and values[c] > 0.5), 0)
 

@@ -51,11 +51,11 @@ class LayoutSearch(Transformation):
         choice = reading.problem.solve()
         wide = read(graph, measured=True) if self.blocked else None
         if wide is None or not wide.calls:
-            yield from _moved(graph, reading, choice)
+            yield from _moves(graph, reading, choice)
             return
         own = {name: choice.get(name, 0) for name in wide.known}
         better = _better(wide, own)
-        yield from _moved(graph, reading, choice) if better is None else _moved(graph, wide, better)
+        yield from _moves(graph, reading, choice) if better is None else _moves(graph, wide, better)
         yield from _calls(graph, wide, own if better is None else better)
 
     def apply(self, site: Site) -> None:
@@ -71,11 +71,11 @@ def _better(wide: Reading, own: Choice) -> Choice | None:
     seconds = wide.problem.seconds
     found, plain = wide.problem.solve(), min(wide.problem.uniform(), key=seconds)
     found = found if seconds(found) < (1 - WORTH) * seconds(plain) else plain  # one layout is what fuses best
-    before = seconds(own) + sum(_left_to_library(walk, own) for walk in wide.calls.values())
+    before = seconds(own) + sum(_leave_to_library(walk, own) for walk in wide.calls.values())
     return found if seconds(found) < (1 - WORTH) * before else None
 
 
-def _left_to_library(walk: NodeAccesses, choice: Choice) -> float:
+def _leave_to_library(walk: NodeAccesses, choice: Choice) -> float:
     """What a convolution takes longer than in its best layout, where the library decides: it takes the one that its
     images have, and channels last where they differ."""
     found, given = walk.seconds(choice), {access.modes[choice.get(access.array, 0)] for access in walk.accesses}
@@ -83,7 +83,7 @@ def _left_to_library(walk: NodeAccesses, choice: Choice) -> float:
     return found.get(mode, found[LAST]) - min(found.values())
 
 
-def _moved(graph: Graph, reading: Reading, choice: Choice) -> Iterator[Site]:
+def _moves(graph: Graph, reading: Reading, choice: Choice) -> Iterator[Site]:
     """Arrays with other strides, by the nodes that write them."""
     known = reading.known
     for node in graph.nodes():
@@ -99,7 +99,7 @@ def _moved(graph: Graph, reading: Reading, choice: Choice) -> Iterator[Site]:
 
 def _calls(graph: Graph, reading: Reading, choice: Choice) -> Iterator[Site]:
     """The layouts in which convolutions work, and the images in blocks: one site, for they belong together."""
-    modes = {node: walk.settled(choice) for node, walk in reading.calls.items()}
+    modes = {node: walk.settle(choice) for node, walk in reading.calls.items()}
     modes = {node: mode for node, mode in modes.items() if node.layout != mode}
     blocks = [name for name, layout in choice.items() if layout == 2]
     users = dict.fromkeys(u for n in blocks for u in (*graph.producers(n), *graph.all_consumers(n)))

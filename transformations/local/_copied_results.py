@@ -30,7 +30,7 @@ def written_where_copied(graph: Graph, source: str, result: str, copy: Any) -> K
         return None
     stages = []
     for stage in kernel.stages:
-        moved = {c: _moved(a, graph, source, result) for c, a in stage.writes.items()}
+        moved = {c: _move(a, graph, source, result) for c, a in stage.writes.items()}
         writes = {c: a for c, a in moved.items() if a is not None}
         if len(writes) < len(moved):
             return None
@@ -84,14 +84,14 @@ def _may_move(graph: Graph, source: str, result: str, copy: Any) -> bool:
     return not any(isinstance(n, Region) or getattr(n, "in_place", None) for n in graph.all_consumers(source))
 
 
-def _moved(write: Access, graph: Graph, source: str, result: str) -> Access | None:
+def _move(write: Access, graph: Graph, source: str, result: str) -> Access | None:
     if write.array != source:
         return write
-    index = _regrouped(write.index, graph.shape(source), graph.shape(result))
+    index = _regroup(write.index, graph.shape(source), graph.shape(result))
     return None if index is None else replace(write, array=result, index=index)
 
 
-def _regrouped(index: Sequence[Dim], shape: Shape, result: Shape) -> tuple[Any, ...] | None:
+def _regroup(index: Sequence[Dim], shape: Shape, result: Shape) -> tuple[Any, ...] | None:
     """The index of an element of an array of ``shape`` in one of ``result``, whose axes are each some of the former
     together; None where an axis is divided."""
     rest = [(i, n) for i, n in zip(index, shape, strict=True) if n != 1]

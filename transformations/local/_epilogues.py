@@ -101,13 +101,13 @@ def absorb(graph: Graph, node: Node, reader: Any, found: Epilogue, **attributes:
     others = [(other, graph.writes(other)["Y"], own) for other, own in found.others]
     attributes |= {"slope": found.slope} if found.slope else {}
     attributes |= {"ceiling": found.ceiling} if found.ceiling < math.inf else {}
-    twin = _replaced(graph, (node, reader), found, reads, out, activation=found.activation, **attributes)
+    twin = _replace(graph, (node, reader), found, reads, out, activation=found.activation, **attributes)
     for other, product, own in others:
-        _replaced(graph, (other,), own, reads, product)
+        _replace(graph, (other,), own, reads, product)
     return twin
 
 
-def _replaced(
+def _replace(
     graph: Graph,
     members: tuple[Any, ...],
     found: Epilogue,
@@ -210,7 +210,7 @@ class _Reading:
         own = _long_dimension(shape)
         if own is None or not graph.is_contiguous(access.array):
             return False
-        if isinstance(node, Convolution) and "Y" in node.blocked(graph):
+        if isinstance(node, Convolution) and "Y" in node.blocked_connectors(graph):
             _, channel, *_, inside = map(sympy.sympify, self._write.index)
             place = sympy.sympify(access.index[own])
             return bool(shape[own] == BLOCK * out[1] and sympy.expand(place - BLOCK * channel - inside) == 0)
@@ -413,7 +413,7 @@ def why_inexact(node: Any, found: Epilogue) -> str | None:
     return None
 
 
-def extracted(graph: Graph, node: Node, reader: Any) -> Epilogue | str:
+def extract(graph: Graph, node: Node, reader: Any) -> Epilogue | str:
     """The epilogue that the kernel ``reader`` is, or why it is none."""
     try:
         return epilogue_of(graph, node, reader.kernel)

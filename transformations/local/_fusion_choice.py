@@ -13,7 +13,7 @@ Selection: TypeAlias = Callable[[Sequence[FusionCandidate], Sequence[float]], li
 NODES = 10_000  # of the branch and bound tree: a count, for with a time the result would depend on the machine
 
 
-def ranked(candidates: Sequence[FusionCandidate], saved: Sequence[float]) -> list[int]:
+def rank(candidates: Sequence[FusionCandidate], saved: Sequence[float]) -> list[int]:
     """Positions of disjoint candidates, those that save most first (DaCeML, section 5.2: ranking)."""
     taken, chosen = 0, []
     for k in sorted(range(len(candidates)), key=lambda k: (-saved[k], candidates[k].mask)):
@@ -23,21 +23,21 @@ def ranked(candidates: Sequence[FusionCandidate], saved: Sequence[float]) -> lis
     return chosen
 
 
-def packed(candidates: Sequence[FusionCandidate], saved: Sequence[float]) -> list[int]:
+def pack(candidates: Sequence[FusionCandidate], saved: Sequence[float]) -> list[int]:
     """Positions of the disjoint candidates that together save most, by an integer program; never less than ranked.
 
     Raises DaceoptError where HiGHS is not installed.
     """
-    start = ranked(candidates, saved)
+    start = rank(candidates, saved)
     useful = [k for k in range(len(candidates)) if saved[k] > 0]
     if len(start) == len(useful):
         return start
-    found = _solved([candidates[k].mask for k in useful], [saved[k] for k in useful])
+    found = _solve([candidates[k].mask for k in useful], [saved[k] for k in useful])
     better = [useful[k] for k in found]
     return better if sum(saved[k] for k in better) > sum(saved[k] for k in start) else start
 
 
-def _solved(masks: Sequence[int], saved: Sequence[float]) -> list[int]:
+def _solve(masks: Sequence[int], saved: Sequence[float]) -> list[int]:
     """Maximise what is saved, each node in one set at most."""
     highs = solver("selection='ranked'", mip_max_nodes=NODES)
     chosen = [highs.addBinary() for _ in masks]

@@ -148,7 +148,7 @@ class FusionSpace:
         GreedyFusion(self._plan).run()
         position = {node: k for k, node in enumerate(self._nodes)}
         found = []
-        for group in self._plan.fused():
+        for group in self._plan.fused_groups():
             assert group.kernel is not None
             places = sorted(position[node] for node in group.members)
             members = tuple(self._nodes[k] for k in places)
@@ -176,7 +176,7 @@ class FusionSpace:
         """Was this set of kernels tried already?"""
         return mask in self._merged
 
-    def made(self, mask: int) -> FusionCandidate | None:
+    def candidate_of(self, mask: int) -> FusionCandidate | None:
         """What this set of kernels was found to be."""
         found = self._merged.get(mask)
         return found if isinstance(found, FusionCandidate) else None
@@ -186,10 +186,10 @@ class FusionSpace:
         first, *others = order
         found: FusionCandidate | str = self.single[first]
         for k in others:
-            found = self.grown(found, k) if isinstance(found, FusionCandidate) else found
+            found = self.grow(found, k) if isinstance(found, FusionCandidate) else found
         return found if isinstance(found, FusionCandidate) else None
 
-    def grown(self, candidate: FusionCandidate, k: int) -> FusionCandidate | str:
+    def grow(self, candidate: FusionCandidate, k: int) -> FusionCandidate | str:
         """``candidate`` with kernel ``k`` as well, or why they are no one kernel."""
         mask = candidate.mask | 1 << k
         if mask not in self._merged:

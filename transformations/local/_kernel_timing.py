@@ -14,7 +14,7 @@ from daceopt.codegen.assemble import load_program
 from daceopt.codegen.trial import run
 from daceopt.errors import BuildError, Unsupported
 from daceopt.ir.control.program import Program
-from daceopt.ir.fusion.fusion_plan import planned
+from daceopt.ir.fusion.fusion_plan import plan
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.scalar import types
@@ -34,7 +34,7 @@ def kernel_timings(candidates: Sequence[FusionCandidate]) -> list[float]:
     """
     found: list[float] = []
     for group in _programs(candidates):
-        found += _timed(group)
+        found += _time_each(group)
     return found
 
 
@@ -53,9 +53,9 @@ def _programs(candidates: Sequence[FusionCandidate]) -> Iterator[list[FusionCand
         yield group
 
 
-def _timed(candidates: Sequence[FusionCandidate]) -> list[float]:
+def _time_each(candidates: Sequence[FusionCandidate]) -> list[float]:
     graph = Graph("candidates")
-    writes = [_added(graph, c.graph, planned(c.kernel)) for c in candidates]
+    writes = [_add(graph, c.graph, plan(c.kernel)) for c in candidates]
     machine = target.get(candidates[0].graph.options.target)
     if machine.name != "cpu":
         raise Unsupported(f"kernels for {machine.name} are not timed here; choose another score")
@@ -75,22 +75,22 @@ def _timed(candidates: Sequence[FusionCandidate]) -> list[float]:
     return [seconds[own] for own in writes]
 
 
-def _added(graph: Graph, source: Graph, kernel: Kernel) -> str:
+def _add(graph: Graph, source: Graph, kernel: Kernel) -> str:
     """Add a kernel of another graph, over arrays of its own; returns one that it writes."""
     names: dict[str, str] = {}
     for access in kernel.reads():
-        names[access.array] = _given(graph, source, access.array, names)
+        names[access.array] = _add_input(graph, source, access.array, names)
     written = [a.array for a in kernel.writes()]
     for array in dict.fromkeys(written):
         _check_size(source, array)
         strides = None if source.is_part(array) else source.strides(array)
         names[array] = graph.add_array(array, source.shape(array), source.dtype(array), strides)
         graph.add_output(names[array])
-    graph.add_kernel(kernel.named_apart(graph).over(names))
+    graph.add_kernel(kernel.rename_locals_apart(graph).over(names))
     return names[written[0]]
 
 
-def _given(graph: Graph, source: Graph, array: str, names: dict[str, str]) -> str:
+def _add_input(graph: Graph, source: Graph, array: str, names: dict[str, str]) -> str:
     """An input that stands for ``array``, or a view of one."""
     root, offset = source.root(array)
     _check_size(source, root)

@@ -46,7 +46,7 @@ def watch_points(graph: Graph, names: Iterable[str], known: Reached | None = Non
             continue
         seen.add(name)
         if name not in known:
-            known[name] = _reached(graph, name)
+            known[name] = _reach(graph, name)
         reached = known[name]
         if reached is None:
             found[name] = None
@@ -55,7 +55,7 @@ def watch_points(graph: Graph, names: Iterable[str], known: Reached | None = Non
     return list(found)
 
 
-def _reached(graph: Graph, name: str) -> list[str] | None:
+def _reach(graph: Graph, name: str) -> list[str] | None:
     """The arrays that a NaN in ``name`` reaches through each of its readers; None where one may lose it, and where
     ``name`` outlives the program."""
     if graph.is_kept(name):
@@ -76,7 +76,7 @@ def nan_results(graph: Graph, node: Node, names: Collection[str]) -> list[str]:
     if not isinstance(node, KernelNode):
         raise Unsupported(f"{label_of(node)}: nothing is known of what it does with NaN")
     kernel = node.kernel
-    if kernel.kept():
+    if kernel.kept_locals():
         raise Unsupported(f"{label_of(node)} keeps values from one iteration to another")
     dtypes = {name: dtype for name, (dtype, _) in kernel.locals.items()}
     reached = set(names)

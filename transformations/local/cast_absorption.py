@@ -35,7 +35,7 @@ class CastAbsorption(Transformation):
             readers = graph.all_consumers(result)
             if len(readers) != 1 or not isinstance(readers[0], KernelNode):
                 continue
-            found = _converted(graph, node, connector, readers[0])
+            found = _converted_copy(graph, node, connector, readers[0])
             if found is not None:
                 yield Site(graph, (node, readers[0]), {"connector": connector, "out": found})
 
@@ -47,7 +47,7 @@ class CastAbsorption(Transformation):
         graph.add_node(twin, reads, {**writes, site["connector"]: site["out"]})
 
 
-def _converted(graph: Graph, node: DenseNode, connector: str, entry: KernelNode) -> str | None:
+def _converted_copy(graph: Graph, node: DenseNode, connector: str, entry: KernelNode) -> str | None:
     """The array that ``entry`` fills with the result, converted, if it does nothing else."""
     result = graph.writes(node)[connector]
     if graph.is_kept(result) or graph.views_of(result) or graph.is_part(result):

@@ -9,7 +9,7 @@ from typing import ClassVar
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.transformations.local._epilogues import absorb, extracted, reader_of, why_inexact
+from daceopt.transformations.local._epilogues import absorb, extract, reader_of, why_inexact
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class EpilogueFusion(Transformation):
         reader = reader_of(graph, node)
         if reader is None:
             return
-        found = extracted(graph, node, reader)
+        found = extract(graph, node, reader)
         reason = found if isinstance(found, str) else why_inexact(node, found)
         if reason is None:
             yield Site(graph, (node, reader), {"epilogue": found})

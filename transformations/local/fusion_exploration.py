@@ -13,12 +13,12 @@ from daceopt.ir.fusion.fusion_plan import emit
 from daceopt.ir.graph.graph import Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.progress import ProgressCounter, phase
-from daceopt.transformations.local._fusion_choice import Selection, packed, ranked
+from daceopt.transformations.local._fusion_choice import Selection, pack, rank
 from daceopt.transformations.local._fusion_scores import MEASURED, Score, estimate
 from daceopt.transformations.local._fusion_space import FusionCandidate, FusionSpace, bits
 from daceopt.transformations.local._kernel_timing import kernel_timings
 
-_SELECTIONS: dict[str, Selection] = {"program": packed, "ranked": ranked}
+_SELECTIONS: dict[str, Selection] = {"program": pack, "ranked": rank}
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class FusionExploration(Transformation):
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         space = FusionSpace(graph, self.max_stages, self.profitable)
-        for candidate in self._chosen(space):
+        for candidate in self._choose(space):
             yield Site(graph, candidate.members, {"kernel": candidate.kernel})
         yield from (NearMiss(node, reason) for node, reason in space.misses)
 
     def apply(self, site: Site) -> None:
         emit(site.graph, site.nodes, site["kernel"])
 
-    def _chosen(self, space: FusionSpace) -> list[FusionCandidate]:
+    def _choose(self, space: FusionSpace) -> list[FusionCandidate]:
         choose = _SELECTIONS[self.selection]
         regions = [_Region(space, mask, estimate(self.score), choose) for mask in space.regions() if mask & (mask - 1)]
         seeds = space.greedy()
@@ -94,14 +94,14 @@ def _acyclic(space: FusionSpace, regions: Sequence[_Region], seeds: list[FusionC
             region.give_up(worst)
             given_up = True
             continue
-        if given_up and _estimated(regions, seeds) > _estimated(regions, groups):
+        if given_up and _estimate(regions, seeds) > _estimate(regions, groups):
             return seeds
         return groups
 
 
-def _estimated(regions: Sequence[_Region], groups: Sequence[FusionCandidate]) -> float:
+def _estimate(regions: Sequence[_Region], groups: Sequence[FusionCandidate]) -> float:
     """What groups save in all, by the estimate."""
-    return sum(r.estimated(c) for r in regions for c in groups if c.mask & r.mask)
+    return sum(r.estimate_of(c) for r in regions for c in groups if c.mask & r.mask)
 
 
 class _Found(NamedTuple):
@@ -153,7 +153,9 @@ class _Region:
         here = list(bits(self.mask))
         for each in found or ():
             mask = sum(1 << here[k] for k in each.places)
-            made = self.space.made(mask) or (self.space.along(here[k] for k in each.order) if each.order else None)
+            made = self.space.candidate_of(mask) or (
+                self.space.along(here[k] for k in each.order) if each.order else None
+            )
             if made is None:
                 self.candidates.clear()
                 return False
@@ -167,7 +169,7 @@ class _Region:
         """Best first: of what was found, what saves most by the estimate grows by each of its neighbours."""
         waiting: list[tuple[float, int, FusionCandidate]] = []
         for candidate in seeds:
-            self._found(candidate, waiting)
+            self._find(candidate, waiting)
         for k in bits(self.mask):
             heappush(waiting, (0.0, 1 << k, self.space.single[k]))
         while waiting and budget > 0:
@@ -175,15 +177,15 @@ class _Region:
             for k in bits(self.space.beside(candidate.mask) & self.mask):
                 if budget > 0 and not self.space.is_known(candidate.mask | 1 << k):
                     budget -= 1
-                    made = self.space.grown(candidate, k)
+                    made = self.space.grow(candidate, k)
                     if isinstance(made, FusionCandidate):
-                        self._found(made, waiting)
+                        self._find(made, waiting)
 
-    def _found(self, candidate: FusionCandidate, waiting: list[Any]) -> None:
+    def _find(self, candidate: FusionCandidate, waiting: list[Any]) -> None:
         self.candidates.append(candidate)
-        heappush(waiting, (-self.estimated(candidate), candidate.mask, candidate))
+        heappush(waiting, (-self.estimate_of(candidate), candidate.mask, candidate))
 
-    def estimated(self, candidate: FusionCandidate) -> float:
+    def estimate_of(self, candidate: FusionCandidate) -> float:
         """What a candidate saves over its kernels by themselves, by the estimate."""
         alone = sum(self._cost(self.space.single[k]) for k in bits(candidate.mask))
         return alone - self._cost(candidate)
@@ -196,7 +198,7 @@ class _Region:
     def score(self, score: str | Score) -> None:
         """What each candidate saves: as estimated, or as measured now."""
         if score != MEASURED:
-            self.saved = {c.mask: self.estimated(c) for c in self.candidates}
+            self.saved = {c.mask: self.estimate_of(c) for c in self.candidates}
             return
         alone = [self.space.single[k] for k in bits(self.mask)]
         everyone = [*alone, *self.candidates]

@@ -46,7 +46,7 @@ class InputToConstant(Transformation):
     def apply(self, site: Site) -> None:
         graph, (node,) = site.graph, site.nodes
         kernel = node.kernel
-        stages = [_inlined(stage, site["literals"]) for stage in kernel.stages]
+        stages = [_inline(stage, site["literals"]) for stage in kernel.stages]
         graph.remove(node)
         graph.add_kernel(replace(kernel, stages=stages))
 
@@ -78,7 +78,7 @@ def _literal(value: np.ndarray, dtype: Any) -> Any | None:
     return scalar.cast(exact, dtype)
 
 
-def _inlined(stage: Stage, literals: dict[str, Any]) -> Stage:
+def _inline(stage: Stage, literals: dict[str, Any]) -> Stage:
     known = {c: literals[a.array] for c, a in stage.reads.items() if a.array in literals}
     if not known:
         return stage

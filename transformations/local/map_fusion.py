@@ -31,7 +31,7 @@ class MapFusion(Transformation):
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         plan = FusionPlan(graph, self.max_stages)
         GreedyFusion(plan).run()
-        for group in plan.fused():
+        for group in plan.fused_groups():
             yield Site(graph, tuple(group.members), {"kernel": group.kernel})
         yield from (NearMiss(node, reason) for node, reason in plan.misses)
 

@@ -65,7 +65,7 @@ class MapReplication(Transformation):
         graph, (node, *readers) = site.graph, site.nodes
         kernel = node.kernel
         (old,) = (n for n in graph.outputs_of(node) if n is not None)
-        with graph.made_for(origins=graph.origins_of(node)):
+        with graph.label_nodes(origins=graph.origins_of(node)):
             for reader in readers:
                 new = graph.add_array(old, graph.shape(old), graph.dtype(old), graph.strides(old))
                 graph.add_kernel(kernel.over({old: new}))

@@ -9,7 +9,7 @@ from typing import ClassVar
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir.access.dataflow import is_bijective
-from daceopt.ir.fusion.inlining import Evaluation, evaluations, inlined, why_not_inlined
+from daceopt.ir.fusion.inlining import Evaluation, evaluations, inline, why_not_inlined
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
@@ -45,7 +45,7 @@ class OnTheFlyFusion(Transformation):
         if any(map(graph.is_kept, written)) or not all(isinstance(r, KernelNode) for r in readers):
             return
         try:
-            found = self._inlined(graph, node.kernel, [r.kernel for r in readers])
+            found = self._inline(graph, node.kernel, [r.kernel for r in readers])
         except Unsupported as error:
             found = str(error)
         if isinstance(found, str):
@@ -53,7 +53,7 @@ class OnTheFlyFusion(Transformation):
         elif found:
             yield Site(graph, (node, *readers), {"kernels": found})
 
-    def _inlined(self, graph: Graph, first: Kernel, readers: list[Kernel]) -> list[Kernel] | str | None:
+    def _inline(self, graph: Graph, first: Kernel, readers: list[Kernel]) -> list[Kernel] | str | None:
         found = [(reader, each) for reader in readers for each in evaluations(graph, first, reader)]
         if all(_is_whole(graph, reader, each) for reader, each in found):
             return None
@@ -65,7 +65,7 @@ class OnTheFlyFusion(Transformation):
         often = sum(number(reader.most(reader.stages[e.stage].params)) for reader, e in found) / once
         if often > self.recompute:
             return f"each element would be computed {often:.3g} times"
-        made = [inlined(graph, first, reader) for reader in readers]
+        made = [inline(graph, first, reader) for reader in readers]
         longest = max(len(s.assignments) for k in made for s in k.stages)
         return made if longest <= self.max_assignments else f"a statement would have {longest} assignments"
 

@@ -18,7 +18,7 @@ from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.scalar import scalar
 from daceopt.ir.scalar.dims import Dim, Shape, dim
-from daceopt.ir.scalar.tiles import blocks, left
+from daceopt.ir.scalar.tiles import blocks, tile_extent
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
@@ -62,7 +62,7 @@ class PanelFusion(Transformation):
     def apply(self, site: Site) -> None:
         graph = site.graph
         graph.take_out(site.nodes)
-        graph.add_kernel(site["kernel"].named_apart(graph))
+        graph.add_kernel(site["kernel"].rename_locals_apart(graph))
 
 
 def why_no_panels(graph: Graph, node: Contraction, kernel: Kernel) -> str | None:
@@ -133,8 +133,8 @@ class _Panels:
         self._extents: dict[Any, Dim] = dict(zip(self._batch, self._lead))
         self._extents |= {self._column_panel: blocks(n, self._columns), self._row_panel: blocks(m, self._rows)}
         self._extents |= {
-            self._i: left(m, self._rows, self._row_panel),
-            self._j: left(n, self._columns, self._column_panel),
+            self._i: tile_extent(m, self._rows, self._row_panel),
+            self._j: tile_extent(n, self._columns, self._column_panel),
         }
         self._extents |= {self._k: graph.shape(self._a)[-1]}
 

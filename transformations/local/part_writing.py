@@ -18,7 +18,7 @@ from daceopt.ir.scalar import types
 from daceopt.ops.families.strided import why_not_laid_out
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.splits import split, why_not
-from daceopt.splits.narrowing import narrowed, settled_at
+from daceopt.splits.narrowing import narrow, places_settled
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class PartWriting(Transformation):
             return
         (write,) = stage.writes.values()
         if graph.is_part(write.array):
-            array = _copied(graph, stage, _extents(graph, stage))
+            array = _copied_array(graph, stage, _extents(graph, stage))
             if array is not None:
                 reason = _why_not_there(graph, array, write.array, node)
                 yield Site(graph, (node,), {"array": array}) if reason is None else NearMiss(node, reason)
@@ -52,7 +52,7 @@ class PartWriting(Transformation):
 
     def _split(self, graph: Graph, node: Node, join: _Join) -> Iterable[Site | NearMiss]:
         free: set[str] = set()
-        for array in filter(None, join.copied(graph)):
+        for array in filter(None, join.copies(graph)):
             if (reason := _why_not_there(graph, array, join.whole, node)) is None:
                 free.add(array)
             else:
@@ -85,14 +85,14 @@ class _Join:
     axis: int
     segments: tuple[tuple[int, int], ...]
 
-    def copied(self, graph: Graph) -> Iterator[str | None]:
+    def copies(self, graph: Graph) -> Iterator[str | None]:
         """The array that a segment copies, for each."""
         p = next(iter(self.stage.writes.values())).index[self.axis]
         for start, end in self.segments:
             extents = {**_extents(graph, self.stage), p: end - start}
             shifted = self.stage.subs({p: sympy.sympify(p) + start}, self.stage.params)
             writes = self.stage.writes  # which begin at 0 of the part
-            yield _copied(graph, replace(narrowed(shifted, extents), writes=writes), extents)
+            yield _copied_array(graph, replace(narrow(shifted, extents), writes=writes), extents)
 
 
 def _only_stage(graph: Graph, node: Node) -> Stage | None:
@@ -115,7 +115,7 @@ def _extents(graph: Graph, stage: Stage) -> dict[Any, Any]:
 def _join_of(graph: Graph, stage: Stage) -> _Join | None:
     (write,) = stage.writes.values()
     shape, extents = graph.shape(write.array), _extents(graph, stage)
-    places = settled_at(stage, extents)
+    places = places_settled(stage, extents)
     if len(places) != 1 or len(extents) != len(stage.params):
         return None
     ((p, found),) = places.items()
@@ -126,7 +126,7 @@ def _join_of(graph: Graph, stage: Stage) -> _Join | None:
     return _Join(stage, write.array, axis, tuple(pairwise(ends))) if len(ends) > 2 else None
 
 
-def _copied(graph: Graph, stage: Stage, extents: dict[Any, Any]) -> str | None:
+def _copied_array(graph: Graph, stage: Stage, extents: dict[Any, Any]) -> str | None:
     """The array that ``stage`` copies, element by element and as a whole; None where it does anything else."""
     (write,) = stage.writes.values()
     if len(stage.assignments) != 1 or len(stage.reads) != 1:

@@ -66,7 +66,7 @@ class ProductPrecision(Transformation):
     def apply(self, site: Site) -> None:
         graph, node = site.graph, site.nodes[0]
         reads, out = graph.reads(node), graph.writes(node)["Y"]
-        with graph.made_for(node.label, graph.origins_of(node)):
+        with graph.label_nodes(node.label, graph.origins_of(node)):
             b = Builder(graph, node.label)
             left, right = (_parts(b, reads[c], site["parts"]) for c in ("A", "B"))
             pairs = [(i, j) for i in range(len(left)) for j in range(len(right)) if i + j < site["parts"]]

@@ -49,7 +49,7 @@ class ProductTransposition(Transformation):
     def apply(self, site: Site) -> None:
         graph, (node, copy) = site.graph, site.nodes
         reads, dtype, out = graph.reads(node), graph.dtype(graph.writes(node)["Y"]), site["out"]
-        left, right = _transposed(graph, reads["B"]), _transposed(graph, reads["A"])
+        left, right = _transpose(graph, reads["B"]), _transpose(graph, reads["A"])
         whole = graph.dtype(out) == dtype or may_write(node, "Y", graph.dtype(out), graph)
         graph.remove(node)
         graph.remove(copy)
@@ -59,7 +59,7 @@ class ProductTransposition(Transformation):
             Builder(graph, node.label).cast(product, graph.dtype(out), out=out)
 
 
-def _transposed(graph: Graph, name: str) -> str:
+def _transpose(graph: Graph, name: str) -> str:
     """A view with the last two dimensions exchanged."""
     shape, strides = graph.shape(name), graph.strides(name)
     swap = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]

@@ -12,7 +12,7 @@ import sympy
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir.access.dataflow import is_bijective
 from daceopt.ir.data.provenance import fused_label
-from daceopt.ir.fusion.inlining import placed, why_not_inlined
+from daceopt.ir.fusion.inlining import iteration_writing, why_not_inlined
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.view_index import source_index
@@ -22,7 +22,7 @@ from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.scalar import scalar
 from daceopt.ir.scalar.dims import Dim, Shape, dim
-from daceopt.ir.scalar.tiles import blocks, left
+from daceopt.ir.scalar.tiles import blocks, tile_extent
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.local.panel_fusion import why_not_order
 
@@ -72,7 +72,7 @@ class PrologueFusion(Transformation):
 
     def apply(self, site: Site) -> None:
         site.graph.take_out(site.nodes)
-        site.graph.add_kernel(site["kernel"].named_apart(site.graph))
+        site.graph.add_kernel(site["kernel"].rename_locals_apart(site.graph))
 
 
 def _why_not(graph: Graph, node: Contraction, first: Kernel, rows: int) -> str | None:
@@ -126,7 +126,11 @@ class _Product:
         self._row, self._column = dim(rows * self._r + self._i), dim(columns * self._c + self._j)
         self._extents: dict[Any, Dim] = dict(zip(self._batch, lead))
         self._extents |= {self._r: blocks(m, rows), self._c: blocks(n, columns)}
-        self._extents |= {self._i: left(m, rows, self._r), self._j: left(n, columns, self._c), self._k: depth}
+        self._extents |= {
+            self._i: tile_extent(m, rows, self._r),
+            self._j: tile_extent(n, columns, self._c),
+            self._k: depth,
+        }
         self._locals: dict[str, Shape] = {"rows": (rows, depth), "tile": (rows, columns)}
 
     def kernel(self) -> Kernel:
@@ -143,7 +147,7 @@ class _Product:
         place = (*self._batch, self._row, self._k)
         index = source_index(graph, self._a, access.array, place)
         assert index is not None
-        here = stage.subs(placed(self._first, access, index), (*outer, self._i, self._k))
+        here = stage.subs(iteration_writing(self._first, access, index), (*outer, self._i, self._k))
         local = Access("rows", (self._i, self._k))
         if not _is_needed(graph, access.array, self._node):
             return replace(here, writes={connector: local})

@@ -36,7 +36,7 @@ class ReductionLowering(Transformation):
         if len(kernel.stages) != 1 or kernel.locals or kernel.is_tiled or not _reduces_all(kernel.stages[0]):
             return
         stage = kernel.stages[0]
-        kept = tuple(p for p in stage.params if p not in stage.reduced(next(iter(stage.writes))))
+        kept = tuple(p for p in stage.params if p not in stage.reduced_params(next(iter(stage.writes))))
         if not kept:
             return
         if _kept_is_innermost(graph, stage, kept):
@@ -51,7 +51,7 @@ class ReductionLowering(Transformation):
 
 def _reduces_all(stage: Stage) -> bool:
     """Are all results reductions over the same parameters?"""
-    reduced = {stage.reduced(c) for c in stage.writes}
+    reduced = {stage.reduced_params(c) for c in stage.writes}
     return len(reduced) == 1 and reduced != {()}
 
 
@@ -64,7 +64,7 @@ def _kept_is_innermost(graph: Graph, stage: Stage, kept: tuple[Any, ...]) -> boo
 def _with_accumulators(graph: Graph, kernel: Kernel, kept: tuple[Any, ...]) -> Kernel:
     stage = kernel.stages[0]
     local = {c: f"{a.array}_acc" for c, a in stage.writes.items()}
-    own = {c: types.computed(graph.dtype(a.array)) for c, a in stage.writes.items()}
+    own = {c: types.compute_type(graph.dtype(a.array)) for c, a in stage.writes.items()}
     first = replace(stage, writes={c: Access(local[c], (), a.wcr) for c, a in stage.writes.items()})
     last = Stage(
         kept,

@@ -16,7 +16,7 @@ from daceopt.ir.nodes.library import Convolution, HostCall, NanWatch
 from daceopt.ir.scalar.dims import hint
 from daceopt.libs import native, onednn
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.transformations.local._epilogues import Epilogue, absorb, extracted, reader_of
+from daceopt.transformations.local._epilogues import Epilogue, absorb, extract, reader_of
 from daceopt.transformations.local._nan_flow import Reached, watch_points
 
 
@@ -78,7 +78,7 @@ def _candidates(graph: Graph) -> Iterator[_Candidate]:
         reader = reader_of(graph, node) if isinstance(node, Convolution) and onednn.is_chosen(graph, node) else None
         if reader is None or reader in readers:  # a sum of two convolutions is one's
             continue
-        found = extracted(graph, node, reader)
+        found = extract(graph, node, reader)
         if isinstance(found, str) or not found.activation or found.slope:
             continue
         out = graph.result(reader, 0)

@@ -37,7 +37,7 @@ class WeightNarrowing(Transformation):
             return
         weights = graph.reads(node)[node.weights]
         root, offset = graph.root(weights)
-        wide = _converted(graph, root) if isinstance(offset, int) else None
+        wide = _source_of(graph, root) if isinstance(offset, int) else None
         if wide is None or not outlasts_calls(graph, wide):
             return
         refused = _why_not(graph, node)
@@ -69,7 +69,7 @@ def _why_not(graph: Graph, node: Node) -> str | None:
     return None if library.prepares else f"{library.name} does not keep weights"
 
 
-def _converted(graph: Graph, name: str) -> str | None:
+def _source_of(graph: Graph, name: str) -> str | None:
     """The array of float32 of which ``name`` is a rounded copy, in the same layout."""
     entry = graph.producer(name)
     found = conversion(graph, entry) if isinstance(entry, KernelNode) and not graph.is_kept(name) else None

@@ -39,7 +39,7 @@ class Growth:
         self.plan, graph = plan, plan.graph
         self.applied: dict[FusionGroup, tuple[str, ...]] = {}  # rules by which a group came about, in order
         self._rules, self._judge, self._take = rules, judge, take
-        self._learned = learned_rules.learned()
+        self._learned = learned_rules.all_refusals()
         self._eligible = frozenset(eligible)
         found = {g: type_of(graph, g.members[0]) for g in plan.groups() if g.members[0] in self._eligible}
         self._types = {g: kind for g, kind in found.items() if g.kernel is not None or kind in COMPUTE_BOUND}
@@ -87,7 +87,7 @@ class Growth:
         while waiting:
             pair = waiting.popleft()
             first, second = self._groups(pair)
-            rule = self._allowed(rules, first, second)
+            rule = self._allowing_rule(rules, first, second)
             if rule is None:
                 continue
             if self._merge(rule, first, second) is None:
@@ -113,7 +113,7 @@ class Growth:
     def _pairs_behind(self, group: FusionGroup) -> Iterator[_Pair]:
         return ((group.members[0], reader.members[0]) for reader in self.plan.readers_of(group))
 
-    def _allowed(
+    def _allowing_rule(
         self, rules: tuple[AggregationRule, ...], first: FusionGroup, second: FusionGroup
     ) -> AggregationRule | None:
         """The rule by which they may be one, where that was not tried before."""
@@ -171,7 +171,7 @@ class Growth:
             reason = plan.why_not(first, second)
             reason = reason or plan.attempt(first, second, lambda a, b, merged: self._against(rule, a, b, merged))
         if reason is None:
-            self._joined(rule, first, second)
+            self._join(rule, first, second)
         else:
             ends = first.members[0], second.members[0]
             self._said.setdefault((ends[1], reason), (*ends, f"rule {rule.name} allows {_label(first)}, but {reason}"))
@@ -184,7 +184,7 @@ class Growth:
         learned = self._learned.get(pattern_of(self.plan.graph, merged))
         return None if learned is None else f"this machine has learned: {learned}"
 
-    def _joined(self, rule: AggregationRule, first: FusionGroup, second: FusionGroup) -> None:
+    def _join(self, rule: AggregationRule, first: FusionGroup, second: FusionGroup) -> None:
         joined = self.plan.group_of(first.members[0])
         self._types[joined] = rule.result
         self.applied[joined] = (*self.applied.get(first, ()), *self.applied.get(second, ()), rule.name)

@@ -33,7 +33,7 @@ class BranchGraph(Generic[N]):
 
     def __init__(self, successors: Mapping[N, Iterable[N]], eligible: Callable[[N], bool]):
         self._after: dict[N, tuple[N, ...]] = {n: tuple(dict.fromkeys(s)) for n, s in successors.items()}
-        self._before: dict[N, tuple[N, ...]] = _reversed(self._after)
+        self._before: dict[N, tuple[N, ...]] = _reverse(self._after)
         self._eligible = {n for n in self._after if eligible(n)}
 
     def common_node_sets(self) -> Iterator[Candidates[N]]:
@@ -125,7 +125,7 @@ def _components(after: Mapping[N, tuple[N, ...]], before: Mapping[N, tuple[N, ..
             yield part
 
 
-def _reversed(after: Mapping[N, tuple[N, ...]]) -> dict[N, tuple[N, ...]]:
+def _reverse(after: Mapping[N, tuple[N, ...]]) -> dict[N, tuple[N, ...]]:
     before: dict[N, list[N]] = {n: [] for n in after}
     for node, following in after.items():
         for successor in following:

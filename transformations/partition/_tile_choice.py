@@ -13,7 +13,7 @@ import sympy
 from daceopt.cost.limits import Limits
 from daceopt.errors import Unsupported
 from daceopt.ir.access.dataflow import address
-from daceopt.ir.fusion.overlapped_tiling import TileLoop, tiled
+from daceopt.ir.fusion.overlapped_tiling import TileLoop, tile
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.polyhedral.polyhedral import Member
@@ -98,9 +98,9 @@ class Estimate:
 
     def _traffic(self, kernel: Kernel) -> float:
         arrays = dict.fromkeys(self.graph.root(a.array)[0] for a in (*kernel.reads(), *kernel.writes()))
-        return sum(self.moved(a) for a in arrays)
+        return sum(self.move_time(a) for a in arrays)
 
-    def moved(self, array: str) -> float:
+    def move_time(self, array: str) -> float:
         """What it takes to read or write all of an array."""
         size = self.bytes_of(array)
         return size if size > self.machine.l2 else _NEAR * size
@@ -232,17 +232,17 @@ class TileChoice:
 
     def _tiling(self, sizes: tuple[int | None, ...]) -> Tiling | None:
         if sizes not in self._known:
-            self._known[sizes] = self._tried(sizes)
+            self._known[sizes] = self._try(sizes)
         return self._known[sizes]
 
-    def _tried(self, sizes: tuple[int | None, ...]) -> Tiling | None:
+    def _try(self, sizes: tuple[int | None, ...]) -> Tiling | None:
         loops = []
         for d, size in enumerate(sizes):
             if size is not None:
                 walks = self._walks(d, size)
                 loops.append(TileLoop.over(self._kernel, {k: (p, s) for k, (p, s, _) in zip(self._writers, walks)}))
         try:
-            kernel = tiled(self._kernel, loops)
+            kernel = tile(self._kernel, loops)
         except Unsupported as error:
             self.reason = str(error)
             return None

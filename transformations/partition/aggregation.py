@@ -54,7 +54,7 @@ class Aggregation(Transformation):
         products = _Products(plan, self.panels)
         growth = Growth(plan, self.rules, eligible, _slower(graph), products.take)
         growth.run()
-        for group in plan.fused():
+        for group in plan.fused_groups():
             kernel = group.kernel or products.tails[group]
             yield Site(graph, group.members, {"kernel": kernel, "title": growth.title(group)})
         yield from (NearMiss(node, reason) for node, reason in plan.misses)

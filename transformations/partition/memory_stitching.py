@@ -50,7 +50,7 @@ class MemoryStitching(Transformation):
         plan = FusionPlan(graph, self.max_stages, eligible)
         growth = Growth(plan, self.rules, eligible, _Stitching(graph, self.capacity).judge)
         growth.run()
-        for group in plan.fused():
+        for group in plan.fused_groups():
             yield Site(graph, group.members, {"kernel": group.kernel, "title": growth.title(group)})
         yield from (NearMiss(node, reason) for node, reason in plan.misses)
 

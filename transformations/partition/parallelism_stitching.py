@@ -158,12 +158,12 @@ class _Plan:
 
     def _worthwhile(self, members: Sequence[Any]) -> Any:
         """Where sizes are open: the work from which on threads are worth their start."""
-        work = sum(s for n in members for s in self._moved(n))
+        work = sum(s for n in members for s in self._move(n))
         if not getattr(work, "free_symbols", None):
             return None
         return sympy.Ge(work, 4 * limits().worthwhile, evaluate=False)
 
-    def _moved(self, node: Any) -> Iterator[Any]:
+    def _move(self, node: Any) -> Iterator[Any]:
         names = (*self._graph.inputs_of(node), *self._graph.outputs_of(node))
         for name in dict.fromkeys(n for n in names if n is not None):
             yield self._graph.size(name) * self._graph.dtype(name).bytes

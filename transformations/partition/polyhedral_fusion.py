@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from daceopt.cost.limits import limits
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan
-from daceopt.ir.fusion.joining import joined
+from daceopt.ir.fusion.joining import join
 from daceopt.ir.fusion.micro_graph import Link, links, pattern_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
@@ -54,22 +54,22 @@ class PolyhedralFusion(Transformation):
     gain: float = GAIN
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        opened, misses = _opened(graph)
+        opened, misses = _open(graph)
         plan = FusionPlan(graph, self.max_stages, opened=opened)
         layer = _Layer(self, plan)
         for node in plan.nodes:
             layer.fuse_producers(node)
-        for group in plan.fused():
+        for group in plan.fused_groups():
             yield Site(graph, tuple(group.members), {"kernel": layer.tilings[group].kernel})
         yield from (NearMiss(node, reason) for node, reason in (*misses, *plan.misses))
 
     def apply(self, site: Site) -> None:
         graph = site.graph
         graph.take_out(site.nodes)
-        graph.add_kernel(site["kernel"].named_apart(graph))
+        graph.add_kernel(site["kernel"].rename_locals_apart(graph))
 
 
-def _opened(graph: Graph) -> tuple[dict[Any, Kernel], list[tuple[Any, str]]]:
+def _open(graph: Graph) -> tuple[dict[Any, Kernel], list[tuple[Any, str]]]:
     """Library nodes as kernels, and why others are none, where a kernel writes what they read."""
     found: dict[Any, Kernel] = {}
     misses = []
@@ -93,7 +93,7 @@ class _Layer:
         self._options, self._plan, self._graph = options, plan, plan.graph
         self._estimate = Estimate(plan.graph, limits())
         self._effort = Effort(options.max_operations, options.seconds)
-        self._learned = learned_rules.learned()
+        self._learned = learned_rules.all_refusals()
         self.tilings: dict[FusionGroup, Tiling] = {}
 
     def fuse_producers(self, node: Any) -> None:
@@ -128,10 +128,10 @@ class _Layer:
             return reason
         assert first.kernel is not None and second.kernel is not None
         try:
-            kernel = joined(self._graph, [first.kernel, second.kernel], lambda a: plan.is_needed(a, first, second))
+            kernel = join(self._graph, [first.kernel, second.kernel], lambda a: plan.is_needed(a, first, second))
         except Unsupported as error:
             return str(error)
-        found = self._scheduled(kernel)
+        found = self._schedule(kernel)
         if isinstance(found, str):
             return found
         apart = self._time(first) + self._time(second)
@@ -140,20 +140,20 @@ class _Layer:
         self.tilings[plan.join(first, second, kernel)] = found
         return None
 
-    def _scheduled(self, kernel: Kernel) -> Tiling | str:
+    def _schedule(self, kernel: Kernel) -> Tiling | str:
         """What isl cannot schedule, or the checks refuse, is learned, and not tried again on this machine."""
         pattern = f"{pattern_of(self._graph, kernel)}, {self._options}"
         if pattern in self._learned:
             return f"known not to be scheduled: {self._learned[pattern]}"
         try:
-            order = polyhedral.scheduled(self._graph, kernel, self._effort)
-            return self._tiled(kernel, polyhedral.outer_band(kernel, order))
+            order = polyhedral.schedule(self._graph, kernel, self._effort)
+            return self._tile(kernel, polyhedral.outer_band(kernel, order))
         except (Unsupported, IllegalSchedule) as error:
             learned_rules.refuse(pattern, str(error))
             self._learned[pattern] = str(error)
             return str(error)
 
-    def _tiled(self, kernel: Kernel, band: list[Member]) -> Tiling | str:
+    def _tile(self, kernel: Kernel, band: list[Member]) -> Tiling | str:
         choice = TileChoice(self._estimate, kernel, band, self._options.tile)
         found = choice.best()
         if found is None:

@@ -153,7 +153,7 @@ class _Reader:
             desc = node.desc(self._state.parent)
             if not desc.transient:
                 raise Unsupported(f"{self._label}: array {node.data!r} inside of a map")
-            self._locals[node.data] = (types.computed(desc.dtype), tuple(self._size(n) for n in desc.shape))
+            self._locals[node.data] = (types.compute_type(desc.dtype), tuple(self._size(n) for n in desc.shape))
         elif not isinstance(node, (nodes.Tasklet, nodes.MapEntry, nodes.MapExit)):
             raise Unsupported(
                 f"{self._label}: {type(node).__name__} {node} inside of a map; expected maps and tasklets"
@@ -206,7 +206,7 @@ class _Reader:
         is_outside = self._graph.has(memlet.data) and memlet.data not in self._inside
         if not is_outside and memlet.data not in self._locals:
             desc = self._state.parent.arrays[memlet.data]  # what passes from tasklet to tasklet
-            self._locals[memlet.data] = (types.computed(desc.dtype), tuple(self._size(n) for n in desc.shape))
+            self._locals[memlet.data] = (types.compute_type(desc.dtype), tuple(self._size(n) for n in desc.shape))
         if self._graph.has(memlet.data) and not self._graph.shape(memlet.data):
             return Access(memlet.data, (), wcr)
         index: list[Any] = []

@@ -153,7 +153,7 @@ class ScopeReader:
             if edge.dst_conn is not None:
                 reads[edge.dst_conn] = self._read(node, edge, loops)
         symbols = {c: scalar.symbol(c, self._b.graph.dtype(array)) for c, (array, _) in reads.items()}
-        kinds = {s: types.computed(self._b.graph.dtype(reads[c][0])) for c, s in symbols.items()}
+        kinds = {s: types.compute_type(self._b.graph.dtype(reads[c][0])) for c, s in symbols.items()}
         found = expressions(node, symbols, {**self._sizes, **loops.names}, kinds)
         for edge in self._state.out_edges(node):
             if edge.src_conn is not None:

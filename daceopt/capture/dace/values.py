@@ -108,7 +108,7 @@ def _among(b: Builder, old: str, value: str, box: ElementBox) -> str:
             place = scalar.idiv(distance - scalar.pymod(distance, sympy.Integer(step)), sympy.Integer(step))
             inside += [scalar.eq(scalar.pymod(distance, sympy.Integer(step)), 0), scalar.ge(distance, 0)]
             inside.append(scalar.lt(place, in_scalar_code(sympy.sympify(n))))
-            places.append(scalar.clamped(place, n))
+            places.append(scalar.clamp(place, n))
         condition = inside[0]
         for more in inside[1:]:
             condition = scalar.logical_and(condition, more)

@@ -134,7 +134,7 @@ class _Importer:
         for name, tensor in initializers.items():
             self._tolerant(self._add_initializer, tensor, [name])
         for node in self.model.graph.node:
-            with self.graph.made_for(origins=(node.name,) if node.name else ()):
+            with self.graph.label_nodes(origins=(node.name,) if node.name else ()):
                 self._tolerant(self._add_node, node, node.output)
 
     def _tolerant(self, add: Callable[[Any], None], proto: Any, made: Sequence[str]) -> None:
@@ -309,7 +309,7 @@ class _Importer:
     def _postpone(self, node: onnx.NodeProto, where: str) -> None:
         """Of a node whose operands have no known shape yet, only the operator can be judged."""
         self.pending.update(n for n in node.output if n)
-        if not self.fallback and not registry.supported(node.op_type, node.domain):
+        if not self.fallback and not registry.is_supported(node.op_type, node.domain):
             raise Unsupported(f"{where} has no native lowering")
 
     def _fall_back(

@@ -24,7 +24,7 @@ from daceopt.capture.torch.numbers import holder_of, stand_for_number, symbols_i
 from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.translation import DOMAIN, Importer, Translation
 from daceopt.errors import Unsupported
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.graph.operator import Operator
 from daceopt.ir.nodes.builder import Builder
 from daceopt.libs import aten_call
@@ -204,7 +204,7 @@ def _trace(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out:
 def _refuse(b: Builder, inputs: Names, by: Sequence[int], reason: str) -> Names:
     """Where PyTorch has no derivative, its error comes when the backward pass runs, not when a model is compiled."""
     message = reason.strip().splitlines()[0]
-    promises = [(b.graph.shape(required(inputs, k)), b.graph.dtype(required(inputs, k))) for k in by]
+    promises = [(b.graph.shape(require(inputs, k)), b.graph.dtype(require(inputs, k))) for k in by]
     return _by_position(aten_call.refusal(b.graph, message, promises), by, len(inputs))
 
 

@@ -26,7 +26,7 @@ def operand(t: Translation, value: Any, dtype: Any = None) -> str:
     dtype = t.dtype if dtype is None else dtype
     if isinstance(value, str) and t.dtype_of(value) == dtype:
         return value
-    return t.array(value, types.computed(dtype))
+    return t.array(value, types.compute_type(dtype))
 
 
 def elements(t: Translation, fn: Function, *operands: Any, compute: Any = None, opaque: bool = False) -> str:
@@ -35,7 +35,7 @@ def elements(t: Translation, fn: Function, *operands: Any, compute: Any = None, 
     An array given twice is two symbols, since SymPy makes ``x - x`` zero, for infinities too. ``opaque``: constants are
     symbols as well, where algebra with their values, or a derivative that takes them for constants, would be wrong.
     """
-    dtype = types.computed(t.dtype if compute is None else compute)
+    dtype = types.compute_type(t.dtype if compute is None else compute)
     names: list[str] = []
     for value in operands:
         name = value if isinstance(value, str) else t.array(value, dtype)

@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from daceopt.runtime.result_forms import ordered, row_major
+from daceopt.runtime.result_forms import in_order, row_major
 
 
 def dense_order(value: torch.Tensor) -> tuple[int, ...] | None:
@@ -46,7 +46,7 @@ def layout(value: torch.Tensor, order: Sequence[int]) -> tuple[Any, ...]:
     """
     shape, strides = tuple(value.shape), tuple(value.stride())
     if all(isinstance(s, int) for s in (*shape, *strides)):
-        return () if strides == ordered(row_major([shape[k] for k in order]), order) else strides
+        return () if strides == in_order(row_major([shape[k] for k in order]), order) else strides
     inner = {k: tuple(order[at + 1 :]) for at, k in enumerate(order)}
     found = [inner[k] if n != 1 else _of_one(strides[k], order, shape, inner[k]) for k, n in _numbered_axes(shape)]
     return () if found == [inner[k] for k in range(len(order))] else tuple(found)

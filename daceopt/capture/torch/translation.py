@@ -124,7 +124,7 @@ class Translation:
 
         Operands are arrays or numbers, converted to the dtype ``compute`` where that is given.
         """
-        compute = None if compute is None else types.computed(compute)
+        compute = None if compute is None else types.compute_type(compute)
         arrays = [self.array(x, compute) if not isinstance(x, str) else x for x in operands]
 
         def convert(*elements: Any) -> Any:
@@ -137,7 +137,7 @@ class Translation:
         return str(self.b.elementwise(lambda *e: _to_stored(convert(*e), final), *arrays, out=out, dtype=final))
 
     def _differs(self, name: str, dtype: Any) -> bool:
-        return bool(types.computed(self.graph.dtype(name)) != dtype)
+        return bool(types.compute_type(self.graph.dtype(name)) != dtype)
 
     def array(self, value: Any, dtype: Any) -> str:
         """An array of ``dtype``: ``value`` itself or cast, or of one element for a number or an extent."""
@@ -270,7 +270,7 @@ def _is_differentiable(call: AtenCall) -> bool:
 
 def _to_stored(value: Any, dtype: Any) -> Any:
     """The value as the scalar code of an array of ``dtype`` has it."""
-    return scalar.cast(value, types.computed(dtype))
+    return scalar.cast(value, types.compute_type(dtype))
 
 
 def _with_arrays(value: Any, operands: Sequence[str]) -> Any:
@@ -334,7 +334,7 @@ class Importer:
 
     def _evaluate(self, node: fx.Node) -> Any:
         try:
-            with self.t.graph.made_for(origins=origins(node)):
+            with self.t.graph.label_nodes(origins=origins(node)):
                 return self._call(node)
         except Exception as error:
             note_line(error, line_of(node))

@@ -41,7 +41,7 @@ def written_nodes(node: fx.Node) -> list[fx.Node]:
 
 
 def unrecorded_nodes(node: fx.Node) -> list[fx.Node]:
-    """Those of ``written_nodes`` that autograd differentiates as if they had not changed, as in ``torch.no_grad`` regions."""
+    """Those of ``written_nodes`` that autograd differentiates as if they had not changed, as in ``torch.no_grad``."""
     return [operand for operand, is_recorded in _writes(node) if not is_recorded]
 
 

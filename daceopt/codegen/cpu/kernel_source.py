@@ -16,7 +16,7 @@ from daceopt.codegen.leaf import Accumulator, Leaf, identity, stored
 from daceopt.codegen.names import Names
 from daceopt.errors import Unsupported
 from daceopt.ir.access.kernel_pattern import draw, with_open_draws
-from daceopt.ir.access.references import Reference, resolved
+from daceopt.ir.access.references import Reference, resolve_all
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.legality.microkernels import Tile, TileProduct, tiles
@@ -57,7 +57,7 @@ class Emitter:
         self._checks = False
         for loop in schedule.loops(self._tree):
             self._names.loop(loop.param)
-        self._bodies = resolved(graph, kernel, self._tree)
+        self._bodies = resolve_all(graph, kernel, self._tree)
         for body in self._bodies.values():
             for reference in body.references():
                 if not reference.buffer.local:
@@ -87,7 +87,7 @@ class Emitter:
     def _accumulator(self, node: Accumulate, partial: Partial, outer: Accumulator | None) -> Accumulator:
         target = self._bodies[partial.statement].writes[partial.connector]
         loops = schedule.loops_to(node.body, partial)
-        own = types.computed(target.buffer.dtype)
+        own = types.compute_type(target.buffer.dtype)
         assert target.wcr is not None
         return Accumulator(
             self._names.accumulator(),
@@ -396,7 +396,7 @@ class Emitter:
 
     def _stored(self, target: Reference, value: str) -> str:
         dtype = target.buffer.dtype
-        code = stored(f"{types.cpp(types.computed(dtype))}({value})", dtype)
+        code = stored(f"{types.cpp(types.compute_type(dtype))}({value})", dtype)
         return f"{self._names.element(target)} = {code};"
 
     def _line(self, *texts: str) -> None:

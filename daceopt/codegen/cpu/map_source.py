@@ -73,7 +73,7 @@ class _MapEmitter(Emitter):
         """The outermost loops of which threads could share the iterations, and what stands inside of them."""
         loops: list[Loop] = []
         body = self._tree
-        while isinstance(body, Loop) and body.rest is None and not self._kernel.forwarded():
+        while isinstance(body, Loop) and body.rest is None and not self._kernel.forwarded_arrays():
             if body.param in self._kernel.serial:
                 break
             loops, body = [*loops, body], body.body

@@ -35,7 +35,7 @@ def declarations(tiles: Iterable[Tile]) -> str:
     return "".join(
         sorted(
             _DECLARATION.format(
-                name=_MICROKERNELS[kind], factor=types.cpp(p.dtype), sum=types.cpp(types.computed(p.dtype))
+                name=_MICROKERNELS[kind], factor=types.cpp(p.dtype), sum=types.cpp(types.compute_type(p.dtype))
             )
             for kind, p in used.items()
         )

@@ -48,7 +48,7 @@ class Printer(CXX17CodePrinter):
         """``expr`` converted to ``dtype`` (for a type of storage: the type in which that is computed), as a primary
         expression. Raises ``Unsupported`` where it has no C++ form.
         """
-        expr, dtype = sympy.sympify(expr), types.computed(dtype)
+        expr, dtype = sympy.sympify(expr), types.compute_type(dtype)
         own = self._infer.strong(expr, dtype)
         outer, self._dtype = self._dtype, own
         code = self._print(expr)
@@ -187,7 +187,7 @@ def literal(value: Any, dtype: types.DType) -> str:
 
     Of a type of storage: of the type in which that is computed.
     """
-    dtype = types.computed(dtype)
+    dtype = types.compute_type(dtype)
     if types.is_bool(dtype):
         return "true" if value != 0 else "false"
     if types.is_float(dtype):

@@ -15,7 +15,7 @@ from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.ir.graph.placements import LEVELS
 from daceopt.scoped import scoped
 
-__all__ = ["LEVELS", "WORK", "Buffer", "MachineModel", "Unit", "assumed", "get", "load", "names"]
+__all__ = ["LEVELS", "WORK", "Buffer", "MachineModel", "Unit", "assume", "get", "load", "names"]
 
 _FOLDER = Path(__file__).parent
 _CPU = "cpu"
@@ -23,7 +23,7 @@ _assumed: ContextVar[MachineModel | None] = ContextVar("daceopt_assumed_machine"
 
 
 @contextmanager
-def assumed(machine: MachineModel) -> Iterator[None]:
+def assume(machine: MachineModel) -> Iterator[None]:
     """Within the block, steps that name no machine work for this one."""
     with scoped(_assumed, machine):
         yield
@@ -37,7 +37,7 @@ def names() -> list[str]:
 def get(name: str | MachineModel) -> MachineModel:
     """The built-in machine of this name, or that of a TOML file whose path it is; a model is itself.
 
-    ``cpu`` is the machine that runs this process, as measured; "" is the one that is :func:`assumed`, else ``cpu``.
+    ``cpu`` is the machine that runs this process, as measured; "" is the one that :func:`assume` names, else ``cpu``.
     Raises DaceoptError for a name that is not known, MachineFileError for a file that makes no sense.
     """
     if isinstance(name, MachineModel):

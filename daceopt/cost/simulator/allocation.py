@@ -52,10 +52,10 @@ def allocate(tensors: Iterable[Lifetime], capacity: int, spill: str = LONGEST, e
     have one, so that nothing leaves for it.
     """
     wanted = sorted(tensors, key=lambda t: t.first)
-    kept, spilled = _kept(wanted, capacity, spill)
-    offsets, soon = _placed(kept, capacity, frozenset())
+    kept, spilled = _keep(wanted, capacity, spill)
+    offsets, soon = _place(kept, capacity, frozenset())
     if early:
-        reserved, before = _placed(kept, capacity, _with_room(kept, capacity))
+        reserved, before = _place(kept, capacity, _with_room(kept, capacity))
         if reserved.keys() >= offsets.keys():
             offsets, soon = reserved, before
     spilled += [t.name for t in kept if t.name not in offsets]
@@ -76,7 +76,7 @@ def _with_room(kept: Sequence[Lifetime], capacity: int) -> frozenset[str]:
     return frozenset(fitting)
 
 
-def _kept(wanted: Sequence[Lifetime], capacity: int, spill: str) -> tuple[list[Lifetime], list[str]]:
+def _keep(wanted: Sequence[Lifetime], capacity: int, spill: str) -> tuple[list[Lifetime], list[str]]:
     """Those of which never more are alive than fit, and the names of the others."""
     alive: dict[str, Lifetime] = {}
     out: dict[str, None] = {}
@@ -92,7 +92,7 @@ def _kept(wanted: Sequence[Lifetime], capacity: int, spill: str) -> tuple[list[L
     return [t for t in wanted if t.name not in out], list(out)
 
 
-def _placed(kept: Sequence[Lifetime], capacity: int, soon: frozenset[str]) -> tuple[dict[str, int], frozenset[str]]:
+def _place(kept: Sequence[Lifetime], capacity: int, soon: frozenset[str]) -> tuple[dict[str, int], frozenset[str]]:
     """Offsets, none for what does not fit between the others; and which of ``soon`` have their place a task earlier."""
     offsets: dict[str, int] = {}
     early = set()

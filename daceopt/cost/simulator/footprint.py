@@ -62,7 +62,7 @@ class Footprints:
         """Array that is given, or that one node writes -> how many of its elements ``node`` reads."""
         counts: dict[str, int] = {}
         for written, (windows, picked) in self._windows(node).items():
-            counted = self._counted(written, windows)
+            counted = self._count(written, windows)
             for name in self._graph.sources(written) if picked else counted:
                 counts[name] = min(self.elements(name), counted.get(name, 0) + picked)
         return {name: count for name, count in counts.items() if count}
@@ -90,8 +90,8 @@ class Footprints:
         """Array that nodes write -> windows into its buffer, and elements that are picked at run-time indices."""
         windows_of: dict[str, tuple[list[_Window], int]] = {}
         for name, window, picked in self._accesses(node):
-            windows, count = windows_of.get(self._graph.written(name), ([], 0))
-            windows_of[self._graph.written(name)] = ([*windows, window] if window else windows, count + picked)
+            windows, count = windows_of.get(self._graph.written_array(name), ([], 0))
+            windows_of[self._graph.written_array(name)] = ([*windows, window] if window else windows, count + picked)
         return windows_of
 
     def _accesses(self, node: Any) -> Iterator[tuple[str, _Window | None, int]]:
@@ -130,17 +130,17 @@ class Footprints:
 
     # ---------------------------------------------------------------- counting
 
-    def _counted(self, written: str, windows: Sequence[_Window]) -> dict[str, int]:
+    def _count(self, written: str, windows: Sequence[_Window]) -> dict[str, int]:
         sources, distinct = self._graph.sources(written), list(dict.fromkeys(windows))
         if not distinct:
             return {}
         if len(sources) == 1 and len(distinct) == 1 and distinct[0].is_injective:
             return {sources[0]: int(np.prod(distinct[0].shape, dtype=np.int64))}
-        marked = self._marked(self._graph.root(written)[0], distinct)
+        marked = self._mark(self._graph.root(written)[0], distinct)
         boxes = ((name, self._whole(name)) for name in sources)
         return {name: int(np.count_nonzero(box.on(marked))) for name, box in boxes if box is not None}
 
-    def _marked(self, root: str, windows: Sequence[_Window]) -> np.ndarray:
+    def _mark(self, root: str, windows: Sequence[_Window]) -> np.ndarray:
         """The buffer ``root``, true where it is read."""
         whole = self._whole(root)
         reach = 0 if whole is None else sum((n - 1) * s for n, s in zip(whole.shape, whole.strides))

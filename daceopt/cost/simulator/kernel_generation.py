@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from daceopt.cost.core_bindings import halo, inferred
+from daceopt.cost.core_bindings import halo, infer
 from daceopt.cost.machines.hierarchy import MachineModel
 from daceopt.cost.simulator.footprint import Footprints
 from daceopt.cost.work import known_flops, operations
@@ -101,7 +101,7 @@ class Kernels:
         total = 0
         for node in layer.nodes:
             readers = [f for (read, _), f in self._flows[node].items() if name in self.graph.sources(read)]
-            if readers and inferred(self.graph, node, wish, self._flows[node]).get(name) != have.binding:
+            if readers and infer(self.graph, node, wish, self._flows[node]).get(name) != have.binding:
                 return self.nbytes(name) if have.cores > 1 else 0
             total += sum(halo(f, wish, shape) for f in readers if len(f.dims) == len(shape))
         return min(total * itemsize, self.nbytes(name))
@@ -154,7 +154,7 @@ class Kernels:
         for node in members:
             work.update(self.work(node))
         label = str(getattr(members[0], "label", members[0]))
-        return Layer(label, tuple(members), kernel, dict(work), reads, writes, self._aligned(members, reads))
+        return Layer(label, tuple(members), kernel, dict(work), reads, writes, self._aligned_reads(members, reads))
 
     def work(self, node: Any) -> dict[str, int]:
         """Operations of one execution by kind of work; of a node whose work nobody knows, one for each element that it
@@ -184,7 +184,7 @@ class Kernels:
     def _operations(self, node: Any) -> int:
         return self.footprints.number(known_flops(self.graph, node)) or sum(self.footprints.writes(node).values())
 
-    def _aligned(self, members: list[Any], reads: Mapping[str, int]) -> frozenset[str]:
+    def _aligned_reads(self, members: list[Any], reads: Mapping[str, int]) -> frozenset[str]:
         ways: dict[str, list[Flow]] = {}
         for node in members:
             for (read, _), flow in self._flows[node].items():

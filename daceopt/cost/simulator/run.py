@@ -79,7 +79,7 @@ class Run:
             spent[event.unit] += event.end - event.start  # type: ignore[assignment]
         return {unit: seconds / self.seconds for unit, seconds in spent.items()} if self.seconds else {}
 
-    def placed(self) -> dict[str, int]:
+    def places_by_level(self) -> dict[str, int]:
         """Level -> how many results of layers live there (table 3)."""
         counts = Counter(p.level for p in self.placements.values())
         return {level: counts[level] for level in LEVELS}
@@ -119,8 +119,8 @@ class _Simulation:
                 self.last[name] = k
 
     def run(self) -> Run:
-        levels = self._placed()
-        promoted = self._promoted(levels)
+        levels = self._place()
+        promoted = self._promote(levels)
         traffic: Counter[str] = Counter(dict.fromkeys((*LEVELS, EXCHANGE), 0))
         tasks = [self._task(k, levels, promoted, traffic) for k in range(len(self.layers))]
         done = Pipeline(self.machine, self.overlap).run(tasks)
@@ -141,7 +141,7 @@ class _Simulation:
 
     # ---------------------------------------------------------------- where arrays live
 
-    def _placed(self) -> dict[str, str]:
+    def _place(self) -> dict[str, str]:
         """Level of each array that a layer writes, after spilling."""
         wished, best = self.graph.placements, LEVELS.index(self.policy.keep)
         levels = {}
@@ -174,7 +174,7 @@ class _Simulation:
         placement = self.graph.placements.get(name)
         return min(placement.cores, self.machine.cores) if placement and placement.binding else self.machine.cores
 
-    def _promoted(self, levels: Mapping[str, str]) -> dict[str, int]:
+    def _promote(self, levels: Mapping[str, str]) -> dict[str, int]:
         """Given arrays that stay in the shared buffer between their uses, and their bytes.
 
         Those that are read more often than they are long, while there is room beside the results: those first of which

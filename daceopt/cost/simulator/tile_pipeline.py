@@ -114,7 +114,7 @@ class Pipeline:
 
     def _load(self, k: int, task: Task, load: Fetch, tile: int, earliest: float) -> float:
         """When a tile of an array is in the local buffers."""
-        ready = earliest if load.writer is None else max(earliest, self._written(load, task.tiles, tile))
+        ready = earliest if load.writer is None else max(earliest, self._end_of_write(load, task.tiles, tile))
         if load.fetched:
             ready = self._move(DMA, k, ready, load.fetched / task.tiles / self._memory)
         if load.passed:
@@ -122,7 +122,7 @@ class Pipeline:
             ready = self._move(WAY, k, start, load.passed / task.tiles / self._machine.shared.bandwidth)
         return ready
 
-    def _written(self, load: Fetch, tiles: int, tile: int) -> float:
+    def _end_of_write(self, load: Fetch, tiles: int, tile: int) -> float:
         ends = self._ends.get(load.writer or "", [0.0])
         if not load.aligned:
             return max(ends)

@@ -17,7 +17,7 @@ RULES = ("auto", "none", "sharded")
 Chosen = str | os.PathLike[str] | Strategy
 
 
-def agreed(model: nn.Module, watch: Watch, strategy: Chosen) -> Strategy:
+def agree(model: nn.Module, watch: Watch, strategy: Chosen) -> Strategy:
     """The strategy of all ranks of the group of ``watch`` for ``model``: rank 0 reads a file for all of them.
 
     Raises WorkerError, on every rank, where they have other parameters, buffers, versions or options, and StrategyError
@@ -25,7 +25,7 @@ def agreed(model: nn.Module, watch: Watch, strategy: Chosen) -> Strategy:
     """
     group = watch.group
     identity = Identity.of(model, group.size())
-    told = _told(identity, model, strategy) if group.rank() == 0 else _ranks_own(identity, model, strategy)
+    told = _tell(identity, model, strategy) if group.rank() == 0 else _ranks_own(identity, model, strategy)
     everyone: list[Any] = [None] * group.size()
     with watch.inside():
         dist.all_gather_object(everyone, told, group=group)
@@ -46,16 +46,16 @@ def _ranks_own(identity: Identity, model: nn.Module, strategy: Chosen) -> dict[s
     return {"identity": identity, "buffers": buffers, "strategy": asked, "error": "", "text": ""}
 
 
-def _told(identity: Identity, model: nn.Module, strategy: Chosen) -> dict[str, Any]:
+def _tell(identity: Identity, model: nn.Module, strategy: Chosen) -> dict[str, Any]:
     """What rank 0 says: its own, and the strategy or why there is none."""
     own = _ranks_own(identity, model, strategy)
     try:
-        return {**own, "text": _chosen(identity, strategy).check(identity).text()}
+        return {**own, "text": _choose(identity, strategy).check(identity).text()}
     except (StrategyError, OSError) as error:
         return {**own, "error": str(error)}
 
 
-def _chosen(identity: Identity, strategy: Chosen) -> Strategy:
+def _choose(identity: Identity, strategy: Chosen) -> Strategy:
     if isinstance(strategy, Strategy):
         return strategy
     if strategy in RULES:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
-from daceopt.distributed.runtime.agreement import agreed
+from daceopt.distributed.runtime.agreement import agree
 from daceopt.distributed.runtime.exchange import Exchange
 from daceopt.distributed.runtime.faults import Watch
 from daceopt.distributed.runtime.parallel_backend import ParallelDispatcher
@@ -82,7 +82,7 @@ class DataParallel(nn.Module, Joinable):
         _check(module)
         self.module, self._options = module, options
         watch = Watch(group)
-        self.strategy = agreed(module, watch, strategy)
+        self.strategy = agree(module, watch, strategy)
         exchange = Exchange(module, watch, self.strategy)
         exchange.broadcasts_buffers = broadcast_buffers
         exchange.broadcast_all()
@@ -118,7 +118,7 @@ class DataParallel(nn.Module, Joinable):
             self._dispatcher.exchanges = syncs and not behind
             try:
                 found = self._dispatcher.call(self._called[0], Objective.forward, arguments, kwargs)
-                return self._left(found, syncs, behind)
+                return self._leave_call(found, syncs, behind)
             except WorkerError:
                 raise
             except DaceoptError as error:
@@ -126,7 +126,7 @@ class DataParallel(nn.Module, Joinable):
                 if self._options.fallback == "raise":
                     raise
         found = self._in_parts(arguments, kwargs)
-        return self._left(found, syncs, syncs)
+        return self._leave_call(found, syncs, syncs)
 
     def _enter(self, syncs: bool) -> None:
         """What precedes a forward: word to those that have joined, and rank 0's buffers."""
@@ -140,7 +140,7 @@ class DataParallel(nn.Module, Joinable):
             exchange.broadcast_buffers(source)
         exchange.synced_before = syncs
 
-    def _left(self, found: Any, syncs: bool, behind: bool) -> Any:
+    def _leave_call(self, found: Any, syncs: bool, behind: bool) -> Any:
         if behind:
             self.daceopt_reducer.arm()
             self.daceopt_exchange.has_own = False

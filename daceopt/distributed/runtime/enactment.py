@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from daceopt.distributed.runtime.step_capture import RECIPE, divided
+from daceopt.distributed.runtime.step_capture import RECIPE, divide
 from daceopt.passes.recipe import Recipe, recipes
 from daceopt.transformations.distributed.operator_grouping import OperatorGrouping
 
@@ -24,6 +24,6 @@ def enacting(strategy: Strategy, recipe: str | Recipe = RECIPE) -> Recipe:
     """
     if not strategy.groups:
         return recipes.get(recipe) if isinstance(recipe, str) else recipe
-    before, _, after = divided(recipe)
+    before, _, after = divide(recipe)
     name = recipe if isinstance(recipe, str) else recipe.name
     return Recipe(f"{name} with a strategy", (*before, grouping(strategy), *after))

@@ -54,7 +54,7 @@ class Exchange:
             return ""
         return f"the model is on {self.device.type}: its gradients are exchanged behind the backward pass"
 
-    def told(self, number: int) -> list[int]:
+    def tell(self, number: int) -> list[int]:
         """The numbers that all ranks tell in this place, this one ``number``."""
         every = [torch.empty(1, dtype=torch.int64, device=self.told_on) for _ in range(self.world)]
         dist.all_gather(every, torch.tensor([number], device=self.told_on), group=self.group)
@@ -70,7 +70,7 @@ class Exchange:
         names = {k: name for k, (_, name) in sorted(found.items(), key=lambda item: item[1])}
         return Reduction(self.name, self.world, names) if names else None
 
-    def sharded(self) -> Mapping[str, torch.Tensor]:
+    def sharded_parameters(self) -> Mapping[str, torch.Tensor]:
         """The parameters that a training step updates in shards, by name; none in a group of one rank."""
         if not self._asked:  # each step comes here
             return {}
@@ -80,12 +80,12 @@ class Exchange:
         """All ranks tell that they are about to gather ``names`` of ``what``, in the place where programs tell their
         sequences. Raises WorkerError, on all ranks, where one does something else."""
         with self.watch.inside():
-            told = self.told(listed_number(what, names))
+            told = self.tell(listed_number(what, names))
         others = [r for r, number in enumerate(told) if number != told[self.rank]]
         if others:
             raise WorkerError(f"rank {others[0]} does not gather {what} of the same parameters as rank {self.rank}")
 
-    def gathered(self, own: torch.Tensor) -> torch.Tensor:
+    def gather(self, own: torch.Tensor) -> torch.Tensor:
         """The tensors of rank 1 of all ranks, one after another."""
         every = [torch.empty_like(own) for _ in range(self.world)]
         with torch.no_grad(), self.watch.inside():
@@ -106,13 +106,13 @@ class Exchange:
 
     def module_recipe(self, given: str | Recipe) -> Recipe:
         """The same for the model's own graph, with the groups of operators that the strategy has for that."""
-        return self._grouped(given, of_step=False)
+        return self._group(given, of_step=False)
 
     def step_recipe(self, given: str | Recipe) -> Recipe:
         """The same for the graph of a training step."""
-        return self._grouped(given, of_step=True)
+        return self._group(given, of_step=True)
 
-    def _grouped(self, given: str | Recipe, of_step: bool) -> Recipe:
+    def _group(self, given: str | Recipe, of_step: bool) -> Recipe:
         if self.strategy.groups and self.strategy.of_step is not of_step:
             graphs = ("a training step", "the model alone")[:: 1 if of_step else -1]
             said = f"the strategy groups operators of {graphs[1]}; {graphs[0]} takes its buckets only: search that"
@@ -133,7 +133,7 @@ class Exchange:
             self._published.add(number)
             self.watch.publish(number, json.dumps(buckets))
 
-    def watched(self, pair: Any) -> Any:
+    def watch_pair(self, pair: Any) -> Any:
         """``pair``, whose programs name the rank at fault where an exchange fails."""
         for buckets in pair.report["exchanges"]:
             self.publish(sequence_number(buckets, self.world), buckets)
@@ -180,9 +180,9 @@ class _Watched:
     def run(self, *arguments: Any) -> None:
         """As the executable's. Raises WorkerError where an exchange fails."""
         try:
-            with self._watch.counted():
+            with self._watch.count():
                 self._executable.run(*arguments)
         except (RunError, ArgumentsChanged) as error:
             if MARK not in str(error):
                 raise
-            raise self._watch.named(str(error).partition(MARK)[2]) from error
+            raise self._watch.error(str(error).partition(MARK)[2]) from error

@@ -52,7 +52,7 @@ class Watch:
             thread.start()
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
+    def count(self) -> Iterator[None]:
         """One exchange more, which the block is in."""
         self.begun += 1
         self.is_inside = True
@@ -63,14 +63,14 @@ class Watch:
     def inside(self) -> Iterator[None]:
         """An exchange called from Python. Raises WorkerError where it fails."""
         try:
-            with self.counted():
+            with self.count():
                 yield
         except (dist.DistError, RuntimeError) as error:
             if isinstance(error, WorkerError):
                 raise
-            raise self.named(str(error).splitlines()[0]) from error
+            raise self.error(str(error).splitlines()[0]) from error
 
-    def named(self, what: str) -> WorkerError:
+    def error(self, what: str) -> WorkerError:
         """The error that says ``what`` failed, and which ranks are at fault as far as they can be known."""
         try:
             self._store.set(f"{self._key}/failed", "1")
@@ -82,22 +82,22 @@ class Watch:
         furthest = max(begun for begun, _ in answers.values())
         late = [r for r, (begun, is_inside) in answers.items() if not is_inside or begun < furthest]
         if silent:
-            return WorkerError(f"rank {self._rank}: {what}: {_listed(silent)} gave no answer within {PATIENCE:g} s")
+            return WorkerError(f"rank {self._rank}: {what}: {_list(silent)} gave no answer within {PATIENCE:g} s")
         if late:
             place = f"had not begun exchange {furthest}"
-            return WorkerError(f"rank {self._rank}: {what}: {_listed(late)} {place} while the others waited")
+            return WorkerError(f"rank {self._rank}: {what}: {_list(late)} {place} while the others waited")
         return WorkerError(f"rank {self._rank}: {what}")
 
     def publish(self, number: int, said: str) -> None:
         """Let ranks that take part with nothing of their own know what ``number`` stands for."""
         self._store.set(f"{self._key}/exchange/{number}", said)
 
-    def published(self, number: int) -> str | None:
+    def published_reason(self, number: int) -> str | None:
         """What it stands for, where a rank has published it."""
         key = f"{self._key}/exchange/{number}"
         return str(self._store.get(key), "utf-8") if self._store.check([key]) else None
 
-    def asked(self) -> bool:
+    def answer(self) -> bool:
         """Answer if another rank has failed."""
         if not self._store.check([f"{self._key}/failed"]):
             return False
@@ -125,7 +125,7 @@ def _answer(own: weakref.ref[Watch]) -> None:
     while True:
         watch = own()
         try:
-            if watch is None or watch.asked():
+            if watch is None or watch.answer():
                 return
         except (dist.DistError, RuntimeError):
             return
@@ -134,5 +134,5 @@ def _answer(own: weakref.ref[Watch]) -> None:
             return
 
 
-def _listed(ranks: list[int]) -> str:
+def _list(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -37,7 +37,7 @@ class _ParallelBackend(Backend):
     leaves_small = False  # calls that look alike exchange gradients, or do not
 
     def __init__(self, dispatcher: ParallelDispatcher) -> None:
-        super().__init__(dispatcher.options, dispatcher.stats, dispatcher._refused)
+        super().__init__(dispatcher.options, dispatcher.stats, dispatcher._refuse)
         self.dispatcher = dispatcher
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:
@@ -55,24 +55,24 @@ class _ParallelGraph:
         self._averaging: CompiledGraph | None = None
         self._own: Any = None  # without an exchange, compiled where it is needed
         self._lock = threading.RLock()
-        self._chosen(inputs)
+        self._choose(inputs)
 
-    def _chosen(self, arguments: Sequence[Any]) -> Any:
+    def _choose(self, arguments: Sequence[Any]) -> Any:
         exchanges = self._backend.dispatcher.exchanges
         found = self._averaging if exchanges else self._own
-        return found or self._made(exchanges, arguments)
+        return found or self._make(exchanges, arguments)
 
-    def _made(self, exchanges: bool, arguments: Sequence[Any]) -> Any:
+    def _make(self, exchanges: bool, arguments: Sequence[Any]) -> Any:
         with self._lock, own_mode():
             if exchanges:
-                self._averaging = self._averaging or self._compiled(arguments)
+                self._averaging = self._averaging or self._compile(arguments)
                 return self._averaging
             self._own = self._own or Backend.add(self._backend, self.traced, arguments)
             return self._own
 
-    def _compiled(self, arguments: Sequence[Any]) -> CompiledGraph:
+    def _compile(self, arguments: Sequence[Any]) -> CompiledGraph:
         backend, exchange = self._backend, self._backend.dispatcher.exchange
-        usual, backend.compile = backend.compile, lambda *a, **k: exchange.watched(pipeline.compile_graph(*a, **k))
+        usual, backend.compile = backend.compile, lambda *a, **k: exchange.watch_pair(pipeline.compile_graph(*a, **k))
         try:
             made = CompiledGraph(backend, self.traced, exchange.module_recipe(backend.options.recipe), self._reduction)
         finally:
@@ -83,4 +83,4 @@ class _ParallelGraph:
         return made
 
     def __call__(self, *arguments: Any) -> Any:
-        return self._chosen(arguments)(*arguments)
+        return self._choose(arguments)(*arguments)

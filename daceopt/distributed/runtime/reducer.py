@@ -28,7 +28,7 @@ class Reducer:
         """Let the next backward pass end with an exchange."""
         if not self._hooks:
             parameters = [p for p in self._exchange.model.parameters() if p.requires_grad]
-            self._hooks = [p.register_post_accumulate_grad_hook(self._computed) for p in parameters]
+            self._hooks = [p.register_post_accumulate_grad_hook(self._on_computed) for p in parameters]
 
     def disarm(self) -> None:
         """The next backward pass exchanges nothing here."""
@@ -36,7 +36,7 @@ class Reducer:
             hook.remove()
         self._hooks = []
 
-    def _computed(self, _: torch.Tensor) -> None:
+    def _on_computed(self, _: torch.Tensor) -> None:
         if not self._is_queued:
             self._is_queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self._exchange_all)
@@ -57,7 +57,7 @@ class Reducer:
             number = sequence(present)
             exchange.publish(number, buckets)
             self._agree(number, present, list(named))
-            waiting = [self._started([named[n] for n in names]) for names, _, _ in buckets]
+            waiting = [self._start([named[n] for n in names]) for names, _, _ in buckets]
             for flat, parameters, work in waiting:
                 work.wait()
                 torch._foreach_copy_([p.grad for p in parameters], _parts(flat, parameters))
@@ -65,7 +65,7 @@ class Reducer:
     def _agree(self, number: int, present: list[str], names: list[str]) -> None:
         """All ranks tell the ``number`` of the gradients that they have, where programs tell their sequences."""
         exchange = self._exchange
-        if len({*exchange.told(number)} - {ENDED}) == 1:
+        if len({*exchange.tell(number)} - {ENDED}) == 1:
             return
         flags = torch.tensor([n in present for n in names], dtype=torch.uint8, device=exchange.told_on)
         every = [torch.empty_like(flags) for _ in range(exchange.world)]
@@ -76,7 +76,7 @@ class Reducer:
                 raise WorkerError(f"parameter {name} has no gradient on rank {absent[0]}, and one on others")
         raise WorkerError("some ranks exchange gradients in a program, and others do not")
 
-    def _started(self, parameters: list[nn.Parameter]) -> tuple[torch.Tensor, list[nn.Parameter], Any]:
+    def _start(self, parameters: list[nn.Parameter]) -> tuple[torch.Tensor, list[nn.Parameter], Any]:
         flat = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None]).div_(self._exchange.world)
         return flat, parameters, dist.all_reduce(flat, group=self._exchange.group, async_op=True)
 

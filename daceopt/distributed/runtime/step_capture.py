@@ -82,15 +82,15 @@ def capture(
     called, model = (twin.objective, twin.model) if isinstance(twin, TrainingStep) else (twin, twin)
     backend = _Capture({id(p): name for name, p in model.named_parameters() if p.requires_grad})
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
-        frames.compiled(own_forward(called), backend, dynamic=False)(*given, **named)
+        frames.compile_frames(own_forward(called), backend, dynamic=False)(*given, **named)
     breaks = backend.new_breaks()
     if len(backend.found) != 1:
         why = f": {'; '.join(b.text for b in breaks)}" if breaks else ""
         raise CaptureError(f"a strategy is for a step of one graph, and this one has {len(backend.found)}{why}")
     traced, names, inputs = backend.found[0]
     if step is not None:
-        return _lowered(_imported_step(step, traced, names, inputs, world), recipe)
-    return _lowered(_imported(traced, names, world), recipe)
+        return _lower(_imported_step(step, traced, names, inputs, world), recipe)
+    return _lower(_import(traced, names, world), recipe)
 
 
 def _imported_step(
@@ -106,7 +106,7 @@ def _imported_step(
     return imported_step(traced, plan, Reduction(_GROUP, world, {k: n for k, n in names.items() if k in mine}))
 
 
-def _imported(traced: Traced, names: Mapping[int, str], world: int) -> Imported:
+def _import(traced: Traced, names: Mapping[int, str], world: int) -> Imported:
     """The graph of a module."""
     from daceopt.capture.torch.importing import load
     from daceopt.ir.control.imported import Reduction
@@ -120,20 +120,20 @@ def _imported(traced: Traced, names: Mapping[int, str], world: int) -> Imported:
     return imported
 
 
-def _lowered(imported: Imported, recipe: str | Recipe) -> CapturedStep:
+def _lower(imported: Imported, recipe: str | Recipe) -> CapturedStep:
     from daceopt.ir.control.program import Program
 
     program = Program.of(imported.graph, imported.gradients)
-    before, fusion, after = divided(recipe)
+    before, fusion, after = divide(recipe)
     Runner(Recipe(RECIPE, before)).apply(program, before)
     return CapturedStep(program, fusion, after)
 
 
-def divided(recipe: str | Recipe) -> tuple[tuple[Any, ...], Any, tuple[Any, ...]]:
+def divide(recipe: str | Recipe) -> tuple[tuple[Any, ...], Any, tuple[Any, ...]]:
     """The steps of a recipe before its fusion, that one, and those behind it. Raises DaceoptError where there is none
     behind the derivative."""
     chosen = recipes.get(recipe) if isinstance(recipe, str) else recipe
-    steps = chosen.with_differentiation().resolved()
+    steps = chosen.with_differentiation().resolve()
     names = [step.name for step in steps]
     if FUSION not in names or "differentiate" not in names[: names.index(FUSION)]:
         raise DaceoptError(f"recipe {chosen.name} has no {FUSION} behind its derivative for a strategy to replace")

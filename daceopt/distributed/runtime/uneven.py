@@ -30,14 +30,14 @@ class ShadowHook(JoinHook):
         if not syncs:
             return
         with exchange.watch.inside():
-            for _, count, dtype in self._exchanged({*exchange.told(ENDED)} - {ENDED}):
+            for _, count, dtype in self._exchanges_behind({*exchange.tell(ENDED)} - {ENDED}):
                 zeros = torch.zeros(count, dtype=getattr(torch, dtype), device=exchange.device)
                 dist.all_reduce(zeros, group=exchange.group)
 
-    def _exchanged(self, told: set[int]) -> list[Exchanged]:
+    def _exchanges_behind(self, told: set[int]) -> list[Exchanged]:
         """What stands behind the one number that the others have ``told``. Raises WorkerError where they do not agree,
         or have told nobody."""
-        said = self._exchange.watch.published(next(iter(told))) if len(told) == 1 else None
+        said = self._exchange.watch.published_reason(next(iter(told))) if len(told) == 1 else None
         if said is None:
             raise WorkerError("ranks that have not ended (join) do not exchange the same gradients")
         return [(names, int(count), str(dtype)) for names, count, dtype in json.loads(said)]

@@ -37,7 +37,7 @@ class _Spent(NamedTuple):
     taken: float
 
 
-def measured(group: Any = None, sizes: Sequence[int] = SIZES, runs: int = _RUNS) -> AllReduceTime:
+def measure(group: Any = None, sizes: Sequence[int] = SIZES, runs: int = _RUNS) -> AllReduceTime:
     """What an all-reduce takes in ``group``, beside computations and without, and what it takes from them, the same on
     all of its ranks, each of which calls this.
 
@@ -113,7 +113,7 @@ def on_this_machine(world: int) -> AllReduceTime:
     if world == 1:
         return AllReduceTime(1, 0.0, 0.0)
     identity = key(_KIND, _VERSION, system.fingerprint(), world)
-    return default_cache().made(_KIND, identity, lambda folder: _write(folder, _spawned(world)), _read)
+    return default_cache().make(_KIND, identity, lambda folder: _write(folder, _spawn(world)), _read)
 
 
 def _read(folder: Path) -> AllReduceTime:
@@ -124,7 +124,7 @@ def _write(folder: Path, found: AllReduceTime) -> None:
     (folder / _FILE).write_text(json.dumps(asdict(found)))
 
 
-def _spawned(world: int) -> AllReduceTime:
+def _spawn(world: int) -> AllReduceTime:
     with tempfile.TemporaryDirectory() as folder:
         context = mp.spawn(_worker, (world, folder), world, join=False, daemon=True)
         deadline = time.monotonic() + _TIMEOUT
@@ -153,7 +153,7 @@ def _worker(rank: int, world: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     try:
-        found = measured()
+        found = measure()
         if rank == 0:
             _write(Path(folder), found)
     finally:

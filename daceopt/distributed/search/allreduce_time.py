@@ -72,7 +72,7 @@ class AllReduceTime:
         alone = self.seconds(nbytes)
         return np.maximum(alone, self.beside.at(nbytes)) if self.beside and self.world > 1 else alone
 
-    def taken(self, nbytes: Bytes) -> Bytes:
+    def taken_seconds(self, nbytes: Bytes) -> Bytes:
         """Seconds in which a core that computes works for the call instead: no more than it takes."""
         return np.minimum(self.processor.at(nbytes), self.beside_computing(nbytes)) if self.processor else 0.0 * nbytes
 
@@ -97,12 +97,12 @@ class AllReduceTime:
         return cls(int(fields["world"]), float(fields["per_byte"]), float(fields["overhead"]), **lines)
 
     def __str__(self) -> str:
-        said = f"an all-reduce: {_said(LinearTime(self.per_byte, self.overhead))}"
-        said += f"; beside computing {_said(self.beside)}" if self.beside else ""
-        return said + (f", of which a core that computes works {_said(self.processor)}" if self.processor else "")
+        said = f"an all-reduce: {_line_text(LinearTime(self.per_byte, self.overhead))}"
+        said += f"; beside computing {_line_text(self.beside)}" if self.beside else ""
+        return said + (f", of which a core that computes works {_line_text(self.processor)}" if self.processor else "")
 
 
-def _said(line: LinearTime) -> str:
+def _line_text(line: LinearTime) -> str:
     return f"{1e9 * line.per_byte:.3f} ns a byte and {1e6 * line.overhead:.0f} us a call"
 
 

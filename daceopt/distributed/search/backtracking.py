@@ -143,25 +143,25 @@ class BacktrackingSearch:
             self._enqueue(island, island.best)
         parent = heappop(island.queue)[1]
         for method in self.effort.methods:
-            state, moves = self._applied(self._known[parent].state, method)
+            state, moves = self._apply(self._known[parent].state, method)
             if moves:
                 self._consider(island, parent, moves, state)
             else:
                 island.unchanged += 1
         self._forget(island)
 
-    def _applied(self, state: FusionState, method: Method) -> tuple[FusionState, tuple[Move, ...]]:
+    def _apply(self, state: FusionState, method: Method) -> tuple[FusionState, tuple[Move, ...]]:
         """RandomApply: up to beta times, what is not valid left out."""
         state, made = state.copy(), []
         for _ in range(self._random.randint(1, self.effort.beta)):
             for _ in range(_TRIES):
-                move = self._drawn(state, method)
+                move = self._draw(state, method)
                 if move is not None and state.apply(move) is None:
                     made.append(move)
                     break
         return state, tuple(made)
 
-    def _drawn(self, state: FusionState, method: Method) -> Move | None:
+    def _draw(self, state: FusionState, method: Method) -> Move | None:
         if method != "combine":
             edges = self.problem.graph.edges
             return Move(method, *self._random.choice(edges)) if edges else None

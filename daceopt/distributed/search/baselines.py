@@ -20,11 +20,11 @@ def baselines(problem: FusionProblem, groups: Iterable[Sequence[int]], cap: int 
         NO_FUSION: [],
         OPERATORS: fused,
         TENSORS: bucket_moves(FusionState(problem), cap),
-        BOTH: fused + bucket_moves(moved(problem, fused), cap),
+        BOTH: fused + bucket_moves(apply_moves(problem, fused), cap),
     }
 
 
-def moved(problem: FusionProblem, moves: Iterable[Move]) -> FusionState:
+def apply_moves(problem: FusionProblem, moves: Iterable[Move]) -> FusionState:
     """The state that possible ones of the moves lead to."""
     state = FusionState(problem)
     for move in moves:

@@ -22,7 +22,7 @@ _BATCH = 128
 _TUNED = 20  # epochs of fine tuning
 
 
-def trained(
+def train(
     samples: Sequence[KernelSample], epochs: int, start: KernelEstimator | None = None, rate: float = 2e-3
 ) -> KernelEstimator:
     """An estimator that knows ``samples``; ``start`` is left as it is.
@@ -67,13 +67,13 @@ def fine_tuned(machine: Rates, seconds: float, start: KernelEstimator | None = N
             found += made
             if time.monotonic() >= deadline:
                 break
-    model = trained(found, _TUNED, start or known(machine), rate=5e-4)
+    model = train(found, _TUNED, start or load(machine), rate=5e-4)
     store.discard(_KIND, identity)
     store.put(_KIND, identity, lambda folder: _write(folder, model))
     return model
 
 
-def known(machine: Rates) -> KernelEstimator:
+def load(machine: Rates) -> KernelEstimator:
     """The one tuned on this machine, or the one that is shipped."""
     entry = default_cache().get(_KIND, _identity(machine))
     if entry is None:

@@ -168,7 +168,7 @@ class FusionState:
     @property
     def bound(self) -> float:
         """Seconds of a step with these kernels and buckets if computing and communicating overlapped in full."""
-        return self.problem.simulator.bound(self._arrays[0], self.packed)
+        return self.problem.simulator.lower_bound(self._arrays[0], self.packed)
 
     def ready_order(self) -> list[tuple[int, ...]]:
         """Buckets in the order in which they are reduced."""

@@ -73,11 +73,11 @@ def samples(seed: int, machine: Rates, chains: int = 24) -> list[KernelSample]:
     Raises BuildError.
     """
     graph = random_graph(seed, chains)
-    with limits.assumed(replace(limits.limits(), cores=machine.cores)):
-        fused, groups = _fused(graph, random.Random(seed))
+    with limits.assume(replace(limits.limits(), cores=machine.cores)):
+        fused, groups = _fuse(graph, random.Random(seed))
     reach = OperatorReach(operator_costs(graph, machine))
     with threads(machine.cores):
-        seconds = _timed(fused)
+        seconds = _time(fused)
     position = {name: k for k, cost in enumerate(reach.operators) for name in cost.writes}
     found = []
     for arrays in groups:
@@ -120,7 +120,7 @@ def _chain(graph: Graph, b: Builder, draw: random.Random, shape: tuple[int, int]
     graph.outputs += [v for v in made if v not in read or v == made[-1]]
 
 
-def _fused(graph: Graph, draw: random.Random) -> tuple[Graph, list[list[str]]]:
+def _fuse(graph: Graph, draw: random.Random) -> tuple[Graph, list[list[str]]]:
     """A copy with random fusions, and the arrays that the operators of each kernel write."""
     made = graph.copy()
     plan = FusionPlan(made)
@@ -132,7 +132,7 @@ def _fused(graph: Graph, draw: random.Random) -> tuple[Graph, list[list[str]]]:
             if plan.why_not(first, second) is None:
                 plan.attempt(first, second, lambda a, b, merged: _slower(made, a, b, merged))
     groups = [[a for node in group.members for a in made.outputs_of(node) if a is not None] for group in plan.groups()]
-    for group in plan.fused():
+    for group in plan.fused_groups():
         assert group.kernel is not None
         emit(made, group.members, group.kernel)
     made.prune()
@@ -158,7 +158,7 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _timed(graph: Graph) -> dict[str, float]:
+def _time(graph: Graph) -> dict[str, float]:
     """Shortest seconds of each kernel, by each array that it writes."""
     roles = Program.of(graph).roles(graph)
     identity = key("kernel samples", own_source(), render(graph))  # what is merged depends on measurements

@@ -45,15 +45,15 @@ class SeededSearch:
             raise DaceoptError(f"{seeds} processes; expected one or more")
         if seeds > 1 and "fork" not in multiprocessing.get_all_start_methods():
             raise DaceoptError("this system cannot fork a search; expected one process")
-        others = [self._forked(k, seconds) for k in range(1, seeds)]
+        others = [self._fork(k, seconds) for k in range(1, seeds)]
         try:
-            return [self._searched(0, seconds), *(_answer(*other) for other in others)]
+            return [self._search(0, seconds), *(_answer(*other) for other in others)]
         finally:
             for process, _ in others:
                 process.kill()
                 process.join()
 
-    def _searched(self, k: int, seconds: float | None) -> SeedOutcome:
+    def _search(self, k: int, seconds: float | None) -> SeedOutcome:
         made = BacktrackingSearch(self.problem, self.starts, replace(self.effort, seed=self.effort.seed + k))
         path = self.resume if self.resume is None or not k else self.resume.with_name(f"{self.resume.name}.{k}")
         if path is not None and path.exists():
@@ -63,7 +63,7 @@ class SeededSearch:
             made.save(path)
         return SeedOutcome(made.cost, made.best_moves, made.evaluated, made.exhausted)
 
-    def _forked(self, k: int, seconds: float | None) -> tuple[Any, Any]:
+    def _fork(self, k: int, seconds: float | None) -> tuple[Any, Any]:
         """A process that has all that is known so far: what keeps kernels apart cannot be pickled."""
         context: Any = multiprocessing.get_context("fork")
         ours, its = context.Pipe(duplex=False)
@@ -78,7 +78,7 @@ class SeededSearch:
         torch.set_num_threads(1)  # threads of the parent are not here
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends; progress is that of the first
         try:
-            answer.send(self._searched(k, seconds))
+            answer.send(self._search(k, seconds))
         except DaceoptError as error:
             answer.send(error)
 

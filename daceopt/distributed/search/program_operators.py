@@ -68,7 +68,7 @@ class ProgramOperators:
             for node, cost in _updates_last(graph, operator_costs(graph, self.machine, known=self.calls)):
                 if is_operator(graph, node):
                     self.places.append(_Place(graph, node))
-                    costs.append(_prefixed(cost, f"{direction}/"))
+                    costs.append(_prefix(cost, f"{direction}/"))
         self.reach = OperatorReach(costs)
         self._kernels: dict[_Key, Kernel | None] = {}  # what is exported is written: copies make another kernel
         self._reasons: dict[tuple[_Key, _Key, bool], str | None] = {}
@@ -116,7 +116,7 @@ class ProgramOperators:
 
     # ---------------------------------------------------------------- which can be one kernel
 
-    def estimated(self, estimate: Estimate) -> TrainingGraph:
+    def estimate(self, estimate: Estimate) -> TrainingGraph:
         """The graph, its kernels with the times that ``estimate`` gives."""
         found = tuple(
             replace(c, seconds=estimate(self.reach, KernelGroup.single(k))) if c.fusible else c
@@ -134,22 +134,22 @@ class ProgramOperators:
                 known[key] = estimate(self.reach, group)
             return known[key]
 
-        return GroupModel(self.why_not, seconds, self.refused)
+        return GroupModel(self.why_not, seconds, self.refusals)
 
     def why_not(self, first: KernelGroup, second: KernelGroup, copied: bool) -> str | None:
         """What keeps two groups from being one kernel, where no cycle does; None where nothing does."""
         key = _key(first), _key(second), copied
         if key not in self._reasons:
-            self._reasons[key] = self._merged(first, second, copied)
+            self._reasons[key] = self._merge(first, second, copied)
         return self._reasons[key]
 
-    def refused(self, groups: Sequence[KernelGroup]) -> set[Tree]:
+    def refusals(self, groups: Sequence[KernelGroup]) -> set[Tree]:
         """The merges that are refused where all these groups are enacted: it is tried, on a copy of the program."""
-        named = {self.graph.named(g): g for g in groups}
-        _, errors = OperatorGrouping(tuple(named)).attempted(self.program.copy())
+        named = {self.graph.name(g): g for g in groups}
+        _, errors = OperatorGrouping(tuple(named)).attempt(self.program.copy())
         return {joints(named[e.group].tree)[e.merge] for e in errors}
 
-    def _merged(self, first: KernelGroup, second: KernelGroup, copied: bool) -> str | None:
+    def _merge(self, first: KernelGroup, second: KernelGroup, copied: bool) -> str | None:
         places = [self.places[next(iter(group.members))] for group in (first, second)]
         one, other = self._kernel(first), self._kernel(second)
         if one is None or other is None or places[0] is None or places[1] is None:
@@ -183,10 +183,10 @@ class ProgramOperators:
         key = _key(group)
         if key not in self._kernels:
             assert isinstance(group.tree, int), "a kernel of several operators is known since it was merged"
-            self._kernels[key] = self._extracted(group.tree)
+            self._kernels[key] = self._extract(group.tree)
         return self._kernels[key]
 
-    def _extracted(self, position: int) -> Kernel | None:
+    def _extract(self, position: int) -> Kernel | None:
         place = self.places[position]
         if place is None or not isinstance(place.node, KernelNode):
             return None
@@ -231,9 +231,9 @@ def by_roofline(machine: Rates) -> Estimate:
     return lambda reach, group: reach.cost(group.members, group.exported).seconds(machine)
 
 
-def _prefixed(cost: OperatorCost, prefix: str) -> OperatorCost:
-    def renamed(arrays: Mapping[str, float]) -> dict[str, float]:
+def _prefix(cost: OperatorCost, prefix: str) -> OperatorCost:
+    def rename(arrays: Mapping[str, float]) -> dict[str, float]:
         return {prefix + name: nbytes for name, nbytes in arrays.items()}
 
     kept = frozenset(prefix + name for name in cost.kept)
-    return replace(cost, reads=renamed(cost.reads), writes=renamed(cost.writes), kept=kept)
+    return replace(cost, reads=rename(cost.reads), writes=rename(cost.writes), kept=kept)

@@ -47,7 +47,7 @@ class PackedBuckets:
         sizes = np.array([sum(graph.gradients[g].bytes for g in bucket) for bucket in self.buckets], dtype=np.float64)
         self.seconds = model.seconds(sizes)
         self.total = float(self.seconds.sum())
-        self.taken = model.taken(sizes)
+        self.taken = model.taken_seconds(sizes)
         self.beside = model.beside_computing(sizes) - self.taken
         self._graph, self._waiting = graph, dict[int, float]()
 
@@ -72,7 +72,7 @@ class _Reductions(NamedTuple):
     left: float
     behind: float
 
-    def computed_at(self, packed: PackedBuckets) -> float:
+    def computation_end(self, packed: PackedBuckets) -> float:
         """When it is: later by what reductions took of the core."""
         taken = packed.taken[self.order[: self.complete + 1]]
         partly = (1 - self.left) * float(taken[self.complete]) if self.complete < len(taken) else 0.0
@@ -110,7 +110,7 @@ class StepSimulator:
         if not packed.total:
             return StepTime(whole, whole, 0.0)
         found = self._reductions(ends, slots, packed)
-        seconds = found.computed_at(packed) + float(found.alone(packed).sum()) + found.behind
+        seconds = found.computation_end(packed) + float(found.alone(packed).sum()) + found.behind
         return StepTime(seconds, whole, packed.total)
 
     def _reductions(self, ends: Floats, slots: Floats, packed: PackedBuckets) -> _Reductions:
@@ -125,7 +125,7 @@ class StepSimulator:
         left = min(1.0, float((over[complete] - computed) / spent[complete])) if complete < len(over) else 0.0
         return _Reductions(order, over - spent, over, computed, complete, left, float(ends[-1]) - computed)
 
-    def bound(self, durations: Floats, packed: PackedBuckets) -> float:
+    def lower_bound(self, durations: Floats, packed: PackedBuckets) -> float:
         """Full overlap: the longer of computing and communicating, as if neither waited for the other."""
         return max(float(np.sum(durations)) * max(self.slowdowns), packed.total)
 
@@ -144,7 +144,7 @@ class StepSimulator:
             return [StepEvent("computation", n, float(s), float(e)) for n, s, e in zip(names, starts, ends) if e > s]
         found = self._reductions(ends, slots, packed)
         reduced = _channel(found, packed)
-        begins, stops = _passed(starts, found, packed, True), _passed(ends, found, packed, False)
+        begins, stops = _pass(starts, found, packed, True), _pass(ends, found, packed, False)
         computing = zip(names, begins, stops, ends > starts)
         return [StepEvent("computation", n, float(s), float(e)) for n, s, e, some in computing if some] + reduced
 
@@ -152,7 +152,7 @@ class StepSimulator:
 def _channel(found: _Reductions, packed: PackedBuckets) -> list[StepEvent]:
     """The reductions as events."""
     events: list[StepEvent] = []
-    clear, halted, alone = found.computed_at(packed), 0.0, found.alone(packed)
+    clear, halted, alone = found.computation_end(packed), 0.0, found.alone(packed)
     for k, bucket in enumerate(found.order):
         start, halted = float(found.starts[k]) + halted, halted + float(packed.taken[bucket])
         if k < found.complete:
@@ -165,13 +165,13 @@ def _channel(found: _Reductions, packed: PackedBuckets) -> list[StepEvent]:
     return events
 
 
-def _passed(clock: Floats, found: _Reductions, packed: PackedBuckets, begins: bool) -> Floats:
+def _pass(clock: Floats, found: _Reductions, packed: PackedBuckets, begins: bool) -> Floats:
     """When so many seconds are computed; ``begins``: and the next one begins."""
     passed = clock.copy()
     for bucket, start, end in zip(found.order, found.starts, found.ends):
         reached = clock >= start if begins else clock > start
         part = np.clip((clock - start) / (end - start), 0.0, 1.0) if end > start else reached
         passed += packed.taken[bucket] * part
-    waited = found.computed_at(packed) + float(found.alone(packed).sum())
+    waited = found.computation_end(packed) + float(found.alone(packed).sum())
     late = clock > found.computed * (1 - _ROUNDING if begins else 1 + _ROUNDING)
     return np.where(late, waited + clock - found.computed, passed)

@@ -72,7 +72,7 @@ class _Placed:
     bytes: int
 
 
-def measured(step: CapturedStep, cores: int = 1, kernels: bool = False) -> StepTimes:
+def measure(step: CapturedStep, cores: int = 1, kernels: bool = False) -> StepTimes:
     """Seconds of the library calls of ``step``, of what it repeats, and where asked of its ``kernels``, on ``cores``.
 
     They are timed in the order of the step, so that operands come from where a step has them, in the layouts that the
@@ -80,18 +80,18 @@ def measured(step: CapturedStep, cores: int = 1, kernels: bool = False) -> StepT
     exchange. Raises BuildError where the compiler fails.
     """
     found = [n for n in _nodes(step, cores) if kernels or n.captured is not None]
-    known = {n.identity: _known(n.identity) for n in found}
+    known = {n.identity: _lookup(n.identity) for n in found}
     missing = {n.identity: n for n in reversed(found) if known[n.identity] is None}
     for some in _together([n for n in found if missing.get(n.identity) is n]):
-        for node, seconds in zip(some, _timed(some, cores)):
+        for node, seconds in zip(some, _time(some, cores)):
             known[node.identity] = seconds
             default_cache().put(_KIND, node.identity, partial(_write, seconds=seconds))
     times = [(n, value) for n in found if (value := known[n.identity]) is not None]
     calls = {n.captured: value for n, value in times if n.captured is not None}
-    return StepTimes(calls, [(_written(n), value) for n, value in times if n.captured is None])
+    return StepTimes(calls, [(_writes(n), value) for n, value in times if n.captured is None])
 
 
-def _written(node: _Placed) -> frozenset[str]:
+def _writes(node: _Placed) -> frozenset[str]:
     return frozenset(f"{node.direction}/{a}" for a in node.graph.outputs_of(node.node) if a is not None)
 
 
@@ -127,7 +127,7 @@ def of_groups(
     return found | {members: seconds * left / total for members, seconds in others.items() if total and left}
 
 
-def known_first(known: Mapping[frozenset[int], float], estimate: Estimate) -> Estimate:
+def prefer_known(known: Mapping[frozenset[int], float], estimate: Estimate) -> Estimate:
     """What was measured of groups without copies, else what ``estimate`` says."""
 
     def seconds(reach: OperatorReach, group: KernelGroup) -> float:
@@ -213,7 +213,7 @@ def _bytes(graph: Graph, node: Any) -> int:
     return sum(int(graph.size(n)) * graph.dtype(n).bytes for n in names)
 
 
-def _known(identity: str) -> float | None:
+def _lookup(identity: str) -> float | None:
     return default_cache().read(
         _KIND, identity, lambda entry: float(json.loads((entry / _FILE).read_text(encoding="utf-8")))
     )
@@ -238,7 +238,7 @@ def _together(calls: Sequence[_Placed]) -> Iterator[list[_Placed]]:
         yield some
 
 
-def _timed(calls: Sequence[_Placed], cores: int) -> list[float]:
+def _time(calls: Sequence[_Placed], cores: int) -> list[float]:
     """The shortest seconds of each."""
     graph, positions = calls[0].graph, [c.position for c in calls]
     own = alone(graph, positions, in_place=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from daceopt.distributed.runtime.strategy import Bucket, Identity, OperatorGroup, Strategy
 from daceopt.distributed.search.backtracking import SearchEffort
-from daceopt.distributed.search.baselines import baselines, moved, one_bucket_bound
+from daceopt.distributed.search.baselines import apply_moves, baselines, one_bucket_bound
 from daceopt.distributed.search.fusion_state import FusionProblem, FusionState, Move
 from daceopt.distributed.search.parallel_search import SeededSearch
 from daceopt.distributed.search.step_simulator import StepSimulator, StepTime
@@ -90,7 +90,7 @@ def problem_of(
 ) -> FusionProblem:
     """The kernels and buckets of a program as a problem."""
     return FusionProblem(
-        operators.estimated(estimate), operators.model(estimate), reduction, StepSimulator(tuple(slowdowns))
+        operators.estimate(estimate), operators.model(estimate), reduction, StepSimulator(tuple(slowdowns))
     )
 
 
@@ -114,7 +114,7 @@ def search(
     left = None if budget is None else max(0.0, budget - (time.perf_counter() - start))
     made = SeededSearch(problem, list(rules.values()), effort or SearchEffort(), resume).run(processes, left)
     state = enactable(problem, [*(outcome.moves for outcome in made), *rules.values()])
-    times = {name: moved(problem, moves).time for name, moves in rules.items()}
+    times = {name: apply_moves(problem, moves).time for name, moves in rules.items()}
     spent = time.perf_counter() - start
     strategy = strategy_of(state, module, of_step)
     evaluated, exhausted = sum(o.evaluated for o in made), all(o.exhausted for o in made)
@@ -124,15 +124,15 @@ def search(
 def enactable(problem: FusionProblem, candidates: Iterable[Sequence[Move]]) -> FusionState:
     """The state of least cost, of the first candidate among equals, in which nothing is refused: moves that are refused
     when all kernels of a candidate are made are left out of it."""
-    states = [(list(moves), moved(problem, moves)) for moves in candidates]
+    states = [(list(moves), apply_moves(problem, moves)) for moves in candidates]
     while True:
         k = min(range(len(states)), key=lambda n: states[n][1].time.seconds)
         moves, state = states[k]
-        refused = problem.model.refused(several(state))
+        refused = problem.model.refusals(several(state))
         if not refused:
             return state
         kept = _without(problem, moves, refused)
-        states[k] = kept, moved(problem, kept)
+        states[k] = kept, apply_moves(problem, kept)
 
 
 def _without(problem: FusionProblem, moves: Iterable[Move], refused: Collection[Tree]) -> list[Move]:
@@ -143,7 +143,7 @@ def _without(problem: FusionProblem, moves: Iterable[Move], refused: Collection[
         if state.apply(move) is not None:
             continue
         if move.method != "combine" and state.groups[state.clusters.leader(move.second)].tree in refused:
-            state = moved(problem, kept)
+            state = apply_moves(problem, kept)
         else:
             kept.append(move)
     return kept
@@ -160,7 +160,7 @@ def strategy_of(state: FusionState, module: nn.Module, of_step: bool = False) ->
         if weight.name not in reduced:
             unused.setdefault(weight.dtype, []).append(weight.name)
     buckets += [Bucket(tuple(names)) for names in unused.values()]
-    groups = tuple(OperatorGroup(*graph.named(group)) for group in several(state))
+    groups = tuple(OperatorGroup(*graph.name(group)) for group in several(state))
     return Strategy(identity, tuple(buckets), groups, of_step=of_step)
 
 

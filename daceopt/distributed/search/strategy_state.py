@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from daceopt.distributed.search.baselines import group_moves, moved
+from daceopt.distributed.search.baselines import apply_moves, group_moves
 from daceopt.distributed.search.fusion_state import FusionProblem, FusionState, Move
 from daceopt.distributed.search.training_graph import KernelGroup
 from daceopt.errors import StrategyError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from daceopt.distributed.runtime.strategy import OperatorGroup, Strategy
 
 
-def simulated(problem: FusionProblem, strategy: Strategy, groups: Sequence[Sequence[int]]) -> FusionState:
+def simulate(problem: FusionProblem, strategy: Strategy, groups: Sequence[Sequence[int]]) -> FusionState:
     """The state in which kernels and buckets are those of ``strategy``; ``groups``: the kernels where it has none.
 
     Raises StrategyError where a group is of another graph, or cannot be one kernel.
@@ -24,7 +24,7 @@ def simulated(problem: FusionProblem, strategy: Strategy, groups: Sequence[Seque
     if strategy.groups:
         state = FusionState.of(problem, [_kernel_of(problem, group) for group in strategy.groups])
     else:
-        state = moved(problem, group_moves(problem, groups))
+        state = apply_moves(problem, group_moves(problem, groups))
     gradients = {g.name: k for k, g in enumerate(problem.graph.gradients)}
     for bucket in strategy.buckets:
         own = [gradients[n] for n in bucket.parameters if n in gradients]
@@ -46,7 +46,7 @@ def _kernel_of(problem: FusionProblem, group: OperatorGroup) -> KernelGroup:
         outside = not set(places) <= set(range(len(members)))
         reason = f"it has no nodes {places}" if outside else parts.join(*(members[k] for k in places))
         if reason is not None:
-            raise _refused(group, reason)
+            raise _refusal(group, reason)
     while len(parts.clusters) > 1:
         order = parts.clusters.topological()
         for one, other in ((a, b) for k, b in enumerate(order) for a in reversed(order[:k])):
@@ -54,11 +54,11 @@ def _kernel_of(problem: FusionProblem, group: OperatorGroup) -> KernelGroup:
             if reason is None:
                 break
         else:
-            raise _refused(group, str(reason))
+            raise _refusal(group, str(reason))
     return parts.kernels[parts.clusters.leader(members[0])]
 
 
-def _refused(group: OperatorGroup, reason: str) -> StrategyError:
+def _refusal(group: OperatorGroup, reason: str) -> StrategyError:
     return StrategyError(f"{' + '.join(group.nodes)} cannot be one kernel: {reason}. Search the strategy again")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from daceopt.cost.rates import rates
 from daceopt.distributed.search import step_times
-from daceopt.distributed.search.baselines import OPERATORS, baselines, moved
+from daceopt.distributed.search.baselines import OPERATORS, apply_moves, baselines
 from daceopt.distributed.search.fusion_state import FusionProblem
 from daceopt.distributed.search.program_operators import Estimate, ProgramOperators
 from daceopt.distributed.search.strategy_search import problem_of, rule_groups
@@ -26,7 +26,7 @@ class TimedStep(NamedTuple):
     said: str
 
 
-def timed(
+def time_step(
     step: CapturedStep,
     estimate: Estimate,
     reduction: AllReduceTime,
@@ -45,12 +45,12 @@ def timed(
         problem = problem_of(operators, estimate, reduction, slowdowns)
         said = "library calls by their roofline, kernels as estimated"
         return TimedStep(operators, rule_groups(step, operators), problem, said)
-    times = step_times.measured(step, cores, kernels=True)
+    times = step_times.measure(step, cores, kernels=True)
     operators = ProgramOperators(step.program, machine, times.calls)
     groups = rule_groups(step, operators)
     plain = problem_of(operators, estimate, reduction, slowdowns)
-    fused = moved(plain, baselines(plain, groups)[OPERATORS]).groups.values()
+    fused = apply_moves(plain, baselines(plain, groups)[OPERATORS]).groups.values()
     found = step_times.of_groups(times.kernels, operators, fused, estimate)
-    problem = problem_of(operators, step_times.known_first(found, estimate), reduction, slowdowns)
+    problem = problem_of(operators, step_times.prefer_known(found, estimate), reduction, slowdowns)
     said = f"{len(times.calls)} library calls and {len(times.kernels)} kernels as measured alone, others estimated"
     return TimedStep(operators, groups, problem, said)

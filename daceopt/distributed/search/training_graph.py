@@ -79,7 +79,7 @@ class TrainingGraph:
         """The position of what writes each gradient."""
         return tuple(g.producer for g in self.gradients)
 
-    def named(self, group: KernelGroup) -> NamedGroup:
+    def name(self, group: KernelGroup) -> NamedGroup:
         """``group`` as what enacts it knows it."""
         order = leaves(group.tree)
         place = {k: n for n, k in enumerate(order)}
@@ -151,10 +151,10 @@ class GroupModel:
     """What a search asks about groups. ``why_not(first, second, copied)``: what keeps them from being one kernel, or
     None; ``seconds(group)``: how long its kernel takes. Both are asked again and again, and keep what they know.
 
-    ``refused(groups)``: the merges, as the trees that they make, that cannot be when all these groups are enacted
+    ``refusals(groups)``: the merges, as the trees that they make, that cannot be when all these groups are enacted
     together. It is asked of results only, and takes long.
     """
 
     why_not: Callable[[KernelGroup, KernelGroup, bool], str | None]
     seconds: Callable[[KernelGroup], float]
-    refused: Callable[[Sequence[KernelGroup]], Collection[Tree]] = _none
+    refusals: Callable[[Sequence[KernelGroup]], Collection[Tree]] = _none

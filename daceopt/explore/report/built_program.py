@@ -74,7 +74,7 @@ class BuiltProgram:
         """
         return self._run(inputs, gradients or {}, waits=True)[0]
 
-    def clocked(self, inputs: Mapping[int, torch.Tensor]) -> Callable[[], object]:
+    def runner(self, inputs: Mapping[int, torch.Tensor]) -> Callable[[], object]:
         """What runs each program once, to be measured: on a device it returns the seconds that this takes there."""
         results = self.run(inputs)
         gradients = {k: torch.ones_like(t) for (kind, k), t in results.items() if kind == "output"}
@@ -101,7 +101,7 @@ class BuiltProgram:
             ones = {("grad", k): torch.ones_like(t) for (kind, k), t in results.items() if kind == "output"}
             given = {**ones, **tensors, **results}
             taken = [given[role] for role in whole.inputs]
-            entry = whole.placed(taken)
+            entry = whole.place(taken)
             if k == 0 and (allocate := entry.memory(symbols).saved) is not None:
                 saved = allocate()
             made = _call(entry, taken, saved, symbols)

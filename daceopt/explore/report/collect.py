@@ -83,7 +83,7 @@ def _support(node: onnx.NodeProto, reason: str) -> tuple[str, str, str]:
 
     domain = "" if node.domain == "ai.onnx" else node.domain
     name = f"{domain}.{node.op_type}" if domain else node.op_type
-    if reason or not registry.supported(node.op_type, domain):
+    if reason or not registry.is_supported(node.op_type, domain):
         return name, "fallback", reason
     return name, "native" if registry.has_lowering(node.op_type, domain) else "lowered", ""
 
@@ -108,7 +108,7 @@ def kernels(direction: Direction, sizes: Mapping[str, int], machine: Machine) ->
     return [_kernel(direction, cost) for cost in roofline(direction.graph, sizes, machine, operators=True)]
 
 
-def described(name: str, tensor: torch.Tensor) -> str:
+def describe(name: str, tensor: torch.Tensor) -> str:
     """``x: float32[4, 8]``."""
     return f"{name}: {str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"
 
@@ -131,18 +131,18 @@ def _bytes(graph: Graph, name: str, sizes: Mapping[str, int]) -> int:
     return resolve(graph.size(name) * graph.dtype(name).bytes, sizes)
 
 
-def calibrated(machine: Machine, directions: Iterable[Direction], sizes: Mapping[str, int]) -> Machine:
+def calibrate(machine: Machine, directions: Iterable[Direction], sizes: Mapping[str, int]) -> Machine:
     """The machine, at least as fast as the library calls that ran on it: if they beat it, it was busy when measured."""
     for direction in directions:
         for node in direction.graph.nodes():
-            seconds = measured(direction, node)
+            seconds = measured_seconds(direction, node)
             if hasattr(node, "flops") and seconds:
                 reached = resolve(node.flops(direction.graph), sizes) / seconds
-                machine = machine.reached(reached, itemsize(direction.graph, node))
+                machine = machine.raise_to(reached, itemsize(direction.graph, node))
     return machine
 
 
-def measured(direction: Direction, node: Any) -> float | None:
+def measured_seconds(direction: Direction, node: Any) -> float | None:
     """The seconds of a node in the profiled run."""
     return _by_result(direction, node, direction.seconds)
 
@@ -161,7 +161,7 @@ def _kernel(direction: Direction, cost: NodeCost) -> KernelRow:
     contents = _loops(cost.node) if generated else _operands(graph, cost.node)
     written = [n for n in graph.outputs_of(cost.node) if n is not None]
     writes = ", ".join(direction.names.get(n) or graph.source.names.get(n, n) for n in written)
-    costs = cost.bytes, cost.flops, cost.seconds, measured(direction, cost.node)
+    costs = cost.bytes, cost.flops, cost.seconds, measured_seconds(direction, cost.node)
     shown = _by_result(direction, cost.node, direction.shown) or ("", "")
     origin = ", ".join(graph.origins_of(cost.node))
     return KernelRow(direction.name, cost.label, writes, contents, *costs, library, why, *shown, origin)

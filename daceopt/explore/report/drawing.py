@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from daceopt.explore.report.layers import Layout, layered
+from daceopt.explore.report.layers import Layout, layer_boxes
 from daceopt.explore.report.tables import Edge, KernelRow, Tables
 from daceopt.explore.report.units import amount, duration, plural
 
@@ -153,7 +153,7 @@ class _Drawing:
         first, last = any(a < 0 for a, _ in flows), any(b < 0 for _, b in flows)
         shift, count = int(first), len(boxes) + int(first) + int(last)
         pairs = {(0 if a < 0 else a + shift, count - 1 if b < 0 else b + shift): n for (a, b), n in flows.items()}
-        layout = layered(count, pairs)
+        layout = layer_boxes(count, pairs)
         width = max(1, layout.columns) * (_WIDTH + _ACROSS) + _ACROSS
         height = layout.layers * (_HEIGHT + _DOWN) + _DOWN
         lines = [self._line(layout, pair, moved) for pair, moved in sorted(pairs.items(), key=lambda p: p[1])]

@@ -121,7 +121,7 @@ def _graph(report: Report, graph: CompiledGraph, tensors: Sequence[torch.Tensor]
         [traced.names[k] for _, k in binding.inputs], [f"output {k}" for k in range(len(binding.outputs))]
     )
     user = [k for k, (_, at) in enumerate(binding.inputs) if not traced.is_state[at]]
-    report.inputs += [collect.described(names.inputs[k], tensors[k]) for k in user]
+    report.inputs += [collect.describe(names.inputs[k], tensors[k]) for k in user]
     _program(report, graph.pair, dict(enumerate(tensors)), names, measure)
 
 
@@ -181,7 +181,7 @@ def _onnx_program(
     names = ModelNames(
         [variants.input_names[k] for k in variant.positions], [f"output {v.name}" for v in pair.model.graph.output]
     )
-    report.inputs = [collect.described(names.inputs[k], t) for k, t in tensors.items()]
+    report.inputs = [collect.describe(names.inputs[k], t) for k, t in tensors.items()]
     _program(report, pair, tensors, names, measure)
 
 
@@ -261,10 +261,10 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: ModelN
     before, after = report.bytes_moved
     report.bytes_moved = (before + found.bytes_moved[0], after + found.bytes_moved[1])
     report.steps += collect.steps(pair.report["history"], sizes)
-    directions = list(_directions(pair, names, _measured(report, pair, tensors) if measure else [{}, {}]))
-    report.machine = collect.calibrated(report.machine, directions, sizes)
+    directions = list(_directions(pair, names, _measure(report, pair, tensors) if measure else [{}, {}]))
+    report.machine = collect.calibrate(report.machine, directions, sizes)
     modelled = measure and not pair.forward.manifest.has_stream  # the model of time is of processors
-    off = model_error.said(model_error.modelled_and_measured(directions, sizes)) if modelled else None
+    off = model_error.summary(model_error.modelled_and_measured(directions, sizes)) if modelled else None
     report.notes += [line for line in (pair.report.get("choice"), off) if line and line not in report.notes]
     found_memory = planned(pair.graphs.program, sizes)
     report.memory += memory.rows(found_memory)
@@ -288,7 +288,7 @@ def _boundary(roles: Mapping[str, str], names: ModelNames) -> dict[str, str]:
     return {array: said[role] for array, role in roles.items() if role in said}
 
 
-def _measured(report: Report, pair: CompiledPair, tensors: Tensors) -> list[dict[str, float]]:
+def _measure(report: Report, pair: CompiledPair, tensors: Tensors) -> list[dict[str, float]]:
     """Seconds by node of each direction; a note when the profiled run fails."""
     dense = {k: t.detach().contiguous() for k, t in tensors.items()}
     try:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import NamedTuple
 
-from daceopt.explore.report.step_timeline import drawn
+from daceopt.explore.report.step_timeline import draw
 from daceopt.explore.report.tables import KernelRow, Tables
 from daceopt.explore.report.units import duration
 
@@ -28,7 +28,7 @@ def section(report: Tables) -> Iterator[str]:
     if not events:
         return
     yield f"<h2>Timeline of a step: {escape(duration(events[-1].end))} in kernels</h2>"
-    yield drawn(events, events[-1].end or 1.0)
+    yield draw(events, events[-1].end or 1.0)
 
 
 def _kernels(kernels: Sequence[tuple[int, KernelRow]]) -> Iterator[KernelEvent]:

@@ -26,7 +26,7 @@ class Layout:
     layers: int
 
 
-def layered(count: int, edges: Iterable[Pair]) -> Layout:
+def layer_boxes(count: int, edges: Iterable[Pair]) -> Layout:
     """Boxes ``0 ... count - 1`` in layers. Edges go from a box to a later one; others, against the order, have no layer
     of their own and are only drawn."""
     edges = list(dict.fromkeys(edges))

@@ -7,7 +7,7 @@ from math import exp, log
 from typing import Any
 
 from daceopt.cost.program_time import by_node
-from daceopt.explore.report.collect import Direction, measured
+from daceopt.explore.report.collect import Direction, measured_seconds
 from daceopt.ir.kernel.kernel_node import KernelNode
 
 SHORT = 1e-6  # seconds: below this the clock is most of what it reads
@@ -18,13 +18,13 @@ def modelled_and_measured(directions: Iterable[Direction], sizes: Mapping[str, i
     found = []
     for direction in directions:
         for node, model in by_node(direction.graph, sizes).items():
-            seconds = measured(direction, node)
+            seconds = measured_seconds(direction, node)
             if isinstance(node, KernelNode) and seconds is not None and seconds >= SHORT:
                 found.append((node, model, seconds))
     return found
 
 
-def said(pairs: Iterable[tuple[Any, float, float]]) -> str | None:
+def summary(pairs: Iterable[tuple[Any, float, float]]) -> str | None:
     """One line: how many kernels, the geometric mean of the factors by which the model is off, and the worst."""
     errors = [(abs(log(model / seconds)), node) for node, model, seconds in pairs if model > 0]
     if not errors:

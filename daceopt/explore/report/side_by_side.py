@@ -28,8 +28,8 @@ def side_by_side(kernel: KernelRow, width: int | None = None) -> str:
             return kernel.text()
         first = min(first, max(_LEAST, width - len(_BETWEEN) - second, width // 2 - len(_BETWEEN)))
         second = width - len(_BETWEEN) - first
-    columns = (list(_folded(lines, size)) for lines, size in ((left, first), (right, second)))
-    rows = [("schedule", "C++"), ("-" * first, "-" * min(second, width or second)), *_paired(*columns)]
+    columns = (list(_fold(lines, size)) for lines, size in ((left, first), (right, second)))
+    rows = [("schedule", "C++"), ("-" * first, "-" * min(second, width or second)), *_pair(*columns)]
     body = (f"{a:<{first}}{_BETWEEN}{b}".rstrip() for a, b in rows)
     return "\n".join([*kernel.head(), *body])
 
@@ -38,7 +38,7 @@ def _lines(text: str) -> list[str]:
     return [printable(line.expandtabs(2)) for line in text.rstrip("\n").split("\n")]
 
 
-def _folded(lines: Sequence[str], size: int) -> Iterator[str]:
+def _fold(lines: Sequence[str], size: int) -> Iterator[str]:
     for line in lines:
         if len(line) <= size:
             yield line
@@ -48,5 +48,5 @@ def _folded(lines: Sequence[str], size: int) -> Iterator[str]:
         yield from fold.wrap(line)
 
 
-def _paired(left: Sequence[str], right: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _pair(left: Sequence[str], right: Sequence[str]) -> Iterator[tuple[str, str]]:
     return itertools.zip_longest(left, right, fillvalue="")

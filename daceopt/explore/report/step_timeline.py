@@ -44,10 +44,10 @@ def _parts(timelines: Mapping[str, Sequence[Timed]], text: str, title: str) -> I
     for name, events in timelines.items():
         ended = max((e.end for e in events), default=0.0)
         yield f"<h2>{escape(name)}: {escape(duration(ended))}</h2>"
-        yield drawn(events, longest)
+        yield draw(events, longest)
 
 
-def drawn(events: Sequence[Timed], longest: float) -> str:
+def draw(events: Sequence[Timed], longest: float) -> str:
     """A drawing: lanes below each other, in the order in which they first do something. The box of an event with a
     ``kernel``, its place in a report, shows that kernel."""
     lanes = {lane: k for k, lane in enumerate(dict.fromkeys(e.lane for e in events))}

@@ -16,7 +16,7 @@ from daceopt.cost.measure import interleave
 from daceopt.errors import Unsupported
 from daceopt.explore.report.built_program import BuiltProgram, Role
 from daceopt.explore.report.units import change, duration, printable
-from daceopt.explore.session.version_report import finished, said, unfinished
+from daceopt.explore.session.version_report import finish, result_name, what_is_unfinished
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.schedule import schedule, schedule_text
 from daceopt.ir.text.render import render
@@ -107,7 +107,7 @@ def compare(
     """The second of ``versions`` beside the first; both are built and run in turns for about ``seconds`` each, or not
     at all. Raises BuildError and what a run raises."""
     first, other = (v.program for v in versions)
-    spent, difference, notes = (None, None, ()) if seconds is None else _timed(subject, names, (first, other), seconds)
+    spent, difference, notes = (None, None, ()) if seconds is None else _time(subject, names, (first, other), seconds)
     return Comparison(
         names,
         _diff(names, _texts(first, render), _texts(other, render)),
@@ -145,17 +145,19 @@ def _schedule(graph: Graph, node: Node) -> str:
         return f"# {error}"
 
 
-def _timed(
+def _time(
     subject: Subject, names: tuple[str, str], programs: tuple[Program, Program], seconds: float
 ) -> tuple[tuple[float, float], tuple[float, str], tuple[str, ...]]:
     """Medians of both, the largest difference of a result, and what had to be added to run them."""
-    (first, added), (other, more) = map(finished, programs)
+    (first, added), (other, more) = map(finish, programs)
     with BuiltProgram.temporary(first) as one, BuiltProgram.temporary(other) as two:
         difference = _difference(subject, one, two)
         tensors = [_own(subject), _own(subject)]
-        spent = interleave({"one": one.clocked(tensors[0]), "two": two.clocked(tensors[1])}, seconds=seconds)
+        spent = interleave({"one": one.runner(tensors[0]), "two": two.runner(tensors[1])}, seconds=seconds)
     found = zip(names, (first, other), (added, more))
-    notes = [f"{name} is {unfinished(p)} yet: finished by {', '.join(steps)}" for name, p, steps in found if steps]
+    notes = [
+        f"{name} is {what_is_unfinished(p)} yet: finished by {', '.join(steps)}" for name, p, steps in found if steps
+    ]
     by_host = subject.device.type == "cpu"  # a device has a clock of its own
     short = by_host and max(spent.values()) < _SHORT
     notes += ["of calls as short as these a good part is the call itself"] if short else []
@@ -179,7 +181,7 @@ def _difference(subject: Subject, one: BuiltProgram, two: BuiltProgram) -> tuple
     ]
     apart = {role: _apart(role, *found) for role in found[0] if role in found[1]}
     worst = max(apart, key=apart.__getitem__)
-    return apart[worst], said(subject, f"{worst[0]}:{worst[1]}")
+    return apart[worst], result_name(subject, f"{worst[0]}:{worst[1]}")
 
 
 def _apart(role: Role, first: Results, other: Results) -> float:

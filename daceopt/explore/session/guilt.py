@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from daceopt.ir.control.program import Program
 
 
-def explained(error: Exception, step: Transformation | None, program: Program | None = None) -> str:
+def explain(error: Exception, step: Transformation | None, program: Program | None = None) -> str:
     """``step relu-of-relu, site Relu + Relu: ...``: what ``error`` says, and what it leaves out of these.
 
     ``program``: as it was right before the step, to find the site at which that left it invalid.

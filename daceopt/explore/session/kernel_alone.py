@@ -16,7 +16,7 @@ from daceopt.cost.work import resolve
 from daceopt.explore.report.built_program import BuiltProgram
 from daceopt.explore.report.tables import KernelRow
 from daceopt.explore.report.units import amount, duration, percent, printable
-from daceopt.explore.session.version_report import finished
+from daceopt.explore.session.version_report import finish
 from daceopt.ir.control.program import Program
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.scalar import types
@@ -78,7 +78,7 @@ class KernelMeasurement:
         printer.text(str(self))
 
 
-def measured_alone(
+def measure_alone(
     graph: Graph, position: int, row: KernelRow, place: MeasuringPlace, sizes: Mapping[str, int], seconds: float
 ) -> KernelMeasurement:
     """Run node number ``position`` of ``graph`` by itself for about ``seconds``. Raises Unsupported where it is none
@@ -86,7 +86,7 @@ def measured_alone(
     own = alone(graph, [position])
     tensors = {k: _random(own, name, sizes).to(place.device) for k, name in enumerate(own.inputs)}
     found: list[float] = []
-    made, added = finished(Program.of(own))
+    made, added = finish(Program.of(own))
     with BuiltProgram.temporary(made, profiled=True) as program:
         program.times(tensors)  # what is loaded, allocated and created at a first call
         deadline = time.perf_counter() + seconds

@@ -52,10 +52,10 @@ def _lines(version: Version) -> Iterator[str]:
         if len(change.steps) > 1:
             yield f"        # {_plain(change.title)}"
         for step in change.steps:
-            yield f"        {_written(step)},"
+            yield f"        {_step_text(step)},"
 
 
-def _written(step: Transformation) -> str:
+def _step_text(step: Transformation) -> str:
     """A step as Python: its text where that stands for it, else the call that makes it."""
     if _imports(step):
         made = _call(step.inner)

@@ -15,14 +15,14 @@ from daceopt.explore.report.html import to_document, to_fragment
 from daceopt.explore.report.report import Report
 from daceopt.explore.session import site_list
 from daceopt.explore.session.comparison import Comparison, compare
-from daceopt.explore.session.guilt import explained
-from daceopt.explore.session.kernel_alone import KernelMeasurement, MeasuringPlace, measured_alone
+from daceopt.explore.session.guilt import explain
+from daceopt.explore.session.kernel_alone import KernelMeasurement, MeasuringPlace, measure_alone
 from daceopt.explore.session.saved_path import recipe_file
 from daceopt.explore.session.session_page import page
 from daceopt.explore.session.session_state import SessionState
 from daceopt.explore.session.session_text import to_text
 from daceopt.explore.session.site_list import FoundSite, SiteList
-from daceopt.explore.session.steps import Change, in_order, resolved, whole_steps
+from daceopt.explore.session.steps import Change, in_order, resolve, whole_steps
 from daceopt.explore.session.subject import subject_of
 from daceopt.explore.session.version import Version
 from daceopt.explore.session.version_report import report_of
@@ -133,7 +133,7 @@ class Session:
 
         Nothing is changed, whatever a transformation does. Raises DaceoptError for an unknown name.
         """
-        named = [resolved(t) for t in transformations]
+        named = [resolve(t) for t in transformations]
         steps = named or [t for t in whole_steps() if in_order(self._at, t)]
         if self._scratch is None or self._scratch[0] is not self._at:
             self._scratch = self._at, self.program
@@ -160,7 +160,7 @@ class Session:
             done = change.run(program, self._verify, inputs, lambda transformation, graph: begun.append(transformation))
         except Exception as error:
             first = start.program if len(change.steps) == 1 else None
-            said = explained(error, begun[-1] if begun else None, first)
+            said = explain(error, begun[-1] if begun else None, first)
             raise SessionError(f"{said}; the session is as it was, at version {start.number}") from error
         self._at = Version(
             next(self._numbers), done.program, change.title, done.steps, done.records, start, done.notes, start.sizes
@@ -261,7 +261,7 @@ class Session:
         assert report.machine is not None
         with progress.phase("measure"):
             place = MeasuringPlace(self._subject.device, report.machine)
-            return measured_alone(graph, position, row, place, self._at.sizes, seconds)
+            return measure_alone(graph, position, row, place, self._at.sizes, seconds)
 
     def report(self, *, measure: bool = False, code: bool = True) -> Report:
         """The version as ``explain`` reports on a model: kernels, what moves, memory, steps.

@@ -11,7 +11,7 @@ from daceopt import progress
 from daceopt.errors import DaceoptError, SessionError
 from daceopt.explore.report.units import plural, printable
 from daceopt.ir.control import region
-from daceopt.passes.selection import Selector, called, origin_of
+from daceopt.passes.selection import Selector, origin_of, title_of
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of, look
 from daceopt.passes.verification import check_match
 from daceopt.store import identity
@@ -148,9 +148,9 @@ def find(session: Walker, program: Program, common: Program, transformations: It
             counter.advance(str(step))
             own = identity.is_own(type(step).__module__)
             try:
-                for direction, graph, found in _looked(step, common if own else program.copy(), checked=not own):
+                for direction, graph, found in _look(step, common if own else program.copy(), checked=not own):
                     keys = Keys(direction, graph)
-                    sites += [_found(session, step, keys, s) for s in found if isinstance(s, Site)]
+                    sites += [_find(session, step, keys, s) for s in found if isinstance(s, Site)]
                     misses += [FoundNearMiss(step, direction, str(m)) for m in found if isinstance(m, NearMiss)]
             except Exception as error:  # of a user's transformation: the others are still of interest
                 failures[str(step)] = (
@@ -165,9 +165,7 @@ def edits_programs(step: Transformation) -> bool:
     return type(step).run_program is not Transformation.run_program
 
 
-def _looked(
-    step: Transformation, program: Program, checked: bool
-) -> Iterator[tuple[str, Graph, list[Site | NearMiss]]]:
+def _look(step: Transformation, program: Program, checked: bool) -> Iterator[tuple[str, Graph, list[Site | NearMiss]]]:
     if edits_programs(step):
         return
     for direction, graph in program.by_direction():
@@ -177,8 +175,8 @@ def _looked(
             yield direction, graph, look(step, graph)
 
 
-def _found(session: Walker, step: Transformation, keys: Keys, site: Site) -> FoundSite:
-    return FoundSite(step, keys.direction, called(site), origin_of(site), keys.of(site), session)
+def _find(session: Walker, step: Transformation, keys: Keys, site: Site) -> FoundSite:
+    return FoundSite(step, keys.direction, title_of(site), origin_of(site), keys.of(site), session)
 
 
 class Keys:
@@ -195,7 +193,7 @@ class Keys:
         return SiteKey(self.direction, self._places[inside], tuple(nodes))
 
 
-def selected(found: FoundSite, program: Program) -> Selector:
+def selector_of(found: FoundSite, program: Program) -> Selector:
     """What picks the site in ``program``, a later version perhaps. Raises DaceoptError where it is gone."""
     graph = dict(program.by_direction()).get(found.direction)
     if graph is None:
@@ -204,9 +202,9 @@ def selected(found: FoundSite, program: Program) -> Selector:
     sites = [s for s in look(found.transformation, graph) if isinstance(s, Site)]
     keys = [known.of(s) for s in sites]
     same = [s for s, key in zip(sites, keys) if key == found.key]
-    chosen = next((s for s in same if called(s) == found.text), same[0] if same else None)
+    chosen = next((s for s in same if title_of(s) == found.text), same[0] if same else None)
     if chosen is None:
         there = next((s for s, key in zip(sites, keys) if key.nodes[:1] == found.key.nodes[:1]), None)
-        now = "" if there is None else f"; there is {called(there)} now"
+        now = "" if there is None else f"; there is {title_of(there)} now"
         raise SessionError(f"{found} is no site any more{now}: ask session.sites() again")
     return Selector.of(sites, chosen)

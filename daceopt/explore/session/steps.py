@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from daceopt.codegen import target
 from daceopt.errors import DaceoptError, SessionError, did_you_mean
-from daceopt.explore.session.site_list import FoundSite, selected
+from daceopt.explore.session.site_list import FoundSite, selector_of
 from daceopt.passes import choice
 from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.loading import run_file
@@ -69,14 +69,14 @@ class Change:
             made, records, decision = choice.run(self.among, program, verify)
             taken = next(r for r in self.among.recipes() if r.name == decision.chosen)
             taken = taken.with_differentiation() if trains else taken
-            return Done(made, taken.resolved(), records, [str(decision)])
+            return Done(made, taken.resolve(), records, [str(decision)])
         runner = Runner(Recipe(SESSION, self.steps), verify, inputs=inputs, before=before)
         return Done(program, self.steps, runner.apply(program, self.steps))
 
 
 def check_order(version: Version, steps: Sequence[Transformation]) -> None:
     """Raise DaceoptError where no recipe can have ``steps`` behind those that led to ``version``."""
-    Recipe(SESSION, (*version.path(), *steps)).resolved()
+    Recipe(SESSION, (*version.path(), *steps)).resolve()
 
 
 def in_order(version: Version, step: Transformation) -> bool:
@@ -107,7 +107,7 @@ def _as_asked(step: Any, version: Version) -> Change:
         return _of_recipe(step, device)
     if isinstance(step, str) and _is_recipe(step):
         return _of_recipe(recipes.get(step), device)
-    found = resolved(step)
+    found = resolve(step)
     return Change(str(found), (found,))
 
 
@@ -115,7 +115,7 @@ def _of_recipe(asked: Recipe, device: str) -> Change:
     """The recipe for arrays on ``device`` that was asked for."""
     recipe = recipe_for(device, asked)
     among = recipe if isinstance(recipe, Choice) else None
-    return Change(f"recipe {recipe.name}", tuple(map(resolved, recipe.resolved())), among)
+    return Change(f"recipe {recipe.name}", tuple(map(resolve, recipe.resolve())), among)
 
 
 def _is_recipe(name: str) -> bool:
@@ -137,7 +137,7 @@ def at_site(found: FoundSite, program: Program) -> AtSite:
     for."""
     step = found.transformation
     try:
-        where = selected(found, program if identity.is_own(type(step).__module__) else program.copy())
+        where = selector_of(found, program if identity.is_own(type(step).__module__) else program.copy())
     except DaceoptError:
         raise
     except Exception as error:  # of a user's transformation
@@ -146,7 +146,7 @@ def at_site(found: FoundSite, program: Program) -> AtSite:
     return AtSite(named, where.site, where.origin, where.number, found.direction)
 
 
-def resolved(step: Any) -> Transformation:
+def resolve(step: Any) -> Transformation:
     """A transformation from an instance, a class or text.
 
     Raises DaceoptError, with the nearest that there is, for another name or option; and for a class that is called as

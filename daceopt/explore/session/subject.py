@@ -17,7 +17,7 @@ from daceopt.ir.control.imported import Gradients
 from daceopt.ir.control.program import Program
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.scalar import types
-from daceopt.modules.captured import Captured, captured
+from daceopt.modules.captured import Captured, capture_graphs
 from daceopt.modules.options import Options
 from daceopt.passes.feeds import random_inputs
 from daceopt.runtime.places import device_of
@@ -85,8 +85,8 @@ def _of_module(
 ) -> Subject:
     given = getattr(getattr(model, "daceopt", None), "options", None) or Options()
     options = replace(given, backward=given.backward if backward is None else backward, fallback="silent")
-    found = captured(model, args, kwargs, options)
-    one = found.graphs[_chosen(type(model).__name__, found, which)]
+    found = capture_graphs(model, args, kwargs, options)
+    one = found.graphs[_choose(type(model).__name__, found, which)]
     graph = one.imported.graph
     names = {f"input:{k}": name for k, name in enumerate(one.names)}
     names |= {f"output:{k}": f"output {k}" for k in range(len(graph.outputs))}
@@ -95,7 +95,7 @@ def _of_module(
     return Subject(type(model).__name__, program, dict(enumerate(one.tensors)), names, notes, one.state)
 
 
-def _chosen(title: str, found: Captured, which: int | None) -> int:
+def _choose(title: str, found: Captured, which: int | None) -> int:
     """The graph to explore. Raises CaptureError where there is none, or several and nobody said which."""
     count, why = len(found.graphs), "; ".join(b.text for b in [*found.refused, *found.breaks])
     if count == 0:

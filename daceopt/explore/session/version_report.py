@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 _LEAST = "none"  # the recipe that does what every program needs to run, and nothing else
 
 
-def finished(program: Program) -> tuple[Program, list[str]]:
+def finish(program: Program) -> tuple[Program, list[str]]:
     """A copy that can be built, and the steps that this took: of the recipe ``none``, which lowers every operator, and
     where kernels run on an accelerator and some of them are not scheduled for it, of the recipe that does that."""
     made, runner = program.copy(), Runner(recipes.get(_LEAST))
-    runner.apply(made, runner.recipe.resolved())
+    runner.apply(made, runner.recipe.resolve())
     if not all(map(_is_scheduled, made.directions())):
-        schedules = recipes.get(target.get(made.forward.options.target).recipe).resolved()
+        schedules = recipes.get(target.get(made.forward.options.target).recipe).resolve()
         runner.apply(made, [step for step in schedules if step.level == "hardware"])
     return made, list(dict.fromkeys(r.name for r in runner.history if r.sites))
 
 
-def unfinished(program: Program) -> str:
+def what_is_unfinished(program: Program) -> str:
     """What a version may lack that had to be finished to run: ``not lowered``."""
     return "not lowered or scheduled" if program.forward.options.target in LIMITS else "not lowered"
 
@@ -60,8 +60,8 @@ def _is_scheduled(graph: Graph) -> bool:
 
 def report_of(subject: Subject, version: Version, session: str, measure: bool, code: bool) -> Report:
     """What a version is. ``measure``: build it and run it kernel by kernel; where it cannot be built as it is, as
-    :func:`finished` has it, which a note says. ``code``: with the C++ of its kernels, where they are lowered."""
-    program, added = finished(version.program) if measure else (version.program, [])
+    :func:`finish` has it, which a note says. ``code``: with the C++ of its kernels, where they are lowered."""
+    program, added = finish(version.program) if measure else (version.program, [])
     first = version.line()[0]
     report = Report(
         subject.title,
@@ -71,10 +71,10 @@ def report_of(subject: Subject, version: Version, session: str, measure: bool, c
         nodes=(first.nodes, sum(len(g.nodes()) for g in program.directions())),
         machine=machine_of(subject.device),
     )
-    report.notes += [f"{unfinished(program)} yet: finished by {', '.join(added)}"] if added else []
+    report.notes += [f"{what_is_unfinished(program)} yet: finished by {', '.join(added)}"] if added else []
     report.steps = collect.steps(map(_record, version.history()), version.sizes)
     own = {k: t for k, t in subject.tensors.items() if k not in subject.state}
-    report.inputs = [collect.described(subject.names.get(f"input:{k}", f"input {k}"), t) for k, t in own.items()]
+    report.inputs = [collect.describe(subject.names.get(f"input:{k}", f"input {k}"), t) for k, t in own.items()]
     _program(report, subject, program, version.sizes, measure, code)
     report.bytes_moved = (first.bytes, sum(k.bytes for k in report.kernels))
     return report
@@ -92,11 +92,11 @@ def _program(
     with BuiltProgram.temporary(program, profiled=True) if measure else nullcontext() as built:
         times = shortest(built, subject.tensors) if built is not None else [{}, {}]
         found = (
-            [by_result(e) for e in built.executables()] if built is not None else _printed(program, code and lowered)
+            [by_result(e) for e in built.executables()] if built is not None else _print_code(program, code and lowered)
         )
     directions = list(_directions(subject, program, times, found))
     assert report.machine is not None
-    report.machine = collect.calibrated(report.machine, directions, sizes)
+    report.machine = collect.calibrate(report.machine, directions, sizes)
     if lowered:
         working = planned(program, sizes)
         report.memory, report.peak, report.saved = memory.rows(working), working.peak, working.saved_bytes
@@ -105,7 +105,7 @@ def _program(
         report.kernels += collect.kernels(direction, sizes, report.machine)
 
 
-def _printed(program: Program, code: bool) -> list[dict[str, Shown]]:
+def _print_code(program: Program, code: bool) -> list[dict[str, Shown]]:
     """The code of each direction as it would be compiled."""
     found: list[dict[str, Shown]] = []
     for k, graph in enumerate(program.directions()):
@@ -127,11 +127,11 @@ def _directions(
 ) -> Iterator[Direction]:
     for k, (name, graph) in enumerate(program.by_direction()):
         roles = program.roles(graph)
-        names = {array: said(subject, role) for array, role in roles.items()}
+        names = {array: result_name(subject, role) for array, role in roles.items()}
         yield Direction(name, graph, {n: text for n, text in names.items() if text}, times[k], found[k])
 
 
-def said(subject: Subject, role: str) -> str:
+def result_name(subject: Subject, role: str) -> str:
     """What the model calls a result."""
     kind, _, position = role.partition(":")
     if kind == "grad_input":

@@ -11,8 +11,8 @@ from daceopt.cost.rates import rates
 from daceopt.distributed.runtime.step_capture import capture
 from daceopt.distributed.search import allreduce_measurement, estimator_training
 from daceopt.distributed.search.step_simulator import StepEvent
-from daceopt.distributed.search.strategy_state import simulated
-from daceopt.distributed.search.timed_step import timed
+from daceopt.distributed.search.strategy_state import simulate
+from daceopt.distributed.search.timed_step import time_step
 from daceopt.explore.report.built_program import BuiltProgram, Times
 from daceopt.ir.nodes.collective import AgreementWait, CollectiveStart, CollectiveWait
 from daceopt.store.cache import key
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 RUNS = 7
 
 
-def measured(step: TrainingStep, *arguments: Any, runs: int = RUNS) -> list[StepEvent]:
+def measure(step: TrainingStep, *arguments: Any, runs: int = RUNS) -> list[StepEvent]:
     """What happens when in a compiled step on this rank, of the shortest of ``runs``: nodes in turn, and exchanges from
     their start to the end of their wait. All ranks call it; parameters and state are updated by two steps.
 
     Raises CaptureError where the step is no program, and what a step raises.
     """
     step(*arguments)
-    with step.observed() as seen:
+    with step.observe() as seen:
         step(*arguments)
     program, inputs = seen[-1]
     graphs = program.pair.graphs.directions()
@@ -71,13 +71,13 @@ def as_simulated(
     """
     machine = rates().of_cores(1)
     captured = capture(step, arguments, world=strategy.identity.world)
-    estimate = estimator_training.known(machine).estimate(machine)
-    found = timed(captured, estimate, allreduce_measurement.measured(group))
-    return simulated(found.problem, strategy, found.groups).timeline()
+    estimate = estimator_training.load(machine).estimate(machine)
+    found = time_step(captured, estimate, allreduce_measurement.measure(group))
+    return simulate(found.problem, strategy, found.groups).timeline()
 
 
 def both(
     step: TrainingStep, plain: TrainingStep, arguments: Sequence[Any], strategy: Strategy
 ) -> Mapping[str, list[StepEvent]]:
     """``step`` of a model of ``data_parallel`` as measured, and as ``plain``, of the model before, is simulated."""
-    return {"measured": measured(step, *arguments), "simulated": as_simulated(plain, arguments, strategy)}
+    return {"measured": measure(step, *arguments), "simulated": as_simulated(plain, arguments, strategy)}

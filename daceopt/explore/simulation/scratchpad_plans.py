@@ -47,16 +47,16 @@ def fastest(layers: Graph, target: MachineModel, sizes: Mapping[str, int], polic
     scheduling has it, which is therefore never faster.
     """
 
-    def tried(title: str, steps: tuple[str, ...], most: int) -> Planned | None:
+    def attempt(title: str, steps: tuple[str, ...], most: int) -> Planned | None:
         graph = layers.copy()
-        history = _applied(graph, steps, most)
+        history = _apply(graph, steps, most)
         return None if history is None else Planned(graph, tuple(history), run(graph, target, sizes, policy), title)
 
-    with machines.assumed(target):
-        plans = [plan for title, (steps, most) in _plans().items() if (plan := tried(title, steps, most)) is not None]
+    with machines.assume(target):
+        plans = [plan for title, (steps, most) in _plans().items() if (plan := attempt(title, steps, most)) is not None]
         shared = next((plan for plan in plans if plan.choice == _title("shared")), None)
         if shared is not None:
-            plans += _finer(shared, lambda steps: tried(_FINER, steps, FINER))
+            plans += _finer(shared, lambda steps: attempt(_FINER, steps, FINER))
     best = min(plans, key=lambda plan: plan.run.seconds)
     shown = ", ".join(f"{plan.choice} {duration(plan.run.seconds)}" for plan in _one_each(plans))
     return replace(best, choice=f"{best.choice} ({shown})")
@@ -121,7 +121,7 @@ def _plans() -> dict[str, tuple[tuple[str, ...], int]]:
     return {**sized, "no instances": (("core-binding",), 0), "results in memory": ((), 0)}
 
 
-def _applied(graph: Graph, steps: tuple[str, ...], most: int) -> list[Step] | None:
+def _apply(graph: Graph, steps: tuple[str, ...], most: int) -> list[Step] | None:
     """What the steps did; None where more than ``most`` nodes would be in instances."""
     first = Recipe("plan", steps[:1]).run(graph)
     groups = [group for group in graph.sub_graphs if group.count > 1]

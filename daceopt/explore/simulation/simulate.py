@@ -64,19 +64,19 @@ def simulate(
         scheduled = time.perf_counter() - start
         planned = Planned(graph, (), run(graph, target, _sizes(graph, values), policy), "as it is")
     else:
-        imported, given, title = _imported(model, inputs, kwargs)
-        values, planned = _scheduled(imported, given, recipe, target, policy)
+        imported, given, title = _import(model, inputs, kwargs)
+        values, planned = _schedule(imported, given, recipe, target, policy)
         scheduled = time.perf_counter() - start
     return SimulationReport(
         title, planned.run, policy, scheduled, planned.graph, values, planned.history, planned.choice
     )
 
 
-def _scheduled(
+def _schedule(
     imported: Imported, given: Sequence[Any], recipe: str | Recipe, target: MachineModel, policy: Policy
 ) -> tuple[dict[str, np.ndarray], Planned]:
     """The arrays of the inputs, and the graph as the recipe schedules it, with its run."""
-    with machines.assumed(target):
+    with machines.assume(target):
         first = "layer-wise" if recipe == _PLANNED else recipe
         derived = pipeline.derive(imported, recipes.get(first) if isinstance(first, str) else first)
     graph, history = derived.forward, tuple(derived.history)
@@ -88,7 +88,7 @@ def _scheduled(
     return values, replace(found, history=(*history, *found.history))
 
 
-def _imported(model: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Imported, Sequence[Any], str]:
+def _import(model: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Imported, Sequence[Any], str]:
     """The graph of operators, the arrays for its inputs, and what to call it."""
     if isinstance(model, nn.Module):
         with _modes_kept(model):

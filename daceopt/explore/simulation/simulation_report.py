@@ -74,7 +74,7 @@ class SimulationReport:
 
     def text(self) -> str:
         """A few lines."""
-        run, placed = self.run, self.run.placed()
+        run, placed = self.run, self.run.places_by_level()
         where = ", ".join(f"{count} in {level}" for level, count in placed.items())
         moved = ", ".join(f"{level} {amount(size, 'B')}" for level, size in self.traffic.items())
         busy = ", ".join(f"{unit} {percent(share)}" for unit, share in sorted(run.busy.items()))

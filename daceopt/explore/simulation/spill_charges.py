@@ -28,7 +28,7 @@ class SpillCharges:
         self.total = 0
         homes = graph.instance_positions()
         at = [homes[layer.nodes[0]][0] if layer.nodes[0] in homes else None for layer in run.layers]
-        lives_of, sizes = _looked_up(run)
+        lives_of, sizes = _look_up(run)
         for name in (n for n in run.spilled if run.placements[n].level == _MEMORY):
             self.total += sizes[name]
             lives = lives_of[name]
@@ -37,7 +37,7 @@ class SpillCharges:
             _charge(self.reading, {at[k] for k in lives[1:]}, sizes[name])
 
 
-def _looked_up(run: Run) -> tuple[dict[str, list[int]], dict[str, int]]:
+def _look_up(run: Run) -> tuple[dict[str, list[int]], dict[str, int]]:
     """The layers that write and read each array, in order, and the bytes of those that are written."""
     lives: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}

@@ -29,9 +29,9 @@ class KernelPattern:
     names: tuple[str, ...]
     draws: tuple[int, ...]
 
-    def numbered(self, tree: Tree) -> Tree:
+    def number(self, tree: Tree) -> Tree:
         """A schedule of the kernel with the numbers of its locals in the place of their names."""
-        return renamed(tree, {name: str(k) for k, name in enumerate(self.names)})
+        return rename_locals(tree, {name: str(k) for k, name in enumerate(self.names)})
 
 
 def pattern(graph: Graph, kernel: Kernel) -> KernelPattern:
@@ -48,7 +48,7 @@ def pattern(graph: Graph, kernel: Kernel) -> KernelPattern:
     return KernelPattern(form, tuple(numbers), draws)
 
 
-def renamed(tree: Tree, names: Mapping[str, str]) -> Tree:
+def rename_locals(tree: Tree, names: Mapping[str, str]) -> Tree:
     """A schedule whose locals are called what ``names`` says."""
     return transformed(tree, lambda n: replace(n, array=names[n.array]) if isinstance(n, Alloc) else n)
 

@@ -51,13 +51,13 @@ def forms(graph: Graph, kernel: Kernel) -> list[ReductionForm]:
 
     Locals are in the form of :func:`daceopt.ir.fusion.fusion.expand_locals`.
     """
-    every = (form_of(graph, kernel, s, c) for s in kernel.stages for c in s.writes if s.reduced(c))
+    every = (form_of(graph, kernel, s, c) for s in kernel.stages for c in s.writes if s.reduced_params(c))
     return list(dict.fromkeys(every))
 
 
 def form_of(graph: Graph, kernel: Kernel, stage: Stage, connector: str) -> ReductionForm:
     """The form of what ``stage`` reduces into ``connector``."""
-    reduced = stage.reduced(connector)
+    reduced = stage.reduced_params(connector)
     kept = [p for p in stage.params if p not in reduced and kernel.extents[p] != 1]
     gone = [p for p in reduced if kernel.extents[p] != 1]
     kind = "all-reduce" if not kept else "x-reduce" if _innermost(graph, kernel, stage) in kept else "y-reduce"

@@ -73,7 +73,7 @@ class Reference:
                 x, divisor, radix = as_digit(part)
                 digits.setdefault(x, []).append((divisor, radix, dim(step * factor)))
         for x, parts in digits.items():
-            for value, step in _joined(x, parts):
+            for value, step in _join(x, parts):
                 form = affine(value, loops)
                 rest = dim(rest + (form.constant + form.opaque) * step)
                 for q, factor in form.terms:
@@ -89,7 +89,7 @@ def _terms(value: Any) -> list[tuple[Any, int]]:
     return [*digits, (rest, 1)]
 
 
-def _joined(x: Any, parts: list[tuple[Dim, Dim | None, Dim]]) -> list[tuple[Any, Dim]]:
+def _join(x: Any, parts: list[tuple[Dim, Dim | None, Dim]]) -> list[tuple[Any, Dim]]:
     """``(value, step)`` of digits of ``x``, neighbours put together where one step leads through both."""
     done: list[tuple[Dim, Dim | None, Dim]] = []
     for divisor, radix, step in sorted(parts, key=lambda part: _magnitude(part[0])):
@@ -200,7 +200,7 @@ class StatementInstance:
         return [*self.reads.values(), *self.writes.values()]
 
 
-def resolved(graph: Graph, kernel: Kernel, tree: Tree) -> dict[int, StatementInstance]:
+def resolve_all(graph: Graph, kernel: Kernel, tree: Tree) -> dict[int, StatementInstance]:
     """Statement -> its instance in ``tree``. Raises ``Unsupported`` for writes without a meaning."""
     params = frozenset(kernel.extents)
     loops = frozenset(loop.param for loop in schedule.loops(tree))

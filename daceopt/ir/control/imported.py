@@ -30,7 +30,7 @@ class Reduction:
     world: int
     parameters: Mapping[int, str]
 
-    def moved(self, positions: Mapping[int, int]) -> Reduction:
+    def move(self, positions: Mapping[int, int]) -> Reduction:
         """The same, of inputs that stand elsewhere: old position -> new one; others are dropped."""
         parameters = {positions[k]: name for k, name in self.parameters.items() if k in positions}
         return Reduction(self.group, self.world, parameters)

@@ -77,7 +77,7 @@ def _move_constants(graph: Graph, node: Region, which: int, known: dict[Any, str
 def _share_seed(graph: Graph, node: Region, body: Graph) -> None:
     if not body.uses_seed:
         return
-    if isinstance(node, Repeat) and not all(node.counter in _drawn(body, entry) for entry in _random(body)):
+    if isinstance(node, Repeat) and not all(node.counter in _symbols_drawn(body, entry) for entry in _random(body)):
         raise Unsupported(f"{node.label}: random numbers in a loop would be the same in every iteration")
     graph.seed()
 
@@ -87,7 +87,7 @@ def _random(body: Graph) -> list[Any]:
     return [n for n in body.kernels() if SEED in body.inputs_of(n)]
 
 
-def _drawn(body: Graph, entry: KernelNode) -> set[Any]:
+def _symbols_drawn(body: Graph, entry: KernelNode) -> set[Any]:
     """What the kernel's scalar code names: numbers are drawn by the element that it computes, of all iterations."""
     stages = entry.kernel.stages
     return {s for stage in stages for a in stage.assignments for s in a.expr.free_symbols}

@@ -248,7 +248,7 @@ class Arrays:
                 return name, offset
             offset = dim(offset + step)
 
-    def written(self, name: str) -> str:
+    def written_array(self, name: str) -> str:
         """``name``, or what it is a view of: an array that nodes write."""
         while name in self._views:
             name = self._views[name][0]
@@ -272,7 +272,7 @@ class Arrays:
         return in_rows(self.shape(name), self.strides(name))
 
     @contextmanager
-    def made_for(self, label: str = "", origins: Origins = ()) -> Iterator[None]:
+    def label_nodes(self, label: str = "", origins: Origins = ()) -> Iterator[None]:
         """Within the block, nodes that a builder adds are called ``label``, whatever they say, and arrays that are
         added come from ``origins``."""
         outer, self.maker = self.maker, self.maker.then(label, origins)

@@ -26,7 +26,7 @@ class Maker:
         return Maker(label or self.label, origins or self.origins)
 
 
-def joined(several: Iterable[Origins]) -> Origins:
+def join_origins(several: Iterable[Origins]) -> Origins:
     """All of them, each once, in order."""
     return tuple(dict.fromkeys(origin for origins in several for origin in origins))
 

@@ -9,12 +9,12 @@ from daceopt.ir.data.parts import Box, apart, covering
 from daceopt.ir.scalar.dims import Dim, dim
 
 
-def shown(arrays: Arrays, view: str) -> Box:
+def box_of(arrays: Arrays, view: str) -> Box:
     """A box of what ``view`` is a view of, through chains of views, that has all elements of it.
 
     The smallest such box where the view walks along axes; all of the array where extents or strides are open.
     """
-    source, (offset, shape, strides) = arrays.written(view), _layout(arrays, view)
+    source, (offset, shape, strides) = arrays.written_array(view), _layout(arrays, view)
     whole = arrays.shape(source)
     steps = arrays.strides(source)
     numbers = (offset, *shape, *strides, *whole, *steps)
@@ -52,10 +52,10 @@ def _box(offset: int, walks: list[tuple[int, int]], shape: list[int], strides: l
 
 def sources(arrays: Arrays, view: str) -> list[str]:
     """The arrays, each written by one node, that have elements which ``view`` shows."""
-    return list(_reached(arrays, arrays.written(view), shown(arrays, view)))
+    return list(_reach(arrays, arrays.written_array(view), box_of(arrays, view)))
 
 
-def _reached(arrays: Arrays, name: str, box: Box) -> list[str]:
+def _reach(arrays: Arrays, name: str, box: Box) -> list[str]:
     parts = arrays.parts_of(name)
     if not parts:
         return [name]
@@ -64,16 +64,16 @@ def _reached(arrays: Arrays, name: str, box: Box) -> list[str]:
         starts, extents = arrays.part(part).starts, arrays.shape(part)
         if not apart(box, (starts, extents)):
             inside = [dim(s - t) for s, t in zip(box[0], starts, strict=True)]
-            names += _reached(arrays, part, (inside, box[1]))
+            names += _reach(arrays, part, (inside, box[1]))
     return names
 
 
 def nearest(arrays: Arrays, view: str) -> str:
     """A view of the smallest part that has all that ``view`` shows; ``view`` itself where that is what it is of."""
-    source = arrays.written(view)
+    source = arrays.written_array(view)
     if source == view or not arrays.parts_of(source):
         return view
-    starts, extents = shown(arrays, view)
+    starts, extents = box_of(arrays, view)
     part, _ = covering(arrays, source, starts, extents)
     if part == source:
         return view

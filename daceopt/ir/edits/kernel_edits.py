@@ -59,7 +59,7 @@ def stage_reads(graph: Graph, pair: Pair, array: str, param: Param | str, scope:
     """
     (kernel, tree), loop = _opened(pair, param)
     readers = [(k, c) for k, s in enumerate(kernel.stages) for c, a in s.reads.items() if a.array == array]
-    if not readers or array in kernel.locals or array in kernel.forwarded():
+    if not readers or array in kernel.locals or array in kernel.forwarded_arrays():
         raise IllegalSchedule(f"{kernel.label} reads no array {array} that it is given; there is nothing to stage")
     box = box_of(kernel, (kernel.stages[k].reads[c] for k, c in readers), graph.shape(array), kernel.outer)
     kernel, local, places = _with_local(graph, kernel, array, box)
@@ -84,7 +84,7 @@ def stage_writes(graph: Graph, pair: Pair, array: str, param: Param | str, scope
     """
     (kernel, tree), loop = _opened(pair, param)
     writers = [(k, c) for k, s in enumerate(kernel.stages) for c, a in s.writes.items() if a.array == array]
-    if len(writers) != 1 or array in kernel.locals or array in kernel.forwarded():
+    if len(writers) != 1 or array in kernel.locals or array in kernel.forwarded_arrays():
         raise IllegalSchedule(f"{array} is not written by one statement of {kernel.label} and read by others only")
     ((k, connector),) = writers
     stage, access = kernel.stages[k], kernel.stages[k].writes[connector]
@@ -126,7 +126,7 @@ def _rest(box: Box, d: int) -> Dim | None:
 def _with_local(graph: Graph, kernel: Kernel, array: str, box: Box) -> tuple[Kernel, str, dict[int, Param]]:
     """``kernel`` with a local that holds ``box`` of ``array``, and a parameter for each dimension of that."""
     local = graph.fresh_name(array)
-    dtype = kernel.locals[array][0] if array in kernel.locals else types.computed(graph.dtype(array))
+    dtype = kernel.locals[array][0] if array in kernel.locals else types.compute_type(graph.dtype(array))
     places: dict[int, Param] = {}
     for d in box.open:
         places[d] = fresh(f"{local}_{d}", [*kernel.extents, *places.values()])
@@ -136,7 +136,7 @@ def _with_local(graph: Graph, kernel: Kernel, array: str, box: Box) -> tuple[Ker
 
 
 def _copy(graph: Graph, kernel: Kernel, array: str, read: Access, write: Access) -> Stage:
-    dtype = types.computed(graph.dtype(array))
+    dtype = types.compute_type(graph.dtype(array))
     value, result = scalar.symbol("value", dtype), scalar.symbol("result", dtype)
     inside = tuple(sorted((read.params() | write.params()) & set(kernel.extents) - set(kernel.outer), key=str))
     params = (*kernel.outer, *inside)
@@ -151,7 +151,7 @@ def _reading(stage: Stage, array: str, local: str, box: Box) -> Stage:
 
 def _check_finished(kernel: Kernel, stage: Stage, connector: str, access: Access) -> None:
     """Raise IllegalSchedule unless an iteration of the outer loops writes whole elements, each of a box once."""
-    around = next((p for p in stage.reduced(connector) if p in kernel.outer), None)
+    around = next((p for p in stage.reduced_params(connector) if p in kernel.outer), None)
     if around is not None:
         raise IllegalSchedule(f"{access.array} is reduced over {around}, so no iteration of it has a whole element")
     walked = [_own(kernel, e) for e in access.index]
@@ -345,7 +345,7 @@ def _check_peelable(kernel: Kernel, loop: Loop) -> None:
         raise IllegalSchedule(f"the loop over {loop.param} has partial tiles; peel the one over the tiles")
     for do in schedule.dos(loop):
         stage = kernel.stages[do.statement]
-        reduced = next((c for c in stage.writes if loop.param in stage.reduced(c)), None)
+        reduced = next((c for c in stage.writes if loop.param in stage.reduced_params(c)), None)
         if reduced is not None:
             reason = "whose parts would each begin a sum of their own"
             raise IllegalSchedule(f"s{do.statement}.{reduced} is reduced over {loop.param}, {reason}")

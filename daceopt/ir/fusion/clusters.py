@@ -172,8 +172,8 @@ class Clusters(Generic[N]):
     def _move_together(self, early: N, late: N) -> None:
         """Leave nothing between the two in the order: what reaches ``late`` goes before both, what ``early`` reaches
         behind both. The position of ``late`` is then free."""
-        before = _Search(self._back, self._position, late, early, -1).exhausted()
-        after = _Search(self._next, self._position, early, late, 1).exhausted()
+        before = _Search(self._back, self._position, late, early, -1).exhaust()
+        after = _Search(self._next, self._position, early, late, 1).exhaust()
         moved = [*sorted(before, key=self._position.__getitem__), early, *sorted(after, key=self._position.__getitem__)]
         slots = sorted(self._position[n] for n in (*moved, late))
         self._position.update(zip(moved, slots))
@@ -231,7 +231,7 @@ class _Search(Generic[N]):
         self._expand(node)
         return None
 
-    def exhausted(self) -> list[N]:
+    def exhaust(self) -> list[N]:
         """All that is reached in the end."""
         while self.waiting:
             self._expand(heappop(self.waiting)[2])

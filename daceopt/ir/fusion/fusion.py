@@ -16,7 +16,7 @@ from daceopt.ir.access.iteration import apart, rename, unify
 from daceopt.ir.data.provenance import fused_label
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
-from daceopt.ir.kernel.tasklet import Assignment, renamed, substitute
+from daceopt.ir.kernel.tasklet import Assignment, substitute, symbol_like
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim
 
@@ -30,7 +30,7 @@ def merge(graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], b
     at least one buffer: written by the first and read by the second, or read by both. The caller has checked that no
     path leads from ``first`` to ``second`` through other nodes. Locals are in the form of :func:`expand_locals`.
     """
-    shared = _shared(graph, first, second)
+    shared = _shared_address(graph, first, second)
     if shared is None:
         return "no shared access with an affine address"
     address_1, address_2 = shared
@@ -51,7 +51,7 @@ def merge(graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], b
     return _too_large(merged) or merged
 
 
-def _shared(graph: Graph, first: Kernel, second: Kernel) -> tuple[Address, Address] | None:
+def _shared_address(graph: Graph, first: Kernel, second: Kernel) -> tuple[Address, Address] | None:
     """The addresses to unify: in a buffer that ``first`` writes if there is one, and there with most parameters."""
     reads = _by_buffer(graph, second.reads())
     best = None
@@ -157,7 +157,7 @@ class _Merger:
             return Access(name, known)
         params = tuple(p for p in self._extents if p in write.params())
         shape = tuple(self._extents[p] for p in params)
-        self._locals[name] = (types.computed(self._graph.dtype(write.array)), shape)
+        self._locals[name] = (types.compute_type(self._graph.dtype(write.array)), shape)
         return Access(name, params)
 
     def _local_name(self, array: str) -> str:
@@ -239,7 +239,7 @@ def common_parameters(kernel: Kernel) -> tuple[sympy.Symbol, ...]:
     for stage in kernel.stages:
         for conn, access in stage.writes.items():
             if access.array in names:
-                barred.update(stage.reduced(conn))
+                barred.update(stage.reduced_params(conn))
     return tuple(p for p in common if p not in barred)
 
 
@@ -281,7 +281,7 @@ def expand_locals(kernel: Kernel) -> Kernel:
     """
     if kernel.is_tiled:
         raise Unsupported(f"{kernel.label} is tiled: its stages are no loops over rectangles")
-    if kernel.forwarded():
+    if kernel.forwarded_arrays():
         raise Unsupported(f"{kernel.label} reads what it writes: its stages share no iterations")
     lead = tuple(kernel.extents[p] for p in kernel.outer)
     shapes = {n: (t, (*lead, *shape)) for n, (t, shape) in kernel.locals.items()}
@@ -333,8 +333,8 @@ class _Collapsed:
         for assignment in stage.assignments:
             for symbol in assignment.expr.free_symbols - set(mapping):
                 if str(symbol) in names:
-                    mapping[symbol] = renamed(symbol, names[str(symbol)])
-            target = renamed(assignment.symbol, self._target(stage, str(assignment.symbol)))
+                    mapping[symbol] = symbol_like(symbol, names[str(symbol)])
+            target = symbol_like(assignment.symbol, self._target(stage, str(assignment.symbol)))
             self.assignments.append(Assignment(target, substitute(assignment.expr, mapping), assignment.dtype))
             mapping[assignment.symbol] = target
 

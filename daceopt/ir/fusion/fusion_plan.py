@@ -94,7 +94,7 @@ class FusionPlan:
         """All groups, in the order of the first node that each holds."""
         return [self._groups[n] for n in self.clusters]
 
-    def fused(self) -> list[FusionGroup]:
+    def fused_groups(self) -> list[FusionGroup]:
         """The groups of several nodes."""
         return [g for g in self.groups() if len(g.members) > 1]
 
@@ -204,10 +204,10 @@ class FusionPlan:
 def emit(graph: Graph, members: Iterable[Any], kernel: Kernel) -> KernelNode:
     """Put ``kernel``, as a plan has it, in the place of ``members``; returns its entry."""
     graph.take_out(members)
-    return graph.add_kernel(planned(kernel))
+    return graph.add_kernel(plan(kernel))
 
 
-def planned(kernel: Kernel) -> Kernel:
+def plan(kernel: Kernel) -> Kernel:
     """``kernel``, as a plan has it, in the form in which it is emitted."""
     kernel = canonical(kernel)
     return collapse(kernel) or shrink_locals(kernel)

@@ -42,7 +42,7 @@ def unprofitable(graph: Graph, kernel: Kernel) -> str | None:
     total, shared = prod(kernel.extents.values()), prod(kernel.extents[p] for p in kernel.outer)
     if isinstance(shared, int) and shared < 4 and not (isinstance(total, int) and total <= SMALL):
         return f"only {shared} parallel iterations would remain"
-    across = [unit in kernel.outer for unit, _ in _walked(graph, kernel, kernel.outer).values()]
+    across = [unit in kernel.outer for unit, _ in _walked_accesses(graph, kernel, kernel.outer).values()]
     return "the inner loops would walk memory with a stride" if 2 * sum(across) > len(across) else None
 
 
@@ -75,7 +75,7 @@ def is_small(elements: Dim) -> bool:
 
 def _across(graph: Graph, kernel: Kernel) -> dict[Access, list[Any]]:
     """The accesses whose neighbours in memory lie along another loop than most elements' do, with their extents."""
-    walked = _walked(graph, kernel, ())
+    walked = _walked_accesses(graph, kernel, ())
     extents = {access: [kernel.extents[p] for p, _ in where.terms] for access, (_, where) in walked.items()}
     elements: Counter[Any] = Counter()
     for access, (unit, _) in walked.items():
@@ -84,7 +84,7 @@ def _across(graph: Graph, kernel: Kernel) -> dict[Access, list[Any]]:
     return {access: extents[access] for access, (unit, _) in walked.items() if unit != loop}
 
 
-def _walked(graph: Graph, kernel: Kernel, outer: Sequence[Any]) -> dict[Access, tuple[Any, Address]]:
+def _walked_accesses(graph: Graph, kernel: Kernel, outer: Sequence[Any]) -> dict[Access, tuple[Any, Address]]:
     """Accesses in loops inside of the ``outer`` ones, with the loop along which their neighbours in memory lie."""
     strides = {}
     for stage in kernel.stages:

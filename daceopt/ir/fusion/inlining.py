@@ -19,7 +19,7 @@ from daceopt.ir.data.provenance import fused_label
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.view_index import source_index
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
-from daceopt.ir.kernel.tasklet import Assignment, renamed, substitute
+from daceopt.ir.kernel.tasklet import Assignment, substitute, symbol_like
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.affine import affine
 from daceopt.ir.scalar.dims import dim
@@ -68,7 +68,7 @@ def evaluations(graph: Graph, first: Kernel, second: Kernel) -> list[Evaluation]
     return evaluations
 
 
-def inlined(graph: Graph, first: Kernel, second: Kernel) -> Kernel:
+def inline(graph: Graph, first: Kernel, second: Kernel) -> Kernel:
     """``second`` without reads of what ``first`` writes; nothing keeps that from being inlined (``why_not_inlined``).
 
     Raises Unsupported as ``evaluations`` does.
@@ -81,7 +81,7 @@ def inlined(graph: Graph, first: Kernel, second: Kernel) -> Kernel:
     return replace(second, label=fused_label(first.label, second.label), stages=stages, schedule=None)
 
 
-def placed(kernel: Kernel, access: Access, element: Sequence[Any]) -> dict[Any, Any]:
+def iteration_writing(kernel: Kernel, access: Access, element: Sequence[Any]) -> dict[Any, Any]:
     """The iteration of ``kernel`` that writes ``element`` by ``access``, which writes each element once."""
     places: dict[Any, Any] = {}
     for written, value in zip(access.index, element, strict=True):
@@ -106,24 +106,24 @@ class _Inlining:
     def stage_with(self, evaluations: list[Evaluation]) -> Stage:
         self._reads = {c: a for c, a in self.stage.reads.items() if c not in {e.connector for e in evaluations}}
         for each in evaluations:
-            value = self._known.get((each.array, each.index)) or self._computed(each)
+            value = self._known.get((each.array, each.index)) or self._compute(each)
             self._known[each.array, each.index] = value
-            dtype = types.computed(self.graph.dtype(each.array))
+            dtype = types.compute_type(self.graph.dtype(each.array))
             self._code.append(Assignment(scalar.symbol(each.connector, dtype), value.symbol, dtype))
         return replace(self.stage, reads=self._reads, assignments=(*self._code, *self.stage.assignments))
 
-    def _computed(self, evaluation: Evaluation) -> Assignment:
+    def _compute(self, evaluation: Evaluation) -> Assignment:
         """The code of ``first`` for one element; returns the assignment of the result."""
         (producer,) = self.first.stages
         write, access = next((c, a) for c, a in producer.writes.items() if a.array == evaluation.array)
-        stage = producer.subs(placed(self.first, access, evaluation.index), self.stage.params)
+        stage = producer.subs(iteration_writing(self.first, access, evaluation.index), self.stage.params)
         prefix = self._fresh_prefix()
         names: dict[Any, Any] = {}
         read = {s for a in stage.assignments for s in a.expr.free_symbols if str(s) in stage.reads}
         for symbol in sorted(read, key=str):
-            names[symbol] = renamed(symbol, self._read(stage.reads[str(symbol)], prefix))
+            names[symbol] = symbol_like(symbol, self._read(stage.reads[str(symbol)], prefix))
         for assignment in stage.assignments:
-            target = renamed(assignment.symbol, f"{prefix}_{assignment.symbol}")
+            target = symbol_like(assignment.symbol, f"{prefix}_{assignment.symbol}")
             result = Assignment(target, substitute(assignment.expr, names), assignment.dtype)
             names[assignment.symbol] = target
             self._code.append(result)

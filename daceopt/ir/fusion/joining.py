@@ -23,7 +23,7 @@ from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import hint
 
 
-def joined(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool]) -> Kernel:
+def join(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool]) -> Kernel:
     """One kernel that does what ``kernels`` do, in their order (each after those whose results it reads).
 
     An array that one writes and another reads becomes the local ``<array>_tile``, its dimensions in the order of

@@ -48,14 +48,14 @@ class Interval:
     size: Dim
     extent: Any = None  # how many there are in this tile; None: ``size``
 
-    def moved(self, by: Any) -> Interval:
+    def move(self, by: Any) -> Interval:
         return Interval(sympy.expand(self.base + by), self.size)
 
 
 Box = Mapping[Param, Interval]
 
 
-def tiled(kernel: Kernel, loops: Sequence[TileLoop]) -> Kernel:
+def tile(kernel: Kernel, loops: Sequence[TileLoop]) -> Kernel:
     """``kernel`` (locals in the form of ``fusion.expand_locals``) in tiles, whose loops are its outer ones.
 
     Raises Unsupported where a statement that writes an array does not walk one of the loops, where an index has no
@@ -141,7 +141,7 @@ class _Tiling:
                 if not form.is_exact or len(form.terms) > 1 or any(f != 1 for _, f in form.terms):
                     raise Unsupported(f"{write.array} is written at {e}; expected a parameter and a number")
                 for p, _ in form.terms:
-                    wanted[p].append(places.moved(-form.constant))
+                    wanted[p].append(places.move(-form.constant))
         return {p: _inside(_hull(intervals, extents[p]), extents[p], self._counts) for p, intervals in wanted.items()}
 
     # ------------------------------------------------------------ the kernel
@@ -178,7 +178,7 @@ class _Tiling:
             inner.append(self._inner(len(inner), dim(place.size if place.extent is None else place.extent)))
             mapping[p] = sympy.expand(place.base) + inner[-1]
         moved = stage.subs(mapping, (*self._tiles, *inner))
-        return replace(moved, reads=self._placed(moved.reads), writes=self._placed(moved.writes))
+        return replace(moved, reads=self._place_all(moved.reads), writes=self._place_all(moved.writes))
 
     def _inner(self, position: int, extent: Dim) -> Param:
         """The parameter of the loop at ``position`` of ``extent``: statements with equal loops share their names."""
@@ -188,7 +188,7 @@ class _Tiling:
             self._extents[self._params[key]] = extent
         return self._params[key]
 
-    def _placed(self, accesses: Mapping[str, Access]) -> dict[str, Access]:
+    def _place_all(self, accesses: Mapping[str, Access]) -> dict[str, Access]:
         """Accesses of locals relative to the elements that a tile has of them."""
         return {c: self._place(a) if a.array in self._homes else a for c, a in accesses.items()}
 
@@ -214,7 +214,7 @@ def _only(stage: Stage, kernel: Kernel, local: bool) -> Stage:
 
 def _interval(expr: Any, box: Box, extent: Dim) -> Interval:
     """The places in a dimension of ``extent`` that an index reaches from the instances in ``box``."""
-    expr = _unclamped(sympy.sympify(expr), extent)
+    expr = _without_bounds(sympy.sympify(expr), extent)
     form = affine(expr, box)
     if not form.is_exact or any(not isinstance(f, int) for _, f in form.terms):
         raise Unsupported(f"an index {expr}: expected parameters with numbers as factors")
@@ -226,21 +226,21 @@ def _interval(expr: Any, box: Box, extent: Dim) -> Interval:
     return Interval(sympy.expand(low), dim(sympy.expand(reach + 1)))
 
 
-def _unclamped(expr: Any, extent: Dim) -> Any:
+def _without_bounds(expr: Any, extent: Dim) -> Any:
     """Without the bounds of the dimension itself: a box is cut to these anyway."""
     for kind, bound in ((sympy.Max, 0), (sympy.Min, extent - 1)):
         if isinstance(expr, kind) and any(same(a, bound) for a in expr.args):
-            return _unclamped(kind(*(a for a in expr.args if not same(a, bound))), extent)
+            return _without_bounds(kind(*(a for a in expr.args if not same(a, bound))), extent)
     return expr
 
 
 def _hull(places: Sequence[Interval], extent: Dim) -> Interval:
     """The smallest interval that has all of them, in a dimension of ``extent``."""
     whole = next((i for i in places if i.base == 0 and same(i.size, extent)), None)
-    return reduce(_joined, places) if whole is None else whole
+    return reduce(_join, places) if whole is None else whole
 
 
-def _joined(a: Interval, b: Interval) -> Interval:
+def _join(a: Interval, b: Interval) -> Interval:
     distance = dim(sympy.expand(b.base - a.base))
     if distance == 0 and same(a.size, b.size):
         return a

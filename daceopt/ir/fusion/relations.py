@@ -77,14 +77,14 @@ class Flow:
 
     def then(self, other: Flow) -> Flow:
         """The flow through both, where what this one writes is what ``other`` reads."""
-        return Flow(tuple(_composed(r, other.dims) for r in self.dims), other.out)
+        return Flow(tuple(_compose(r, other.dims) for r in self.dims), other.out)
 
     def beside(self, other: Flow) -> Flow:
         """The flow where an input takes both ways."""
-        return Flow(tuple(_joined(a, b) for a, b in zip(self.dims, other.dims, strict=True)), self.out)
+        return Flow(tuple(_join(a, b) for a, b in zip(self.dims, other.dims, strict=True)), self.out)
 
 
-def _composed(first: Relation, second: Sequence[Relation]) -> Relation:
+def _compose(first: Relation, second: Sequence[Relation]) -> Relation:
     if first.axis is None:
         return first
     then = second[first.axis]
@@ -101,7 +101,7 @@ def _composed(first: Relation, second: Sequence[Relation]) -> Relation:
     return Relation("neighbourhood", then.axis, stride, dim(offset + min(reach, 0)), dim(abs(reach) + first.width))
 
 
-def _joined(a: Relation, b: Relation) -> Relation:
+def _join(a: Relation, b: Relation) -> Relation:
     if a == b:
         return a
     if "opaque" in (a.kind, b.kind):

@@ -104,7 +104,7 @@ def side_by_side(graph: Graph, branches: Sequence[Branch], when: Any = None) -> 
     for branch in branches:
         kernel, body = _apart(branch, len(whole.extents))
         last = first + branch.count
-        body = substituted(_renumbered(body, len(whole.stages)), {BLOCK: BLOCK - first})
+        body = substituted(_renumber(body, len(whole.stages)), {BLOCK: BLOCK - first})
         guards.append(Guard(_between(first, last), body))
         stages, extents = (*whole.stages, *kernel.stages), {**whole.extents, **kernel.extents}
         whole = Kernel(label, extents, stages, (), {**whole.locals, **kernel.locals})
@@ -120,7 +120,7 @@ def _between(first: Any, last: Any) -> tuple[Any, ...]:
     return (*([relation(BLOCK, ">=", first)] if first != 0 else []), relation(BLOCK, "<", last))
 
 
-def _renumbered(tree: Tree, by: int) -> Tree:
+def _renumber(tree: Tree, by: int) -> Tree:
     return transformed(tree, lambda n: replace(n, statement=n.statement + by) if isinstance(n, Do) else n)
 
 

@@ -9,10 +9,10 @@ from dace import nodes
 from daceopt.ir.data import view_boxes
 from daceopt.ir.data.arrays import Arrays, Descriptor
 from daceopt.ir.data.parts import within
-from daceopt.ir.data.provenance import Origins, joined
+from daceopt.ir.data.provenance import Origins, join_origins
 from daceopt.ir.graph.def_use import DefUse
 from daceopt.ir.graph.kinds import Node
-from daceopt.ir.graph.operands import Operands, all_required, required
+from daceopt.ir.graph.operands import Operands, all_required, require
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar.dims import dim, row_major
 
@@ -35,7 +35,7 @@ class DataflowGraph(Arrays):
 
     def origins_of(self, node: Node) -> Origins:
         """Where in the model the results of ``node`` come from."""
-        return joined(self.origins.get(name, ()) for name in self.outputs_of(node) if name is not None)
+        return join_origins(self.origins.get(name, ()) for name in self.outputs_of(node) if name is not None)
 
     def compute(self) -> list[Node]:
         """The same nodes in the order in which they were added."""
@@ -77,11 +77,11 @@ class DataflowGraph(Arrays):
     def producer(self, name: str) -> Node | None:
         """The node that writes ``name``, or what it is a view of; None for inputs and constants, and for an array that
         nodes write in parts (see :meth:`producers`)."""
-        return self.def_use.writer(self.written(name))
+        return self.def_use.writer(self.written_array(name))
 
     def sources(self, name: str) -> list[str]:
         """The arrays, each written by one node or given, whose elements ``name`` shows: one, or parts of one."""
-        whole = self.written(name)
+        whole = self.written_array(name)
         if not self._parts or not self.parts_of(whole):
             return [whole]
         if self.is_view(name):
@@ -112,7 +112,7 @@ class DataflowGraph(Arrays):
 
     def operand(self, node: Node, position: int) -> str:
         """The array that ``node`` reads at ``position``. Raises Unsupported, with the node, where it is absent."""
-        return required(self.inputs_of(node), position)
+        return require(self.inputs_of(node), position)
 
     def operands(self, node: Node, count: int | None = None) -> list[str]:
         """The first ``count`` arrays that ``node`` reads, or all of them; raises as :meth:`operand` does."""
@@ -120,7 +120,7 @@ class DataflowGraph(Arrays):
 
     def result(self, node: Node, position: int) -> str:
         """The array that ``node`` writes at ``position``; raises as :meth:`operand` does."""
-        return required(self.outputs_of(node), position)
+        return require(self.outputs_of(node), position)
 
     def reads(self, node: nodes.CodeNode) -> dict[str, str]:
         """Connector -> array for a library node or tasklet."""

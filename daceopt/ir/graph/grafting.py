@@ -31,7 +31,7 @@ def graft(graph: Graph, other: Graph, known: Mapping[str, str]) -> dict[str, str
             whole, starts = other.part(name)
             graph.attach(names.of(name), names.of(whole), starts)
     for node in other.nodes():
-        with graph.made_for(label_of(node), other.origins_of(node)):
+        with graph.label_nodes(label_of(node), other.origins_of(node)):
             _add(graph, other, node, names)
     graph.assumptions += [a for a in other.assumptions if a not in graph.assumptions]
     return names.known
@@ -46,7 +46,7 @@ class _Names:
 
     def of(self, name: str) -> str:
         if name not in self.known:
-            with self._graph.made_for(origins=self._other.origins.get(name, ())):
+            with self._graph.label_nodes(origins=self._other.origins.get(name, ())):
                 self.known[name] = self._copy(name)
         return self.known[name]
 
@@ -65,7 +65,7 @@ class _Names:
 
 def _add(graph: Graph, other: Graph, node: nodes.Node, names: _Names) -> None:
     if isinstance(node, KernelNode):
-        graph.add_kernel(node.kernel.over(names.known).named_apart(graph))
+        graph.add_kernel(node.kernel.over(names.known).rename_locals_apart(graph))
         return
     reads, writes = other.reads(node), other.writes(node)
     twin = copy.deepcopy(node)

@@ -11,7 +11,7 @@ from dace import nodes
 
 from daceopt.ir.data.arrays import Part
 from daceopt.ir.data.parts import why_no_part, within
-from daceopt.ir.data.provenance import Maker, joined, label_of
+from daceopt.ir.data.provenance import Maker, join_origins, label_of
 from daceopt.ir.data.views import follow
 from daceopt.ir.graph import placements, plain_properties, sub_graphs, validation
 from daceopt.ir.graph.build_options import BuildOptions
@@ -47,7 +47,7 @@ class Graph(DataflowGraph):
     def take_out(self, members: Iterable[Node]) -> None:
         """Remove ``members``, which are about to become one node: their results come from where any of them does."""
         members = list(members)
-        origins = joined(self.origins_of(node) for node in members)
+        origins = join_origins(self.origins_of(node) for node in members)
         if origins:
             self.origins |= {name: origins for node in members for name in self.outputs_of(node) if name is not None}
         for node in members:
@@ -101,7 +101,7 @@ class Graph(DataflowGraph):
             self.read(node, conn, name)
         for conn, name in writes.items():
             self.write(node, conn, name)
-        self._order.edited()
+        self._order.on_addition()
 
     def add_kernel(self, kernel: Kernel, as_it_is: bool = False) -> KernelNode:
         """Add a kernel over arrays that the graph has; returns its node.
@@ -125,7 +125,7 @@ class Graph(DataflowGraph):
         if connector not in node.in_connectors:
             node.add_in_connector(connector)
         self.def_use.read(node, connector, name)
-        self._order.edited()
+        self._order.on_addition()
 
     def write(self, node: Node, connector: str, name: str) -> None:
         """Let ``connector`` of a library node or region, a new one if it has none of that name, write ``name``, which
@@ -134,19 +134,19 @@ class Graph(DataflowGraph):
         if connector not in node.out_connectors:
             node.add_out_connector(connector)
         self.def_use.write(node, connector, name)
-        self._order.edited()
+        self._order.on_addition()
 
     def drop_read(self, node: Node, connector: str) -> None:
         """Let ``node`` no longer read at ``connector``, which goes."""
         self.def_use.drop_read(node, connector)
         node.remove_in_connector(connector)
-        self._order.relaxed()
+        self._order.on_removal()
 
     def drop_write(self, node: Node, connector: str) -> None:
         """Let ``node`` no longer write at ``connector``, which goes; the array and its readers stay."""
         self.def_use.drop_write(node, connector)
         node.remove_out_connector(connector)
-        self._order.relaxed()
+        self._order.on_removal()
 
     def nodes(self) -> list[Node]:
         """Top-level compute nodes in the order in which they run."""
@@ -243,7 +243,7 @@ class Graph(DataflowGraph):
         for view in [v for v in self.views_of(old) if v not in keep]:
             del self._views_of[old][view]
             self._place_view(view, new, self.view_offset(view))
-        self._order.edited()
+        self._order.on_addition()
         self._lay_out(layouts)
         self.saved = [new if n == old else n for n in self.saved]
         self.outputs = [new if n == old else n for n in self.outputs]
@@ -270,7 +270,7 @@ class Graph(DataflowGraph):
         self.set_strides(name, steps)
         self._parts[name] = Part(whole, tuple(starts))
         self._parts_of.setdefault(whole, {})[name] = None
-        self._order.edited()
+        self._order.on_addition()
 
     def _check_fits(self, name: str, whole: str) -> None:
         """Raise ValueError unless ``name`` can be a part of ``whole``."""
@@ -285,7 +285,7 @@ class Graph(DataflowGraph):
     def detach(self, name: str) -> None:
         """Let the part ``name`` be an array of its own again, in the layout that it has, gaps included."""
         del self._parts_of[self._parts.pop(name).whole][name]
-        self._order.relaxed()
+        self._order.on_removal()
 
     def replace_parts_by_views(self, whole: str, view: str | None = None) -> None:
         """``whole`` (or a ``view`` of it) is no longer written here but comes from outside: its parts become views."""
@@ -337,7 +337,7 @@ class Graph(DataflowGraph):
         self.def_use.remove(node)
         for name in node.kernel.locals if isinstance(node, KernelNode) else ():
             del self.locals[name]
-        self._order.relaxed()
+        self._order.on_removal()
 
     def prune(self) -> int:
         """Remove nodes whose results nobody reads, and arrays without users; returns how many."""

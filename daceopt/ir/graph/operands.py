@@ -22,7 +22,7 @@ class Operands(list["str | None"]):
         return f"{self.kind}s of {getattr(node, 'op_type', '') or type(node).__name__} {getattr(node, 'label', '')!r}"
 
 
-def required(names: Sequence[str | None], position: int) -> str:
+def require(names: Sequence[str | None], position: int) -> str:
     """The operand at ``position``. Raises ``Unsupported``, with the node, where it is absent."""
     name = names[position] if -len(names) <= position < len(names) else None
     if name is None:
@@ -33,5 +33,5 @@ def required(names: Sequence[str | None], position: int) -> str:
 
 
 def all_required(names: Sequence[str | None], count: int | None = None) -> list[str]:
-    """The first ``count`` operands, or all of them; raises as :func:`required` does."""
-    return [required(names, k) for k in range(len(names) if count is None else count)]
+    """The first ``count`` operands, or all of them; raises as :func:`require` does."""
+    return [require(names, k) for k in range(len(names) if count is None else count)]

@@ -115,7 +115,7 @@ def make(
     schema = schema_of(op_type, domain, version) or schema_of(op_type, domain)
     plain = {key: _plain(value) for key, value in attributes.items()}
     if schema is None:
-        names_in, names_out = _numbered("In", inputs), _numbered("Out", outputs)
+        names_in, names_out = _numbered_names("In", inputs), _numbered_names("Out", outputs)
         return operator_class(op_type, domain)(0, plain, names_in, names_out)
     names_in = _connectors(schema.inputs, inputs, set())
     names_out = _connectors(schema.outputs, outputs, set(names_in))
@@ -168,7 +168,7 @@ def __getattr__(name: str) -> type[Operator]:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _numbered(stem: str, count: int) -> list[str]:
+def _numbered_names(stem: str, count: int) -> list[str]:
     return [f"{stem}_{i}" for i in range(count)]
 
 
@@ -180,7 +180,7 @@ def _connectors(formals: Any, count: int, taken: set[str]) -> list[str]:
         stem = stem[0].upper() + stem[1:]
         stem = f"{stem}_out" if stem in taken else stem
         variadic = formal.option == formal.option.Variadic
-        names += _numbered(stem, count - len(names)) if variadic else [stem]
+        names += _numbered_names(stem, count - len(names)) if variadic else [stem]
     names += [f"Extra_{i}" for i in range(len(names), count)]
     return names[:count]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.graph.operator import Operator
 
 RANDOM = {
@@ -24,7 +24,7 @@ def is_op(node: object, *op_types: str) -> bool:
     return getattr(node, "op_type", None) in op_types and getattr(node, "domain", None) == ""
 
 
-def made_by(graph: Graph, name: str | None, *op_types: str) -> Operator | None:
+def operator_writing(graph: Graph, name: str | None, *op_types: str) -> Operator | None:
     """The operator that writes ``name``, if it is one of ``op_types``."""
     if name is None or graph.is_view(name):
         return None
@@ -56,7 +56,7 @@ def int_list(graph: Graph, node: Operator, attribute: str, position: int) -> lis
 def axes_of(graph: Graph, node: Operator) -> list[int] | None:
     """Normalized axes of a reduction; None when they are not constant. No axes means all of them."""
     inputs = graph.inputs_of(node)
-    rank = len(graph.shape(required(inputs, 0)))
+    rank = len(graph.shape(require(inputs, 0)))
     absent = node.attribute("axes") is None and (len(inputs) < 2 or inputs[1] is None)
     if absent:
         return list(range(rank))

@@ -26,11 +26,11 @@ class Order:
     settled: bool = True  # has nothing been edited since the positions were given?
     latest: list[Node] | None = None  # the nodes in their order, until an edit
 
-    def edited(self) -> None:
+    def on_addition(self) -> None:
         """A node or something that one reads was added."""
         self.settled, self.latest = False, None
 
-    def relaxed(self) -> None:
+    def on_removal(self) -> None:
         """A node or something that one reads was removed: positions stay legal."""
         self.latest = None
 
@@ -40,20 +40,20 @@ class Order:
     def set(self, graph: DataflowGraph, nodes: Sequence[Node]) -> None:
         """Let ``nodes`` run in this order. Raises IllegalOrder."""
         check(graph, nodes)
-        self.position = {name: k for k, node in enumerate(nodes) for name in _written(graph, node)}
+        self.position = {name: k for k, node in enumerate(nodes) for name in _writes(graph, node)}
         self.settled, self.latest = True, None
 
     def of(self, graph: DataflowGraph) -> list[Node]:
         """The nodes of ``graph`` in their order. Raises ValueError where what was added makes a cycle."""
         if self.latest is None:
-            self.latest = self._sorted(graph)
+            self.latest = self._sort(graph)
         return list(self.latest)
 
-    def _sorted(self, graph: DataflowGraph) -> list[Node]:
+    def _sort(self, graph: DataflowGraph) -> list[Node]:
         if not self.position:
             return topological(graph)
         if not self.settled:
-            self.set(graph, _settled(graph, topological(graph), self.position))
+            self.set(graph, _settle(graph, topological(graph), self.position))
         return sorted(graph.compute(), key=lambda node: _place(graph, node, self.position))
 
 
@@ -65,13 +65,13 @@ def check(graph: DataflowGraph, nodes: Sequence[Node]) -> None:
         if node not in graph:
             raise IllegalOrder(f"{where}: {label_of(node)} is no node of it")
         if node in done:
-            raise IllegalOrder(f"{where}: {_named(graph, node)} runs twice")
+            raise IllegalOrder(f"{where}: {_node_name(graph, node)} runs twice")
         for name, source in sources_of(graph, node):
             if source not in done:
-                needed = f"reads {name}, which {_named(graph, source)} writes"
-                raise IllegalOrder(f"{where}: {_named(graph, node)} {needed}, and that does not run before it")
+                needed = f"reads {name}, which {_node_name(graph, source)} writes"
+                raise IllegalOrder(f"{where}: {_node_name(graph, node)} {needed}, and that does not run before it")
         done.add(node)
-    if missing := [_named(graph, node) for node in graph.compute() if node not in done]:
+    if missing := [_node_name(graph, node) for node in graph.compute() if node not in done]:
         raise IllegalOrder(f"{where}: {', '.join(missing)} does not run")
 
 
@@ -95,7 +95,7 @@ def topological(graph: DataflowGraph) -> list[Node]:
     return order
 
 
-def _settled(graph: DataflowGraph, nodes: Sequence[Node], position: dict[str, int]) -> list[Node]:
+def _settle(graph: DataflowGraph, nodes: Sequence[Node], position: dict[str, int]) -> list[Node]:
     """The legal order nearest to ``position``: what is ready and comes first runs; new nodes run just before their
     first reader, or last."""
     sources = {node: [s for _, s in sources_of(graph, node)] for node in nodes}
@@ -135,7 +135,7 @@ def by_priority(
 
 def _place(graph: DataflowGraph, node: Node, position: dict[str, int]) -> float:
     """Where ``node`` stands: at the latest of what it writes; -1 where nothing of it has a position."""
-    return max((position.get(name, -1) for name in _written(graph, node)), default=-1)
+    return max((position.get(name, -1) for name in _writes(graph, node)), default=-1)
 
 
 def sources_of(graph: DataflowGraph, node: Node) -> list[tuple[str, Node]]:
@@ -144,9 +144,9 @@ def sources_of(graph: DataflowGraph, node: Node) -> list[tuple[str, Node]]:
     return [(name, source) for name in reads for source in graph.producers(name)]
 
 
-def _written(graph: DataflowGraph, node: Node) -> list[str]:
+def _writes(graph: DataflowGraph, node: Node) -> list[str]:
     return [n for n in graph.outputs_of(node) if n is not None]
 
 
-def _named(graph: DataflowGraph, node: Node) -> str:
-    return f"{label_of(node)} ({', '.join(_written(graph, node))})"
+def _node_name(graph: DataflowGraph, node: Node) -> str:
+    return f"{label_of(node)} ({', '.join(_writes(graph, node))})"

@@ -35,7 +35,7 @@ def plain(cls: type) -> type:
 
 def _initializer(init: Callable[..., None], properties: Mapping[str, Property]) -> Callable[..., None]:
     plain = {n: p for n, p in properties.items() if not p.indirected and (p.allow_none or p.default is not None)}
-    stored = {f"_{name}": _stored(p) for name, p in plain.items() if _is_plain(p)}
+    stored = {f"_{name}": _stored_default(p) for name, p in plain.items() if _is_plain(p)}
     others = [(name, p) for name, p in plain.items() if not _is_plain(p)]
 
     def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -52,7 +52,7 @@ def _is_plain(prop: Property) -> bool:
     return type(prop).__set__ is Property.__set__ and prop.setter is None
 
 
-def _stored(prop: Property) -> Any:
+def _stored_default(prop: Property) -> Any:
     """What the setter keeps of the default."""
     holder = type("Holder", (), {})()
     prop.__set__(holder, prop.default)

@@ -48,7 +48,7 @@ def sdfg_of(graph: Graph) -> GraphSdfg:
     return _Writer(graph).write(lambda writer, node: writer.add_node(node, node))
 
 
-def expanded(graph: Graph) -> GraphSdfg:
+def expand(graph: Graph) -> GraphSdfg:
     """``graph`` with copies of its nodes, and a map scope in the place of each kernel."""
     return _Writer(graph).write(_Writer.add_copy)
 
@@ -118,11 +118,11 @@ class _Writer:
             self.state.add_edge(self.access(source), None, node, "views", self.whole(source))
         if graph.is_part(name):
             whole, starts = graph.part(name)
-            memlet = _copied(name, starts, graph.shape(name))
+            memlet = _copied_memlet(name, starts, graph.shape(name))
             self.state.add_edge(self.access(name), None, self.access(whole), None, memlet)
 
 
-def _copied(name: str, starts: Iterable[Any], extents: Iterable[Any]) -> Memlet:
+def _copied_memlet(name: str, starts: Iterable[Any], extents: Iterable[Any]) -> Memlet:
     """What DaCe says of a part: it is copied into its box. It stands there already."""
     own, box = [], []
     for start, extent in zip(starts, extents, strict=True):
@@ -144,7 +144,7 @@ class _Scope:
         self._outer = kernel.outer if len(kernel.stages) > 1 or kernel.locals else kernel.stages[0].params
         self.entry, self._exit = self._add_map(kernel.label, self._outer)
         self._local = {name: self._add_local(name) for name in kernel.locals}
-        self._local |= {name: self._state.add_access(name) for name in sorted(kernel.forwarded())}
+        self._local |= {name: self._state.add_access(name) for name in sorted(kernel.forwarded_arrays())}
         versions = list(self._local.values())
         for k, stage in enumerate(kernel.stages):
             self._add_stage(k, stage)
@@ -191,7 +191,7 @@ class _Scope:
         inputs = {}
         for connector, access in stage.reads.items():
             own = self._kernel.locals.get(access.array)
-            dtype = types.computed(own[0] if own else self._writer.graph.dtype(access.array))
+            dtype = types.compute_type(own[0] if own else self._writer.graph.dtype(access.array))
             inputs[connector] = dace.pointer(dtype) if None in access.index else dtype
         tasklet = SymbolicTasklet(label, inputs, stage.assignments, list(stage.writes))
         # a whole dimension of extent 1 looks like one element in a memlet

@@ -65,21 +65,21 @@ def check_parts(graph: DataflowGraph, whole: str) -> None:
         if not graph.producers(name):
             raise IllegalParts(f"{name}, a part of {whole}, is never written")
         if not is_inside((starts, extents), shape, sizes):
-            raise IllegalParts(f"part {_shown(name, boxes)} leaves {whole}, of shape {_listed(shape)}")
+            raise IllegalParts(f"part {_boxes_text(name, boxes)} leaves {whole}, of shape {_shape_text(shape)}")
     for one, other in combinations(boxes, 2):
         if not apart(boxes[one], boxes[other], sizes):
-            raise IllegalParts(f"parts {_shown(one, boxes)} and {_shown(other, boxes)} of {whole} overlap")
+            raise IllegalParts(f"parts {_boxes_text(one, boxes)} and {_boxes_text(other, boxes)} of {whole} overlap")
     total: Any = sum(prod(extents) for _, extents in boxes.values())
     if sympy.expand(total - prod(shape)) != 0:
-        covered = f"{', '.join(_shown(n, boxes) for n in boxes)} have {total} of its {prod(shape)} elements"
-        raise IllegalParts(f"the parts of {whole}, of shape {_listed(shape)}, leave a gap: {covered}")
+        covered = f"{', '.join(_boxes_text(n, boxes) for n in boxes)} have {total} of its {prod(shape)} elements"
+        raise IllegalParts(f"the parts of {whole}, of shape {_shape_text(shape)}, leave a gap: {covered}")
 
 
-def _shown(name: str, boxes: dict[str, Any]) -> str:
+def _boxes_text(name: str, boxes: dict[str, Any]) -> str:
     return f"{name} [{', '.join(f'{s}:{sympy.sympify(s + e)}' for s, e in zip(*boxes[name]))}]"
 
 
-def _listed(shape: Iterable[Any]) -> str:
+def _shape_text(shape: Iterable[Any]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 

@@ -74,7 +74,7 @@ class Memory:
             shape = [self.number(e) for e in self.graph.shape(root)]
             strides = [self.number(e) for e in self.graph.strides(root)]
             span = 1 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides))
-            self._buffers[root] = poisoned((span,), self.numpy_dtype(self.graph.dtype(root)))
+            self._buffers[root] = poison((span,), self.numpy_dtype(self.graph.dtype(root)))
         return self._buffers[root]
 
     def array(self, name: str) -> np.ndarray:
@@ -95,7 +95,7 @@ class Memory:
         self.store(name, value if self.disturbance is None else self.disturbance.sums(value))
 
 
-def poisoned(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+def poison(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
     """Memory in which what nobody writes is seen where it is read: NaN, numbers far from zero."""
     if dtype.kind in "fV":
         return np.full(shape, np.nan).astype(dtype)
@@ -120,10 +120,10 @@ def window(buffer: np.ndarray, shape: Sequence[int], strides: Sequence[int], off
     if first < 0 or last >= buffer.size:
         layout = f"shape {list(shape)}, strides {list(strides)}"
         raise ValueError(f"{what}: elements {first} to {last} of a buffer of {buffer.size} ({layout})")
-    return strided(buffer[offset:], shape, strides)
+    return as_strided(buffer[offset:], shape, strides)
 
 
-def strided(flat: np.ndarray, shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
+def as_strided(flat: np.ndarray, shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
     """A view of ``flat`` with these strides (elements); of any type, while NumPy's own refuses some of ml_dtypes."""
     plain = flat.view(f"u{flat.itemsize}")
     steps = [s * flat.itemsize for s in strides]

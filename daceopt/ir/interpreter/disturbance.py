@@ -30,7 +30,7 @@ class Disturbance:
 
     def scalar(self, expr: Any, value: np.ndarray) -> np.ndarray:
         """The results of scalar code, each element rounded in another way."""
-        return value if _is_exact(expr) else self._moved(value, np.abs(value))
+        return value if _is_exact(expr) else self._move(value, np.abs(value))
 
     def sums(self, value: np.ndarray) -> np.ndarray:
         """The results of sums of many products, whose error is one of the terms: of typical magnitude at least."""
@@ -38,9 +38,9 @@ class Disturbance:
             return value
         with np.errstate(all="ignore"):
             typical = np.sqrt(np.square(value, dtype=np.float64).mean())
-        return self._moved(value, np.where(value == 0, 0, np.fmax(np.abs(value), typical)), self._sums)
+        return self._move(value, np.where(value == 0, 0, np.fmax(np.abs(value), typical)), self._sums)
 
-    def _moved(self, value: np.ndarray, magnitude: np.ndarray, unit: float = 0.0) -> np.ndarray:
+    def _move(self, value: np.ndarray, magnitude: np.ndarray, unit: float = 0.0) -> np.ndarray:
         if value.dtype.kind != "f":
             return value
         steps = self._generator.integers(-1, 2, value.shape)

@@ -16,7 +16,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.interpreter import interpret_schedule
-from daceopt.ir.interpreter.buffers import Memory, poisoned, window
+from daceopt.ir.interpreter.buffers import Memory, poison, window
 from daceopt.ir.interpreter.disturbance import Disturbance
 from daceopt.ir.interpreter.interpret_pieces import Iterations, bounds_of
 from daceopt.ir.interpreter.reduction import UFUNC, identity
@@ -91,7 +91,7 @@ class _Execution:
         lead = [self.extents[str(p)] for p in self.outer]
         for name, (dtype, shape) in kernel.locals.items():
             own = [memory.number(e) for e in shape or (1,)]
-            self.locals[name] = poisoned((*lead, *own), memory.numpy_dtype(dtype))
+            self.locals[name] = poison((*lead, *own), memory.numpy_dtype(dtype))
 
     def run(self) -> None:
         for stage in self.kernel.stages:
@@ -116,9 +116,9 @@ class _Execution:
         with np.errstate(all="ignore"):
             for connector, total in totals.items():
                 access = stage.writes[connector]
-                self._window(access, whole.of(self._kept(access, whole)))[...] = total
+                self._window(access, whole.of(self._kept_axes(access, whole)))[...] = total
 
-    def _kept(self, access: Access, iterations: Iterations) -> list[int]:
+    def _kept_axes(self, access: Access, iterations: Iterations) -> list[int]:
         """The axes that choose the element which is written; along the others it is collected."""
         named = {str(s) for e in self._place(access)[1] if isinstance(e, sympy.Expr) for s in e.free_symbols}
         return [k for k, p in enumerate(iterations.params) if p in named]
@@ -135,7 +135,7 @@ class _Execution:
         """Add what a piece contributes to the total of all, which has the type of accumulators: how memory is laid out
         decides in which order NumPy adds."""
         assert access.wcr is not None
-        kept = self._kept(access, whole)
+        kept = self._kept_axes(access, whole)
         wide = types.to_numpy(collected(types.from_numpy(value.dtype), access.wcr))
         start, function = identity(access.wcr, wide), UFUNC[access.wcr]
         if connector not in totals:
@@ -182,9 +182,9 @@ class _Execution:
             return self.memory.array(access.array)
         if None in access.index or all(affine(e).is_exact for e in access.index):
             return self._window(access, iterations)
-        return self._gathered(access, iterations)
+        return self._gather(access, iterations)
 
-    def _gathered(self, access: Access, iterations: Iterations) -> np.ndarray:
+    def _gather(self, access: Access, iterations: Iterations) -> np.ndarray:
         """What is read at places that are no affine functions of the loops, such as the nearest one of an image."""
         buffer, index, strides, offset = self._place(access)
         walked = iterations.values()

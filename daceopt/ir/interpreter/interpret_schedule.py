@@ -17,7 +17,7 @@ import dace
 import numpy as np
 import sympy
 
-from daceopt.ir.access.references import Reference, StatementInstance, resolved
+from daceopt.ir.access.references import Reference, StatementInstance, resolve_all
 from daceopt.ir.interpreter.reduction import UFUNC, identity
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.legality.microkernels import TileProduct, tiles
@@ -81,7 +81,7 @@ class _Rows:
     count: int
     values: dict[Any, np.ndarray]
 
-    def repeated(self, times: np.ndarray, param: Any) -> _Rows:
+    def repeat(self, times: np.ndarray, param: Any) -> _Rows:
         """Row k ``times[k]`` times, ``param`` counting."""
         index = np.repeat(np.arange(self.count), times)
         starts = np.cumsum(times) - times
@@ -97,7 +97,7 @@ class _Rows:
         there = np.nonzero(mask)[0]
         return _Rows(len(there), {k: v[there] for k, v in self.values.items()})
 
-    def numbered(self, name: Any) -> _Rows:
+    def number(self, name: Any) -> _Rows:
         return replace(self, values={**self.values, name: np.arange(self.count)})
 
 
@@ -115,7 +115,7 @@ class _Collector:
 class _Execution:
     def __init__(self, memory: Memory, kernel: Kernel, tree: Tree):
         self._memory, self._kernel = memory, kernel
-        self._bodies: dict[int, StatementInstance] = resolved(memory.graph, kernel, tree)
+        self._bodies: dict[int, StatementInstance] = resolve_all(memory.graph, kernel, tree)
         self._tiles = tiles(kernel, tree, self._bodies)
         self._params = {n.param for n, _ in walk(tree) if isinstance(n, Loop)}
         self._ordered = {s for n, _ in walk(tree) if isinstance(n, Do) for s in self._carrying(n)}
@@ -161,7 +161,7 @@ class _Execution:
     def _looks_back(self, loop: Loop) -> bool:
         """Does a statement read what one that stands behind it has written, in an iteration before?"""
         stages = [self._kernel.stages[n.statement] for n, _ in walk(loop) if isinstance(n, Do)]
-        inside = {*self._kernel.locals, *self._kernel.forwarded()}
+        inside = {*self._kernel.locals, *self._kernel.forwarded_arrays()}
         written = [{a.array for a in s.writes.values()} & inside for s in stages]
         return any(a.array in late for k, s in enumerate(stages) for a in s.reads.values() for late in written[k + 1 :])
 
@@ -196,7 +196,7 @@ class _Execution:
         return np.maximum(times, 0)
 
     def _iterations(self, loop: Loop, rows: _Rows) -> _Rows:
-        return rows.repeated(self._times(loop, rows), loop.param)
+        return rows.repeat(self._times(loop, rows), loop.param)
 
     def _whole(self, expr: Any, rows: _Rows) -> np.ndarray:
         """An integer expression over sizes and loop parameters, for each row."""
@@ -217,14 +217,14 @@ class _Execution:
         kind = self._memory.numpy_dtype(dtype)
         garbage = np.nan if kind.kind == "f" else 1
         self._locals[tree.array] = np.full((rows.count, max(int(size), 1)), garbage, kind)
-        self.node(tree.body, rows.numbered(tree.array))
+        self.node(tree.body, rows.number(tree.array))
 
     def _accumulate(self, tree: Accumulate, rows: _Rows) -> None:
         collectors = [(write, self._collector(tree, p, rows)) for write, p in zip(tree.writes(), tree.partials)]
         inside = rows
         for write, collector in collectors:
             self._collectors.setdefault(write, []).append(collector)
-            inside = inside.numbered(collector.key)
+            inside = inside.number(collector.key)
         self.node(tree.body, inside)
         for write, collector in collectors:
             self._collectors[write].pop()
@@ -233,7 +233,7 @@ class _Execution:
     def _collector(self, tree: Accumulate, partial: Partial, rows: _Rows) -> _Collector:
         target = self._bodies[partial.statement].writes[partial.connector]
         dims = tuple(loop for loop in loops_to(tree.body, partial) if loop.param in target.params())
-        own = types.computed(target.buffer.dtype)
+        own = types.compute_type(target.buffer.dtype)
         assert target.wcr is not None
         kind = self._memory.numpy_dtype(collected(own, target.wcr) if partial.wide else own)
         lanes = tree.body if isinstance(tree.body, Loop) and tree.body.kind == "vector" and not partial.wide else None
@@ -243,7 +243,7 @@ class _Execution:
         return _Collector((id(tree), partial), dims, values, across)
 
     def _store(self, write: tuple[int, str], collector: _Collector, rows: _Rows) -> None:
-        inside = rows.numbered(collector.key)
+        inside = rows.number(collector.key)
         for loop in collector.dims:
             inside = self._iterations(loop, inside)
         values = collector.values
@@ -289,7 +289,7 @@ class _Execution:
         b = self._read(product.b, self._tile(rows, walked, product.k, product.n))
         m, n, k = sizes
         with np.errstate(all="ignore"):
-            a, b = (x.astype(self._memory.numpy_dtype(types.computed(product.dtype))) for x in (a, b))
+            a, b = (x.astype(self._memory.numpy_dtype(types.compute_type(product.dtype))) for x in (a, b))
             value = np.matmul(a.reshape(rows.count, m, k), b.reshape(rows.count, k, n))
         self._write(
             (product.statement, product.connector), value.reshape(-1), self._tile(rows, walked, product.m, product.n)
@@ -299,7 +299,7 @@ class _Execution:
     def _tile(rows: _Rows, sizes: dict[Loop | None, int], *loops: Loop | None) -> _Rows:
         """Each row for each element of its tile."""
         for loop in (p for p in loops if p is not None):
-            rows = rows.repeated(np.full(rows.count, sizes[loop]), loop.param)
+            rows = rows.repeat(np.full(rows.count, sizes[loop]), loop.param)
         return rows
 
     def _write(self, write: tuple[int, str], value: np.ndarray, rows: _Rows) -> None:

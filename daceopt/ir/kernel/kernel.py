@@ -63,7 +63,7 @@ class Stage:
     writes: Mapping[str, Access]
     assignments: tuple[Assignment, ...]
 
-    def reduced(self, connector: str) -> tuple[sympy.Symbol, ...]:
+    def reduced_params(self, connector: str) -> tuple[sympy.Symbol, ...]:
         """The parameters that the write ``connector`` reduces over."""
         access = self.writes[connector]
         return tuple(p for p in self.params if p not in access.params()) if access.wcr else ()
@@ -121,17 +121,17 @@ class Kernel:
             raise Unsupported(f"the extent of {p} is {extent}; expected min(a size, what is left of one)")
         return dim(whole[0]), dim(sympy.Min(*rest, evaluate=False) if len(rest) > 1 else rest[0])
 
-    def named_apart(self, arrays: Arrays) -> Kernel:
+    def rename_locals_apart(self, arrays: Arrays) -> Kernel:
         """The same with names for its locals that no array of a graph has."""
         return self.over({old: arrays.fresh_name(old) for old in self.locals})
 
     def over(self, names: Mapping[str, str]) -> Kernel:
         """The same over other arrays, or locals: each is called what ``names`` says."""
 
-        def renamed(accesses: Mapping[str, Access]) -> dict[str, Access]:
+        def rename(accesses: Mapping[str, Access]) -> dict[str, Access]:
             return {c: replace(a, array=names.get(a.array, a.array)) for c, a in accesses.items()}
 
-        stages = [replace(s, reads=renamed(s.reads), writes=renamed(s.writes)) for s in self.stages]
+        stages = [replace(s, reads=rename(s.reads), writes=rename(s.writes)) for s in self.stages]
         return replace(self, stages=stages, locals={names.get(old, old): kind for old, kind in self.locals.items()})
 
     @property
@@ -144,7 +144,7 @@ class Kernel:
         """Iterations over ``params`` together, partial tiles counted as whole ones."""
         return dim(prod(self.bounds(p)[0] for p in params))
 
-    def kept(self) -> frozenset[str]:
+    def kept_locals(self) -> frozenset[str]:
         """Locals with a value that lives on from one iteration of a serial loop to the next, or into or out of it:
         written by several stages, read before they are written, or by stages inside and outside of such a loop."""
         return self._kept
@@ -165,9 +165,9 @@ class Kernel:
 
     def iteration(self, local: str) -> tuple[sympy.Symbol, ...]:
         """The parameters of which each iteration has a local of its own."""
-        return self.outer if local in self.kept() else (*self.outer, *self.serial)
+        return self.outer if local in self.kept_locals() else (*self.outer, *self.serial)
 
-    def forwarded(self) -> frozenset[str]:
+    def forwarded_arrays(self) -> frozenset[str]:
         """Arrays of the graph that one stage writes and a later one reads."""
         return self._forwarded
 
@@ -214,7 +214,7 @@ class Kernel:
             inner = [p for p in stage.params if p not in outer and p not in self.serial]
             params = (*outer, *(p for p in self.serial if p in stage.params), *inner)
             extents |= {p: dim(self.extents[p]) for p in params}
-            reads, writes = ({c: _indexed(arrays, a) for c, a in x.items()} for x in (stage.reads, stage.writes))
+            reads, writes = ({c: _index(arrays, a) for c, a in x.items()} for x in (stage.reads, stage.writes))
             stages.append(Stage(params, reads, writes, stage.assignments))
         used = dict.fromkeys(a.array for s in stages for a in (*s.reads.values(), *s.writes.values()))
         kept = sorted(self.locals, key=[*used, *self.locals].index)  # in the order of use, whoever has put them there
@@ -225,7 +225,7 @@ class Kernel:
         return Kernel(self.label, extents, stages, outer if many else (), sizes, self.schedule, serial)
 
 
-def _indexed(arrays: Arrays, access: Access) -> Access:
+def _index(arrays: Arrays, access: Access) -> Access:
     """With an index for each dimension of the array: none of a scalar."""
     if arrays.has(access.array) and not arrays.shape(access.array):
         return replace(access, index=())

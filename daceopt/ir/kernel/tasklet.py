@@ -29,7 +29,7 @@ class Assignment:
     dtype: types.DType
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", types.computed(self.dtype))
+        object.__setattr__(self, "dtype", types.compute_type(self.dtype))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Assignment:
         return self  # immutable, as SymPy expressions are
@@ -146,7 +146,7 @@ def cancels(function: Any, args: Sequence[Any]) -> bool:
     return False
 
 
-def renamed(symbol: sympy.Symbol, name: str) -> sympy.Symbol:
+def symbol_like(symbol: sympy.Symbol, name: str) -> sympy.Symbol:
     """A symbol of this name with the assumptions of ``symbol``."""
     return sympy.Symbol(name, **symbol.assumptions0) if str(symbol) != name else symbol
 

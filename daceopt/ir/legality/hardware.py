@@ -137,6 +137,6 @@ def shared_bytes(kernel: Kernel, tree: Tree, bodies: Mapping[int, StatementInsta
 def accumulated_dtype(bodies: Mapping[int, StatementInstance], partial: Partial) -> types.DType:
     """The element type of the accumulator of ``partial``."""
     target = bodies[partial.statement].writes[partial.connector]
-    own = types.computed(target.buffer.dtype)
+    own = types.compute_type(target.buffer.dtype)
     assert target.wcr is not None
     return collected(own, target.wcr) if partial.wide else own

@@ -16,7 +16,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.polyhedral.dependences import Accesses, union
 from daceopt.ir.polyhedral.instances_isl import Domains
-from daceopt.ir.polyhedral.schedule_isl import kind_of, marked, order
+from daceopt.ir.polyhedral.schedule_isl import kind_of, order, read_mark
 from daceopt.ir.schedule.schedule import Accumulate, Alloc, Call, Loop
 
 _KIND = isl.schedule_node_type
@@ -55,7 +55,7 @@ def _places(node: isl.ScheduleNode) -> Iterator[_Place]:
     if kind_of(node) == _KIND.mark:
         below = node.child(0)
         inside = below.child(0) if kind_of(below) == _KIND.band else below
-        yield _Place(marked(node), _numbers(node), _numbers(inside))
+        yield _Place(read_mark(node), _numbers(node), _numbers(inside))
     for k in range(node.n_children()):
         yield from _places(node.child(k))
 
@@ -71,7 +71,7 @@ class _Verdict:
         self._places = list(_places(schedule.get_root()))
         times = order(schedule)
         self._before = times.lex_lt_union_map(times)
-        self._between_stages = (*self._kernel.locals, *sorted(self._kernel.forwarded()))
+        self._between_stages = (*self._kernel.locals, *sorted(self._kernel.forwarded_arrays()))
         self._flow = {array: union(accesses.flow(array)) for array in self._between_stages}
 
     def reasons(self) -> Iterator[str]:
@@ -87,7 +87,7 @@ class _Verdict:
             yield from self._memory(array)
             yield from self._threads(array)
         for k, stage in enumerate(self._kernel.stages):
-            for connector in (c for c in stage.writes if stage.reduced(c)):
+            for connector in (c for c in stage.writes if stage.reduced_params(c)):
                 yield from self._reduction(k, connector)
 
     def _order(self, array: str) -> Iterator[tuple[isl.UnionMap, str]]:

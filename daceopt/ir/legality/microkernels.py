@@ -152,7 +152,7 @@ class _Reader:
         body = self._bodies[do.statement]
         factors = {r.buffer.dtype for r in body.reads.values()}
         sums = {r.buffer.dtype for r in body.writes.values()} | {a.dtype for a in body.assignments}
-        if len(factors) != 1 or not factors <= set(FACTORS) or sums != {types.computed(f) for f in factors}:
+        if len(factors) != 1 or not factors <= set(FACTORS) or sums != {types.compute_type(f) for f in factors}:
             kinds = ", ".join(sorted(map(str, factors | sums)))
             self._refuse(f"{name} has elements of {kinds}; expected one floating type, or bfloat16 summed in float32")
         wide = [

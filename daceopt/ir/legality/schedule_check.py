@@ -17,7 +17,7 @@ from typing import Any
 import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
-from daceopt.ir.access.references import StatementInstance, resolved
+from daceopt.ir.access.references import StatementInstance, resolve_all
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.legality.hardware import LIMITS, limits_of
@@ -61,13 +61,13 @@ def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
             _check_runs(graph, kernel, node, around)
             _check_reductions(kernel, node, around)
     _check_accumulators(kernel, tree)
-    bodies = resolved(graph, kernel, tree)
+    bodies = resolve_all(graph, kernel, tree)
     _check_elements(kernel, tree, bodies)
     check_hardware(kernel, tree, bodies, limits_of(graph.options.target))
     tiles(kernel, tree, bodies)
     unsure = check_locals(kernel, tree, bodies)
     check_registers(kernel, tree, bodies)
-    if unsure or kernel.forwarded():
+    if unsure or kernel.forwarded_arrays():
         _check_dependences(graph, kernel, tree)
 
 
@@ -92,7 +92,7 @@ def _check_statements(kernel: Kernel, tree: Tree) -> None:
     if extra := set(statements) - set(range(len(kernel.stages))):
         refuse(kernel, f"statements {sorted(extra)} do not exist; the kernel has {len(kernel.stages)}")
     for k, stage in enumerate(kernel.stages):
-        kept = next((a.array for a in stage.writes.values() if a.wcr and a.array in kernel.kept()), None)
+        kept = next((a.array for a in stage.writes.values() if a.wcr and a.array in kernel.kept_locals()), None)
         if kept is not None:
             refuse(kernel, f"s{k} reduces into {kept}, which is kept; expected a local of its own for the sum")
     _check_forwarded(kernel)
@@ -103,7 +103,7 @@ def _check_statements(kernel: Kernel, tree: Tree) -> None:
 
 def _check_forwarded(kernel: Kernel) -> None:
     """Arrays that statements hand on are whole before the first of them that reads one."""
-    for array in sorted(kernel.forwarded()):
+    for array in sorted(kernel.forwarded_arrays()):
         last = max(k for k, s in enumerate(kernel.stages) if any(a.array == array for a in s.writes.values()))
         first = min(k for k, s in enumerate(kernel.stages) if any(a.array == array for a in s.reads.values()))
         if first <= last:

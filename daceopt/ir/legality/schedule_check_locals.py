@@ -35,7 +35,7 @@ def check_locals(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance
     """
     places = {n.statement: (*around, n) for n, around in walk(tree) if isinstance(n, Do)}
     order = list(places)
-    kept = kernel.kept()
+    kept = kernel.kept_locals()
     unsure = _unsure(kernel, places)
     for reader in order:
         for read in bodies[reader].reads.values():
@@ -142,7 +142,7 @@ def check_registers(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInsta
         for reader, body in bodies.items():
             before = [r for do in followed[reader] for r in bodies[do.statement].writes.values()]
             for read in (r for r in body.reads.values() if r.buffer.local and r.buffer.array == array):
-                if array in kernel.kept() or not any(same_element(w, read) and not w.wcr for w in before):
+                if array in kernel.kept_locals() or not any(same_element(w, read) and not w.wcr for w in before):
                     refuse(kernel, f"s{reader} reads {array} elsewhere than it is written; expected {array} in thread")
 
 
@@ -159,8 +159,8 @@ def _check_dependence(
         refuse(kernel, f"the local {array} does not live from s{do.statement} on until it is read")
     _check_outer(kernel, array, writer, reader, common)
     stage = kernel.stages[do.statement]
-    reduced = set(stage.reduced(connector)) if connector in stage.writes else set()
-    kept = array in kernel.kept()
+    reduced = set(stage.reduced_params(connector)) if connector in stage.writes else set()
+    kept = array in kernel.kept_locals()
     for k, loop in enumerate(common):
         if isinstance(loop, Loop):
             walked = _walked(kernel, do, loop)

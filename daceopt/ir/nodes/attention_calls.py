@@ -25,8 +25,8 @@ class AttentionCall(DenseNode):
     """What both directions share.
 
     Mask: booleans (which keys are seen), or what is added to the scores; broadcasts to [batch, heads, length, keys].
-    Lse: float32 [batch, heads, :func:`padded` length]: of each row the logarithm of the sum of the exponentials of its
-    scores; rows behind the last are infinite. A row that sees no key gives zeros.
+    Lse: float32 [batch, heads, :func:`pad_rows` of length]: of each row the logarithm of the sum of the exponentials of
+    its scores; rows behind the last are infinite. A row that sees no key gives zeros.
     """
 
     scale = Property(dtype=float, default=1.0, desc="What scores are multiplied by")
@@ -78,6 +78,6 @@ class AttentionBackward(AttentionCall):
         return 3 * size + 2 * columns
 
 
-def padded(rows: Dim) -> Dim:
+def pad_rows(rows: Dim) -> Dim:
     """How many rows the statistics of so many have."""
     return dim((rows + _ROWS - 1) // _ROWS * _ROWS)

@@ -47,15 +47,15 @@ def image_shape(shape: Sequence[Any]) -> Shape:
 def shape_of(graph: Graph, node: Node, connector: str) -> Shape:
     """The shape of the image that a convolution reads or writes there, in blocks or not."""
     shape = graph.shape(node.operands(graph)[connector])
-    return image_shape(shape) if connector in node.blocked(graph) else shape
+    return image_shape(shape) if connector in node.blocked_connectors(graph) else shape
 
 
-def unpacked(value: np.ndarray) -> np.ndarray:
+def unpack(value: np.ndarray) -> np.ndarray:
     """The image of which the values stand in blocks."""
     return np.moveaxis(value, -1, 2).reshape(image_shape(value.shape))
 
 
-def packed(value: np.ndarray) -> np.ndarray:
+def pack(value: np.ndarray) -> np.ndarray:
     """The values of an image, in blocks."""
     count, channels, *spatial = value.shape
     return np.moveaxis(value.reshape(count, channels // BLOCK, BLOCK, *spatial), 2, -1)
@@ -134,7 +134,7 @@ def block(graph: Graph, names: Collection[str]) -> dict[str, str]:
     """Store the images ``names`` in blocks; returns the new arrays by the old ones. None of them has a reason
     :func:`why_not`, but that it may be an input whose giver stores it so from now on. Readers that cannot follow read a
     copy in the old layout."""
-    layouts = {name: _declared(graph, name) for name in names}
+    layouts = {name: _declare(graph, name) for name in names}
     users: dict[Node, None] = {}
     for name, stored in layouts.items():
         writer, readers = graph.producer(name), followers(graph, name)
@@ -152,10 +152,10 @@ def block(graph: Graph, names: Collection[str]) -> dict[str, str]:
     return layouts
 
 
-def _declared(graph: Graph, name: str) -> str:
+def _declare(graph: Graph, name: str) -> str:
     """The array that takes the place of ``name``, with all that is known of it."""
     hint, shape = graph.source.names.get(name, name), blocked_shape(graph.shape(name))
-    with graph.made_for(origins=graph.origins.get(name, ())):
+    with graph.label_nodes(origins=graph.origins.get(name, ())):
         new = graph.add_array(hint, shape, graph.dtype(name))
     if name in graph.apart:
         graph.apart[new] = graph.apart[name]
@@ -216,7 +216,7 @@ class _Split:
         stages = []
         for stage in kernel.stages:
             reads, writes = (
-                {c: self._moved(a, stored, lanes) for c, a in side.items()} for side in (stage.reads, stage.writes)
+                {c: self._move(a, stored, lanes) for c, a in side.items()} for side in (stage.reads, stage.writes)
             )
             stages.append(replace(stage.subs(self._values, self._over(stage.params)), reads=reads, writes=writes))
         extents = {self._names[p]: dim(n // BLOCK) if p in self._inside else n for p, n in kernel.extents.items()}
@@ -226,7 +226,7 @@ class _Split:
     def _over(self, params: Sequence[Any]) -> tuple[Any, ...]:
         return (*(self._names[p] for p in params), *(self._inside[p] for p in params if p in self._inside))
 
-    def _moved(self, access: Access, stored: Mapping[str, str], lanes: Mapping[Access, _Lane]) -> Access:
+    def _move(self, access: Access, stored: Mapping[str, str], lanes: Mapping[Access, _Lane]) -> Access:
         own, new = lanes.get(access), access.subs(self._values)
         if own is None:
             return new

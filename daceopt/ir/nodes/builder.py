@@ -166,15 +166,15 @@ class Builder:
 
     def _meets_own_type(self, array: str, arrays: Sequence[str]) -> bool:
         """Whether what varies among ``arrays`` is of the type in which ``array`` is computed, but for conditions."""
-        varying = {types.computed(self.graph.dtype(a)) for a in arrays if a not in self.graph.constants}
+        varying = {types.compute_type(self.graph.dtype(a)) for a in arrays if a not in self.graph.constants}
         kinds = {t for t in varying if not types.is_bool(t)}
-        return kinds == {types.computed(self.graph.dtype(array))}
+        return kinds == {types.compute_type(self.graph.dtype(array))}
 
     def _dtypes(self, values: Sequence[Any], dtypes: Any, reads: dict[str, Access], arrays: Sequence[str]) -> list[Any]:
         if dtypes is not None:
             return list(dtypes) if isinstance(dtypes, (tuple, list)) else [dtypes] * len(values)
         env = {scalar.symbol(c, self.graph.dtype(a.array)): self.graph.dtype(a.array) for c, a in reads.items()}
-        fallback = types.computed(self.graph.dtype(arrays[0])) if arrays else None
+        fallback = types.compute_type(self.graph.dtype(arrays[0])) if arrays else None
         return [
             scalar.dtype_of(sympy.sympify(v), env) if getattr(v, "free_symbols", None) else fallback for v in values
         ]
@@ -266,7 +266,7 @@ class Builder:
 
     def copy(self, x: str, out: str | None = None) -> str:
         """A contiguous copy (or into ``out``, of the same shape)."""
-        with self.graph.made_for(origins=self.graph.origins.get(x, ())):
+        with self.graph.label_nodes(origins=self.graph.origins.get(x, ())):
             return str(self.elementwise(lambda v: v, x, out=out, dtype=self.graph.dtype(x), label="copy"))
 
     def contiguous(self, x: str) -> str:
@@ -319,26 +319,26 @@ class Builder:
         if not node.computes or multiplies(type(node), dtypes, self.graph):
             self.graph.add_node(node, dict(inputs), dict(outputs))
             return
-        results = {c: self._unrounded(n) for c, n in outputs.items()}
-        self.graph.add_node(node, {c: self._widened(n) for c, n in inputs.items()}, results)
+        results = {c: self._add_unrounded(n) for c, n in outputs.items()}
+        self.graph.add_node(node, {c: self._widen(n) for c, n in inputs.items()}, results)
         for connector, name in outputs.items():
             if results[connector] != name:
                 self.cast(results[connector], self.graph.dtype(name), out=name)
 
-    def _unrounded(self, name: str) -> str:
+    def _add_unrounded(self, name: str) -> str:
         """An array like ``name`` in the type in which it is computed; itself where that is its own."""
         graph, dtype = self.graph, self.graph.dtype(name)
         if not types.is_narrow(dtype):
             return name
-        return graph.add_array("wide", graph.shape(name), types.computed(dtype), graph.strides(name))
+        return graph.add_array("wide", graph.shape(name), types.compute_type(dtype), graph.strides(name))
 
-    def _widened(self, name: str) -> str:
+    def _widen(self, name: str) -> str:
         """``name`` in the type in which it is computed; a view that is no smaller than its root stays a view of it."""
         graph, dtype = self.graph, self.graph.dtype(name)
         if not types.is_narrow(dtype):
             return name
         root, offset = self.whole(name)
-        wide = self.cast(root, types.computed(dtype))
+        wide = self.cast(root, types.compute_type(dtype))
         return (
             wide if root == name else graph.add_view(wide, self.label, graph.shape(name), graph.strides(name), offset)
         )

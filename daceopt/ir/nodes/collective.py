@@ -76,7 +76,7 @@ class CollectiveWait(Collective):
     """Base of what waits for a start, by its ``Handle``."""
 
 
-def exchanged(graph: Graph, starts: Iterable[CollectiveStart]) -> list[Exchanged]:
+def exchanges_of(graph: Graph, starts: Iterable[CollectiveStart]) -> list[Exchanged]:
     """What ``starts`` exchange, in their order; what is no plain sum has its title before the parameters."""
     exchanges: list[Exchanged] = []
     for node in starts:

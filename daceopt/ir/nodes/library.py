@@ -44,13 +44,13 @@ def _activation() -> Any:
     return Property(dtype=str, default=None, allow_none=True, desc="Applied last: None or 'relu'")
 
 
-def _packed() -> Any:
+def _packed_property() -> Any:
     return Property(
         dtype=bool, default=False, desc="A library may prepare weights once for all calls in which they are the same"
     )
 
 
-def _held_over() -> Any:
+def _held_over_property() -> Any:
     return ListProperty(
         element_type=str,
         default=[],
@@ -161,7 +161,7 @@ def takes_narrow(node: DenseNode, graph: Graph) -> bool:
     return multiplies(type(node), {c: graph.dtype(n) for c, n in node.operands(graph).items()}, graph)
 
 
-def narrowed(node: DenseNode, graph: Graph) -> Any:
+def narrow_type(node: DenseNode, graph: Graph) -> Any:
     """The narrow type of its other factor to which the node rounds weights of float32 that it keeps; None where it
     does not."""
     if not getattr(node, "packed", False):
@@ -205,8 +205,8 @@ class Contraction(DenseNode):
     weights = "B"
     alpha = Property(dtype=float, default=1.0, desc="Factor of the product")
     activation = _activation()
-    held_over = _held_over()
-    packed = _packed()
+    held_over = _held_over_property()
+    packed = _packed_property()
 
     def flops(self, graph: Graph) -> sympy.Expr:
         """Two per element of the result and of the contracted dimension."""
@@ -254,7 +254,7 @@ class ConvolutionBase(_Window):
         """Number of spatial dimensions."""
         return len(graph.shape(self.operands(graph)[self._weight])) - 2
 
-    def blocked(self, graph: Graph) -> frozenset[str]:
+    def blocked_connectors(self, graph: Graph) -> frozenset[str]:
         """Connectors of images that stand in blocks of channels: they have one dimension more than weights."""
         rank, names = self.spatial(graph) + 3, self.operands(graph)
         return frozenset(c for c in IMAGES & names.keys() if len(graph.shape(names[c])) == rank)
@@ -286,8 +286,8 @@ class Convolution(ConvolutionBase):
     ceiling = Property(dtype=float, default=math.inf, desc="What a relu gives for larger numbers")
     doubtful = Property(dtype=bool, default=False, desc="NaN may stand for what -inf becomes, until a careful run")
     accumulating = Property(dtype=bool, default=False, desc="Y may stand where Z does, if nothing reads Z after it")
-    held_over = _held_over()
-    packed = _packed()
+    held_over = _held_over_property()
+    packed = _packed_property()
 
     @property
     def in_place(self) -> Mapping[str, str]:
@@ -302,8 +302,8 @@ class ConvolutionBackwardData(ConvolutionBase):
     required, results = ("dY", "W"), ("dX",)
     weights = "W"
     _result = "dY"
-    held_over = _held_over()
-    packed = _packed()
+    held_over = _held_over_property()
+    packed = _packed_property()
 
 
 @dace.library.node

@@ -25,7 +25,7 @@ def dependences(graph: Graph | None, kernel: Kernel) -> isl.UnionMap:
     the source of a dependence.
     """
     accesses = Accesses(Domains(graph, kernel))
-    return union([m for array in (*kernel.locals, *sorted(kernel.forwarded())) for m in accesses.flow(array)])
+    return union([m for array in (*kernel.locals, *sorted(kernel.forwarded_arrays())) for m in accesses.flow(array)])
 
 
 class Accesses:
@@ -33,7 +33,7 @@ class Accesses:
 
     def __init__(self, domains: Domains):
         self.domains, self.kernel = domains, domains.kernel
-        self._kept = self.kernel.kept()
+        self._kept = self.kernel.kept_locals()
 
     def elements(self, array: str, write: bool) -> dict[int, isl.Map]:
         """Statement -> { instance -> element of ``array`` that it writes, or reads }."""

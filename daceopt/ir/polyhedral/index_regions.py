@@ -144,9 +144,9 @@ class IndexRegion:
         """The parts below ``at`` and from it on, without those that are empty for all sizes."""
         first, end = self._bounds_of(p)
         if not self.space.calls.is_natural(sympy.sympify(at) - first):
-            at = _unevaluated(sympy.Max, at, first)
+            at = _without_evaluation(sympy.Max, at, first)
         if not self.space.calls.is_natural(sympy.sympify(end) - at):
-            at = _unevaluated(sympy.Min, at, end)
+            at = _without_evaluation(sympy.Min, at, end)
         parts = [self._part(p, (first, at), at - p - 1), self._part(p, (at, end), p - at)]
         return [r for r in parts if not r._points.is_empty()]
 
@@ -156,7 +156,7 @@ class IndexRegion:
         return IndexRegion(self.space, {**self.bounds, p: bounds}, points)
 
 
-def _unevaluated(extreme: Any, value: Dim, other: Dim) -> Dim:
+def _without_evaluation(extreme: Any, value: Dim, other: Dim) -> Dim:
     """A minimum or maximum as it stands: SymPy would compare all parts of both with each other, which takes long."""
     numbers = isinstance(value, int) and isinstance(other, int)
     return value if value == other else dim(extreme(value, other, evaluate=numbers))

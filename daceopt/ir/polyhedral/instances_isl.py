@@ -195,7 +195,7 @@ def loop_values(domains: Domains, do: Do, around: Several[Tree]) -> list[list[is
     domain, of, _ = domains.functions(do.statement)
     runs = _check_once(_runs(instance, domains), domain, domains.sizes, domains.kernel.label)
     params = domains.kernel.stages[instance.do.statement].params
-    solved = _solved(instance, dict(zip(instance.index, params)), domains)
+    solved = _solve(instance, dict(zip(instance.index, params)), domains)
     columns = [c for group in instance.columns for c in group]
     flat = [of.of(solved.get(c.symbol, sympy.S.Zero)) for c in columns]
     if not _inverts(flat, runs, domain):
@@ -206,7 +206,7 @@ def loop_values(domains: Domains, do: Do, around: Several[Tree]) -> list[list[is
     return [[v.add(of.of(start)) if start != 0 else v for v in group] for group, start in zip(groups, starts)]
 
 
-def _solved(instance: _Instance, params: dict[Any, Param], domains: Domains) -> dict[Any, Any]:
+def _solve(instance: _Instance, params: dict[Any, Param], domains: Domains) -> dict[Any, Any]:
     """The value of each column in the statement's parameters, digit by digit."""
     bases: dict[Any, Any] = {}
     for value, p in params.items():

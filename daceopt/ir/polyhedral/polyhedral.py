@@ -53,7 +53,7 @@ class Member:
     values: Mapping[int, tuple[Param, int, int]]
 
 
-def scheduled(graph: Graph | None, kernel: Kernel, effort: Effort | None = None) -> isl.Schedule:
+def schedule(graph: Graph | None, kernel: Kernel, effort: Effort | None = None) -> isl.Schedule:
     """isl's schedule of the statements of ``kernel``.
 
     Raises Unsupported where an access of a local is not affine, where a statement has no iteration, and where isl does
@@ -62,12 +62,12 @@ def scheduled(graph: Graph | None, kernel: Kernel, effort: Effort | None = None)
     effort = effort or Effort()
     _check_statements(kernel)
     watch = _Watch(effort, kernel.label)
-    with _limited(effort):
+    with _limit(effort):
         try:
             limits = constraints(graph, kernel, watch)
             schedule = limits.compute_schedule()
         except isl.Error as error:
-            raise watch.exceeded(f"{effort.operations} operations") from error
+            raise watch.exceedance(f"{effort.operations} operations") from error
     watch.look()
     return schedule
 
@@ -123,14 +123,14 @@ class _Watch:
     def look(self) -> None:
         """Raise Unsupported where the time is over."""
         if time.monotonic() - self._start > self._effort.seconds:
-            raise self.exceeded(f"{self._effort.seconds} s")
+            raise self.exceedance(f"{self._effort.seconds} s")
 
-    def exceeded(self, bound: str) -> Unsupported:
+    def exceedance(self, bound: str) -> Unsupported:
         return Unsupported(f"isl finds no schedule of {self._label} within {bound}")
 
 
 @contextmanager
-def _limited(effort: Effort) -> Iterator[None]:
+def _limit(effort: Effort) -> Iterator[None]:
     before = CONTEXT.get_max_operations(), CONTEXT.get_schedule_serialize_sccs()
     CONTEXT.set_schedule_serialize_sccs(int(not effort.fuse))
     CONTEXT.reset_operations()
@@ -196,18 +196,18 @@ def tree(graph: Graph | None, kernel: Kernel, schedule: isl.Schedule) -> Tree:
     Loops that isl begins elsewhere than at 0 are shifted. Raises Unsupported where a loop has no end that is known, and
     where a tree has no form for what isl found.
     """
-    body = from_isl(graph, kernel, _shifted(schedule.get_root()).get_schedule())
+    body = from_isl(graph, kernel, _shift(schedule.get_root()).get_schedule())
     for array in kernel.locals:
         body = Alloc(array, "thread", body)
     return body
 
 
-def _shifted(node: isl.ScheduleNode) -> isl.ScheduleNode:
+def _shift(node: isl.ScheduleNode) -> isl.ScheduleNode:
     """With all bands from ``node`` on beginning at 0, as far as their first iterations are numbers."""
     if kind_of(node) == _KIND.band:
         node = node.band_shift(_to_zero(node))
     for k in range(node.n_children()):
-        node = _shifted(node.child(k)).parent()
+        node = _shift(node.child(k)).parent()
     return node
 
 

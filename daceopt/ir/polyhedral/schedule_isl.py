@@ -63,7 +63,7 @@ def order(isl_schedule: isl.Schedule) -> isl.UnionMap:
 _NOTHING = Do(0, ())
 
 
-def marked(node: isl.ScheduleNode, symbol: Any = None, loops: Iterable[str] = ()) -> Tree:
+def read_mark(node: isl.ScheduleNode, symbol: Any = None, loops: Iterable[str] = ()) -> Tree:
     """What a mark says: the node of its line, around nothing; ``loops``: the names of the loops in the schedule."""
     line = str(node.mark_get_id().name)
     return parse(f"{line}\n  {line_of(_NOTHING)}" if line.endswith(":") else line, symbol, loops)
@@ -168,13 +168,13 @@ class _Reader:
             return self._mark(node, around)
         if kind == _KIND.band:
             loops = self._loops(node, around)
-            return self._nested(loops, self.tree(node.child(0), (*around, *loops)))
+            return self._nest(loops, self.tree(node.child(0), (*around, *loops)))
         if kind == _KIND.leaf:
             return self._do(node, around)
         raise Unsupported(f"isl's schedule of {self._kernel.label} has a node of {kind}, which a tree has no form for")
 
     def _mark(self, node: isl.ScheduleNode, around: tuple[Loop, ...]) -> Tree:
-        mark = marked(node, self._symbol, self._names)
+        mark = read_mark(node, self._symbol, self._names)
         if isinstance(mark, Do):
             self._statements[mark.statement] = mark
             return self.tree(node.child(0), around)
@@ -185,7 +185,7 @@ class _Reader:
             raise Unsupported(f"the mark {line_of(mark)!r} stands above a {kind_of(band)}; expected a band")
         return schedule.nested([mark], self.tree(band.child(0), (*around, mark)))
 
-    def _nested(self, loops: list[Loop], body: Tree) -> Tree:
+    def _nest(self, loops: list[Loop], body: Tree) -> Tree:
         """Guards that no mark has put in their place stand as far outside as they can."""
         if self._statements or not isinstance(body, Guard):
             return schedule.nested(loops, body)

@@ -101,17 +101,17 @@ class Functions:
 
     def _floor(self, expr: Any) -> isl.PwAff:
         above, below = sympy.together(expr.args[0]).as_numer_denom()
-        return self._divided(above, below)
+        return self._divide(above, below)
 
     def _quotient(self, expr: Any) -> isl.PwAff:
         """Rounded towards 0, which is down for what is never negative."""
         above, below = expr.args
         if signs.is_natural(sympy.expand(above)):
-            return self._divided(above, below)
+            return self._divide(above, below)
         divisor = isl.PwAff.val_on_domain(self._space.universe_set(), self._divisor(below))
         return self.of(above).tdiv_q(divisor)
 
-    def _divided(self, above: Any, below: Any) -> isl.PwAff:
+    def _divide(self, above: Any, below: Any) -> isl.PwAff:
         return self.of(above).scale_down_val(self._divisor(below)).floor()
 
     def _remainder(self, expr: Any) -> isl.PwAff:

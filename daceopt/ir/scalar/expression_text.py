@@ -199,7 +199,7 @@ class _Reader:
             last_first = terms[-1].is_Number and not terms[0].is_Number
             return sympy.Add(*([terms[-1], *terms[:-1]] if last_first else terms), evaluate=False)
         if isinstance(node.op, (ast.Mult, ast.Div)):
-            return _multiplied(self._factors(node))
+            return _multiply(self._factors(node))
         if isinstance(node.op, ast.Pow):
             return _power(self.read(node.left), self.read(node.right))
         raise ValueError(f"operator {type(node.op).__name__} is none of + - * / **")
@@ -281,10 +281,10 @@ def _negative(expr: Any) -> Any:
     first, *rest = expr.args
     if not first.is_Number:
         return sympy.Mul(-1, first, *rest, evaluate=False)
-    return _multiplied(rest if first == -1 else [-first, *rest])
+    return _multiply(rest if first == -1 else [-first, *rest])
 
 
-def _multiplied(factors: Sequence[Any]) -> Any:
+def _multiply(factors: Sequence[Any]) -> Any:
     if len(factors) == 1:
         return factors[0]
     return sympy.Mul(*factors, evaluate=any(f.is_Number for f in factors[1:]))

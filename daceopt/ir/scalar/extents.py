@@ -75,13 +75,13 @@ def _quotient(fraction: Any) -> Any:
     return above if below == 1 else scalar.idiv(above - scalar.pymod(above, below), below)
 
 
-def _folded(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _fold(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args: reduce(fn, args)
 
 
 _INTEGER: dict[type, Callable[..., Any]] = {
     sympy.floor: _quotient,
     sympy.ceiling: lambda fraction: -_quotient(-fraction),
-    sympy.Max: _folded(scalar.maximum),
-    sympy.Min: _folded(scalar.minimum),
+    sympy.Max: _fold(scalar.maximum),
+    sympy.Min: _fold(scalar.minimum),
 }

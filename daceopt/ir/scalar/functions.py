@@ -112,7 +112,7 @@ def _slope_of_absolute(x: Any) -> Any:
     return sign(select(isnan(x), 0, x))
 
 
-def _turned(x: Any, a: Any, b: Any) -> Any:
+def _turn(x: Any, a: Any, b: Any) -> Any:
     """``x / (a**2 + b**2)``, 0 at the origin, as in PyTorch."""
     return select(eq(a * a + b * b, 0), 0, x / (a * a + b * b))
 
@@ -188,7 +188,7 @@ FUNCTIONS: dict[str, FunctionRow] = {
     "erfc": _row(
         1, "float", "erfc", _numpy_erfc, lambda x: sympy.Float(-2 / math.sqrt(math.pi), 17) * sympy.exp(-x * x)
     ),
-    "atan2": _row(2, "float", "atan2", np.arctan2, lambda a, b: _turned(b, a, b), lambda a, b: _turned(-a, a, b)),
+    "atan2": _row(2, "float", "atan2", np.arctan2, lambda a, b: _turn(b, a, b), lambda a, b: _turn(-a, a, b)),
     "hypot": _row(2, "float", "hypot", np.hypot, lambda a, b: a / hypot(a, b), lambda a, b: b / hypot(a, b)),
     "copysign": _row(
         2, "float", "copysign", np.copysign, lambda a, b: select(eq(a, 0), 0, apart(copysign(a, b) / a)), None

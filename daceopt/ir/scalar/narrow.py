@@ -22,13 +22,13 @@ def rounding(dtype: types.DType, mode: str = "") -> Rounding:
         return lambda x: x
     if types.name_of(dtype) == "float8_e8m0fnu":
         return lambda x: _power_of_two(x, mode)
-    storage, computed = types.to_numpy(dtype), types.to_numpy(types.computed(dtype))
+    storage, computed = types.to_numpy(dtype), types.to_numpy(types.compute_type(dtype))
     saturates = types.name_of(dtype).startswith("float8") and not mode
 
     def apply(x: np.ndarray) -> np.ndarray:
         x = np.asarray(x)
         if types.is_integer(dtype):
-            return _wrapped(x, storage).astype(computed)
+            return _wrap(x, storage).astype(computed)
         if saturates:
             limit = float(ml_dtypes.finfo(storage).max)
             x = np.clip(x.astype(np.float64), -limit, limit)
@@ -37,7 +37,7 @@ def rounding(dtype: types.DType, mode: str = "") -> Rounding:
     return apply
 
 
-def _wrapped(x: np.ndarray, storage: np.dtype[Any]) -> np.ndarray:
+def _wrap(x: np.ndarray, storage: np.dtype[Any]) -> np.ndarray:
     """Towards zero, then the low bits, as integers of C are converted."""
     whole = np.nan_to_num(np.trunc(x), nan=0, posinf=0, neginf=0) if x.dtype.kind == "f" else x
     return whole.astype(np.int64).astype(storage)

@@ -127,7 +127,7 @@ def number(value: float) -> Expr:
     return sympy.Integer(value) if small_and_whole else sympy.Float(value, 17)
 
 
-def clamped(place: Any, extent: Any) -> Expr:
+def clamp(place: Any, extent: Any) -> Expr:
     """The index nearest to ``place``, for a load whose result counts only where they are equal."""
     inside = minimum(maximum(place, 0), extent - 1)
     return inside if isinstance(extent, int) and extent > 0 else select(eq(extent, 0), NOWHERE, inside)
@@ -157,7 +157,7 @@ class Types:
 
     def canonical(self, dtype: types.DType) -> types.DType:
         """The type in which ``dtype`` is computed; float64 for a float where this is the reference."""
-        return dace.float64 if self._reference and types.is_float(dtype) else types.computed(dtype)
+        return dace.float64 if self._reference and types.is_float(dtype) else types.compute_type(dtype)
 
     def keeps_precision(self, expr: Any) -> bool:
         """A cast to a half type that the float64 reference leaves out: it only rounds, it does not quantise."""

@@ -91,8 +91,8 @@ def _is_natural(sizes: Sizes, expr: Any) -> bool:
     expr = sympy.expand(expr)
     if signs.is_natural(expr):
         return True
-    known = _known(_about(sizes, expr), not expr.has(*_EXTREMES))
-    counted = sympy.expand(known.counted(expr)) if known.least else expr
+    known = _known_facts(_about(sizes, expr), not expr.has(*_EXTREMES))
+    counted = sympy.expand(known.count(expr)) if known.least else expr
     if signs.is_natural(counted):
         return True
     if known.loops and (holds := known.at_ends(counted)) is not None:
@@ -113,7 +113,7 @@ _EXTREMES = (sympy.Min, sympy.Max)  # substitution makes SymPy compare all that 
 
 
 @lru_cache(1 << 10)
-def _known(sizes: Sizes, shifted: bool) -> _Known:
+def _known_facts(sizes: Sizes, shifted: bool) -> _Known:
     return _Known(sizes, shifted)
 
 
@@ -126,13 +126,13 @@ class _Known:
     def __init__(self, sizes: Sizes, shifted: bool):
         shifted = shifted and not any(e.has(*_EXTREMES) for e in (*sizes.facts, *(n for _, n in sizes.loops)))
         self.least = _least(sizes.facts, {p for p, _ in sizes.loops}) if shifted else {}
-        facts = [sympy.expand(self.counted(f)) for f in sizes.facts]
-        self.loops = tuple((p, self.counted(n)) for p, n in sizes.loops)
+        facts = [sympy.expand(self.count(f)) for f in sizes.facts]
+        self.loops = tuple((p, self.count(n)) for p, n in sizes.loops)
         self.facts = tuple(f for f in facts if not signs.is_natural(f))
         self._examples: dict[int, Example | None] = {}
         self._positive = tuple(sympy.expand(f + 1) for f in sizes.facts)
 
-    def counted(self, expr: Any) -> Any:
+    def count(self, expr: Any) -> Any:
         """``expr`` in these sizes."""
         return expr.xreplace({s: s + n for s, n in self.least.items()}) if self.least else expr
 
@@ -155,9 +155,9 @@ class _Known:
         return sizes_isl.is_natural(expr, self.facts, self.loops)
 
     def proves_in_quotients(self, expr: Any) -> bool:
-        """Is ``expr``, which is not :meth:`counted`, 0 or more because each term is, with quotients as sizes?"""
+        """Is ``expr``, not yet through :meth:`count`, 0 or more because each term is, with quotients as sizes?"""
         parts = _in_quotients(expr, self._positive)
-        return parts is not expr and signs.is_natural(sympy.expand(self.counted(parts)))
+        return parts is not expr and signs.is_natural(sympy.expand(self.count(parts)))
 
     def at_ends(self, expr: Any) -> bool | None:
         """Is ``expr`` 0 or more where it is least: at an end of each loop? None where that is not known, as of what is

@@ -21,7 +21,7 @@ def is_natural(expr: Any, facts: tuple[Any, ...], loops: Loops) -> bool:
 
     False where isl cannot say so: products of sizes are sizes of their own for it, and other functions nothing.
     """
-    sizes, of, points = _known(facts, loops) if facts or loops else _space(())
+    sizes, of, points = _known_set(facts, loops) if facts or loops else _space(())
     try:
         holds = of.of(expr).nonneg_set()
     except Unsupported:
@@ -32,7 +32,7 @@ def is_natural(expr: Any, facts: tuple[Any, ...], loops: Loops) -> bool:
 
 
 @lru_cache(1 << 8)
-def _known(facts: tuple[Any, ...], loops: Loops) -> tuple[SizeParameters, Functions, isl.Set]:
+def _known_set(facts: tuple[Any, ...], loops: Loops) -> tuple[SizeParameters, Functions, isl.Set]:
     sizes, of, points = _space(loops)
     for p, extent in loops:
         for bound in sympy.Min.make_args(sympy.sympify(extent)):

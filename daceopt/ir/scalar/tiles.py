@@ -14,7 +14,7 @@ def blocks(extent: Dim, size: int) -> Dim:
     return -(-extent // size) if isinstance(extent, int) else dim(sympy.floor((extent + size - 1) / size))
 
 
-def left(extent: Dim, size: int, block: Any) -> Dim:
+def tile_extent(extent: Dim, size: int, block: Any) -> Dim:
     """The extent of tile number ``block``: what ``Kernel.bounds`` takes apart."""
     if isinstance(extent, int) and extent % size == 0:
         return size

@@ -1,7 +1,7 @@
 """The element types of daceopt and their names in DaCe, NumPy, PyTorch, ONNX and C++.
 
 ``DTYPES`` are the types in which scalar code computes. ``NARROW`` types (half, 8 bits and less) are for storage only: a
-kernel widens what it loads to ``computed(dtype)`` and rounds what it stores. Arrays of types below 8 bits have one
+kernel widens what it loads to ``compute_type(dtype)`` and rounds what it stores. Arrays of types below 8 bits have one
 element per byte.
 """
 
@@ -125,7 +125,7 @@ def to_torch(dtype: DType) -> Any:
 def from_onnx(elem_type: int) -> DType:
     """The dtype of an ``onnx.TensorProto.DataType``; raises ``Unsupported`` for any other."""
     if elem_type not in _BY_ONNX:
-        raise Unsupported(f"ONNX element type {_onnx_name(elem_type)}: expected one of {_expected()}")
+        raise Unsupported(f"ONNX element type {_onnx_name(elem_type)}: expected one of {_expectation()}")
     return _BY_ONNX[elem_type].dtype
 
 
@@ -144,7 +144,7 @@ def is_narrow(dtype: DType) -> bool:
     return isinstance(dtype, NarrowType)
 
 
-def computed(dtype: DType) -> DType:
+def compute_type(dtype: DType) -> DType:
     """The type in which values of ``dtype`` are computed: float32, int8 or uint8 for narrow types, else itself."""
     if not is_narrow(dtype):
         return dtype
@@ -197,7 +197,7 @@ def promote(*types: DType) -> DType:
 
     Narrow types meet in the types in which they are computed.
     """
-    types = tuple(computed(t) for t in types)
+    types = tuple(compute_type(t) for t in types)
     floats = [t for t in types if is_float(t)]
     if floats:
         return dace.float64 if dace.float64 in floats else dace.float32
@@ -211,7 +211,7 @@ def promote(*types: DType) -> DType:
 def _row(key: DType | str) -> _Row:
     name = key if isinstance(key, str) else getattr(key, "type", key).__name__
     if name not in _BY_NAME:
-        raise Unsupported(f"element type {key}: expected one of {_expected()}")
+        raise Unsupported(f"element type {key}: expected one of {_expectation()}")
     return _BY_NAME[name]
 
 
@@ -222,7 +222,7 @@ def _onnx_name(elem_type: int) -> str:
     return onnx.TensorProto.DataType.Name(elem_type) if known else str(elem_type)
 
 
-def _expected() -> str:
+def _expectation() -> str:
     return ", ".join(row.name for row in _EVERY)
 
 

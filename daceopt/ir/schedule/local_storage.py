@@ -22,7 +22,7 @@ def folded(kernel: Kernel, tree: Tree) -> Kernel:
     """
     gone: dict[str, set[int]] = {}
     for node, around in schedule.walk(tree):
-        if isinstance(node, Alloc) and node.array not in kernel.kept():
+        if isinstance(node, Alloc) and node.array not in kernel.kept_locals():
             outside = {n.param for n in around if isinstance(n, Loop)}
             gone[node.array] = _single(kernel, tree, node.array, outside)
     if not any(gone.values()):

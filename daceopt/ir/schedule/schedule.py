@@ -308,7 +308,7 @@ def _home(kernel: Kernel, array: str) -> Param | None:
     """The innermost serial loop of which each iteration has an ``array`` of its own."""
     users = (s for s in kernel.stages if any(a.array == array for a in s.writes.values()))
     named = next(([p for p in kernel.serial if p in s.params] for s in users), [])
-    return named[-1] if named and array not in kernel.kept() else None
+    return named[-1] if named and array not in kernel.kept_locals() else None
 
 
 def _serial(kernel: Kernel, statement: int, inside: tuple[Param, ...]) -> Param | None:
@@ -426,7 +426,7 @@ def collective(reduced: Iterable[Loop]) -> str:
 def reduced_loops(stage: Stage, connector: str, do: Do, around: Several[Tree]) -> list[Loop]:
     """The loops around ``do`` that the write ``connector`` reduces over; a local lives inside of its ``Alloc``, and
     what a ``Call`` stands for collects by itself."""
-    gone = set(stage.reduced(connector))
+    gone = set(stage.reduced_params(connector))
     if not gone:
         return []
     array = stage.writes[connector].array

@@ -162,7 +162,7 @@ class _StageReader:
         name = line.name("a connector or an assigned name")
         if line.take("<-"):
             self.reads[name] = access = self._access(line)
-            self._symbols[name] = scalar.symbol(name, types.computed(self._dtype(access.array)))
+            self._symbols[name] = scalar.symbol(name, types.compute_type(self._dtype(access.array)))
         elif line.take("->"):
             self.writes[name] = self._access(line)
         else:

@@ -52,7 +52,7 @@ def literal(value: Any, large: Large) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(literal(v, large) for v in value)}]"
     if isinstance(value, np.ndarray):
-        return _typed(value, large)
+        return _typed_text(value, large)
     if isinstance(value, sympy.Basic):
         return f"{{{expression_text.text(value)}}}"
     if type(value).__name__ in _PROTOS:
@@ -64,7 +64,7 @@ def literal(value: Any, large: Large) -> str:
     raise Unsupported(f"no text for a value of type {type(value).__name__}")
 
 
-def _typed(value: np.ndarray, large: Large) -> str:
+def _typed_text(value: np.ndarray, large: Large) -> str:
     shape = ", ".join(map(str, value.shape))
     if value.dtype.kind in "OU":
         return f"{_TEXT}[{shape}] {json.dumps([_string(v) for v in value.reshape(-1)])}"
@@ -132,7 +132,7 @@ def array(line: Scanner, dtype: types.DType, shape: list[int], large: Mapping[st
         values = np.array(read(line, _no_symbol, large), dtype=np.object_)
         if values.shape != (wanted,):
             raise line.error(f"{wanted} numbers for an array of shape {shape}", f"an array of shape {values.shape}")
-        return np.array([line.converted(v, kind) for v in values], dtype=kind).reshape(shape)
+        return np.array([line.convert(v, kind) for v in values], dtype=kind).reshape(shape)
     digest = line.inside_until(">").split()[-1]
     if digest not in large:
         raise line.error("an array that was given with the text", f"{digest}, which is none of {sorted(large)[:4]}")

@@ -64,9 +64,9 @@ class _Reader:
         inputs = list(self._inputs(line, depth))
         while self._lines.depth == depth + 1:
             line = self._lines.next(depth + 1)
-            with _told(line):
+            with _tell_line(line):
                 self._line(line, depth + 1)
-        with _told(self._header_end):
+        with _tell_line(self._header_end):
             self._outputs()
             if self._is_ordered:
                 self._graph.order = tuple(self._graph.compute())
@@ -85,7 +85,7 @@ class _Reader:
             if line.is_empty():
                 line = self._lines.next(depth, depth + 1)
                 continue
-            with _told(line):
+            with _tell_line(line):
                 name = self._declaration(line, open_sizes=True)
                 self._graph.inputs.append(name)
             yield name
@@ -142,10 +142,10 @@ class _Reader:
             line.expect("_")
             return None
         if not line.matches(r"[a-z][a-z0-9_]*:"):
-            return self._known(line)
+            return self._known_name(line)
         return self._declaration(line)
 
-    def _known(self, line: Scanner) -> str:
+    def _known_name(self, line: Scanner) -> str:
         name = line.name("an array")
         if not self._graph.has(name):
             raise line.error("an array that a line above declares", repr(name))
@@ -159,7 +159,7 @@ class _Reader:
         line.expect(":")
         dtype = line.dtype(line.name("an element type"))
         shape = self._extents(line, open_sizes)
-        part = (self._known(line), self._starts(line)) if line.take("in ") else None
+        part = (self._known_name(line), self._starts(line)) if line.take("in ") else None
         strides = self._extents(line, open_sizes) if line.take("strides ") else None
         called = line.string() if line.take("as ") else stem(name)
         origins = []
@@ -206,7 +206,7 @@ class _Reader:
 
     def _view(self, line: Scanner, written: list[WrittenArray]) -> None:
         name, (shape, dtype) = self._only(line, written), self._waiting
-        source = self._known(line)
+        source = self._known_name(line)
         if self._graph.dtype(source) != dtype:
             raise line.error(f"a view of {source}, with its element type", f"{name} of another one")
         line.expect("strides ")
@@ -230,9 +230,9 @@ class _Reader:
             "size": self._defined_size,
             "sizes": self._sizes,
             "assume": self._assumption,
-            "save": self._saved,
-            "replace": self._replaced,
-            "ordered": self._ordered,
+            "save": self._read_saved,
+            "replace": self._read_replaced,
+            "ordered": self._read_order,
             "early": lambda line: self._apart.update(dict.fromkeys(line.names(), False)),
             "late": lambda line: self._apart.update(dict.fromkeys(line.names(), True)),
             "group": self._group,
@@ -255,10 +255,10 @@ class _Reader:
         self._graph.assumptions.append(line.expression(line.inside_until(">="), self._size))
         line.expect("0")
 
-    def _saved(self, line: Scanner) -> None:
+    def _read_saved(self, line: Scanner) -> None:
         self._graph.saved.extend(line.names())
 
-    def _replaced(self, line: Scanner) -> None:
+    def _read_replaced(self, line: Scanner) -> None:
         old = line.name("an input")
         line.expect("by output")
         k = line.integer("the position of an output")
@@ -266,7 +266,7 @@ class _Reader:
             raise line.error("an input and the position of an output", f"{old} and {k}")
         self._graph.replaced[k] = old
 
-    def _ordered(self, line: Scanner) -> None:
+    def _read_order(self, line: Scanner) -> None:
         """Nodes run in the order of their lines, not in any that computes the same."""
         self._is_ordered = True
 
@@ -355,7 +355,7 @@ class _Reader:
 
 
 @contextmanager
-def _told(line: Scanner) -> Iterator[None]:
+def _tell_line(line: Scanner) -> Iterator[None]:
     """What goes wrong inside is told with the line."""
     try:
         yield

@@ -82,7 +82,7 @@ class _Lines:
 
     def _header(self) -> list[str]:
         graph = self._graph
-        inputs, outputs = [self._declared(n) for n in graph.inputs], _list(graph.outputs)
+        inputs, outputs = [self._declare(n) for n in graph.inputs], _list(graph.outputs)
         line = f"graph {graph.name}({_list(inputs)}) -> {outputs}".rstrip()
         if len(line) <= _WIDTH:
             return [line]
@@ -115,7 +115,7 @@ class _Lines:
     def _type(self, name: str) -> str:
         return f"{types.name_of(self._graph.dtype(name))}[{_list(map(text, self._graph.shape(name)))}]"
 
-    def _declared(self, name: str) -> str:
+    def _declare(self, name: str) -> str:
         """An array where it first occurs."""
         if name in self._shown:
             return name
@@ -146,11 +146,11 @@ class _Lines:
                 source, offset = graph.view_source(name), graph.view_offset(name)
                 lines += self._sources([source])
                 place = f"strides [{_list(map(text, graph.strides(name)))}] offset {text(offset)}"
-                lines.append(f"{self._declared(name)} = view {source} {place}")
+                lines.append(f"{self._declare(name)} = view {source} {place}")
             elif name in graph.constants:
-                lines.append(f"{self._declared(name)} = {values(graph.constants[name], self._large)}")
+                lines.append(f"{self._declare(name)} = {values(graph.constants[name], self._large)}")
             else:
-                lines.append(self._declared(name) + (" = seed" if name == SEED else ""))
+                lines.append(self._declare(name) + (" = seed" if name == SEED else ""))
         return lines
 
     def _wholes(self, names: Iterable[str]) -> list[str]:
@@ -164,17 +164,17 @@ class _Lines:
         if isinstance(node, KernelNode):
             return self._kernel(node)
         if is_operator(node):
-            outputs = _list(self._declared(n) if n else "_" for n in graph.outputs_of(node))
-            return [f"{outputs} = {self._operator(node)}{_called(node, node.op_type)}"]
+            outputs = _list(self._declare(n) if n else "_" for n in graph.outputs_of(node))
+            return [f"{outputs} = {self._operator(node)}{_label_text(node, node.op_type)}"]
         operands = _list(f"{c}={n}" for c, n in sorted(graph.reads(node).items()))
         writes = graph.writes(node)
         usual = tuple(writes) == getattr(type(node), "results", None) and len(writes) == 1
-        outputs = _list(f"{'' if usual else f'{c}='}{self._declared(n)}" for c, n in sorted(writes.items()))
+        outputs = _list(f"{'' if usual else f'{c}='}{self._declare(n)}" for c, n in sorted(writes.items()))
         if not isinstance(node, LibraryNode):
             code = str(getattr(getattr(node, "code", None), "as_string", ""))
             return [f"{outputs} = unreadable {type(node).__name__}({operands}) {json.dumps(code)}"]
         kind = type(node).__name__
-        call = f"library {kind}({operands}{self._values(_properties(node))}){_called(node, kind.lower())}"
+        call = f"library {kind}({operands}{self._values(_properties(node))}){_label_text(node, kind.lower())}"
         inside = self._region(node) if isinstance(node, Region) else []
         return [f"{outputs} = {call}", *(_INDENT + line for line in inside)]
 
@@ -198,7 +198,7 @@ class _Lines:
 
     def _kernel(self, entry: KernelNode) -> list[str]:
         graph = self._graph
-        outputs = _list(self._declared(n) for n in graph.outputs_of(entry) if n is not None)
+        outputs = _list(self._declare(n) for n in graph.outputs_of(entry) if n is not None)
         try:
             head, *lines = kernel_text.lines(entry.kernel)
         except Unsupported as error:
@@ -225,7 +225,7 @@ def _repetition(node: Repeat) -> list[str]:
     last = "" if node.condition is None else f" while {node.carried[node.condition].input}"
     lines = [f"for {node.counter}{count}{bound}{limit}{' descending' if node.descending else ''}{last}"]
     lines += [f"carry {c.input} from {c.initial}{f' to {c.final}' if c.final else ''}" for c in node.carried]
-    lines += [_stacked(s) for s in node.stacked]
+    lines += [_stacked_text(s) for s in node.stacked]
     return lines + [f"states {name} in {connector}" for name, connector in node.states.items()]
 
 
@@ -235,12 +235,12 @@ def _sub_graph(group: SubGraph) -> list[str]:
     return [first, *(f"instance {_list(names)}" for names in group.instances)]
 
 
-def _stacked(stacked: Stacked) -> str:
+def _stacked_text(stacked: Stacked) -> str:
     by = "" if stacked.extent is None else f" by {text(stacked.extent)}"
     return f"stack {stacked.connector} axis {stacked.axis}{' from the end' if stacked.reverse else ''}{by}"
 
 
-def _called(node: Node | Operator, usual: str) -> str:
+def _label_text(node: Node | Operator, usual: str) -> str:
     return "" if node.label == usual else f" called {json.dumps(node.label)}"
 
 

@@ -38,7 +38,7 @@ class Lines:
         number, line = self._lines[self._at]
         if _depth(number, line) not in depths:
             wanted = " or ".join(str(len(_STEP) * d) for d in depths)
-            raise GraphTextError(f"line {number}: expected {wanted} blanks at its begin, found {_shown(line)}")
+            raise GraphTextError(f"line {number}: expected {wanted} blanks at its begin, found {_line_text(line)}")
         self._at += 1
         return Scanner(line.strip(), number)
 
@@ -53,11 +53,11 @@ class Lines:
 def _depth(number: int, line: str) -> int:
     blanks = len(line) - len(line.lstrip(" "))
     if blanks % len(_STEP):
-        raise GraphTextError(f"line {number}: expected an even number of blanks at its begin, found {_shown(line)}")
+        raise GraphTextError(f"line {number}: expected an even number of blanks at its begin, found {_line_text(line)}")
     return blanks // len(_STEP)
 
 
-def _shown(line: str) -> str:
+def _line_text(line: str) -> str:
     return repr(line[: 2 * _SHOWN])
 
 
@@ -220,7 +220,7 @@ class Scanner:
             raise self.error("a string", repr(value)[:_SHOWN])
         return value
 
-    def converted(self, value: Any, kind: np.dtype[Any]) -> Any:
+    def convert(self, value: Any, kind: np.dtype[Any]) -> Any:
         """A number as an element of ``kind``, which must hold it."""
         floating = kind.kind not in "iub" and "int" not in kind.name
         if not isinstance(value, (int, float)) or (isinstance(value, float) and not floating):

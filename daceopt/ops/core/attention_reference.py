@@ -22,7 +22,7 @@ def _forward(memory: Memory, node: AttentionForward) -> None:
         )
         lse = np.where(np.isneginf(lse), 0, lse)  # a row that sees no key
         weights = np.exp(scores - lse[..., None])
-    given.store("Y", weights @ given.shared("V"))
+    given.store("Y", weights @ given.share("V"))
     if "Lse" in written:
         stored = np.full(memory.array(written["Lse"]).shape, np.inf)
         stored[:, :, : lse.shape[2]] = lse
@@ -32,7 +32,7 @@ def _forward(memory: Memory, node: AttentionForward) -> None:
 @interprets("AttentionBackward")
 def _backward(memory: Memory, node: AttentionBackward) -> None:
     given = _Operands(memory, node)
-    q, k, v, dy = given.four("Q"), given.shared("K"), given.shared("V"), given.four("dY")
+    q, k, v, dy = given.four("Q"), given.share("K"), given.share("V"), given.four("dY")
     with np.errstate(all="ignore"):
         weights = np.exp(given.scores() - given.arrays["Lse"][:, :, : q.shape[2], None])
         of_weights = dy @ v.swapaxes(2, 3)
@@ -58,13 +58,13 @@ class _Operands:
         batch, length, width = found.shape
         return found.reshape(batch, length, heads, width // heads).swapaxes(1, 2)
 
-    def shared(self, connector: str) -> np.ndarray:
+    def share(self, connector: str) -> np.ndarray:
         """Keys, or values, for each head of queries."""
         found = self.four(connector)
         return np.repeat(found, self.four("Q").shape[1] // found.shape[1], axis=1)
 
     def scores(self) -> np.ndarray:
-        s = self.four("Q") @ self.shared("K").swapaxes(2, 3) * self.node.scale
+        s = self.four("Q") @ self.share("K").swapaxes(2, 3) * self.node.scale
         mask = self.arrays.get("Mask")
         if mask is not None:
             s = s + (np.where(mask, 0, -np.inf) if mask.dtype == np.bool_ else mask)

@@ -55,13 +55,13 @@ class Folding:
         if name in graph.constants:
             return _objects(graph.constants[name])
         if name in graph.source.shape_values:
-            return _filled(graph.source.shape_values[name], graph.shape(name))
+            return _fill(graph.source.shape_values[name], graph.shape(name))
         if graph.is_view(name):
             return self._of_view(name)
         node = graph.producer(name)
         if not isinstance(node, Operator) or node.domain not in ("", "ai.onnx"):
             return None
-        found = self._computed(node, name)
+        found = self._compute(node, name)
         if found is not None and types.is_integer(graph.dtype(name)):
             graph.source.shape_values[name] = tuple(dim(v) for v in found.reshape(-1))
         return found
@@ -80,7 +80,7 @@ class Folding:
             places += (np.arange(extent) * stride).reshape([-1 if k == axis else 1 for k in range(len(shape))])
         return inner.reshape(-1)[places]
 
-    def _computed(self, node: Operator, name: str) -> Value | None:
+    def _compute(self, node: Operator, name: str) -> Value | None:
         position = self.graph.outputs_of(node).index(name)
         names = self.graph.inputs_of(node)
         if node.op_type in ("Shape", "Size"):
@@ -94,10 +94,10 @@ class Folding:
         except (ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError):
             found = None
         if found is None:
-            found = self._referred(node, names, inputs, position)
+            found = self._refer(node, names, inputs, position)
         return found if found is not None and found.shape == tuple(self.graph.shape(name)) else None
 
-    def _referred(self, node: Operator, names: Any, inputs: Sequence[Value | None], position: int) -> Value | None:
+    def _refer(self, node: Operator, names: Any, inputs: Sequence[Value | None], position: int) -> Value | None:
         """By ONNX's own implementation, for numbers."""
         if node.op_type.startswith(_IMPURE) or any(v is not None and not is_numeric(v) for v in inputs):
             return None
@@ -142,10 +142,10 @@ class FoldingStep:
 
 
 def _objects(value: np.ndarray) -> Value:
-    return _filled(value.reshape(-1).tolist(), value.shape)
+    return _fill(value.reshape(-1).tolist(), value.shape)
 
 
-def _filled(elements: Sequence[Any], shape: Sequence[Any]) -> Value:
+def _fill(elements: Sequence[Any], shape: Sequence[Any]) -> Value:
     found = np.empty(len(elements), object)
     found[:] = elements
     return found.reshape([int(n) for n in shape])
@@ -158,9 +158,9 @@ def is_numeric(value: Value) -> bool:
 
 def _of_shape(shape: tuple[Any, ...], node: Operator) -> Value:
     if node.op_type == "Size":
-        return _filled([dim(sympy.Mul(*shape))], ())
+        return _fill([dim(sympy.Mul(*shape))], ())
     part = shape[slice(node.attribute("start", 0), node.attribute("end"))]
-    return _filled(part, (len(part),))
+    return _fill(part, (len(part),))
 
 
 # -------------------------------------------------------------------- arithmetic
@@ -177,7 +177,7 @@ def _pointwise(combine: Callable[..., Any]) -> Rule:
             return None
         arrays = np.broadcast_arrays(*given)
         rows = zip(*(a.reshape(-1) for a in arrays))
-        return _filled([_tidy(combine(*map(_exact, row))) for row in rows], arrays[0].shape)
+        return _fill([_tidy(combine(*map(_exact, row))) for row in rows], arrays[0].shape)
 
     return rule
 
@@ -201,7 +201,7 @@ def _tidy(value: Any) -> Any:
     return int(value) if value.is_Integer else float(value) if value.is_Rational else value
 
 
-def _divided(step: FoldingStep) -> Value | None:
+def _divide(step: FoldingStep) -> Value | None:
     whole = types.is_integer(step.dtype)
     return _pointwise(_quotient if whole else lambda a, b: sympy.sympify(a) / b)(step)
 
@@ -228,7 +228,7 @@ def _modulo(a: Any, b: Any) -> Any:
     return a % b if isinstance(a, int) and isinstance(b, int) else a - b * sympy.floor(sympy.sympify(a) / b)
 
 
-def _compared(*accepts: int) -> Callable[[Any, Any], Any]:
+def _comparison(*accepts: int) -> Callable[[Any, Any], Any]:
     """Whether the sign of a - b is one of ``accepts``. Raises ValueError where that depends on the sizes."""
 
     def compare(a: Any, b: Any) -> bool:
@@ -307,7 +307,7 @@ def _scatter_nd(step: FoldingStep) -> Value | None:
     return result
 
 
-def _reduced(combine: Callable[..., Any]) -> Rule:
+def _reduction(combine: Callable[..., Any]) -> Rule:
     def rule(step: FoldingStep) -> Value | None:
         axes = step.integers("axes", 1)
         x, all_ints = step[0], types.is_integer(step.dtype)
@@ -317,7 +317,7 @@ def _reduced(combine: Callable[..., Any]) -> Rule:
         kept = [k for k in range(x.ndim) if k not in gone]
         rows = x.transpose([*kept, *gone]).reshape([*(x.shape[k] for k in kept), -1])
         found = [_tidy(combine(*row)) for row in rows.reshape(-1, rows.shape[-1])]
-        return _filled(found, step.shape)
+        return _fill(found, step.shape)
 
     return rule
 
@@ -326,7 +326,7 @@ def _range(step: FoldingStep) -> Value | None:
     start, limit, delta = (v.reshape(-1)[0] for v in (step[0], step[1], step[2]))
     if not all(isinstance(v, int) for v in (start, limit, delta)):
         return None
-    return _filled(list(range(start, limit, delta)), step.shape)
+    return _fill(list(range(start, limit, delta)), step.shape)
 
 
 def _constant_of_shape(step: FoldingStep) -> Value:
@@ -338,7 +338,7 @@ def _gather(step: FoldingStep) -> Value:
     return np.asarray(np.take(step[0], step[1].astype(np.int64), _axis(step)), object)
 
 
-def _joined(step: FoldingStep) -> Value:
+def _concat(step: FoldingStep) -> Value:
     return np.concatenate([v for v in step.inputs if v is not None], _axis(step))
 
 
@@ -350,7 +350,7 @@ _RULES: dict[str, Rule] = {
     "Add": _pointwise(lambda a, b: a + b),
     "Sub": _pointwise(lambda a, b: a - b),
     "Mul": _pointwise(lambda a, b: a * b),
-    "Div": _divided,
+    "Div": _divide,
     "Mod": _remainder,
     "Neg": _pointwise(lambda a: -a),
     "Abs": _pointwise(lambda a: a if ALL_SIZES.is_natural(a) else sympy.Abs(a)),
@@ -359,11 +359,11 @@ _RULES: dict[str, Rule] = {
     "Min": _pointwise(_extreme(False)),
     "Max": _pointwise(_extreme(True)),
     "Sum": _pointwise(lambda *terms: sum(terms)),
-    "Equal": _pointwise(_compared(0)),
-    "Less": _pointwise(_compared(-1)),
-    "LessOrEqual": _pointwise(_compared(-1, 0)),
-    "Greater": _pointwise(_compared(1)),
-    "GreaterOrEqual": _pointwise(_compared(0, 1)),
+    "Equal": _pointwise(_comparison(0)),
+    "Less": _pointwise(_comparison(-1)),
+    "LessOrEqual": _pointwise(_comparison(-1, 0)),
+    "Greater": _pointwise(_comparison(1)),
+    "GreaterOrEqual": _pointwise(_comparison(0, 1)),
     "And": _pointwise(lambda a, b: a and b),
     "Or": _pointwise(lambda a, b: a or b),
     "Not": _pointwise(lambda a: not a),
@@ -378,14 +378,14 @@ _RULES: dict[str, Rule] = {
     "Tile": lambda step: np.tile(step[0], [int(n) for n in step[1]]),
     "Transpose": lambda step: step[0].transpose(step.node.attribute("perm")),
     "Gather": _gather,
-    "Concat": _joined,
+    "Concat": _concat,
     "Slice": _slice,
     "Split": _split,
     "ScatterND": _scatter_nd,
-    "ReduceProd": _reduced(lambda *row: sympy.Mul(*row)),
-    "ReduceSum": _reduced(lambda *row: sympy.Add(*row)),
-    "ReduceMin": _reduced(_extreme(False)),
-    "ReduceMax": _reduced(_extreme(True)),
+    "ReduceProd": _reduction(lambda *row: sympy.Mul(*row)),
+    "ReduceSum": _reduction(lambda *row: sympy.Add(*row)),
+    "ReduceMin": _reduction(_extreme(False)),
+    "ReduceMax": _reduction(_extreme(True)),
     "Range": _range,
     "ConstantOfShape": _constant_of_shape,
 }

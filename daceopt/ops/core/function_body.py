@@ -21,13 +21,13 @@ def exists(op_type: str, domain: str, version: int | None) -> bool:
     if schema is None or not (schema.has_function or schema.has_context_dependent_function):
         return False
     inner = {n.op_type for n in schema.function_body.node} if schema.has_function else set()
-    return all(registry.supported(name) for name in inner - {op_type, "Constant"})
+    return all(registry.is_supported(name) for name in inner - {op_type, "Constant"})
 
 
 def why_unsupported(graph: Graph, node: Operator) -> str | None:
     """The reason for which this node's body cannot take its place."""
     try:
-        body = _inlined(graph, node, graph.inputs_of(node), graph.outputs_of(node))
+        body = _inline(graph, node, graph.inputs_of(node), graph.outputs_of(node))
         trial = declare_operands(graph, graph.inputs_of(node), graph.outputs_of(node))
         _import_body(Builder(trial[0]), body, *trial[1:])
     except NotKnownYet as error:
@@ -40,10 +40,10 @@ def why_unsupported(graph: Graph, node: Operator) -> str | None:
 
 def lower(b: Builder, node: Operator, inputs: list[str | None], outputs: list[str | None]) -> None:
     """Replace ``node``, which is no longer in the graph, by its body's operators."""
-    _import_body(b, _inlined(b.graph, node, inputs, outputs), inputs, outputs)
+    _import_body(b, _inline(b.graph, node, inputs, outputs), inputs, outputs)
 
 
-def _inlined(graph: Graph, node: Operator, inputs: list[str | None], outputs: list[str | None]) -> Any:
+def _inline(graph: Graph, node: Operator, inputs: list[str | None], outputs: list[str | None]) -> Any:
     """A shape-inferred model that holds the body; operands are called ``in0, ...`` and ``out0, ...``."""
     import onnx
     from onnx import helper, inliner, numpy_helper, shape_inference

@@ -15,7 +15,7 @@ import numpy as np
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.graph.operator import Operator, make
 from daceopt.ir.nodes.builder import broadcast_shapes
 from daceopt.ir.scalar import types
@@ -50,23 +50,23 @@ def result_shapes(
     return _by_onnx(graph, node, inputs, outputs)
 
 
-def _known(graph: Graph, inputs: list[str | None], position: int) -> tuple[Dim, ...]:
+def _known_shape(graph: Graph, inputs: list[str | None], position: int) -> tuple[Dim, ...]:
     """Raises ValueError where the operand is absent or not known."""
-    found = values.known(graph, values.at(inputs, position))
+    found = values.known_elements(graph, values.at(inputs, position))
     if found is None:
         raise ValueError(f"operand {position} is not known")
     return found
 
 
 def _shape(graph: Graph, inputs: list[str | None]) -> Shape:
-    return graph.shape(required(inputs, 0))
+    return graph.shape(require(inputs, 0))
 
 
 # -------------------------------------------------------------------- rules
 
 
 def _reshape(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape | None:
-    shape, target = _shape(graph, inputs), list(_known(graph, inputs, 1))
+    shape, target = _shape(graph, inputs), list(_known_shape(graph, inputs, 1))
     if not node.attribute("allowzero", 0):
         target = [shape[k] if e == 0 else e for k, e in enumerate(target)]
     if -1 not in target:
@@ -80,9 +80,9 @@ def _reshape(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape | 
 
 def _slice(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
     shape = list(_shape(graph, inputs))
-    starts, ends = _known(graph, inputs, 1), _known(graph, inputs, 2)
-    axes = values.known(graph, values.at(inputs, 3)) or range(len(starts))
-    steps = values.known(graph, values.at(inputs, 4)) or [1] * len(starts)
+    starts, ends = _known_shape(graph, inputs, 1), _known_shape(graph, inputs, 2)
+    axes = values.known_elements(graph, values.at(inputs, 3)) or range(len(starts))
+    steps = values.known_elements(graph, values.at(inputs, 4)) or [1] * len(starts)
     for a, start, end, step in zip(axes, starts, ends, steps):
         if not isinstance(a, int) or not isinstance(step, int):
             raise ValueError("axes and steps are not numbers")
@@ -101,13 +101,13 @@ def _count(graph: Graph, start: Any, end: Any, step: int, extent: Any) -> Any:
         return _ceiling(extent, -step)
     last = position(graph, end, extent)
     # an end that is a number may be there to cut what is longer
-    guessed = (not isinstance(end, int) or end <= 1) and _taken_for_granted(graph, extent - last)
+    guessed = (not isinstance(end, int) or end <= 1) and _is_assumed(graph, extent - last)
     inside = guessed or holds(graph, extent - last)
     count = sympy.sympify(last if inside else sympy.Min(last, extent)) - position(graph, start, extent)
-    return _ceiling(count if _taken_for_granted(graph, count) else sympy.Max(count, 0), step)
+    return _ceiling(count if _is_assumed(graph, count) else sympy.Max(count, 0), step)
 
 
-def _taken_for_granted(graph: Graph, extent: Any) -> bool:
+def _is_assumed(graph: Graph, extent: Any) -> bool:
     return holds(graph, extent) or (graph.source.speculative and assume(graph, extent))
 
 
@@ -136,7 +136,7 @@ def _ceiling(count: Any, step: int) -> Any:
 
 
 def _range(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
-    (start,), (limit,), (delta,) = (_known(graph, inputs, k) for k in range(3))
+    (start,), (limit,), (delta,) = (_known_shape(graph, inputs, k) for k in range(3))
     whole = all(types.is_integer(graph.dtype(n)) for n in all_required(inputs))
     if not whole or not isinstance(delta, int) or delta == 0:
         raise ValueError("a range over numbers that are not integers")
@@ -156,7 +156,7 @@ def _pad(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
 
 
 def _tile(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
-    return tuple(n * r for n, r in zip(_shape(graph, inputs), _known(graph, inputs, 1), strict=True))
+    return tuple(n * r for n, r in zip(_shape(graph, inputs), _known_shape(graph, inputs, 1), strict=True))
 
 
 def _concat(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
@@ -173,7 +173,7 @@ def _flatten(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
 def _resize(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape | None:
     shape = list(_shape(graph, inputs))
     axes = node.attribute("axes") or range(len(shape))
-    sizes = values.known(graph, values.at(inputs, 3))
+    sizes = values.known_elements(graph, values.at(inputs, 3))
     if sizes:
         if node.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
             return None
@@ -184,11 +184,11 @@ def _resize(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape | N
         factors = given.tolist() if given is not None else node.attribute("scales")
         sizes = (0,) * len(factors)
     for a, size, factor in zip(axes, sizes, factors, strict=True):
-        shape[a] = size if factor is None else _scaled(shape[a], factor)
+        shape[a] = size if factor is None else _scale(shape[a], factor)
     return tuple(shape)
 
 
-def _scaled(extent: Any, factor: float) -> Any:
+def _scale(extent: Any, factor: float) -> Any:
     exact = Fraction(factor)
     if isinstance(extent, int):
         return int(extent * factor)
@@ -198,7 +198,7 @@ def _scaled(extent: Any, factor: float) -> Any:
 
 
 def _crop(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
-    shape, target = list(_shape(graph, inputs)), _known(graph, inputs, 1)
+    shape, target = list(_shape(graph, inputs)), _known_shape(graph, inputs, 1)
     for a, size in zip(node.attribute("axes") or range(len(shape)), target, strict=True):
         shape[a] = size
     return tuple(shape)
@@ -227,8 +227,8 @@ def unfit(graph: Graph, node: Operator) -> str | None:
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(_BROADCASTING, _broadcast),
     "Reshape": _reshape,
-    "Expand": lambda graph, node, inputs: broadcast_shapes(_shape(graph, inputs), _known(graph, inputs, 1)),
-    "ConstantOfShape": lambda graph, node, inputs: _known(graph, inputs, 0),
+    "Expand": lambda graph, node, inputs: broadcast_shapes(_shape(graph, inputs), _known_shape(graph, inputs, 1)),
+    "ConstantOfShape": lambda graph, node, inputs: _known_shape(graph, inputs, 0),
     "Slice": _slice,
     "Range": _range,
     "Pad": _pad,
@@ -238,7 +238,7 @@ _RULES: dict[str, Rule] = {
     "Resize": _resize,
     "Upsample": _resize,
     "CenterCropPad": _crop,
-    "MaxUnpool": lambda graph, node, inputs: _known(graph, inputs, 2),
+    "MaxUnpool": lambda graph, node, inputs: _known_shape(graph, inputs, 2),
 }
 
 

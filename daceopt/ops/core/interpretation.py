@@ -27,7 +27,7 @@ from daceopt.ir.nodes.library import (
     NanWatch,
     Pool,
     PoolBackward,
-    narrowed,
+    narrow_type,
 )
 from daceopt.ir.nodes.quantized import QuantizedConvolution, QuantizedProduct
 from daceopt.ir.scalar import types
@@ -36,7 +36,7 @@ from daceopt.ops.core import reference, registry
 
 def _read(memory: Memory, node: Node) -> dict[str, np.ndarray]:
     arrays = {c: memory.array(n) for c, n in memory.graph.reads(node).items()}
-    if isinstance(node, DenseNode) and (narrow := narrowed(node, memory.graph)) is not None:
+    if isinstance(node, DenseNode) and (narrow := narrow_type(node, memory.graph)) is not None:
         arrays[node.weights] = arrays[node.weights].astype(memory.numpy_dtype(narrow))
     return {c: a.astype(np.float64) if a.dtype.kind in "fV" else a for c, a in arrays.items()}  # V: narrow floats
 
@@ -86,13 +86,13 @@ def _zeros(shape: tuple[int, ...]) -> Any:
 def _read_images(memory: Memory, node: Node) -> dict[str, np.ndarray]:
     """Images in blocks as (N, C, spatial...)."""
     return _read(memory, node) | {
-        c: blocked.unpacked(memory.array(memory.graph.reads(node)[c]).astype(np.float64))
-        for c in node.blocked(memory.graph) & memory.graph.reads(node).keys()
+        c: blocked.unpack(memory.array(memory.graph.reads(node)[c]).astype(np.float64))
+        for c in node.blocked_connectors(memory.graph) & memory.graph.reads(node).keys()
     }
 
 
 def _store_image(memory: Memory, node: Node, connector: str, value: np.ndarray) -> None:
-    packed = blocked.packed(value) if connector in node.blocked(memory.graph) else value
+    packed = blocked.pack(value) if connector in node.blocked_connectors(memory.graph) else value
     memory.store_sums(memory.graph.writes(node)[connector], packed)
 
 

@@ -102,7 +102,7 @@ def trial(
     made, read, written = declare_operands(graph, inputs, outputs)
     for name, own in zip(inputs, read):
         if name is not None and own is not None and types.is_integer(graph.dtype(name)) and name not in graph.constants:
-            known = values.known(graph, name)
+            known = values.known_elements(graph, name)
             if known is not None:
                 made.source.shape_values[own] = known
     made.size_names |= graph.size_names
@@ -233,11 +233,11 @@ def extents(name: str, tensor: Any, symbols: dict[str, Any]) -> list[Dim]:
 
 
 def _extent(name: str, proto: Any, symbols: dict[str, Any]) -> Dim:
-    def known(text: str) -> Any:
+    def is_known(text: str) -> Any:
         if text not in symbols:
             raise NotKnownYet(f"a dimension of {name} is not known before running")
         return symbols[text]
 
     if not proto.dim_param and not proto.HasField("dim_value"):
         raise NotKnownYet(f"a dimension of {name} is not known before running")
-    return parse(proto.dim_param, known) if proto.dim_param else int(proto.dim_value)
+    return parse(proto.dim_param, is_known) if proto.dim_param else int(proto.dim_value)

@@ -51,7 +51,7 @@ def _has_one_output(node: Operator) -> bool:
 
 
 @_corrects("BatchNormalization", before=14, applies=_has_one_output)
-def _normalized(node: Operator, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _normalize(node: Operator, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """With one output it is inference, whatever attributes say: the evaluator takes the statistics of the batch."""
     x, *parameters = inputs
     scale, bias, mean, variance = (p.reshape(-1, *[1] * (x.ndim - 2)) for p in parameters)

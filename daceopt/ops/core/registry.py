@@ -220,7 +220,7 @@ def has_lowering(op_type: str, domain: str = "") -> bool:
     return (_domain(domain), op_type) in _LOWERINGS
 
 
-def lowered() -> list[tuple[str, str]]:
+def lowered_operators() -> list[tuple[str, str]]:
     """(domain, operator) of all lowerings."""
     return list(_LOWERINGS)
 
@@ -230,7 +230,7 @@ def how_differentiated(op_type: str, domain: str = "") -> str:
     key = (_domain(domain), op_type)
     if key in _GRADIENTS:
         return "rule"
-    return "derived" if supported(op_type, domain) and key not in _WITHOUT_GRADIENT else ""
+    return "derived" if is_supported(op_type, domain) and key not in _WITHOUT_GRADIENT else ""
 
 
 def accepted_types(op_type: str, domain: str = "", factors: Iterable[Any] = ()) -> tuple[Any, ...]:
@@ -240,7 +240,7 @@ def accepted_types(op_type: str, domain: str = "", factors: Iterable[Any] = ()) 
     return (*_TYPES.get(key, COMPUTED), *(factors if _FACTORS.get(key) else ()))
 
 
-def supported(op_type: str, domain: str = "", version: int | None = None) -> bool:
+def is_supported(op_type: str, domain: str = "", version: int | None = None) -> bool:
     """Is there a native lowering, or a function body that consists of operators?"""
     if (_domain(domain), op_type) in _LOWERINGS:
         return True
@@ -357,7 +357,7 @@ def expand(graph: Graph, node: Operator) -> None:
     inputs, outputs = graph.inputs_of(node), graph.outputs_of(node)
     origins = graph.origins_of(node)
     graph.remove(node)
-    with graph.made_for(label_of(node), origins):
+    with graph.label_nodes(label_of(node), origins):
         rule(Builder(graph), node, inputs, outputs)
 
 

@@ -52,7 +52,7 @@ def reducing(reduce: Exchanged, gather: Exchanged | None = None, rank: int = 0) 
         yield
 
 
-def _summed(memory: Memory, node: Node) -> np.ndarray:
+def _sum(memory: Memory, node: Node) -> np.ndarray:
     value, ranks = memory.array(memory.graph.reads(node)["X"]), _ranks.get()
     found: np.ndarray = value * node.world if ranks is None else ranks.reduce(tuple(node.parameters), value)
     return found
@@ -66,19 +66,19 @@ def _own() -> int:
 @interprets("AllReduceStart")
 def _start(memory: Memory, node: AllReduceStart) -> None:
     """The sum takes the operand's place at once: nobody else reads it."""
-    memory.store(memory.graph.reads(node)["X"], _summed(memory, node))
+    memory.store(memory.graph.reads(node)["X"], _sum(memory, node))
     memory.store(memory.graph.writes(node)["Handle"], np.int64(1))
 
 
 @interprets("ReduceScatterStart")
 def _scatter(memory: Memory, node: ReduceScatterStart) -> None:
     """The sum takes the place of what is received."""
-    memory.store(memory.graph.writes(node)["Received"], _summed(memory, node))
+    memory.store(memory.graph.writes(node)["Received"], _sum(memory, node))
     memory.store(memory.graph.writes(node)["Handle"], np.int64(1))
 
 
 @interprets("ReduceScatterWait")
-def _scattered(memory: Memory, node: ReduceScatterWait) -> None:
+def _wait_for_scatter(memory: Memory, node: ReduceScatterWait) -> None:
     received = memory.array(memory.graph.reads(node)["Received"])
     memory.store(memory.graph.writes(node)["Y"], received[_own()])
 

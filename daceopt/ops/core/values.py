@@ -9,7 +9,7 @@ import numpy as np
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operator import Operator
-from daceopt.ir.interpreter.buffers import strided
+from daceopt.ir.interpreter.buffers import as_strided
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.core.folding import Folding, is_numeric
@@ -17,7 +17,7 @@ from daceopt.ops.core.folding import Folding, is_numeric
 Values = tuple[Dim, ...]
 
 
-def known(graph: Graph, name: str | None) -> Values | None:
+def known_elements(graph: Graph, name: str | None) -> Values | None:
     """The elements of an integer array, row-major, as ints or expressions over size symbols; None when unknown."""
     if name is None:
         return None
@@ -36,17 +36,17 @@ def constant(graph: Graph, name: str | None) -> np.ndarray | None:
         return graph.constants[name]
     root, offset = graph.root(name)
     if root not in graph.constants:
-        return _folded(graph, name)
+        return _fold(graph, name)
     if not isinstance(offset, int):
         return None
     shape, strides = graph.shape(name), graph.strides(name)
     if not all(isinstance(e, int) for e in (*shape, *strides)):
         return None
     flat = graph.constants[root].reshape(-1)
-    return strided(flat[offset:], shape, strides).copy()
+    return as_strided(flat[offset:], shape, strides).copy()
 
 
-def _folded(graph: Graph, name: str) -> np.ndarray | None:
+def _fold(graph: Graph, name: str) -> np.ndarray | None:
     found = Folding(graph).value(name)
     return found.astype(types.to_numpy(graph.dtype(name))) if found is not None and is_numeric(found) else None
 
@@ -64,7 +64,7 @@ def integers(
     value = node.attribute(attribute)
     if value is not None:
         return [int(v) for v in value] if isinstance(value, (list, tuple)) else [int(value)]
-    found = known(graph, at(inputs, position))
+    found = known_elements(graph, at(inputs, position))
     return [int(v) for v in found or ()] if found is not None and _all_ints(found) else None
 
 
@@ -86,7 +86,7 @@ def unknown(graph: Graph, node: Operator, *positions: int) -> UnknownValue | Non
     inputs = graph.inputs_of(node)
     for position in positions:
         name = at(inputs, position)
-        if name is not None and not _all_ints(known(graph, name)):
+        if name is not None and not _all_ints(known_elements(graph, name)):
             conn = node.input_connectors[position]
             reason = f"input {conn} of {node.op_type} is computed at run time; expected a constant"
             return UnknownValue.at(reason, position)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.scalar import types
 from daceopt.ops.core import registry
 from daceopt.ops.core.registry import Operator
@@ -39,12 +39,12 @@ def add_operator(
     Runtime on CPUs without half arithmetic; a Cast that the model itself has is.
     """
     if op_type == "Cast" and not domain:
-        return _add_cast(graph, required(inputs, 0), required(outputs, 0), attributes)
+        return _add_cast(graph, require(inputs, 0), require(outputs, 0), attributes)
     if not _is_widened(graph, op_type, domain, inputs, outputs):
         return graph.add_operator(op_type, inputs, outputs, attributes, domain)
     if (domain, op_type) in _MULTIPLY:
         attributes = attributes | _factors(graph, inputs)
-    wide_in = [_widened(graph, n) for n in inputs]
+    wide_in = [_widen(graph, n) for n in inputs]
     wide_out = [_like(graph, n) for n in outputs]
     operator = graph.add_operator(op_type, wide_in, wide_out, attributes, domain)
     for wide, name in zip(wide_out, outputs):
@@ -74,7 +74,7 @@ def settle(graph: Graph) -> None:
     waiting = [n for n in casts if _is_read(graph, graph.result(n, 0))]
     settled = dict.fromkeys(waiting)
     while waiting:
-        source = required(graph.inputs_of(waiting.pop()), 0)
+        source = require(graph.inputs_of(waiting.pop()), 0)
         mover = graph.producer(source)
         moved = graph.inputs_of(mover) if getattr(mover, "op_type", "") in _SELECTS else []
         found = [n for wide in (source, *moved) if wide for n in _roundings(graph, wide) if n not in settled]
@@ -101,13 +101,13 @@ def _round(graph: Graph, wide: str) -> None:
         return
     again = graph.add_array("wide", graph.shape(wide), graph.dtype(wide))
     graph.replace_uses(wide, again, keep=casts)
-    narrow = required(graph.outputs_of(casts[0]), 0)
+    narrow = require(graph.outputs_of(casts[0]), 0)
     graph.add_operator("Cast", [narrow], [again], {"to": types.to_onnx(graph.dtype(again))})
 
 
 def _add_cast(graph: Graph, source: str, target: str, attributes: dict[str, Any]) -> Operator:
     """A Cast of the model: it reads what was not rounded yet, and rounds, unless it is to the type that it reads."""
-    wide = _unrounded(graph, source)
+    wide = _unround(graph, source)
     if wide is not None and graph.dtype(source) == graph.dtype(target):
         attributes = {**attributes, _OURS: 1}
     return graph.add_operator("Cast", [wide or source], [target], attributes)
@@ -120,14 +120,14 @@ def _is_widened(
     narrow = {graph.dtype(n) for n in (*inputs, *outputs) if n is not None and types.is_narrow(graph.dtype(n))}
     if not narrow <= accepted:
         main = next((graph.dtype(n) for n in (*inputs, *outputs) if n is not None), None)
-        return main in accepted or types.computed(main) in accepted  # else it is refused as what it is
-    return op_type in _MOVES and not domain and any(n is not None and _unrounded(graph, n) for n in inputs)
+        return main in accepted or types.compute_type(main) in accepted  # else it is refused as what it is
+    return op_type in _MOVES and not domain and any(n is not None and _unround(graph, n) for n in inputs)
 
 
-def _widened(graph: Graph, name: str | None) -> str | None:
+def _widen(graph: Graph, name: str | None) -> str | None:
     if name is None or not types.is_narrow(graph.dtype(name)):
         return name
-    known = _unrounded(graph, name)
+    known = _unround(graph, name)
     if known is not None:
         return known
     wide = _like(graph, name)
@@ -135,7 +135,7 @@ def _widened(graph: Graph, name: str | None) -> str | None:
     return wide
 
 
-def _unrounded(graph: Graph, name: str) -> str | None:
+def _unround(graph: Graph, name: str) -> str | None:
     """What ``name`` was before we rounded it; None where it is no such array, or a view of one."""
     if graph.is_view(name):
         return None
@@ -148,4 +148,4 @@ def _like(graph: Graph, name: str | None) -> str | None:
     """An array like ``name`` of the type in which it is computed; ``name`` itself where that is its own."""
     if name is None or not types.is_narrow(graph.dtype(name)):
         return name
-    return graph.add_array("wide", graph.shape(name), types.computed(graph.dtype(name)))
+    return graph.add_array("wide", graph.shape(name), types.compute_type(graph.dtype(name)))

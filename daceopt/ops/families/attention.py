@@ -15,7 +15,7 @@ import sympy
 from onnx import TensorProto
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.scalar import scalar, types
@@ -43,26 +43,26 @@ def attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None
 def dropout_attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Some of the weights are zero, the others larger."""
 
-    def dropped(weights: str) -> str:
+    def drop(weights: str) -> str:
         kept = b.graph.add_array("dropped", b.graph.shape(weights), b.graph.dtype(weights))
         operands = [weights, values.at(inputs, 4), values.at(inputs, 5)]
         b.graph.add_operator("Dropout", operands, [kept], {"stream": node.attribute("stream")})
         return kept
 
-    _attend(b, node, inputs[:4], outputs, dropped)
+    _attend(b, node, inputs[:4], outputs, drop)
 
 
 def _attend(b: Builder, node: Operator, inputs: Names, outputs: Names, dropped: Callable[[str], str]) -> None:
-    packed = len(b.graph.shape(required(inputs, 0))) == 3
+    packed = len(b.graph.shape(require(inputs, 0))) == 3
     heads, kv_heads = node.attribute("q_num_heads"), node.attribute("kv_num_heads")
-    q = _split_heads(b, required(inputs, 0), heads) if packed else required(inputs, 0)
+    q = _split_heads(b, require(inputs, 0), heads) if packed else require(inputs, 0)
     k, v = (_split_heads(b, n, kv_heads) if packed else n for n in all_required(inputs, 3)[1:])
     k, past = _with_past(b, k, values.at(inputs, 4), values.at(outputs, 1))
     v, _ = _with_past(b, v, values.at(inputs, 5), values.at(outputs, 2))
     v = b.cast(v, b.graph.dtype(q)) if b.graph.dtype(v) != b.graph.dtype(q) else v
     scale = node.attribute("scale", 1 / math.sqrt(int(b.graph.shape(q)[-1])))
     stages = {_RAW: _grouped_product(b, q, b.transpose(k, [0, 1, 3, 2]), alpha=scale)}
-    stages[_CAPPED] = _capped(b, stages[_RAW], node.attribute("softcap", 0.0))
+    stages[_CAPPED] = _cap(b, stages[_RAW], node.attribute("softcap", 0.0))
     hiding = Hiding.of(b, node, inputs, stages[_CAPPED], past)
     stages[_MASKED] = hiding.apply(b, stages[_CAPPED])
     stages[_WEIGHTS] = weights_of(b, node, stages[_MASKED], guarded=hiding.whole_rows)
@@ -75,7 +75,7 @@ def _attend(b: Builder, node: Operator, inputs: Names, outputs: Names, dropped: 
         b.reshape(b.transpose(y, [0, 2, 1, 3]) if packed else y, b.graph.shape(out), out=out)
 
 
-def _capped(b: Builder, scores: str, cap: float) -> str:
+def _cap(b: Builder, scores: str, cap: float) -> str:
     """Bounded smoothly by ``cap``, unless that is 0."""
     bound = sympy.Float(cap)
     return b.elementwise(lambda s: bound * sympy.tanh(s / bound), scores, label="softcap") if cap else scores
@@ -170,7 +170,7 @@ class Hiding:
         mask, lengths = values.at(inputs, 3), values.at(inputs, 6)
         trusted = bool(node.attribute(SEES_A_KEY, 0))
         if mask is not None and not trusted:
-            mask = _padded(b, mask, b.graph.shape(scores)[-1])
+            mask = _pad(b, mask, b.graph.shape(scores)[-1])
         left, right = node.attribute("left_window_size", -1), node.attribute("right_window_size", -1)
         whole = not trusted and (mask is not None or lengths is not None or max(left, right) >= 0)
         return cls(mask, lengths, past, bool(node.attribute("is_causal", 0)), left, right, whole)
@@ -209,7 +209,7 @@ class Hiding:
         return found + ([scalar.lt(key, length)] if length is not None else [])
 
 
-def _padded(b: Builder, mask: str, keys: Dim) -> str:
+def _pad(b: Builder, mask: str, keys: Dim) -> str:
     """The mask with as many columns as there are keys; those that it lacks are hidden."""
     *rest, columns = b.graph.shape(mask)
     if columns == keys:
@@ -225,15 +225,15 @@ def _padded(b: Builder, mask: str, keys: Dim) -> str:
 def why_not_attention(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
     mask, past = values.at(inputs, 3), values.at(inputs, 4)
-    width = graph.shape(required(inputs, 0))[-1]
+    width = graph.shape(require(inputs, 0))[-1]
     if not isinstance(width, int):
         return f"queries of size {width}; expected one that is known at compile time"
     for cached, given, what in ((past, 1, "keys"), (values.at(inputs, 5), 2, "values")):
-        if cached is not None and (differing := _beside(graph, node, required(inputs, given), cached)):
+        if cached is not None and (differing := _beside(graph, node, require(inputs, given), cached)):
             return f"cached {what} {differing}"
     if mask is None or node.attribute(SEES_A_KEY, 0):
         return None
-    keys = graph.shape(required(inputs, 1))[-2] + (graph.shape(past)[2] if past is not None else 0)
+    keys = graph.shape(require(inputs, 1))[-2] + (graph.shape(past)[2] if past is not None else 0)
     columns = graph.shape(mask)[-1]
     if columns == keys or (isinstance(columns, int) and isinstance(keys, int) and columns < keys):
         return None

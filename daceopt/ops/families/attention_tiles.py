@@ -14,7 +14,7 @@ from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, dim
-from daceopt.ir.scalar.tiles import blocks, left
+from daceopt.ir.scalar.tiles import blocks, tile_extent
 from daceopt.ops.core.registry import Operator
 from daceopt.ops.families.random import linear_index
 
@@ -35,7 +35,7 @@ class Dropped:
         return scalar.select(kept, sympy.Float(1 / (1 - self.ratio)), 0)
 
 
-def dropped_of(node: Operator) -> Dropped | None:
+def dropout_of(node: Operator) -> Dropped | None:
     """What the attributes ``ratio`` and ``stream`` say."""
     ratio = float(node.attribute("ratio", 0.0))
     return Dropped(ratio, int(node.attribute("stream")) & 0xFFFFFFFF) if ratio else None
@@ -64,7 +64,7 @@ class AttentionTiles:
         found: dict[Any, Dim] = {BATCH: batch, HEAD: heads, MEMBER: self._group}
         found |= {ROWS: blocks(length, self.rows), KEYS: blocks(shape(k)[2], self.columns)}
         found[KEYS] = self._seen_tiles(found[ROWS], found[KEYS])
-        found |= {Q: left(length, self.rows, ROWS), K: left(shape(k)[2], self.columns, KEYS)}
+        found |= {Q: tile_extent(length, self.rows, ROWS), K: tile_extent(shape(k)[2], self.columns, KEYS)}
         return found | {D: size, E: shape(v)[3]}
 
     def _seen_tiles(self, tiles: Dim, count: Dim) -> Dim:
@@ -123,7 +123,7 @@ class AttentionTiles:
     @property
     def has_used(self) -> bool:
         """Are the weights that are multiplied others than those of the softmax: dropped, or rounded?"""
-        return dropped_of(self.node) is not None or self.narrow
+        return dropout_of(self.node) is not None or self.narrow
 
     def exp(self, x: Any) -> Any:
         """A weight, which is rounded before it is multiplied where operands are narrow."""
@@ -131,7 +131,7 @@ class AttentionTiles:
 
     def local(self, **arrays: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[int, ...]]]:
         """Locals over these loops of a tile."""
-        return self._locals(types.computed(self._own), arrays)
+        return self._locals(types.compute_type(self._own), arrays)
 
     def factors(self, **arrays: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[int, ...]]]:
         """Locals that are factors of products: of the operands' own type."""
@@ -145,7 +145,7 @@ class AttentionTiles:
     def _own(self) -> Any:
         return self.b.graph.dtype(self.operands[0])
 
-    def turned(self, loop: Any, side: Any, size: Any, rows: Access, name: str) -> Iterator[Stage]:
+    def turn(self, loop: Any, side: Any, size: Any, rows: Access, name: str) -> Iterator[Stage]:
         """What ``as_columns`` has to have done: the tile of ``rows`` turned round, which are ``size`` long."""
         if not self.narrow:
             yield self.stage((loop, side, size), {"f": rows}, lambda x: x, x=Access(name, (size, side)))
@@ -158,9 +158,9 @@ class AttentionTiles:
         self, params: tuple[Any, ...], reads: dict[str, Access], fn: Callable[..., Any], **writes: Access
     ) -> Stage:
         """``fn`` gives a value for each write, from what is read."""
-        dtypes = {c: types.computed(self._dtype(a.array)) for c, a in reads.items()}
+        dtypes = {c: types.compute_type(self._dtype(a.array)) for c, a in reads.items()}
         found = fn(*(scalar.symbol(c, t) for c, t in dtypes.items()))
-        own = types.computed(self._own)
+        own = types.compute_type(self._own)
         results = found if isinstance(found, tuple) else (found,)
         pairs = zip(writes, results, strict=True)
         code = tuple(Assignment(scalar.symbol(c, own), sympy.sympify(e), own) for c, e in pairs)
@@ -168,13 +168,13 @@ class AttentionTiles:
 
     def _dtype(self, array: str) -> Any:
         graph = self.b.graph
-        return graph.dtype(array) if array == SEED or array in graph.arrays() else types.computed(self._own)
+        return graph.dtype(array) if array == SEED or array in graph.arrays() else types.compute_type(self._own)
 
     def product(self, params: tuple[Any, ...], a: Access, b: Access, out: Access) -> Stage:
         """The sum over the last of ``params``."""
         return self.stage(params, {"a": a, "b": b}, lambda x, y: x * y, x=Access(out.array, out.index, "sum"))
 
-    def added(self, params: tuple[Any, ...], total: Access, part: Access, ratio: Access | None = None) -> Stage:
+    def add(self, params: tuple[Any, ...], total: Access, part: Access, ratio: Access | None = None) -> Stage:
         """``part`` comes to what was summed up so far, times ``ratio``."""
         if ratio is None:
             return self.stage(params, {"s": total, "p": part}, lambda s, p: s + p, x=total)
@@ -200,7 +200,7 @@ class AttentionTiles:
         def value(s: Any, *others: Any) -> Any:
             found, rest = s * scale, others[len(given) :]
             if given:
-                found = found + (others[0] if bias else self._added(others[0]))
+                found = found + (others[0] if bias else self._add_mask(others[0]))
             return fn(scalar.select(scalar.le(key, row), found, -scalar.infinity()) if causal else found, *rest)
 
         return self.stage(params, {"s": scores, **given, **reads}, value, **writes)
@@ -209,7 +209,7 @@ class AttentionTiles:
         """What ``of_seen`` has to have done where its loops end with queries: what the mask adds to the scores, with
         queries side by side. Exponentials of elements that stand apart in memory would be computed one by one."""
         given = {"m": self._mask_access(str(self.mask))}
-        return self.stage((loop, Q, K), given, self._added, x=Access(name, (K, Q)))
+        return self.stage((loop, Q, K), given, self._add_mask, x=Access(name, (K, Q)))
 
     @property
     def has_turned_mask(self) -> bool:
@@ -221,7 +221,7 @@ class AttentionTiles:
         full = (BATCH, self.head, self.row, self.key)[4 - len(shape) :]
         return Access(mask, tuple(0 if n == 1 else e for n, e in zip(shape, full)))
 
-    def _added(self, element: Any) -> Any:
+    def _add_mask(self, element: Any) -> Any:
         """What an element of the mask adds to a score."""
         boolean = types.is_bool(self.b.graph.dtype(str(self.mask)))
         return scalar.select(element, 0, -scalar.infinity()) if boolean else element

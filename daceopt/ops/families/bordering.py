@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering
@@ -17,14 +17,14 @@ MOST_REPEATED = 16  # elements that are repeated more often are left to a reduct
 # -------------------------------------------------------------------- where an element is from
 
 
-def _reflected(i: Any, n: Any) -> Any:
+def _reflect(i: Any, n: Any) -> Any:
     distance = scalar.absolute(i)
     return scalar.minimum(distance, 2 * (n - 1) - distance)
 
 
 _PLACES: dict[str, Callable[[Any, Any], Any]] = {
-    "reflect": _reflected,
-    "edge": lambda i, n: scalar.clamped(i, n),
+    "reflect": _reflect,
+    "edge": lambda i, n: scalar.clamp(i, n),
     "wrap": lambda i, n: scalar.pymod(i, n),
 }
 
@@ -33,7 +33,7 @@ _PLACES: dict[str, Callable[[Any, Any], Any]] = {
 def border_pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """``begins`` has what is added before each axis, ``mode`` of what. Of a mirrored axis x has more elements than are
     added on any side, of one that goes on at its other end at least as many."""
-    x, out = required(inputs, 0), required(outputs, 0)
+    x, out = require(inputs, 0), require(outputs, 0)
     begins, shape, result = node.attribute("begins"), b.graph.shape(x), b.graph.shape(out)
     origin = _PLACES[node.attribute("mode")]
 
@@ -50,7 +50,7 @@ def border_pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
 Images = Iterator[tuple[Any, Any]]  # places in the padded axis, and which elements stand there, too
 
 
-def _mirrored(p: Any, before: int, extent: Any, after: Any) -> Images:
+def _mirror(p: Any, before: int, extent: Any, after: Any) -> Images:
     """The first and the last have no image."""
     if before:
         yield before - p, scalar.logical_and(scalar.ge(p, 1), scalar.le(p, before))
@@ -59,7 +59,7 @@ def _mirrored(p: Any, before: int, extent: Any, after: Any) -> Images:
         yield before + 2 * last - p, scalar.logical_and(scalar.ge(p, last - after), scalar.lt(p, last))
 
 
-def _repeated(p: Any, before: int, extent: Any, after: Any) -> Images:
+def _repeat(p: Any, before: int, extent: Any, after: Any) -> Images:
     for k in range(before):
         yield before - 1 - k, scalar.eq(p, 0)
     for k in range(int(after)):
@@ -73,7 +73,7 @@ def _cyclic(p: Any, before: int, extent: Any, after: Any) -> Images:
         yield p + before + extent, scalar.lt(p, after)
 
 
-_IMAGES = {"reflect": _mirrored, "edge": _repeated, "wrap": _cyclic}
+_IMAGES = {"reflect": _mirror, "edge": _repeat, "wrap": _cyclic}
 
 
 @gradient("BorderPad", domain="daceopt")
@@ -84,14 +84,14 @@ def border_pad_gradient(
     found = grads_out[0]
     if found is None or not wanted[0]:
         return [None]
-    shape, images = b.graph.shape(required(inputs, 0)), _IMAGES[node.attribute("mode")]
+    shape, images = b.graph.shape(require(inputs, 0)), _IMAGES[node.attribute("mode")]
     for axis in reversed(range(len(shape))):
         if b.graph.shape(found)[axis] != shape[axis]:
-            found = _folded(b, found, axis, shape[axis], node.attribute("begins")[axis], images)
+            found = _fold(b, found, axis, shape[axis], node.attribute("begins")[axis], images)
     return [found]
 
 
-def _folded(
+def _fold(
     b: Builder, dy: str, axis: int, extent: Any, before: int, images: Callable[[Any, int, Any, Any], Images]
 ) -> str:
     full = b.graph.shape(dy)
@@ -101,7 +101,7 @@ def _folded(
     def element(i: Any, g: Any) -> Any:
         total = scalar.load(g, *i[:axis], i[axis] + before, *i[axis + 1 :])
         for place, there in images(i[axis], before, extent, full[axis] - extent - before):
-            image = scalar.load(g, *i[:axis], scalar.clamped(place, full[axis]), *i[axis + 1 :])
+            image = scalar.load(g, *i[:axis], scalar.clamp(place, full[axis]), *i[axis + 1 :])
             total = total + scalar.select(there, image, 0)
         return total
 

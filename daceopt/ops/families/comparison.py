@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ops.core import algorithm
@@ -52,7 +52,7 @@ def bit_shift(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None
 @lowering("BitCast", types=ANY)
 def bit_cast(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The same bytes as another type."""
-    x, out = required(inputs, 0), required(outputs, 0)
+    x, out = require(inputs, 0), require(outputs, 0)
     if b.graph.dtype(x) == b.graph.dtype(out):
         return alias(b, x, out)
     algorithm.call(b, "bitcast", [x], [out], [b.graph.size(x)], bits=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.scalar import types
@@ -16,7 +16,7 @@ from daceopt.ops.core.registry import NUMBERS, Names, Operator, lowering
 
 @lowering("MatMul", types=NUMBERS, factors=True)
 def matmul(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    first, second, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
+    first, second, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     if types.is_float(b.graph.dtype(first)):
         b.matmul(first, second, out=out)
     else:
@@ -39,7 +39,7 @@ def integer_matmul(b: Builder, first: str, second: str, out: str) -> str:
 @lowering("Gemm", types=NUMBERS, factors=True)
 def gemm(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """alpha A' B' + beta C, where C broadcasts to the result."""
-    first, second, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
+    first, second, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     first = b.transpose(first, [1, 0]) if node.attribute("transA", 0) else first
     second = b.transpose(second, [1, 0]) if node.attribute("transB", 0) else second
     alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
@@ -47,7 +47,7 @@ def gemm(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     if not types.is_float(b.graph.dtype(first)):
         return _integer_gemm(b, first, second, bias, (alpha, beta), out)
     if bias is not None and beta != 1:
-        bias = b.elementwise(lambda c: c * sympy.Float(beta), bias, dtype=types.computed(b.graph.dtype(bias)))
+        bias = b.elementwise(lambda c: c * sympy.Float(beta), bias, dtype=types.compute_type(b.graph.dtype(bias)))
     reads = {"A": first, "B": second} | ({"Bias": bias} if bias is not None else {})
     b.library(Contraction, reads, {"Y": out}, alpha=alpha)
     return None

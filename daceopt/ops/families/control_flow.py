@@ -17,7 +17,7 @@ import numpy as np
 from daceopt.errors import Unsupported
 from daceopt.ir.control.region_builder import Body, ChoiceBuilder, LoopBuilder
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.graph.operator import Operator, make
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import types
@@ -58,7 +58,7 @@ class _Scope:
     def _capture(self, name: str) -> str:
         """What is known of small integers outside is known inside."""
         outer, body = self.body.outer, self.body.graph
-        known = values.known(outer, name) if outer.dtype(name) in (dace.int32, dace.int64) else None
+        known = values.known_elements(outer, name) if outer.dtype(name) in (dace.int32, dace.int64) else None
         if known is None or name in outer.constants:
             return self.body.capture(name)
         if all(isinstance(v, int) for v in known):
@@ -123,7 +123,7 @@ def _stack(builder: LoopBuilder, result: str, out: str | _Open, axis: int, exten
 @lowering("If", types=ANY)
 def if_(b: Builder, node: Operator, inputs: Names, outputs: Results) -> None:
     """A choice at run time; where the condition is known, the nodes of the branch that is taken."""
-    condition, outside = required(inputs, 0), _outside(node, inputs)
+    condition, outside = require(inputs, 0), _outside(node, inputs)
     _check_single(b.graph, [condition], "the condition of If")
     taken = values.scalar_value(b.graph, condition)
     if taken is not None:
@@ -203,7 +203,7 @@ def _trips(b: Builder, count: str | None) -> Dim | str | None:
     """A number or expression where the count is known, else the array that holds it; None without one."""
     if count is None:
         return None
-    known = values.known(b.graph, count)
+    known = values.known_elements(b.graph, count)
     if known is None or len(known) != 1:
         return _single(b, count)
     return max(known[0], 0) if isinstance(known[0], int) else known[0]
@@ -400,7 +400,7 @@ def result_shapes(
 def _decides(graph: Graph, name: str) -> bool:
     """Is this a small operand whose value is not known, and might be a shape, a count or a condition?"""
     small = isinstance(graph.size(name), int) and graph.size(name) <= 64 and not types.is_float(graph.dtype(name))
-    return small and values.known(graph, name) is None
+    return small and values.known_elements(graph, name) is None
 
 
 def _single(b: Builder, name: str) -> str:

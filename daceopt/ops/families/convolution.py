@@ -10,7 +10,7 @@ import numpy as np
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
 from daceopt.ir.scalar import scalar
@@ -59,7 +59,7 @@ def why_not_window(graph: Graph, node: Operator, rank: int) -> str | None:
 
 @lowering("Conv", types=FLOATS, factors=True)
 def convolution(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, w, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
+    x, w, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     bias = values.at(inputs, 2)
     reads = {"X": x, "W": w} | ({"B": bias} if bias is not None else {})
     attributes = window(b.graph, node, x, [int(k) for k in b.graph.shape(w)[2:]], out)
@@ -110,7 +110,7 @@ def per_channel(b: Builder, name: str, rank: int) -> str:
 @lowering("ConvTranspose", types=FLOATS, factors=True)
 def transposed_convolution(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The transpose of a convolution in its data, and the bias. W: [C, M/group, k...]."""
-    x, w, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
+    x, w, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     bias, shape = values.at(inputs, 2), b.graph.shape(out)
     begins, ends, missing = _transposed_pads(b.graph, node, x, w, out)
     attributes = steps(node, len(begins)) | {"pads": begins + ends, "group": int(node.attribute("group", 1))}
@@ -191,14 +191,14 @@ _EXACT_FLOAT32 = 2**24
 @lowering("ConvInteger", types=(dace.int8, dace.uint8))
 def integer_convolution(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """A convolution of floats that hold every partial sum exactly, so the order of additions does not matter."""
-    x, w, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
+    x, w, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     shape = b.graph.shape(w)
     largest = sympy.Mul(255 * 255, *shape[1:])
     dtype = dace.float32 if largest <= _EXACT_FLOAT32 else dace.float64
     attributes = window(b.graph, node, x, [int(k) for k in shape[2:]], out)
     centred = {
-        "X": _centred(b, x, values.at(inputs, 2), dtype),
-        "W": _centred(b, w, values.at(inputs, 3), dtype),
+        "X": _centre(b, x, values.at(inputs, 2), dtype),
+        "W": _centre(b, w, values.at(inputs, 3), dtype),
     }
     total = b.graph.add_array("exact", b.graph.shape(out), dtype)
     b.library(Convolution, centred, {"Y": total}, group=int(node.attribute("group", 1)), **attributes)
@@ -212,7 +212,7 @@ def integer_convolution(b: Builder, node: Operator, inputs: Names, outputs: Name
     )
 
 
-def _centred(b: Builder, x: str, zero: str | None, dtype: Any) -> str:
+def _centre(b: Builder, x: str, zero: str | None, dtype: Any) -> str:
     """``x`` less its zero point, which is one number or one per entry of the first dimension."""
     if zero is None:
         return b.cast(x, dtype)
@@ -233,7 +233,7 @@ def causal_convolution(b: Builder, node: Operator, inputs: Names, outputs: Names
 
     input: [N, C, L]; weight: [C, 1, k]; past_state, present_state: [N, C, k - 1].
     """
-    x, w, bias, past = required(inputs, 0), required(inputs, 1), values.at(inputs, 2), values.at(inputs, 3)
+    x, w, bias, past = require(inputs, 0), require(inputs, 1), values.at(inputs, 2), values.at(inputs, 3)
     batch, channels, length = b.graph.shape(x)
     reach = b.graph.shape(w)[2] - 1
     dtype = b.graph.dtype(x)
@@ -242,7 +242,7 @@ def causal_convolution(b: Builder, node: Operator, inputs: Names, outputs: Names
     whole = b.graph.add_array("history", (batch, channels, dim(length + reach)), dtype)
     b.graph.add_operator("Concat", [past, x], [whole], {"axis": 2})
     plain = outputs[0] is not None and node.attribute("activation", "none") == "none"
-    y = required(outputs, 0) if plain else b.graph.add_array("causal", (batch, channels, length), dtype)
+    y = require(outputs, 0) if plain else b.graph.add_array("causal", (batch, channels, length), dtype)
     attributes = {"group": channels, "strides": [1], "dilations": [1], "pads": [0, 0]}
     b.library(Convolution, {"X": whole, "W": w} | ({"B": bias} if bias is not None else {}), {"Y": y}, **attributes)
     if not plain:

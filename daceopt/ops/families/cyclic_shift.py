@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering
@@ -13,7 +13,7 @@ from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering
 @lowering("Roll", domain="daceopt", types=ANY)
 def roll(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """``axis``, ``shift``: element p goes to p + shift."""
-    shifted(b, required(inputs, 0), required(outputs, 0), node.attribute("axis"), node.attribute("shift"))
+    shift_cyclically(b, require(inputs, 0), require(outputs, 0), node.attribute("axis"), node.attribute("shift"))
 
 
 @gradient("Roll", domain="daceopt")
@@ -25,11 +25,11 @@ def roll_gradient(
     if dy is None or not wanted[0]:
         return [None]
     out = b.graph.add_array("roll_grad", b.graph.shape(dy), b.graph.dtype(dy))
-    shifted(b, dy, out, node.attribute("axis"), -node.attribute("shift"))
+    shift_cyclically(b, dy, out, node.attribute("axis"), -node.attribute("shift"))
     return [out]
 
 
-def shifted(b: Builder, x: str, out: str, axis: int, shift: Any) -> None:
+def shift_cyclically(b: Builder, x: str, out: str, axis: int, shift: Any) -> None:
     """``out[p + shift] = x[p]`` along ``axis``, modulo its extent; ``shift`` may be an expression."""
     shape = b.graph.shape(x)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ops.core import algorithm
 from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering
@@ -22,7 +22,7 @@ def determinant(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
 
 def _matrices(b: Builder, inputs: Names) -> list[Any]:
     """How many there are, and their rows."""
-    *batch, _, rows = b.graph.shape(required(inputs, 0))
+    *batch, _, rows = b.graph.shape(require(inputs, 0))
     return [sympy.Mul(*batch), rows]
 
 
@@ -36,7 +36,7 @@ def determinant_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """dx = dy det(x) inverse(x)^T; as in PyTorch 0 where the determinant is."""
-    x, dy = required(inputs, 0), grads_out[0]
+    x, dy = require(inputs, 0), grads_out[0]
     if dy is None or not wanted[0]:
         return [None]
     dx = b.graph.add_array("det_grad", b.graph.shape(x), b.graph.dtype(x))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from string import ascii_letters
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim, dim
@@ -36,14 +36,14 @@ def _open(term: str, hidden: str) -> str:
 
 @lowering("Einsum", types=NUMBERS)
 def einsum(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    arrays, out = present(inputs), required(outputs, 0)
+    arrays, out = present(inputs), require(outputs, 0)
     labels, result = parse(node.attribute("equation"), [len(b.graph.shape(a)) for a in arrays])
     sizes = _sizes(b.graph, arrays, labels)
-    terms = [_squeezed(b, *_diagonal(b, a, t), sizes) for a, t in zip(arrays, labels)]
+    terms = [_squeeze(b, *_diagonal(b, a, t), sizes) for a, t in zip(arrays, labels)]
     while len(terms) > 1:
         rest = set(result).union(*(t for _, t in terms[2:]))
         terms[:2] = [_pair(b, terms[0], terms[1], rest, sizes)]
-    array, own = _summed(b, terms[0], set(result))
+    array, own = _sum(b, terms[0], set(result))
     b.reshape(b.transpose(array, [own.index(c) for c in result if c in own]), b.graph.shape(out), out=out)
 
 
@@ -68,14 +68,14 @@ def _diagonal(b: Builder, array: str, labels: str) -> Term:
     return out, own
 
 
-def _squeezed(b: Builder, array: str, term: str, sizes: dict[str, Dim]) -> Term:
+def _squeeze(b: Builder, array: str, term: str, sizes: dict[str, Dim]) -> Term:
     """Drop dimensions of extent 1 that are larger elsewhere: they broadcast."""
     gone = [k for k, (c, n) in enumerate(zip(term, b.graph.shape(array))) if n == 1 and sizes[c] != 1]
     kept = "".join(c for k, c in enumerate(term) if k not in gone)
     return (b.squeeze(array, gone), kept) if gone else (array, term)
 
 
-def _summed(b: Builder, term: Term, needed: set[str]) -> Term:
+def _sum(b: Builder, term: Term, needed: set[str]) -> Term:
     """Sum over the labels that nothing else needs."""
     array, labels = term
     axes = [k for k, c in enumerate(labels) if c not in needed]
@@ -88,8 +88,8 @@ def _summed(b: Builder, term: Term, needed: set[str]) -> Term:
 
 def _pair(b: Builder, first: Term, second: Term, rest: set[str], sizes: dict[str, Dim]) -> Term:
     """Contract two operands: shared labels that ``rest`` needs are batch dimensions, other shared ones are summed."""
-    x, left = _summed(b, first, rest | set(second[1]))
-    y, right = _summed(b, second, rest | set(left))
+    x, left = _sum(b, first, rest | set(second[1]))
+    y, right = _sum(b, second, rest | set(left))
     batch = [c for c in left if c in right and c in rest]
     inner = [c for c in left if c in right and c not in rest]
     rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]

@@ -11,7 +11,7 @@ import dace
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ops.core.registry import (
@@ -164,7 +164,7 @@ def cast(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
     Floats of 8 bits saturate or, without ``saturate``, overflow to infinity or NaN.
     """
-    source, out = required(inputs, 0), required(outputs, 0)
+    source, out = require(inputs, 0), require(outputs, 0)
     dtype = b.graph.dtype(out)
     if b.graph.dtype(source) == dtype:
         return alias(b, source, out)

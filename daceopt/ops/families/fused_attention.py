@@ -11,8 +11,8 @@ from typing import Any
 import dace
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import all_required, required
-from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall, AttentionForward, padded
+from daceopt.ir.graph.operands import all_required, require
+from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall, AttentionForward, pad_rows
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim, Shape, dim
@@ -36,7 +36,7 @@ def attributes_of(node: Operator) -> dict[str, Any]:
     }
 
 
-def laid_out(graph: Graph, name: str) -> Shape:
+def lay_out(graph: Graph, name: str) -> Shape:
     """Strides with the heads of a position side by side: in the order in which kernels write, and heads are joined."""
     shape = graph.shape(name)
     if len(shape) != 4:
@@ -90,7 +90,7 @@ def _why_not_mask(graph: Graph, node: Operator, mask: str | None, shapes: list[S
 def row_sums(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
     """The logarithms of rows' sums."""
     batch, heads, rows = _rows(graph.shape(graph.operand(node, 0)), node)
-    return {1: ((batch, heads, padded(rows)), dace.float32)}
+    return {1: ((batch, heads, pad_rows(rows)), dace.float32)}
 
 
 def _rows(shape: Shape, node: Operator) -> tuple[Dim, Dim, Dim]:
@@ -111,13 +111,13 @@ def fused_attention_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """By one node; a gradient by what was added to the scores is as large as they are, and takes all of them."""
-    dy, y = grads_out[0], required(outputs, 0)
+    dy, y = grads_out[0], require(outputs, 0)
     if dy is None:
         return [None] * len(inputs)
     if len(wanted) > 3 and wanted[3]:
         return by_all_scores(b, node, inputs, y, dy)
     found: Names = [_like(b, n) if w else None for n, w in zip(all_required(inputs, 3), wanted)]
-    given = [*all_required(inputs, 3), values.at(inputs, 3), y, required(outputs, 1), dy]
+    given = [*all_required(inputs, 3), values.at(inputs, 3), y, require(outputs, 1), dy]
     b.graph.add_operator(GRADIENT, given, found, node.attributes, DOMAIN)
     return [*found, *[None] * (len(inputs) - len(found))]
 

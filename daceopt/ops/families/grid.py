@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import dim
@@ -32,7 +32,7 @@ def grid_sample(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
 
     Where the taps of a position stand, and what they weigh, is the same for all channels, and computed once.
     """
-    x, grid, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
+    x, grid, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     extents, dtype = b.graph.shape(x)[2:], b.graph.dtype(x)
     taps = _Sampler(node, extents).taps_of(b, grid)
     size = dim(sympy.Mul(*extents))
@@ -45,7 +45,7 @@ def grid_sample(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
         terms = []
         for t in range(len(taps)):
             place = scalar.cast(at[f"k{t}"], _INT64)
-            value = scalar.select(scalar.ge(place, 0), scalar.load(x, scalar.clamped(place, size)), 0)
+            value = scalar.select(scalar.ge(place, 0), scalar.load(x, scalar.clamp(place, size)), 0)
             terms.append(at[f"w{t}"] * value if f"w{t}" in at else value)
         total = sympy.Add(*terms)
         return total if types.is_float(dtype) else scalar.cast(total, dtype)
@@ -65,7 +65,7 @@ class _Sampler:
     def taps_of(self, b: Builder, grid: str) -> list[tuple[str, str | None]]:
         """For each tap an array [n, o...] of places in the image, row-major, -1 outside, and one of weights, None where
         all are 1."""
-        rank, kind, shape = len(self.extents), types.computed(b.graph.dtype(grid)), b.graph.shape(grid)[:-1]
+        rank, kind, shape = len(self.extents), types.compute_type(b.graph.dtype(grid)), b.graph.shape(grid)[:-1]
         reads = {f"g{k}": (grid, lambda *i, k=k: (*i, rank - 1 - k)) for k in range(rank)}
         count, weighs = len(self.taps) ** rank, len(self.taps) > 1
         places = [b.graph.add_array("places", shape, self._index_type()) for _ in range(count)]
@@ -103,7 +103,7 @@ class _Sampler:
         at = (g + 1) / 2 * (size - 1) if self.aligned else ((g + 1) * size - 1) / 2
         if len(self.taps) == 1:
             at = scalar.round_even(at)
-        at = _limited(self._padded(at, size), -3, size + 2)
+        at = _limit(self._pad(at, size), -3, size + 2)
         if len(self.taps) == 1:
             return [self._tap(scalar.trunc(at), sympy.Integer(1), n, size)]
         first = scalar.floor(at)
@@ -116,15 +116,15 @@ class _Sampler:
             return 1 - distance
         return cubic_weight(EXPRESSIONS, distance, _CUBIC_COEFFICIENT)
 
-    def _padded(self, at: Any, size: Any) -> Any:
+    def _pad(self, at: Any, size: Any) -> Any:
         """Positions outside are brought inside, unless zeros stand there, or taps that each are brought inside."""
         low, high = self._bounds(size)
         outside = scalar.logical_or(scalar.lt(at, low), scalar.gt(at, high))
         if self.padding == "border" and self.taps == _CUBIC:
             return at
         if self.padding == "border":
-            return scalar.select(outside, _limited(at, 0, size - 1), at)
-        return scalar.select(outside, _reflected(at, low, high), at) if self.padding == "reflection" else at
+            return scalar.select(outside, _limit(at, 0, size - 1), at)
+        return scalar.select(outside, _reflect(at, low, high), at) if self.padding == "reflection" else at
 
     def _bounds(self, size: Any) -> tuple[Any, Any]:
         return (sympy.Integer(0), size - 1) if self.aligned else (-sympy.Rational(1, 2), size - sympy.Rational(1, 2))
@@ -134,20 +134,20 @@ class _Sampler:
         if self.padding == "zeros":
             inside = scalar.logical_and(scalar.ge(index, 0), scalar.lt(index, size))
         if self.padding == "reflection":
-            index = scalar.trunc(_reflected(index, *self._bounds(size)))
-        return scalar.cast(_limited(index, 0, size - 1), _INT64), weight, inside
+            index = scalar.trunc(_reflect(index, *self._bounds(size)))
+        return scalar.cast(_limit(index, 0, size - 1), _INT64), weight, inside
 
 
 def _real(n: Any) -> Any:
     return n if isinstance(n, int) else scalar.cast(n, types.from_name("float32"))
 
 
-def _limited(x: Any, low: Any, high: Any) -> Any:
+def _limit(x: Any, low: Any, high: Any) -> Any:
     """NaN becomes ``low``; the gradient passes inside."""
     return scalar.select(scalar.ge(x, low), scalar.select(scalar.le(x, high), x, high), low)
 
 
-def _reflected(x: Any, low: Any, high: Any) -> Any:
+def _reflect(x: Any, low: Any, high: Any) -> Any:
     """Mirrored at ``low`` and ``high`` until it lies between them."""
     span = high - low
     if span == 0:
@@ -177,7 +177,7 @@ def why_not_grid_sample(graph: Graph, node: Operator) -> str | None:
 @lowering("AffineGrid", types=FLOATS)
 def affine_grid(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """out[n, o..., k] = theta[n, k, :-1] . p(o) + theta[n, k, -1]; p is the position in -1 ... 1, last axis first."""
-    theta, out = required(inputs, 0), required(outputs, 0)
+    theta, out = require(inputs, 0), require(outputs, 0)
     extents = b.graph.shape(out)[1:-1]
     aligned, dtype = bool(node.attribute("align_corners", 0)), b.graph.dtype(theta)
     reads = {f"t{k}": (theta, lambda *i, k=k: (i[0], i[-1], k)) for k in range(len(extents) + 1)}

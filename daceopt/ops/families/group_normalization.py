@@ -7,7 +7,7 @@ from typing import Any
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Shape
@@ -15,7 +15,7 @@ from daceopt.ops.core import values
 from daceopt.ops.core.kept import deliver, surely_left
 from daceopt.ops.core.registry import FLOATS, Names, Operator, again, gradient, keeps, lowering, supports
 from daceopt.ops.families.normalization import (
-    centred,
+    centre,
     count_of,
     statistics,
     statistics_left,
@@ -44,16 +44,16 @@ def _of_groups(b: Builder, node: Operator, shape: Shape, name: str) -> str:
 @lowering("InstanceNormalization", "GroupNormalization", types=FLOATS)
 def group_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Outputs: the normalized array and (optional, beyond the standard) mean and inverse deviation of each group."""
-    x = required(inputs, 0)
+    x = require(inputs, 0)
     shape = _split_channels(node, b.graph.shape(x))
     grouped = b.reshape(x, shape)
     centre, inverse = statistics(b, grouped, range(2, len(shape)), node)
-    _scaled(b, node, (grouped, centre, inverse), inputs, outputs[0])
+    _scale(b, node, (grouped, centre, inverse), inputs, outputs[0])
     deliver(b, centre, values.at(outputs, 1))
     deliver(b, inverse, values.at(outputs, 2))
 
 
-def _scaled(b: Builder, node: Operator, normal: tuple[str, str, str], inputs: Names, out: str | None) -> None:
+def _scale(b: Builder, node: Operator, normal: tuple[str, str, str], inputs: Names, out: str | None) -> None:
     x, *rest = all_required(inputs, 3)
     scale, bias = (_of_groups(b, node, b.graph.shape(normal[0]), n) for n in rest)
     y = b.elementwise(lambda v, m, r, s, c: (v - m) * r * s + c, *normal, scale, bias, label="group_norm")
@@ -72,17 +72,17 @@ def why_not_in_groups(graph: Graph, node: Operator) -> str | None:
 @keeps("InstanceNormalization", "GroupNormalization")
 def group_statistics(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
     x = graph.operand(node, 0)
-    kind = _split_channels(node, graph.shape(x))[:2], types.computed(graph.dtype(x))
+    kind = _split_channels(node, graph.shape(x))[:2], types.compute_type(graph.dtype(x))
     return {1: kind, 2: kind}
 
 
 @again("InstanceNormalization", "GroupNormalization")
 def group_normalization_again(b: Builder, node: Operator, inputs: Names, outputs: Names, out: str) -> None:
-    x = required(inputs, 0)
+    x = require(inputs, 0)
     grouped = b.reshape(x, _split_channels(node, b.graph.shape(x)))
     shape = b.graph.shape(grouped)
     centre, inverse = surely_left(b, outputs, (1, 2), (*shape[:2], *[1] * (len(shape) - 2)))
-    _scaled(b, node, (grouped, centre, inverse), inputs, out)
+    _scale(b, node, (grouped, centre, inverse), inputs, out)
 
 
 @gradient("InstanceNormalization", "GroupNormalization")
@@ -90,7 +90,7 @@ def group_normalization_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """As layer normalization. Sums over the elements of each channel serve the gradients of all operands."""
-    x, scale, dy = required(inputs, 0), required(inputs, 1), grads_out[0]
+    x, scale, dy = require(inputs, 0), require(inputs, 1), grads_out[0]
     result: Names = [None] * len(inputs)
     shape = _split_channels(node, b.graph.shape(x))
     grouped, axes = b.reshape(x, shape), range(2, len(shape))
@@ -111,7 +111,7 @@ def _through_groups(
     (node, scale), shape = scaled, b.graph.shape(normal[0])
     factor = _of_groups(b, node, shape, scale)
     space = range(3, len(shape))
-    dtype = types.computed(b.graph.dtype(dy))
+    dtype = types.compute_type(b.graph.dtype(dy))
     sum_g = b.reduce("sum", None, dy, axes=space, keepdims=True, dtype=dtype)
     sum_gn = b.reduce("sum", lambda g, *n: g * unit(*n), dy, *normal, axes=space, keepdims=True, dtype=dtype)
     for position, total in ((1, sum_gn), (2, sum_g)):
@@ -125,4 +125,4 @@ def _through_groups(
         b.elementwise(lambda t: t / n, b.reduce("sum", lambda t, s: t * s, total, factor, axes=[2], keepdims=True))
         for total in (sum_g, sum_gn)
     )
-    return [centred(b, normal, (dy, factor), (mean_g, mean_gn))]
+    return [centre(b, normal, (dy, factor), (mean_g, mean_gn))]

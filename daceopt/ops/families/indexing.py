@@ -12,7 +12,7 @@ import dace
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.scalar import scalar
@@ -49,7 +49,7 @@ def along(axis: int, depth: int = 1, count: int = 1) -> Callable[..., tuple[Any,
 @lowering("Gather", types=ANY)
 def gather(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """out[a..., s..., c...] = data[a..., indices[s...], c...]"""
-    data, indices, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
+    data, indices, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     gather_rows(b, data, indices, axis_of(b.graph, node, data), out)
 
 
@@ -68,7 +68,7 @@ def gather_rows(b: Builder, data: str, indices: str, axis: int, out: str) -> Non
 @lowering("GatherElements", types=ANY)
 def gather_elements(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """out[i...] = data[i... with indices[i...] at ``axis``]"""
-    data, indices, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
+    data, indices, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     gather_along(b, data, indices, axis_of(b.graph, node, data), out)
 
 
@@ -113,7 +113,7 @@ def why_other_shape(graph: Graph, name: str | None, expected: Sequence[Dim]) -> 
 @lowering("GatherND", types=ANY)
 def gather_nd(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """out[a..., s..., c...] = data[a..., indices[a..., s..., 0], ..., indices[a..., s..., m - 1], c...]"""
-    data, indices, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
+    data, indices, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     shape, depth = b.graph.shape(data), len(b.graph.shape(indices)) - 1
     first, last = _tuple_axes(b.graph, node, indices)
     b.map(
@@ -167,8 +167,8 @@ def positions(entries: dict[str, Any], extents: Sequence[Dim]) -> list[Any]:
 @lowering("OneHot", types=ANY)
 def one_hot(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """values[1] where the new axis equals the index, values[0] elsewhere and for indices out of range."""
-    indices, chosen, out = required(inputs, 0), required(inputs, 2), required(outputs, 0)
-    shape, axis = b.graph.shape(out), axis_of(b.graph, node, required(outputs, 0), -1)
+    indices, chosen, out = require(inputs, 0), require(inputs, 2), require(outputs, 0)
+    shape, axis = b.graph.shape(out), axis_of(b.graph, node, require(outputs, 0), -1)
     b.map(
         shape,
         {
@@ -192,7 +192,7 @@ def why_not_one_hot(graph: Graph, node: Operator) -> str | None:
 @lowering("ReverseSequence", types=ANY)
 def reverse_sequence(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The first ``sequence_lens[n]`` steps of batch entry n in reverse order, the others as they are."""
-    x, lengths, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
+    x, lengths, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     time, batch = node.attribute("time_axis", 0), node.attribute("batch_axis", 1)
 
     def element(i: Any, x: Any, n: Any) -> Any:
@@ -218,7 +218,7 @@ def reverse_sequence_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """A reversal is its own transpose."""
-    dy = _gathered(grads_out, wanted)
+    dy = _gradient_to_scatter(grads_out, wanted)
     if dy is None:
         return [None, None]
     dx = b.graph.add_array("reverse_grad", b.graph.shape(dy), b.graph.dtype(dy))
@@ -229,7 +229,7 @@ def reverse_sequence_gradient(
 # -------------------------------------------------------------------- gradients
 
 
-def _gathered(grads_out: Names, wanted: list[bool]) -> str | None:
+def _gradient_to_scatter(grads_out: Names, wanted: list[bool]) -> str | None:
     """The gradient to be scattered; None when there is none, or nobody wants the result."""
     return grads_out[0] if wanted[0] else None
 
@@ -246,10 +246,10 @@ def gather_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """Rows of dy are added to the rows they were read from; the gathered axis is brought to the front as a view."""
-    dy = _gathered(grads_out, wanted)
+    dy = _gradient_to_scatter(grads_out, wanted)
     if dy is None:
         return [None, None]
-    data, indices = required(inputs, 0), required(inputs, 1)
+    data, indices = require(inputs, 0), require(inputs, 1)
     shape, axis, depth = b.graph.shape(data), axis_of(b.graph, node, data), len(b.graph.shape(indices))
     front = [*range(axis, axis + depth), *range(axis), *range(axis + depth, len(b.graph.shape(dy)))]
     rows = b.transpose(dy, front) if axis else dy
@@ -263,11 +263,11 @@ def gather_elements_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """Elements of dy are added at their row-major positions in dx."""
-    dy = _gathered(grads_out, wanted)
+    dy = _gradient_to_scatter(grads_out, wanted)
     if dy is None:
         return [None, None]
-    data = required(inputs, 0)
-    return [scatter_along(b, required(inputs, 1), dy, b.graph.shape(data), axis_of(b.graph, node, data)), None]
+    data = require(inputs, 0)
+    return [scatter_along(b, require(inputs, 1), dy, b.graph.shape(data), axis_of(b.graph, node, data)), None]
 
 
 def scatter_along(b: Builder, indices: str, dy: str, shape: Sequence[Dim], axis: int) -> str:

@@ -111,10 +111,10 @@ class Axis:
         """(index, weight) of tap ``k`` of output position ``y``; the index is brought inside."""
         x = self.position(m, y)
         if self.mode == "nearest":
-            return self._clamped(m, ROUNDINGS[self.rounding](m, x, m.number(self.scale))), None
+            return self._clamp(m, ROUNDINGS[self.rounding](m, x, m.number(self.scale))), None
         first = m.floor(x) + self._first
         whole = [self._weight(m, x, first + j) for j in range(self.width)]
-        return self._clamped(m, first + k), self._weight(m, x, first + k) / sum(whole[1:], whole[0])
+        return self._clamp(m, first + k), self._weight(m, x, first + k) / sum(whole[1:], whole[0])
 
     def _weight(self, m: Any, x: Any, index: Any) -> Any:
         distance = m.absolute(index - x) * self._stretch
@@ -124,7 +124,7 @@ class Axis:
         within = m.logical_and(m.ge(index, 0), m.le(index, m.number(self.extent) - 1))
         return m.select(within, weight, 0.0)
 
-    def _clamped(self, m: Any, index: Any) -> Any:
+    def _clamp(self, m: Any, index: Any) -> Any:
         return m.integer(m.minimum(m.maximum(index, 0.0), m.number(self.extent) - 1))
 
 
@@ -150,7 +150,7 @@ class Table:
     weight: np.ndarray | None  # None: one tap of weight 1
     outside: np.ndarray | None  # positions that hold the extrapolation value
 
-    def transposed(self, extent: int) -> Table:
+    def transpose(self, extent: int) -> Table:
         """The taps of the gradient: for each source position, the outputs that it went to."""
         count, taps = self.index.shape
         weight = np.ones(self.index.shape) if self.weight is None else self.weight

@@ -8,7 +8,7 @@ import numpy as np
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import dim
@@ -21,7 +21,7 @@ from daceopt.ops.families.elementwise import alias
 @lowering("Concat", types=ANY)
 def concat(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Each element looks for its part; positions in the other parts are clamped, so nothing is read outside."""
-    out = required(outputs, 0)
+    out = require(outputs, 0)
     axis = node.attribute("axis", 1) % len(b.graph.shape(out))
     parts = [n for n in present(inputs) if b.graph.shape(n)[axis] != 0] or present(inputs)[:1]
     if len(parts) == 1:
@@ -32,7 +32,7 @@ def concat(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     def element(i: Any, **arrays: Any) -> Any:
         value: Any = None
         for k, array in reversed(list(enumerate(arrays.values()))):
-            inside = scalar.clamped(i[axis] - starts[k], sizes[k])
+            inside = scalar.clamp(i[axis] - starts[k], sizes[k])
             found = scalar.load(array, *i[:axis], inside, *i[axis + 1 :])
             value = found if value is None else scalar.select(scalar.lt(i[axis], starts[k] + sizes[k]), found, value)
         return value
@@ -66,7 +66,7 @@ def concat_gradient(
 
 def _begins(graph: Graph, node: Operator, inputs: Names) -> dict[int, int]:
     """Axis -> elements added before it (negative: removed)."""
-    rank = len(graph.shape(required(inputs, 0)))
+    rank = len(graph.shape(require(inputs, 0)))
     pads = values.integers(graph, node, inputs, "pads", 1) or [0] * (2 * rank)
     axes = values.integers(graph, node, inputs, "axes", 3) or list(range(rank))
     return {a % rank: pads[k] for k, a in enumerate(axes)}
@@ -75,11 +75,11 @@ def _begins(graph: Graph, node: Operator, inputs: Names) -> dict[int, int]:
 _COORDINATE = {
     "edge": lambda i, n: scalar.minimum(scalar.maximum(i, 0), n - 1),
     "wrap": lambda i, n: scalar.pymod(i, n),
-    "reflect": lambda i, n: _reflected(i, n),
+    "reflect": lambda i, n: _reflect(i, n),
 }
 
 
-def _reflected(i: Any, n: Any) -> Any:
+def _reflect(i: Any, n: Any) -> Any:
     """The mirror image at the first and last element, which are not repeated."""
     period = 2 * (n - 1)
     if n == 1:
@@ -90,7 +90,7 @@ def _reflected(i: Any, n: Any) -> Any:
 
 @lowering("Pad", types=ANY)
 def pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, out = required(inputs, 0), required(outputs, 0)
+    x, out = require(inputs, 0), require(outputs, 0)
     begins, mode = _begins(b.graph, node, inputs), node.attribute("mode", "constant")
     shape = b.graph.shape(x)
     if mode != "constant":
@@ -107,7 +107,7 @@ def pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
         for d, p in enumerate(i):
             q = p - begins.get(d, 0)
             same = begins.get(d, 0) == 0 and shape[d] == b.graph.shape(out)[d]
-            place.append(q if same else scalar.clamped(q, shape[d]))
+            place.append(q if same else scalar.clamp(q, shape[d]))
             inside += [] if same else [scalar.logical_and(scalar.ge(q, 0), scalar.lt(q, shape[d]))]
         found = scalar.load(x, *place)
         for condition in inside:
@@ -139,7 +139,7 @@ def _value(b: Builder, node: Operator, inputs: Names) -> str:
     given = values.at(inputs, 2)
     if given is not None:
         return b.reshape(given, ())
-    dtype = types.to_numpy(b.graph.dtype(required(inputs, 0)))
+    dtype = types.to_numpy(b.graph.dtype(require(inputs, 0)))
     return b.constant(np.asarray(node.attribute("value", 0), dtype))
 
 
@@ -169,7 +169,7 @@ def pad_gradient(
     dy, value = grads_out[0], values.at(inputs, 2)
     if dy is None:
         return result
-    inner = _unpad(b, dy, b.graph.shape(required(inputs, 0)), _begins(b.graph, node, inputs))
+    inner = _unpad(b, dy, b.graph.shape(require(inputs, 0)), _begins(b.graph, node, inputs))
     if wanted[0]:
         result[0] = inner
     if value is not None and wanted[2]:
@@ -187,7 +187,7 @@ def _unpad(b: Builder, dy: str, shape: Any, begins: dict[int, int]) -> str:
 
     def element(i: Any, g: Any) -> Any:
         moved = [p + s for p, s in zip(i, starts)]
-        found = scalar.load(g, *(scalar.clamped(q, n) for q, n in zip(moved, full)))
+        found = scalar.load(g, *(scalar.clamp(q, n) for q, n in zip(moved, full)))
         for q, n in zip(moved, full):
             found = scalar.select(scalar.logical_and(scalar.ge(q, 0), scalar.lt(q, n)), found, 0)
         return found
@@ -209,7 +209,7 @@ def _value_gradient(b: Builder, dy: str, inner: str, like: str) -> str:
 @lowering("CenterCropPad", types=ANY)
 def center_crop_pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Padding with zeros, or cropping, on both sides; where the difference is odd, one more behind."""
-    shape, result = b.graph.shape(required(inputs, 0)), b.graph.shape(required(outputs, 0))
+    shape, result = b.graph.shape(require(inputs, 0)), b.graph.shape(require(outputs, 0))
     more = [int(sympy.sympify(m) - n) for n, m in zip(shape, result)]
     before = [abs(d) // 2 * (1 if d > 0 else -1) for d in more]
     pads = b.constant(np.array([*before, *(d - k for d, k in zip(more, before))], np.int64))
@@ -230,12 +230,12 @@ def why_not_center_crop_pad(graph: Graph, node: Operator) -> str | None:
 @lowering("Tile", types=ANY)
 def tile(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """[r0, d0, r1, d1, ...] is a view of x that repeats; its row-major copy is the result."""
-    x, out = required(inputs, 0), required(outputs, 0)
-    shape, repeats = b.graph.shape(x), values.known(b.graph, values.at(inputs, 1)) or ()
-    b.reshape(b.copy(_repeated(b, x, repeats)), b.graph.shape(out), out=out) if shape else alias(b, x, out)
+    x, out = require(inputs, 0), require(outputs, 0)
+    shape, repeats = b.graph.shape(x), values.known_elements(b.graph, values.at(inputs, 1)) or ()
+    b.reshape(b.copy(_repeat(b, x, repeats)), b.graph.shape(out), out=out) if shape else alias(b, x, out)
 
 
-def _repeated(b: Builder, x: str, repeats: Any) -> str:
+def _repeat(b: Builder, x: str, repeats: Any) -> str:
     shape = b.graph.shape(x)
     spread = b.reshape(x, [e for n in shape for e in (1, n)])
     return b.expand(spread, [e for r, n in zip(repeats, shape) for e in (r, n)])
@@ -243,7 +243,7 @@ def _repeated(b: Builder, x: str, repeats: Any) -> str:
 
 @supports("Tile")
 def why_not_tile(graph: Graph, node: Operator) -> str | None:
-    repeats = values.known(graph, values.at(graph.inputs_of(node), 1))
+    repeats = values.known_elements(graph, values.at(graph.inputs_of(node), 1))
     if repeats is None:
         return values.UnknownValue.at("input repeats of Tile is computed at run time; expected a constant", 1)
     return f"repeats {repeats}; expected 0 or more" if any(isinstance(r, int) and r < 0 for r in repeats) else None

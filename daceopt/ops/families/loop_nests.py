@@ -69,7 +69,9 @@ def _windows(node: Any, outer: Sequence[Any], inner: Sequence[Any]) -> Index:
     return tuple(s * o + d * k - b for o, k, s, d, b in zip(outer, inner, strides, dilations, begins))
 
 
-def _convolved(graph: Graph, node: Node, image: str, weight: str, result: str, others: Mapping[str, str]) -> LoopNest:
+def _convolution_nest(
+    graph: Graph, node: Node, image: str, weight: str, result: str, others: Mapping[str, str]
+) -> LoopNest:
     """``others``: connector -> which of the loops' indices it has."""
     names = graph.reads(node) | graph.writes(node)
     loops = _Loops()
@@ -90,7 +92,7 @@ def _convolved(graph: Graph, node: Node, image: str, weight: str, result: str, o
         result: (batch, o, *outer),
     }
     index |= {k: index[v] if v != "bias" else (o,) for k, v in others.items()}
-    return loops.nest(graph, node, index | {c: _in_blocks(index[c]) for c in node.blocked(graph)})
+    return loops.nest(graph, node, index | {c: _in_blocks(index[c]) for c in node.blocked_connectors(graph)})
 
 
 def _in_blocks(index: Index) -> Index:
@@ -100,20 +102,20 @@ def _in_blocks(index: Index) -> Index:
 
 @describes("Convolution")
 def _convolution(graph: Graph, node: Convolution) -> LoopNest:
-    return _convolved(graph, node, "X", "W", "Y", {**dict.fromkeys("BST", "bias"), "Z": "Y"})
+    return _convolution_nest(graph, node, "X", "W", "Y", {**dict.fromkeys("BST", "bias"), "Z": "Y"})
 
 
 @describes("ConvolutionBackwardData")
 def _convolution_data(graph: Graph, node: ConvolutionBackwardData) -> LoopNest:
-    return _convolved(graph, node, "dX", "W", "dY", {})
+    return _convolution_nest(graph, node, "dX", "W", "dY", {})
 
 
 @describes("ConvolutionBackwardWeights")
 def _convolution_weights(graph: Graph, node: ConvolutionBackwardWeights) -> LoopNest:
-    return _convolved(graph, node, "X", "dW", "dY", {})
+    return _convolution_nest(graph, node, "X", "dW", "dY", {})
 
 
-def _pooled(graph: Graph, node: Node, image: str, result: str) -> LoopNest:
+def _pool_nest(graph: Graph, node: Node, image: str, result: str) -> LoopNest:
     names, loops = graph.reads(node) | graph.writes(node), _Loops()
     batch, channel, *outer = loops.over(*graph.shape(names[result]))
     inner = loops.over(*node.kernel)
@@ -124,12 +126,12 @@ def _pooled(graph: Graph, node: Node, image: str, result: str) -> LoopNest:
 
 @describes("Pool")
 def _pool(graph: Graph, node: Pool) -> LoopNest:
-    return _pooled(graph, node, "X", "Y")
+    return _pool_nest(graph, node, "X", "Y")
 
 
 @describes("PoolBackward")
 def _pool_backward(graph: Graph, node: PoolBackward) -> LoopNest:
-    return _pooled(graph, node, "dX", "dY")
+    return _pool_nest(graph, node, "dX", "dY")
 
 
 @describes("IndexAdd")

@@ -12,12 +12,12 @@ import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Shape
 from daceopt.ops.core import values
-from daceopt.ops.core.kept import deliver, left
+from daceopt.ops.core.kept import deliver, kept_statistics
 from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, keeps, lowering, present, supports
 
 _OPERATORS = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
@@ -26,7 +26,7 @@ _OPERATORS = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 @lowering("NegativeLogLikelihoodLoss", types=FLOATS)
 def negative_log_likelihood(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """-x[n, label, d...], weighted by class."""
-    _loss(b, node, inputs, required(outputs, 0), lambda x: -x)
+    _loss(b, node, inputs, require(outputs, 0), lambda x: -x)
 
 
 @lowering("SoftmaxCrossEntropyLoss", types=FLOATS)
@@ -35,7 +35,7 @@ def softmax_cross_entropy(b: Builder, node: Operator, inputs: Names, outputs: Na
 
     Two more, beyond the standard, are what it is made of: the largest score, and the sum.
     """
-    x, log_prob = required(inputs, 0), values.at(outputs, 1)
+    x, log_prob = require(inputs, 0), values.at(outputs, 1)
     top, total = _softmax_parts(b, x)
     deliver(b, top, values.at(outputs, 2))
     deliver(b, total, values.at(outputs, 3))
@@ -58,7 +58,7 @@ def softmax_parts(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
     """The largest score and the sum for each label."""
     x = graph.operand(node, 0)
     batch, _, *rest = graph.shape(x)
-    kind = (batch, 1, *rest), types.computed(graph.dtype(x))
+    kind = (batch, 1, *rest), types.compute_type(graph.dtype(x))
     return {2: kind, 3: kind}
 
 
@@ -68,7 +68,7 @@ def _loss(b: Builder, node: Operator, inputs: Names, out: str, fn: Callable[...,
     weights = _weights(b, node, inputs)
     if reduction == "none":
         return _losses(b, node, inputs, weights, out, fn, *others)
-    labels = required(inputs, 1)
+    labels = require(inputs, 1)
     each = b.graph.add_array("loss", b.graph.shape(labels), b.graph.dtype(out))
     _losses(b, node, inputs, weights, each, fn, *others)
     axes = tuple(range(len(b.graph.shape(labels))))
@@ -83,7 +83,7 @@ def _loss(b: Builder, node: Operator, inputs: Names, out: str, fn: Callable[...,
 def _losses(
     b: Builder, node: Operator, inputs: Names, weights: str | None, out: str, fn: Callable[..., Any], *others: str
 ) -> None:
-    x, labels = required(inputs, 0), required(inputs, 1)
+    x, labels = require(inputs, 0), require(inputs, 1)
     reads: dict[str, Any] = {
         "x": (x, lambda *i: (None,) * (len(i) + 1)),
         **{f"a{k}": (name, lambda *i: i) for k, name in enumerate([labels, *others, *present([weights])])},
@@ -110,10 +110,10 @@ def _class_of(label: Any, skip: Any) -> Any:
 
 def _weights(b: Builder, node: Operator, inputs: Names) -> str | None:
     """Each label's weight, 0 where it is ignored; None when all are 1."""
-    labels, given = required(inputs, 1), values.at(inputs, 2)
+    labels, given = require(inputs, 1), values.at(inputs, 2)
     if given is None and node.attribute("ignore_index") is None:
         return None
-    dtype = b.graph.dtype(required(inputs, 0))
+    dtype = b.graph.dtype(require(inputs, 0))
     weights = b.graph.add_array("loss_weights", b.graph.shape(labels), dtype)
     reads: dict[str, Any] = {"t": (labels, lambda *i: i)}
     if given is not None:
@@ -156,9 +156,9 @@ def negative_log_likelihood_gradient(
     nothing: Names = [None] * len(inputs)
     if grads_out[0] is None or not wanted[0]:
         return nothing
-    dx = b.graph.add_array("loss_grad", b.graph.shape(required(inputs, 0)), b.graph.dtype(required(inputs, 0)))
+    dx = b.graph.add_array("loss_grad", b.graph.shape(require(inputs, 0)), b.graph.dtype(require(inputs, 0)))
     scale = _scale(b, node, inputs, grads_out[0])
-    reads = {"t": (required(inputs, 1), _without_class), "scale": (scale, _without_class)}
+    reads = {"t": (require(inputs, 1), _without_class), "scale": (scale, _without_class)}
     b.map(b.graph.shape(dx), reads, {"out": (dx, lambda *i: i)}, _minus_one_hot, label="loss_grad")
     return [dx, *nothing[1:]]
 
@@ -176,13 +176,13 @@ def softmax_cross_entropy_gradient(
     by_loss, by_log_prob, by_total = grads_out[0], values.at(grads_out, 1), values.at(grads_out, 3)
     if not wanted[0] or (by_loss is None and by_log_prob is None and by_total is None):
         return nothing
-    x = required(inputs, 0)
+    x = require(inputs, 0)
     batch, _, *rest = b.graph.shape(x)
-    top, total = left(b, x, outputs, (2, 3), (batch, 1, *rest)) or _softmax_parts(b, x)
+    top, total = kept_statistics(b, x, outputs, (2, 3), (batch, 1, *rest)) or _softmax_parts(b, x)
     softmax = b.elementwise(lambda v, m, s: sympy.exp(v - m) / s, x, top, total, label="softmax")
     terms = []
     if by_loss is not None:
-        terms.append(_through_loss(b, softmax, required(inputs, 1), _scale(b, node, inputs, by_loss)))
+        terms.append(_through_loss(b, softmax, require(inputs, 1), _scale(b, node, inputs, by_loss)))
     if by_log_prob is not None:
         sums = b.reduce("sum", None, by_log_prob, axes=(1,), keepdims=True, label="softmax_dot")
         terms.append(b.elementwise(lambda p, g, s: g - p * s, softmax, by_log_prob, sums, label="log_softmax_grad"))
@@ -213,7 +213,7 @@ def _without_class(*i: Any) -> tuple[Any, ...]:
 
 def _scale(b: Builder, node: Operator, inputs: Names, dy: str) -> str:
     """The derivative of the reduction by each label's loss, before the sign."""
-    labels, weights = required(inputs, 1), _weights(b, node, inputs)
+    labels, weights = require(inputs, 1), _weights(b, node, inputs)
     scale = dy if weights is None else b.elementwise(lambda g, w: g * w, dy, weights, label="loss_scale")
     if node.attribute("reduction", "mean") == "mean":
         count = _normaliser(b, labels, weights, dy)

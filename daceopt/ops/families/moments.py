@@ -26,20 +26,20 @@ def moments(b: Builder, x: str, axes: Sequence[int]) -> tuple[str, str]:
 
     Both are NaN where there is no element.
     """
-    dtype, count = types.computed(b.graph.dtype(x)), element_count(b.graph, x, axes)
+    dtype, count = types.compute_type(b.graph.dtype(x)), element_count(b.graph, x, axes)
     if count == 0:
         empty = mean(b, None, x, axes=axes, keepdims=True)
         return empty, empty
     n = count if count.is_Integer else scalar.cast(count, dtype)
     rounded = _sum_of_shares(b, x, axes, n)
     square, drift = centred_sums(b, x, rounded, axes, keepdims=True)
-    centre = b.elementwise(_corrected(n), rounded, drift, dtype=dtype, label="mean")
+    centre = b.elementwise(_correction(n), rounded, drift, dtype=dtype, label="mean")
     return str(centre), str(b.elementwise(lambda s, d: variance(s, d, n) / n, square, drift, label="variance"))
 
 
 def _sum_of_shares(b: Builder, x: str, axes: Sequence[int], count: Any) -> str:
     """The mean but for rounding."""
-    dtype = types.computed(b.graph.dtype(x))
+    dtype = types.compute_type(b.graph.dtype(x))
     options: dict[str, Any] = {"axes": axes, "keepdims": True, "dtype": dtype, "label": "mean"}
     if count.is_Integer:
         return b.reduce("sum", lambda v: v * sympy.Float(1 / int(count), 17), x, **options)
@@ -48,7 +48,7 @@ def _sum_of_shares(b: Builder, x: str, axes: Sequence[int], count: Any) -> str:
     return b.reduce("sum", lambda v, w: v * w, x, share, **options)
 
 
-def _corrected(count: Any) -> Callable[[Any, Any], Any]:
+def _correction(count: Any) -> Callable[[Any, Any], Any]:
     """A rounded mean put right by the sum of distances from it, which may leave the range of their type."""
     return lambda m, d: scalar.select(scalar.lt(sympy.Abs(d), scalar.infinity()), m + d / count, m)
 
@@ -63,7 +63,7 @@ def variance(square: Any, drift: Any, count: Any) -> Any:
 
 def centred_sums(b: Builder, x: str, centre: str, axes: Sequence[int], keepdims: bool) -> tuple[str, str]:
     """The sums of squared distances from ``centre``, whose ``axes`` have extent 1, and of the distances."""
-    shape, dtype = b.graph.shape(x), types.computed(b.graph.dtype(x))
+    shape, dtype = b.graph.shape(x), types.compute_type(b.graph.dtype(x))
     reduced = tuple(1 if k in axes else n for k, n in enumerate(shape) if keepdims or k not in axes)
     outs = [b.graph.add_array(label, reduced, dtype) for label in ("square", "drift")]
     how = ["sum"] if axes else []
@@ -71,13 +71,13 @@ def centred_sums(b: Builder, x: str, centre: str, axes: Sequence[int], keepdims:
     def inside(*i: Any) -> tuple[Any, ...]:
         return tuple(0 if k in axes else e for k, e in enumerate(i))
 
-    def kept(*i: Any) -> tuple[Any, ...]:
+    def keep(*i: Any) -> tuple[Any, ...]:
         return tuple(e for k, e in enumerate(inside(*i)) if keepdims or k not in axes)
 
     b.map(
         shape,
         {"v": (x, lambda *i: i), "m": (centre, inside)},
-        {"square": (outs[0], kept, *how), "drift": (outs[1], kept, *how)},
+        {"square": (outs[0], keep, *how), "drift": (outs[1], keep, *how)},
         lambda i, v, m: {"square": (v - m) ** 2, "drift": v - m},
     )
     return outs[0], outs[1]

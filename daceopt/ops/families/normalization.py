@@ -11,13 +11,13 @@ from typing import Any
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.nodes.broadcasting import sum_to
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Shape
 from daceopt.ops.core import values
-from daceopt.ops.core.kept import deliver, left, surely_left
+from daceopt.ops.core.kept import deliver, kept_statistics, surely_left
 from daceopt.ops.core.registry import FLOATS, Names, Operator, again, gradient, keeps, lowering, supports
 from daceopt.ops.families.convolution import per_channel
 from daceopt.ops.families.moments import moments
@@ -44,13 +44,13 @@ def _axes(graph: Graph, node: Operator, x: str) -> tuple[int, ...]:
 def _row_statistics(count: int) -> Callable[[Graph, Operator], dict[int, tuple[Shape, Any]]]:
     """``count`` statistics behind the first output, over all axes from ``axis`` on."""
 
-    def kept(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
+    def keep(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
         x = graph.operand(node, 0)
         first, shape = _axes(graph, node, x)[0], graph.shape(x)
-        kind = (*shape[:first], *[1] * (len(shape) - first)), types.computed(graph.dtype(x))
+        kind = (*shape[:first], *[1] * (len(shape) - first)), types.compute_type(graph.dtype(x))
         return dict.fromkeys(range(1, count + 1), kind)
 
-    return kept
+    return keep
 
 
 def _reduced_shape(b: Builder, x: str, axes: Sequence[int]) -> Shape:
@@ -59,7 +59,7 @@ def _reduced_shape(b: Builder, x: str, axes: Sequence[int]) -> Shape:
 
 def statistics_left(b: Builder, x: str, axes: Sequence[int], node: Operator, outputs: Names) -> tuple[str, str]:
     """Mean and inverse deviation as :func:`statistics` has them, of the forward's outputs where it left them."""
-    found = left(b, x, outputs, (1, 2), _reduced_shape(b, x, axes))
+    found = kept_statistics(b, x, outputs, (1, 2), _reduced_shape(b, x, axes))
     return statistics(b, x, axes, node) if found is None else (found[0], found[1])
 
 
@@ -69,7 +69,7 @@ def statistics_left(b: Builder, x: str, axes: Sequence[int], node: Operator, out
 @lowering("LayerNormalization", types=FLOATS)
 def layer_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Outputs: the normalized array, and (optional) the mean and the inverse standard deviation."""
-    x, scale, bias = required(inputs, 0), required(inputs, 1), values.at(inputs, 2)
+    x, scale, bias = require(inputs, 0), require(inputs, 1), values.at(inputs, 2)
     centre, inverse = statistics(b, x, _axes(b.graph, node, x), node)
     _layer_scaled(b, (x, centre, inverse), scale, bias, outputs[0])
     deliver(b, centre, values.at(outputs, 1))
@@ -99,7 +99,7 @@ def layer_normalization_gradient(
 ) -> Names:
     """With n the normalized values and g = dy * scale: dx = r (g - mean(g) - n mean(g n)), and through the statistics
     (dm - dr r r n) / count."""
-    x, scale, dy = required(inputs, 0), required(inputs, 1), grads_out[0]
+    x, scale, dy = require(inputs, 0), require(inputs, 1), grads_out[0]
     result: Names = [None] * len(inputs)
     axes = _axes(b.graph, node, x)
     centre, inverse = statistics_left(b, x, axes, node, outputs)
@@ -140,10 +140,10 @@ def _centred_gradient(b: Builder, normal: tuple[str, str, str], scaled: tuple[st
     """r (g - mean(g) - n mean(g n)) of g = dy * scale"""
     mean_g = mean(b, lambda d, s: d * s, *scaled, axes=axes, keepdims=True)
     mean_gn = mean(b, lambda d, s, *n: d * s * unit(*n), *scaled, *normal, axes=axes, keepdims=True)
-    return centred(b, normal, scaled, (mean_g, mean_gn))
+    return centre(b, normal, scaled, (mean_g, mean_gn))
 
 
-def centred(b: Builder, normal: tuple[str, str, str], scaled: tuple[str, str], means: tuple[str, str]) -> str:
+def centre(b: Builder, normal: tuple[str, str, str], scaled: tuple[str, str], means: tuple[str, str]) -> str:
     def fn(d: Any, s: Any, v: Any, m: Any, r: Any, u: Any, w: Any) -> Any:
         return r * (d * s - u - unit(v, m, r) * w)
 
@@ -157,7 +157,7 @@ def sum_like(b: Builder, fn: Any, *arrays: str, like: str, shape: Shape | None =
 @lowering("RMSNormalization", types=FLOATS)
 def rms_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Outputs: the normalized array and (optional, beyond the standard) the inverse of the root."""
-    x, scale = required(inputs, 0), required(inputs, 1)
+    x, scale = require(inputs, 0), require(inputs, 1)
     inverse = _inverse_deviation(b, _mean_square(b, x, _axes(b.graph, node, x)), node)
     _root_scaled(b, x, inverse, scale, outputs[0])
     deliver(b, inverse, values.at(outputs, 1))
@@ -186,9 +186,9 @@ def rms_normalization_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """With n the normalized values and g = dy * scale: dx = r (g - n mean(g n)), and through r: -dr r r n / count."""
-    x, scale, dy = required(inputs, 0), required(inputs, 1), grads_out[0]
+    x, scale, dy = require(inputs, 0), require(inputs, 1), grads_out[0]
     axes = _axes(b.graph, node, x)
-    found = left(b, x, outputs, (1,), _reduced_shape(b, x, axes))
+    found = kept_statistics(b, x, outputs, (1,), _reduced_shape(b, x, axes))
     inverse = _inverse_deviation(b, _mean_square(b, x, axes), node) if found is None else found[0]
     result: Names = [None] * len(inputs)
     if wanted[0] and dy is not None:
@@ -212,7 +212,7 @@ def rms_normalization_gradient(
 def count_of(b: Builder, x: str, axes: Sequence[int]) -> Any:
     """How many elements a statistic is made of, in the type in which it is divided."""
     extent = element_count(b.graph, x, axes)
-    return extent if extent.is_Integer else scalar.cast(extent, types.computed(b.graph.dtype(x)))
+    return extent if extent.is_Integer else scalar.cast(extent, types.compute_type(b.graph.dtype(x)))
 
 
 # -------------------------------------------------------------------- batch normalization
@@ -249,7 +249,7 @@ def batch_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
     scale, bias, running_mean, running_var = (_statistic(b, node, n, rank) for n in rest)
     centre, variance = moments(b, x, _batch_axes(node, rank)) if training else (running_mean, running_var)
     inverse = _inverse_deviation(b, variance, node)
-    _scaled(b, (x, centre, inverse), scale, bias, outputs[0])
+    _scale(b, (x, centre, inverse), scale, bias, outputs[0])
     if training:
         _move(b, node, rest[2], centre, values.at(outputs, 1))
         _move(b, node, rest[3], variance, values.at(outputs, 2))
@@ -258,7 +258,7 @@ def batch_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
         deliver(b, inverse, values.at(outputs, 5))
 
 
-def _scaled(b: Builder, normal: tuple[str, str, str], scale: str, bias: str, out: str | None) -> None:
+def _scale(b: Builder, normal: tuple[str, str, str], scale: str, bias: str, out: str | None) -> None:
     b.elementwise(lambda v, m, r, s, c: (v - m) * (r * s) + c, *normal, scale, bias, out=out, label="batch_norm")
 
 
@@ -267,7 +267,7 @@ def batch_normalization_again(b: Builder, node: Operator, inputs: Names, outputs
     x, scale, bias = all_required(inputs[:3])
     rank = len(b.graph.shape(x))
     centre, inverse = surely_left(b, outputs, _MOMENTS, _reduced_shape(b, x, _batch_axes(node, rank)))
-    _scaled(b, (x, centre, inverse), _statistic(b, node, scale, rank), _statistic(b, node, bias, rank), out)
+    _scale(b, (x, centre, inverse), _statistic(b, node, scale, rank), _statistic(b, node, bias, rank), out)
 
 
 def _move(b: Builder, node: Operator, running: str, batch: str, out: str | None) -> None:
@@ -289,7 +289,7 @@ def why_not_batch_normalization(graph: Graph, node: Operator) -> str | None:
 @keeps("BatchNormalization")
 def batch_moments(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
     """The mean, which the operator had as an output up to opset 13, and one beyond the standard."""
-    kind = graph.shape(graph.operand(node, 3)), types.computed(graph.dtype(graph.operand(node, 0)))
+    kind = graph.shape(graph.operand(node, 3)), types.compute_type(graph.dtype(graph.operand(node, 0)))
     return dict.fromkeys(_MOMENTS, kind)
 
 
@@ -302,15 +302,17 @@ def batch_normalization_gradient(
     Where statistics that it returns are used further, through them as well: of a mean, dx = d / n; of a variance,
     dx = 2 (x - mean) d / n.
     """
-    moments = _batch_moments(b, node, required(inputs, 0), outputs)
+    moments = _batch_moments(b, node, require(inputs, 0), outputs)
     result = _through_output(b, node, inputs, moments, grads_out[0], wanted)
-    by_statistics = [_both(b, _moved(b, node, values.at(grads_out, k)), values.at(grads_out, k + 2)) for k in (1, 2)]
+    by_statistics = [
+        _both(b, _statistic_gradient(b, node, values.at(grads_out, k)), values.at(grads_out, k + 2)) for k in (1, 2)
+    ]
     if wanted[0] and any(by_statistics):
-        through = _through_batch_statistics(b, node, required(inputs, 0), moments[0], by_statistics)
+        through = _through_batch_statistics(b, node, require(inputs, 0), moments[0], by_statistics)
         result[0] = _both(b, result[0], through)
     if wanted[0] and (by_inverse := values.at(grads_out, 5)) is not None:
-        axes = _batch_axes(node, len(b.graph.shape(required(inputs, 0))))
-        (through,) = through_statistics(b, (required(inputs, 0), *moments), (None, by_inverse), axes)
+        axes = _batch_axes(node, len(b.graph.shape(require(inputs, 0))))
+        (through,) = through_statistics(b, (require(inputs, 0), *moments), (None, by_inverse), axes)
         result[0] = _both(b, result[0], through)
     for k, g in ((3, values.at(grads_out, 1)), (4, values.at(grads_out, 2))):
         if wanted[k] and g is not None:
@@ -322,7 +324,7 @@ def batch_normalization_gradient(
 def _batch_moments(b: Builder, node: Operator, x: str, outputs: Names) -> tuple[str, str]:
     """Mean and inverse deviation of the batch, of the forward's outputs where it left them."""
     axes = _batch_axes(node, len(b.graph.shape(x)))
-    found = left(b, x, outputs, _MOMENTS, _reduced_shape(b, x, axes))
+    found = kept_statistics(b, x, outputs, _MOMENTS, _reduced_shape(b, x, axes))
     return statistics(b, x, axes, node) if found is None else (found[0], found[1])
 
 
@@ -331,7 +333,7 @@ def _both(b: Builder, one: str | None, other: str | None) -> str | None:
     return str(b.elementwise(lambda u, v: u + v, one, other)) if one and other else one or other
 
 
-def _moved(b: Builder, node: Operator, g: str | None) -> str | None:
+def _statistic_gradient(b: Builder, node: Operator, g: str | None) -> str | None:
     """The gradient of a batch's statistic, from that of the running one which moved towards it."""
     share = 1 - sympy.Float(node.attribute("momentum", 0.9))
     return None if g is None else str(b.elementwise(lambda v: v * share, g))
@@ -357,7 +359,7 @@ def _through_output(
     result: Names = [None] * len(inputs)
     if dy is None:
         return result
-    x, scale = required(inputs, 0), required(inputs, 1)
+    x, scale = require(inputs, 0), require(inputs, 1)
     axes = _batch_axes(node, len(b.graph.shape(x)))
     centre, inverse = moments
     d_bias = b.reduce("sum", None, dy, axes=axes, keepdims=True)
@@ -399,7 +401,7 @@ def why_not_mean_variance(graph: Graph, node: Operator) -> str | None:
 @lowering("MeanVarianceNormalization", types=FLOATS)
 def mean_variance_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """(x - mean) / (deviation + 1e-9), as the function body of the standard has it."""
-    x = required(inputs, 0)
+    x = require(inputs, 0)
     rank = len(b.graph.shape(x))
     axes = sorted({a % rank for a in node.attribute("axes") or (0, 2, 3)})
     centre, variance = moments(b, x, axes)
@@ -443,7 +445,7 @@ def why_not_norm(graph: Graph, node: Operator) -> str | None:
 @lowering("LpNormalization", types=FLOATS)
 def norm_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """x / |x|_p along an axis; 0 where the norm is 0."""
-    x, p = required(inputs, 0), node.attribute("p", 2)
+    x, p = require(inputs, 0), node.attribute("p", 2)
     axis = node.attribute("axis", -1) % len(b.graph.shape(x))
     norm = b.elementwise(root(p), b.reduce("sum", power_term(p), x, axes=[axis], keepdims=True), label="norm")
     b.elementwise(

@@ -26,7 +26,7 @@ Depthwise: TypeAlias = Convolution | ConvolutionBackwardData
 
 def why_not_opened(graph: Graph, node: Depthwise) -> str | None:
     """The reason for which a convolution, or its gradient for the input, stays a library node."""
-    if node.blocked(graph):
+    if node.blocked_connectors(graph):
         return "an image in blocks of channels"
     names = graph.reads(node) | graph.writes(node)
     x, y = _ends(node, names)
@@ -109,7 +109,7 @@ class _Windows:
         inside = self.places.inside(offset)
         if inside is None:
             return read[f"x{t}"]
-        place = [scalar.clamped(self.places.place(axis, k), self.image[2 + axis]) for axis, k in enumerate(offset)]
+        place = [scalar.clamp(self.places.place(axis, k), self.image[2 + axis]) for axis, k in enumerate(offset)]
         return scalar.select(inside, scalar.load(read["x"], *i[:2], *place), 0)
 
 

@@ -75,25 +75,25 @@ class _Gathered:
     def _node_workspace(self) -> Any:
         return dace.uint8 if prod(self._node.kernel) <= 256 else dace.int32
 
-    def _padded(self, axis: int) -> Any:
+    def _padded_index(self, axis: int) -> Any:
         """Where the element stands in the padded image."""
         return self._params[2 + axis] + self._begins[axis]
 
     def _index(self, axis: int, back: int) -> Any:
         """The window, or the nearest one that there is."""
         step, last = self._strides[axis], self._windows[2 + axis] - 1
-        place = self._padded(axis) if step == 1 else sympy.floor(self._padded(axis) / sympy.Integer(step))
+        place = self._padded_index(axis) if step == 1 else sympy.floor(self._padded_index(axis) / sympy.Integer(step))
         return sympy.Max(0, sympy.Min(dim(last), place - back))
 
     def _window(self, axis: int, back: int) -> Any:
         """The same in scalar code, whether there is one or not."""
         step = self._strides[axis]
-        place = self._padded(axis) if step == 1 else scalar.idiv(self._padded(axis), sympy.Integer(step))
+        place = self._padded_index(axis) if step == 1 else scalar.idiv(self._padded_index(axis), sympy.Integer(step))
         return place - back
 
     def _within(self, axis: int, back: int) -> Any:
         """Where the element stands in that window."""
-        return self._padded(axis) - self._strides[axis] * self._window(axis, back)
+        return self._padded_index(axis) - self._strides[axis] * self._window(axis, back)
 
     def _reaches(self, back: tuple[int, ...]) -> Any:
         found = None

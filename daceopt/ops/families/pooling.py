@@ -9,7 +9,7 @@ import dace
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Pool
 from daceopt.ir.scalar import scalar
@@ -30,7 +30,7 @@ def _attributes(b: Builder, node: Operator, x: str, out: str) -> dict[str, Any]:
 
 @lowering("AveragePool", types=FLOATS)
 def average_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, out = required(inputs, 0), required(outputs, 0)
+    x, out = require(inputs, 0), require(outputs, 0)
     count = bool(node.attribute("count_include_pad", 0))
     b.library(Pool, {"X": x}, {"Y": out}, kind="average", count_include_pad=count, **_attributes(b, node, x, out))
 
@@ -38,8 +38,8 @@ def average_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> N
 @lowering("MaxPool", types=(*FLOATS, dace.int8, dace.uint8))
 def max_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Indices count through the whole input; ``storage_order`` 1 counts rows fastest within an image."""
-    x, indices = required(inputs, 0), values.at(outputs, 1)
-    out = outputs[0] or b.graph.add_array("maxima", b.graph.shape(required(outputs, 1)), b.graph.dtype(x))
+    x, indices = require(inputs, 0), values.at(outputs, 1)
+    out = outputs[0] or b.graph.add_array("maxima", b.graph.shape(require(outputs, 1)), b.graph.dtype(x))
     attributes = _attributes(b, node, x, out)
     writes = {"Y": out}
     if indices is not None:
@@ -112,7 +112,7 @@ supports("GlobalLpPool")(_why_no_norm)
 @lowering("LpPool", types=FLOATS)
 def norm_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """(sum |x|^p)^(1/p) over each window; padding counts as zero."""
-    x, out, p = required(inputs, 0), required(outputs, 0), node.attribute("p", 2)
+    x, out, p = require(inputs, 0), require(outputs, 0), node.attribute("p", 2)
     attributes = _attributes(b, node, x, out)
     rank, strides = len(attributes["kernel"]), attributes["strides"]
     total = window_sum(
@@ -171,7 +171,7 @@ def why_not_response(graph: Graph, node: Operator) -> str | None:
 @lowering("LRN", types=FLOATS)
 def local_response(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """x / (bias + alpha / size * s) ** beta, where s sums the squares of ``size`` channels around each."""
-    x, size = required(inputs, 0), int(node.attribute("size"))
+    x, size = require(inputs, 0), int(node.attribute("size"))
     shape = b.graph.shape(x)
     flat = b.reshape(x, (*shape[:2], sympy.Mul(*shape[2:])))
     before = (size - 1) // 2
@@ -192,19 +192,19 @@ def _space(graph: Graph, x: str) -> range:
 
 @lowering("GlobalAveragePool", types=FLOATS)
 def global_average_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x = required(inputs, 0)
+    x = require(inputs, 0)
     mean(b, None, x, axes=_space(b.graph, x), keepdims=True, out=outputs[0])
 
 
 @lowering("GlobalMaxPool", types=FLOATS)
 def global_max_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x = required(inputs, 0)
+    x = require(inputs, 0)
     b.reduce("max", None, x, axes=_space(b.graph, x), keepdims=True, out=outputs[0])
 
 
 @lowering("GlobalLpPool", types=FLOATS)
 def global_norm_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, p = required(inputs, 0), node.attribute("p", 2)
+    x, p = require(inputs, 0), node.attribute("p", 2)
     total = b.reduce("sum", power_term(p), x, axes=_space(b.graph, x), keepdims=True)
     b.elementwise(root(p), total, out=outputs[0], label="norm")
 
@@ -215,8 +215,8 @@ def global_norm_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) 
 @lowering("MaxUnpool", types=FLOATS)
 def max_unpool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Each value at its index in an array of zeros, then zeros around that up to ``output_shape``."""
-    x, indices, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
-    inferred = _unpooled(b.graph, node, x)
+    x, indices, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
+    inferred = _implied_shape(b.graph, node, x)
     given = b.graph.shape(out)
     count, size = b.graph.size(x), sympy.Mul(*inferred)
     zeros = b.full([size], 0, b.graph.dtype(x))
@@ -228,7 +228,7 @@ def max_unpool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
     b.copy(zero_padded(b, b.reshape(flat, inferred), [0] * len(ends), ends), out=out)
 
 
-def _unpooled(graph: Graph, node: Operator, x: str) -> list[Any]:
+def _implied_shape(graph: Graph, node: Operator, x: str) -> list[Any]:
     """The shape that the window, the strides and the pads imply."""
     batch, channels, *space = graph.shape(x)
     kernel = node.attribute("kernel_shape")

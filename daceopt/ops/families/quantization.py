@@ -13,7 +13,7 @@ import dace
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Shape
@@ -60,11 +60,11 @@ def why_not_linear(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
     x, scale = map(graph.shape, all_required(inputs, 2))
     block, zero = int(node.attribute("block_size", 0)), values.at(inputs, 2)
-    if zero is not None and graph.size(zero) != graph.size(required(inputs, 1)):
+    if zero is not None and graph.size(zero) != graph.size(require(inputs, 1)):
         return f"a zero point of shape {graph.shape(zero)} with a scale of shape {scale}; expected the same"
-    if graph.size(required(inputs, 1)) == 1:
+    if graph.size(require(inputs, 1)) == 1:
         return None
-    axis = _axis(graph, node, required(inputs, 0))
+    axis = _axis(graph, node, require(inputs, 0))
     count = -(-x[axis] // block) if block and x else x[axis] if x else 1
     expected = (*x[:axis], count, *x[axis + 1 :]) if block else (count,)
     return None if scale == expected else f"a scale of shape {scale} for {x}, axis {axis}; expected {expected}"
@@ -76,7 +76,7 @@ def why_not_linear(graph: Graph, node: Operator) -> str | None:
 @lowering("QuantizeLinear", types=ANY)
 def quantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """x / scale + zero point, in the integers or floats of the output's type."""
-    x, scale, zero, out = required(inputs, 0), required(inputs, 1), values.at(inputs, 2), required(outputs, 0)
+    x, scale, zero, out = require(inputs, 0), require(inputs, 1), values.at(inputs, 2), require(outputs, 0)
     dtype = b.graph.dtype(out)
     reads: dict[str, Any] = {"x": (x, lambda *i: i), "scale": _parameter(b, node, x, scale)}
     eight = types.name_of(dtype).startswith("float8")  # their zero point is 0
@@ -89,14 +89,14 @@ def quantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
         quotient = scalar.cast(x, dace.float32) / scale
         quotient = scalar.cast(quotient, types.from_onnx(precision)) if precision else quotient
         if types.is_integer(dtype):
-            return requantized(quotient, zero, dtype)
+            return requantize(quotient, zero, dtype)
         shifted = quotient if zero is None else quotient + scalar.cast(zero, dace.float32)
         return scalar.cast(shifted, dtype, mode)
 
     b.map(b.graph.shape(x), reads, {"out": (out, lambda *i: i)}, value, label="quantize")
 
 
-def requantized(value: Any, zero: Any, dtype: Any) -> Any:
+def requantize(value: Any, zero: Any, dtype: Any) -> Any:
     """``value`` (a float) rounded, moved by the zero point and clamped to the integers of ``dtype``."""
     low, high = _range(dtype)
     rounded = scalar.round_even(value)
@@ -114,7 +114,7 @@ def _range(dtype: Any) -> tuple[int, int]:
 @lowering("DequantizeLinear", types=ANY)
 def dequantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """(x - zero point) * scale; the difference of integers is exact."""
-    x, scale, zero, out = required(inputs, 0), required(inputs, 1), values.at(inputs, 2), required(outputs, 0)
+    x, scale, zero, out = require(inputs, 0), require(inputs, 1), values.at(inputs, 2), require(outputs, 0)
     reads: dict[str, Any] = {"x": (x, lambda *i: i), "scale": _parameter(b, node, x, scale)}
     if zero is not None and types.is_integer(b.graph.dtype(x)):
         reads["zero"] = _parameter(b, node, x, zero)
@@ -130,7 +130,7 @@ def dequantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
 @lowering("DynamicQuantizeLinear", types=(dace.float32,))
 def dynamic_quantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """To uint8, with the scale that just covers the elements and zero."""
-    x, out = required(inputs, 0), outputs[0]
+    x, out = require(inputs, 0), outputs[0]
     scale = outputs[1] or b.graph.add_array("scale", (), dace.float32)
     zero = outputs[2] or b.graph.add_array("zero_point", (), dace.uint8)
     axes = tuple(range(len(b.graph.shape(x))))
@@ -149,7 +149,7 @@ def dynamic_quantize(b: Builder, node: Operator, inputs: Names, outputs: Names) 
         (),
         {"low": one["low"], "scale": (scale, lambda: ())},
         {"out": (zero, lambda: ())},
-        lambda i, low, scale: requantized(-_with_zero(scalar.lt, low) / scale, None, dace.uint8),
+        lambda i, low, scale: requantize(-_with_zero(scalar.lt, low) / scale, None, dace.uint8),
         label="quantize_zero_point",
     )
     if out is not None:
@@ -166,8 +166,8 @@ def _with_zero(wins: Callable[[Any, Any], Any], x: Any) -> Any:
 @lowering("MatMulInteger", types=_BYTES)
 def integer_product(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """(a - its zero point) @ (b - its zero point) in int32."""
-    x, y = required(inputs, 0), required(inputs, 1)
-    _integer_product(b, x, values.at(inputs, 2), y, values.at(inputs, 3), required(outputs, 0))
+    x, y = require(inputs, 0), require(inputs, 1)
+    _integer_product(b, x, values.at(inputs, 2), y, values.at(inputs, 3), require(outputs, 0))
 
 
 def _integer_product(b: Builder, x: str, zero_x: str | None, y: str, zero_y: str | None, out: str) -> None:
@@ -175,15 +175,15 @@ def _integer_product(b: Builder, x: str, zero_x: str | None, y: str, zero_y: str
     depth = b.graph.shape(x)[-1]
     exact = isinstance(depth, int) and depth * 255**2 <= 2**24
     dtype = dace.float32 if exact else dace.float64
-    shifted = _shifted(b, x, _per_row(b, x, zero_x), dtype), _shifted(b, y, zero_y, dtype)
-    b.elementwise(lambda v: _wrapped(v), b.matmul(*shifted), out=out, label="matmul_integer")
+    shifted = _shift(b, x, _per_row(b, x, zero_x), dtype), _shift(b, y, zero_y, dtype)
+    b.elementwise(lambda v: _wrap(v), b.matmul(*shifted), out=out, label="matmul_integer")
 
 
-def _wrapped(value: Any) -> Any:
+def _wrap(value: Any) -> Any:
     return scalar.cast(scalar.cast(value, dace.int64), dace.int32)
 
 
-def _shifted(b: Builder, x: str, zero: str | None, dtype: Any) -> str:
+def _shift(b: Builder, x: str, zero: str | None, dtype: Any) -> str:
     if zero is None:
         return b.cast(x, dtype)
     return b.elementwise(
@@ -201,7 +201,7 @@ def _per_row(b: Builder, x: str, name: str | None) -> str | None:
 @lowering("QLinearMatMul", types=_BYTES)
 def quantized_product(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     x, scale_x, zero_x, y, scale_y, zero_y, scale, zero = all_required(inputs)
-    out = required(outputs, 0)
+    out = require(outputs, 0)
     total = b.graph.add_array("product", b.graph.shape(out), dace.int32)
     _integer_product(b, x, zero_x, y, zero_y, total)
     _requantize(b, total, str(_per_row(b, x, scale_x)), scale_y, str(_per_row(b, x, scale)), zero, out)
@@ -216,7 +216,7 @@ def _requantize(b: Builder, total: str, scale_x: str, scale_y: str, scale: str, 
 
     def value(i: Any, total: Any, u: Any, v: Any, w: Any, zero: Any) -> Any:
         factor = scalar.cast(u * v / w, dace.float32)
-        return requantized(scalar.cast(total, dace.float32) * factor, zero, dtype)
+        return requantize(scalar.cast(total, dace.float32) * factor, zero, dtype)
 
     b.map(shape, reads, {"out": (out, lambda *i: i)}, value, label="requantize")
 
@@ -229,7 +229,7 @@ def _broadcast(own: Shape) -> Callable[..., tuple[Any, ...]]:
 def quantized_convolution(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """ConvInteger, the bias, and the scale of each output channel."""
     x, scale_x, zero_x, w, scale_w, zero_w, scale, zero = all_required(inputs, 8)
-    out, bias = required(outputs, 0), values.at(inputs, 8)
+    out, bias = require(outputs, 0), values.at(inputs, 8)
     shape = b.graph.shape(out)
     total = b.graph.add_array("convolution", shape, dace.int32)
     b.graph.add_operator("ConvInteger", [x, w, zero_x, zero_w], [total], dict(node.attributes))

@@ -16,7 +16,7 @@ import numpy as np
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim
@@ -60,7 +60,7 @@ def _is_training(graph: Graph, node: Operator, inputs: Names) -> bool | None:
 
 @lowering("Dropout", types=FLOATS)
 def dropout(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, mask = required(inputs, 0), values.at(outputs, 1)
+    x, mask = require(inputs, 0), values.at(outputs, 1)
     out = outputs[0] or b.graph.add_array("dropout", b.graph.shape(x), b.graph.dtype(x))
     given = values.at(inputs, 1)
     ratio = node.attribute("ratio", 0.5) if given is None else values.scalar_value(b.graph, given)
@@ -69,11 +69,11 @@ def dropout(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
             b.full(b.graph.shape(mask), True, b.graph.dtype(mask), out=mask)
         return alias(b, x, out)
     level = str(given) if ratio is None else float(ratio)
-    _masked(b, x, out, mask, level, stream_of(node, out, node.attribute("seed")))
+    _mask(b, x, out, mask, level, stream_of(node, out, node.attribute("seed")))
     return None
 
 
-def _masked(b: Builder, x: str, out: str, mask: str | None, ratio: str | float, number: int) -> None:
+def _mask(b: Builder, x: str, out: str, mask: str | None, ratio: str | float, number: int) -> None:
     """out = x * (keep ? 1 / (1 - ratio) : 0), also of an infinite or NaN x"""
     shape = b.graph.shape(x)
     reads: dict[str, Any] = {"x": (x, lambda *i: i), "seed": (b.graph.seed(), lambda *i: (0,))}
@@ -139,7 +139,7 @@ def _bits(seed: float) -> int:
 @lowering("RandomUniform", "RandomUniformLike")
 def random_uniform(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     low, high = node.attribute("low", 0.0), node.attribute("high", 1.0)
-    out = required(outputs, 0)
+    out = require(outputs, 0)
     _generate(b, node, out, out, lambda draw: draw(0) * sympy.Float(high - low) + sympy.Float(low))
 
 
@@ -152,7 +152,7 @@ def random_normal(b: Builder, node: Operator, inputs: Names, outputs: Names) -> 
         radius = sympy.sqrt(-2 * sympy.log(1 - draw(0)))
         return radius * sympy.cos(draw(1) * sympy.Float(2 * math.pi, 17)) * scale + mean
 
-    _generate(b, node, required(outputs, 0), required(outputs, 0), fn)
+    _generate(b, node, require(outputs, 0), require(outputs, 0), fn)
 
 
 @supports("RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike")
@@ -164,7 +164,7 @@ def why_not_generator(graph: Graph, node: Operator) -> str | None:
 @lowering("Bernoulli", types=FLOATS)
 def bernoulli(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """1 with the probability given."""
-    x, out = required(inputs, 0), required(outputs, 0)
+    x, out = require(inputs, 0), require(outputs, 0)
     dtype = b.graph.dtype(out)
 
     def fn(draw: Draw, x: Any) -> Any:
@@ -176,7 +176,7 @@ def bernoulli(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None
 @lowering("Multinomial", types=FLOATS)
 def multinomial(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Class numbers drawn with probabilities exp(x): how many sums of the first weights a random threshold passes."""
-    x, out = required(inputs, 0), required(outputs, 0)
+    x, out = require(inputs, 0), require(outputs, 0)
     double = types.from_name("float64")
     (batch, samples), classes = b.graph.shape(out), b.graph.shape(x)[1]
     top = b.reduce("max", None, x, axes=(1,), keepdims=True, label="multinomial")

@@ -14,7 +14,7 @@ import dace
 
 from daceopt.ir.control.region_builder import LoopBuilder
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.scalar import scalar, types
@@ -56,12 +56,12 @@ class _Layer:
     @property
     def dtype(self) -> Any:
         """Of the operands and the hidden state."""
-        return self.graph.dtype(required(self.inputs, 0))
+        return self.graph.dtype(require(self.inputs, 0))
 
     @property
     def computed(self) -> Any:
         """Of gates and of the cells' memory."""
-        return types.computed(self.dtype)
+        return types.compute_type(self.dtype)
 
     @property
     def batch_first(self) -> bool:
@@ -90,21 +90,21 @@ class _Layer:
     @property
     def width(self) -> Dim:
         """Elements of the hidden state."""
-        return self.graph.shape(required(self.inputs, 2))[-1]
+        return self.graph.shape(require(self.inputs, 2))[-1]
 
     @property
     def x(self) -> str:
         """The input as [time, batch, size]."""
-        x = required(self.inputs, 0)
+        x = require(self.inputs, 0)
         return self.b.transpose(x, [1, 0, 2]) if self.batch_first else x
 
     @property
     def steps(self) -> Dim:
-        return self.graph.shape(required(self.inputs, 0))[1 if self.batch_first else 0]
+        return self.graph.shape(require(self.inputs, 0))[1 if self.batch_first else 0]
 
     @property
     def batch(self) -> Dim:
-        return self.graph.shape(required(self.inputs, 0))[0 if self.batch_first else 1]
+        return self.graph.shape(require(self.inputs, 0))[0 if self.batch_first else 1]
 
     @property
     def direction(self) -> int:
@@ -138,10 +138,10 @@ class _Layer:
             return own
         count = self.b.reshape(lengths, self.per_sequence)
 
-        def begun(h: Any, n: Any) -> Any:
+        def begin(h: Any, n: Any) -> Any:
             return scalar.select(scalar.gt(n, 0), h, 0)
 
-        return self.b.elementwise(begun, own, count, dtype=dtype, label="initial")
+        return self.b.elementwise(begin, own, count, dtype=dtype, label="initial")
 
     def like(self, name: str, dtype: Any) -> str:
         """The array ``name`` where it has this type, else one of its shape that does."""
@@ -410,10 +410,10 @@ def _why_misshapen(graph: Graph, node: Operator, inputs: Names) -> str | None:
         return "X, W and R must have three dimensions"
     if values.at(inputs, _PROJECTION) is not None and (node.op_type != "LSTM" or values.at(inputs, 4) is not None):
         return "projected states of an operator other than LSTM, or of sequences with lengths of their own"
-    steps, batch, size = graph.shape(required(inputs, 0))
+    steps, batch, size = graph.shape(require(inputs, 0))
     if node.attribute("layout", 0):
         steps, batch = batch, steps
-    projected, width = values.at(inputs, _PROJECTION), graph.shape(required(inputs, 2))[2]
+    projected, width = values.at(inputs, _PROJECTION), graph.shape(require(inputs, 2))[2]
     hidden = width if projected is None else graph.shape(projected)[-1]
     state, memory = (
         (batch, directions, n) if node.attribute("layout", 0) else (directions, batch, n) for n in (width, hidden)

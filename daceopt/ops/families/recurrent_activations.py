@@ -45,7 +45,7 @@ def functions(node: Operator) -> list[Function]:
         form, alpha, beta = ACTIVATIONS[name.lower()]
         given = [next(source, default) for source, default in ((alphas, alpha), (betas, beta)) if default is not None]
         parameters = [scalar.number(v) for v in given]
-        found.append(_clipped(form, parameters, None if node.op_type == "LSTM" and k % 3 == 2 else clip))
+        found.append(_clip(form, parameters, None if node.op_type == "LSTM" and k % 3 == 2 else clip))
     return found
 
 
@@ -57,7 +57,7 @@ def activation_names(node: Operator) -> list[str]:
     return given[:wanted] if len(given) >= wanted else default * (wanted // len(default))
 
 
-def _clipped(form: Callable[..., Any], parameters: Sequence[Any], clip: float | None) -> Function:
+def _clip(form: Callable[..., Any], parameters: Sequence[Any], clip: float | None) -> Function:
     if clip is None:
         return lambda x: form(x, *parameters)
     bound = sympy.Float(clip)

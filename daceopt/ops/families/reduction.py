@@ -9,7 +9,7 @@ import dace
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ops.core import values
@@ -21,7 +21,7 @@ Scalar = Callable[..., Any]
 
 def reduced_axes(graph: Graph, node: Operator, inputs: Names) -> tuple[int, ...] | None:
     """Axes, non-negative; None when ``noop_with_empty_axes`` makes the operator point-wise."""
-    rank = len(graph.shape(required(inputs, 0)))
+    rank = len(graph.shape(require(inputs, 0)))
     axes = values.integers(graph, node, inputs, "axes", 1)
     if axes:
         return tuple(sorted({a % rank for a in axes if rank}))
@@ -39,7 +39,7 @@ def _reduction(
     """Register ``after(reduce(kind, before(x)))``."""
 
     def rule(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-        x, out = required(inputs, 0), required(outputs, 0)
+        x, out = require(inputs, 0), require(outputs, 0)
         axes = reduced_axes(b.graph, node, inputs)
         b.label = op_type.lower()
         x = x if after is None else _real(b, x)
@@ -92,7 +92,7 @@ def mean(
     b: Builder, fn: Scalar | None, *arrays: str, axes: Sequence[int], keepdims: bool, out: str | None = None
 ) -> str:
     """Mean of ``fn(*symbols)`` over ``axes`` of the broadcast shape, which is the first array's."""
-    dtype = types.computed(b.graph.dtype(arrays[0]))
+    dtype = types.compute_type(b.graph.dtype(arrays[0]))
     total = b.reduce("sum", fn, *arrays, axes=axes, keepdims=keepdims, dtype=dtype)
     count = element_count(b.graph, arrays[0], axes)
     if count == 0 and types.is_float(dtype):
@@ -106,7 +106,7 @@ def mean(
 @lowering("ReduceMean", types=NUMBERS)
 def reduce_mean(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Integers truncate, as ONNX Runtime does."""
-    x, axes = required(inputs, 0), reduced_axes(b.graph, node, inputs)
+    x, axes = require(inputs, 0), reduced_axes(b.graph, node, inputs)
     if axes is None:
         return alias(b, x, outputs[0])
     mean(b, None, x, axes=axes, keepdims=_keeps(node), out=outputs[0])
@@ -116,7 +116,7 @@ def reduce_mean(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
 @lowering("ReduceLogSumExp", types=NUMBERS)
 def reduce_log_sum_exp(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The largest element is subtracted where it is finite."""
-    x, axes = required(inputs, 0), reduced_axes(b.graph, node, inputs)
+    x, axes = require(inputs, 0), reduced_axes(b.graph, node, inputs)
     if axes is None:
         return alias(b, x, outputs[0])
     x, keep = _real(b, x), _keeps(node)
@@ -132,7 +132,7 @@ for _name in ("ReduceMean", "ReduceLogSumExp"):
     supports(_name)(lambda graph, node: values.unknown(graph, node, 1))
 
 
-def _kept(b: Builder, node: Operator, name: str, axes: Sequence[int]) -> str:
+def _with_reduced_axes(b: Builder, node: Operator, name: str, axes: Sequence[int]) -> str:
     """A result or its gradient with the reduced axes as extents of 1."""
     return name if _keeps(node) else b.unsqueeze(name, axes)
 
@@ -148,8 +148,8 @@ def _gradient(*op_types: str) -> Callable[[Callable[..., str]], Callable[..., st
             axes, dy, absent = reduced_axes(b.graph, node, inputs), grads_out[0], [None] * (len(inputs) - 1)
             if dy is None or axes is None:
                 return [dy, *absent]
-            y, dy = (_kept(b, node, n, axes) for n in (required(outputs, 0), dy))
-            return [rule(b, required(inputs, 0), y, dy, axes), *absent]
+            y, dy = (_with_reduced_axes(b, node, n, axes) for n in (require(outputs, 0), dy))
+            return [rule(b, require(inputs, 0), y, dy, axes), *absent]
 
         return rule
 
@@ -202,7 +202,7 @@ def arg_extremum(
 @lowering("ArgMax", "ArgMin", types=NUMBERS)
 def arg(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The index of the extremum; among equals the first, or the last with ``select_last_index``."""
-    x, axis = required(inputs, 0), node.attribute("axis", 0) % len(b.graph.shape(required(inputs, 0)))
+    x, axis = require(inputs, 0), node.attribute("axis", 0) % len(b.graph.shape(require(inputs, 0)))
     keepdims, last = _keeps(node), bool(node.attribute("select_last_index", 0))
     arg_extremum(b, "max" if node.op_type == "ArgMax" else "min", x, axis, keepdims, last, outputs[0])
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ops.core import algorithm
 from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering, supports
@@ -23,7 +23,7 @@ def _operands(b: Builder, node: Operator, inputs: Names, result: str) -> tuple[l
     """(arrays, parameters) of the algorithms; ``result`` has the shape of the operator's."""
     regions, _, rows, columns = b.graph.shape(result)
     scale = b.constant(np.asarray([node.attribute("spatial_scale", 1.0)], np.float64))
-    parameters = [*b.graph.shape(required(inputs, 0)), regions, rows, columns]
+    parameters = [*b.graph.shape(require(inputs, 0)), regions, rows, columns]
     if node.op_type == "RoiAlign":
         mode = node.attribute("coordinate_transformation_mode", "half_pixel")
         half = node.since_version >= 16 and mode == "half_pixel"
@@ -39,7 +39,7 @@ def pool_regions(b: Builder, node: Operator, inputs: Names, outputs: Names) -> N
     X: [N, C, H, W]; rois: [R, 4] as x1, y1, x2, y2 and batch_indices: [R], or rois: [R, 5] as image, x1, y1, x2, y2;
     output: [R, C, rows, columns].
     """
-    operands, parameters = _operands(b, node, inputs, required(outputs, 0))
+    operands, parameters = _operands(b, node, inputs, require(outputs, 0))
     algorithm.call(b, _FUNCTIONS[node.op_type], operands, outputs, parameters)
 
 
@@ -56,7 +56,7 @@ def pool_regions_gradient(
     """By the image: to the neighbours of samples by their weights, to the place of a maximum. Where regions are has no
     gradient, as in torchvision."""
     result: Names = [None] * len(inputs)
-    x, dy = required(inputs, 0), grads_out[0]
+    x, dy = require(inputs, 0), grads_out[0]
     if dy is None or not wanted[0]:
         return result
     result[0] = b.graph.add_array("roi_grad", b.graph.shape(x), b.graph.dtype(x))
@@ -71,7 +71,7 @@ def pool_regions_gradient(
 @algorithm.reference("roi_align")
 def _align(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     x, largest = inputs[0], parameters[8]
-    for (r, row, column), image, places, weights in _sampled(inputs, parameters):
+    for (r, row, column), image, places, weights in _samples(inputs, parameters):
         found = x[image][:, places[0], places[1]] * weights
         if largest:
             outputs[0][r, :, row, column] = found.max(axis=1) if len(weights) else 0
@@ -82,7 +82,7 @@ def _align(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Seq
 @algorithm.reference("roi_align_gradient")
 def _align_gradient(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     x, dy, dx, largest = inputs[0], inputs[4], outputs[0], parameters[8]
-    for (r, row, column), image, places, weights in _sampled(inputs, parameters):
+    for (r, row, column), image, places, weights in _samples(inputs, parameters):
         for c in range(x.shape[1] if len(weights) else 0):
             given = dy[r, c, row, column]
             if largest:
@@ -92,7 +92,7 @@ def _align_gradient(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parame
                 np.add.at(dx[image, c], tuple(places), given * weights / (len(weights) // 4))
 
 
-def _sampled(inputs: Sequence[Any], parameters: Sequence[int]) -> Iterator[tuple[Any, int, np.ndarray, np.ndarray]]:
+def _samples(inputs: Sequence[Any], parameters: Sequence[int]) -> Iterator[tuple[Any, int, np.ndarray, np.ndarray]]:
     """For each bin its position, image, and the neighbours of its samples: places [2, 4 samples] and weights."""
     rois, images, scale = inputs[1:4]
     height, width = parameters[2:4]

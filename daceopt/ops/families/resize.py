@@ -14,7 +14,7 @@ import numpy as np
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.scalar import scalar, types
@@ -23,7 +23,7 @@ from daceopt.ops.core import values
 from daceopt.ops.core.registry import NUMBERS, Names, Operator, gradient, lowering, supports
 from daceopt.ops.families.elementwise import alias
 from daceopt.ops.families.interpolation import COORDINATES, EXPRESSIONS, ROUNDINGS, Axis, repeats, table
-from daceopt.ops.families.taps import Taps, constant_taps, weighted
+from daceopt.ops.families.taps import Taps, constant_taps, weigh
 
 _INT64 = types.from_name("int64")
 
@@ -54,11 +54,11 @@ def _floats(graph: Graph, node: Operator, inputs: Names, position: int | None, a
 
 
 def _axes(graph: Graph, node: Operator, inputs: Names) -> list[int]:
-    rank = len(graph.shape(required(inputs, 0)))
+    rank = len(graph.shape(require(inputs, 0)))
     return [a % rank for a in node.attribute("axes") or range(rank)]
 
 
-def _resized(graph: Graph, node: Operator, inputs: Names, shape: Any, result: Any) -> dict[int, Axis]:
+def _resized_axes(graph: Graph, node: Operator, inputs: Names, shape: Any, result: Any) -> dict[int, Axis]:
     """The axes that change, from the extents before and after; nothing to do where the scale is 1."""
     mode = {"bilinear": "linear", "trilinear": "linear"}.get(node.attribute("mode"), node.attribute("mode", "nearest"))
     old = _operands(node).sizes is None
@@ -88,7 +88,7 @@ def _scales(graph: Graph, node: Operator, inputs: Names, axes: list[int], shape:
     policy = node.attribute("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return [_ratio(result[a], shape[a]) for a in axes]
-    sizes = values.known(graph, values.at(inputs, 3)) or ()
+    sizes = values.known_elements(graph, values.at(inputs, 3)) or ()
     ratios = [float(s / shape[a]) for s, a in zip(sizes, axes)]
     return [(min if policy == "not_larger" else max)(ratios)] * len(axes)
 
@@ -111,11 +111,11 @@ def why_not_resize(graph: Graph, node: Operator) -> str | None:
     reason = _why_not_mode(node) or _why_not_factors(graph, node, inputs, where) or _why_not_counts(graph, node, inputs)
     if reason is not None:
         return reason
-    x, out = required(inputs, 0), graph.result(node, 0)
+    x, out = require(inputs, 0), graph.result(node, 0)
     shape, result = graph.shape(x), graph.shape(out)
     if any(n == 0 and m != 0 for n, m in zip(shape, result)):
         return f"{shape} cannot be resized to {result}: there is nothing to take values from"
-    axes = _resized(graph, node, inputs, shape, result).values()
+    axes = _resized_axes(graph, node, inputs, shape, result).values()
     if any(a.antialias and not isinstance(a.scale, (int, float)) for a in axes):
         return "antialias with a factor that depends on a symbolic size"
     return None
@@ -135,7 +135,7 @@ def _why_not_mode(node: Operator) -> str | None:
 
 def _why_not_counts(graph: Graph, node: Operator, inputs: Names) -> str | None:
     """Scales, sizes and the region have as many elements as there are axes."""
-    where, rank = _operands(node), len(graph.shape(required(inputs, 0)))
+    where, rank = _operands(node), len(graph.shape(require(inputs, 0)))
     given = node.attribute("axes") or range(rank)
     if not all(-rank <= a < rank for a in given):
         return f"axes {list(given)} of an input of rank {rank}"
@@ -158,10 +158,10 @@ def _why_not_factors(graph: Graph, node: Operator, inputs: Names, where: ResizeO
     if any(s <= 0 for s in _floats(graph, node, inputs, where.scales, "scales")):
         return "scales of 0 or less"
     sizes = values.at(inputs, where.sizes) if where.sizes is not None else None
-    if sizes is not None and values.known(graph, sizes) is None:
+    if sizes is not None and values.known_elements(graph, sizes) is None:
         return values.UnknownValue.at("input sizes of Resize is computed at run time; expected a constant", 3)
     if node.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
-        known = (*(values.known(graph, sizes) or ()), *graph.shape(required(inputs, 0)))
+        known = (*(values.known_elements(graph, sizes) or ()), *graph.shape(require(inputs, 0)))
         if any(not isinstance(v, int) for v in known):
             return "keep_aspect_ratio_policy over symbolic sizes"
     return None
@@ -172,9 +172,9 @@ def _why_not_factors(graph: Graph, node: Operator, inputs: Names, where: ResizeO
 
 @lowering("Resize", "Upsample", types=NUMBERS)
 def resize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, out = required(inputs, 0), required(outputs, 0)
+    x, out = require(inputs, 0), require(outputs, 0)
     dtype, result = b.graph.dtype(x), b.graph.shape(out)
-    axes = _resized(b.graph, node, inputs, b.graph.shape(x), result)
+    axes = _resized_axes(b.graph, node, inputs, b.graph.shape(x), result)
     if not axes or 0 in result:
         alias(b, x, out) if not axes else b.full(result, 0, dtype, out=out)
         return
@@ -187,7 +187,7 @@ def resize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
         y = x if wide == dtype else b.cast(x, wide)
         for place, (a, axis) in enumerate(sorted(axes.items(), key=lambda item: _growth(item[1]))):
             last = place == len(axes) - 1 and wide == dtype and not _masks(axes)
-            y = weighted(b, y, a, _graph_table(b, axis, wide), out if last else None)
+            y = weigh(b, y, a, _graph_table(b, axis, wide), out if last else None)
     if y != out:
         _finish(b, y, out, axes, node.attribute("extrapolation_value", 0.0))
 
@@ -298,18 +298,18 @@ def resize_gradient(
     dy = grads_out[0]
     if dy is None or not wanted[0]:
         return result
-    shape = b.graph.shape(required(inputs, 0))
-    axes = _resized(b.graph, node, inputs, shape, b.graph.shape(dy))
+    shape = b.graph.shape(require(inputs, 0))
+    axes = _resized_axes(b.graph, node, inputs, shape, b.graph.shape(dy))
     masks = _mask_arrays(b, axes, len(shape))
     if masks:
-        dy = b.elementwise(lambda g, *outside: _zeroed(g, outside), dy, *masks)
+        dy = b.elementwise(lambda g, *outside: _zero(g, outside), dy, *masks)
     for a, axis in sorted(axes.items(), key=lambda item: _growth(item[1]), reverse=True):
         dy = _spread_back(b, dy, a, axis)
     result[0] = dy
     return result
 
 
-def _zeroed(value: Any, masks: tuple[Any, ...]) -> Any:
+def _zero(value: Any, masks: tuple[Any, ...]) -> Any:
     for mask in masks:
         value = scalar.select(mask, 0, value)
     return value
@@ -323,11 +323,11 @@ def _spread_back(b: Builder, dy: str, a: int, axis: Axis) -> str:
         blocks = b.reshape(dy, (*shape[:a], axis.extent, count, *shape[a + 1 :]))
         return b.reduce("sum", None, blocks, axes=(a + 1,), label="resize_grad")
     if axis.is_constant:
-        return weighted(b, dy, a, constant_taps(b, table(axis).transposed(axis.extent), dtype))
-    return _scattered(b, dy, a, axis, _graph_table(b, axis, dtype))
+        return weigh(b, dy, a, constant_taps(b, table(axis).transpose(axis.extent), dtype))
+    return _scatter(b, dy, a, axis, _graph_table(b, axis, dtype))
 
 
-def _scattered(b: Builder, dy: str, a: int, axis: Axis, taps: Taps) -> str:
+def _scatter(b: Builder, dy: str, a: int, axis: Axis, taps: Taps) -> str:
     """Over symbolic extents: rows of dy, times their weights, are added to the rows that they came from."""
     order = [a, *(k for k in range(len(b.graph.shape(dy))) if k != a)]
     rows = b.transpose(dy, order)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar
 from daceopt.ir.scalar.dims import Dim, Shape
@@ -34,7 +34,7 @@ def rotary(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
         return x * c + scalar.select(scalar.eq(i[pair], 0), -t, t) * s
 
     b.map(b.graph.shape(y), reads, {"out": (y, lambda *i: i)}, element, label="rotary")
-    b.reshape(y, shape, out=required(outputs, 0))
+    b.reshape(y, shape, out=require(outputs, 0))
 
 
 def _halves(shape: Shape, interleaved: bool) -> tuple[tuple[Dim, Dim], int]:

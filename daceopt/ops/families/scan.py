@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ops.core import algorithm, values
 from daceopt.ops.core.registry import NUMBERS, Names, Operator, gradient, lowering, supports
@@ -17,8 +17,8 @@ _PRODUCT = {"CumSum": 0, "CumProd": 1}
 
 
 def _axis(graph: Graph, node: Operator, inputs: Names) -> int:
-    (axis,) = values.known(graph, inputs[1]) or (0,)
-    return int(axis) % len(graph.shape(required(inputs, 0)))
+    (axis,) = values.known_elements(graph, inputs[1]) or (0,)
+    return int(axis) % len(graph.shape(require(inputs, 0)))
 
 
 def _cumulate(b: Builder, x: str, out: str, axis: int, *switches: int) -> None:
@@ -29,7 +29,7 @@ def _cumulate(b: Builder, x: str, out: str, axis: int, *switches: int) -> None:
 def cumulate(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """y[k] = x[0] + ... + x[k]; ``exclusive`` leaves x[k] out, ``reverse`` counts from the end."""
     switches = (node.attribute("exclusive", 0), node.attribute("reverse", 0), _PRODUCT[node.op_type])
-    _cumulate(b, required(inputs, 0), required(outputs, 0), _axis(b.graph, node, inputs), *switches)
+    _cumulate(b, require(inputs, 0), require(outputs, 0), _axis(b.graph, node, inputs), *switches)
 
 
 @supports("CumSum", "CumProd")
@@ -69,7 +69,7 @@ def cumulative_product_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """Products of all factors but one, summed: exact where factors are zero."""
-    x, dy = required(inputs, 0), grads_out[0]
+    x, dy = require(inputs, 0), grads_out[0]
     if dy is None or not wanted[0]:
         return [None, None]
     dx = b.graph.add_array("cumprod_grad", b.graph.shape(dy), b.graph.dtype(dy))

@@ -13,7 +13,7 @@ import numpy as np
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim
@@ -46,13 +46,13 @@ def _place(b: Builder, node: Operator, data: str, indices: str) -> tuple[str, Di
 @lowering("ScatterElements", "Scatter", "ScatterND", types=ANY)
 def scatter(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The data, in which the updates were stored or combined with what stood there."""
-    data, indices, updates, out = *all_required(inputs, 3), required(outputs, 0)
+    data, indices, updates, out = *all_required(inputs, 3), require(outputs, 0)
     where, reduction = _place(b, node, data, indices), _REDUCTIONS[node.attribute("reduction", "none")]
     narrow = b.graph.dtype(data)
     if not reduction or not types.is_narrow(narrow):
         return _scatter_rows(b, data, where, updates, out, reduction)
-    wide = b.graph.add_array("scatter", b.graph.shape(out), types.computed(narrow))
-    data, updates = (b.cast(n, types.computed(narrow)) for n in (data, updates))
+    wide = b.graph.add_array("scatter", b.graph.shape(out), types.compute_type(narrow))
+    data, updates = (b.cast(n, types.compute_type(narrow)) for n in (data, updates))
     _scatter_rows(b, data, where, updates, wide, reduction)
     b.cast(wide, narrow, out=out)
     return None
@@ -136,7 +136,7 @@ class _Cache:
     """Where a TensorScatter writes: positions along its axis of extent ``extent``, updates of ``steps`` steps."""
 
     def __init__(self, graph: Graph, node: Operator, inputs: Names):
-        self.past, self.update = required(inputs, 0), required(inputs, 1)
+        self.past, self.update = require(inputs, 0), require(inputs, 1)
         self.starts = inputs[2] if len(inputs) > 2 else None
         self.shape, self.axis = graph.shape(self.past), axis_of(graph, node, self.past, -2)
         self.extent, self.steps = self.shape[self.axis], graph.shape(self.update)[self.axis]
@@ -159,7 +159,7 @@ class _Cache:
 @lowering("TensorScatter", types=ANY)
 def tensor_scatter(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """A cache with new steps of each batch entry from ``write_indices[n]`` on; ``circular`` goes on at the start."""
-    cache, out = _Cache(b.graph, node, inputs), required(outputs, 0)
+    cache, out = _Cache(b.graph, node, inputs), require(outputs, 0)
 
     def element(i: Any, x: Any, u: Any, n: Any = sympy.S.Zero) -> Any:
         step, written = cache.step(i, n)
@@ -191,14 +191,14 @@ def tensor_scatter_gradient(
     cache, dtype = _Cache(b.graph, node, inputs), b.graph.dtype(dy)
     d_past, d_update = (b.graph.add_array("cache_grad", b.graph.shape(n), dtype) for n in (cache.past, cache.update))
 
-    def kept(i: Any, g: Any, n: Any = sympy.S.Zero) -> Any:
+    def keep(i: Any, g: Any, n: Any = sympy.S.Zero) -> Any:
         return scalar.select(cache.step(i, n)[1], 0, g)
 
-    def written(i: Any, g: Any, n: Any = sympy.S.Zero) -> Any:
+    def write(i: Any, g: Any, n: Any = sympy.S.Zero) -> Any:
         place = i[cache.axis] + n
         return scalar.load(g, *cache.at(i, scalar.pymod(place, cache.extent) if cache.circular else place))
 
-    b.map(cache.shape, cache.reads(g=(dy, lambda *i: i)), {"out": (d_past, lambda *i: i)}, kept)
+    b.map(cache.shape, cache.reads(g=(dy, lambda *i: i)), {"out": (d_past, lambda *i: i)}, keep)
     reads = cache.reads(g=(dy, whole(len(cache.shape))))
-    b.map(b.graph.shape(cache.update), reads, {"out": (d_update, lambda *i: i)}, written)
+    b.map(b.graph.shape(cache.update), reads, {"out": (d_update, lambda *i: i)}, write)
     return [d_past, d_update, *absent]

@@ -32,10 +32,10 @@ def _search_sorted(inputs: Sequence[Any], outputs: Sequence[np.ndarray], paramet
         at = 0 if shared else row
         line = boundaries[at] if order is None else boundaries[at][order[at]]
         for n in range(count):
-            out[row, n] = _bisected(line, values[row, n], bool(right), extent)
+            out[row, n] = _bisect(line, values[row, n], bool(right), extent)
 
 
-def _bisected(line: np.ndarray, value: Any, right: bool, high: int) -> int:
+def _bisect(line: np.ndarray, value: Any, right: bool, high: int) -> int:
     low = 0
     while low < high:
         middle = (low + high) // 2

@@ -9,7 +9,7 @@ import sympy
 
 from daceopt.errors import NotKnownYet
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.nodes.builder import Builder, broadcast_shapes
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, Shape, dim
@@ -30,7 +30,7 @@ from daceopt.ops.core.registry import (
 
 @lowering("Reshape", "Flatten", "Squeeze", "Unsqueeze", types=ANY)
 def reshape(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, out = required(inputs, 0), required(outputs, 0)
+    x, out = require(inputs, 0), require(outputs, 0)
     b.reshape(x, b.graph.shape(out), out=out)
 
 
@@ -45,7 +45,7 @@ def why_not_reshape(graph: Graph, node: Operator) -> str | None:
 
 @lowering("Transpose", types=ANY)
 def transpose(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x = required(inputs, 0)
+    x = require(inputs, 0)
     reverse = list(range(len(b.graph.shape(x))))[::-1]
     b.transpose(x, node.attribute("perm") or reverse, out=outputs[0])
 
@@ -58,7 +58,7 @@ def why_not_transpose(graph: Graph, node: Operator) -> str | None:
 
 @lowering("Expand", types=ANY)
 def expand(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    b.expand(required(inputs, 0), b.graph.shape(required(outputs, 0)), out=outputs[0])
+    b.expand(require(inputs, 0), b.graph.shape(require(outputs, 0)), out=outputs[0])
 
 
 @supports("Expand")
@@ -74,37 +74,37 @@ def why_not_expand(graph: Graph, node: Operator) -> str | None:
 @lowering("Constant", types=ANY)
 def constant(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     name = b.constant(constant_value(node.attributes))
-    b.reshape(name, b.graph.shape(required(outputs, 0)), out=outputs[0])
+    b.reshape(name, b.graph.shape(require(outputs, 0)), out=outputs[0])
 
 
 @lowering("ConstantOfShape", types=ANY)
 def constant_of_shape(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     value = np.asarray(node.attribute("value", np.zeros(1, np.float32))).reshape(())
     one = b.constant(value)
-    b.expand(one, b.graph.shape(required(outputs, 0)), out=outputs[0])
+    b.expand(one, b.graph.shape(require(outputs, 0)), out=outputs[0])
 
 
 @lowering("DepthToSpace", types=ANY)
 def depth_to_space(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Channels become blocks of pixels, in the order depth-column-row (DCR) or column-row-depth (CRD)."""
-    x, size = required(inputs, 0), node.attribute("blocksize")
+    x, size = require(inputs, 0), node.attribute("blocksize")
     n, c, h, w = b.graph.shape(x)
     first_is_block = node.attribute("mode", "DCR") == "DCR"
     depth = dim(c // (size * size))
     blocks = b.reshape(x, (n, size, size, depth, h, w) if first_is_block else (n, depth, size, size, h, w))
     pixels = b.transpose(blocks, [0, 3, 4, 1, 5, 2] if first_is_block else [0, 1, 4, 2, 5, 3])
-    b.reshape(pixels, b.graph.shape(required(outputs, 0)), out=outputs[0])
+    b.reshape(pixels, b.graph.shape(require(outputs, 0)), out=outputs[0])
 
 
 @lowering("SpaceToDepth", types=ANY)
 def space_to_depth(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The inverse of DepthToSpace."""
-    x, size = required(inputs, 0), node.attribute("blocksize")
+    x, size = require(inputs, 0), node.attribute("blocksize")
     n, c, h, w = b.graph.shape(x)
     pixels = b.reshape(x, (n, c, dim(h // size), size, dim(w // size), size))
     first_is_block = node.attribute("mode", "DCR") == "DCR"
     blocks = b.transpose(pixels, [0, 3, 5, 1, 2, 4] if first_is_block else [0, 1, 3, 5, 2, 4])
-    b.reshape(blocks, b.graph.shape(required(outputs, 0)), out=outputs[0])
+    b.reshape(blocks, b.graph.shape(require(outputs, 0)), out=outputs[0])
 
 
 # -------------------------------------------------------------------- numbers about shapes
@@ -113,7 +113,7 @@ def space_to_depth(b: Builder, node: Operator, inputs: Names, outputs: Names) ->
 @lowering("Shape", "Size", types=ANY)
 def shape_of(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """A constant, or integers computed from the size symbols."""
-    x, out = required(inputs, 0), required(outputs, 0)
+    x, out = require(inputs, 0), require(outputs, 0)
     extents: tuple[Dim, ...] = b.graph.shape(x)
     if node.op_type == "Size":
         _write_integers(b, (b.graph.size(x),), out)
@@ -142,10 +142,10 @@ def _write_integers(b: Builder, extents: tuple[Dim, ...], out: str) -> None:
 @lowering("Range", types=NUMBERS)
 def range_(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """start + delta * i; the length is the declared output's."""
-    out = required(outputs, 0)
+    out = require(outputs, 0)
     dtype = b.graph.dtype(out)
     fixed = {k: _one(b.graph, n) for k, n in (("start", inputs[0]), ("delta", inputs[2]))}
-    given = {"start": required(inputs, 0), "delta": required(inputs, 2)}
+    given = {"start": require(inputs, 0), "delta": require(inputs, 2)}
     reads = {k: (b.reshape(n, ()), lambda *i: ()) for k, n in given.items() if fixed[k] is None}
 
     def element(i: Any, **found: Any) -> Any:
@@ -159,7 +159,7 @@ def _one(graph: Graph, name: str | None) -> Any:
     """The integer that an array of one element holds, if it is known."""
     if name is None or not types.is_integer(graph.dtype(name)):
         return None
-    found = values.known(graph, name)
+    found = values.known_elements(graph, name)
     return found[0] if found else None
 
 
@@ -172,19 +172,19 @@ def _bounds(graph: Graph, node: Operator, inputs: Names) -> tuple[list[int], lis
     ends = _list(graph, node, inputs, "ends", 2)
     axes = values.integers(graph, node, inputs, "axes", 3)
     steps = values.integers(graph, node, inputs, "steps", 4)
-    rank = len(graph.shape(required(inputs, 0)))
+    rank = len(graph.shape(require(inputs, 0)))
     return [a % rank for a in axes or range(len(starts))], starts, ends, steps or [1] * len(starts)
 
 
 def _list(graph: Graph, node: Operator, inputs: Names, attribute: str, position: int) -> list[Any]:
     given = node.attribute(attribute)
-    return list(given) if given is not None else list(values.known(graph, values.at(inputs, position)) or ())
+    return list(given) if given is not None else list(values.known_elements(graph, values.at(inputs, position)) or ())
 
 
 @lowering("Slice", types=ANY)
 def slice_(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """A view; steps backward are copied. The number of elements is the declared output's."""
-    x, out = required(inputs, 0), required(outputs, 0)
+    x, out = require(inputs, 0), require(outputs, 0)
     axes, starts, _, steps = _bounds(b.graph, node, inputs)
     shape, result = b.graph.shape(x), b.graph.shape(out)
     first = [_start(b.graph, s, shape[a], step, result[a]) for s, a, step in zip(starts, axes, steps)]
@@ -206,7 +206,7 @@ def _check_inside(graph: Graph, node: Operator, inputs: Names, result: Shape, pl
 
     ``places``: axis -> first element and step.
     """
-    shape = graph.shape(required(inputs, 0))
+    shape = graph.shape(require(inputs, 0))
     clipped = inference.result_shapes(graph, "Slice", inputs, 1, node.attributes)[0]
     for a, (first, step) in places.items():
         if (clipped is not None and clipped[a] == result[a]) or result[a] == 0:
@@ -251,19 +251,19 @@ def _symbolic_start(start: int, extent: Dim, step: int, count: Dim) -> Any:
 @supports("Slice")
 def why_not_slice(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
-    if values.at(inputs, 1) is not None and values.known(graph, inputs[1]) is None:
+    if values.at(inputs, 1) is not None and values.known_elements(graph, inputs[1]) is None:
         reason = "input starts of Slice is computed at run time; expected a constant or a function of the input's sizes"
         return values.UnknownValue.at(reason, 1)
     if unknown := values.unknown(graph, node, 3, 4):
         return unknown
-    rank = len(graph.shape(required(inputs, 0)))
+    rank = len(graph.shape(require(inputs, 0)))
     given = values.integers(graph, node, inputs, "axes", 3) or ()
     axes, starts, ends, steps = _bounds(graph, node, inputs)
     if len({a % rank for a in given if -rank <= a < rank}) != len(given):
         return f"axes {list(given)} of an input of rank {rank}: expected each once"
-    if values.at(inputs, 2) is not None and values.known(graph, inputs[2]) is None:
+    if values.at(inputs, 2) is not None and values.known_elements(graph, inputs[2]) is None:
         # not needed: the result's extents say how much there is
-        count = graph.shape(required(inputs, 2))[0]
+        count = graph.shape(require(inputs, 2))[0]
         ends = [None] * count if isinstance(count, int) else starts
     if not len(starts) == len(ends) == len(steps) == len(axes) <= rank:
         return f"{len(starts)} starts, {len(ends)} ends and {len(steps)} steps for {len(axes)} axes"
@@ -275,7 +275,7 @@ def why_not_slice(graph: Graph, node: Operator) -> str | None:
 @lowering("Split", types=ANY)
 def split(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """One view for each output, whose declared extent says how long it is."""
-    x = required(inputs, 0)
+    x = require(inputs, 0)
     axis = _split_axis(b.graph, node, inputs)
     sizes = _split_sizes(b.graph, node, inputs, outputs, axis)
     start: Any = 0
@@ -286,14 +286,14 @@ def split(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 
 def _split_axis(graph: Graph, node: Operator, inputs: Names) -> int:
-    return int(node.attribute("axis", 0)) % len(graph.shape(required(inputs, 0)))
+    return int(node.attribute("axis", 0)) % len(graph.shape(require(inputs, 0)))
 
 
 def _split_sizes(graph: Graph, node: Operator, inputs: Names, outputs: Names, axis: int) -> list[Any]:
     sizes: list[Any] = _list(graph, node, inputs, "split", 1)
     if not sizes and None not in outputs:
         return [graph.shape(out)[axis] for out in all_required(outputs)]
-    extent, parts = graph.shape(required(inputs, 0))[axis], node.attribute("num_outputs", len(outputs))
+    extent, parts = graph.shape(require(inputs, 0))[axis], node.attribute("num_outputs", len(outputs))
     # the last part may be shorter; nothing starts after it
     return sizes or [-(-extent // parts)] * len(outputs)
 
@@ -301,10 +301,10 @@ def _split_sizes(graph: Graph, node: Operator, inputs: Names, outputs: Names, ax
 @supports("Split")
 def why_not_split(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
-    if values.at(inputs, 1) is not None and values.known(graph, inputs[1]) is None:
+    if values.at(inputs, 1) is not None and values.known_elements(graph, inputs[1]) is None:
         return values.UnknownValue.at("input split of Split is computed at run time; expected a constant", 1)
     sizes = _list(graph, node, inputs, "split", 1)
-    extent = graph.shape(required(inputs, 0))[_split_axis(graph, node, inputs)]
+    extent = graph.shape(require(inputs, 0))[_split_axis(graph, node, inputs)]
     if not sizes or not all(isinstance(n, int) for n in (*sizes, extent)):
         return None
     if len(sizes) != len(graph.outputs_of(node)) or sum(sizes) != extent or min(sizes) < 0:
@@ -320,7 +320,7 @@ without_gradient("Range", "EyeLike")
 
 @lowering("EyeLike", types=COMPUTED)
 def eye_like(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    offset, out = int(node.attribute("k", 0)), required(outputs, 0)
+    offset, out = int(node.attribute("k", 0)), require(outputs, 0)
     b.map(
         b.graph.shape(out),
         {},
@@ -332,8 +332,8 @@ def eye_like(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 @lowering("Trilu", types=ANY)
 def trilu(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The upper (or lower) triangle, counted from diagonal k; zero elsewhere."""
-    x, out = required(inputs, 0), required(outputs, 0)
-    (k,) = values.known(b.graph, values.at(inputs, 1)) or (0,)
+    x, out = require(inputs, 0), require(outputs, 0)
+    (k,) = values.known_elements(b.graph, values.at(inputs, 1)) or (0,)
     keep = scalar.ge if node.attribute("upper", 1) else scalar.le
     b.map(
         b.graph.shape(out),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, dim
@@ -30,10 +30,10 @@ class _Transform(NamedTuple):
 
 def _transform(graph: Graph, node: Operator, inputs: Names) -> _Transform:
     """The axis is an attribute (17) or an input (20); the length is that of the axis unless given."""
-    shape = graph.shape(required(inputs, 0))
+    shape = graph.shape(require(inputs, 0))
     axis = (values.integers(graph, node, inputs, "axis", 2) or [-2])[0] % len(shape)
     inverse, onesided = bool(node.attribute("inverse", 0)), bool(node.attribute("onesided", 0))
-    given = values.known(graph, values.at(inputs, 1))
+    given = values.known_elements(graph, values.at(inputs, 1))
     default = 2 * (shape[axis] - 1) if inverse and onesided else shape[axis]
     return _Transform(axis, given[0] if given else dim(default), inverse, onesided)
 
@@ -50,7 +50,7 @@ def _fourier(
 
 @lowering("DFT", types=FLOATS)
 def fourier_transform(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, y = required(inputs, 0), required(outputs, 0)
+    x, y = require(inputs, 0), require(outputs, 0)
     axis, length, inverse, onesided = _transform(b.graph, node, inputs)
     _fourier(b, x, y, axis, length, inverse, normalised=inverse, mirrored=inverse and onesided)
 
@@ -58,10 +58,10 @@ def fourier_transform(b: Builder, node: Operator, inputs: Names, outputs: Names)
 @supports("DFT")
 def why_not_transform(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
-    shape = graph.shape(required(inputs, 0))
+    shape = graph.shape(require(inputs, 0))
     if len(shape) < 2 or shape[-1] not in (1, 2):
         return f"an input of shape {shape}; expected at least two dimensions, the last of extent 1 or 2"
-    if values.at(inputs, 1) is not None and values.known(graph, inputs[1]) is None:
+    if values.at(inputs, 1) is not None and values.known_elements(graph, inputs[1]) is None:
         return values.unknown(graph, node, 1)
     reason = values.unknown(graph, node, 2) if "axis" not in node.attributes else None
     if reason is not None:
@@ -78,7 +78,7 @@ def fourier_gradient(
 ) -> Names:
     """The transform of dy in the other direction: a DFT matrix is symmetric, so its adjoint is its conjugate."""
     nothing: Names = [None] * len(inputs)
-    x, dy = required(inputs, 0), grads_out[0]
+    x, dy = require(inputs, 0), grads_out[0]
     if dy is None or not wanted[0]:
         return nothing
     axis, length, inverse, onesided = _transform(b.graph, node, inputs)
@@ -109,7 +109,7 @@ def _mirrored_gradient(b: Builder, dy: str, dx: str, axis: int, length: Dim) -> 
 @lowering("STFT", types=FLOATS)
 def short_time_fourier_transform(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The DFT of frames, ``frame_step`` apart, each weighted with the window."""
-    x, out, window = required(inputs, 0), required(outputs, 0), values.at(inputs, 2)
+    x, out, window = require(inputs, 0), require(outputs, 0), values.at(inputs, 2)
     batch, _, parts = b.graph.shape(x)
     step, length = _frames(b.graph, inputs)
     frames = b.graph.add_array("frames", (batch, b.graph.shape(out)[1], length, parts), b.graph.dtype(x))
@@ -129,17 +129,17 @@ def short_time_fourier_transform(b: Builder, node: Operator, inputs: Names, outp
 
 def _frames(graph: Graph, inputs: Names) -> tuple[int, Dim]:
     """(step, length): the length is the window's, or the whole signal, when it is not given."""
-    (step,) = values.known(graph, inputs[1]) or (1,)
-    given = values.known(graph, values.at(inputs, 3))
+    (step,) = values.known_elements(graph, inputs[1]) or (1,)
+    given = values.known_elements(graph, values.at(inputs, 3))
     window = values.at(inputs, 2)
-    default = graph.shape(window)[0] if window is not None else graph.shape(required(inputs, 0))[1]
+    default = graph.shape(window)[0] if window is not None else graph.shape(require(inputs, 0))[1]
     return int(step), given[0] if given else default
 
 
 @supports("STFT")
 def why_not_frames(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
-    shape, window = graph.shape(required(inputs, 0)), values.at(inputs, 2)
+    shape, window = graph.shape(require(inputs, 0)), values.at(inputs, 2)
     if len(shape) != 3 or shape[-1] not in (1, 2):
         return f"a signal of shape {shape}; expected [batch, length, 1 or 2]"
     if reason := values.unknown(graph, node, 1, 3):
@@ -166,10 +166,10 @@ _WINDOWS: dict[str, Window] = {
 @lowering(*_WINDOWS, types=INTEGERS)
 def window(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """A constant, computed in float64; symmetric windows (``periodic=0``) end where they began."""
-    (size,) = values.known(b.graph, inputs[0]) or (0,)
+    (size,) = values.known_elements(b.graph, inputs[0]) or (0,)
     steps = np.float64(size if node.attribute("periodic", 1) else size - 1)
     with np.errstate(all="ignore"):  # a symmetric window of one element is 0 / 0
-        _constant(b, _WINDOWS[node.op_type](2 * np.pi * np.arange(size) / steps), required(outputs, 0))
+        _constant(b, _WINDOWS[node.op_type](2 * np.pi * np.arange(size) / steps), require(outputs, 0))
 
 
 @supports(*_WINDOWS)
@@ -187,7 +187,7 @@ def _constant(b: Builder, value: np.ndarray, out: str) -> None:
 def mel_weight_matrix(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Column m is a triangle over the bins of a spectrum; triangles are equally wide on the mel scale."""
     sizes: list[Any] = [values.scalar_value(b.graph, n) for n in inputs]
-    _constant(b, mel_filters(*sizes), required(outputs, 0))
+    _constant(b, mel_filters(*sizes), require(outputs, 0))
 
 
 def mel_filters(bands: int, length: int, rate: int, low: float, high: float) -> np.ndarray:

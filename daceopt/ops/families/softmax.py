@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sympy
 
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar
 from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering
@@ -26,7 +26,7 @@ def _axes(b: Builder, node: Operator, x: str) -> tuple[int, ...]:
 
 @lowering("Softmax", types=FLOATS)
 def softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, out = required(inputs, 0), required(outputs, 0)
+    x, out = require(inputs, 0), require(outputs, 0)
     axes = _axes(b, node, x)
     top = b.reduce("max", None, x, axes=axes, keepdims=True, label="softmax_max")
     weight = b.elementwise(lambda v, m: sympy.exp(v - m), x, top, label="softmax_exp")
@@ -37,7 +37,7 @@ def softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 @lowering(GUARDED, domain=DOMAIN, types=FLOATS)
 def guarded_softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Over the last axis; a row of -inf only gives zeros, and has a gradient of zeros."""
-    x, out = required(inputs, 0), required(outputs, 0)
+    x, out = require(inputs, 0), require(outputs, 0)
     hidden = -scalar.infinity()
     top = b.reduce("max", None, x, axes=(-1,), keepdims=True, label="softmax_max")
     centre = b.elementwise(lambda m: scalar.select(scalar.ne(m, hidden), m, 0), top, label="softmax_centre")
@@ -50,7 +50,7 @@ def guarded_softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -
 
 @lowering("LogSoftmax", types=FLOATS)
 def log_softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, out = required(inputs, 0), required(outputs, 0)
+    x, out = require(inputs, 0), require(outputs, 0)
     axes = _axes(b, node, x)
     top = b.reduce("max", None, x, axes=axes, keepdims=True, label="softmax_max")
     total = b.reduce("sum", lambda v, m: sympy.exp(v - m), x, top, axes=axes, keepdims=True, label="softmax_sum")
@@ -60,7 +60,7 @@ def log_softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
 @lowering("Hardmax", types=FLOATS)
 def hardmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """1 at the first of the largest elements, 0 elsewhere."""
-    x, out = required(inputs, 0), required(outputs, 0)
+    x, out = require(inputs, 0), require(outputs, 0)
     shape, axes = b.graph.shape(x), _axes(b, node, x)
     first, last = axes[0], axes[-1] + 1
     merged = (*shape[:first], element_count(b.graph, x, axes), *shape[last:])
@@ -80,7 +80,7 @@ def hardmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 def softmax_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
-    y, dy = required(outputs, 0), grads_out[0]
+    y, dy = require(outputs, 0), grads_out[0]
     return [None if dy is None else _through(b, y, dy, _axes(b, node, y))]
 
 
@@ -89,7 +89,7 @@ def guarded_softmax_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """As that of Softmax: a row of zeros gives zeros."""
-    y, dy = required(outputs, 0), grads_out[0]
+    y, dy = require(outputs, 0), grads_out[0]
     return [None if dy is None else _through(b, y, dy, (-1,))]
 
 
@@ -104,7 +104,7 @@ def log_softmax_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """dx = dy - exp(y) sum(dy)"""
-    y, dy = required(outputs, 0), grads_out[0]
+    y, dy = require(outputs, 0), grads_out[0]
     if dy is None:
         return [None]
     total = b.reduce("sum", None, dy, axes=_axes(b, node, y), keepdims=True, label="softmax_dot")

@@ -15,7 +15,7 @@ import numpy as np
 
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar.dims import Shape
 from daceopt.ops.core import algorithm, values
@@ -44,9 +44,9 @@ def _expect_count(operator: str, found: int, expected: int) -> None:
 @lowering("TopK", types=NUMBERS)
 def top_k(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The indices by selection, the values read at them; in order also where ``sorted=0`` would allow any."""
-    x, found, indices = required(inputs, 0), outputs[0], values.at(outputs, 1)
+    x, found, indices = require(inputs, 0), outputs[0], values.at(outputs, 1)
     axis = axis_of(b.graph, node, x, -1)
-    shape = b.graph.shape(found or required(outputs, 1))
+    shape = b.graph.shape(found or require(outputs, 1))
     places = _top_places(b, node, x, axis, shape, indices)
     if found is not None:
         gather_along(b, x, places, axis, found)
@@ -93,7 +93,7 @@ def top_k_gradient(
 ) -> Names:
     """dy is added where the values were found; where nobody reads the indices, they are looked for again."""
     absent: Names = [None] * (len(inputs) - 1)
-    dy, x = grads_out[0], required(inputs, 0)
+    dy, x = grads_out[0], require(inputs, 0)
     if dy is None or not wanted[0]:
         return [None, *absent]
     axis = axis_of(b.graph, node, x, -1)
@@ -127,7 +127,7 @@ def _top_indices(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameter
 @lowering("Unique", types=NUMBERS + BOOL)
 def unique(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Distinct elements, or slices along ``axis``; NaN equals NaN."""
-    x = required(inputs, 0)
+    x = require(inputs, 0)
     extents: Sequence[Any] = (1, b.graph.size(x), 1)
     axis = node.attribute("axis")
     if axis is not None:
@@ -173,7 +173,7 @@ def _unique(inputs: Sequence[Any], outputs: Sequence[Any], parameters: Sequence[
 @lowering("NonZero", types=NUMBERS + BOOL)
 def nonzero(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Coordinates, one column per element that is not zero; a scalar counts as a vector of one element."""
-    _nonzero(b, required(inputs, 0), required(outputs, 0))
+    _nonzero(b, require(inputs, 0), require(outputs, 0))
 
 
 def _nonzero(b: Builder, x: str, out: str) -> None:
@@ -197,7 +197,7 @@ def _nonzero_reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], par
 @lowering("Compress", types=ANY)
 def compress(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The slices along ``axis`` (default: the elements) for which the condition holds: found, then gathered."""
-    x, condition, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
+    x, condition, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     if node.attribute("axis") is None:
         x = b.reshape(x, (b.graph.size(x),))
     axis = axis_of(b.graph, node, x)
@@ -222,7 +222,7 @@ def why_not_compress(graph: Graph, node: Operator) -> str | None:
 @lowering("NonMaxSuppression")
 def non_max_suppression(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Greedily by score, within each class of each batch entry."""
-    boxes, scores, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
+    boxes, scores, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     batches, classes, count = b.graph.shape(scores)
     parameters = [batches, classes, count, b.graph.shape(out)[0], node.attribute("center_point_box", 0)]
     algorithm.call(b, "non_max_suppression", [boxes, scores, *[*inputs[2:], None, None, None][:3]], [out], parameters)

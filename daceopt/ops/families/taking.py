@@ -12,7 +12,7 @@ from typing import Any
 import dace
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.scalar import scalar
@@ -31,7 +31,7 @@ def place_of(index: Any, extent: Dim, wraps: bool) -> Any:
 @lowering("Take", domain=DOMAIN, types=ANY)
 def take(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """One map that loads."""
-    data, indices, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
+    data, indices, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     axis, wraps = axis_of(b.graph, node, data), bool(node.attribute("wraps"))
     shape, depth = b.graph.shape(data), len(b.graph.shape(indices))
     b.map(
@@ -52,7 +52,7 @@ def take_gradient(
     if dy is None:
         return [None, None]
     graph = b.graph
-    data, indices = required(inputs, 0), required(inputs, 1)
+    data, indices = require(inputs, 0), require(inputs, 1)
     shape, axis, depth = graph.shape(data), axis_of(graph, node, data), len(graph.shape(indices))
     front = [*range(axis, axis + depth), *range(axis), *range(axis + depth, len(graph.shape(dy)))]
     rows = _without_blank(b, node, b.transpose(dy, front) if axis else dy, indices)
@@ -81,7 +81,7 @@ def _without_blank(b: Builder, node: Operator, rows: str, indices: str) -> str:
 @lowering("TakeAlong", domain=DOMAIN, types=ANY)
 def take_along(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """One map that loads."""
-    data, indices, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
+    data, indices, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     axis = axis_of(b.graph, node, data)
     b.map(
         b.graph.shape(out),
@@ -100,8 +100,8 @@ def take_along_gradient(
     dy = grads_out[0] if wanted[0] else None
     if dy is None:
         return [None, None]
-    data = required(inputs, 0)
-    return [scatter_along(b, required(inputs, 1), dy, b.graph.shape(data), axis_of(b.graph, node, data)), None]
+    data = require(inputs, 0)
+    return [scatter_along(b, require(inputs, 1), dy, b.graph.shape(data), axis_of(b.graph, node, data)), None]
 
 
 @supports("Take", "TakeAlong", domain=DOMAIN)

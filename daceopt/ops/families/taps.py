@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ops.core.registry import NUMBERS, Names, Operator, gradient, lowering
@@ -46,7 +46,7 @@ def constant_taps(b: Builder, found: Table, dtype: Any) -> Taps:
     return Taps(b.constant(found.index), weight, found.index.shape[1], gaps)
 
 
-def weighted(b: Builder, x: str, a: int, taps: Taps, out: str | None = None) -> str:
+def weigh(b: Builder, x: str, a: int, taps: Taps, out: str | None = None) -> str:
     """out[..., o, ...] = sum over k of weight[o, k] * x[..., index[o, k], ...], at axis ``a``."""
     shape = list(b.graph.shape(x))
     shape[a] = b.graph.shape(taps.index)[0]
@@ -102,12 +102,12 @@ def _tables(node: Operator) -> dict[int, Table]:
 @lowering("Taps", types=NUMBERS, domain=DOMAIN)
 def taps(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """One kernel where elements are only repeated or left out, else one per axis, those that shrink first."""
-    x, out, tables = required(inputs, 0), required(outputs, 0), _tables(node)
+    x, out, tables = require(inputs, 0), require(outputs, 0), _tables(node)
     if all(table.weight is None for table in tables.values()):
-        return _picked(b, x, tables, out)
+        return _pick(b, x, tables, out)
     order = sorted(tables, key=lambda a: _growth(b, x, a, tables[a]))
     for a in order:
-        x = weighted(b, x, a, _complete(b, tables[a], b.graph.dtype(x)), out if a == order[-1] else None)
+        x = weigh(b, x, a, _complete(b, tables[a], b.graph.dtype(x)), out if a == order[-1] else None)
     return None
 
 
@@ -120,7 +120,7 @@ def _complete(b: Builder, table: Table, dtype: Any) -> Taps:
     return constant_taps(b, Table(table.index, weight, None), dtype)
 
 
-def _picked(b: Builder, x: str, tables: Mapping[int, Table], out: str) -> None:
+def _pick(b: Builder, x: str, tables: Mapping[int, Table], out: str) -> None:
     """out[i...] = x[index[i]...] on all axes at once."""
     shape = b.graph.shape(out)
     reads: dict[str, Any] = {"x": (x, lambda *i: (None,) * len(shape))}
@@ -150,7 +150,7 @@ def taps_gradient(
     dy = grads_out[0]
     if dy is None or not wanted[0]:
         return [None]
-    x, tables = required(inputs, 0), _tables(node)
+    x, tables = require(inputs, 0), _tables(node)
     for a in sorted(tables, key=lambda a: _growth(b, x, a, tables[a]), reverse=True):
         dy = _spread(b, dy, a, tables[a], b.graph.shape(x)[a])
     return [dy]
@@ -161,4 +161,4 @@ def _spread(b: Builder, dy: str, a: int, table: Table, extent: int) -> str:
     if count:
         blocks = b.reshape(dy, (*shape[:a], extent, count, *shape[a + 1 :]))
         return b.reduce("sum", None, blocks, axes=(a + 1,))
-    return weighted(b, dy, a, constant_taps(b, table.transposed(extent), b.graph.dtype(dy)))
+    return weigh(b, dy, a, constant_taps(b, table.transpose(extent), b.graph.dtype(dy)))

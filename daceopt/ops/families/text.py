@@ -11,7 +11,7 @@ import dace
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar
 from daceopt.ir.scalar.dims import dim
@@ -38,7 +38,7 @@ def _pool(node: Operator) -> list[tuple[tuple[int, ...], int]]:
 @lowering("TfIdfVectorizer", types=(dace.int32, dace.int64))
 def count_ngrams(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """How often each n-gram occurs in a row (TF), whether it does (IDF), or the former, weighted (TFIDF)."""
-    x, out = required(inputs, 0), required(outputs, 0)
+    x, out = require(inputs, 0), require(outputs, 0)
     mode, weights = node.attribute("mode"), node.attribute("weights")
     weighted = mode in _WEIGHTED and bool(weights)
     pool, shape, width = _pool(node), b.graph.shape(x), b.graph.shape(out)[-1]

@@ -13,7 +13,7 @@ from typing import Any
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.legality import microkernels
 from daceopt.ir.nodes.builder import Builder
@@ -33,7 +33,7 @@ from daceopt.ops.families.attention_tiles import (
     E,
     K,
     Q,
-    dropped_of,
+    dropout_of,
     in_rows,
 )
 
@@ -88,7 +88,7 @@ def _why_not_mask(graph: Graph, inputs: Names, shapes: list[Any], broadcast: boo
     whole = broadcast or graph.shape(mask)[-1:] == full[-1:]
     if len(graph.shape(mask)) > 4 or not fits or not whole:
         return f"a mask of shape {graph.shape(mask)} for scores of shape {full}"
-    dtype, own = graph.dtype(mask), types.computed(graph.dtype(required(inputs, 0)))
+    dtype, own = graph.dtype(mask), types.compute_type(graph.dtype(require(inputs, 0)))
     return None if types.is_bool(dtype) or dtype == own else f"a mask of {dtype}; expected booleans or {own}"
 
 
@@ -97,7 +97,7 @@ def row_statistics(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]
     """Of each row the largest score, and by what the exponentials relative to it are multiplied: a weight is
     exp(score - first) * second."""
     q = graph.operand(node, 0)
-    kind = graph.shape(q)[:3], types.computed(graph.dtype(q))
+    kind = graph.shape(q)[:3], types.compute_type(graph.dtype(q))
     return {1: kind, 2: kind}
 
 
@@ -108,7 +108,7 @@ def tiled_attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -
     q, k, v = (in_rows(b, x) for x in all_required(inputs, 3))
     tile = int(node.attribute("rows")), int(node.attribute("keys"))
     tiles = AttentionTiles(b, node, (q, k, v), values.at(inputs, 3), (BATCH, HEAD, MEMBER, ROWS), tile)
-    b.graph.add_kernel(_Tiled(tiles, outputs).kernel().named_apart(b.graph))
+    b.graph.add_kernel(_Tiled(tiles, outputs).kernel().rename_locals_apart(b.graph))
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class _Tiled:
 
     @property
     def _dropped(self) -> Any:
-        return dropped_of(self.tiles.node)
+        return dropout_of(self.tiles.node)
 
     def _begin(self) -> Iterator[Stage]:
         yield self.tiles.stage((Q,), {}, lambda: (-scalar.infinity(), 0), x=_row("top"), y=_row("total"))
@@ -140,7 +140,7 @@ class _Tiled:
     def _scores(self) -> Iterator[Stage]:
         tiles, (q, k, _) = self.tiles, self.tiles.operands
         rows, keys = Access(q, (BATCH, tiles.head, tiles.row, D)), Access(k, (BATCH, HEAD, tiles.key, D))
-        yield from tiles.turned(KEYS, K, D, keys, "turned")
+        yield from tiles.turn(KEYS, K, D, keys, "turned")
         yield tiles.product((KEYS, Q, K, D), rows, tiles.as_columns(K, D, keys, "turned"), _tile("scores"))
         if tiles.is_masked:
             yield tiles.of_seen((KEYS, Q, K), _tile("scores"), {}, lambda s: s, x=_tile("seen"))
@@ -155,20 +155,20 @@ class _Tiled:
     def _softmax(self) -> Iterator[Stage]:
         """A new maximum rescales what was summed so far. A row of which nothing is seen yet has 0 in its place."""
 
-        def grown(old: Any, own: Any) -> Any:
+        def grow(old: Any, own: Any) -> Any:
             top = scalar.maximum(old, own)
             return top, _base(top), sympy.exp(old - _base(top))
 
         tiles, tile, line = self.tiles, (KEYS, Q, K), (KEYS, Q)
         yield self._of_seen({}, lambda s: s, _row("own", "max"))
         reads = {"t": _row("top"), "w": _row("own")}
-        yield tiles.stage(line, reads, grown, x=_row("top"), y=_row("base"), z=_row("ratio"))
+        yield tiles.stage(line, reads, grow, x=_row("top"), y=_row("base"), z=_row("ratio"))
         yield self._of_seen({"t": _row("base")}, lambda s, t: self.tiles.exp(s - t), _tile("weights"))
-        yield from self._used()
+        yield from self._use_weights()
         yield tiles.stage(tile, {"w": _tile("weights")}, lambda w: w, x=_row("part", "sum"))
-        yield tiles.added(line, _row("total"), _row("part"), _row("ratio"))
+        yield tiles.add(line, _row("total"), _row("part"), _row("ratio"))
 
-    def _used(self) -> Iterator[Stage]:
+    def _use_weights(self) -> Iterator[Stage]:
         """Weights that are dropped, or rounded, in the loop that computes them."""
         tiles, dropped = self.tiles, self._dropped
         if tiles.has_used:
@@ -176,17 +176,17 @@ class _Tiled:
             reads = {"w": _tile("weights")}
             reads |= {} if dropped is None else {"seed": Access(tiles.b.graph.seed(), (0,))}
 
-            def kept(w: Any, seed: Any = None) -> Any:
+            def keep(w: Any, seed: Any = None) -> Any:
                 return w if dropped is None else w * dropped.factor(seed, position)
 
-            yield tiles.stage((KEYS, Q, K), reads, kept, x=_tile("used"))
+            yield tiles.stage((KEYS, Q, K), reads, keep, x=_tile("used"))
 
     def _values(self) -> Iterator[Stage]:
         tiles = self.tiles
         read = Access(tiles.operands[2], (BATCH, HEAD, tiles.key, E))
         weights, added = _tile("used" if self.tiles.has_used else "weights"), Access("added", (Q, E))
         yield tiles.product((KEYS, Q, E, K), weights, read, added)
-        yield tiles.added((KEYS, Q, E), Access("sum", (Q, E)), added, _row("ratio"))
+        yield tiles.add((KEYS, Q, E), Access("sum", (Q, E)), added, _row("ratio"))
 
     def _end(self) -> Iterator[Stage]:
         trusted, tiles = bool(self.tiles.node.attribute(SEES_A_KEY, 0)), self.tiles
@@ -196,7 +196,7 @@ class _Tiled:
 
         place = (BATCH, tiles.head, tiles.row)
         reads = {"s": Access("sum", (Q, E)), "t": _row("total")}
-        yield tiles.stage((Q, E), reads, over, x=Access(required(self.outputs, 0), (*place, E)))
+        yield tiles.stage((Q, E), reads, over, x=Access(require(self.outputs, 0), (*place, E)))
         base, inverse = (values.at(self.outputs, k) for k in (1, 2))
         if base is not None:
             yield tiles.stage((Q,), {"t": _row("top")}, _base, x=Access(base, place))

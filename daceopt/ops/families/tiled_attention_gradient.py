@@ -13,7 +13,7 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir.graph.operands import all_required, required
+from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.broadcasting import sum_to
 from daceopt.ir.nodes.builder import Builder
@@ -33,7 +33,7 @@ from daceopt.ops.families.attention_tiles import (
     E,
     K,
     Q,
-    dropped_of,
+    dropout_of,
     in_rows,
 )
 from daceopt.ops.families.random import linear_index
@@ -49,12 +49,12 @@ def tiled_attention_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """By tiles; a gradient by what was added to the scores is as large as they are, and takes all of them."""
-    dy, y = grads_out[0], required(outputs, 0)
+    dy, y = grads_out[0], require(outputs, 0)
     if dy is None:
         return [None] * len(inputs)
     if len(wanted) > 3 and wanted[3]:
         return by_all_scores(b, node, inputs, y, dy)
-    wide = types.computed(b.graph.dtype(y))
+    wide = types.compute_type(b.graph.dtype(y))
     dot = b.reduce("sum", lambda g, r: g * r, dy, y, axes=(-1,), dtype=wide, label="attention_dot")
     base, inverse = (values.at(outputs, k) for k in (1, 2))
     names = all_required(inputs, 3)
@@ -71,8 +71,8 @@ def tiled_attention_gradient(
 def by_tiles(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Inputs are queries, keys, values, a mask or None, the gradient of the result, and three numbers for each row:
     what ``row_statistics`` says, and the product of the result and its gradient."""
-    q, k, v, dy = (in_rows(b, required(inputs, position)) for position in (0, 1, 2, 4))
-    row = required(inputs, 5), required(inputs, 6), required(inputs, 7)
+    q, k, v, dy = (in_rows(b, require(inputs, position)) for position in (0, 1, 2, 4))
+    row = require(inputs, 5), require(inputs, 6), require(inputs, 7)
     dq, *shared = (values.at(outputs, position) for position in range(3))
     heads = b.graph.shape(q)[1]
     dk, dv = (None if out is None else _of_each_head(b, out, heads) for out in shared)
@@ -81,7 +81,7 @@ def by_tiles(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
             outer = BATCH, HEAD, MEMBER, ROWS if near == Q else KEYS
             tiles = AttentionTiles(b, node, (q, k, v), values.at(inputs, 3), outer, tile)
             wanted = {name: out for name, out in results.items() if out is not None}
-            b.graph.add_kernel(_Pass(tiles, near, dy, row).kernel(wanted).named_apart(b.graph))
+            b.graph.add_kernel(_Pass(tiles, near, dy, row).kernel(wanted).rename_locals_apart(b.graph))
     for own, out in zip((dk, dv), shared, strict=True):
         if own is not None and out is not None and own != out:
             _add_heads(b, own, b.graph.shape(out), out)
@@ -90,7 +90,7 @@ def by_tiles(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 def _of_each_head(b: Builder, out: str, heads: Dim) -> str:
     """What has the gradient of keys, or of values, by each head of queries: ``out``, where none is shared."""
     batch, own, *rest = b.graph.shape(out)
-    kind = types.computed(b.graph.dtype(out))
+    kind = types.compute_type(b.graph.dtype(out))
     return out if own == heads else b.graph.add_array("attention_grad", (batch, heads, *rest), kind)
 
 
@@ -142,11 +142,11 @@ class _Pass:
     def kernel(self, results: dict[str, str]) -> Kernel:
         sides = {name: size for name, size in (("by_first", D), ("by_second", E)) if name in results}
         stages = [*self.tiles.begin(**{name: (self.near, size) for name, size in sides.items()})]
-        stages += [*self._turned(), *self._weights(), *self._d_scores()]
+        stages += [*self._turn(), *self._weights(), *self._d_scores()]
         for name, size in sides.items():
-            stages += self._summed(name, size)
+            stages += self._sum(name, size)
         stages += self._across(results["across"]) if "across" in results else ()
-        stages += [self._stored(name, size, results[name]) for name, size in sides.items()]
+        stages += [self._store(name, size, results[name]) for name, size in sides.items()]
         extents, local = self.tiles.extents, self._locals(sides, "across" in results)
         return Kernel("attention_gradient", extents, stages, self.tiles.outer, local, serial=(self._loop,))
 
@@ -170,9 +170,9 @@ class _Pass:
         batch, head, row = self._place(side)
         return Access(array, (batch, head if side == Q else HEAD, row, size))
 
-    def _turned(self) -> Iterator[Stage]:
+    def _turn(self) -> Iterator[Stage]:
         for name, size in (("turned", D), ("turned_values", E)):
-            yield from self.tiles.turned(self._loop, self._far, size, self._rows_of(self._far, size), name)
+            yield from self.tiles.turn(self._loop, self._far, size, self._rows_of(self._far, size), name)
 
     def _columns(self, name: str, size: Any) -> Access:
         return self.tiles.as_columns(self._far, size, self._rows_of(self._far, size), name)
@@ -200,7 +200,7 @@ class _Pass:
         return self._far == Q and self.tiles.has_turned_mask
 
     def _d_scores(self) -> Iterator[Stage]:
-        tiles, dropped = self.tiles, dropped_of(self.tiles.node)
+        tiles, dropped = self.tiles, dropout_of(self.tiles.node)
         columns = self._columns("turned_values", E)
         yield tiles.product((*self._loops, E), self._rows_of(self.near, E), columns, self._tile("d_weights"))
         reads = {"p": self._tile("weights"), "g": self._tile("d_weights")}
@@ -211,19 +211,19 @@ class _Pass:
         position = tiles.position
         reads |= {} if dropped is None else {"seed": Access(tiles.b.graph.seed(), (0,))}
 
-        def kept(p: Any, g: Any, r: Any, seed: Any = None) -> Any:
+        def keep(p: Any, g: Any, r: Any, seed: Any = None) -> Any:
             factor = 1 if dropped is None else dropped.factor(seed, position)
             return p * (g * factor - r), p * factor
 
-        yield tiles.stage(self._loops, reads, kept, x=self._tile("d_scores"), y=self._tile("used"))
+        yield tiles.stage(self._loops, reads, keep, x=self._tile("d_scores"), y=self._tile("used"))
 
-    def _summed(self, name: str, size: Any) -> Iterator[Stage]:
+    def _sum(self, name: str, size: Any) -> Iterator[Stage]:
         weights = "used" if self.tiles.has_used else "weights"
         left = self._tile("d_scores" if name == "by_first" else weights)
         total, added = Access(name, (self.near, size)), Access(f"added_{name}", (self.near, size))
         loops = (self._loop, self.near, size)
         yield self.tiles.product((*loops, self._far), left, self._rows_of(self._far, size), added)
-        yield self.tiles.added(loops, total, added)
+        yield self.tiles.add(loops, total, added)
 
     def _across(self, out: str) -> Iterator[Stage]:
         tiles, near, far = self.tiles, self.near, self._far
@@ -236,7 +236,7 @@ class _Pass:
     def _place(self, side: Any) -> tuple[Any, ...]:
         return BATCH, self.tiles.head, self.tiles.row if side == Q else self.tiles.key
 
-    def _stored(self, name: str, size: Any, out: str) -> Stage:
+    def _store(self, name: str, size: Any, out: str) -> Stage:
         """Gradients of scores are those of scaled ones."""
         tiles = self.tiles
         scale = sympy.Float(tiles.node.attribute("scale")) if name == "by_first" else 1
@@ -248,7 +248,7 @@ def by_all_scores(b: Builder, node: Operator, inputs: Names, y: str, dy: str) ->
     """The same with all weights in memory, and the gradient by the mask."""
     q, k, v, mask = all_required(inputs, 4)
     scale = node.attribute("scale")
-    own, wide = b.graph.dtype(q), types.computed(b.graph.dtype(q))
+    own, wide = b.graph.dtype(q), types.compute_type(b.graph.dtype(q))
     shapes = [b.graph.shape(x) for x in (q, k, v)]
     q, k, v, y, dy = (b.cast(x, wide) if own != wide else x for x in (q, k, v, y, dy))
     k, v = (_for_each_head(b, x, shapes[0][1]) for x in (k, v))
@@ -257,7 +257,7 @@ def by_all_scores(b: Builder, node: Operator, inputs: Names, y: str, dy: str) ->
     weights = weights_of(b, node, hiding.apply(b, scores), guarded=hiding.whole_rows)
     dot = b.reduce("sum", lambda g, r: g * r, dy, y, axes=(-1,), keepdims=True, label="attention_dot")
     d_weights, used = b.matmul(dy, b.transpose(v, [0, 1, 3, 2])), weights
-    dropped = dropped_of(node)
+    dropped = dropout_of(node)
     if dropped is not None:
         factors = _factors(b, dropped, b.graph.shape(weights), b.graph.dtype(weights))
         d_weights, used = (b.elementwise(lambda x, f: x * f, x, factors, label="dropout") for x in (d_weights, weights))

@@ -10,7 +10,7 @@ import dace
 import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import required
+from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar
 from daceopt.ir.scalar.dims import dim
@@ -25,7 +25,7 @@ def _blocks(
     graph: Graph, node: Operator, inputs: Names
 ) -> tuple[list[int], list[int], dict[str, list[int]], list[int]]:
     """(image, block, strides and dilations, pads) of a Col2Im node."""
-    image, block = ([int(v) for v in values.known(graph, n) or ()] for n in inputs[1:3])
+    image, block = ([int(v) for v in values.known_elements(graph, n) or ()] for n in inputs[1:3])
     return image, block, steps(node, len(image)), list(node.attribute("pads") or [0] * (2 * len(image)))
 
 
@@ -43,10 +43,10 @@ def columns_to_image(b: Builder, node: Operator, inputs: Names, outputs: Names) 
     """Each pixel sums the block elements that cover it. input: [N, C * prod(block), L]; output: [N, C, image...]."""
     image, block, step, pads = _blocks(b.graph, node, inputs)
     rank, counts = len(image), _counts(image, block, step, pads)
-    batch, channels = b.graph.shape(required(outputs, 0))[:2]
-    columns = b.reshape(required(inputs, 0), (batch, channels, *block, *counts))
+    batch, channels = b.graph.shape(require(outputs, 0))[:2]
+    columns = b.reshape(require(inputs, 0), (batch, channels, *block, *counts))
 
-    def covered(i: Any, x: Any) -> Any:
+    def cover(i: Any, x: Any) -> Any:
         places, conditions = [], []
         for k in range(rank):
             distance = i[2 + k] + pads[k] - i[2 + rank + k] * step["dilations"][k]
@@ -65,7 +65,7 @@ def columns_to_image(b: Builder, node: Operator, inputs: Names, outputs: Names) 
         [batch, channels, *image, *block],
         {"x": (columns, lambda *i: whole)},
         {"out": (outputs[0], lambda *i: i[: 2 + rank], "sum")},
-        covered,
+        cover,
         label="columns_to_image",
     )
 
@@ -76,9 +76,9 @@ def why_not_columns(graph: Graph, node: Operator) -> str | None:
     if reason is not None:
         return reason
     inputs = graph.inputs_of(node)
-    if (why_not := why_not_steps(node, len(values.known(graph, inputs[1]) or ()))) is not None:
+    if (why_not := why_not_steps(node, len(values.known_elements(graph, inputs[1]) or ()))) is not None:
         return why_not
-    columns = graph.shape(required(inputs, 0))
+    columns = graph.shape(require(inputs, 0))
     counts = _counts(*_blocks(graph, node, inputs))
     if min(counts) < 1 or dim(sympy.Mul(*counts) - columns[-1]) != 0:
         return f"columns of shape {columns}; expected {counts} positions of the block in the last dimension"
@@ -104,7 +104,7 @@ def columns_to_image_gradient(
         return (*i[:2], *moved)
 
     b.map(b.graph.shape(blocks), {"g": (padded, place)}, {"out": (blocks, lambda *i: i)}, lambda i, g: g)
-    return [b.reshape(blocks, b.graph.shape(required(inputs, 0))), *absent[1:]]
+    return [b.reshape(blocks, b.graph.shape(require(inputs, 0))), *absent[1:]]
 
 
 # -------------------------------------------------------------------- DeformConv
@@ -116,11 +116,11 @@ def deformable_convolution(b: Builder, node: Operator, inputs: Names, outputs: N
 
     X: [N, C, d...]; W: [M, C/group, k...]; offset: [N, G * prod(k) * rank, e...]; mask: [N, G * prod(k), e...].
     """
-    w, out, bias = required(inputs, 1), required(outputs, 0), values.at(inputs, 3)
+    w, out, bias = require(inputs, 1), require(outputs, 0), values.at(inputs, 3)
     batch, results, *size = b.graph.shape(out)
     group = int(node.attribute("group", 1))
     depth, kernel = b.graph.shape(w)[1], b.graph.shape(w)[2:]
-    columns = _sampled(b, node, inputs, size)
+    columns = _sample(b, node, inputs, size)
     taps = depth * sympy.Mul(*kernel)
     y = b.matmul(
         b.reshape(w, (group, results // group, taps)), b.reshape(columns, (batch, group, taps, sympy.Mul(*size)))
@@ -132,9 +132,9 @@ def deformable_convolution(b: Builder, node: Operator, inputs: Names, outputs: N
         b.elementwise(lambda v, c: v + c, y, per_channel(b, bias, len(size) + 2), out=out, label="bias")
 
 
-def _sampled(b: Builder, node: Operator, inputs: Names, size: Sequence[Any]) -> str:
+def _sample(b: Builder, node: Operator, inputs: Names, size: Sequence[Any]) -> str:
     """[N, C, k..., e...]: x at every moved position of the kernel, weighted by the mask."""
-    x, w, offset, mask = required(inputs, 0), required(inputs, 1), required(inputs, 2), values.at(inputs, 4)
+    x, w, offset, mask = require(inputs, 0), require(inputs, 1), require(inputs, 2), values.at(inputs, 4)
     batch, channels, *image = b.graph.shape(x)
     kernel = b.graph.shape(w)[2:]
     rank, step = len(kernel), steps(node, len(kernel))
@@ -154,7 +154,7 @@ def _sampled(b: Builder, node: Operator, inputs: Names, size: Sequence[Any]) -> 
             + scalar.load(offset, i[0], group_of(i), *taps, k, *place)
             for k in range(rank)
         ]
-        value = _interpolated(x, i[:2], at, image)
+        value = _interpolate(x, i[:2], at, image)
         return value if mask is None else value * scalar.load(mask, i[0], group_of(i), *taps, *place)
 
     reads = {"x": x, "offset": offsets}
@@ -175,7 +175,7 @@ def _whole(graph: Graph, name: str) -> Any:
     return lambda *i: (None,) * len(graph.shape(name))
 
 
-def _interpolated(x: Any, lead: Sequence[Any], at: Sequence[Any], image: Sequence[Any]) -> Any:
+def _interpolate(x: Any, lead: Sequence[Any], at: Sequence[Any], image: Sequence[Any]) -> Any:
     """Linear interpolation between the 2^rank neighbours; those outside of the image count as zero, as does NaN."""
     near = [
         scalar.select(scalar.ge(p, -1), scalar.select(scalar.le(p, extent), p, extent), -1)

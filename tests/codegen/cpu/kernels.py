@@ -15,7 +15,7 @@ from daceopt.codegen.compiler import CompileJob, compile_objects, link
 from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.codegen.kernel_unit import KernelSource
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.interpreter.buffers import strided
+from daceopt.ir.interpreter.buffers import as_strided
 from daceopt.ir.scalar import types
 from daceopt.passes.transform import Site
 
@@ -94,7 +94,7 @@ def _allocate(graph: Graph, name: str, inputs: dict[str, np.ndarray], values: di
 
 def _shaped(graph: Graph, name: str, memory: np.ndarray, values: dict[str, int]) -> np.ndarray:
     shape = [_number(s, values) for s in graph.shape(name)]
-    return strided(memory, shape, [_number(s, values) for s in graph.strides(name)])
+    return as_strided(memory, shape, [_number(s, values) for s in graph.strides(name)])
 
 
 def _call(library: ctypes.CDLL, source: KernelSource, memory: dict[str, np.ndarray], values: dict[str, int]) -> None:

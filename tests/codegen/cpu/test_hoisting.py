@@ -153,7 +153,7 @@ def test_a_place_that_was_brought_inside_is_not_checked() -> None:
     graph, b, (x, y) = start((50,), (8,))
     index, out = graph.add_input("index", (8,), dace.int64), graph.add_array("y", (8,), dace.float32)
     reads = {"v": (x, lambda i: (None,)), "k": (index, lambda i: (i,)), "f": (y, lambda i: (i,))}
-    b.map((8,), reads, {"o": (out, lambda i: (i,))}, lambda i, v, k, f: scalar.load(v, scalar.clamped(k, 50)) * f)
+    b.map((8,), reads, {"o": (out, lambda i: (i,))}, lambda i, v, k, f: scalar.load(v, scalar.clamp(k, 50)) * f)
     finish(graph, out)
     (entry,) = graph.kernels()
     text = kernel_source(graph, entry.kernel).text

@@ -54,5 +54,5 @@ def test_each_node_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_waits_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     emulated_target.install_on_host(monkeypatch)
     monkeypatch.setattr(device_graphs, "graphs_for", lambda device, kernels: f"graphs of {kernels} kernels")
-    profiled, plain = (entry_of(_program(p)).placed([]) for p in (True, False))
+    profiled, plain = (entry_of(_program(p)).place([]) for p in (True, False))
     assert profiled.graphs is None and plain.graphs is not None  # type: ignore[attr-defined]

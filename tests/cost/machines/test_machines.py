@@ -64,7 +64,7 @@ def test_this_cpu_has_its_caches_as_buffers() -> None:
 
 
 def test_no_name_is_the_machine_that_is_assumed() -> None:
-    with machines.assumed(machines.get("ipu")):
+    with machines.assume(machines.get("ipu")):
         assert machines.get("").name == "ipu"
 
 

@@ -46,11 +46,11 @@ def walked(graph: Graph, node: Any) -> dict[str, int] | None:
             for access in (a for a in stage.reads.values() if a.array not in kernel.locals):
                 if any(e is None for e in access.index):
                     return None
-                found = touched.setdefault(graph.written(access.array), set())
+                found = touched.setdefault(graph.written_array(access.array), set())
                 found |= set(reached(graph, kernel, stage, access))
     else:
         for name in graph.inputs_of(node):
-            touched.setdefault(graph.written(name), set()).update(elements(graph, name))
+            touched.setdefault(graph.written_array(name), set()).update(elements(graph, name))
     result: dict[str, int] = {}
     for written, places in touched.items():
         for source in graph.sources(written):

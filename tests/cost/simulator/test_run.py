@@ -83,13 +83,13 @@ def test_a_later_operand_moves_no_layer_before_its_writer() -> None:
 
 def test_layer_by_layer_all_goes_through_memory() -> None:
     found = run(product_chain(), STCP, policy=PLAIN)
-    assert found.placed() == {"local": 0, "shared": 0, "memory": 2} and found.kernels == 2
+    assert found.places_by_level() == {"local": 0, "shared": 0, "memory": 2} and found.kernels == 2
     assert found.traffic == {"local": 0, "shared": 0, "memory": 2 * (4 * 16 * 8 + 2 * 8 * 8), EXCHANGE: 0}
 
 
 def test_in_local_buffers_only_the_ends_go_through_memory() -> None:
     found = run(local(product_chain(), 8), STCP)
-    assert found.placed() == {"local": 1, "shared": 0, "memory": 1}
+    assert found.places_by_level() == {"local": 1, "shared": 0, "memory": 1}
     assert found.traffic["memory"] == 2 * (16 * 8 + 2 * 8 * 8 + 16 * 8)
     assert found.traffic["local"] == 2 * (16 * 8 + 16 * 8)
     assert found.occupancy == ((256, 0), (256, 0))
@@ -125,9 +125,9 @@ def test_instances_are_kernels_and_weights_stay() -> None:
 def test_full_buffers_spill_one_level_down() -> None:
     """Of two cores with 384 bytes each for results, and 3072 in the shared buffer: 256 fit once, 8192 nowhere."""
     found = run(local(product_chain(3, 256, 8), 2), SMALL)
-    assert found.placed() == {"local": 0, "shared": 0, "memory": 3} and len(found.spilled) == 2
+    assert found.places_by_level() == {"local": 0, "shared": 0, "memory": 3} and len(found.spilled) == 2
     tight = run(local(product_chain(3, 16, 8), 2), SMALL)
-    assert tight.placed() == {"local": 1, "shared": 1, "memory": 1} and len(tight.spilled) == 1
+    assert tight.places_by_level() == {"local": 1, "shared": 1, "memory": 1} and len(tight.spilled) == 1
     assert tight.traffic["local"] == tight.traffic["shared"] == 2 * 4 * 16 * 8
 
 
@@ -149,8 +149,8 @@ def test_layers_overlap_where_there_is_room_and_nothing_is_spilled_for_it() -> N
         (m, overlap): _Simulation(kernels[m], Policy(), overlap).run() for m in (wide, tight) for overlap in OVERLAPS
     }
     assert times[wide, "room"].seconds == times[wide, "tiles"].seconds < times[wide, "weights"].seconds
-    assert times[tight, "room"].placed() == times[tight, "weights"].placed()
-    assert times[tight, "tiles"].placed()["memory"] > times[tight, "room"].placed()["memory"]
+    assert times[tight, "room"].places_by_level() == times[tight, "weights"].places_by_level()
+    assert times[tight, "tiles"].places_by_level()["memory"] > times[tight, "room"].places_by_level()["memory"]
     assert times[tight, "room"].seconds <= times[tight, "weights"].seconds
 
 
@@ -220,7 +220,7 @@ def test_no_unit_does_two_things_at_once(graph: Graph, choices: st.DataObject) -
         spans.sort()
         assert all(b[0] >= a[1] - 1e-15 for a, b in pairwise(spans))
     assert found.seconds == max((e.end for e in found.events), default=0.0)
-    assert sum(found.placed().values()) == sum(len(layer.writes) for layer in found.layers)
+    assert sum(found.places_by_level().values()) == sum(len(layer.writes) for layer in found.layers)
 
 
 def test_relu_is_no_sum() -> None:

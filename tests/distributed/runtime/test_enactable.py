@@ -20,11 +20,11 @@ from daceopt.distributed.runtime.step_capture import CapturedStep, capture
 from daceopt.distributed.runtime.strategy import Strategy
 from daceopt.distributed.search.allreduce_time import AllReduceTime
 from daceopt.distributed.search.backtracking import SearchEffort
-from daceopt.distributed.search.baselines import OPERATORS, baselines, moved
+from daceopt.distributed.search.baselines import OPERATORS, apply_moves, baselines
 from daceopt.distributed.search.fusion_state import FusionProblem, FusionState, Move
 from daceopt.distributed.search.program_operators import ProgramOperators, by_roofline
 from daceopt.distributed.search.strategy_search import enactable, problem_of, rule_groups, search, several, strategy_of
-from daceopt.distributed.search.strategy_state import simulated
+from daceopt.distributed.search.strategy_state import simulate
 from daceopt.distributed.search.training_graph import KernelGroup, Tree, joints, leaves
 from daceopt.ir.control.program import Program
 from daceopt.passes.recipe import Recipe
@@ -58,7 +58,7 @@ class Searched(NamedTuple):
         """Moves at random, from the recipe's kernels or (odd seeds) from none: larger groups, or more copies, than are
         worth it."""
         rules = [] if seed % 2 else baselines(self.problem, self.groups)[OPERATORS]
-        draw, state = random.Random(seed), moved(self.problem, rules)
+        draw, state = random.Random(seed), apply_moves(self.problem, rules)
         for _ in range(400):
             state.apply(Move(draw.choice(("fuse", "fuse", "copy")), *draw.choice(self.problem.graph.edges)))
         return state
@@ -102,9 +102,9 @@ def test_what_the_search_allows_is_enacted(name: str) -> None:
         state = subject.merged(seed)
         strategy = strategy_of(state, subject.model)
         program = subject.step.program.copy()
-        done, refused = grouping(strategy).attempted(program)
+        done, refused = grouping(strategy).attempt(program)
         assert not refused and len(done) == len(strategy.groups)
-        assert set(several(simulated(subject.problem, strategy, []))) == set(several(state))
+        assert set(several(simulate(subject.problem, strategy, []))) == set(several(state))
         assert_same(program, subject.step.program)
     assert any(g.duplicated for g in strategy.groups)
 
@@ -114,7 +114,7 @@ def test_merges_in_another_order_are_refused_and_named() -> None:
     subject = searched("Transformer with dropout")
     groups = several(subject.merged(2))
     others = [group._replace(tree=folded(leaves(group.tree))) for group in groups]
-    refused = subject.problem.model.refused(others)
+    refused = subject.problem.model.refusals(others)
     assert refused and set(refused) <= {tree for group in others for tree in joints(group.tree)}
     with pytest.raises(RefusedMerge, match="cannot be one kernel"):
         OperatorGrouping(tuple(map(subject.problem.graph.named, others))).run_program(subject.step.program.copy())
@@ -138,12 +138,12 @@ def test_what_is_refused_is_left_out(problem: FusionProblem, data: st.DataObject
     def refused(groups: Sequence[KernelGroup]) -> set[Tree]:
         return {tree for group in groups for tree in joints(group.tree) if is_refused(tree)}
 
-    strict = problem._replace(model=replace(problem.model, refused=refused))
+    strict = problem._replace(model=replace(problem.model, refusals=refused))
     candidates = [data.draw(moves(problem.graph)) for _ in range(3)]
     state = enactable(strict, candidates)
     assert not refused(several(state))
-    least = min(moved(problem, made).time.seconds for made in candidates)
+    least = min(apply_moves(problem, made).time.seconds for made in candidates)
     assert state.time.seconds >= least
-    free = [s for made in candidates if not refused(several(s := moved(problem, made)))]
+    free = [s for made in candidates if not refused(several(s := apply_moves(problem, made)))]
     assert all(state.time.seconds <= s.time.seconds for s in free)
     assert enactable(problem, candidates).time.seconds == least

@@ -13,8 +13,8 @@ def test_two_processes_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.per_byte > 0
     assert 0 <= found.overhead < 1
     assert found.beside is not None and found.processor is not None
-    assert found.taken(1 << 20) <= found.beside_computing(1 << 20)
-    monkeypatch.setattr(allreduce_measurement, "_spawned", lambda world: pytest.fail("measured again"))
+    assert found.taken_seconds(1 << 20) <= found.beside_computing(1 << 20)
+    monkeypatch.setattr(allreduce_measurement, "_spawn", lambda world: pytest.fail("measured again"))
     assert on_this_machine(2) == found
 
 

@@ -31,10 +31,10 @@ def test_what_a_reduction_takes_beside_computing() -> None:
     found = AllReduceTime(2, 1.0, 0.5, LinearTime(2.0, 0.25), LinearTime(0.5, 1.0))
     assert found.seconds(4) == 4.5
     assert (found.beside_computing(4), found.beside_computing(0)) == (8.25, 0.5)  # no less than alone
-    assert (found.taken(4), found.taken(0)) == (3.0, 0.5)  # no more than it takes
-    assert (AllReduceTime(2, 1.0, 0.5).beside_computing(4), AllReduceTime(2, 1.0, 0.5).taken(4)) == (4.5, 0.0)
+    assert (found.taken_seconds(4), found.taken_seconds(0)) == (3.0, 0.5)  # no more than it takes
+    assert (AllReduceTime(2, 1.0, 0.5).beside_computing(4), AllReduceTime(2, 1.0, 0.5).taken_seconds(4)) == (4.5, 0.0)
     single = AllReduceTime(1, 1.0, 0.5, LinearTime(2.0, 0.25), LinearTime(0.5, 1.0))
-    assert (single.seconds(4), single.beside_computing(4), single.taken(4)) == (0.0, 0.0, 0.0)
+    assert (single.seconds(4), single.beside_computing(4), single.taken_seconds(4)) == (0.0, 0.0, 0.0)
     assert AllReduceTime.of_fields(json.loads(json.dumps(asdict(found)))) == found
     assert AllReduceTime.of_fields(asdict(AllReduceTime.ring(4, 1e9))) == AllReduceTime.ring(4, 1e9)
     assert str(found).endswith("of which a core that computes works 500000000.000 ns a byte and 1000000 us a call")

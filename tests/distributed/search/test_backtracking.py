@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from daceopt.distributed.search.allreduce_time import AllReduceTime
 from daceopt.distributed.search.backtracking import BacktrackingSearch, SearchEffort
-from daceopt.distributed.search.baselines import baselines, moved, one_bucket_bound
+from daceopt.distributed.search.baselines import apply_moves, baselines, one_bucket_bound
 from daceopt.distributed.search.fusion_state import FusionProblem, FusionState, Move
 from daceopt.distributed.search.training_graph import GradientTensor, StepOperator, TrainingGraph, leaves
 from daceopt.errors import DaceoptError
@@ -58,7 +58,7 @@ def test_what_is_found_is_valid_and_no_worse_than_rules(problem: FusionProblem) 
     best = search.run()
     check_valid(best)
     assert search.exhausted
-    assert all(search.cost <= moved(problem, found).time.seconds for found in starts.values())
+    assert all(search.cost <= apply_moves(problem, found).time.seconds for found in starts.values())
     assert best.bound <= search.cost * (1 + 1e-12)
     assert one_bucket_bound(best) <= search.cost * (1 + 1e-12)
 

@@ -9,7 +9,7 @@ import torch
 
 from daceopt.cost.limits import Limits
 from daceopt.cost.rates import typical
-from daceopt.distributed.search.estimator_training import errors, known, trained
+from daceopt.distributed.search.estimator_training import errors, load, train
 from daceopt.distributed.search.kernel_estimator import SHIPPED, KernelEstimator
 from daceopt.distributed.search.kernel_features import features_of
 from daceopt.distributed.search.kernel_samples import KernelSample, random_graph
@@ -53,7 +53,7 @@ def test_the_order_of_operators_says_nothing() -> None:
 
 def test_it_learns_what_the_roofline_does_not_know() -> None:
     made = samples()
-    model = trained(made, epochs=150)
+    model = train(made, epochs=150)
     roofline = [abs(s.features.roofline - s.seconds) / s.seconds for s in made]
     assert np.mean(errors(made, model)) < 0.5 * np.mean(roofline)
 
@@ -61,7 +61,7 @@ def test_it_learns_what_the_roofline_does_not_know() -> None:
 def test_training_is_deterministic_and_leaves_its_start_alone() -> None:
     made, start = samples()[:8], KernelEstimator()
     before = {n: t.clone() for n, t in start.state_dict().items()}
-    first, second = (trained(made, 2, start) for _ in range(2))
+    first, second = (train(made, 2, start) for _ in range(2))
     assert first.to_bytes() == second.to_bytes()
     assert all(torch.equal(t, before[n]) for n, t in start.state_dict().items())
 
@@ -92,7 +92,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 def test_what_is_shipped_is_small_and_better_than_nothing() -> None:
     assert SHIPPED.stat().st_size < 300_000
-    found = known(MACHINE).seconds([s.features for s in samples()])
+    found = load(MACHINE).seconds([s.features for s in samples()])
     assert all(0 < t < 1 for t in found)
 
 

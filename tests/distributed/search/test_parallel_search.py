@@ -12,7 +12,7 @@ import pytest
 
 from daceopt.distributed.search.allreduce_time import AllReduceTime
 from daceopt.distributed.search.backtracking import BacktrackingSearch, SearchEffort
-from daceopt.distributed.search.baselines import moved
+from daceopt.distributed.search.baselines import apply_moves
 from daceopt.distributed.search.fusion_state import FusionProblem
 from daceopt.distributed.search.parallel_search import SeededSearch
 from daceopt.distributed.search.training_graph import GradientTensor, StepOperator, TrainingGraph
@@ -44,7 +44,7 @@ def test_each_seed_finds_what_it_finds_alone() -> None:
     found = SeededSearch(problem, (), EFFORT).run(SEEDS)
     assert [o.cost for o in found] == [alone(problem, 3 + k) for k in range(SEEDS)]
     for outcome in found:
-        assert moved(problem, outcome.moves).time.seconds == outcome.cost and outcome.exhausted
+        assert apply_moves(problem, outcome.moves).time.seconds == outcome.cost and outcome.exhausted
     assert SeededSearch(problem, (), EFFORT).run(SEEDS) == found
 
 

@@ -62,7 +62,7 @@ def brute_force(state: FusionState) -> float:
         start = max(computed, ready[k])
         clock, computed = clock + start - computed, start
         reduction, left = problem.reduction, 1.0  # of this one, alone in the channel
-        beside, taken = reduction.beside_computing(size), reduction.taken(size)
+        beside, taken = reduction.beside_computing(size), reduction.taken_seconds(size)
         if computed < computing and beside > taken:  # the core has the rest of the time for computing
             left = max(0.0, 1.0 - (computing - computed) / (beside - taken))
             clock, computed = clock + (1 - left) * beside, computed + (1 - left) * (beside - taken)

@@ -34,9 +34,9 @@ def step() -> CapturedStep:
 
 def test_what_is_alike_is_timed_once(step: CapturedStep, monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[int] = []
-    run = step_times._timed
-    monkeypatch.setattr(step_times, "_timed", lambda nodes, cores: timed.append(len(nodes)) or run(nodes, cores))
-    found = step_times.measured(step)
+    run = step_times._time
+    monkeypatch.setattr(step_times, "_time", lambda nodes, cores: timed.append(len(nodes)) or run(nodes, cores))
+    found = step_times.measure(step)
     every = [n for graph in step.program.directions() for n in graph.nodes()]
     wanted = [n for n in every if isinstance(n, Contraction | Region)]
     assert len(wanted) >= 6 and set(wanted) <= set(found.calls), "products and repetitions stand alone"
@@ -44,13 +44,13 @@ def test_what_is_alike_is_timed_once(step: CapturedStep, monkeypatch: pytest.Mon
     assert all(0 < seconds < 1 for seconds in found.calls.values())
     assert sum(timed) < len(found.calls)
     first = list(timed)
-    assert step_times.measured(step) == found and timed == first, "the second time all are known"
-    more = step_times.measured(step, kernels=True)
+    assert step_times.measure(step) == found and timed == first, "the second time all are known"
+    more = step_times.measure(step, kernels=True)
     assert more.calls == found.calls and more.kernels
 
 
 def test_operators_take_what_was_measured(step: CapturedStep) -> None:
-    calls = step_times.measured(step).calls
+    calls = step_times.measure(step).calls
     plain, known = (ProgramOperators(step.program, rates(), c) for c in ({}, dict.fromkeys(calls, 0.25)))
     seconds = [c.seconds for c in known.graph.computations]
     assert seconds.count(0.25) == len(calls)
@@ -69,7 +69,7 @@ def test_groups_take_what_their_kernels_took(step: CapturedStep) -> None:
     known = step_times.of_groups(kernels, operators, groups, estimate)
     assert set(known) == {g.members for g in groups}
     assert sum(known.values()) == pytest.approx(0.75)
-    chosen = step_times.known_first(known, estimate)
+    chosen = step_times.prefer_known(known, estimate)
     assert {chosen(operators.reach, groups[0]), chosen(operators.reach, groups[1])} >= {0.5}
     copied = KernelGroup(groups[0].tree, groups[0].members, frozenset())
     assert chosen(operators.reach, copied) == estimate(operators.reach, copied)

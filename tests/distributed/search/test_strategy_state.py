@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from daceopt.distributed.runtime.strategy import Bucket, Identity, OperatorGroup, Strategy, Weight
 from daceopt.distributed.search.allreduce_time import AllReduceTime
-from daceopt.distributed.search.baselines import moved
+from daceopt.distributed.search.baselines import apply_moves
 from daceopt.distributed.search.fusion_state import FusionProblem, FusionState, Move
 from daceopt.distributed.search.strategy_search import several
-from daceopt.distributed.search.strategy_state import simulated
+from daceopt.distributed.search.strategy_state import simulate
 from daceopt.distributed.search.training_graph import StepOperator, TrainingGraph
 from daceopt.errors import StrategyError
 from tests.distributed.problems import model_of, moves, problems
@@ -20,7 +20,7 @@ def strategy_of(state: FusionState) -> Strategy:
     graph = state.problem.graph
     weights = tuple(Weight(g.name, "float32", (1,)) for g in graph.gradients)
     buckets = tuple(Bucket(tuple(graph.gradients[g].name for g in bucket)) for bucket in state.packed.buckets)
-    groups = tuple(OperatorGroup(*graph.named(group)) for group in several(state))
+    groups = tuple(OperatorGroup(*graph.name(group)) for group in several(state))
     return Strategy(Identity(weights, state.problem.reduction.world), buckets, groups)
 
 
@@ -28,8 +28,8 @@ def strategy_of(state: FusionState) -> Strategy:
 def test_a_strategy_is_the_state_that_it_was_made_of(data: st.DataObject) -> None:
     """Its kernels with their copies and the order of their merges, and its buckets."""
     problem = data.draw(problems())
-    state = moved(problem, data.draw(moves(problem.graph)))
-    found = simulated(problem, strategy_of(state), [])
+    state = apply_moves(problem, data.draw(moves(problem.graph)))
+    found = simulate(problem, strategy_of(state), [])
     check_valid(found)
     if several(state):
         assert set(found.groups.values()) == set(state.groups.values())
@@ -52,16 +52,16 @@ def of_groups(*groups: OperatorGroup) -> Strategy:
 
 def test_copies_are_computed_twice(chain: FusionProblem) -> None:
     """A kernel of two takes 7/8 of the time of both: b with a copy of a, and a, c and d."""
-    state = moved(chain, [Move("copy", 0, 1)])
+    state = apply_moves(chain, [Move("copy", 0, 1)])
     assert state.time.computation == 2 * 7 / 8 + 3
-    assert simulated(chain, strategy_of(state), []).time == state.time
-    assert simulated(chain, of_groups(OperatorGroup(("a", "b"))), []).time.computation == 2 * 7 / 8 + 2
+    assert simulate(chain, strategy_of(state), []).time == state.time
+    assert simulate(chain, of_groups(OperatorGroup(("a", "b"))), []).time.computation == 2 * 7 / 8 + 2
 
 
 def test_merges_that_are_not_said_are_found(chain: FusionProblem) -> None:
-    found = simulated(chain, of_groups(OperatorGroup(("c", "a", "b"))), [])
+    found = simulate(chain, of_groups(OperatorGroup(("c", "a", "b"))), [])
     assert [g.tree for g in several(found)] == [((0, 1), 2)]
-    said = simulated(chain, of_groups(OperatorGroup(("c", "a", "b"), merges=((2, 0),))), [])
+    said = simulate(chain, of_groups(OperatorGroup(("c", "a", "b"), merges=((2, 0),))), [])
     assert [g.tree for g in several(said)] == [(0, (1, 2))]
 
 
@@ -77,4 +77,4 @@ def test_merges_that_are_not_said_are_found(chain: FusionProblem) -> None:
 )
 def test_what_cannot_be_is_refused(chain: FusionProblem, group: OperatorGroup, message: str) -> None:
     with pytest.raises(StrategyError, match=message):
-        simulated(chain, of_groups(group), [])
+        simulate(chain, of_groups(group), [])

@@ -15,7 +15,7 @@ from torch import nn
 
 import daceopt
 from daceopt.explore.report.drawing import path_of, tree
-from daceopt.explore.report.layers import layered
+from daceopt.explore.report.layers import layer_boxes
 from daceopt.explore.report.report import Report
 from daceopt.explore.report.tables import Edge, KernelRow
 from tests.explore.report.test_display import HOSTILE
@@ -189,22 +189,22 @@ def test_modules_that_alternate() -> None:
 
 
 def test_layers_follow_the_edges() -> None:
-    layout = layered(5, [(0, 1), (1, 2), (0, 2), (2, 3), (0, 4)])
+    layout = layer_boxes(5, [(0, 1), (1, 2), (0, 2), (2, 3), (0, 4)])
     assert {box: at for box, (_, at) in layout.place.items()} == {0: 0, 1: 1, 2: 2, 3: 3, 4: 1}
     assert len(layout.route[0, 2]) == 1 and layout.layers == 4
     assert len({*layout.place.values(), *layout.route[0, 2]}) == 6, "no two stand in one place"
 
 
 def test_crossings_are_sorted_out() -> None:
-    layout = layered(6, [(0, 5), (1, 4), (2, 3)])
+    layout = layer_boxes(6, [(0, 5), (1, 4), (2, 3)])
     columns = [layout.place[b][0] for b in range(6)]
     pairs = [(columns[a], columns[b]) for a, b in ((0, 5), (1, 4), (2, 3))]
     assert sorted(pairs) == sorted(pairs, key=lambda p: p[1])
 
 
 def test_edges_against_the_order_and_nothing_at_all() -> None:
-    assert layered(2, [(0, 1), (1, 0)]).layers == 2
-    assert layered(0, []).layers == 0 and layered(1, []).columns == 1
+    assert layer_boxes(2, [(0, 1), (1, 0)]).layers == 2
+    assert layer_boxes(0, []).layers == 0 and layer_boxes(1, []).columns == 1
 
 
 # -------------------------------------------------------------------- what explain finds

@@ -9,16 +9,16 @@ import pytest
 import sympy
 
 from daceopt.explore.report.collect import Direction
-from daceopt.explore.report.model_error import modelled_and_measured, said
+from daceopt.explore.report.model_error import modelled_and_measured, summary
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 
 
 def test_the_factor_is_the_same_for_too_much_and_too_little() -> None:
     a, b = SimpleNamespace(label="a"), SimpleNamespace(label="b")
-    text = said([(a, 2e-6, 1e-6), (b, 1e-6, 8e-6)])
+    text = summary([(a, 2e-6, 1e-6), (b, 1e-6, 8e-6)])
     assert text == "the cost model is off by a factor of 4.00 (mean of 2 kernels), at worst 8.00 (b)"
-    assert said([]) is None
+    assert summary([]) is None
 
 
 def test_kernels_that_were_measured() -> None:

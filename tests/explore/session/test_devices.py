@@ -24,7 +24,7 @@ from daceopt.explore.report.html import to_document
 from daceopt.explore.report.report import Report
 from daceopt.explore.report.tables import KernelRow
 from daceopt.explore.report.text import limits, to_text
-from daceopt.explore.session.version_report import finished
+from daceopt.explore.session.version_report import finish
 from daceopt.modules import description
 from tests.modules.devices import on_device
 from tests.modules.test_cuda import _of, _perceptron, _traced
@@ -109,7 +109,7 @@ def test_a_session(emulated: None, tmp_path: Path) -> None:
 
 def test_what_is_scheduled_runs_as_it_is(emulated: None) -> None:
     session = daceopt.explore(Net(), torch.randn(4, 8)).apply("gpu")
-    assert finished(session.program)[1] == []
+    assert finish(session.program)[1] == []
     compared = session.compare(session.branch("other"), seconds=0.02)
     assert not [n for n in compared.notes if "finished" in n]
     (note,) = [n for n in session.compare(seconds=0.02).notes if "finished" in n]
@@ -197,7 +197,7 @@ def test_a_session_on_a_device(tmp_path: Path) -> None:
     _walk(sessions[0].apply("lower-operators"), sessions[1], tmp_path)
     whole = daceopt.explore(Net().to("cuda"), x).apply("auto")
     assert whole.at.title == "recipe gpu" and whole.compare(seconds=0.05).seconds is not None
-    assert finished(whole.program)[1] == []
+    assert finish(whole.program)[1] == []
 
 
 @on_device

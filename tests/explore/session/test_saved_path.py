@@ -100,7 +100,7 @@ def test_hostile_origins_are_picked_and_replayed(tmp_path: Path, name: str) -> N
         net = Net(x=(2, 3))
         y = net.x
         for origin in ("plain", name, "plain"):
-            with net.graph.made_for(origins=(origin,)):
+            with net.graph.label_nodes(origins=(origin,)):
                 y = net.op("Exp", y)
         return daceopt.explore(net.done(y))
 

@@ -31,7 +31,7 @@ def _small(shared: int, bandwidth: float = 1e8) -> MachineModel:
 
 def _grouped(shared: int, finer: tuple[int, ...]) -> tuple[Graph, Run]:
     graph, machine = stages(16, 512, 4), _small(shared)
-    with machines.assumed(machine):
+    with machines.assume(machine):
         Recipe("plan", (f"instance-grouping{{buffer='shared', finer={finer!r}}}", *STEPS)).run(graph)
     return graph, run(graph, machine)
 

@@ -65,8 +65,8 @@ def test_outputs_are_the_models(model: Small, x: torch.Tensor, found: Simulation
 
 def test_local_buffers_save_memory_traffic_and_time(model: Small, x: torch.Tensor, found: SimulationReport) -> None:
     plain = daceopt.simulate(model, x, recipe="layer-wise", keep="memory", pipelined=False)
-    assert plain.run.placed()["memory"] == len(plain.placements) == plain.run.kernels
-    assert found.run.placed()["memory"] == 1
+    assert plain.run.places_by_level()["memory"] == len(plain.placements) == plain.run.kernels
+    assert found.run.places_by_level()["memory"] == 1
     assert found.traffic["memory"] < plain.traffic["memory"]
     assert found.cycles < plain.cycles and found.seconds == pytest.approx(found.cycles / 1e9, rel=1e-4)
     assert set(found.traffic) == {*LEVELS, "exchange"}

@@ -37,7 +37,7 @@ def _layers() -> Graph:
     graph = Graph()
     name = graph.add_input("x", (8, 16), dace.float32)
     for module in ("blocks.0", "blocks.1"):
-        with graph.made_for(origins=(module,)):
+        with graph.label_nodes(origins=(module,)):
             kinds = (("Relu", {}), ("Softmax", {"axis": -1}))
             for op_type, attributes in kinds:
                 out = graph.add_array("y", (8, 16), dace.float32)
@@ -83,7 +83,7 @@ def test_equal_kernels_of_two_modules_are_one_text() -> None:
 def test_a_copy_comes_from_where_its_source_does() -> None:
     graph = Graph()
     x = graph.add_input("x", (4,), dace.float32)
-    with graph.made_for("scale", ("head",)):
+    with graph.label_nodes("scale", ("head",)):
         y = Builder(graph).elementwise(lambda v: 2 * v, x, label="other")
     z = Builder(graph).copy(y)
     assert graph.origins == {y: ("head",), z: ("head",)}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sympy
 
-from daceopt.ir.data.view_boxes import nearest, shown
+from daceopt.ir.data.view_boxes import box_of, nearest
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 
@@ -65,7 +65,7 @@ def test_boxes_have_all_that_views_show(seed: int) -> None:
             view, exact = b.reshape(view, (shape[0] * shape[1], *shape[2:])), False
         if not graph.is_view(view) and view != whole:
             return  # a copy
-    starts, extents = shown(graph, view)
+    starts, extents = box_of(graph, view)
     for found, start, extent in zip(_brute(graph, view, whole), starts, extents, strict=True):
         assert min(found) >= start and max(found) < start + extent
         assert not exact or (min(found), max(found)) == (start, start + extent - 1)
@@ -85,7 +85,7 @@ def test_a_view_of_a_part_takes_the_place_of_one_of_the_whole() -> None:
     graph, b, whole, parts = _halves(1)
     view = b.transpose(b.slice(whole, [0, 4, 0], [4, 5, 8]), (2, 1, 0))
     found = nearest(graph, view)
-    assert graph.written(found) == parts[1] and graph.shape(found) == graph.shape(view)
+    assert graph.written_array(found) == parts[1] and graph.shape(found) == graph.shape(view)
     assert graph.strides(found) == graph.strides(view) and graph.root(found) == graph.root(view)
     assert nearest(graph, found) == found
     both = b.slice(whole, [2], [4], axes=[1])
@@ -103,7 +103,7 @@ def test_views_of_open_extent_show_all() -> None:
         y = b.elementwise(lambda v: v + 1, x)
         graph.attach(y, whole, [k * n, 0])
     view = b.slice(whole, [0], [n], axes=[0])
-    assert shown(graph, view) == ([0, 0], graph.shape(whole)) and len(graph.sources(view)) == 2
+    assert box_of(graph, view) == ([0, 0], graph.shape(whole)) and len(graph.sources(view)) == 2
 
 
 def test_an_empty_view_shows_nothing_that_it_need_not() -> None:

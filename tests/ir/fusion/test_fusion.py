@@ -148,7 +148,7 @@ def test_who_a_local_came_from_is_no_matter_of_names() -> None:
     assert isinstance(once, Kernel)
     (local,) = once.locals
     assert copies(once) == {y: local}
-    renamed = once.named_apart(graph)
+    renamed = once.rename_locals_apart(graph)
     (other,) = renamed.locals
     assert other != local and copies(renamed) == {y: other}
     again = merge(graph, renamed, third, needed=lambda name: True)

@@ -49,7 +49,7 @@ def test_nothing_changes_before_the_groups_are_emitted() -> None:
     assert plan.attempt(plan.group_of(tanh), plan.group_of(exp)) is None
     assert plan.attempt(plan.group_of(exp), plan.group_of(total)) is None
     assert render(graph) == text
-    (group,) = plan.fused()
+    (group,) = plan.fused_groups()
     assert group.members == (tanh, exp, total) and group.kernel is not None
     assert plan.producers_of(group) == [] and plan.readers_of(group) == []
     emit(graph, group.members, group.kernel)
@@ -63,7 +63,7 @@ def test_who_accepts_has_the_last_word() -> None:
     plan = FusionPlan(graph)
     first, second = plan.group_of(tanh), plan.group_of(exp)
     assert plan.attempt(first, second, lambda *_: "not today") == "not today"
-    assert plan.fused() == [] and plan.group_of(tanh) is first
+    assert plan.fused_groups() == [] and plan.group_of(tanh) is first
 
 
 def test_groups_around_a_node_that_is_no_kernel() -> None:

@@ -6,7 +6,7 @@ import dace
 import pytest
 
 from daceopt.errors import Unsupported
-from daceopt.ir.fusion.joining import joined
+from daceopt.ir.fusion.joining import join
 from daceopt.ir.kernel.kernel import Access
 from daceopt.ir.scalar import types
 from daceopt.transformations.local.map_fusion import MapFusion
@@ -57,7 +57,7 @@ def test_what_was_joined_before_keeps_its_local() -> None:
     w = b.elementwise(lambda v: v * 3, b.slice(y, [1], [6], [1], [0]))
     finish(graph, z, w)
     one, two, three = (n.kernel for n in graph.nodes())
-    kernel = joined(graph, [joined(graph, [one, two], lambda a: True), three], lambda a: False)
+    kernel = join(graph, [join(graph, [one, two], lambda a: True), three], lambda a: False)
     assert [a.array for a in kernel.stages[0].writes.values()] == [f"{y}_tile"]
     assert_same(graph, replaced(graph, kernel)[0])
 

@@ -9,7 +9,7 @@ import pytest
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir.fusion.overlapped_tiling import TileLoop, tiled
+from daceopt.ir.fusion.overlapped_tiling import TileLoop, tile
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.scalar.symbols import param
@@ -25,11 +25,11 @@ def in_tiles(graph: Graph, *walks: dict[int, tuple[int, int]]) -> Kernel:
     loops = [
         TileLoop.over(kernel, {k: (kernel.stages[k].params[p], size) for k, (p, size) in w.items()}) for w in walks
     ]
-    found = tiled(kernel, loops)
+    found = tile(kernel, loops)
     new = graph.copy()
     for node in list(new.nodes()):
         new.remove(node)
-    new.add_kernel(found.named_apart(new))
+    new.add_kernel(found.rename_locals_apart(new))
     new.prune()
     new.validate()
     assert_same(graph, new)

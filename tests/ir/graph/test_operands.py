@@ -13,7 +13,7 @@ import daceopt
 from daceopt import ops
 from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.operands import Operands, all_required, required
+from daceopt.ir.graph.operands import Operands, all_required, require
 from daceopt.ir.graph.operator import make
 
 FOLDERS = ("ops", "autodiff", "libs", "ir", "transformations")
@@ -26,13 +26,13 @@ TEXT = re.compile(
 
 def test_operands_are_asked_for_by_position() -> None:
     names = Operands(["a", None, "c"], make("Clip", "", 3, 1, {}), "input")
-    assert required(names, 0) == "a"
-    assert required(names, -1) == "c"
+    assert require(names, 0) == "a"
+    assert require(names, -1) == "c"
     assert all_required(["a", "b"]) == ["a", "b"]
     assert all_required(names, 1) == ["a"]
     for position in (1, 3, -2, -4):
         with pytest.raises(Unsupported, match=rf"operand {position} of inputs of Clip 'Clip' is absent"):
-            required(names, position)
+            require(names, position)
     with pytest.raises(Unsupported, match="operand 1"):
         all_required(names)
     assert copy.deepcopy(names) == names
@@ -58,7 +58,7 @@ def test_a_rule_that_asks_for_an_absent_operand_says_so() -> None:
     node = graph.add_operator("Mod", [x, None], [y])
     assert (graph.inputs_of(node), graph.outputs_of(node)) == ([x, None], [y])
     with pytest.raises(Unsupported, match=r"operand 1 of inputs of Mod .* is absent.*given are .*'absent'"):
-        required(graph.inputs_of(node), 1)
+        require(graph.inputs_of(node), 1)
     other = graph.add_operator("TensorScatter", [x, None, None], [graph.add_array("z", (3,), dace.float32)])
     with pytest.raises(Unsupported, match="operand 1 of inputs of TensorScatter"):
         ops.why_unsupported(graph, other)

@@ -8,7 +8,7 @@ from dace import nodes
 
 from daceopt.ir.graph import validation
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.sdfg import GraphSdfg, expanded, sdfg_of
+from daceopt.ir.graph.sdfg import GraphSdfg, expand, sdfg_of
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.builder import Builder
@@ -49,7 +49,7 @@ def fused() -> Graph:
 
 
 @pytest.mark.parametrize("make", [views_and_parts, fused, running_sum])
-@pytest.mark.parametrize("written", [sdfg_of, expanded])
+@pytest.mark.parametrize("written", [sdfg_of, expand])
 def test_dace_takes_it(make, written) -> None:  # type: ignore[no-untyped-def]
     graph = make()
     before = render(graph)
@@ -63,7 +63,7 @@ def test_dace_takes_it(make, written) -> None:  # type: ignore[no-untyped-def]
 def test_kernels_are_library_nodes_or_map_scopes() -> None:
     graph = fused()
     assert any(isinstance(n, KernelNode) for n in sdfg_of(graph).state.nodes())
-    made = expanded(graph)
+    made = expand(graph)
     assert not any(isinstance(n, KernelNode) for n in made.state.nodes())
     scopes = [n for n in made.original if isinstance(n, nodes.MapEntry)]
     assert [made.original[n] for n in scopes] == graph.kernels()

@@ -79,7 +79,7 @@ def window_sums(rows: int, windows: int) -> tuple[Graph, Stage]:
     i, j = param(0), param(1)
     out = scalar.symbol("out", dace.float32)
     inside = scalar.logical_and(scalar.ge(i - 2 * j, 0), scalar.lt(i - 2 * j, 3))
-    value = scalar.load(scalar.symbol("g", dace.float32), j, scalar.clamped(i - 2 * j, 3))
+    value = scalar.load(scalar.symbol("g", dace.float32), j, scalar.clamp(i - 2 * j, 3))
     assignment = Assignment(out, scalar.select(inside, value, 0), dace.float32)
     stage = Stage((i, j), {"g": Access(g, (None, None))}, {"out": Access(y, (i,), "sum")}, (assignment,))
     graph.add_kernel(Kernel("windows", {i: rows, j: windows}, [stage]))

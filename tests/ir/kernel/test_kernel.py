@@ -63,7 +63,7 @@ def test_stages_and_locals() -> None:
     graph.add_kernel(kernel)
     before, after = round_trip(graph)
     assert before == after and len(after.stages) == 2 and after.outer == (ROW,)
-    assert expand_locals(after).stages[0].reduced("out") == (COLUMN,)
+    assert expand_locals(after).stages[0].reduced_params("out") == (COLUMN,)
 
 
 def test_whole_dimensions_of_one_element() -> None:

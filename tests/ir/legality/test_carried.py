@@ -84,11 +84,11 @@ def test_the_kernel_says_what_it_carries() -> None:
     graph, entry = logsumexp()
     kernel = entry.kernel
     assert [str(p) for p in kernel.serial] == ["i1"]
-    assert kernel.kept() == {"top", "total"}
+    assert kernel.kept_locals() == {"top", "total"}
     assert "outer i0\n    serial i1\n" in render(graph)
     copied = graph.copy()
     again = copied.kernels()[0].kernel
-    assert (again.serial, again.kept(), again.extents) == (kernel.serial, kernel.kept(), kernel.extents)
+    assert (again.serial, again.kept_locals(), again.extents) == (kernel.serial, kernel.kept_locals(), kernel.extents)
 
 
 def test_the_default_schedule() -> None:

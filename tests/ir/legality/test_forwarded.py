@@ -60,7 +60,7 @@ def test_what_the_graph_knows_of_it() -> None:
     graph, entry, names = pooled(7, 10)
     assert graph.inputs_of(entry) == sorted([names["x"], names["bias"]])
     assert graph.outputs_of(entry) == sorted([names["a"], names["pool"]])
-    assert entry.kernel.forwarded() == {names["a"]}
+    assert entry.kernel.forwarded_arrays() == {names["a"]}
     assert flows(graph, entry)[names["x"], names["pool"]].dims == (Relation("opaque"),) * 2
     assert "reads a" in str(why_not(graph, entry, 0))
     with pytest.raises(Unsupported, match="reads what it writes"):

@@ -134,10 +134,10 @@ def test_why_not() -> None:
 
 def test_values() -> None:
     image = np.arange(2 * 32 * 3 * 5).reshape(2, 32, 3, 5)
-    stored = blocked.packed(image)
+    stored = blocked.pack(image)
     assert stored.shape == blocked.blocked_shape(image.shape) == (2, 2, 3, 5, 16)
     assert stored[1, 1, 2, 4, 3] == image[1, 19, 2, 4]
-    assert (blocked.unpacked(stored) == image).all() and blocked.image_shape(stored.shape) == image.shape
+    assert (blocked.unpack(stored) == image).all() and blocked.image_shape(stored.shape) == image.shape
 
 
 def test_what_is_saved_is_read_as_it_stands() -> None:

@@ -38,7 +38,7 @@ def golden(name: str, found: str) -> None:
 def committed(graph: Graph, fuse: bool = True) -> tuple[Graph, Any, Tree]:
     """All kernels as one in isl's schedule, which both checks accept and which computes the same."""
     kernel = in_one(graph)
-    tree = polyhedral.tree(graph, kernel, polyhedral.scheduled(graph, kernel, Effort(fuse=fuse)))
+    tree = polyhedral.tree(graph, kernel, polyhedral.schedule(graph, kernel, Effort(fuse=fuse)))
     new, entry = replaced(graph, kernel)
     placed = edits.commit(new, entry, tree)
     assert violation(new, kernel, to_isl(new, kernel, placed)) is None
@@ -91,7 +91,7 @@ def test_stencils_are_shifted() -> None:
     """Each step of a chain runs two iterations behind the one before it."""
     graph = chain(12, 3)
     kernel = in_one(graph)
-    (member,) = polyhedral.outer_band(kernel, polyhedral.scheduled(graph, kernel))
+    (member,) = polyhedral.outer_band(kernel, polyhedral.schedule(graph, kernel))
     assert [member.values[k][1:] for k in range(3)] == [(1, 0), (1, 2), (1, 4)]
     assert not member.coincident
     golden("stencils", text(committed(graph)[2]))
@@ -101,7 +101,7 @@ def test_what_is_read_in_place_is_coincident() -> None:
     graph, b, (x,) = start((8, 9))
     finish(graph, b.elementwise(lambda v: v * 2, b.elementwise(lambda v: v + 1, x)))
     kernel = in_one(graph)
-    band = polyhedral.outer_band(kernel, polyhedral.scheduled(graph, kernel))
+    band = polyhedral.outer_band(kernel, polyhedral.schedule(graph, kernel))
     assert [m.coincident for m in band] == [True, True]
 
 
@@ -110,7 +110,7 @@ def test_transposed_loops_are_interchanged() -> None:
     y = b.elementwise(lambda v: v + 1, x)
     finish(graph, b.elementwise(lambda v: v * 2, b.copy(b.transpose(y, (1, 0)))))
     kernel = in_one(graph)
-    band = polyhedral.outer_band(kernel, polyhedral.scheduled(graph, kernel))
+    band = polyhedral.outer_band(kernel, polyhedral.schedule(graph, kernel))
     first = [kernel.stages[0].params.index(m.values[0][0]) for m in band]
     second = [kernel.stages[1].params.index(m.values[1][0]) for m in band]
     assert first == second[::-1]
@@ -122,8 +122,8 @@ def test_two_readers_of_an_input_are_near() -> None:
     graph, b, (x,) = start((8, 9))
     finish(graph, b.elementwise(lambda v: v + 1, x), b.elementwise(lambda v: v * 2, x))
     kernel = in_one(graph)
-    assert len(polyhedral.outer_band(kernel, polyhedral.scheduled(graph, kernel))) == 2
-    apart = polyhedral.scheduled(graph, kernel, Effort(fuse=False))
+    assert len(polyhedral.outer_band(kernel, polyhedral.schedule(graph, kernel))) == 2
+    apart = polyhedral.schedule(graph, kernel, Effort(fuse=False))
     assert polyhedral.outer_band(kernel, apart) == []
 
 
@@ -143,7 +143,7 @@ def test_statements_without_iterations_are_refused(shape: Any) -> None:
     """isl would leave them out."""
     graph = bias_and_pool(*shape)
     with pytest.raises(Unsupported, match="has no iteration"):
-        polyhedral.scheduled(graph, in_one(graph))
+        polyhedral.schedule(graph, in_one(graph))
 
 
 # ---------------------------------------------------------------- bounds
@@ -153,21 +153,21 @@ def test_operations_are_bounded() -> None:
     graph = chain(64, 6)
     kernel = in_one(graph)
     with pytest.raises(Unsupported, match="isl finds no schedule of k within 10 operations"):
-        polyhedral.scheduled(graph, kernel, Effort(operations=10))
+        polyhedral.schedule(graph, kernel, Effort(operations=10))
     assert CONTEXT.get_max_operations() == 0
-    polyhedral.scheduled(graph, kernel)  # the context works as before
+    polyhedral.schedule(graph, kernel)  # the context works as before
 
 
 def test_time_is_bounded() -> None:
     graph = chain(64, 3)
     with pytest.raises(Unsupported, match="within 0.0 s"):
-        polyhedral.scheduled(graph, in_one(graph), Effort(seconds=0.0))
+        polyhedral.schedule(graph, in_one(graph), Effort(seconds=0.0))
 
 
 def test_options_of_the_context_are_restored() -> None:
     graph = chain(16, 2)
     before = CONTEXT.get_schedule_serialize_sccs()
-    polyhedral.scheduled(graph, in_one(graph), Effort(fuse=False))
+    polyhedral.schedule(graph, in_one(graph), Effort(fuse=False))
     assert CONTEXT.get_schedule_serialize_sccs() == before
 
 
@@ -179,14 +179,14 @@ def test_what_is_not_affine_is_refused() -> None:
     finish(graph, out)
     kernel = in_one(graph)
     with pytest.raises(Unsupported, match="not affine"):
-        polyhedral.scheduled(graph, kernel)
+        polyhedral.schedule(graph, kernel)
 
 
 def test_shifts_begin_at_zero() -> None:
     """A band of isl that begins elsewhere."""
     graph = chain(12, 2)
     kernel = in_one(graph)
-    found = polyhedral.scheduled(graph, kernel)
+    found = polyhedral.schedule(graph, kernel)
     band = found.get_root().child(0)
     functions = band.band_get_partial_schedule()
     shift = isl.MultiVal.zero(functions.get_space()).set_val(0, isl.Val(-5))

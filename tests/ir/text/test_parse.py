@@ -71,7 +71,7 @@ def everything() -> Graph:
     graph.source.opset |= {"": 21, "my.ops": 1}
     graph.source.trips["step0"] = 4
     b = Builder(graph, "part")
-    with graph.made_for(origins=("encoder.layer.0", 'a "quoted" <name>')):
+    with graph.label_nodes(origins=("encoder.layer.0", 'a "quoted" <name>')):
         product = b.matmul(x, graph.add_constant("w", np.arange(36, dtype=np.float32).reshape(6, 6)), alpha=0.25)
     turned = b.transpose(b.expand(b.slice(product, [0], [6], [2], [1]), (2, N, 3)), [2, 0, 1])
     total = b.reduce("sum", lambda v, s: v * s / 3, turned, scale, axes=[1], keepdims=True)

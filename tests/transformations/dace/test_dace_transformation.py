@@ -119,15 +119,15 @@ def test_a_schedule_is_not_replaced() -> None:
 )
 def test_names_and_options(step: str, message: str) -> None:
     with pytest.raises(DaceoptError, match=message):
-        Recipe("r", (step,)).resolved()
+        Recipe("r", (step,)).resolve()
 
 
 def test_levels_and_text() -> None:
-    tiling, fusion = Recipe("r", ("dace:MapFusion", "dace:MapTiling{tile_sizes=[4, 4]}")).resolved()[::-1]
+    tiling, fusion = Recipe("r", ("dace:MapFusion", "dace:MapTiling{tile_sizes=[4, 4]}")).resolve()[::-1]
     assert (tiling.level, fusion.level) == ("hardware", "local")
     assert str(tiling) == "dace:MapTiling{tile_sizes=[4, 4]}" and hash(tiling) == hash(tiling)
     with pytest.raises(DaceoptError, match=r"dace:MapFusion \(local\) stands after dace:MapTiling"):
-        Recipe("r", ("dace:MapTiling{tile_sizes=[4, 4]}", "dace:MapFusion")).resolved()
+        Recipe("r", ("dace:MapTiling{tile_sizes=[4, 4]}", "dace:MapFusion")).resolve()
 
 
 @properties.make_properties
@@ -179,6 +179,6 @@ def test_its_reproducer_brings_its_class(tmp_path: Path) -> None:
 
 
 def test_somebody_else_s_class_is_part_of_a_recipe_s_identity() -> None:
-    own, theirs = (Recipe("r", (f"dace:{name}",)).resolved()[0] for name in ("MapFusion", "WrongInterchange"))
+    own, theirs = (Recipe("r", (f"dace:{name}",)).resolve()[0] for name in ("MapFusion", "WrongInterchange"))
     assert own.defined_by is type(own) and theirs.defined_by is WrongInterchange
     assert _foreign_source(own) == "" and "shortens the map" in str(_foreign_source(theirs))

@@ -22,7 +22,7 @@ from daceopt.ir.text.parse import parse
 from daceopt.ir.text.render import render
 from daceopt.ops.core.simulated_ranks import reducing
 from daceopt.passes.transform import NearMiss
-from daceopt.transformations.distributed._averaging import averaged
+from daceopt.transformations.distributed._averaging import average_gradient
 from daceopt.transformations.distributed.collective_placement import CollectivePlacement, sequence_of
 from daceopt.transformations.distributed.tensor_fusion import TensorFusion
 from daceopt.transformations.partition.cluster_extraction import sub_graphs
@@ -39,7 +39,7 @@ def gradients(world: int = 2, dtypes: Sequence[str] = ("float32",) * 4) -> Graph
     for (name, shape), dtype in zip(SHAPES.items(), dtypes):
         x = graph.add_input(name, shape, types.from_name(dtype))
         gradient = b.elementwise(lambda v: 2 * v, x, dtype=graph.dtype(x))
-        average = averaged(graph, str(gradient), name, reduction)
+        average = average_gradient(graph, str(gradient), name, reduction)
         graph.add_output(str(b.elementwise(lambda v: v + 1, average, dtype=graph.dtype(x))))
     return graph
 
@@ -183,7 +183,7 @@ def test_a_backward_computes_first_what_the_next_start_needs(buckets: Any, betwe
     for name in "dcba":
         error = str(b.elementwise(lambda v: v + 1, error))
         errors.append(graph.producer(error))
-        average = averaged(graph, str(b.elementwise(lambda v: v * v, error)), name, reduction)
+        average = average_gradient(graph, str(b.elementwise(lambda v: v * v, error)), name, reduction)
         graph.add_output(str(b.elementwise(lambda v: v + 1, average)))
     TensorFusion(buckets).run(graph)
     graph.order = [*errors, *(n for n in graph.nodes() if n not in errors)]

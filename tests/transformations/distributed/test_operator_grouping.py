@@ -73,7 +73,7 @@ def test_random_groups_compute_the_same(seed: int) -> None:
     strategy = strategy_of(state, Branches())
     assert strategy.groups
     program = step().program.copy()
-    Runner(enacting(strategy)).apply(program, [enacting(strategy).resolved()[len(before())]])
+    Runner(enacting(strategy)).apply(program, [enacting(strategy).resolve()[len(before())]])
     for graph in program.directions():
         graph.validate()
     assert_same(program)
@@ -99,9 +99,9 @@ def test_what_is_computed_late_joins_nothing_that_is_computed_early() -> None:
 
 
 def before() -> tuple[object, ...]:
-    from daceopt.distributed.runtime.step_capture import divided
+    from daceopt.distributed.runtime.step_capture import divide
 
-    return divided("disco")[0]
+    return divide("disco")[0]
 
 
 def test_some_of_them_have_copies() -> None:
@@ -113,14 +113,14 @@ def test_the_whole_recipe_runs_behind_it() -> None:
     strategy = strategy_of(random_state(3, 30), Branches())
     recipe = enacting(strategy)
     program = step().program.copy()
-    Runner(recipe).apply(program, recipe.resolved()[len(before()) :])
+    Runner(recipe).apply(program, recipe.resolve()[len(before()) :])
     assert_same(program)
 
 
 def test_a_strategy_without_groups_leaves_the_recipe_alone() -> None:
     strategy = strategy_of(random_state(0, 0), Branches())
     assert strategy.groups == ()
-    assert any(s.name == "map-fusion" for s in enacting(strategy).resolved())
+    assert any(s.name == "map-fusion" for s in enacting(strategy).resolve())
 
 
 def grouped(*names: str, merges: tuple[tuple[int, int], ...] = ()) -> OperatorGrouping:

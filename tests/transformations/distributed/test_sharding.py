@@ -28,8 +28,8 @@ from daceopt.ir.nodes.collective import (
 from daceopt.ir.text.parse import parse
 from daceopt.ir.text.render import render
 from daceopt.ops.core.simulated_ranks import reducing
-from daceopt.transformations.distributed._averaging import summed
-from daceopt.transformations.distributed._sharding import gathered, own_shard, scattered
+from daceopt.transformations.distributed._averaging import add_sum
+from daceopt.transformations.distributed._sharding import gather, own_shard, scatter
 from daceopt.transformations.distributed.collective_placement import CollectivePlacement, sequence_of
 from daceopt.transformations.distributed.tensor_fusion import TensorFusion
 
@@ -46,16 +46,16 @@ def updates(world: int, norm: bool = False) -> Graph:
     for name, shape in SHAPES.items():
         g, w = (graph.add_input(f"{kind}_{name}", shape, dace.float32) for kind in "gw")
         doubled = str(b.elementwise(lambda v: 2 * v, g, dtype=dace.float32))
-        shards[name] = scattered(graph, doubled, name, reduction), own_shard(graph, w, reduction)
+        shards[name] = scatter(graph, doubled, name, reduction), own_shard(graph, w, reduction)
     squares = [b.reduce("sum", lambda v: v * v, g, axes=(0,)) for g, _ in shards.values()] if norm else []
     total = None
     if squares:
         own = b.copy(b.reshape(b.elementwise(lambda *v: sum(v), *squares), (1,)))
-        total = summed(graph, own, reduction)
+        total = add_sum(graph, own, reduction)
     for name, (g, w) in shards.items():
         scaled = g if total is None else b.elementwise(lambda x, t: x * t, g, total)
         new = str(b.elementwise(lambda v, x: v - x, w, scaled, dtype=dace.float32))
-        graph.add_output(gathered(graph, new, SHAPES[name], name, reduction))
+        graph.add_output(gather(graph, new, SHAPES[name], name, reduction))
     return graph
 
 

@@ -61,7 +61,7 @@ def test_a_sum_over_all_asks_for_nothing() -> None:
 def test_by_default_for_the_machine_that_is_assumed() -> None:
     graph = Graph("assumed")
     graph.add_output(Builder(graph).elementwise(lambda v: v + 1, graph.add_input("x", (1216, 2), F)))
-    with machines.assumed(machines.get("ipu")):
+    with machines.assume(machines.get("ipu")):
         assert CoreBinding().run(graph).sites == ["0 in local, 0 in shared, 1 in memory, 1216 cores"]
     assert str(Transformation.parse(str(STCP))) == "core-binding{machine='stcp920'}"
 

@@ -25,7 +25,7 @@ def test_groups_that_merge(seed: int) -> None:
     while len(groups) > 1:
         a, b = rng.choice(len(groups), 2, replace=False)
         (one, own, alive), (other, more, extra) = groups[a], groups[b]
-        profile, members, total = one.merged(other), own | more, alive + extra
+        profile, members, total = one.merge(other), own | more, alive + extra
         for _ in range(2):
             first, last = sorted(map(int, rng.integers(0, SIZE, 2)))
             size = int(rng.integers(-3, 9))

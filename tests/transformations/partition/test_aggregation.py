@@ -241,7 +241,7 @@ def test_what_the_machine_has_learned_is_not_tried_again(tmp_path: Path, monkeyp
     plan = FusionPlan(graph)
     first, second = (plan.group_of(n) for n in graph.nodes())
     assert plan.attempt(first, second) is None
-    (whole,) = plan.fused()
+    (whole,) = plan.fused_groups()
     assert whole.kernel is not None
     learned_rules.refuse(pattern_of(graph, whole.kernel), "no schedule within 2 s")
     outcome = apply(Aggregation(), graph)

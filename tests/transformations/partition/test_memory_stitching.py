@@ -11,7 +11,7 @@ import sympy
 from daceopt import ops
 from daceopt.autodiff import differentiate
 from daceopt.codegen.target import get as target
-from daceopt.cost.limits import Limits, assumed
+from daceopt.cost.limits import Limits, assume
 from daceopt.errors import DaceoptError
 from daceopt.ir.edits import schedule_edits as edits
 from daceopt.ir.graph.graph import Graph
@@ -142,7 +142,7 @@ def test_what_does_not_fit_stays_in_memory() -> None:
     apply(Aggregation(), graph)
     small = apply(MemoryStitching(capacity=100), graph.copy())
     assert any("stays in memory: 132 bytes for each iteration are more than 100" in m for m in small.near_misses)
-    with assumed(Limits(cores=2, l1=8)):
+    with assume(Limits(cores=2, l1=8)):
         assert any("are more than 64" in m for m in apply(MemoryStitching(), graph.copy()).near_misses)
     assert apply(MemoryStitching(), graph).near_misses == []
     assert len(graph.kernels()) == 1

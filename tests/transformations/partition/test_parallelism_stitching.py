@@ -14,7 +14,7 @@ import sympy
 from daceopt import recipes
 from daceopt.cost import kernel_time
 from daceopt.cost.limits import Limits
-from daceopt.cost.rates import Rates, assumed, typical
+from daceopt.cost.rates import Rates, assume, typical
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.schedule.schedule import loops
@@ -30,7 +30,7 @@ F = dace.float32
 @pytest.fixture(autouse=True)
 def _dear_regions() -> Iterator[None]:
     """Starting threads is a microsecond: kernels that are neither tiny nor huge gain from sharing one start."""
-    with assumed(replace(typical(Limits(2)), region=1e-6)):
+    with assume(replace(typical(Limits(2)), region=1e-6)):
         yield
 
 
@@ -155,7 +155,7 @@ def test_open_sizes() -> None:
 def test_one_core_shares_nothing() -> None:
     graph, b, xs = start(*[(9000,)] * 3)
     graph = prepared(graph, *(tanh(b, x) for x in xs))
-    with assumed(typical(Limits(1))):
+    with assume(typical(Limits(1))):
         assert stitched(graph).sites == []
 
 
@@ -170,6 +170,6 @@ def test_random_graphs(kind: str, backward: bool, first: int, monkeypatch: pytes
     registry.add("side-by-side", replace(recipe, name="side-by-side"))
     monkeypatch.setattr(kernel_time, "_LEAST", 1e-12)
     free = Rates(2, 1e-6, 0.0, 1e-11, 1e11, ((1 << 30, 1e10),), ((1 << 30, 2e10),))
-    with assumed(free):
+    with assume(free):
         found = failures([Case(seed, kind, backward) for seed in range(first, first + 4)], "side-by-side")
     assert not found, "\n".join(found[:3])

@@ -122,11 +122,11 @@ def test_the_tile_is_an_option() -> None:
 
 def test_tiles_follow_the_machine() -> None:
     """A cache of a quarter holds smaller tiles."""
-    from daceopt.cost.limits import assumed
+    from daceopt.cost.limits import assume
 
     def local(limits: Limits) -> int:
         graph = relu_pool((2, 64, 64, 64))
-        with assumed(limits):
+        with assume(limits):
             assert ANY.run(graph).sites
         (kernel,) = kernels(graph)
         return sum(int(np.prod(shape)) * dtype.bytes for dtype, shape in kernel.locals.values())
@@ -143,7 +143,7 @@ def test_isl_out_of_operations_is_feedback() -> None:
     step = replace(ANY, max_operations=5)
     graph = bias_and_pool(32, 32)
     assert "isl finds no schedule of k within 5 operations" in misses(apply(step, graph))
-    assert [reason for p, reason in learned_rules.learned().items() if "max_operations=5" in p]
+    assert [reason for p, reason in learned_rules.all_refusals().items() if "max_operations=5" in p]
     assert "known not to be scheduled: isl finds no schedule" in misses(step.run(graph))
     assert apply(ANY, graph).sites  # other bounds are another matter
 
@@ -161,16 +161,16 @@ def test_a_schedule_that_the_checks_refuse_is_feedback(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(polyhedral_fusion, "check", refuse)
     assert "planted" in misses(apply(ANY, bias_and_pool(32, 32)))
-    assert "schedule of k: planted" in learned_rules.learned().values()
+    assert "schedule of k: planted" in learned_rules.all_refusals().values()
 
 
 def test_each_pair_is_scheduled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work is linear in the number of micro-graphs."""
     counts = []
-    original = polyhedral.scheduled
+    original = polyhedral.schedule
     for copies in (2, 8):
         calls: list[Any] = []
-        monkeypatch.setattr(polyhedral, "scheduled", lambda *a, _c=calls: (_c.append(a), original(*a))[1])
+        monkeypatch.setattr(polyhedral, "schedule", lambda *a, _c=calls: (_c.append(a), original(*a))[1])
         graph, b, _ = start((4,))
         for _ in range(copies):
             x = graph.add_input("x", (24, 8), dace.float32)

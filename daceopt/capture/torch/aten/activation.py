@@ -55,7 +55,7 @@ def hardsigmoid(x: Any) -> Any:
 @translates("hardtanh")
 def hardtanh(t: Translation, self: str, min_val: Any, max_val: Any) -> str:
     """Flat at both ends, bounds included, unlike ``clamp``."""
-    low, high = (literal(v, types.computed(t.dtype)) for v in (min_val, max_val))
+    low, high = (literal(v, types.compute_type(t.dtype)) for v in (min_val, max_val))
     return elements(t, lambda x: select(ge(x, high), high, select(le(x, low), low, x)), self)
 
 
@@ -83,7 +83,7 @@ pointwise("_prelu_kernel", by="self weight", opaque=True)(lambda x, slope: selec
 
 @translates("threshold")
 def threshold(t: Translation, self: str, threshold: Any, value: Any) -> str:
-    wide = types.computed(t.dtype)
+    wide = types.compute_type(t.dtype)
     bound, low = literal(threshold, wide), literal(value, wide)
     return elements(t, lambda x: select(le(x, bound), low, x), self)
 
@@ -107,7 +107,7 @@ def hardshrink(t: Translation, self: str, lambd: Any) -> str:
 
 @translates("softplus")
 def softplus(t: Translation, self: str, beta: Any, threshold: Any) -> str:
-    bound = literal(threshold, types.computed(t.dtype))
+    bound = literal(threshold, types.compute_type(t.dtype))
     return elements(t, lambda x, b: select(gt(b * x, bound), x, scalar.softplus(b * x) / b), self, beta)
 
 
@@ -152,26 +152,26 @@ pointwise("leaky_relu_backward", by="grad_output self negative_slope")(
 
 @translates("gelu_backward")
 def gelu_backward(t: Translation, grad_output: str, self: str, approximate: str) -> str:
-    x = scalar.symbol("x", types.computed(t.dtype))
+    x = scalar.symbol("x", types.compute_type(t.dtype))
     slope = scalar.differentiate((gelu_tanh if approximate == "tanh" else gelu_form)(x), x)
     return elements(t, lambda g, v: g * slope.xreplace({x: v}), grad_output, self)
 
 
 @translates("threshold_backward")
 def threshold_backward(t: Translation, grad_output: str, self: str, threshold: Any) -> str:
-    bound = literal(threshold, types.computed(t.dtype_of(self)))
+    bound = literal(threshold, types.compute_type(t.dtype_of(self)))
     return elements(t, lambda g, x: select(le(x, bound), 0, g), grad_output, self)
 
 
 @translates("hardtanh_backward")
 def hardtanh_backward(t: Translation, grad_output: str, self: str, min_val: Any, max_val: Any) -> str:
-    low, high = (literal(v, types.computed(t.dtype_of(self))) for v in (min_val, max_val))
+    low, high = (literal(v, types.compute_type(t.dtype_of(self))) for v in (min_val, max_val))
     return elements(t, lambda g, x: select(scalar.logical_or(le(x, low), ge(x, high)), 0, g), grad_output, self)
 
 
 @translates("softplus_backward")
 def softplus_backward(t: Translation, grad_output: str, self: str, beta: Any, threshold: Any) -> str:
-    bound = literal(threshold, types.computed(t.dtype))
+    bound = literal(threshold, types.compute_type(t.dtype))
     return elements(t, lambda g, x, b: select(gt(b * x, bound), g, g * scalar.sigmoid(b * x)), grad_output, self, beta)
 
 

@@ -36,7 +36,7 @@ def embedding_bag(
         raise Unsupported("the largest elements of bags")
     if len(t.shape_of(indices)) != 1 or 0 in (*t.shape_of(weight), *t.shape_of(indices), t.shape[0]):
         raise Unsupported("bags without elements, or a table without rows")
-    wide = types.computed(t.dtype)
+    wide = types.compute_type(t.dtype)
     rows = t.cast(take_at(t, weight, indices, 0, wraps=False), wide)
     ones = t.b.full(t.shape_of(indices), 1, wide)
     if per_sample_weights is not None:

@@ -65,7 +65,7 @@ def arange(t: Translation, end: Any, start: Any = 0, step: Any = 1, **options: A
     out = t.graph.add_array(t.label, t.shape, t.dtype)
 
     def value(i: Any, start: Any, step: Any) -> Any:
-        return scalar.cast(start + scalar.cast(i[0], wide) * step, types.computed(t.dtype))
+        return scalar.cast(start + scalar.cast(i[0], wide) * step, types.compute_type(t.dtype))
 
     t.b.map(t.shape, reads, {"out": (out, lambda i: (i,))}, value)
     return out

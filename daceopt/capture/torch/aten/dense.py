@@ -42,7 +42,7 @@ def _sum(t: Translation, added: str, left: str, right: str, beta: Any, alpha: An
     if t.dtype not in t.graph.options.factors:
         product = _scale(t, _product(t, left, right), alpha)
         return product if beta == 0 else str(t.operator("Add", product, _scale(t, added, beta)))
-    product = _product(t, left, right, dtype=types.computed(t.dtype))
+    product = _product(t, left, right, dtype=types.compute_type(t.dtype))
 
     def combine(y: Any, *c: Any) -> Any:
         return sympy.Add(y * sympy.Float(alpha), *(x * sympy.Float(beta) for x in c))

@@ -37,7 +37,7 @@ def _unknown(t: Translation, y: str, grid: str) -> str:
     """NaN where a coordinate is none: weights of such positions are NaN, and no padding hides them. Which positions are
     of this kind is the same for all channels."""
     rank, places = len(t.shape) - 2, (t.shape[0], *t.shape[2:])
-    known = t.graph.add_array("known", places, types.computed(t.dtype))
+    known = t.graph.add_array("known", places, types.compute_type(t.dtype))
     reads: dict[str, Any] = {f"g{k}": (grid, lambda *i, k=k: (*i, k)) for k in range(rank)}
     t.b.map(places, reads, {"out": (known, lambda *i: i)}, lambda i, **at: _one_or_nan(at.values()))
     out = t.graph.add_array(t.label, t.shape, t.dtype)

@@ -163,7 +163,7 @@ def one_hot(t: Translation, self: str, num_classes: Any) -> str:
 def index_add(t: Translation, self: str, dim: int, index: str, source: str, alpha: Any) -> str:
     check_reduction(t, True)
     if alpha != 1:
-        factor = t.array(alpha, types.computed(t.dtype))
+        factor = t.array(alpha, types.compute_type(t.dtype))
         source = t.b.elementwise(lambda s, a: s * a, source, factor, dtype=t.dtype, label="scaled")
     return _rows_put(t, self, dim, index, source, "add")
 

@@ -49,7 +49,7 @@ def _total_weight(t: Translation, labels: str, weight: str | None, ignored: int)
     promise = t.promised[1]
     if promise.shape:
         return t.b.full(promise.shape, 0, promise.dtype)
-    wide, shape = types.computed(promise.dtype), t.shape_of(labels)
+    wide, shape = types.compute_type(promise.dtype), t.shape_of(labels)
     out = t.graph.add_array("total_weight", (), promise.dtype)
     reads: dict[str, Any] = {"k": (labels, lambda *i: i)}
     if weight is not None:
@@ -110,7 +110,7 @@ def _shared_slope(t: Translation, slope: Callable[..., Any], arrays: list[str], 
     count = sympy.Mul(*t.shape) if _REDUCTIONS[reduction] == "mean" else sympy.Integer(1)
     if count in (0, 1):
         return t.kernel(slope, *arrays)
-    number = count if count.is_Integer else scalar.cast(count, types.computed(t.dtype))
+    number = count if count.is_Integer else scalar.cast(count, types.compute_type(t.dtype))
     return t.kernel(lambda *e: slope(*e) / number, *arrays)
 
 
@@ -165,7 +165,7 @@ def _bounded_slope(t: Translation, arrays: list[str], reduction: int, bound: flo
 def _both(t: Translation, x: str, y: str) -> list[str]:
     """Both broadcast; one array twice under two names, since SymPy makes ``x - x`` zero, for infinities too."""
     shape = broadcast_shapes(t.shape_of(x), t.shape_of(y))
-    wide = types.computed(t.dtype)
+    wide = types.compute_type(t.dtype)
     return [t.b.reshape(t.expand(t.cast(n, wide), shape), shape) for n in (x, y)]
 
 
@@ -174,7 +174,7 @@ def reduced_loss(t: Translation, term: Callable[..., Any], arrays: list[str], re
     if _REDUCTIONS[reduction] == "none":
         return t.kernel(term, *arrays)
     shape = t.shape_of(arrays[0])
-    axes, wide = tuple(range(len(shape))), types.computed(t.dtype)
+    axes, wide = tuple(range(len(shape))), types.compute_type(t.dtype)
     total = t.b.reduce("sum", term, *arrays, axes=axes, dtype=wide)
     if _REDUCTIONS[reduction] == "sum":
         return t.cast(total, t.dtype)

@@ -19,7 +19,7 @@ from daceopt.ops.families.reduction import element_count
 
 def _or_full(t: Translation, name: str | None, value: float, shape: Sequence[Dim], dtype: Any) -> str:
     """An optional operand, or an array of one value in its place."""
-    return t.b.full(shape, value, types.computed(dtype)) if name is None else name
+    return t.b.full(shape, value, types.compute_type(dtype)) if name is None else name
 
 
 def _statistics(t: Translation, x: str, axes: Sequence[int], eps: float) -> tuple[str, str]:
@@ -45,7 +45,7 @@ def layer_norm(
 def rms_norm(t: Translation, input: str, normalized_shape: list[Dim], weight: str | None, eps: float | None) -> str:
     """Without ``eps``, the distance from 1 to the next number of the type in which it is computed."""
     if eps is None:
-        eps = torch.finfo(types.to_torch(types.computed(t.dtype_of(input)))).eps
+        eps = torch.finfo(types.to_torch(types.compute_type(t.dtype_of(input)))).eps
     scale = _or_full(t, weight, 1, (1,), t.dtype)
     return str(t.operator("RMSNormalization", input, scale, axis=-len(normalized_shape), epsilon=eps))
 
@@ -75,7 +75,7 @@ def batch_norm_functional(
     y, new_mean, biased = t.operator(
         "BatchNormalization",
         *(input, scale, shift, running_mean, running_var),
-        results=[t.promised[0], *(p._replace(dtype=types.computed(p.dtype)) for p in t.promised[3:])],
+        results=[t.promised[0], *(p._replace(dtype=types.compute_type(p.dtype)) for p in t.promised[3:])],
         training_mode=1,
         momentum=kept,
         epsilon=eps,
@@ -90,14 +90,14 @@ def batch_norm_functional(
 def _move_statistic(t: Translation, old: str, batch: str, momentum: str) -> str:
     """A running statistic that has moved towards that of the batch."""
     dtype = t.dtype_of(batch)
-    share = t.array(momentum, types.computed(dtype))
+    share = t.array(momentum, types.compute_type(dtype))
     return str(t.b.elementwise(lambda r, v, m: r + (v - r) * m, old, batch, share, dtype=dtype))
 
 
 def _unbiased_variance(t: Translation, x: str, old: str, biased: str, kept: float) -> str:
     """PyTorch moves the running variance towards the unbiased variance of the batch, ONNX towards the biased one."""
     count = element_count(t.graph, x, _batch_axes(t, x))
-    dtype, promise = types.computed(t.promised[4].dtype), t.promised[4]
+    dtype, promise = types.compute_type(t.promised[4].dtype), t.promised[4]
     fewer = scalar.cast(count - 1, dtype) if count != 1 else scalar.cast(scalar.infinity(), dtype) * 0
     out = t.graph.add_array("running_var", promise.shape, promise.dtype)
     factor = sympy.Float(kept, 17)
@@ -126,7 +126,7 @@ def batch_norm_no_stats(
     channels = t.shape_of(input)[1]
     zero, one = (_or_full(t, None, value, (channels,), t.dtype) for value in (0, 1))
     operands = (input, scale, shift, zero, one)
-    unread = Promise((channels,), types.computed(t.dtype))
+    unread = Promise((channels,), types.compute_type(t.dtype))
     y, _, _ = t.operator(
         "BatchNormalization", *operands, results=[t.promised[0], unread, unread], training_mode=1, epsilon=eps
     )

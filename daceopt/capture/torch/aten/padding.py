@@ -121,7 +121,7 @@ def im2col(
     def element(i: Any, x: Any) -> Any:
         a, b, h, w = i[lead:]
         places = [windows.place(0, h, a), windows.place(1, w, b)]
-        near = [scalar.clamped(p, n) for p, n in zip(places, extents)]
+        near = [scalar.clamp(p, n) for p, n in zip(places, extents)]
         found = scalar.load(x, *i[:lead], *near)
         inside = scalar.logical_and(_inside(places[0], extents[0]), _inside(places[1], extents[1]))
         return scalar.select(inside, found, 0)
@@ -149,7 +149,7 @@ def col2im(
     batch, (channels, *extents) = t.shape[:-3], t.shape[-3:]
     counts = windows.counts(extents)
     columns = t.reshape(self, (*batch, channels, *kernel_size, *counts))
-    wide = t.graph.add_array("pixels", t.shape, types.computed(t.dtype))
+    wide = t.graph.add_array("pixels", t.shape, types.compute_type(t.dtype))
     lead = len(batch) + 1
 
     def element(i: Any, x: Any) -> Any:
@@ -161,7 +161,7 @@ def col2im(
             fits = scalar.logical_and(scalar.ge(ahead, 0), scalar.lt(window, counts[axis]))
             fits = scalar.logical_and(fits, scalar.eq(scalar.pymod(ahead, stride[axis]), 0))
             there = fits if there is None else scalar.logical_and(there, fits)
-            near.append(scalar.clamped(window, counts[axis]))
+            near.append(scalar.clamp(window, counts[axis]))
         return scalar.select(there, scalar.load(x, *i[:lead], *i[lead + 2 :], *near), 0)
 
     whole = (None,) * (lead + 4)

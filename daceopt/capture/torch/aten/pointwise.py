@@ -52,7 +52,7 @@ pointwise("rad2deg")(lambda x: x * sympy.Float(180 / math.pi, 17))
 
 @translates("rsqrt")
 def rsqrt(t: Translation, self: str) -> str:
-    root = t.operator("Sqrt", operand(t, self), results=[Promise(t.shape, types.computed(t.dtype))])
+    root = t.operator("Sqrt", operand(t, self), results=[Promise(t.shape, types.compute_type(t.dtype))])
     return str(t.operator("Reciprocal", root))
 
 

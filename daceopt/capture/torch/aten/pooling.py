@@ -76,7 +76,7 @@ def avg_pool(
 def _divide(t: Translation, x: str, window: tuple[list[int], ...], divisor: int) -> str:
     """Sums over windows by a divisor of the caller's."""
     kernel, strides, pads = window
-    rank, wide = len(kernel), types.computed(t.dtype)
+    rank, wide = len(kernel), types.compute_type(t.dtype)
     shape, extents = _promise(t, rank).shape, t.shape_of(x)[2:]
     ends = [_beyond(n, o, k, s, p) for n, o, k, s, p in zip(extents, shape[2:], kernel, strides, pads)]
     padded = zero_padded(t.b, t.cast(x, wide), pads, ends)
@@ -135,7 +135,7 @@ def adaptive_avg_pool_backward(t: Translation, grad_output: str, self: str) -> s
     _check_floats(t, self)
     rank = 2 if "2d" in t.label else 3
     before, after = t.shape[-rank:], t.shape_of(grad_output)[-rank:]
-    tables = [None if x is None else x.transposed(n) for x, n in zip(_adaptive_tables(before, after), before)]
+    tables = [None if x is None else x.transpose(n) for x, n in zip(_adaptive_tables(before, after), before)]
     return apply_tables(t, grad_output, tables)
 
 
@@ -243,7 +243,7 @@ def _scatter(t: Translation, grad: str, indices: str, rank: int) -> str:
     if not types.is_float(t.dtype) or not all(isinstance(n, int) and n > 0 for n in (*t.shape, *own)):
         raise Unsupported(f"gradients of maxima of {types.name_of(t.dtype)} with shapes {own} and {t.shape}")
     count, image, places = (int(np.prod(s)) for s in (lead, t.shape[-rank:], own[-rank:]))
-    wide = types.computed(t.dtype)
+    wide = types.compute_type(t.dtype)
     zeros = t.b.full([count, image], 0, wide)
     parts = [t.reshape(x, (count, places)) for x in (indices, t.cast(grad, wide))]
     flat = t.operator(

@@ -37,7 +37,7 @@ def generate(
     """
     shape = t.shape if shape is None else shape
     out = t.graph.add_array(t.label, shape, t.dtype if dtype is None else dtype)
-    final = types.computed(t.dtype_of(out))
+    final = types.compute_type(t.dtype_of(out))
     number, wide = t.stream(), final == _DOUBLE if wide is None else wide
     reads: dict[str, Any] = {f"in{k}": (_constant(t, a, shape), lambda *i: i) for k, a in enumerate(arrays)}
     reads["seed"] = (t.graph.seed(), lambda *i: (0,))
@@ -249,7 +249,7 @@ def multinomial(t: Translation, self: str, num_samples: int, replacement: bool, 
     _refuse_generator(options)
     if not isinstance(num_samples, int):
         raise Unsupported(f"{num_samples} samples; expected a number known when compiling")
-    wide = types.computed(t.dtype_of(self))
+    wide = types.compute_type(t.dtype_of(self))
     weights = _weights(t, self, wide)
     if not replacement or num_samples == 1:
         least = sympy.Rational(1, 2**26)
@@ -269,7 +269,9 @@ def multinomial(t: Translation, self: str, num_samples: int, replacement: bool, 
 def ratio_of(t: Translation, p: float | NumberArray) -> str:
     """The probability that an element is dropped, as an operand."""
     return (
-        t.array(p, types.computed(t.dtype)) if isinstance(p, NumberArray) else t.b.constant(np.asarray(p, np.float64))
+        t.array(p, types.compute_type(t.dtype))
+        if isinstance(p, NumberArray)
+        else t.b.constant(np.asarray(p, np.float64))
     )
 
 

@@ -96,7 +96,7 @@ def upsample_backward(
         wide = t.reshape(grad_output, _interleave(t.shape, counts))
         return reduce(t, "ReduceSum", wide, [3 + 2 * k for k in range(len(counts))], False)
     tables = _tables(t, grad_output, t.shape, own, align_corners, list(scales.values()))
-    return apply_tables(t, grad_output, [None if x is None else x.transposed(n) for x, n in zip(tables, t.shape[2:])])
+    return apply_tables(t, grad_output, [None if x is None else x.transpose(n) for x, n in zip(tables, t.shape[2:])])
 
 
 def apply_tables(t: Translation, x: str, tables: Sequence[Table | None]) -> str:

@@ -218,7 +218,7 @@ def slice_scatter(t: Translation, self: str, src: str, dim: int, start: Any, end
         taken = scalar.logical_and(scalar.ge(ahead, 0), scalar.lt(place, count))
         if step != 1:
             taken = scalar.logical_and(taken, scalar.eq(scalar.pymod(ahead, step), 0))
-        found = scalar.load(s, *i[:axis], scalar.clamped(place, count), *i[axis + 1 :])
+        found = scalar.load(s, *i[:axis], scalar.clamp(place, count), *i[axis + 1 :])
         return scalar.select(taken, found, x)
 
     return _replace(t, self, src, element)
@@ -256,7 +256,7 @@ def diagonal_scatter(t: Translation, self: str, src: str, offset: int, dim1: int
     def element(i: Any, x: Any, s: Any) -> Any:
         place = i[row] if offset >= 0 else i[column]
         rest = [p for k, p in enumerate(i) if k not in (row, column)]
-        found = scalar.load(s, *rest, scalar.clamped(place, count))
+        found = scalar.load(s, *rest, scalar.clamp(place, count))
         return scalar.select(scalar.eq(i[column] - i[row], offset), found, x)
 
     return _replace(t, self, src, element)

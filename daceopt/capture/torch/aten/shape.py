@@ -15,7 +15,7 @@ from daceopt.errors import CaptureError, Unsupported
 from daceopt.ir.scalar.affine import quotient
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.core.assumptions import assume
-from daceopt.ops.families.cyclic_shift import shifted
+from daceopt.ops.families.cyclic_shift import shift_cyclically
 
 _END = 2**63 - 1  # where ATen leaves the end of a slice open
 
@@ -240,7 +240,7 @@ def _roll(t: Translation, name: str, moved: dict[int, Any]) -> str:
 
 def _roll_by_index(t: Translation, name: str, axis: int, shift: Any) -> str:
     out = t.graph.add_array("roll", t.shape_of(name), t.dtype)
-    shifted(t.b, name, out, axis, shift)
+    shift_cyclically(t.b, name, out, axis, shift)
     return out
 
 

@@ -95,7 +95,7 @@ def _divide(count: Dim, correction: Any, dtype: Any) -> Scalar:
     """Division by ``max(0, count - correction)``, where 0 / 0 is NaN."""
     left = sympy.sympify(count) - sympy.nsimplify(correction)
     if not left.is_number:
-        return lambda s: s / scalar.maximum(scalar.cast(left, types.computed(dtype)), 0)
+        return lambda s: s / scalar.maximum(scalar.cast(left, types.compute_type(dtype)), 0)
     return lambda s: s / left if left > 0 else s * scalar.infinity()
 
 
@@ -119,7 +119,7 @@ def _norm(
     if isinstance(p, (bool, complex, str)):
         raise Unsupported(f"a norm of order {p!r}; expected a real number")
     kind, term, root = _parts(float(p))
-    wide = types.computed(t.dtype)
+    wide = types.compute_type(t.dtype)
     total = t.b.reduce(kind, lambda *v: scalar.cast(term(fn(*v)), wide), *arrays, axes=axes, keepdims=keep, dtype=wide)
     if root is None:
         return t.cast(total, t.dtype)

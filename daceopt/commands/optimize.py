@@ -126,7 +126,7 @@ def optimize(
         _of_file(subject, recipe, verify, inputs) if isinstance(subject, Path) else _of_module(subject, recipe, verify)
     )
     elapsed = time.perf_counter() - start
-    times = interleave({"ours": lambda: made.compile_graph(*made.feeds), "peer": made.theirs}, seconds=seconds)
+    times = interleave({"ours": lambda: made.compiled(*made.feeds), "peer": made.theirs}, seconds=seconds)
     title = str(subject) if isinstance(subject, Path) else subject.title
     summary = _summary(title, recipe.name, made, times, elapsed)
     if output is not None:

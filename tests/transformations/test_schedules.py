@@ -10,7 +10,9 @@ import pytest
 import sympy
 
 from daceopt import recipes
-from daceopt.ir.edits.schedule_edits import bind, commit, fuse_loops, of, split
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
+from daceopt.ir.edits.schedule_edits import bind, fuse_loops, split
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.scalar import scalar
@@ -282,7 +284,7 @@ for i0 < 8:
 
 def test_a_schedule_given_by_hand_is_kept() -> None:
     graph, entry = two_stages()
-    commit(graph, entry, bind(bind(of(graph, entry), "i0", "parallel"), "i1", "unroll"))
+    commit(graph, entry, bind(bind(loops_of(graph, entry).tree, "i0", "parallel"), "i1", "unroll"))
     Runner(recipes.get("cpu"), "numerics").run(graph, levels=("hardware",))
     assert_agrees(graph, entry.kernel)
     kept = text(entry.tree)
@@ -291,7 +293,7 @@ def test_a_schedule_given_by_hand_is_kept() -> None:
 
 def test_forms_that_the_steps_do_not_know_are_near_misses() -> None:
     graph, entry = two_stages()
-    commit(graph, entry, fuse_loops(split(of(graph, entry), "i1", 8), "i1_block"))
+    commit(graph, entry, fuse_loops(split(loops_of(graph, entry).tree, "i1", 8), "i1_block"))
     assert_agrees(graph, entry.kernel)
     found = list(Transformation.parse("vectorization").match(graph))
     assert [str(f) for f in found] == ["pair: its schedule was given by hand"]

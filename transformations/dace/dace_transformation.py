@@ -17,7 +17,8 @@ from dace.transformation.passes.pattern_matching import match_patterns
 
 from daceopt.capture.dace.kernels import ReadKernel, read_scope
 from daceopt.errors import DaceoptError, IllegalSchedule, Unsupported, did_you_mean
-from daceopt.ir.edits.schedule_edits import commit, of
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.sdfg import GraphSdfg, expand
 from daceopt.ir.kernel.kernel_node import KernelNode
@@ -113,7 +114,7 @@ class DaceTransformation(Transformation):
         for read in site["kernels"]:
             entry = graph.add_kernel(read.kernel.rename_locals_apart(graph))
             if read.tree is not None or (self.of in _LOOPS and len(read.kernel.stages) == 1):
-                commit(graph, entry, read.tree or of(graph, entry))
+                commit(graph, entry, read.tree or loops_of(graph, entry).tree)
 
 
 class _Trial:

@@ -8,27 +8,19 @@ from math import prod
 from typing import Any
 
 from daceopt.ir.access.references import StatementInstance
+from daceopt.ir.edits.loops import KernelLoops, Nest, pack
 from daceopt.ir.edits.schedule_edits import merged_loop, split_loop
 from daceopt.ir.legality.hardware import CUDA
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.digits import in_terms_of
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.schedule import schedule
-from daceopt.ir.schedule.schedule import Loop
-from daceopt.transformations.hardware._scheduling import (
-    Form,
-    Nest,
-    Scheduling,
-    at_least,
-    count,
-    pack,
-    reduced_params,
-    with_shared_locals,
-)
+from daceopt.ir.schedule.schedule import Loop, Tree
+from daceopt.transformations.hardware._scheduling import KernelStep, at_least, count, reduced_params, with_shared_locals
 
 
 @dataclass(frozen=True)
-class BlockMapping(Scheduling):
+class BlockMapping(KernelStep):
     """Give each block a tile of the vector loop, or a warp of it for each of a few rows.
 
     before:  for i < m: vector for j < n: y[i, j] = f(x[i, j])
@@ -49,8 +41,8 @@ class BlockMapping(Scheduling):
     long: int = 1024
     few: int = 16
 
-    def decide(self, form: Form) -> Form | str | None:
-        if any(loop.kind in schedule.HARDWARE for loop in schedule.loops(form.tree())):
+    def edit(self, form: KernelLoops) -> Tree | str | None:
+        if any(loop.kind in schedule.HARDWARE for loop in schedule.loops(form.tree)):
             return None
         if form.single is None:
             return self._fused(form)
@@ -61,7 +53,7 @@ class BlockMapping(Scheduling):
 
     # ---------------------------------------------------------------- one statement
 
-    def _elementwise(self, form: Form, nest: Nest) -> Form:
+    def _elementwise(self, form: KernelLoops, nest: Nest) -> Tree:
         """Loops of a few iterations are merged with those around them, until threads have enough to do: a device that
         starts small blocks is busy starting them."""
         *outer, inner = nest.loops
@@ -80,7 +72,7 @@ class BlockMapping(Scheduling):
         outer, inner, mapping = split_loop(loop, size)
         return [outer], replace(inner, kind="block"), mapping
 
-    def _reduction(self, form: Form, nest: Nest) -> Form:
+    def _reduction(self, form: KernelLoops, nest: Nest) -> Tree:
         reduced = reduced_params(form, nest)
         *others, vector = nest.loops
         kept = [loop for loop in others if loop.param not in reduced]
@@ -96,7 +88,7 @@ class BlockMapping(Scheduling):
         outer, inner, mapping = split_loop(kept[-1], self.rows)
         return form.with_loops([*kept[:-1], outer, replace(inner, kind="block"), *gone, vector], mapping)
 
-    def _columns(self, form: Form, kept: Sequence[Loop], gone: Sequence[Loop], vector: Loop) -> Form:
+    def _columns(self, form: KernelLoops, kept: Sequence[Loop], gone: Sequence[Loop], vector: Loop) -> Tree:
         if not at_least(count(gone), self.few):
             block, tile, mapping = self._tiled(vector)
             return form.with_loops([*kept, *block, tile, *gone], mapping)
@@ -107,7 +99,7 @@ class BlockMapping(Scheduling):
 
     # ---------------------------------------------------------------- statements that share loops
 
-    def _fused(self, form: Form) -> Form | str:
+    def _fused(self, form: KernelLoops) -> Tree | str:
         shared = {loop.param for loop in form.shared}
         if any(shared & _over(form, b, c) for b in form.bodies.values() for c in b.writes):
             return "it is reduced over loops that its statements share: blocks do not wait for one another"
@@ -117,7 +109,7 @@ class BlockMapping(Scheduling):
         # a warp holds a row of as many: its lanes meet without the others (``row-holding``)
         if form.shared and not at_least(row, self.long + 1) and self.rows * _bytes(form) <= CUDA.shared // 2:
             return self._with_shared(form, self.rows)
-        return with_shared_locals(form.with_nests(self._tile_of(nest) for nest in form.nests))
+        return with_shared_locals(form.on(form.with_nests(self._tile_of(nest) for nest in form.nests)))
 
     def _tile_of(self, nest: Nest) -> Nest:
         if not nest.loops:
@@ -125,16 +117,16 @@ class BlockMapping(Scheduling):
         block, tile, mapping = self._tiled(nest.loops[-1])
         return Nest((*nest.loops[:-1], *block, tile), schedule.substituted(nest.body, mapping))
 
-    def _row_per_thread(self, form: Form) -> Form:
+    def _row_per_thread(self, form: KernelLoops) -> Tree:
         nests = [Nest(tuple(replace(n, kind="serial") for n in nest.loops), nest.body) for nest in form.nests]
-        return self._with_shared(form.with_nests(nests), self.threads)
+        return self._with_shared(form.on(form.with_nests(nests)), self.threads)
 
-    def _with_shared(self, form: Form, size: int) -> Form:
+    def _with_shared(self, form: KernelLoops, size: int) -> Tree:
         """The innermost shared loop in tiles of ``size`` iterations, which a block runs."""
         blocks, inner, mapping = self._tiled(form.shared[-1], size)
         return form.with_shared((*form.shared[:-1], *blocks, inner), mapping)
 
-    def _is_crossed(self, form: Form) -> bool:
+    def _is_crossed(self, form: KernelLoops) -> bool:
         """Do more accesses walk memory along the innermost shared loop than along the loops inside?"""
         along = form.shared[-1].param
         outer = inner = 0
@@ -152,7 +144,7 @@ def _then(first: dict[Any, Any], second: dict[Any, Any]) -> dict[Any, Any]:
     return second | {s: in_terms_of(e, second) for s, e in first.items()}
 
 
-def _over(form: Form, body: StatementInstance, connector: str) -> set[Any]:
+def _over(form: KernelLoops, body: StatementInstance, connector: str) -> set[Any]:
     """The parameters that a write to memory is reduced over."""
     stage = form.kernel.stages[body.statement]
     return set(stage.reduced_params(connector)) if stage.writes[connector].array not in form.kernel.locals else set()
@@ -162,7 +154,7 @@ def _size(extent: Dim) -> int:
     return extent if isinstance(extent, int) else 1 << 40
 
 
-def _bytes(form: Form) -> int:
+def _bytes(form: KernelLoops) -> int:
     """Of locals that are no registers."""
     scopes = {a.array: a.scope for a in form.locals}
     kinds = [(t, shape) for a, (t, shape) in form.kernel.locals.items() if scopes[a] != "register"]

@@ -8,11 +8,12 @@ import sympy
 
 from daceopt.cost.limits import limits
 from daceopt.ir.access.references import Reference
+from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.edits.schedule_edits import split_loop
 from daceopt.ir.scalar import types
 from daceopt.ir.schedule import schedule
-from daceopt.ir.schedule.schedule import MOST_IN_OWN_TYPE, Loop
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, chosen
+from daceopt.ir.schedule.schedule import MOST_IN_OWN_TYPE, Loop, Tree
+from daceopt.transformations.hardware._scheduling import KernelStep, at_least, chosen
 
 _LEAST = 4  # rows at a time that are worth it
 _WIDE = 64  # columns for which blocks of rows are worth it
@@ -20,7 +21,7 @@ _ROUNDED_ONCE = ("sum", "max", "min")  # errors of products would add up over al
 
 
 @dataclass(frozen=True)
-class ColumnSumSplitting(Scheduling):
+class ColumnSumSplitting(KernelStep):
     """Reduce a few rows in the type of the result before they are added to the columns' accumulators.
 
     before:  for i < m: vector for j < 512: s[j] += x[i, j]
@@ -41,7 +42,7 @@ class ColumnSumSplitting(Scheduling):
     rows: int = 8
     enough: int | None = None
 
-    def decide(self, form: Form) -> Form | None:
+    def edit(self, form: KernelLoops) -> Tree | None:
         by_rows = self._of_shared(form) if form.shared else None
         if by_rows is not None:
             return by_rows
@@ -50,7 +51,7 @@ class ColumnSumSplitting(Scheduling):
             return None
         return form.with_nests(_split(n, k) if k >= _LEAST else n for n, k in zip(form.nests, rows, strict=True))
 
-    def _rows(self, form: Form, nest: Nest) -> int:
+    def _rows(self, form: KernelLoops, nest: Nest) -> int:
         """A divisor of the rows that every write of the nest reduces over, which leaves a loop around; else 0."""
         if len(nest.loops) < 2 or nest.loops[-1].kind != "vector" or nest.loops[-2].kind != "serial":
             return 0
@@ -70,7 +71,7 @@ class ColumnSumSplitting(Scheduling):
     def _divisor(self, extent: int) -> int:
         return next((k for k in range(min(self.rows, extent - 1), 0, -1) if extent % k == 0), 0)
 
-    def _of_shared(self, form: Form) -> Form | None:
+    def _of_shared(self, form: KernelLoops) -> Tree | None:
         """The innermost shared loop in blocks, where columns are sums over it."""
         loop = form.shared[-1]
         if loop.kind != "serial" or loop.rest is not None or not isinstance(loop.extent, int):
@@ -82,7 +83,7 @@ class ColumnSumSplitting(Scheduling):
         return form.with_shared((*form.shared[:-1], outer, inner), mapping)
 
 
-def _sums_columns(form: Form, nest: Nest, rows: Loop) -> bool:
+def _sums_columns(form: KernelLoops, nest: Nest, rows: Loop) -> bool:
     if not nest.loops or nest.loops[-1].kind != "vector" or not at_least(nest.loops[-1].extent, _WIDE):
         return False
     column = nest.loops[-1].param

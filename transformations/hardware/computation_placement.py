@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from daceopt.ir.edits.kernel_edits import compute_at
-from daceopt.ir.graph.graph import Graph
-from daceopt.ir.schedule.loop_form import Pair
-from daceopt.transformations.hardware._editing import KernelEdit
+from daceopt.ir.edits.loops import KernelLoops
+from daceopt.ir.kernel.kernel import Kernel
+from daceopt.transformations.hardware._scheduling import KernelStep
 
 
 @dataclass(frozen=True)
-class ComputationPlacement(KernelEdit):
+class ComputationPlacement(KernelStep):
     """Let each iteration of a loop compute the results of other statements that it reads, in locals of its own.
 
     before:  for i < n + 2: a[i] = f(x[i])    for b: for t < 8: y[8*b + t] = a[8*b + t] + a[8*b + t + 2]
@@ -20,14 +21,16 @@ class ComputationPlacement(KernelEdit):
     Halide's ``compute_at`` (Ragan-Kelley et al., PLDI 2013). ``statements``: by number; ``loop``: around all that read.
     """
 
+    changes_dataflow: ClassVar[bool] = True
+
     statements: tuple[int, ...] = ()
     loop: str = ""
     scope: str = "thread"
 
-    def edited(self, graph: Graph, pair: Pair) -> Pair | str:
+    def edit(self, loops: KernelLoops) -> Kernel | str:
         if not self.statements or not self.loop:
             return f"statements={self.statements}, loop={self.loop!r}; expected numbers of statements, and a loop"
-        wrong = next((k for k in self.statements if not 0 <= k < len(pair[0].stages)), None)
+        wrong = next((k for k in self.statements if not 0 <= k < len(loops.kernel.stages)), None)
         if wrong is not None:
-            return f"there is no statement s{wrong}; there are {len(pair[0].stages)}"
-        return compute_at(graph, pair, self.statements, self.loop, self.scope)
+            return f"there is no statement s{wrong}; there are {len(loops.kernel.stages)}"
+        return compute_at(loops.graph, loops.kernel, self.statements, self.loop, self.scope)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
+from typing import ClassVar
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.legality.hardware import LANES
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.schedule.loop_form import fresh
 from daceopt.ir.schedule.schedule import Param
-from daceopt.passes.transform import NearMiss, Site
-from daceopt.transformations.hardware._scheduling import KernelStep
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
 @dataclass(frozen=True)
-class GridReduction(KernelStep):
+class GridReduction(Transformation):
     """Let blocks reduce parts of a long loop, and a second kernel what they have found.
 
     before:  for j < 512: for i < 65536: s[j] += x[i, j]
@@ -31,19 +30,23 @@ class GridReduction(KernelStep):
     a row 32 times as many. Parts are equal: their number divides the loop.
     """
 
+    level: ClassVar[str] = "hardware"
+    sites_are_independent: ClassVar[bool] = True
+
     blocks: int = 1024
     rows: int = 64
 
-    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
-        kernel = node.kernel
-        reduced = _reduced(kernel)
-        if not reduced:
-            return
-        found = self._parts(graph, kernel, reduced)
-        if isinstance(found, str):
-            yield NearMiss(node, found)
-        elif found is not None:
-            yield Site(graph, (node,), {"loop": found[0], "parts": found[1]})
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        for node in graph.kernels():
+            kernel = node.kernel
+            reduced = _reduced(kernel)
+            if not reduced:
+                continue
+            found = self._parts(graph, kernel, reduced)
+            if isinstance(found, str):
+                yield NearMiss(node, found)
+            elif found is not None:
+                yield Site(graph, (node,), {"loop": found[0], "parts": found[1]})
 
     def apply(self, site: Site) -> None:
         graph, entry = site.graph, site.nodes[0]

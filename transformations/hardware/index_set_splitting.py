@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import takewhile
-from typing import Any
+from typing import Any, ClassVar
 
 import dace
 
 from daceopt.ir.access.dataflow import address
 from daceopt.ir.access.references import check_overlaps
-from daceopt.ir.edits.kernel_edits import put
+from daceopt.ir.edits.loops import KernelLoops
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel import tasklet
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
@@ -21,7 +21,6 @@ from daceopt.ir.scalar import scalar
 from daceopt.ir.scalar.extents import in_scalar_code
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.loop_form import fresh
-from daceopt.passes.transform import NearMiss, Site
 from daceopt.transformations.hardware._index_pieces import PlainPiece, chooses, pieces
 from daceopt.transformations.hardware._scheduling import KernelStep
 
@@ -43,30 +42,32 @@ class IndexSetSplitting(KernelStep):
     does nothing else: each piece then reduces by itself within the other loops, which share what it is put together of.
     """
 
+    changes_dataflow: ClassVar[bool] = True
+
     most: int = 27
 
-    def match_at(self, graph: Any, node: Any) -> Iterable[Site | NearMiss]:
-        kernel = node.kernel
-        if kernel.schedule is not None or kernel.serial or kernel.forwarded_arrays():
-            return
+    def edit(self, loops: KernelLoops) -> Kernel | str | None:
+        graph, kernel = loops.graph, loops.kernel
+        if loops.is_scheduled or kernel.serial or kernel.forwarded_arrays():
+            return None
+        reason = None
         for k, stage in enumerate(kernel.stages):
             if not chooses(kernel, stage) or any(a.array in kernel.locals for a in stage.writes.values()):
                 continue
             reduced = {p for c in stage.writes for p in stage.reduced_params(c)}
             parts = _in_parts(graph, kernel) if reduced else None
             whole = parts or kernel
-            found = pieces(graph, whole, k, self.most, reduced if parts is None else ())
-            if found is None:
-                yield NearMiss(node, f"s{k} has more than {self.most} pieces that are plain")
-            elif _gains(kernel, stage, found):
-                yield Site(graph, (node,), {"kernel": whole, "statement": k, "pieces": found})
-                return
+            plain = pieces(graph, whole, k, self.most, reduced if parts is None else ())
+            if plain is not None and _gains(kernel, stage, plain):
+                return _scheduled(graph, split(graph, whole, k, plain).rename_locals_apart(graph))
+            reason = reason or (f"s{k} has more than {self.most} pieces that are plain" if plain is None else None)
+        return reason
 
-    def apply(self, site: Site) -> None:
-        graph, (entry,) = site.graph, site.nodes
-        kernel = split(graph, site["kernel"], site["statement"], site["pieces"]).rename_locals_apart(graph)
-        check_overlaps(graph, kernel)
-        put(graph, entry, (kernel, schedule.bare(schedule.default(kernel))))
+
+def _scheduled(graph: Graph, kernel: Kernel) -> Kernel:
+    """In loops of its own. Raises IllegalSchedule where two iterations write an element."""
+    check_overlaps(graph, kernel)
+    return replace(kernel, schedule=schedule.default(kernel))
 
 
 def _gains(kernel: Kernel, stage: Stage, found: Sequence[PlainPiece]) -> bool:

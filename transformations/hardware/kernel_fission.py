@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 from daceopt.autodiff import splitting
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.kernel.tasklet import Assignment, free_symbols, fresh, fuse, symbol_like
@@ -17,12 +16,11 @@ from daceopt.ir.legality.hardware import CUDA
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Alloc, Param
-from daceopt.passes.transform import NearMiss, Site
-from daceopt.transformations.hardware._scheduling import KernelStep
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
 @dataclass(frozen=True)
-class KernelFission(KernelStep):
+class KernelFission(Transformation):
     """Give a statement a kernel of its own where blocks would wait for one another; all, where locals do not fit.
 
     before:  for i: { for j: s += x[i, j];  for j: { t = x[i, j] / s;  y[i, j] = f(t);  g[j] += t } }
@@ -37,15 +35,19 @@ class KernelFission(KernelStep):
     batch normalization: their blocks would not fill a device, nor could ``grid-reduction`` cut what they reduce.
     """
 
+    level: ClassVar[str] = "hardware"
+    sites_are_independent: ClassVar[bool] = True
+
     shared: int = CUDA.shared // 2  # what collective operations exchange takes up to 8 KiB each
     few: int = 512
     long: int = 8192
 
-    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
-        kernel = node.kernel
-        apart = _hands_on(kernel) or self._is_large(kernel) or self._is_narrow(kernel)
-        if apart or _waiting(kernel) or len(_reduced_sets(kernel)) > 1:
-            yield Site(graph, (node,), {"apart": apart})
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        for node in graph.kernels():
+            kernel = node.kernel
+            apart = _hands_on(kernel) or self._is_large(kernel) or self._is_narrow(kernel)
+            if apart or _waiting(kernel) or len(_reduced_sets(kernel)) > 1:
+                yield Site(graph, (node,), {"apart": apart})
 
     def apply(self, site: Site) -> None:
         graph, entry = site.graph, site.nodes[0]

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.edits.schedule_edits import split_loop
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim
 from daceopt.ir.schedule import schedule
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least
+from daceopt.ir.schedule.schedule import Tree
+from daceopt.transformations.hardware._scheduling import KernelStep, at_least
 
 _VECTOR = 16  # elements of the widest vectors
 
 
 @dataclass(frozen=True)
-class LaneSumSplitting(Scheduling):
+class LaneSumSplitting(KernelStep):
     """Let the lanes of a vector loop sum in float32 for a while only, before they are added up in float64.
 
     before:  vector for j < n: s += x[j]
@@ -28,7 +30,7 @@ class LaneSumSplitting(Scheduling):
 
     size: int = 256
 
-    def decide(self, form: Form) -> Form | None:
+    def edit(self, form: KernelLoops) -> Tree | None:
         mapping: dict[Any, Any] = {}
         nests = []
         for nest in form.nests:
@@ -43,7 +45,7 @@ class LaneSumSplitting(Scheduling):
         whole = range(self.size, self.size // 2, -_VECTOR) if isinstance(extent, int) else ()
         return next((n for n in whole if extent % n == 0), self.size)
 
-    def _is_long(self, form: Form, nest: Nest) -> bool:
+    def _is_long(self, form: KernelLoops, nest: Nest) -> bool:
         if not nest.loops or nest.loops[-1].kind != "vector" or not at_least(nest.loops[-1].extent, self.size + 1):
             return False
         p = nest.loops[-1].param

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from daceopt.ir.access.references import Reference, StatementInstance
+from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.edits.schedule_edits import split_loop
 from daceopt.ir.scalar import types
 from daceopt.ir.schedule import schedule
-from daceopt.ir.schedule.schedule import Loop
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, count, reduced_params
+from daceopt.ir.schedule.schedule import Loop, Tree
+from daceopt.transformations.hardware._scheduling import KernelStep, at_least, count, reduced_params
 
 
 @dataclass(frozen=True)
-class LaneVectors(Scheduling):
+class LaneVectors(KernelStep):
     """Cut the vector loop into as many neighbours as ``bytes`` hold, which one thread runs.
 
     before:  vector for j < 1024: y[j] = f(x[j])
@@ -30,8 +31,8 @@ class LaneVectors(Scheduling):
     bytes: int = 16
     least: int = 32
 
-    def decide(self, form: Form) -> Form | str | None:
-        if any(loop.kind in (*schedule.HARDWARE, "unroll") for loop in schedule.loops(form.tree())):
+    def edit(self, form: KernelLoops) -> Tree | str | None:
+        if any(loop.kind in (*schedule.HARDWARE, "unroll") for loop in schedule.loops(form.tree)):
             return None
         width = self._width(form)
         nests = [_packed(nest, width) for nest in form.nests]
@@ -41,12 +42,12 @@ class LaneVectors(Scheduling):
             return "some of its accesses are apart, or its rows are no whole packs"
         return form.with_nests(nests)
 
-    def _width(self, form: Form) -> int:
+    def _width(self, form: KernelLoops) -> int:
         """The same for all statements, which may hand values on from one iteration to the same one of another."""
         kinds = [r.buffer.dtype for b in form.bodies.values() for r in b.references() if not r.buffer.local]
         return self.bytes // max((types.itemsize(t) for t in kinds), default=self.bytes)
 
-    def _walks(self, form: Form, nest: Nest, width: int) -> bool:
+    def _walks(self, form: KernelLoops, nest: Nest, width: int) -> bool:
         vector = _vector(nest)
         if vector is None:
             return not nest.loops

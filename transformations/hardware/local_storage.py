@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import ClassVar
 
 from daceopt.errors import DaceoptError
 from daceopt.ir.edits.kernel_edits import stage_reads, stage_writes
-from daceopt.ir.graph.graph import Graph
-from daceopt.ir.schedule.loop_form import Pair
+from daceopt.ir.edits.loops import KernelLoops
+from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.schedule.schedule import SCOPES
-from daceopt.transformations.hardware._editing import KernelEdit
+from daceopt.transformations.hardware._scheduling import KernelStep
 
 
 @dataclass(frozen=True)
-class LocalStorage(KernelEdit):
+class LocalStorage(KernelStep):
     """Copy what an iteration reads of an array into a local before it, or what it writes to the array behind it.
 
     before:  for b: for t < 8: y[8*b + t] = x[8*b + t] + x[8*b + t + 1]                     array="x*", loop="b"
@@ -26,6 +27,8 @@ class LocalStorage(KernelEdit):
     the loop whose iterations have the local, around all statements. ``scope``: "thread" or "shared".
     """
 
+    changes_dataflow: ClassVar[bool] = True
+
     array: str = "*"
     loop: str = ""
     scope: str = "thread"
@@ -34,8 +37,8 @@ class LocalStorage(KernelEdit):
         if self.scope not in SCOPES:
             raise DaceoptError(f"scope={self.scope!r}: expected one of {', '.join(SCOPES)}")
 
-    def edited(self, graph: Graph, pair: Pair) -> Pair | str | None:
-        kernel = pair[0]
+    def edit(self, loops: KernelLoops) -> Kernel | str | None:
+        kernel = loops.kernel
         reads = self._named(a.array for a in kernel.reads())
         writes = self._named(a.array for a in kernel.writes())
         if not reads and not writes:
@@ -43,10 +46,10 @@ class LocalStorage(KernelEdit):
         if not self.loop:
             return "loop='' names no loop; expected the one whose iterations have the local"
         for array in reads:
-            pair = stage_reads(graph, pair, array, self.loop, self.scope)
+            kernel = stage_reads(loops.graph, kernel, array, self.loop, self.scope)
         for array in writes:
-            pair = stage_writes(graph, pair, array, self.loop, self.scope)
-        return pair
+            kernel = stage_writes(loops.graph, kernel, array, self.loop, self.scope)
+        return kernel
 
     def _named(self, arrays: Iterable[str]) -> list[str]:
         return [a for a in dict.fromkeys(arrays) if fnmatchcase(a, self.array)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from daceopt.cost.limits import limits
+from daceopt.ir.edits.loops import KernelLoops
 from daceopt.ir.edits.schedule_edits import split_loop
-from daceopt.transformations.hardware._scheduling import Form, Scheduling, at_least, chosen, count, reduced_params
+from daceopt.ir.schedule.schedule import Tree
+from daceopt.transformations.hardware._scheduling import KernelStep, at_least, chosen, count, reduced_params
 
 
 @dataclass(frozen=True)
-class LongLoopSplitting(Scheduling):
+class LongLoopSplitting(KernelStep):
     """Split the vector loop into blocks that threads can share.
 
     before:  vector for j < 1000000: s += x[j]
@@ -23,7 +25,7 @@ class LongLoopSplitting(Scheduling):
     size: int | None = None
     few: int | None = None
 
-    def decide(self, form: Form) -> Form | None:
+    def edit(self, form: KernelLoops) -> Tree | None:
         nest = form.single
         if nest is None or not nest.loops or nest.loops[-1].kind != "vector":
             return None

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from daceopt.errors import DaceoptError, did_you_mean
+from daceopt.ir.edits.loops import KernelLoops
 from daceopt.ir.edits.schedule_edits import bind, unroll
-from daceopt.ir.graph.graph import Graph
 from daceopt.ir.legality.hardware import LIMITS
-from daceopt.ir.schedule.loop_form import Pair
-from daceopt.ir.schedule.schedule import HARDWARE, KINDS
-from daceopt.transformations.hardware._editing import KernelEdit, named
+from daceopt.ir.schedule.schedule import HARDWARE, KINDS, Tree
+from daceopt.transformations.hardware._scheduling import KernelStep, named
 
 
 @dataclass(frozen=True)
-class LoopBinding(KernelEdit):
+class LoopBinding(KernelStep):
     """Give loops to other hardware.
 
     before:  for i0 < n: for i1 < m: f(i0, i1)                                   loops="i1", kind="vector"
@@ -31,12 +30,12 @@ class LoopBinding(KernelEdit):
             hint = did_you_mean(self.kind, KINDS)
             raise DaceoptError(f"kind={self.kind!r}: expected one of {', '.join(KINDS)}{hint}")
 
-    def edited(self, graph: Graph, pair: Pair) -> Pair | str:
-        kernel, tree = pair
+    def edit(self, loops: KernelLoops) -> Tree | str:
         if not self.loops:
             return "loops=() names no loop"
-        if self.kind in HARDWARE and graph.options.target not in LIMITS:
-            return f"a {self.kind} loop is one of an accelerator; the target is {graph.options.target}"
+        if self.kind in HARDWARE and loops.graph.options.target not in LIMITS:
+            return f"a {self.kind} loop is one of an accelerator; the target is {loops.graph.options.target}"
+        tree = loops.tree
         for name in named(self.loops):
             tree = unroll(tree, name) if self.kind == "unroll" else bind(tree, name, self.kind)
-        return kernel, tree
+        return tree

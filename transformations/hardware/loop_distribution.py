@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from daceopt.ir.edits.loops import KernelLoops
 from daceopt.ir.edits.schedule_edits import distribute
-from daceopt.ir.graph.graph import Graph
-from daceopt.ir.schedule.loop_form import Pair
-from daceopt.transformations.hardware._editing import KernelEdit
+from daceopt.ir.schedule.schedule import Tree
+from daceopt.transformations.hardware._scheduling import KernelStep
 
 
 @dataclass(frozen=True)
-class LoopDistribution(KernelEdit):
+class LoopDistribution(KernelStep):
     """Take the statements of a loop apart: the inverse of ``loop-fusion``.
 
     before:  for i1: { f(i1)  g(i1) }                                            loop="i1"
@@ -20,5 +20,5 @@ class LoopDistribution(KernelEdit):
 
     loop: str = ""
 
-    def edited(self, graph: Graph, pair: Pair) -> Pair | str:
-        return (pair[0], distribute(pair[1], self.loop)) if self.loop else "loop='' names no loop"
+    def edit(self, loops: KernelLoops) -> Tree | str:
+        return distribute(loops.tree, self.loop) if self.loop else "loop='' names no loop"

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from daceopt.ir.access.references import StatementInstance, same_element
+from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.schedule import schedule
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
+from daceopt.ir.schedule.schedule import Tree
+from daceopt.transformations.hardware._scheduling import KernelStep
 
 
 @dataclass(frozen=True)
-class LoopFusion(Scheduling):
+class LoopFusion(KernelStep):
     """Put neighbouring nests over the same loops into one.
 
     before:  for j < n: e[j] = exp(x[j])    for j < n: s += e[j]
@@ -20,7 +22,7 @@ class LoopFusion(Scheduling):
     Not where the second reads what the first reduces, or at another element than the same iteration writes.
     """
 
-    def decide(self, form: Form) -> Form | None:
+    def edit(self, form: KernelLoops) -> Tree | None:
         nests: list[Nest] = []
         for nest in form.nests:
             if nests and _may_join(form, nests[-1], nest):
@@ -30,7 +32,7 @@ class LoopFusion(Scheduling):
         return None if len(nests) == len(form.nests) else form.with_nests(nests)
 
 
-def _may_join(form: Form, first: Nest, second: Nest) -> bool:
+def _may_join(form: KernelLoops, first: Nest, second: Nest) -> bool:
     spaces = [{(loop.param, loop.extent, loop.rest) for loop in nest.loops} for nest in (first, second)]
     return spaces[0] == spaces[1] and _reads_what_stands(form.bodies_of(first), form.bodies_of(second))
 

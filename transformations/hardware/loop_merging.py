@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
 
 from daceopt.ir.access.references import Reference, StatementInstance
+from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.edits.schedule_edits import merged_loop
 from daceopt.ir.scalar.digits import in_terms_of
 from daceopt.ir.schedule import schedule
-from daceopt.ir.schedule.schedule import Loop, Param
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
+from daceopt.ir.schedule.schedule import Loop, Param, Tree
+from daceopt.transformations.hardware._scheduling import KernelStep
 
 
 @dataclass(frozen=True)
-class LoopMerging(Scheduling):
+class LoopMerging(KernelStep):
     """Merge two loops where every access steps through both as through one.
 
     before:  for i < m: for j < n: y[i, j] = f(x[i, j])      (row-major)
@@ -27,7 +28,7 @@ class LoopMerging(Scheduling):
     with one of the parameters, or reads an element that depends on it in another way.
     """
 
-    def decide(self, form: Form) -> Form | None:
+    def edit(self, form: KernelLoops) -> Tree | None:
         mapping: dict[Any, Any] = {}
         bodies = list(form.bodies.values())
         shared = _merged(form.shared, bodies, mapping)
@@ -38,7 +39,7 @@ class LoopMerging(Scheduling):
             nests.append(Nest(loops, schedule.substituted(nest.body, inner)))
         if len(shared) == len(form.shared) and all(len(a.loops) == len(b.loops) for a, b in zip(nests, form.nests)):
             return None
-        return replace(form, shared=shared, nests=tuple(nests))
+        return form.with_nests(nests, shared)
 
 
 def _merged(loops: Sequence[Loop], bodies: Sequence[StatementInstance], mapping: dict[Any, Any]) -> tuple[Loop, ...]:

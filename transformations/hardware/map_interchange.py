@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from daceopt.ir.edits.loops import KernelLoops
 from daceopt.ir.edits.schedule_edits import reorder
-from daceopt.ir.graph.graph import Graph
-from daceopt.ir.schedule.loop_form import Pair
-from daceopt.transformations.hardware._editing import KernelEdit, named
+from daceopt.ir.schedule.schedule import Tree
+from daceopt.transformations.hardware._scheduling import KernelStep, named
 
 
 @dataclass(frozen=True)
-class MapInterchange(KernelEdit):
+class MapInterchange(KernelStep):
     """Give loops another order.
 
     before:  for i0: for i1: f(i0, i1)                     order=("i1", "i0")
@@ -23,8 +23,8 @@ class MapInterchange(KernelEdit):
 
     order: str | tuple[str, ...] = ()
 
-    def edited(self, graph: Graph, pair: Pair) -> Pair | str:
+    def edit(self, loops: KernelLoops) -> Tree | str:
         order = named(self.order)
         if len(order) < 2:
             return f"order={self.order!r}; expected two loops or more, the outermost first"
-        return pair[0], reorder(pair[1], order)
+        return reorder(loops.tree, order)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from daceopt.errors import DaceoptError
+from daceopt.ir.edits.loops import KernelLoops
 from daceopt.ir.edits.schedule_edits import loop_over, tile
-from daceopt.ir.graph.graph import Graph
-from daceopt.ir.schedule.loop_form import Pair
-from daceopt.ir.schedule.schedule import chain
-from daceopt.transformations.hardware._editing import KernelEdit, named
-from daceopt.transformations.hardware._scheduling import at_least
+from daceopt.ir.schedule.schedule import Tree, chain
+from daceopt.transformations.hardware._scheduling import KernelStep, at_least, named
 
 
 @dataclass(frozen=True)
-class MapTiling(KernelEdit):
+class MapTiling(KernelStep):
     """Split loops that stand directly inside one another, the loops over blocks outside.
 
     before:  for i0 < n: for i1 < m: f(i0, i1)
@@ -32,13 +30,14 @@ class MapTiling(KernelEdit):
         if any(n < 1 for n in sizes) or (len(sizes) != 1 and len(sizes) != len(named(self.loops))):
             raise DaceoptError(f"{self}: expected a size of 1 or more, for all loops or for each that is named")
 
-    def edited(self, graph: Graph, pair: Pair) -> Pair | None:
-        kernel, tree = pair
-        names = named(self.loops) or self._long(pair)
+    def edit(self, loops: KernelLoops) -> Tree | None:
+        names = named(self.loops) or self._long(loops.tree)
         sizes = (self.size,) * len(names) if isinstance(self.size, int) else self.size
-        found = {name: size for name, size in zip(names, sizes) if at_least(loop_over(tree, name).extent, size + 1)}
-        return (kernel, tile(tree, dict(found))) if found else None
+        found = {
+            name: size for name, size in zip(names, sizes) if at_least(loop_over(loops.tree, name).extent, size + 1)
+        }
+        return tile(loops.tree, dict(found)) if found else None
 
-    def _long(self, pair: Pair) -> tuple[str, ...]:
+    def _long(self, tree: Tree) -> tuple[str, ...]:
         assert isinstance(self.size, int)
-        return tuple(str(loop.param) for loop in chain(pair[1])[0] if at_least(loop.extent, self.size + 1))
+        return tuple(str(loop.param) for loop in chain(tree)[0] if at_least(loop.extent, self.size + 1))

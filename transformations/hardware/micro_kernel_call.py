@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from daceopt.errors import DaceoptError
+from daceopt.ir.edits.loops import KernelLoops
 from daceopt.ir.edits.schedule_edits import call
-from daceopt.ir.graph.graph import Graph
 from daceopt.ir.legality.microkernels import PRODUCT
-from daceopt.ir.schedule.loop_form import Pair
-from daceopt.transformations.hardware._editing import KernelEdit
+from daceopt.ir.schedule.schedule import Tree
+from daceopt.transformations.hardware._scheduling import KernelStep
 
 
 @dataclass(frozen=True)
-class MicroKernelCall(KernelEdit):
+class MicroKernelCall(KernelStep):
     """Let one call do the loops of a product of tiles.
 
     before:  for m < 32: for n < 64: for k < 80: s0(m, n, k)                     statement=0, loops=("m", "n", "k")
@@ -29,7 +29,7 @@ class MicroKernelCall(KernelEdit):
         if self.statement < 0:
             raise DaceoptError(f"statement={self.statement}: expected 0 or more")
 
-    def edited(self, graph: Graph, pair: Pair) -> Pair | str:
+    def edit(self, loops: KernelLoops) -> Tree | str:
         if not self.loops:
             return "loops=() names no loops"
-        return pair[0], call(pair[1], self.statement, self.loops, PRODUCT)
+        return call(loops.tree, self.statement, self.loops, PRODUCT)

@@ -6,23 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from daceopt.cost.limits import limits
+from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.edits.schedule_edits import split_loop
-from daceopt.ir.schedule.schedule import Loop
-from daceopt.transformations.hardware._scheduling import (
-    Form,
-    Nest,
-    Scheduling,
-    at_least,
-    chosen,
-    count,
-    reduced_params,
-)
+from daceopt.ir.schedule.schedule import Loop, Tree
+from daceopt.transformations.hardware._scheduling import KernelStep, at_least, chosen, count, reduced_params
 
 _LANES = 16  # columns whose sums stay in registers
 
 
 @dataclass(frozen=True)
-class ReductionOrdering(Scheduling):
+class ReductionOrdering(KernelStep):
     """Loops that a reduction keeps go outside of those that it reduces over, as far as the vector loop allows.
 
     before:  for i < m: vector for j < n: s[j] += x[i, j]
@@ -39,7 +32,7 @@ class ReductionOrdering(Scheduling):
     array: int | None = None
     few: int | None = None
 
-    def decide(self, form: Form) -> Form | None:
+    def edit(self, form: KernelLoops) -> Tree | None:
         nest = form.single
         reduced = set() if nest is None else reduced_params(form, nest)
         if nest is None or not reduced or nest.loops[-1].kind != "vector":
@@ -58,7 +51,7 @@ class ReductionOrdering(Scheduling):
             return gone
         return [wide, *(loop for loop in gone if loop is not wide)]
 
-    def _columns(self, form: Form, nest: Nest, kept: Sequence[Loop], gone: Sequence[Loop]) -> Form:
+    def _columns(self, form: KernelLoops, nest: Nest, kept: Sequence[Loop], gone: Sequence[Loop]) -> Tree:
         vector = nest.loops[-1]
         few = chosen(self.few, limits().few if at_least(vector.extent, _LANES + 1) else limits().cores)
         many = at_least(count(kept), few) if kept else False

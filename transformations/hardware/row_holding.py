@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from daceopt.errors import IllegalSchedule, Unsupported
-from daceopt.ir.edits.kernel_edits import put
-from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.kinds import Node
-from daceopt.ir.kernel.kernel import Access, Stage
+from daceopt.ir.edits.loops import KernelLoops, Nest
+from daceopt.ir.edits.schedule_edits import rescope
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.tasklet import Assignment
-from daceopt.ir.legality.schedule_check import check
 from daceopt.ir.legality.spread import elements, held, objection, own_loops
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.loop_form import fresh, renumbered
-from daceopt.ir.schedule.schedule import Alloc, Do, Loop, Param
-from daceopt.passes.transform import NearMiss, Site
-from daceopt.transformations.hardware._scheduling import Form, KernelStep, Nest
+from daceopt.ir.schedule.schedule import Alloc, Do, Loop, Param, Tree
+from daceopt.transformations.hardware._scheduling import KernelStep
 
 _WORD = 4  # bytes of a register
 
@@ -39,34 +35,23 @@ class RowHolding(KernelStep):
     unrolled: registers have no addresses.
     """
 
+    changes_dataflow: ClassVar[bool] = True
+
     registers: int = 64
 
-    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
-        try:
-            kernel = node.kernel
-            form = Form.of(graph, kernel) if kernel.schedule is not None else None
-            if form is None or len(form.nests) < 2 or not _runs_on_threads(form):
-                return
-            new, room = _with_spread_locals(form, self.registers)
-            new = _with_held_reads(new, room)
-            if new is form:
-                return
-            new = _unrolled(new)
-            check(graph, new.kernel, new.tree())
-        except (IllegalSchedule, Unsupported) as error:
-            yield NearMiss(node, str(error))
-            return
-        yield Site(graph, (node,), {"pair": (new.kernel, schedule.bare(new.tree()))})
-
-    def apply(self, site: Site) -> None:
-        put(site.graph, site.nodes[0], site["pair"])
+    def edit(self, form: KernelLoops) -> Kernel | None:
+        if len(form.nests) < 2 or not _runs_on_threads(form):
+            return None
+        new, room = _with_spread_locals(form, self.registers)
+        new = _with_held_reads(new, room)
+        return None if new is form else replace(new.kernel, schedule=_unrolled(new))
 
 
-def _runs_on_threads(form: Form) -> bool:
+def _runs_on_threads(form: KernelLoops) -> bool:
     return any(loop.kind in ("block", "warp") for nest in form.nests for loop in nest.loops)
 
 
-def _words(form: Form, array: str, loops: Iterable[Loop]) -> int:
+def _words(form: KernelLoops, array: str, loops: Iterable[Loop]) -> int:
     """Registers of a thread for a local with these own loops."""
     return elements(tuple(loops)) * -(-types.itemsize(form.kernel.locals[array][0]) // _WORD)
 
@@ -74,12 +59,12 @@ def _words(form: Form, array: str, loops: Iterable[Loop]) -> int:
 # ---------------------------------------------------------------- locals
 
 
-def _with_spread_locals(form: Form, room: int) -> tuple[Form, int]:
+def _with_spread_locals(form: KernelLoops, room: int) -> tuple[KernelLoops, int]:
     """Locals that threads share and need not, spread over them; and how many registers are left."""
     for alloc in form.locals:
         if alloc.scope != "shared":
             continue
-        tree = form.tree()
+        tree = schedule.accumulated(form.tree, form.kernel)
         if objection(tree, form.bodies, alloc.array) is not None:
             continue
         needed = _words(form, alloc.array, held(tree, form.bodies, alloc.array))
@@ -88,8 +73,8 @@ def _with_spread_locals(form: Form, room: int) -> tuple[Form, int]:
     return form, room
 
 
-def _rescoped(form: Form, array: str) -> Form:
-    return replace(form, locals=tuple(replace(a, scope="spread") if a.array == array else a for a in form.locals))
+def _rescoped(form: KernelLoops, array: str) -> KernelLoops:
+    return form.on(rescope(form.tree, array, "spread"))
 
 
 # ---------------------------------------------------------------- what is read again
@@ -106,7 +91,7 @@ class _Read:
     inner: tuple[Param, ...]
 
 
-def _with_held_reads(form: Form, room: int) -> Form:
+def _with_held_reads(form: KernelLoops, room: int) -> KernelLoops:
     """What nests read again, held from the first of them on, as far as there is room."""
     found: dict[Any, list[_Read]] = {}
     for key, read in _reads(form):
@@ -128,7 +113,7 @@ def _loops(nest: Nest) -> tuple[Loop, ...]:
     return (*nest.loops, nest.body) if isinstance(nest.body, Loop) else nest.loops
 
 
-def _reads(form: Form) -> Iterator[tuple[Any, _Read]]:
+def _reads(form: KernelLoops) -> Iterator[tuple[Any, _Read]]:
     """What may be held, under a key that is equal where threads read the same elements in the same loops."""
     kernel = form.kernel
     written = {a.array for a in kernel.writes()}
@@ -155,7 +140,7 @@ def _reads(form: Form) -> Iterator[tuple[Any, _Read]]:
                 yield key, _Read(n, do.statement, connector, inner)
 
 
-def _held(form: Form, reads: list[_Read], dtype: types.DType) -> Form:
+def _held(form: KernelLoops, reads: list[_Read], dtype: types.DType) -> KernelLoops:
     """The kernel with a local for the elements of ``reads``, which is given them before the first one."""
     kernel, first = form.kernel, reads[0]
     stage = kernel.stages[first.statement]
@@ -175,9 +160,9 @@ def _held(form: Form, reads: list[_Read], dtype: types.DType) -> Form:
     loading = Do(first.statement, tuple(dict(zip(stage.params, do.index))[p] for p in params))
     nests = [replace(nest, body=renumbered(nest.body, numbers)) for nest in form.nests]
     nests[first.nest] = _after(loading, nests[first.nest])
-    kernel = replace(kernel, stages=stages, locals={**kernel.locals, local: (dtype, shape)})
-    homes = (*form.locals, Alloc(local, "spread", loading))
-    return replace(form, kernel=kernel, nests=tuple(nests), locals=homes)
+    tree = form.with_nests(nests, locals_=(*form.locals, Alloc(local, "spread", loading)))
+    kernel = replace(kernel, stages=stages, locals={**kernel.locals, local: (dtype, shape)}, schedule=tree)
+    return replace(form, kernel=kernel)
 
 
 def _after(do: Do, nest: Nest) -> Nest:
@@ -190,7 +175,7 @@ def _after(do: Do, nest: Nest) -> Nest:
 # ---------------------------------------------------------------- registers have no addresses
 
 
-def _unrolled(form: Form) -> Form:
+def _unrolled(form: KernelLoops) -> Tree:
     """The serial loops of nests that access what is spread over threads, unrolled."""
     spread = {a.array for a in form.locals if a.scope == "spread"}
     nests = []

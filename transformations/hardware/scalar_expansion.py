@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 from daceopt.cost.limits import limits
 from daceopt.ir.access.references import StatementInstance
-from daceopt.ir.edits.kernel_edits import put
+from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.scalar.dims import Shape
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Loop, Param
-from daceopt.passes.transform import NearMiss, Site
-from daceopt.transformations.hardware._scheduling import Form, KernelStep, Nest, chosen, reduced_params
+from daceopt.transformations.hardware._scheduling import KernelStep, chosen, reduced_params
 from daceopt.transformations.hardware.vectorization import score
 
 _LANES = 8  # fewer iterations fill no vector
@@ -33,27 +32,22 @@ class ScalarExpansion(KernelStep):
     they fill (``cost/limits.py``). Kernels that have a schedule keep it.
     """
 
+    changes_dataflow: ClassVar[bool] = True
+
     array: int | None = None
 
-    def match_at(self, graph: Any, node: Any) -> Iterable[Site | NearMiss]:
-        kernel = node.kernel
-        if kernel.schedule is not None or kernel.serial or not kernel.locals or not kernel.outer:
-            return
-        form = Form.of(graph, kernel)
-        inner = form.shared[-1] if form is not None and form.shared else None
-        if form is None or inner is None or not any(_is_better(form, nest, inner) for nest in form.nests):
-            return
+    def edit(self, form: KernelLoops) -> Kernel | str | None:
+        kernel = form.kernel
+        if form.is_scheduled or kernel.is_tiled or kernel.forwarded_arrays() or not form.locals or not form.shared:
+            return None
+        inner = form.shared[-1]
+        if not any(_is_better(form, nest, inner) for nest in form.nests):
+            return None
         if not isinstance(inner.extent, int):
-            yield NearMiss(node, f"a local for each of {inner.extent} iterations; expected a known number")
-        elif inner.extent * sum(map(_size, kernel.locals.values())) > chosen(self.array, limits().accumulators):
-            yield NearMiss(node, f"locals for {inner.extent} iterations fill more than the first cache")
-        elif inner.extent >= _LANES:
-            yield Site(graph, (node,), {"param": inner.param})
-
-    def apply(self, site: Site) -> None:
-        (entry,), graph = site.nodes, site.graph
-        kernel = expanded(entry.kernel, site["param"])
-        put(graph, entry, (kernel, schedule.bare(schedule.schedule_of(kernel))))
+            return f"a local for each of {inner.extent} iterations; expected a known number"
+        if inner.extent * sum(map(_size, kernel.locals.values())) > chosen(self.array, limits().accumulators):
+            return f"locals for {inner.extent} iterations fill more than the first cache"
+        return expanded(kernel, inner.param) if inner.extent >= _LANES else None
 
 
 def expanded(kernel: Kernel, param: Param) -> Kernel:
@@ -65,7 +59,8 @@ def expanded(kernel: Kernel, param: Param) -> Kernel:
 
     stages = [Stage(s.params, along(s.reads), along(s.writes), s.assignments) for s in kernel.stages]
     outer = tuple(p for p in kernel.outer if p != param)
-    return replace(kernel, stages=stages, outer=outer, locals=locals_)
+    new = replace(kernel, stages=stages, outer=outer, locals=locals_)
+    return replace(new, schedule=schedule.default(new))
 
 
 def _size(local: tuple[Any, Shape]) -> int:
@@ -74,7 +69,7 @@ def _size(local: tuple[Any, Shape]) -> int:
     return prod(n if isinstance(n, int) else limits().accumulators for n in shape)
 
 
-def _is_better(form: Form, nest: Nest, inner: Loop) -> bool:
+def _is_better(form: KernelLoops, nest: Nest, inner: Loop) -> bool:
     """Does the nest reduce, and would its accesses be nearer together along ``inner`` than along its own loops?"""
     if not reduced_params(form, nest):
         return False

@@ -9,22 +9,14 @@ from typing import Any
 import sympy
 
 from daceopt.cost.limits import limits
+from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.scalar.dims import Dim, dim
-from daceopt.ir.schedule.schedule import Loop
-from daceopt.transformations.hardware._scheduling import (
-    Form,
-    Nest,
-    Scheduling,
-    at_least,
-    chosen,
-    cost,
-    count,
-    reduced_params,
-)
+from daceopt.ir.schedule.schedule import Loop, Tree
+from daceopt.transformations.hardware._scheduling import KernelStep, at_least, chosen, cost, count, reduced_params
 
 
 @dataclass(frozen=True)
-class Threading(Scheduling):
+class Threading(KernelStep):
     """Run the outermost loops in parallel, as many as it takes for ``enough`` iterations.
 
     before:  for i < 12: for j < 64: for k < 512: ...
@@ -39,16 +31,16 @@ class Threading(Scheduling):
     enough: int | None = None
     few: int | None = None
 
-    def decide(self, form: Form) -> Form | None:
+    def edit(self, form: KernelLoops) -> Tree | None:
         if form.shared or form.locals:
             return self._of_shared(form)
         nests = [self._of_nest(form, nest) for nest in form.nests]
         return None if not any(nests) else form.with_nests(new or old for new, old in zip(nests, form.nests))
 
-    def _of_shared(self, form: Form) -> Form | None:
+    def _of_shared(self, form: KernelLoops) -> Tree | None:
         """The loops around all nests are shared by threads."""
         when = self._when(form.shared, _work(form, form.nests))
-        return None if when is None else replace(form, shared=self._parallel(form.shared, len(form.shared), *when))
+        return None if when is None else form.with_shared(self._parallel(form.shared, len(form.shared), *when), {})
 
     def _when(self, loops: Sequence[Loop], work: Dim) -> tuple[Any] | None:
         """The condition on sizes (None: always) under which the work is enough for threads; None where it never is."""
@@ -57,7 +49,7 @@ class Threading(Scheduling):
             return None
         return (None if isinstance(work, int) else sympy.Ge(work, least, evaluate=False),)
 
-    def _of_nest(self, form: Form, nest: Nest) -> Nest | None:
+    def _of_nest(self, form: KernelLoops, nest: Nest) -> Nest | None:
         """A nest beside others, or alone."""
         found = self._when(nest.loops, _work(form, [nest]))
         if found is None:
@@ -84,7 +76,7 @@ class Threading(Scheduling):
         return (*(replace(loop, kind="parallel", when=when) for loop in loops[:used]), *loops[used:])
 
 
-def _work(form: Form, nests: Iterable[Nest]) -> Dim:
+def _work(form: KernelLoops, nests: Iterable[Nest]) -> Dim:
     """Weighted iterations of these nests, in all of the shared loops."""
     inner = sum(
         sum(cost(form.kernel.stages[k].assignments) for k in nest.statements()) * count(nest.loops) for nest in nests

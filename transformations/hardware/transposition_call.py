@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
 
-from daceopt.errors import IllegalSchedule
-from daceopt.ir.access.references import StatementInstance, resolve_all
-from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.kinds import Node
-from daceopt.ir.legality.microkernels import TRANSPOSITION, is_copy, tiles
+from daceopt.ir.access.references import StatementInstance
+from daceopt.ir.edits.loops import KernelLoops
+from daceopt.ir.legality.microkernels import TRANSPOSITION, is_copy
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Call, Do, Loop, Tree
-from daceopt.passes.transform import NearMiss, Site
 from daceopt.transformations.hardware._scheduling import KernelStep, at_least
 
 
@@ -30,25 +25,12 @@ class TranspositionCall(KernelStep):
     ``least``: elements along each side of a tile for which it is worth it.
     """
 
-    changes_dataflow: ClassVar[bool] = False
-
     least: int = 8
 
-    def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
-        kernel = node.kernel
-        if not any(len(s.reads) == len(s.writes) == 1 and len(s.params) > 1 for s in kernel.stages):
-            return
-        tree = schedule.schedule_of(kernel)
-        bodies = resolve_all(graph, kernel, tree)
-        new = schedule.transformed(tree, partial(self._called, bodies))
-        if new == tree:
-            return
-        try:
-            tiles(kernel, new, bodies)
-        except IllegalSchedule as error:
-            yield NearMiss(node, str(error))
-        else:
-            yield Site(graph, (node,), {"schedule": new})
+    def edit(self, loops: KernelLoops) -> Tree | None:
+        if not any(len(s.reads) == len(s.writes) == 1 and len(s.params) > 1 for s in loops.kernel.stages):
+            return None
+        return schedule.transformed(loops.tree, partial(self._called, loops.bodies))
 
     def _called(self, bodies: dict[int, StatementInstance], tree: Tree) -> Tree:
         if not (isinstance(tree, Loop) and tree.kind == "serial" and isinstance(tree.body, Loop)):
@@ -65,6 +47,3 @@ class TranspositionCall(KernelStep):
         if (1, 1) not in crossed or source.buffer.local or target.buffer.local:
             return tree
         return Call(TRANSPOSITION, replace(tree, body=replace(inner, kind="serial")))
-
-    def apply(self, site: Site) -> None:
-        site.nodes[0].tree = site["schedule"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from daceopt.cost.limits import limits
+from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.edits.schedule_edits import split_loop
-from daceopt.ir.schedule.schedule import Loop
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, chosen, reduced_params
+from daceopt.ir.schedule.schedule import Loop, Tree
+from daceopt.transformations.hardware._scheduling import KernelStep, at_least, chosen, reduced_params
 
 
 @dataclass(frozen=True)
-class TranspositionTiling(Scheduling):
+class TranspositionTiling(KernelStep):
     """Tile the vector loop and the loop that has unit stride where the vector loop has not.
 
     before:  for i < m: vector for j < n: y[i, j] = x[j, i]
@@ -23,7 +24,7 @@ class TranspositionTiling(Scheduling):
 
     size: int | None = None
 
-    def decide(self, form: Form) -> Form | None:
+    def edit(self, form: KernelLoops) -> Tree | None:
         nest = form.single
         if nest is None or len(nest.loops) < 2 or nest.loops[-1].kind != "vector" or reduced_params(form, nest):
             return None
@@ -37,7 +38,7 @@ class TranspositionTiling(Scheduling):
         return form.with_loops([*rest, outer_1, outer_2, inner_1, inner_2], mapping_1 | mapping_2)
 
 
-def _crossed(form: Form, nest: Nest, half: int) -> Loop | None:
+def _crossed(form: KernelLoops, nest: Nest, half: int) -> Loop | None:
     """The loop of unit stride where the vector loop has none; loops of less than ``half`` a tile do not count."""
     vector = nest.loops[-1]
     if not at_least(vector.extent, half):

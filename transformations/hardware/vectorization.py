@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from daceopt.ir.access.references import Reference, StatementInstance
-from daceopt.ir.schedule.schedule import Loop, Param
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, pack
+from daceopt.ir.edits.loops import KernelLoops, Nest, pack
+from daceopt.ir.schedule.schedule import Loop, Param, Tree
+from daceopt.transformations.hardware._scheduling import KernelStep, at_least
 
 _LARGE = 1 << 10
 _PAIR = 2
@@ -16,7 +17,7 @@ _LEAST_PAIRS = 16
 
 
 @dataclass(frozen=True)
-class Vectorization(Scheduling):
+class Vectorization(KernelStep):
     """Move the loop along which most accesses have unit stride innermost, and make it a vector loop.
 
     before:  for i < m: for j < n: y[j, i] = f(x[j, i])
@@ -33,7 +34,7 @@ class Vectorization(Scheduling):
 
     volume: bool = False
 
-    def decide(self, form: Form) -> Form | None:
+    def edit(self, form: KernelLoops) -> Tree | None:
         nests = [_vectorized(nest, form.bodies_of(nest), self.volume) for nest in form.nests]
         return None if tuple(nests) == form.nests else form.with_nests(nests)
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.edits.schedule_edits import split_loop
 from daceopt.ir.legality.hardware import LANES
 from daceopt.ir.schedule import schedule
-from daceopt.ir.schedule.schedule import Loop
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, reduced_params, with_shared_locals
+from daceopt.ir.schedule.schedule import Loop, Tree
+from daceopt.transformations.hardware._scheduling import KernelStep, reduced_params, with_shared_locals
 
 
 @dataclass(frozen=True)
-class WarpTiling(Scheduling):
+class WarpTiling(KernelStep):
     """Cut a block's loop into warps, or walk a vector loop a warp's width at a time.
 
     before:  block for j < 256: y[j] = f(x[j])
@@ -26,20 +27,20 @@ class WarpTiling(Scheduling):
     et al., DaCeML, section 5.4, WarpTiling): each lane's part starts from the identity, whatever it is added to.
     """
 
-    def decide(self, form: Form) -> Form | None:
-        if any(loop.kind == "warp" for loop in schedule.loops(form.tree())):
+    def edit(self, form: KernelLoops) -> Tree | None:
+        if any(loop.kind == "warp" for loop in schedule.loops(form.tree)):
             return None
         if form.shared and form.shared[-1].kind == "block" and not any(_vector(nest) for nest in form.nests):
             return self._of_shared(form)
         nests = [self._tiled(form, nest) for nest in form.nests]
-        return None if nests == list(form.nests) else with_shared_locals(form.with_nests(nests))
+        return None if nests == list(form.nests) else with_shared_locals(form.on(form.with_nests(nests)))
 
-    def _of_shared(self, form: Form) -> Form:
+    def _of_shared(self, form: KernelLoops) -> Tree:
         """Each lane has a row of its own."""
         warps, lanes, mapping = _cut(form.shared[-1])
         return form.with_shared((*form.shared[:-1], *warps, lanes), mapping)
 
-    def _tiled(self, form: Form, nest: Nest) -> Nest:
+    def _tiled(self, form: KernelLoops, nest: Nest) -> Nest:
         vector = _vector(nest)
         if vector is None:
             at = next((k for k, loop in enumerate(nest.loops) if loop.kind == "block"), None)

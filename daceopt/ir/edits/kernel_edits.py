@@ -1,6 +1,7 @@
 """Edits of a kernel together with its schedule: what takes statements or locals that the kernel does not have.
 
-Each gives a new kernel and tree, and changes nothing; ``put`` puts them in place after the check of all schedules.
+Each takes a kernel with its loops (``loops_of``) and gives another one with its own loops, which may not be
+legal: ``attempt`` decides that.
 Halide's ``compute_at`` (Ragan-Kelley et al., PLDI 2013) and Exo's ``stage_mem`` (Ikarashi et al., PLDI 2022) are alike.
 """
 
@@ -17,39 +18,18 @@ from daceopt.errors import IllegalSchedule
 from daceopt.ir.access.boxes import Box, box_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
-from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.kernel.tasklet import Assignment
-from daceopt.ir.legality.schedule_check import check
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ir.scalar.sizes import ALL_SIZES
 from daceopt.ir.schedule import schedule
-from daceopt.ir.schedule.loop_form import Pair, down_to, fresh, in_loops, renumbered, with_body
+from daceopt.ir.schedule.loop_form import down_to, fresh, in_loops, renumbered, with_body
 from daceopt.ir.schedule.schedule import Alloc, Do, Loop, Param, Sequence, Tree, nested
-
-
-def of(graph: Graph, entry: KernelNode) -> Pair:
-    """The kernel at ``entry`` and its schedule, without accumulators: what the edits take."""
-    kernel = entry.kernel
-    return kernel, schedule.bare(schedule.schedule_of(kernel))
-
-
-def put(graph: Graph, entry: KernelNode, pair: Pair) -> Any:
-    """Put an edited kernel in the place of the one at ``entry``; returns its entry.
-
-    Raises IllegalSchedule, and changes nothing, with what forbids the schedule.
-    """
-    kernel, tree = pair
-    placed = schedule.accumulated(tree, kernel)
-    check(graph, kernel, placed)
-    graph.take_out([entry])
-    return graph.add_kernel(replace(kernel, schedule=placed), as_it_is=True)
-
 
 # ---------------------------------------------------------------- staging
 
 
-def stage_reads(graph: Graph, pair: Pair, array: str, param: Param | str, scope: str = "thread") -> Pair:
+def stage_reads(graph: Graph, kernel: Kernel, array: str, param: Param | str, scope: str = "thread") -> Kernel:
     """Let what one iteration of a loop reads of ``array`` stand in a local, copied there before.
 
     before:  for b: for t < 8: y[8*b + t] = x[8*b + t] + x[8*b + t + 1]
@@ -57,7 +37,8 @@ def stage_reads(graph: Graph, pair: Pair, array: str, param: Param | str, scope:
 
     The loop over ``param`` must stand around all statements. Raises IllegalSchedule where what is read is no box.
     """
-    (kernel, tree), loop = _opened(pair, param)
+    kernel, loop = _opened(kernel, param)
+    tree = kernel.schedule
     readers = [(k, c) for k, s in enumerate(kernel.stages) for c, a in s.reads.items() if a.array == array]
     if not readers or array in kernel.locals or array in kernel.forwarded_arrays():
         raise IllegalSchedule(f"{kernel.label} reads no array {array} that it is given; there is nothing to stage")
@@ -70,10 +51,10 @@ def stage_reads(graph: Graph, pair: Pair, array: str, param: Param | str, scope:
         [Loop(p, box.extents[d], tree, rest=_rest(box, d)) for d, p in places.items()], Do(0, copied.params)
     )
     body = Sequence((copying, *_parts(down_to(tree, loop.param)[1].body)))
-    return replace(kernel, stages=[copied, *stages]), _around(tree, loop, Alloc(local, scope, body))
+    return replace(kernel, stages=[copied, *stages], schedule=_around(tree, loop, Alloc(local, scope, body)))
 
 
-def stage_writes(graph: Graph, pair: Pair, array: str, param: Param | str, scope: str = "thread") -> Pair:
+def stage_writes(graph: Graph, kernel: Kernel, array: str, param: Param | str, scope: str = "thread") -> Kernel:
     """Let what one iteration of a loop writes of ``array`` stand in a local, copied to the array behind it.
 
     before:  for b: for t < 8: for k: y[8*b + t] += x[8*b + t, k]
@@ -82,7 +63,8 @@ def stage_writes(graph: Graph, pair: Pair, array: str, param: Param | str, scope
     The loop over ``param`` must stand around all statements. Raises IllegalSchedule where an iteration does not write
     each element of a box, where it does not finish one, and where the kernel reads the array, too.
     """
-    (kernel, tree), loop = _opened(pair, param)
+    kernel, loop = _opened(kernel, param)
+    tree = kernel.schedule
     writers = [(k, c) for k, s in enumerate(kernel.stages) for c, a in s.writes.items() if a.array == array]
     if len(writers) != 1 or array in kernel.locals or array in kernel.forwarded_arrays():
         raise IllegalSchedule(f"{array} is not written by one statement of {kernel.label} and read by others only")
@@ -98,13 +80,13 @@ def stage_writes(graph: Graph, pair: Pair, array: str, param: Param | str, scope
     do = Do(len(stages), copied.params)
     copying = nested([Loop(p, box.extents[d], tree, rest=_rest(box, d)) for d, p in places.items()], do)
     body = Sequence((*_parts(loop.body), copying))
-    return replace(kernel, stages=[*stages, copied]), _around(tree, loop, Alloc(local, scope, body))
+    return replace(kernel, stages=[*stages, copied], schedule=_around(tree, loop, Alloc(local, scope, body)))
 
 
-def _opened(pair: Pair, param: Param | str) -> tuple[Pair, Loop]:
+def _opened(kernel: Kernel, param: Param | str) -> tuple[Kernel, Loop]:
     """In loops, of which those down to the one over ``param`` are outer; and that one as it stands there."""
-    kernel, tree = in_loops(*pair, down_to(pair[1], param)[0])
-    return (kernel, tree), down_to(tree, param)[1]
+    kernel = in_loops(kernel, kernel.schedule, down_to(kernel.schedule, param)[0])
+    return kernel, down_to(kernel.schedule, param)[1]
 
 
 def _parts(tree: Tree) -> tuple[Tree, ...]:
@@ -177,8 +159,8 @@ def _walked(kernel: Kernel, access: Access) -> Shape:
 
 
 def compute_at(
-    graph: Graph, pair: Pair, statements: int | Several[int], param: Param | str, scope: str = "thread"
-) -> Pair:
+    graph: Graph, kernel: Kernel, statements: int | Several[int], param: Param | str, scope: str = "thread"
+) -> Kernel:
     """Let one iteration of a loop compute what it reads of the results of other statements, in locals of its own.
 
     before:  for i < n + 2: a[i] = f(x[i])    for b: for t < 8: y[8*b + t] = a[8*b + t] + a[8*b + t + 2]
@@ -189,13 +171,12 @@ def compute_at(
     is needed elsewhere, or what is read of it is no box.
     """
     moved = sorted({statements} if isinstance(statements, int) else set(statements))
-    kernel, tree = pair
     for k in moved:
         _check_movable(graph, kernel, k)
         kernel = _with_own_params(kernel, k)
-    rest = _without(tree, kernel, moved)
-    kernel, tree = in_loops(kernel, rest, down_to(rest, param)[0])
-    loop = down_to(tree, param)[1]
+    rest = _without(kernel.schedule, kernel, moved)
+    kernel = in_loops(kernel, rest, down_to(rest, param)[0])
+    tree, loop = kernel.schedule, down_to(kernel.schedule, param)[1]
     body, allocated = loop.body, []
     for k in reversed(moved):
         kernel, local, nest = _computed_here(graph, kernel, k)
@@ -203,7 +184,7 @@ def compute_at(
         allocated.append(local)
     for local in allocated:
         body = Alloc(local, scope, body)
-    return kernel, with_body(tree, loop, body)
+    return replace(kernel, schedule=with_body(tree, loop, body))
 
 
 def _check_movable(graph: Graph, kernel: Kernel, k: int) -> None:
@@ -285,7 +266,7 @@ def _computed_here(graph: Graph, kernel: Kernel, k: int) -> tuple[Kernel, str, T
 # ---------------------------------------------------------------- ends of loops
 
 
-def peel(pair: Pair, param: Param | str, first: int = 0, last: int = 0) -> Pair:
+def peel(kernel: Kernel, param: Param | str, first: int = 0, last: int = 0) -> Kernel:
     """Give the first and the last iterations of a loop loops of their own.
 
     before:  for p < n: f(p)
@@ -295,7 +276,8 @@ def peel(pair: Pair, param: Param | str, first: int = 0, last: int = 0) -> Pair:
     that is reduced over is refused, and one around locals. Raises IllegalSchedule for these, where the loop itself has
     partial tiles, and where it has less iterations than that.
     """
-    kernel, tree = in_loops(*pair, _around_locals(*pair))
+    kernel = in_loops(kernel, kernel.schedule, _around_locals(kernel, kernel.schedule))
+    tree = kernel.schedule
     loop = next((n for n in schedule.loops(tree) if str(n.param) == str(param)), None)
     if loop is None or loop.param in kernel.outer:
         reason = "there is none" if loop is None else "each of its iterations has locals of its own"
@@ -316,7 +298,7 @@ def peel(pair: Pair, param: Param | str, first: int = 0, last: int = 0) -> Pair:
     extents = {**kernel.extents, **{p: n for part in parts for p, n in part.extents.items()}}
     used = {p for s in stages for p in s.params} | set(kernel.outer)
     kept = {p: n for p, n in extents.items() if p in used}
-    return Kernel(kernel.label, kept, stages, kernel.outer, kernel.locals), written
+    return Kernel(kernel.label, kept, stages, kernel.outer, kernel.locals, written)
 
 
 def _replaced(tree: Tree, old: Loop, new: Tree, numbers: dict[int, int]) -> Tree:

@@ -1,8 +1,7 @@
-"""Edits of schedules: small functions that give a new tree, and one that puts it in place after a check.
+"""Edits of schedules: small functions, tree -> tree.
 
 Each works on every loop over the named parameter, keeps what is computed, and may give a tree that is not legal; only
-``commit`` decides that (``schedule_check``), because a few edits together may be legal where one alone is not.
-Exo (Ikarashi et al., PLDI 2022) keeps schedules and their legality apart in the same way.
+``attempt`` decides that.
 """
 
 from __future__ import annotations
@@ -14,11 +13,7 @@ from typing import Any
 import sympy
 
 from daceopt.errors import IllegalSchedule
-from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.scopes import puts
-from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.legality.microkernels import PRODUCT
-from daceopt.ir.legality.schedule_check import check
 from daceopt.ir.scalar.digits import digit
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.functions import pymod
@@ -35,39 +30,12 @@ from daceopt.ir.schedule.schedule import (
     Param,
     Sequence,
     Tree,
-    bare,
     chain,
     guarded_chain,
     nested_guards,
     substituted,
     transformed,
 )
-
-
-def commit(graph: Graph, entry: KernelNode, tree: Tree) -> Tree:
-    """Make ``tree`` the schedule of the kernel at ``entry``, its accumulators placed anew; returns it as stored.
-
-    Raises IllegalSchedule, and changes nothing, with the dependence, the loop or the element that forbids it.
-    """
-    kernel = entry.kernel
-    placed = schedule.accumulated(tree, kernel)
-    check(graph, kernel, placed)
-    entry.tree = placed
-    return placed
-
-
-def of(graph: Graph, entry: KernelNode) -> Tree:
-    """The schedule of the kernel at ``entry``, without accumulators: what the edits take."""
-    return bare(schedule.schedule_of(entry.kernel))
-
-
-@puts
-def put_local(graph: Graph, entry: KernelNode, array: str, scope: str) -> None:
-    """Let a local of the kernel at ``entry`` live elsewhere: ``graph.scope[array] = scope``.
-
-    Raises IllegalSchedule, and changes nothing, where it cannot.
-    """
-    commit(graph, entry, rescope(of(graph, entry), array, scope))
 
 
 def rescope(tree: Tree, array: str, scope: str) -> Tree:

@@ -25,6 +25,7 @@ class KernelNode(LibraryNode):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel.label)
         self._kernel = kernel
+        self.loops: Any = None  # what ``edits.loops`` has asked of this kernel
 
     @property
     def kernel(self) -> Kernel:
@@ -33,7 +34,7 @@ class KernelNode(LibraryNode):
 
     @kernel.setter
     def kernel(self, kernel: Kernel) -> None:
-        self._kernel, self.label = kernel, kernel.label
+        self._kernel, self.label, self.loops = kernel, kernel.label, None
 
     @property
     def tree(self) -> Any:
@@ -43,7 +44,7 @@ class KernelNode(LibraryNode):
 
     @tree.setter
     def tree(self, tree: Any) -> None:
-        self._kernel = replace(self._kernel, schedule=tree)
+        self._kernel, self.loops = replace(self._kernel, schedule=tree), None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KernelNode:
         twin = KernelNode(self._kernel)

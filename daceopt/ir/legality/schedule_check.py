@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Several
 from collections.abc import Set
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
@@ -48,8 +49,9 @@ from daceopt.ir.schedule.schedule import (
 )
 
 
-def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
-    """Raise IllegalSchedule unless ``tree`` is a schedule of ``kernel``."""
+def check(graph: Graph, kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance] | None = None) -> None:
+    """Raise IllegalSchedule unless ``tree`` is a schedule of ``kernel``. ``bodies``: what statements access in its
+    loops, where that is known."""
     _check_statements(kernel, tree)
     check_guards(kernel, tree)
     for node, around in walk(tree):
@@ -61,7 +63,7 @@ def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
             _check_runs(graph, kernel, node, around)
             _check_reductions(kernel, node, around)
     _check_accumulators(kernel, tree)
-    bodies = resolve_all(graph, kernel, tree)
+    bodies = resolve_all(graph, kernel, tree) if bodies is None else bodies
     _check_elements(kernel, tree, bodies)
     check_hardware(kernel, tree, bodies, limits_of(graph.options.target))
     tiles(kernel, tree, bodies)
@@ -264,10 +266,19 @@ def _mixed(kernel: Kernel, do: Do, base: Any, total: Dim, loops: Several[Loop]) 
     form = affine(base, by_param)
     if not form.is_exact or form.constant != 0:
         refuse(kernel, f"statement {do.statement}: {base} is no sum of loops")
-    tiles = _Tiles(total, [(step, by_param[p]) for p, step in form.terms])
-    if tiles.reason:
-        refuse(kernel, f"statement {do.statement}: {base} {tiles.reason}")
+    headers = ((step, replace(by_param[p], body=_NOTHING, kind="serial", when=None)) for p, step in form.terms)
+    if reason := _not_covered(total, tuple(headers)):
+        refuse(kernel, f"statement {do.statement}: {base} {reason}")
     return list(form.factors)
+
+
+_NOTHING = Do(0, ())
+
+
+@lru_cache(1 << 12)
+def _not_covered(total: Dim, loops: tuple[tuple[Dim, Loop], ...]) -> str | None:
+    """Why loops with these steps do not count to ``total``; None where they do."""
+    return _Tiles(total, list(loops)).reason
 
 
 class _Tiles:

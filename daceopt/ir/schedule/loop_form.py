@@ -8,7 +8,7 @@ some of its loops: ``daceopt.ir.edits.kernel_edits``.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import sympy
 
@@ -31,12 +31,10 @@ from daceopt.ir.schedule.schedule import (
     with_children,
 )
 
-Pair: TypeAlias = tuple[Kernel, Tree]
 
-
-def in_loops(kernel: Kernel, tree: Tree, outer: list[Loop]) -> Pair:
-    """``kernel`` and ``tree`` with a parameter for each loop of ``tree``; ``outer``: the loops of which each iteration
-    has locals of its own, around everything. Statements that do not stand in ``tree`` stay as they are.
+def in_loops(kernel: Kernel, tree: Tree, outer: list[Loop]) -> Kernel:
+    """``kernel`` in the loops of ``tree``, each a parameter; ``outer``: the loops of which each iteration has locals of
+    its own, around everything. Statements that do not stand in ``tree`` stay as they are.
 
     before:  s0(i < n)           for b: for t < 8, n - 8*b: s0(8*b + t)
     after:   s0(b, t < min(8, n - 8*b))    for b: for t < 8, n - 8*b: s0(b, t)
@@ -65,7 +63,7 @@ def in_loops(kernel: Kernel, tree: Tree, outer: list[Loop]) -> Pair:
     extents |= {p: kernel.extents[p] for p in kernel.extents if p in left}
     shared = tuple(loop.param for loop in outer)
     written = schedule.transformed(tree, lambda n: dos[n.statement] if isinstance(n, Do) else n)
-    return Kernel(kernel.label, extents, stages, shared, kernel.locals), written
+    return Kernel(kernel.label, extents, stages, shared, kernel.locals, written)
 
 
 def _extent(loop: Loop) -> Dim:

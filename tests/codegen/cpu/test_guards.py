@@ -14,6 +14,8 @@ from daceopt.codegen.assemble import load_program
 from daceopt.codegen.build import build
 from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.kernel.kernel import Access, Kernel
@@ -32,7 +34,7 @@ from tests.numerics import assert_within_rounding
 @pytest.mark.parametrize("extents", [(21, 13, 40), SIZES])
 def test_side_by_side(extents: Any, tmp_path: Path) -> None:
     graph, entry, names = neighbours(extents)
-    edits.commit(graph, entry, blocks(edits.of(graph, entry)))
+    commit(graph, entry, blocks(loops_of(graph, entry).tree))
     source = kernel_source(graph, entry.kernel).text
     assert source.count("omp parallel") == 1
     for m, n, k in [(21, 13, 40), (0, 1, 16), (16, 0, 0)] if extents is SIZES else [extents]:
@@ -46,7 +48,7 @@ def test_side_by_side(extents: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [5, 6])
 def test_stretched(rows: int, tmp_path: Path) -> None:
     graph, entry = copy((rows, 7))
-    edits.commit(graph, entry, edits.stretch(edits.of(graph, entry), "i0", 3))
+    commit(graph, entry, edits.stretch(loops_of(graph, entry).tree, "i0", 3))
     data = random_inputs(graph, {})
     found = kernels.run(graph, data, tmp_path)
     assert_within_rounding(found[graph.outputs[0]], next(iter(data.values())).astype(float) + 1)
@@ -66,9 +68,9 @@ def test_fifty_branches_are_found_by_halves(tmp_path: Path) -> None:
     entry = graph.add_kernel(Kernel("many", extents, stages))
     for y in written:
         graph.add_output(y)
-    nests = edits.of(graph, entry).children  # type: ignore[union-attr]
+    nests = loops_of(graph, entry).tree.children  # type: ignore[union-attr]
     tree = edits.side_by_side([edits.split(nest, f"i{k}", 4) for k, nest in enumerate(nests)])
-    edits.commit(graph, entry, edits.bind(tree, "block", "parallel"))
+    commit(graph, entry, edits.bind(tree, "block", "parallel"))
     text = kernel_source(graph, entry.kernel).text
     depths = [len(line) - len(line.lstrip()) for line in text.splitlines() if " && i0 < " in line]
     assert len(depths) == count - 1 and max(depths) <= 2 * 9  # six halvings inside of region and loop
@@ -84,7 +86,7 @@ def test_conditions_are_evaluated_as_they_are_meant_where_they_do_not_hold(tmp_p
     x = graph.add_input("x", (5,), F)
     graph.add_output(Builder(graph).elementwise(lambda v: v + 1, x))
     (entry,) = graph.kernels()
-    edits.commit(graph, entry, parse("for t < 8:\n  if (t - 3) // 2 >= 0:\n    s0(t - 3)\n"))
+    commit(graph, entry, parse("for t < 8:\n  if (t - 3) // 2 >= 0:\n    s0(t - 3)\n"))
     data = random_inputs(graph, {})
     found = kernels.run(graph, data, tmp_path)
     np.testing.assert_array_equal(found[graph.outputs[0]], data[x] + 1)
@@ -95,10 +97,10 @@ def test_conditions_are_evaluated_as_they_are_meant_where_they_do_not_hold(tmp_p
 def test_a_sum_and_a_pool_in_one_loop_nest(shape: tuple[Any, Any], rows: int, tmp_path: Path) -> None:
     """Listing 2 of APOLLO (Zhao et al., MLSys 2022); ``rows``: so many at once, by threads."""
     graph, entry, names = pooled(*shape)
-    tree = fused(edits.of(graph, entry), *shape)
+    tree = fused(loops_of(graph, entry).tree, *shape)
     if rows:
         tree = edits.bind(edits.split(tree, "i0", rows), "i0_block", "parallel")
-    edits.commit(graph, entry, tree)
+    commit(graph, entry, tree)
     values = {"m": 7, "n": 10}
     data = random_inputs(graph, values)
     found = kernels.run(graph, data, tmp_path, values)
@@ -115,7 +117,7 @@ def test_a_program_that_hands_an_array_on(kept: bool, others: bool) -> None:
     graph.add_output(b.elementwise(lambda v: v * 3, names["pool"]))
     if others:
         graph.add_output(b.elementwise(lambda v: v + 1, names["a"]))
-    edits.commit(graph, entry, fused(edits.of(graph, entry), 7, 10))
+    commit(graph, entry, fused(loops_of(graph, entry).tree, 7, 10))
     data = random_inputs(graph, {})
     roles = {n: f"input:{k}" for k, n in enumerate(graph.inputs)}
     roles |= {n: f"output:{k}" for k, n in enumerate(graph.outputs)}
@@ -139,7 +141,7 @@ def test_a_read_of_an_element_that_may_be_new(tmp_path: Path) -> None:
     entry = graph.add_kernel(Kernel("halves", {p: 9}, stages))
     for name in (a, y):
         graph.add_output(name)
-    edits.commit(graph, entry, parse("for i0 < 9:\n  s0(i0)\n  s1(i0)\n"))
+    commit(graph, entry, parse("for i0 < 9:\n  s0(i0)\n  s1(i0)\n"))
     data = random_inputs(graph, {})
     found = kernels.run(graph, data, tmp_path)
     np.testing.assert_array_equal(found[y], data[x][np.arange(9) // 2] * 2 + 1)

@@ -9,6 +9,8 @@ import sympy
 
 from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.scalar import scalar
 from daceopt.ops.families.indexing import position
 from daceopt.passes.transform import Transformation
@@ -29,7 +31,7 @@ def source(border: bool, inner: bool = False) -> str:
     b.map((8, 64), {"v": (x, place)}, {"o": (out, lambda i, j: (i, j))}, lambda i, v: v)
     finish(graph, out)
     (entry,) = graph.kernels()
-    edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
+    commit(graph, entry, edits.bind(loops_of(graph, entry).tree, "i1", "vector"))
     return kernel_source(graph, entry.kernel).text
 
 
@@ -59,7 +61,7 @@ def rows_of_a_table(by: str) -> list[str]:
     b.map((8, 64), reads, {"o": (out, lambda i, j: (i, j))}, lambda i, v, k: scalar.load(v, position(k, 50)) * 2)
     finish(graph, out)
     (entry,) = graph.kernels()
-    edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
+    commit(graph, entry, edits.bind(loops_of(graph, entry).tree, "i1", "vector"))
     return [line.strip() for line in kernel_source(graph, entry.kernel).text.splitlines()]
 
 
@@ -81,7 +83,7 @@ def scaled_rows(by_row: bool) -> list[str]:
     graph, b, (x, s) = start((8, 64), (8, 1) if by_row else (8, 64))
     finish(graph, b.elementwise(lambda v, w: v - w - sympy.log(w), x, s))
     (entry,) = graph.kernels()
-    edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
+    commit(graph, entry, edits.bind(loops_of(graph, entry).tree, "i1", "vector"))
     return [line.strip() for line in kernel_source(graph, entry.kernel).text.splitlines()]
 
 
@@ -104,7 +106,7 @@ def rows_with_scale(columns: Any) -> str:
     graph, b, (x, s) = start((8, columns), (8, 1))
     finish(graph, b.elementwise(lambda v, w: v * w, x, s))
     (entry,) = graph.kernels()
-    edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
+    commit(graph, entry, edits.bind(loops_of(graph, entry).tree, "i1", "vector"))
     return kernel_source(graph, entry.kernel).text
 
 
@@ -125,7 +127,7 @@ def test_an_element_that_is_written_stays() -> None:
     graph, b, (x, s) = start((8, 64), (8, 1))
     finish(graph, b.reduce("sum", lambda v, w: v * w, x, s, axes=[1]))
     (entry,) = graph.kernels()
-    edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
+    commit(graph, entry, edits.bind(loops_of(graph, entry).tree, "i1", "vector"))
     text = kernel_source(graph, entry.kernel).text
     assert text.index("= p1[i0];") < text.index("#pragma omp simd") < text.index("+= ")
 

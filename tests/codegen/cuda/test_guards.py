@@ -10,6 +10,8 @@ import pytest
 
 from daceopt.errors import IllegalSchedule
 from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.conditions import relation
 from daceopt.ir.schedule.schedule import Guard, Loop, Tree
@@ -24,7 +26,7 @@ from tests.numerics import assert_within_rounding
 def test_side_by_side_in_blocks(extents: Any, lanes: bool, tmp_path: Path) -> None:
     """Branches that the blocks of one grid take, each with threads of its own."""
     graph, entry, names = neighbours(extents)
-    first, second, third = edits.of(graph, entry).children  # type: ignore[union-attr]
+    first, second, third = loops_of(graph, entry).tree.children  # type: ignore[union-attr]
     nests = [
         edits.bind(edits.split(first, "i0", 8), "i0", "block"),
         edits.bind(edits.split(second, "i2", 4), "i2", "block"),
@@ -32,7 +34,7 @@ def test_side_by_side_in_blocks(extents: Any, lanes: bool, tmp_path: Path) -> No
     ]
     if lanes:
         nests[1] = edits.bind(nests[1], "i3", "warp")
-    edits.commit(graph, entry, edits.bind(edits.side_by_side(nests), "block", "grid"))
+    commit(graph, entry, edits.bind(edits.side_by_side(nests), "block", "grid"))
     graph.options = replace(graph.options, target="cuda")
     values = {"m": 21, "n": 13, "k": 40}
     data = random_inputs(graph, values)
@@ -54,16 +56,16 @@ def _behind(tree: Tree, param: str, *condition: Any) -> Tree:
 
 def test_a_condition_on_threads_that_collect_together_is_refused() -> None:
     graph, entry = total((64, 32))
-    tree = edits.bind(edits.bind(edits.of(graph, entry), "i0", "block"), "i1", "warp")
+    tree = edits.bind(edits.bind(loops_of(graph, entry).tree, "i0", "block"), "i1", "warp")
     with pytest.raises(IllegalSchedule, match="on the block loop over i0 parts threads that wait for one another"):
-        edits.commit(graph, entry, _behind(edits.split(tree, "i0", 8), "i0", "<", 8))
-    edits.commit(graph, entry, _behind(edits.split(tree, "i0", 8), "i0_block", "<", 8))
+        commit(graph, entry, _behind(edits.split(tree, "i0", 8), "i0", "<", 8))
+    commit(graph, entry, _behind(edits.split(tree, "i0", 8), "i0_block", "<", 8))
 
 
 def test_a_condition_on_threads_that_share_is_refused() -> None:
     graph, entry = two_stages()
-    tree = edits.bind(edits.bind(edits.of(graph, entry), "i0", "grid"), "i1", "block")
+    tree = edits.bind(edits.bind(loops_of(graph, entry).tree, "i0", "grid"), "i1", "block")
     shared = schedule.transformed(tree, lambda n: replace(n, scope="shared") if isinstance(n, schedule.Alloc) else n)
-    edits.commit(graph, entry, shared)
+    commit(graph, entry, shared)
     with pytest.raises(IllegalSchedule, match="on the block loop over i1 parts threads that wait for one another"):
-        edits.commit(graph, entry, _behind(shared, "i1", "<", 16))
+        commit(graph, entry, _behind(shared, "i1", "<", 16))

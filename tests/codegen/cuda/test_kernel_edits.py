@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from daceopt.errors import IllegalSchedule
-from daceopt.ir.edits import kernel_edits
 from daceopt.ir.edits import schedule_edits as edits
-from daceopt.ir.edits.kernel_edits import compute_at, put, stage_reads
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.kernel_edits import compute_at, stage_reads
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.schedule.schedule import Tree
 from tests.codegen.cuda.emulated import run
@@ -31,14 +31,13 @@ def _threads(tree: Tree, kernel: Kernel) -> Tree:
 @pytest.mark.parametrize("staged", [False, True])
 def test_neighbours_in_shared_memory(staged: bool, tmp_path: Path) -> None:
     graph, entry, names = blur(100)
-    kernel, tree = kernel_edits.of(graph, entry)
-    tree = edits.bind(edits.bind(edits.split(tree, "i1", 32), "i1_block", "grid"), "i1", "block")
-    pair: Any = compute_at(graph, (kernel, tree), 0, "i1_block", "shared")
+    loops = loops_of(graph, entry)
+    tree = edits.bind(edits.bind(edits.split(loops.tree, "i1", 32), "i1_block", "grid"), "i1", "block")
+    kernel = compute_at(graph, loops.on(tree).kernel, 0, "i1_block", "shared")
     if staged:
-        pair = stage_reads(graph, pair, names["x"], "i1_block", "shared")
-    kernel, tree = pair
+        kernel = stage_reads(graph, kernel, names["x"], "i1_block", "shared")
     graph.options = replace(graph.options, target="cuda")
-    put(graph, entry, (kernel, _threads(tree, kernel)))
+    commit(graph, entry, replace(kernel, schedule=_threads(kernel.schedule, kernel)))
     data = random_inputs(graph, {})
     found = run(graph, data, tmp_path)
     assert_within_rounding(found[names["y"]], blurred(data[names["x"]]))
@@ -46,9 +45,9 @@ def test_neighbours_in_shared_memory(staged: bool, tmp_path: Path) -> None:
 
 def test_a_tile_that_no_block_can_hold_is_refused() -> None:
     graph, entry = copy((4, 16384))
-    kernel, tree = kernel_edits.of(graph, entry)
-    tree = edits.bind(edits.bind(edits.split(tree, "i1", 1024), "i0", "grid"), "i1", "block")
-    pair = stage_reads(graph, (kernel, tree), graph.inputs[0], "i0", "shared")
+    loops = loops_of(graph, entry)
+    tree = edits.bind(edits.bind(edits.split(loops.tree, "i1", 1024), "i0", "grid"), "i1", "block")
+    staged = stage_reads(graph, loops.on(tree).kernel, graph.inputs[0], "i0", "shared")
     graph.options = replace(graph.options, target="cuda")
     with pytest.raises(IllegalSchedule, match="its threads share 65536 bytes; expected at most 49152"):
-        put(graph, entry, pair)
+        commit(graph, entry, staged)

@@ -13,6 +13,8 @@ import numpy as np
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.nodes.builder import Builder
@@ -87,7 +89,7 @@ def _cases(rng: random.Random) -> list[tuple[Graph, Any]]:
     for _ in range(TRIES):
         graph, entry = rng.choice(_MAKERS)()
         try:
-            placed = edits.commit(graph, entry, _edited(edits.of(graph, entry), rng))
+            placed = commit(graph, entry, _edited(loops_of(graph, entry).tree, rng)).tree
             if not any(loop.kind in schedule.HARDWARE for loop in schedule.loops(placed)):
                 continue
             (source,) = sources_of(graph)

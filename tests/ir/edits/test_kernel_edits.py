@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daceopt.errors import IllegalSchedule, Unsupported
-from daceopt.ir.edits import kernel_edits
 from daceopt.ir.edits import schedule_edits as edits
-from daceopt.ir.edits.kernel_edits import Pair, compute_at, peel, put, stage_reads, stage_writes
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.kernel_edits import compute_at, peel, stage_reads, stage_writes
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.interpret import interpret
+from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.scalar.symbols import size
 from daceopt.ir.schedule.schedule import Tree
 from daceopt.ir.schedule.schedule_text import text
@@ -31,12 +34,12 @@ N = size("n")
 
 
 def _edited(
-    made: tuple[Any, ...], before: Callable[[Tree], Tree], edit: Callable[[Graph, Pair], Pair]
+    made: tuple[Any, ...], before: Callable[[Tree], Tree], edit: Callable[[Graph, Kernel], Kernel]
 ) -> tuple[Any, str]:
     """A graph after ``edit`` of its kernel, scheduled as ``before`` says, and the new schedule; checked by isl."""
     graph, entry = made[:2]
-    kernel, tree = kernel_edits.of(graph, entry)
-    entry = put(graph, entry, edit(graph, (kernel, before(tree))))
+    loops = loops_of(graph, entry)
+    entry = commit(graph, entry, edit(graph, loops.on(before(loops.tree)).kernel))
     graph.validate()
     assert render(parse_graph(render(graph))) == render(graph)
     assert_agrees(graph, entry.kernel)
@@ -53,7 +56,7 @@ def _result(graph: Graph, extents: dict[str, int] | None = None) -> tuple[dict[s
 
 
 def test_peel() -> None:
-    graph, shown = _edited(copy((64, 7)), lambda t: t, lambda g, pair: peel(pair, "i0", first=2, last=1))
+    graph, shown = _edited(copy((64, 7)), lambda t: t, lambda g, kernel: peel(kernel, "i0", first=2, last=1))
     assert (
         shown
         == """
@@ -73,7 +76,7 @@ for i0_last < 1:
 
 def test_the_last_tile_peeled_off_leaves_whole_ones() -> None:
     graph, shown = _edited(
-        copy((8, 70)), lambda t: edits.split(t, "i1", 32), lambda g, pair: peel(pair, "i1_block", last=1)
+        copy((8, 70)), lambda t: edits.split(t, "i1", 32), lambda g, kernel: peel(kernel, "i1_block", last=1)
     )
     assert (
         shown
@@ -94,8 +97,9 @@ for i0 < 8:
 def test_peeled_tiles_of_an_open_size(n: int) -> None:
     graph, entry = copy((N, 3))
     graph.symbols["n"] = (graph.inputs[0], 0)
-    kernel, tree = kernel_edits.of(graph, entry)
-    entry = put(graph, entry, peel((kernel, edits.split(tree, "i0", 32)), "i0_block", first=1, last=1))
+    loops = loops_of(graph, entry)
+    tiled = loops.on(edits.split(loops.tree, "i0", 32)).kernel
+    entry = commit(graph, entry, peel(tiled, "i0_block", first=1, last=1))
     middle = next(line for line in text(entry.tree).splitlines() if line.strip().startswith("for i0 <"))
     assert middle == "  for i0 < 32:"
     assert_agrees(graph, entry.kernel)
@@ -103,7 +107,7 @@ def test_peeled_tiles_of_an_open_size(n: int) -> None:
     np.testing.assert_array_equal(found, data["x_1"].astype(float) + 1)
 
 
-_NOT_PEELED: dict[str, tuple[Callable[[], Any], Callable[[Pair], Pair], str]] = {
+_NOT_PEELED: dict[str, tuple[Callable[[], Any], Callable[[Kernel], Kernel], str]] = {
     "a sum": (total, lambda p: peel(p, "i1", last=1), "s0.out0 is reduced over i1, whose parts would each begin a sum"),
     "too many": (copy, lambda p: peel(p, "i0", first=60, last=5), "60 first and 5 last iterations of i0, which has 64"),
     "none": (copy, lambda p: peel(p, "i0"), "0 first and 0 last iterations"),
@@ -111,12 +115,12 @@ _NOT_PEELED: dict[str, tuple[Callable[[], Any], Callable[[Pair], Pair], str]] = 
     "locals": (two_stages, lambda p: peel(p, "i0", first=1), "each of its iterations has locals of its own"),
     "tiles": (
         copy,
-        lambda p: peel((p[0], edits.split(p[1], "i1", 32)), "i1", first=1),
+        lambda p: peel(replace(p, schedule=edits.split(p.schedule, "i1", 32)), "i1", first=1),
         "i1 has partial tiles; peel the one over the tiles",
     ),
     "guards": (
         copy,
-        lambda p: peel((p[0], edits.stretch(p[1], "i1", 2)), "i1", first=1),
+        lambda p: peel(replace(p, schedule=edits.stretch(p.schedule, "i1", 2)), "i1", first=1),
         "a guard, in which no statement can be added",
     ),
 }
@@ -126,7 +130,7 @@ _NOT_PEELED: dict[str, tuple[Callable[[], Any], Callable[[Pair], Pair], str]] = 
 def test_what_cannot_be_peeled_is_refused(name: str) -> None:
     make, edit, message = _NOT_PEELED[name]
     with pytest.raises(IllegalSchedule, match=message):
-        edit(kernel_edits.of(*make()))
+        edit(loops_of(*make()).kernel)
 
 
 # ---------------------------------------------------------------- compute_at
@@ -134,7 +138,9 @@ def test_what_cannot_be_peeled_is_refused(name: str) -> None:
 
 def test_compute_at_with_a_halo() -> None:
     made = blur(100)
-    graph, shown = _edited(made, lambda t: edits.split(t, "i1", 32), lambda g, pair: compute_at(g, pair, 0, "i1_block"))
+    graph, shown = _edited(
+        made, lambda t: edits.split(t, "i1", 32), lambda g, kernel: compute_at(g, kernel, 0, "i1_block")
+    )
     local = next(iter(graph.kernels()[0].kernel.locals))
     assert (
         shown
@@ -157,7 +163,7 @@ def test_compute_at_of_a_chain_of_an_open_size() -> None:
     for n in (0, 1, 15, 16, 50):
         made = blur(N, 2)
         graph, shown = _edited(
-            made, lambda t: edits.split(t, "i2", 16), lambda g, pair: compute_at(g, pair, [0, 1], "i2_block")
+            made, lambda t: edits.split(t, "i2", 16), lambda g, kernel: compute_at(g, kernel, [0, 1], "i2_block")
         )
         locals_ = graph.kernels()[0].kernel.locals
         assert sorted(shape for _, shape in locals_.values()) == [(18,), (20,)] and "parallel" not in shown
@@ -173,7 +179,7 @@ def test_compute_at_of_a_sum_in_two_dimensions() -> None:
         blocks = edits.bind(edits.tile(second, {"i3": 4, "i4": 8}), "i3_block", "parallel")
         return type(tree)((first, blocks))  # type: ignore[call-arg]
 
-    graph, shown = _edited(made, tiled, lambda g, pair: compute_at(g, pair, 0, "i4_block"))
+    graph, shown = _edited(made, tiled, lambda g, kernel: compute_at(g, kernel, 0, "i4_block"))
     assert "parallel for i3_block < 3:" in shown and "accumulate s0.o:" in shown
     ((_, shape),) = graph.kernels()[0].kernel.locals.values()
     assert shape == (6, 10)
@@ -186,7 +192,7 @@ def _kept(made: Any) -> Any:
     return made
 
 
-_NOT_MOVED: dict[str, tuple[Callable[[], Any], Callable[[Graph, Pair], Pair], str]] = {
+_NOT_MOVED: dict[str, tuple[Callable[[], Any], Callable[[Graph, Kernel], Kernel], str]] = {
     "a result": (
         lambda: _kept(blur(20)),
         lambda g, p: compute_at(g, p, 0, "i1"),
@@ -212,7 +218,7 @@ def test_what_cannot_be_computed_elsewhere_is_refused(name: str) -> None:
     make, edit, message = _NOT_MOVED[name]
     graph, entry = make()[:2]
     with pytest.raises(IllegalSchedule, match=message):
-        edit(graph, kernel_edits.of(graph, entry))
+        edit(graph, loops_of(graph, entry).kernel)
 
 
 # ---------------------------------------------------------------- stage
@@ -224,7 +230,7 @@ def test_stage_reads_in_a_transposition() -> None:
     graph, shown = _edited(
         (graph, entry),
         lambda t: edits.tile(t, {"i0": 8, "i1": 16}),
-        lambda g, pair: stage_reads(g, pair, x, "i1_block"),
+        lambda g, kernel: stage_reads(g, kernel, x, "i1_block"),
     )
     local = next(iter(graph.kernels()[0].kernel.locals))
     assert (
@@ -247,9 +253,9 @@ for i0_block < 3:
 @pytest.mark.parametrize("n", [100, N])
 def test_stage_reads_of_neighbours(n: Any) -> None:
     made = blur(n)
-    graph, _ = _edited(made, lambda t: edits.split(t, "i1", 32), lambda g, pair: compute_at(g, pair, 0, "i1_block"))
+    graph, _ = _edited(made, lambda t: edits.split(t, "i1", 32), lambda g, kernel: compute_at(g, kernel, 0, "i1_block"))
     graph, _ = _edited(
-        (graph, graph.kernels()[0]), lambda t: t, lambda g, pair: stage_reads(g, pair, made[2]["x"], "i1_block")
+        (graph, graph.kernels()[0]), lambda t: t, lambda g, kernel: stage_reads(g, kernel, made[2]["x"], "i1_block")
     )
     assert sorted(s for _, s in graph.kernels()[0].kernel.locals.values()) == [(34,), (34,)]
     data, found = _result(graph, {"n": 70})
@@ -265,11 +271,13 @@ def test_a_box_behind_the_end_of_the_array_has_no_elements() -> None:
         inner = edits.split(edits.split(tree, "i1", 5, "part"), "i1", 1)
         return edits.reorder(inner, ["i1_part", "i1_block", "i1", "i0"])
 
-    graph, _ = _edited((graph, entry), tiled, lambda g, pair: stage_reads(g, pair, x, "i1_block"))
+    graph, _ = _edited((graph, entry), tiled, lambda g, kernel: stage_reads(g, kernel, x, "i1_block"))
     data, found = _result(graph)
     np.testing.assert_array_equal(found, data[x].astype(float) + 1)
     graph, _ = _edited(
-        (graph, graph.kernels()[0]), lambda t: t, lambda g, pair: stage_writes(g, pair, graph.outputs[0], "i1_block")
+        (graph, graph.kernels()[0]),
+        lambda t: t,
+        lambda g, k: stage_writes(g, k, graph.outputs[0], "i1_block"),
     )
     data, found = _result(graph)
     np.testing.assert_array_equal(found, data[x].astype(float) + 1)
@@ -279,7 +287,7 @@ def test_stage_writes_of_sums() -> None:
     graph, entry = total((20, 30))
     y = graph.outputs[0]
     graph, shown = _edited(
-        (graph, entry), lambda t: edits.split(t, "i0", 8), lambda g, pair: stage_writes(g, pair, y, "i0_block")
+        (graph, entry), lambda t: edits.split(t, "i0", 8), lambda g, kernel: stage_writes(g, kernel, y, "i0_block")
     )
     local = next(iter(graph.kernels()[0].kernel.locals))
     assert (
@@ -298,7 +306,7 @@ for i0_block < 3:
     np.testing.assert_allclose(found, data[graph.inputs[0]].astype(float).sum(1), rtol=1e-12)
 
 
-_NOT_STAGED: dict[str, tuple[Callable[[], Any], Callable[[Graph, Pair], Pair], str]] = {
+_NOT_STAGED: dict[str, tuple[Callable[[], Any], Callable[[Graph, Kernel], Kernel], str]] = {
     "another array": (
         copy,
         lambda g, p: stage_reads(g, p, g.outputs[0], "i0"),
@@ -313,7 +321,7 @@ _NOT_STAGED: dict[str, tuple[Callable[[], Any], Callable[[Graph, Pair], Pair], s
     ),
     "a sum of loops": (
         lambda: copy((8, 6)),
-        lambda g, p: stage_writes(g, (p[0], edits.split(p[1], "i1", 2)), g.outputs[0], "i0"),
+        lambda g, p: stage_writes(g, replace(p, schedule=edits.split(p.schedule, "i1", 2)), g.outputs[0], "i0"),
         "which is no box",
     ),
 }
@@ -324,17 +332,17 @@ def test_what_cannot_be_staged_is_refused(name: str) -> None:
     make, edit, message = _NOT_STAGED[name]
     graph, entry = make()[:2]
     with pytest.raises(IllegalSchedule, match=message):
-        edit(graph, kernel_edits.of(graph, entry))
+        edit(graph, loops_of(graph, entry).kernel)
 
 
 def test_what_does_not_fit_the_scope_is_refused() -> None:
     graph, entry = copy((20, 30))
-    pair = stage_reads(graph, kernel_edits.of(graph, entry), graph.inputs[0], "i0", "register")
+    staged = stage_reads(graph, loops_of(graph, entry).kernel, graph.inputs[0], "i0", "register")
     with pytest.raises(IllegalSchedule, match="elsewhere than it is written; expected .* in thread"):
-        put(graph, entry, pair)
-    pair = stage_reads(graph, kernel_edits.of(graph, entry), graph.inputs[0], "i0", "shared")
+        commit(graph, entry, staged)
+    staged = stage_reads(graph, loops_of(graph, entry).kernel, graph.inputs[0], "i0", "shared")
     with pytest.raises(IllegalSchedule, match="is shared, but there are no threads of a block to share it"):
-        put(graph, entry, pair)
+        commit(graph, entry, staged)
     assert entry.kernel.locals == {}
 
 
@@ -351,26 +359,28 @@ _MAKERS: tuple[Callable[[], Any], ...] = (
 )
 
 
-def _drawn(random: Random, graph: Graph, pair: Pair) -> Pair:
-    kernel, tree = pair
+def _drawn(random: Random, graph: Graph, kernel: Kernel) -> Kernel:
+    tree = kernel.schedule
     names = [str(loop.param) for loop in edits.schedule.loops(tree)]
     p = random.choice(names)
     arrays = sorted({a for s in kernel.stages for a in s.arrays()})
     way = random.randrange(8)
     if way == 0:
-        return kernel, edits.split(tree, p, random.choice([1, 2, 3, 4, 5, 8]), random.choice(["block", "part"]))
+        return replace(
+            kernel, schedule=edits.split(tree, p, random.choice([1, 2, 3, 4, 5, 8]), random.choice(["block", "part"]))
+        )
     if way == 1:
-        return kernel, edits.reorder(tree, random.sample(names, min(2, len(names))))
+        return replace(kernel, schedule=edits.reorder(tree, random.sample(names, min(2, len(names)))))
     if way == 2:
-        return peel(pair, p, random.randrange(3), random.randrange(3))
+        return peel(kernel, p, random.randrange(3), random.randrange(3))
     if way in (3, 4):
         statements = random.sample(range(len(kernel.stages)), random.randint(1, max(1, len(kernel.stages) - 1)))
-        return compute_at(graph, pair, statements, p)
+        return compute_at(graph, kernel, statements, p)
     if way == 5:
-        return stage_writes(graph, pair, random.choice(arrays), p)
+        return stage_writes(graph, kernel, random.choice(arrays), p)
     if way == 6:
-        return kernel, edits.bind(tree, p, random.choice(["vector", "parallel", "unroll"]))
-    return stage_reads(graph, pair, random.choice(arrays), p)
+        return replace(kernel, schedule=edits.bind(tree, p, random.choice(["vector", "parallel", "unroll"])))
+    return stage_reads(graph, kernel, random.choice(arrays), p)
 
 
 @given(st.integers(0, len(_MAKERS) - 1), st.randoms(use_true_random=False))
@@ -381,8 +391,7 @@ def test_random_edits_compute_the_same(which: int, random: Random) -> None:
     expected = interpret(graph, data, dtype=np.float64)
     for _ in range(6):
         try:
-            pair = _drawn(random, graph, kernel_edits.of(graph, entry))
-            entry = put(graph, entry, pair)
+            entry = commit(graph, entry, _drawn(random, graph, loops_of(graph, entry).kernel))
         except (IllegalSchedule, Unsupported):
             continue
         graph.validate()

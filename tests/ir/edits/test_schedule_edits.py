@@ -11,7 +11,9 @@ import pytest
 import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
+from daceopt.ir.edits import attempt
 from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
 from daceopt.ir.kernel.tasklet import Assignment
@@ -61,17 +63,11 @@ def two_stages(*, shifted: bool = False, backwards: bool = False, reduced: bool 
     return graph, graph.kernels()[0]
 
 
-@pytest.fixture(autouse=True)
-def _isl_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+def commit(graph: Graph, entry: Any, tree: Tree) -> Any:
     """Whatever these tests put in place, isl finds legal, and gives it back."""
-    put = edits.commit
-
-    def commit(graph: Graph, entry: Any, tree: Tree) -> Tree:
-        placed = put(graph, entry, tree)
-        assert_agrees(graph, entry.kernel)
-        return placed
-
-    monkeypatch.setattr(edits, "commit", commit)
+    node = attempt.commit(graph, entry, tree)
+    assert_agrees(graph, node.kernel)
+    return node
 
 
 def _shown(tree: Tree) -> str:
@@ -80,9 +76,9 @@ def _shown(tree: Tree) -> str:
 
 def test_split() -> None:
     graph, entry = copy()
-    tree = edits.split(edits.of(graph, entry), "i1", 32)
+    tree = edits.split(loops_of(graph, entry).tree, "i1", 32)
     assert (
-        _shown(edits.commit(graph, entry, tree))
+        _shown(commit(graph, entry, tree).tree)
         == """
 for i0 < 64:
   for i1_block < 3:
@@ -93,9 +89,9 @@ for i0 < 64:
 
 def test_split_of_a_tile() -> None:
     graph, entry = copy((10, 1000))
-    tree = edits.split(edits.split(edits.of(graph, entry), "i1", 300), "i1", 70, "part")
+    tree = edits.split(edits.split(loops_of(graph, entry).tree, "i1", 300), "i1", 70, "part")
     assert (
-        _shown(edits.commit(graph, entry, tree))
+        _shown(commit(graph, entry, tree).tree)
         == """
 for i0 < 10:
   for i1_block < 4:
@@ -107,9 +103,9 @@ for i0 < 10:
 
 def test_tile() -> None:
     graph, entry = copy((64, 64))
-    tree = edits.tile(edits.of(graph, entry), {"i0": 16, "i1": 32})
+    tree = edits.tile(loops_of(graph, entry).tree, {"i0": 16, "i1": 32})
     assert (
-        _shown(edits.commit(graph, entry, tree))
+        _shown(commit(graph, entry, tree).tree)
         == """
 for i0_block < 4:
   for i1_block < 2:
@@ -121,9 +117,9 @@ for i0_block < 4:
 
 def test_reorder_moves_the_accumulators() -> None:
     graph, entry = total()
-    tree = edits.reorder(edits.of(graph, entry), ["i1", "i0"])
+    tree = edits.reorder(loops_of(graph, entry).tree, ["i1", "i0"])
     assert (
-        _shown(edits.commit(graph, entry, tree))
+        _shown(commit(graph, entry, tree).tree)
         == """
 accumulate s0.out0:
   for i1 < 70:
@@ -133,16 +129,16 @@ accumulate s0.out0:
 
 
 def test_tiles_of_one_name_are_refused() -> None:
-    tree = edits.split(edits.of(*copy()), "i1", 32)
+    tree = edits.split(loops_of(*copy()).tree, "i1", 32)
     with pytest.raises(IllegalSchedule, match="there is a loop over i1_block already; give these tiles another name"):
         edits.split(tree, "i1", 8)
 
 
 def test_merge_and_split_again() -> None:
     graph, entry = copy((6, 7))
-    tree = edits.bind(edits.split(edits.merge(edits.of(graph, entry), "i0", "i1"), "i1", 8), "i1", "vector")
+    tree = edits.bind(edits.split(edits.merge(loops_of(graph, entry).tree, "i0", "i1"), "i1", 8), "i1", "vector")
     assert (
-        _shown(edits.commit(graph, entry, tree))
+        _shown(commit(graph, entry, tree).tree)
         == """
 for i1_block < 6:
   vector for i1 < 8, 42 - 8*i1_block:
@@ -152,9 +148,9 @@ for i1_block < 6:
 
 def test_fuse_and_distribute() -> None:
     graph, entry = two_stages()
-    fused = edits.fuse_loops(edits.of(graph, entry), "i1")
+    fused = edits.fuse_loops(loops_of(graph, entry).tree, "i1")
     assert (
-        _shown(edits.commit(graph, entry, fused))
+        _shown(commit(graph, entry, fused).tree)
         == """
 for i0 < 8:
   local row in thread:
@@ -162,9 +158,9 @@ for i0 < 8:
       s0(i0, i1)
       s1(i0, i1)"""
     )
-    apart = edits.distribute(edits.of(graph, entry), "i1")
+    apart = edits.distribute(loops_of(graph, entry).tree, "i1")
     assert (
-        _shown(edits.commit(graph, entry, apart))
+        _shown(commit(graph, entry, apart).tree)
         == """
 for i0 < 8:
   local row in thread:
@@ -177,16 +173,16 @@ for i0 < 8:
 
 def test_a_shared_reduction_is_private_to_each_thread() -> None:
     graph, entry = total()
-    tree = edits.bind(edits.reorder(edits.of(graph, entry), ["i1", "i0"]), "i1", "parallel")
-    assert text(edits.commit(graph, entry, tree)).startswith("accumulate private s0.out0:\n  parallel for i1 < 70:")
+    tree = edits.bind(edits.reorder(loops_of(graph, entry).tree, ["i1", "i0"]), "i1", "parallel")
+    assert text(commit(graph, entry, tree).tree).startswith("accumulate private s0.out0:\n  parallel for i1 < 70:")
 
 
 def test_unroll_needs_a_number() -> None:
     n = dace.symbolic.symbol("n", dace.int64)
     graph, entry = copy((4, n))
-    assert "unroll for i0 < 4:" in text(edits.unroll(edits.of(graph, entry), "i0"))
+    assert "unroll for i0 < 4:" in text(edits.unroll(loops_of(graph, entry).tree, "i0"))
     with pytest.raises(IllegalSchedule, match="extent of i1 is n; expected a number"):
-        edits.unroll(edits.of(graph, entry), "i1")
+        edits.unroll(loops_of(graph, entry).tree, "i1")
 
 
 # ---------------------------------------------------------------- what is refused
@@ -280,7 +276,7 @@ def test_an_illegal_edit_is_refused(name: str) -> None:
     build, edit, message = _WRONG[name]
     graph, entry = build()
     with pytest.raises(IllegalSchedule, match=message):
-        edits.commit(graph, entry, edit(edits.of(graph, entry)))
+        commit(graph, entry, edit(loops_of(graph, entry).tree))
     assert entry.tree is None
 
 
@@ -288,8 +284,8 @@ def test_a_reduction_without_its_accumulator_is_refused() -> None:
     graph, entry = total()
     kernel = entry.kernel
     with pytest.raises(IllegalSchedule, match=r"s0\.out0 is reduced over i1 outside of its accumulator"):
-        check(graph, kernel, edits.of(graph, entry))
-    threads = edits.bind(edits.of(graph, entry), "i1", "parallel")
+        check(graph, kernel, loops_of(graph, entry).tree)
+    threads = edits.bind(loops_of(graph, entry).tree, "i1", "parallel")
     shared = schedule.transformed(
         schedule.accumulated(threads, kernel),
         lambda n: replace(n, private=False) if isinstance(n, schedule.Accumulate) else n,
@@ -300,7 +296,7 @@ def test_a_reduction_without_its_accumulator_is_refused() -> None:
 
 def test_text_is_read_back() -> None:
     graph, entry = two_stages(reduced=True)
-    tree = edits.commit(graph, entry, edits.bind(edits.split(edits.of(graph, entry), "i1", 5), "i0", "parallel"))
+    tree = commit(graph, entry, edits.bind(edits.split(loops_of(graph, entry).tree, "i1", 5), "i0", "parallel")).tree
     assert parse(text(tree)) == tree
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from daceopt.errors import IllegalSchedule
 from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.kernel.kernel import Access, Kernel, param
@@ -43,7 +45,7 @@ def test_every_array_lives_somewhere() -> None:
     assert len(graph.scope) == 3 and "row" in graph.scope and "nothing" not in graph.scope
     with pytest.raises(KeyError, match="there is no array nothing"):
         graph.scope["nothing"]
-    edits.commit(graph, entry, edits.fuse_loops(edits.of(graph, entry), "i1"))
+    commit(graph, entry, edits.fuse_loops(loops_of(graph, entry).tree, "i1"))
     graph.scope["row"] = "register"
     assert graph.scope["row"] == "register"
     assert [n.scope for n, _ in walk(entry.tree) if isinstance(n, Alloc)] == ["register"]
@@ -81,20 +83,20 @@ def test_a_dependence_that_forbids_a_register() -> None:
 def test_what_a_device_has_room_for(columns: int) -> None:
     graph, entry = rows(columns)
     graph.options = replace(graph.options, target="cuda")
-    tree = edits.bind(edits.of(graph, entry), "i0", "grid")
+    tree = edits.bind(loops_of(graph, entry).tree, "i0", "grid")
     if columns > 1024:
         with pytest.raises(
             IllegalSchedule, match=f"each thread has row, of {4 * columns} bytes; expected at most 4096"
         ):
-            edits.commit(graph, entry, tree)
+            commit(graph, entry, tree)
     else:
-        edits.commit(graph, entry, tree)
+        commit(graph, entry, tree)
     shared = edits.rescope(edits.bind(edits.split(tree, "i1", 16), "i1", "block"), "row", "shared")
     if columns == 16384:
         with pytest.raises(IllegalSchedule, match="share 65536 bytes; expected at most 49152"):
-            edits.commit(graph, entry, shared)
+            commit(graph, entry, shared)
         return
-    edits.commit(graph, entry, shared)
+    commit(graph, entry, shared)
     assert graph.scope["row"] == "shared"
     with pytest.raises(IllegalSchedule, match="of 8192 bytes" if columns == 2048 else "has a part of it only"):
         graph.scope["row"] = "thread"

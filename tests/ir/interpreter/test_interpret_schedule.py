@@ -11,7 +11,8 @@ import pytest
 import sympy
 
 from daceopt import recipes
-from daceopt.ir.edits.schedule_edits import of, split
+from daceopt.ir.edits.loops import loops_of
+from daceopt.ir.edits.schedule_edits import split
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter import interpret_schedule
 from daceopt.ir.interpreter.buffers import Memory
@@ -60,7 +61,7 @@ def test_the_schedule_of_the_recipe_computes_what_the_statements_say(name: str, 
 def test_a_dropped_tile_changes_the_result() -> None:
     graph, x = _graph(CASES["all"], (30, 7))
     (entry,) = graph.kernels()
-    tree = split(of(graph, entry), "i0", 8)
+    tree = split(loops_of(graph, entry).tree, "i0", 8)
     wrong = replace(tree, extent=3)  # the partial tile is lost
     entry.tree = accumulated(wrong, entry.kernel)
     data = np.ones((30, 7), np.float32)

@@ -13,6 +13,8 @@ import pytest
 from daceopt.autodiff import splitting
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.fusion.fusion import expand_locals
 from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.kernel.kernel import Kernel
@@ -21,7 +23,6 @@ from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Alloc, Loop, Sequence, Tree
 from daceopt.ir.schedule.schedule_text import parse, text
 from daceopt.ir.text.render import render
-from daceopt.transformations.hardware._scheduling import Form
 from tests.codegen.cpu import kernels
 from tests.ir.carried import Made, N, logsumexp, recurrence
 from tests.ir.isl_checking import assert_agrees, verdict
@@ -94,7 +95,7 @@ def test_the_kernel_says_what_it_carries() -> None:
 def test_the_default_schedule() -> None:
     graph, entry = recurrence()
     assert (
-        text(edits.of(graph, entry))
+        text(loops_of(graph, entry).tree)
         == """\
 local state in thread:
   for i0 < 6:
@@ -112,7 +113,7 @@ local state in thread:
 
 
 def _fused(graph: Any, entry: Any) -> Tree:
-    return edits.fuse_loops(edits.of(graph, entry), "i0")
+    return edits.fuse_loops(loops_of(graph, entry).tree, "i0")
 
 
 def _rows_outside(graph: Any, entry: Any) -> Tree:
@@ -126,11 +127,11 @@ def _rows_outside(graph: Any, entry: Any) -> Tree:
 LEGAL: dict[str, tuple[Callable[[], Made], Callable[..., Tree]]] = {
     "fused loops": (recurrence, _fused),
     "rows outside": (recurrence, _rows_outside),
-    "parallel rows": (logsumexp, lambda g, e: edits.bind(edits.of(g, e), "i0", "parallel")),
-    "vector columns": (logsumexp, lambda g, e: edits.bind(edits.of(g, e), "i2", "vector")),
-    "tiles of steps": (recurrence, lambda g, e: edits.split(edits.of(g, e), "i1", 4)),
-    "unrolled steps": (recurrence, lambda g, e: edits.unroll(edits.of(g, e), "i1")),
-    "tiles of rows": (logsumexp, lambda g, e: edits.split(edits.of(g, e), "i0", 2)),
+    "parallel rows": (logsumexp, lambda g, e: edits.bind(loops_of(g, e).tree, "i0", "parallel")),
+    "vector columns": (logsumexp, lambda g, e: edits.bind(loops_of(g, e).tree, "i2", "vector")),
+    "tiles of steps": (recurrence, lambda g, e: edits.split(loops_of(g, e).tree, "i1", 4)),
+    "unrolled steps": (recurrence, lambda g, e: edits.unroll(loops_of(g, e).tree, "i1")),
+    "tiles of rows": (logsumexp, lambda g, e: edits.split(loops_of(g, e).tree, "i0", 2)),
 }
 
 
@@ -138,7 +139,7 @@ LEGAL: dict[str, tuple[Callable[[], Made], Callable[..., Tree]]] = {
 def test_other_orders_that_keep_the_dependences(name: str, tmp_path: Path) -> None:
     build, edit = LEGAL[name]
     made = graph, entry = build()
-    edits.commit(graph, entry, edit(graph, entry))
+    commit(graph, entry, edit(graph, entry))
     assert_agrees(graph, entry.kernel)
     x = _values(made)
     (found,) = interpret(graph, {graph.inputs[0]: x}, dtype=np.float64).values()
@@ -158,13 +159,13 @@ def _changed(tree: Tree, old: str, new: str) -> Tree:
 
 def _last_first(graph: Any, entry: Any) -> Tree:
     """Tiles of steps, in the wrong order."""
-    tree = edits.split(edits.of(graph, entry), "i1", 3)
+    tree = edits.split(loops_of(graph, entry).tree, "i1", 3)
     return edits.reorder(tree, ["i1", "i1_block"])
 
 
 def _inside(graph: Any, entry: Any) -> Tree:
     """The states live for one step only."""
-    tree = edits.of(graph, entry)
+    tree = loops_of(graph, entry).tree
     assert isinstance(tree, Alloc)
 
     def change(node: Tree) -> Tree:
@@ -185,12 +186,12 @@ def _swapped(graph: Any, entry: Any) -> Tree:
             return replace(node, body=Sequence(node.body.children[::-1]))  # type: ignore[union-attr]
         return node
 
-    return schedule.transformed(edits.of(graph, entry), change)
+    return schedule.transformed(loops_of(graph, entry).tree, change)
 
 
 def _shared_rows(graph: Any, entry: Any) -> Tree:
     """The running maximum outside of the rows that threads share."""
-    tree = edits.bind(edits.of(graph, entry), "i0", "parallel")
+    tree = edits.bind(loops_of(graph, entry).tree, "i0", "parallel")
     bare = schedule.transformed(tree, lambda n: n.body if isinstance(n, Alloc) and n.array == "top" else n)
     return Alloc("top", "thread", bare)
 
@@ -198,17 +199,17 @@ def _shared_rows(graph: Any, entry: Any) -> Tree:
 REFUSED: dict[str, tuple[Callable[[], Made], Callable[..., Tree], str]] = {
     "distributed": (
         recurrence,
-        lambda g, e: edits.distribute(edits.of(g, e), "i1"),
+        lambda g, e: edits.distribute(loops_of(g, e).tree, "i1"),
         "state is carried along i1 from s1 to s2, which do not stand in one loop over it",
     ),
     "parallel steps": (
         lambda: recurrence(9, 1),
-        lambda g, e: edits.bind(edits.of(g, e), "i1", "parallel"),
+        lambda g, e: edits.bind(loops_of(g, e).tree, "i1", "parallel"),
         "threads of the parallel loop over i1 would share the local state",
     ),
     "vector steps": (
         lambda: recurrence(9, 1),
-        lambda g, e: edits.bind(edits.of(g, e), "i1", "vector"),
+        lambda g, e: edits.bind(loops_of(g, e).tree, "i1", "vector"),
         "state is carried along i1 from s1 to s1: the loop over i1 must run in order and is vector",
     ),
     "steps in another order": (recurrence, _last_first, "its loops do not count .* up"),
@@ -217,22 +218,22 @@ REFUSED: dict[str, tuple[Callable[[], Made], Callable[..., Tree], str]] = {
     "shared by threads": (logsumexp, _shared_rows, "threads of the parallel loop over i0 would share the local top"),
     "in a register": (
         recurrence,
-        lambda g, e: _changed(edits.of(g, e), "local state in thread", "local state in register"),
+        lambda g, e: _changed(loops_of(g, e).tree, "local state in thread", "local state in register"),
         "expected state in thread",
     ),
     "a tile that drops the rest": (
         logsumexp,
-        lambda g, e: _changed(edits.of(g, e), "for i2 < 16, 70 - 16*i1", "for i2 < 16, 64 - 16*i1"),
+        lambda g, e: _changed(loops_of(g, e).tree, "for i2 < 16, 70 - 16*i1", "for i2 < 16, 64 - 16*i1"),
         r"i2 takes min\(16, 64 - 16\*i1\) values; expected min\(16, 70 - 16\*i1\)",
     ),
     "a tile that runs over": (
         logsumexp,
-        lambda g, e: _changed(edits.of(g, e), "for i2 < 16, 70 - 16*i1", "for i2 < 16"),
+        lambda g, e: _changed(loops_of(g, e).tree, "for i2 < 16, 70 - 16*i1", "for i2 < 16"),
         r"i2 takes min\(16, None\) values",
     ),
     "threads over tiles": (
         logsumexp,
-        lambda g, e: edits.bind(edits.of(g, e), "i1", "parallel"),
+        lambda g, e: edits.bind(loops_of(g, e).tree, "i1", "parallel"),
         "threads of the parallel loop over i1 would share the local",
     ),
 }
@@ -244,7 +245,7 @@ def test_what_would_change_the_order_is_refused(name: str) -> None:
     graph, entry = build()
     tree = edit(graph, entry)
     with pytest.raises(IllegalSchedule, match=reason):
-        edits.commit(graph, entry, tree)
+        commit(graph, entry, tree)
     assert entry.tree is None
     kernel = entry.kernel
     if name != "in a register":  # where a value stands is no question of order
@@ -264,7 +265,7 @@ def test_a_local_without_a_first_value_is_refused() -> None:
 
     graph, entry = _edited(edit)
     with pytest.raises(IllegalSchedule, match="state is read before anything is written to it"):
-        check(graph, entry.kernel, edits.of(graph, entry))
+        check(graph, entry.kernel, loops_of(graph, entry).tree)
 
 
 def test_a_reduction_into_a_carried_local_is_refused() -> None:
@@ -275,14 +276,14 @@ def test_a_reduction_into_a_carried_local_is_refused() -> None:
 
     graph, entry = _edited(edit)
     with pytest.raises(IllegalSchedule, match="s1 reduces into state, which is kept"):
-        check(graph, entry.kernel, edits.of(graph, entry))
+        check(graph, entry.kernel, loops_of(graph, entry).tree)
 
 
 def test_other_steps_leave_it_alone() -> None:
     graph, entry = logsumexp()
-    kernel = entry.kernel
-    assert Form.of(graph, kernel) is None
+    with pytest.raises(Unsupported, match="given by hand"):
+        _ = loops_of(graph, entry).nests
     with pytest.raises(Unsupported, match="lse is tiled"):
-        expand_locals(kernel)
+        expand_locals(entry.kernel)
     with pytest.raises(Unsupported, match="differentiate before a step tiles it"):
         splitting.split(graph, entry)

@@ -12,6 +12,8 @@ import pytest
 from daceopt.autodiff import splitting
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.fusion.fusion import expand_locals
 from daceopt.ir.fusion.relations import Relation, flows
 from daceopt.ir.graph.graph import Graph
@@ -36,7 +38,7 @@ M, N = size("m"), size("n")
 def test_a_sum_and_a_pool_in_one_loop_nest(shape: tuple[Any, ...], kept: bool) -> None:
     graph, entry, names = pooled(*shape, kept)
     graph.validate()
-    tree = edits.commit(graph, entry, fused(edits.of(graph, entry), *shape))
+    tree = commit(graph, entry, fused(loops_of(graph, entry).tree, *shape)).tree
     assert (
         text(tree)
         == f"""for i0 < {shape[0]}:
@@ -122,16 +124,16 @@ _WRONG: dict[str, tuple[Callable[[Tree], Tree], str]] = {
 def test_what_breaks_the_dependence_is_refused(name: str) -> None:
     change, message = _WRONG[name]
     graph, entry, _ = pooled(8, 10)
-    tree = change(edits.of(graph, entry))
+    tree = change(loops_of(graph, entry).tree)
     with pytest.raises(IllegalSchedule, match=message):
-        edits.commit(graph, entry, tree)
+        commit(graph, entry, tree)
     assert verdict(graph, entry.kernel, tree) is not None
 
 
 def test_pairs_of_rows_at_once() -> None:
     graph, entry, names = pooled(8, 10)
-    tree = edits.bind(edits.split(_fused(edits.of(graph, entry)), "i0", 2), "i0_block", "parallel")
-    edits.commit(graph, entry, tree)
+    tree = edits.bind(edits.split(_fused(loops_of(graph, entry).tree), "i0", 2), "i0_block", "parallel")
+    commit(graph, entry, tree)
     data = random_inputs(graph, {})
     np.testing.assert_allclose(interpret(graph, data)[names["pool"]], expected(data, names)[names["pool"]], rtol=1e-6)
 
@@ -154,11 +156,11 @@ def test_a_statement_may_stand_before_the_one_whose_last_iteration_it_reads() ->
     assert text(behind) == "for i5 < 10:\n  if 1 <= i5:\n    s1(i5 - 1)\n"
     longer = edits.shift(early, "i0", 0, 10)
     tree = edits.fuse_loops(Sequence((edits.rename(behind, "i5", "i0"), longer)), "i0")
-    edits.commit(graph, entry, tree)
+    commit(graph, entry, tree)
     data = random_inputs(graph, {})
     np.testing.assert_array_equal(interpret(graph, data)[b], data[x] * 2 + 1)
     with pytest.raises(IllegalSchedule, match=r"a_\d is read before it is written"):
-        edits.commit(graph, entry, Sequence((late, early)))
+        commit(graph, entry, Sequence((late, early)))
 
 
 def test_an_array_is_whole_before_the_first_reader() -> None:
@@ -170,4 +172,4 @@ def test_an_array_is_whole_before_the_first_reader() -> None:
     entry = graph.add_kernel(Kernel("circle", {I0: 4}, [both]))
     graph.add_output(a)
     with pytest.raises(IllegalSchedule, match=r"s0 reads a_\d, which s0 writes; expected all writers before it"):
-        edits.commit(graph, entry, edits.of(graph, entry))
+        commit(graph, entry, loops_of(graph, entry).tree)

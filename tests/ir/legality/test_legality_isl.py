@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.legality.schedule_check import check
 from daceopt.ir.polyhedral.dependences import dependences
 from daceopt.ir.schedule import schedule
@@ -31,7 +33,7 @@ _MADE = {name: make() for name, make in KERNELS.items()}
 def test_what_the_check_accepts_isl_accepts(name: str, random: Random) -> None:
     graph, entry = _MADE[name]
     kernel = entry.kernel
-    tree = miscollected(random, accumulated(edited(random, edits.of(graph, entry)), kernel))
+    tree = miscollected(random, accumulated(edited(random, loops_of(graph, entry).tree), kernel))
     try:
         check(graph, kernel, tree)
     except (IllegalSchedule, Unsupported):
@@ -83,7 +85,7 @@ def test_isl_refuses_what_the_check_refuses(name: str) -> None:
     build, edit, _ = _WRONG[name]
     graph, entry = build()
     kernel = entry.kernel
-    found = verdict(graph, kernel, accumulated(edit(edits.of(graph, entry)), kernel))
+    found = verdict(graph, kernel, accumulated(edit(loops_of(graph, entry).tree), kernel))
     assert found is not None and _BY_DEPENDENCES[name] in found
 
 
@@ -138,7 +140,7 @@ def test_both_refuse(name: str) -> None:
     options, plant, checked, by_isl = _PLANTED[name]
     graph, entry = two_stages(**options)
     kernel = entry.kernel
-    tree = plant(accumulated(edits.of(graph, entry), kernel))
+    tree = plant(accumulated(loops_of(graph, entry).tree, kernel))
     with pytest.raises(IllegalSchedule, match=checked):
         check(graph, kernel, tree)
     found = verdict(graph, kernel, tree)
@@ -148,7 +150,7 @@ def test_both_refuse(name: str) -> None:
 def test_a_local_indexed_by_the_loop_may_live_around_it() -> None:
     graph, entry = two_stages()
     kernel = entry.kernel
-    tree = edits.fuse_loops(edits.of(graph, entry), "i1")
+    tree = edits.fuse_loops(loops_of(graph, entry).tree, "i1")
     outside = schedule.transformed(tree, lambda n: n.body if isinstance(n, Alloc) else n)
     check(graph, kernel, Alloc("row", "thread", outside))
     assert_agrees(graph, kernel, Alloc("row", "thread", outside))
@@ -158,11 +160,11 @@ def test_registers_are_for_statements_one_behind_the_other() -> None:
     graph, entry = two_stages()
     register = _each(Alloc, lambda n: replace(n, scope="register"))
     with pytest.raises(IllegalSchedule, match="s1 reads row elsewhere than it is written; expected row in thread"):
-        edits.commit(graph, entry, register(edits.of(graph, entry)))
-    edits.commit(graph, entry, register(edits.fuse_loops(edits.of(graph, entry), "i1")))
+        commit(graph, entry, register(loops_of(graph, entry).tree))
+    commit(graph, entry, register(edits.fuse_loops(loops_of(graph, entry).tree, "i1")))
 
 
 def test_tiles_of_one_iteration_are_legal() -> None:
     graph, entry = copy((6, 7))
-    edits.commit(graph, entry, edits.split(edits.of(graph, entry), "i1", 1))
+    commit(graph, entry, edits.split(loops_of(graph, entry).tree, "i1", 1))
     assert_agrees(graph, entry.kernel)

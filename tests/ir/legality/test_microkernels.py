@@ -15,6 +15,8 @@ import torch
 from daceopt import libs
 from daceopt.errors import IllegalSchedule
 from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.legality.microkernels import TRANSPOSITION, calls
@@ -31,7 +33,7 @@ INNER = ("i2", "i3", "i4")
 
 
 def called(made: Made) -> Tree:
-    tree = edits.of(*made)
+    tree = loops_of(*made).tree
     there = {str(loop.param) for loop in loops(tree)}  # an extent of 1 has no loop
     return edits.call(tree, 0, [p for p in INNER if p in there])
 
@@ -45,7 +47,7 @@ def in_steps(made: Made, size: int = 8) -> Tree:
             return node
         return nested([found[2], found[0], found[1], found[3]], body)
 
-    tree = transformed(edits.split(edits.of(*made), "i4", size), change)
+    tree = transformed(edits.split(loops_of(*made).tree, "i4", size), change)
     return edits.call(tree, 0, INNER)
 
 
@@ -74,7 +76,7 @@ def test_calls_compute_what_their_loops_say(name: str, tree: Any, library: str, 
         pytest.skip("the library has no such micro-kernel")
     if name == "one row" and tree is in_steps:
         pytest.skip("nothing to split")
-    edits.commit(graph, entry, tree(made))
+    commit(graph, entry, tree(made))
     feeds = _feeds(graph)
     a, b = (v.astype(np.longdouble) for v in feeds.values())  # what is itself in double needs a finer reference
     exact = np.tanh(a @ b).astype(np.float64)
@@ -90,13 +92,13 @@ def test_calls_compute_what_their_loops_say(name: str, tree: Any, library: str, 
 def test_isl_reads_calls() -> None:
     for tree in (called, in_steps):
         made = graph, entry = tiled_product()
-        edits.commit(graph, entry, tree(made))
+        commit(graph, entry, tree(made))
         assert_agrees(graph, entry.kernel)
 
 
 def test_a_call_inside_of_steps_adds_to_an_accumulator() -> None:
     made = graph, entry = tiled_product(64, 64, 20)
-    placed = edits.commit(graph, entry, in_steps(made))
+    placed = commit(graph, entry, in_steps(made)).tree
     assert (
         text(placed)
         == """\
@@ -130,13 +132,13 @@ def test_tiles_are_turned_round(shape: Any, edge: int, dtype: Any, tmp_path: Pat
     b, x = Builder(graph), graph.add_input("x", shape, dtype)
     graph.add_output(b.copy(b.transpose(x, (1, 0))))
     (entry,) = graph.kernels()
-    tree = edits.of(graph, entry)
+    tree = loops_of(graph, entry).tree
     names = [str(loop.param) for loop in loops(tree)]
     for name in names:
         tree = edits.split(tree, name, edge)
     if len(names) == 2:
         tree = edits.call(edits.reorder(tree, [*(f"{n}_block" for n in names), *names]), 0, names, TRANSPOSITION)
-    edits.commit(graph, entry, tree)
+    commit(graph, entry, tree)
     data = np.random.default_rng(1).integers(
         0, 2 if dtype == dace.bool_ else 100, [77 if n is SIZE else n for n in shape]
     )
@@ -153,9 +155,9 @@ def test_what_is_no_transposition() -> None:
     graph.add_output(b.copy(x))
     (entry,) = graph.kernels()
     with pytest.raises(IllegalSchedule, match="i0 and i1 do not walk one array each with unit stride"):
-        edits.commit(graph, entry, edits.call(edits.of(graph, entry), 0, ["i0", "i1"], TRANSPOSITION))
+        commit(graph, entry, edits.call(loops_of(graph, entry).tree, 0, ["i0", "i1"], TRANSPOSITION))
     with pytest.raises(IllegalSchedule, match="expected product or transposition"):
-        edits.commit(graph, entry, edits.call(edits.of(graph, entry), 0, ["i0", "i1"], "other"))
+        commit(graph, entry, edits.call(loops_of(graph, entry).tree, 0, ["i0", "i1"], "other"))
 
 
 # ---------------------------------------------------------------- what is refused
@@ -163,8 +165,8 @@ def test_what_is_no_transposition() -> None:
 
 def test_the_order_of_the_loops_does_not_matter(tmp_path: Path) -> None:
     made = graph, entry = tiled_product()
-    tree = transformed(edits.of(*made), _swapped)
-    edits.commit(graph, entry, edits.call(tree, 0, INNER))
+    tree = transformed(loops_of(*made).tree, _swapped)
+    commit(graph, entry, edits.call(tree, 0, INNER))
     feeds = _feeds(graph)
     a, b = feeds.values()
     built = kernels.run(graph, feeds, tmp_path)[graph.outputs[0]]
@@ -186,15 +188,15 @@ def _is_sum(node: Tree) -> bool:
 
 
 def _renamed(made: Made) -> Tree:
-    return edits.call(edits.of(*made), 0, INNER, "sum")
+    return edits.call(loops_of(*made).tree, 0, INNER, "sum")
 
 
 REFUSED: dict[str, tuple[Callable[[Made], Tree], str]] = {
-    "point-wise": (lambda made: edits.call(edits.of(*made), 1, ("i2", "i3")), "s1 does not sum into one array"),
+    "point-wise": (lambda made: edits.call(loops_of(*made).tree, 1, ("i2", "i3")), "s1 does not sum into one array"),
     "a vector loop": (lambda made: _kind(made, "vector"), "i4 is a vector loop; a micro-kernel has its own order"),
     "an unknown one": (_renamed, "there is no such micro-kernel; expected product"),
     "other loops": (
-        lambda made: edits.call(edits.of(*made), 0, ("i2", "i4")),
+        lambda made: edits.call(loops_of(*made).tree, 0, ("i2", "i4")),
         "the innermost loops around s0 are not those over i2, i4",
     ),
 }
@@ -205,7 +207,7 @@ def test_what_no_micro_kernel_does_is_refused(name: str) -> None:
     edit, reason = REFUSED[name]
     made = graph, entry = tiled_product()
     with pytest.raises(IllegalSchedule, match=reason):
-        edits.commit(graph, entry, edit(made))
+        commit(graph, entry, edit(made))
     assert entry.tree is None
 
 
@@ -237,14 +239,14 @@ def _matrix_product(
 )
 def test_statements_that_are_no_products_are_refused(made: Callable[[], Made], reason: str) -> None:
     graph, entry = made()
-    tree = edits.of(graph, entry)
+    tree = loops_of(graph, entry).tree
     with pytest.raises(IllegalSchedule, match=reason):
-        edits.commit(graph, entry, edits.call(tree, 0, ("i0", "i1", "i2")))
+        commit(graph, entry, edits.call(tree, 0, ("i0", "i1", "i2")))
 
 
 def test_a_plain_product_may_be_one_call(tmp_path: Path) -> None:
     graph, entry = _matrix_product(False)
-    edits.commit(graph, entry, edits.call(edits.of(graph, entry), 0, ("i0", "i1", "i2")))
+    commit(graph, entry, edits.call(loops_of(graph, entry).tree, 0, ("i0", "i1", "i2")))
     feeds = _feeds(graph)
     a, b = feeds.values()
     built = kernels.run(graph, feeds, tmp_path)[graph.outputs[0]]
@@ -258,8 +260,8 @@ def test_bfloat16_is_summed_in_float32(library: str, turned: bool, shape: Any, t
     if libs.get(library).available() is not None:
         pytest.skip("the library has no such micro-kernel")
     graph, entry = _matrix_product(turned, types.BFLOAT16, shape=shape, out=dace.float32)
-    there = [p for p in ("i0", "i1", "i2") if p in {str(loop.param) for loop in loops(edits.of(graph, entry))}]
-    edits.commit(graph, entry, edits.call(edits.of(graph, entry), 0, there))
+    there = [p for p in ("i0", "i1", "i2") if p in {str(loop.param) for loop in loops(loops_of(graph, entry).tree)}]
+    commit(graph, entry, edits.call(loops_of(graph, entry).tree, 0, there))
     rng = np.random.default_rng(0)
     feeds = {n: rng.standard_normal(graph.shape(n)).astype(ml_dtypes.bfloat16) for n in graph.inputs}
     a, b = (v.astype(np.float64) for v in feeds.values())
@@ -276,7 +278,7 @@ def test_bfloat16_is_summed_in_float32(library: str, turned: bool, shape: Any, t
 def test_a_narrow_product_does_without_torchs_onednn(tmp_path: Path) -> None:
     """Torch's micro-kernel reads packed panels as rows while its oneDNN is switched off."""
     graph, entry = _matrix_product(True, types.BFLOAT16, shape=(20, 70, 40), out=dace.float32)
-    edits.commit(graph, entry, edits.call(edits.of(graph, entry), 0, ("i0", "i1", "i2")))
+    commit(graph, entry, edits.call(loops_of(graph, entry).tree, 0, ("i0", "i1", "i2")))
     rng = np.random.default_rng(0)
     feeds = {n: rng.standard_normal(graph.shape(n)).astype(ml_dtypes.bfloat16) for n in graph.inputs}
     a, b = (v.astype(np.float64) for v in feeds.values())

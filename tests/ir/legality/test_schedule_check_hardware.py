@@ -12,6 +12,8 @@ import pytest
 
 from daceopt.errors import IllegalSchedule
 from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.kernel.kernel import Access
@@ -57,7 +59,7 @@ def _with_scope(tree: Tree, scope: str) -> Tree:
 
 def _put(case: tuple[Graph, Any], edit: Callable[[Tree], Tree]) -> tuple[Graph, Any]:
     graph, entry = case
-    edits.commit(graph, entry, edit(edits.of(graph, entry)))
+    commit(graph, entry, edit(loops_of(graph, entry).tree))
     return graph, entry
 
 
@@ -352,7 +354,7 @@ def test_a_gather_of_what_other_lanes_write_is_refused() -> None:
 def _merged_packs() -> tuple[Graph, Any, str]:
     """Packs of four of two loops that were made one, which blocks of threads run."""
     graph, entry = copy((6, 24))
-    tree = edits.merge(edits.split(edits.of(graph, entry), "i1", 4, "pack"), "i0", "i1_pack")
+    tree = edits.merge(edits.split(loops_of(graph, entry).tree, "i1", 4, "pack"), "i0", "i1_pack")
     return graph, entry, text(edits.split(tree, "i1_pack", 12, "block"))
 
 

@@ -12,7 +12,7 @@ import pytest
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.attempt import commit
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.legality.legality_isl import violation
@@ -40,7 +40,7 @@ def committed(graph: Graph, fuse: bool = True) -> tuple[Graph, Any, Tree]:
     kernel = in_one(graph)
     tree = polyhedral.tree(graph, kernel, polyhedral.schedule(graph, kernel, Effort(fuse=fuse)))
     new, entry = replaced(graph, kernel)
-    placed = edits.commit(new, entry, tree)
+    placed = commit(new, entry, tree).tree
     assert violation(new, kernel, to_isl(new, kernel, placed)) is None
     assert_same(graph, new)
     return new, entry, placed

@@ -12,6 +12,8 @@ import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.polyhedral.schedule_isl import from_isl, kind_of, to_isl
 from daceopt.ir.scalar.affine_isl import CONTEXT
 from daceopt.ir.schedule import schedule
@@ -44,7 +46,7 @@ def _there(graph: Any, entry: Any, tree: Tree) -> isl.Schedule:
 
 def test_a_tile_is_a_quotient_and_a_remainder() -> None:
     graph, entry = copy()
-    assert _bands(_there(graph, entry, edits.split(edits.of(graph, entry), "i1", 32))) == [
+    assert _bands(_there(graph, entry, edits.split(loops_of(graph, entry).tree, "i1", 32))) == [
         "i0[{ S0[i0, i1] -> [(i0)] }]",
         "i1_block[{ S0[i0, i1] -> [(floor((i1)/32))] }]",
         "i1[{ S0[i0, i1] -> [((i1) mod 32)] }]",
@@ -53,21 +55,21 @@ def test_a_tile_is_a_quotient_and_a_remainder() -> None:
 
 def test_a_merged_loop_is_a_sum() -> None:
     graph, entry = copy((N, 7))
-    tree = edits.merge(edits.of(graph, entry), "i0", "i1")
+    tree = edits.merge(loops_of(graph, entry).tree, "i0", "i1")
     assert _bands(_there(graph, entry, tree)) == ["i1[{ S0[i0, i1] -> [(7i0 + i1)] }]"]
     assert_agrees(graph, entry.kernel, tree)
 
 
 def test_a_merged_loop_with_a_size_inside_is_a_band_of_two() -> None:
     graph, entry = copy((M, N))
-    tree = edits.merge(edits.of(graph, entry), "i0", "i1")
+    tree = edits.merge(loops_of(graph, entry).tree, "i0", "i1")
     assert _bands(_there(graph, entry, tree)) == ["i1[{ S0[i0, i1] -> [(i0)] }, { S0[i0, i1] -> [(i1)] }]"]
     assert_agrees(graph, entry.kernel, tree)
 
 
 def test_a_tile_of_such_a_loop_is_not_affine() -> None:
     graph, entry = copy((M, N))
-    tree = edits.split(edits.merge(edits.of(graph, entry), "i0", "i1"), "i1", 8)
+    tree = edits.split(edits.merge(loops_of(graph, entry).tree, "i0", "i1"), "i1", 8)
     with pytest.raises(Unsupported, match="a division by n; isl takes positive numbers"):
         _there(graph, entry, tree)
 
@@ -76,7 +78,7 @@ def test_sizes_that_are_rounded_keep_their_form() -> None:
     """Half of a size, squared, in the index: a quotient of sizes is none of a loop."""
     half = sympy.floor((N - 1) / 2) + 1
     graph, entry = copy((4, half, half))
-    tree = edits.merge(edits.merge(edits.of(graph, entry), "i1", "i2"), "i0", "i2")
+    tree = edits.merge(edits.merge(loops_of(graph, entry).tree, "i1", "i2"), "i0", "i2")
     assert "// ((((n - 1) // 2) + 1)**2)" in text(tree)
     assert parse(text(tree)) == tree
     assert_agrees(graph, entry.kernel, tree)
@@ -84,7 +86,7 @@ def test_sizes_that_are_rounded_keep_their_form() -> None:
 
 def test_a_product_of_sizes_is_a_parameter() -> None:
     graph, entry = copy((M * N, 4))
-    tree = edits.split(edits.of(graph, entry), "i0", 16)
+    tree = edits.split(loops_of(graph, entry).tree, "i0", 16)
     there = _there(graph, entry, tree)
     assert "[m_n] -> { S0[i0, i1] : 0 <= i0 < m_n and 0 <= i1 <= 3 }" in str(there)
     assert_agrees(graph, entry.kernel, tree)
@@ -94,7 +96,7 @@ def test_a_product_of_sizes_is_a_parameter() -> None:
 
 def test_marks_are_the_lines_of_the_program() -> None:
     graph, entry = two_stages(reduced=True)
-    tree = edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i0", "parallel"))
+    tree = commit(graph, entry, edits.bind(loops_of(graph, entry).tree, "i0", "parallel")).tree
     shown = str(_there(graph, entry, tree))
     for line in ("s1(i0, i1)", "parallel for i0 < 8:", "local row in thread:", "accumulate s0.t:", "for i1 < 16:"):
         assert f'mark: "{line}"' in shown
@@ -105,7 +107,7 @@ def test_assumptions_bound_the_domain() -> None:
     graph, entry = copy((N, 4))
     graph.assumptions.append(N - 8)
     kernel = entry.kernel
-    tree = edits.of(graph, entry)
+    tree = loops_of(graph, entry).tree
     assert "n >= 8" in str(to_isl(graph, kernel, tree)) and "n >= 8" not in str(to_isl(None, kernel, tree))
     assert from_isl(graph, kernel, to_isl(graph, kernel, tree)) == tree
 
@@ -114,7 +116,7 @@ def test_assumptions_bound_the_domain() -> None:
 def test_isl_knows_the_loops_without_marks(name: str) -> None:
     graph, entry = KERNELS[name]()
     kernel = entry.kernel
-    tree = schedule.transformed(edits.of(graph, entry), lambda n: n.body if isinstance(n, schedule.Alloc) else n)
+    tree = schedule.transformed(loops_of(graph, entry).tree, lambda n: n.body if isinstance(n, schedule.Alloc) else n)
     assert from_isl(graph, kernel, unmarked(to_isl(graph, kernel, tree))) == tree
 
 
@@ -125,7 +127,7 @@ def test_a_schedule_that_isl_made() -> None:
         "[{ S0[i, j] -> [(floor(j/32))] }, { S0[i, j] -> [(i)] }]", child: { schedule:
         "[{ S0[i, j] -> [(j mod 32)] }]" } } }"""
     tree = from_isl(graph, entry.kernel, isl.Schedule.read_from_str(CONTEXT, made))
-    assert text(edits.commit(graph, entry, tree)) == (
+    assert text(commit(graph, entry, tree).tree) == (
         "for c0 < 3:\n  for c1 < 64:\n    for c2 < 32, 70 - 32*c0:\n      s0(c1, 32*c0 + c2)\n"
     )
 
@@ -147,7 +149,7 @@ def test_what_no_tree_has_a_form_for(band: str, message: str) -> None:
 
 def test_stale_marks_are_refused() -> None:
     graph, entry = copy()
-    there = str(_there(graph, entry, edits.split(edits.of(graph, entry), "i1", 32)))
+    there = str(_there(graph, entry, edits.split(loops_of(graph, entry).tree, "i1", 32)))
     moved = there.replace("floor((i1)/32)", "floor((i1)/16)").replace("(i1) mod 32", "(i1) mod 16")
     with pytest.raises(Unsupported, match="is another one than its marks say"):
         from_isl(graph, entry.kernel, isl.Schedule.read_from_str(CONTEXT, moved))
@@ -155,14 +157,14 @@ def test_stale_marks_are_refused() -> None:
 
 def test_text_of_isl_is_read_back() -> None:
     graph, entry = two_stages()
-    tree = edits.commit(graph, entry, edits.split(edits.of(graph, entry), "i1", 5))
+    tree = commit(graph, entry, edits.split(loops_of(graph, entry).tree, "i1", 5)).tree
     there = isl.Schedule.read_from_str(CONTEXT, str(_there(graph, entry, tree)))
     assert from_isl(graph, entry.kernel, there) == tree
 
 
 def test_a_size_times_a_loop_is_not_affine() -> None:
     graph, entry = copy((6, 7))
-    tree = edits.of(graph, entry)
+    tree = loops_of(graph, entry).tree
     assert isinstance(tree, Loop) and isinstance(tree.body, Loop)
     skewed = replace(tree, body=replace(tree.body, rest=tree.param * N))
     with pytest.raises(Unsupported, match=r"i0\*n is not affine in the loops: a size multiplies one"):
@@ -171,7 +173,7 @@ def test_a_size_times_a_loop_is_not_affine() -> None:
 
 def test_a_bound_that_names_a_loop_inside() -> None:
     graph, entry = copy((6, 7))
-    tree = edits.reorder(edits.split(edits.of(graph, entry), "i1", 5), ["i1", "i1_block"])
+    tree = edits.reorder(edits.split(loops_of(graph, entry).tree, "i1", 5), ["i1", "i1_block"])
     with pytest.raises(Unsupported, match="i1_block is no loop around the place that names it"):
         _there(graph, entry, tree)
 
@@ -179,4 +181,4 @@ def test_a_bound_that_names_a_loop_inside() -> None:
 def test_an_order_that_names_a_loop_twice() -> None:
     graph, entry = copy((6, 7))
     with pytest.raises(IllegalSchedule, match="the order i1, i1 names a loop twice"):
-        edits.reorder(edits.of(graph, entry), ["i1", "i1"])
+        edits.reorder(loops_of(graph, entry).tree, ["i1", "i1"])

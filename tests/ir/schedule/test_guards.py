@@ -14,6 +14,8 @@ import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.kernel.kernel import Access, Kernel
@@ -42,7 +44,7 @@ def _shown(tree: Tree) -> str:
 
 def test_kernels_side_by_side() -> None:
     graph, entry, _ = neighbours()
-    tree = edits.commit(graph, entry, blocks(edits.of(graph, entry)))
+    tree = commit(graph, entry, blocks(loops_of(graph, entry).tree)).tree
     assert (
         _shown(tree)
         == """
@@ -74,7 +76,7 @@ parallel for block < 10:
 def test_side_by_side_computes_the_same(extents: Any, sizes: tuple[int, ...]) -> None:
     values = dict(zip(("m", "n", "k"), sizes))
     graph, entry, names = neighbours(extents)
-    edits.commit(graph, entry, blocks(edits.of(graph, entry)))
+    commit(graph, entry, blocks(loops_of(graph, entry).tree))
     assert_agrees(graph, entry.kernel)
     data = random_inputs(graph, values)
     found = interpret(graph, data, dtype=np.float64)
@@ -97,11 +99,9 @@ def test_tiles_in_two_dimensions_of_open_sizes() -> None:
     entry = graph.add_kernel(Kernel("tiles", {k: 5, ROW: m, COLUMN: n}, stages))
     graph.add_output(y)
     graph.add_output(w)
-    first, second = edits.of(graph, entry).children  # type: ignore[union-attr]
+    first, second = loops_of(graph, entry).tree.children  # type: ignore[union-attr]
     tiled = edits.merge(edits.tile(second, {"i0": 4, "i1": 8}), "i0_block", "i1_block")
-    edits.commit(
-        graph, entry, edits.bind(edits.side_by_side([edits.split(first, "i2", 2), tiled]), "block", "parallel")
-    )
+    commit(graph, entry, edits.bind(edits.side_by_side([edits.split(first, "i2", 2), tiled]), "block", "parallel"))
     for sizes in ({"m": 9, "n": 17}, {"m": 0, "n": 3}, {"m": 1, "n": 1}):
         data = random_inputs(graph, sizes)
         found = interpret(graph, data)
@@ -115,7 +115,7 @@ def test_tiles_in_two_dimensions_of_open_sizes() -> None:
 @pytest.mark.parametrize(("rows", "extent"), [(64, None), (32, 65), (32, 64)])
 def test_stretch(rows: int, extent: int | None) -> None:
     graph, entry = copy((rows, 7))
-    tree = edits.commit(graph, entry, edits.stretch(edits.of(graph, entry), "i0", 2, extent))
+    tree = commit(graph, entry, edits.stretch(loops_of(graph, entry).tree, "i0", 2, extent)).tree
     assert (
         _shown(tree)
         == f"""
@@ -132,9 +132,9 @@ for i0 < {extent or 2 * rows}:
 
 def test_guards_go_into_the_loops_that_they_name() -> None:
     graph, entry = copy((8, 7))
-    tree = edits.stretch(edits.of(graph, entry), "i0", 2)
+    tree = edits.stretch(loops_of(graph, entry).tree, "i0", 2)
     assert (
-        _shown(edits.commit(graph, entry, edits.reorder(tree, ["i1", "i0"])))
+        _shown(commit(graph, entry, edits.reorder(tree, ["i1", "i0"])).tree)
         == """
 for i1 < 7:
   for i0 < 16:
@@ -145,9 +145,9 @@ for i1 < 7:
 
 def test_edits_rewrite_conditions() -> None:
     graph, entry = copy((8, 7))
-    tree = edits.split(edits.stretch(edits.of(graph, entry), "i0", 2), "i0", 5)
+    tree = edits.split(edits.stretch(loops_of(graph, entry).tree, "i0", 2), "i0", 5)
     assert (
-        _shown(edits.commit(graph, entry, tree))
+        _shown(commit(graph, entry, tree).tree)
         == """
 for i0_block < 4:
   for i0 < 5, 16 - 5*i0_block:
@@ -156,9 +156,9 @@ for i0_block < 4:
         s0((i0 + 5*i0_block) // 2, i1)"""
     )
     graph, entry = copy((8, 7))
-    merged = edits.merge(edits.stretch(edits.of(graph, entry), "i1", 2), "i0", "i1")
+    merged = edits.merge(edits.stretch(loops_of(graph, entry).tree, "i1", 2), "i0", "i1")
     assert (
-        _shown(edits.commit(graph, entry, merged))
+        _shown(commit(graph, entry, merged).tree)
         == """
 for i1 < 112:
   if ((i1 % 14) + 1) % 2 == 0:
@@ -168,7 +168,7 @@ for i1 < 112:
 
 def test_interpreter_of_merged_conditions() -> None:
     graph, entry = copy((8, 7))
-    edits.commit(graph, entry, edits.merge(edits.stretch(edits.of(graph, entry), "i1", 2), "i0", "i1"))
+    commit(graph, entry, edits.merge(edits.stretch(loops_of(graph, entry).tree, "i1", 2), "i0", "i1"))
     data = random_inputs(graph, {})
     (found,) = interpret(graph, data).values()
     np.testing.assert_array_equal(found, next(iter(data.values())) + 1)
@@ -203,31 +203,31 @@ _WRONG: dict[str, tuple[Callable[[Tree], Tree], str]] = {
 def test_what_does_not_run_once_is_refused(name: str) -> None:
     change, message = _WRONG[name]
     graph, entry, _ = neighbours()
-    tree = change(blocks(edits.of(graph, entry)))
+    tree = change(blocks(loops_of(graph, entry).tree))
     if not message:  # the loop ends there anyway
-        edits.commit(graph, entry, tree)
+        commit(graph, entry, tree)
         return
     with pytest.raises(IllegalSchedule, match=message):
-        edits.commit(graph, entry, tree)
+        commit(graph, entry, tree)
 
 
 def test_what_is_not_proven_is_refused() -> None:
     graph, entry = copy((8, 7))
     step = size("step")
-    tree = edits.of(graph, entry)
+    tree = loops_of(graph, entry).tree
     assert isinstance(tree, Loop)
     odd = replace(tree, extent=8, body=Guard((relation(tree.param * step, ">=", 0),), tree.body))
     with pytest.raises(IllegalSchedule, match="names step, no loop"):
-        edits.commit(graph, entry, odd)
+        commit(graph, entry, odd)
     n = dace.symbolic.symbol("n", dace.int64)
     graph, entry = copy((n, 7))
-    tree = edits.of(graph, entry)
+    tree = loops_of(graph, entry).tree
     assert isinstance(tree, Loop)
     odd = replace(tree, body=Guard((relation(tree.param * n, ">=", 0),), tree.body))
     with pytest.raises(
         IllegalSchedule, match="not proven to run once for each element of its domain.*a size multiplies"
     ):
-        edits.commit(graph, entry, odd)
+        commit(graph, entry, odd)
 
 
 def test_a_condition_that_is_none() -> None:
@@ -246,7 +246,7 @@ def test_a_condition_that_is_none() -> None:
 def test_a_guard_inside_of_accumulators_is_refused() -> None:
     """They would be stored where nothing was collected."""
     graph, entry = total((8, 7))
-    tree = edits.of(graph, entry)
+    tree = loops_of(graph, entry).tree
     assert isinstance(tree, Loop) and isinstance(tree.body, Loop)
     rows, columns = tree.param, tree.body.param
     inside = replace(tree, extent=16, body=edits.loop_over(tree, columns))
@@ -254,11 +254,11 @@ def test_a_guard_inside_of_accumulators_is_refused() -> None:
     with pytest.raises(
         IllegalSchedule, match="'if i0 < 8:' stands inside of the accumulators of s0.out0, which are stored"
     ):
-        edits.commit(graph, entry, wrong)
+        commit(graph, entry, wrong)
     outside = replace(inside, body=Guard((relation(rows, "<", 8),), tree.body))
-    edits.commit(graph, entry, outside)
+    commit(graph, entry, outside)
     summed = replace(tree, body=replace(tree.body, extent=20, body=Guard((relation(columns, "<", 7),), tree.body.body)))
-    edits.commit(graph, entry, summed)
+    commit(graph, entry, summed)
     data = random_inputs(graph, {})
     (found,) = interpret(graph, data, dtype=np.float64).values()
     np.testing.assert_allclose(found, next(iter(data.values())).astype(float).sum(1), rtol=1e-12)
@@ -290,13 +290,13 @@ def _through_a_local() -> tuple[Graph, Any, Tree, Tree]:
 
 def test_a_local_between_iterations_is_decided_by_isl() -> None:
     graph, entry, right, wrong = _through_a_local()
-    edits.commit(graph, entry, right)
+    commit(graph, entry, right)
     assert_agrees(graph, entry.kernel)
     data = random_inputs(graph, {})
     (found,) = interpret(graph, data, dtype=np.float64).values()
     np.testing.assert_allclose(found, np.exp(next(iter(data.values())).astype(float)) + 1, rtol=1e-12)
     with pytest.raises(IllegalSchedule, match="t is read before it is written"):
-        edits.commit(graph, entry, wrong)
+        commit(graph, entry, wrong)
     assert verdict(graph, entry.kernel, wrong) is not None
 
 
@@ -304,7 +304,7 @@ def test_a_local_that_the_next_iteration_writes_over_is_refused() -> None:
     graph, entry, right, _ = _through_a_local()
     late = edits.bind(right, "t", "vector")
     with pytest.raises(IllegalSchedule, match="t passes between iterations of the vector loop"):
-        edits.commit(graph, entry, late)
+        commit(graph, entry, late)
 
 
 # ---------------------------------------------------------------- isl's own
@@ -333,5 +333,5 @@ for c0 < 12:
 for c0 < 40:
   s2(c0)"""
     )
-    edits.commit(graph, entry, tree)
+    commit(graph, entry, tree)
     schedule_check.check(graph, entry.kernel, entry.tree)

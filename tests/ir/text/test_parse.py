@@ -20,7 +20,8 @@ from daceopt.autodiff import differentiate
 from daceopt.errors import GraphTextError, Unsupported
 from daceopt.ir.control.region_builder import ChoiceBuilder
 from daceopt.ir.data.arrays import SEED
-from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.nodes.builder import Builder
@@ -310,7 +311,7 @@ def test_kernels_that_carry_values(made: Callable[[], Made]) -> None:
     graph, entry = made()
     assert "serial " in render(graph)
     read_back(graph)
-    edits.commit(graph, entry, edits.of(graph, entry))
+    commit(graph, entry, loops_of(graph, entry).tree)
     read_back(graph)
 
 

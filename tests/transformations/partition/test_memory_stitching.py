@@ -14,6 +14,8 @@ from daceopt.codegen.target import get as target
 from daceopt.cost.limits import Limits, assume
 from daceopt.errors import DaceoptError
 from daceopt.ir.edits import schedule_edits as edits
+from daceopt.ir.edits.attempt import commit
+from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.schedule.schedule import Alloc, walk
 from daceopt.transformations.partition.aggregation import Aggregation
@@ -158,8 +160,8 @@ def test_other_tiles() -> None:
     """Kernels that are scheduled already keep to their tiles."""
     graph = rows_then(lambda b, x, s: b.elementwise(lambda v, t: v / t, x, s))
     first, second = graph.kernels()
-    edits.commit(graph, first, edits.split(edits.of(graph, first), "i0", 4))
-    edits.commit(graph, second, edits.of(graph, second))
+    commit(graph, first, edits.split(loops_of(graph, first).tree, "i0", 4))
+    commit(graph, second, loops_of(graph, second).tree)
     assert "their tiles or hardware loops differ" in misses(apply(MemoryStitching(), graph))
 
 

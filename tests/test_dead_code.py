@@ -62,7 +62,7 @@ def _uses(tree: ast.AST) -> Iterator[str]:
 @cache
 def _named() -> frozenset[str]:
     used = {name for file in sources(*CODE, "examples") for name in _uses(tree_of(file))}
-    texts = [ROOT / name for name in DOCUMENTS]
+    texts = [*(ROOT / name for name in DOCUMENTS), *(ROOT / "docs" / "rooms").glob("*.md")]
     texts += [
         *(ROOT / "notebooks").glob("*.ipynb"),
         *(ROOT / "daceopt").rglob("*.cpp"),

@@ -30,7 +30,7 @@ plain_properties.install()
 
 
 class Graph(DataflowGraph):
-    """Nodes over arrays; see docs/architecture.md for the invariants. ``ir/graph/sdfg.py`` has it as an SDFG of DaCe.
+    """Nodes over arrays; docs/architecture.md has the invariants. ``ir/graph/sdfg.py`` has it as an SDFG of DaCe.
 
     ``inputs`` and ``outputs`` are array names in call order; ``constants`` maps arrays to values known at compile time;
     ``symbols`` maps a size symbol to the ``(input name, axis)`` that defines it. All changes go through the methods

@@ -93,7 +93,7 @@ def _subs_assignment(assignment: Assignment, mapping: dict[Any, Any]) -> Assignm
 
 @dataclass(frozen=True)
 class Kernel:
-    """Loops over statements; see docs/architecture.md for the meaning of each field."""
+    """Loops over statements; docs/rooms/ir-kernels.md has the meaning of each field."""
 
     label: str
     extents: Mapping[sympy.Symbol, Dim]

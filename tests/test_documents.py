@@ -23,6 +23,9 @@ FILE = re.compile(r"[\w./*-]+\.(?:py|cpp|h)\b")
 FOLDER = re.compile(r"(?:[\w.-]+/)+(?=$|[\s:])")
 IDENTIFIER = re.compile(r"[A-Za-z_][\w-]+\w")
 USE = re.compile(r"\w+(?=\()|(?<=\.)\w+")  # in blocks: what is called, and attributes
+CALL = re.compile(r"\b(?!daceopt_)([A-Za-z_]\w+)\(")  # but what libraries export
+PLACE = re.compile(r"([\w./]+\.py): ([A-Za-z_]\w+)")  # a file, and what it defines
+DEFINITION = re.compile(r"\b(?:def|class) (\w+)|\"(\w+)\"|^ *(\w+)(?:: [\w.\[\], ]+)? =", re.MULTILINE)
 PARAMETRIZED = [pytest.param(path, id=path.stem) for path in DOCUMENTS]
 
 
@@ -76,6 +79,37 @@ def _identifiers(path: Path) -> Iterator[str]:
     yield from (word for code in blocks for word in USE.findall(re.sub(r"#.*|\"[^\"]*\"", "", code)))
 
 
+def _names_of(text: str) -> set[str]:
+    """What a file defines: functions, classes, variables, and what it has by name in a table."""
+    return {name for names in DEFINITION.findall(text) for name in names if name}
+
+
+@cache
+def _definitions() -> frozenset[str]:
+    """What can be called: definitions of Python, and all names of C++."""
+    files = [p for folder in CODE for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".h", ".cpp")]
+    return frozenset(
+        name for p in files for name in (_names_of(_text(p)) if p.suffix == ".py" else re.findall(r"\w+", _text(p)))
+    )
+
+
+def _calls(path: Path) -> Iterator[str]:
+    """What is called in code spans and in blocks of Python."""
+    blocks = [code for language, code in FENCE.findall(_text(path)) if language == "python"]
+    for text in (*_spans(path), *(re.sub(r"#.*|\"[^\"]*\"", "", code) for code in blocks)):
+        yield from CALL.findall(text)
+
+
+def _misplaced_names(path: Path) -> Iterator[str]:
+    """Names that are not defined in the file that they are said to be in."""
+    folders = [ROOT, ROOT / "daceopt", *(ROOT / room for room in _rooms(path))]
+    for span in _spans(path):
+        for file, name in PLACE.findall(span):
+            files = [at for folder in folders if (at := folder / file).exists()]
+            if not any(name in _names_of(_text(at)) for at in files):
+                yield f"{file}: {name}"
+
+
 def _occurs(word: str) -> bool:
     """Is it a word of the code: as it is, as a step that recipes spell with hyphens, or each of its words?"""
     known = _words_of_code()
@@ -125,6 +159,16 @@ def test_files_and_folders_exist(path: Path) -> None:
 @pytest.mark.parametrize("path", PARAMETRIZED)
 def test_names_occur_in_the_code(path: Path) -> None:
     assert not sorted(word for word in set(_identifiers(path)) if not _occurs(word))
+
+
+@pytest.mark.parametrize("path", PARAMETRIZED)
+def test_what_is_called_is_names_of(path: Path) -> None:
+    assert not sorted(set(_calls(path)) - _definitions())
+
+
+@pytest.mark.parametrize("path", PARAMETRIZED)
+def test_names_are_defined_in_their_files(path: Path) -> None:
+    assert not sorted(set(_misplaced_names(path)))
 
 
 def test_a_file_that_is_gone_is_told() -> None:

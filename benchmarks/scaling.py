@@ -14,6 +14,7 @@ from benchmarks.models.named import stacked
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.importing import Traced
+    from daceopt.programs import derivation
 
 _LAYERS = (2, 4, 8, 16, 32, 64)
 _QUICK_LAYERS = (1, 2, 4, 8)
@@ -82,14 +83,14 @@ def _seconds(layers: int) -> dict[str, float]:
 
 def through(traced: Traced) -> Iterator[None]:
     """From a captured graph to the text of its programs; stops before the first of ``PHASES`` and after each."""
-    from daceopt import libs, pipeline, recipes
+    from daceopt import libs, recipes
     from daceopt.capture.torch.importing import load
     from daceopt.codegen.build import GeneratedProgram
 
     yield
     imported = load(traced)
     yield
-    derived = pipeline.derive(imported, recipes.get("auto"))
+    derived = derivation.derive(imported, recipes.get("auto"))
     yield
     for k, (graph, roles) in enumerate(derived.directions()):
         GeneratedProgram(graph, roles, libs.implement, k)

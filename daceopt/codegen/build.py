@@ -12,7 +12,7 @@ import dace
 import numpy as np
 import sympy
 
-from daceopt.codegen import frame, in_place, memory_plan, region_bounds, target
+from daceopt.codegen import ahead, frame, in_place, memory_plan, region_bounds, target
 from daceopt.codegen.assemble import build_program, program_key
 from daceopt.codegen.code_flow import size_text
 from daceopt.codegen.compiler import CompileJob, Flags, Requirements, compile_objects
@@ -49,7 +49,11 @@ def build(
     clock before its first node and after each of ``manifest.kernels``; the clock is that of the device, where kernels
     have a stream, and the run waits for its end. Raises BuildError and Unsupported.
     """
-    generated = [GeneratedProgram(graph, roles, implement, k, profiled) for k, (graph, roles) in enumerate(parts)]
+    generated: list[GeneratedProgram] = []
+    for k, (graph, roles) in enumerate(parts):
+        generated.append(GeneratedProgram(graph, roles, implement, k, profiled))
+        if k < len(parts) - 1:
+            ahead.start(generated[-1].jobs)  # while the next one is printed
     compile_objects([job for program in generated for job in program.jobs])
     names = []
     for k, program in enumerate(generated):

@@ -5,102 +5,35 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import daceopt.recipes
 import daceopt.transformations
-from daceopt import progress, system
+from daceopt import system
 from daceopt._version import __version__
 from daceopt.codegen.assemble import load_program
 from daceopt.errors import BuildError, FallbackWarning, Unsupported
 from daceopt.logs import caller_depth
 from daceopt.passes import trace
+from daceopt.programs.derivation import Derived, Source
 from daceopt.runtime.executable import Executable
 from daceopt.store.cache import default_cache, is_key, key
 
 if TYPE_CHECKING:
     import onnx
 
-    from daceopt.ir.control.imported import Imported
-    from daceopt.ir.control.program import Program
     from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.collective import Exchanged
-    from daceopt.passes.recipe import Recipe
-    from daceopt.passes.step import Step
-
-Load = Callable[[str], "Imported"]
-"""Imports for a target: what its libraries multiply as it is, nothing widens."""
 
 REPORT = "report.json"
 _REGISTRIES = (  # of what decides about code, each by itself: a warm start has imported some
     *("ops.core.registry", "libs.base", "autodiff.rules", "splits.rules"),
     *("capture.torch.table", "codegen.target", "codegen.toolchain"),
 )
-
-
-@dataclass
-class Derived:
-    """A program after its recipe, and how it came about; ``choice``: why by this recipe; ``seconds`` per phase."""
-
-    program: Program
-    imported: Imported
-    history: list[Step] = field(default_factory=list)
-    choice: str = ""
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def forward(self) -> Graph:
-        return self.program.forward
-
-    @property
-    def backward(self) -> Graph | None:
-        return self.program.backward
-
-    def directions(self) -> list[tuple[Graph, dict[str, str]]]:
-        """The forward graph, and the backward graph if there is one, each with the roles of its boundary as text.
-
-        ``input:k`` and ``output:k`` of the forward; the backward reads ``input:k``, ``output:k`` and ``grad:k`` (the
-        gradient of output k) and writes ``grad_input:k``.
-        """
-        return [(graph, self.program.roles(graph)) for graph in self.program.directions()]
-
-    @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Count the time inside as ``phase``, and show it as that."""
-        start = time.perf_counter()
-        try:
-            with progress.phase(phase):
-                yield
-        finally:
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
-
-
-@dataclass
-class Source:
-    """What the graphs can be derived from, and how: ``pipeline.derive`` as ``way``."""
-
-    load: Load
-    recipe: Recipe
-    way: Callable[[Imported, Recipe, str | None], Derived]
-    verify: str | None = None
-    model: onnx.ModelProto | None = None
-    graphs: Derived | None = None
-
-    def derive(self) -> Derived:
-        """Load and derive."""
-        started = time.perf_counter()
-        imported = self.load(self.recipe.target)
-        capture = time.perf_counter() - started
-        derived = self.way(imported, self.recipe, self.verify)
-        derived.seconds = {"capture": capture, **derived.seconds}
-        return derived
 
 
 class CompiledPair:

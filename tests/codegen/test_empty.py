@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from daceopt import libs, pipeline, recipes
+from daceopt import libs, recipes
 from daceopt.capture.onnx.importer import import_model
 from daceopt.codegen import trial
 from daceopt.codegen.bundle import Bundle
@@ -20,6 +20,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar.dims import row_major
 from daceopt.passes.verification_built import Built, check
+from daceopt.programs import derivation
 
 F = dace.float32
 FEATURES = (0, 3, 8, 8)  # a batch of nothing
@@ -91,7 +92,7 @@ def model(op_type: str, operands: list[Any], attributes: dict[str, Any]) -> onnx
 
 def directions(graph: Graph, bundle: Bundle, backward: bool = True) -> list[Built]:
     everything = Gradients(tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
-    found = pipeline.derive(Imported(graph, everything if backward else None), recipes.get("cpu")).directions()
+    found = derivation.derive(Imported(graph, everything if backward else None), recipes.get("cpu")).directions()
     return [Built(g, r, bundle.add(g, r, libs.implement)) for g, r in found]
 
 

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from daceopt import pipeline
 from daceopt.errors import UnequalLayers
 from daceopt.ir.control.imported import Imported
 from daceopt.ir.graph.graph import Graph
@@ -24,7 +23,8 @@ from daceopt.layers.equal_layers import EqualLayers
 from daceopt.layers.node_keys import NodeKeys, draws
 from daceopt.layers.shortening import KEPT, LEAST
 from daceopt.passes.recipe import recipes
-from daceopt.programs.compiled import Derived
+from daceopt.programs import derivation
+from daceopt.programs.derivation import Derived
 from tests.capture.torch.checking import check
 from tests.capture.torch.interpreted import compile_interpreted
 
@@ -96,7 +96,7 @@ def right(net: nn.Module, *inputs: torch.Tensor, recipe: str = "cpu") -> Derived
 
 def whole(derived: Derived, recipe: str = "cpu") -> Derived:
     """The same program, of which all layers are derived."""
-    return pipeline._derived(EqualLayers(derived.imported), recipes.get(recipe), None)
+    return derivation._derived(EqualLayers(derived.imported), recipes.get(recipe), None)
 
 
 def _values(graph: Graph) -> dict[str, np.ndarray]:
@@ -298,7 +298,7 @@ def test_layers_that_are_not_trained_are_others(lengthenings: list[int]) -> None
     assert wanted is not None and len(lengthenings) == 1
     half = tuple(k for k in wanted.inputs if k > len(derived.imported.graph.inputs) // 2)
     imported = Imported(derived.imported.graph.copy(), replace(wanted, inputs=half))
-    made = pipeline.derive(imported, recipes.get("cpu"))
+    made = derivation.derive(imported, recipes.get("cpu"))
     assert len(lengthenings) == 1
     assert {r.position for r in made.program.returned} == {*half}
 
@@ -329,7 +329,7 @@ def test_a_step_may_name_layers(option: dict[str, Any], lengthenings: list[int])
     lengthenings.clear()
     recipe = recipes.get("cpu").with_options("differentiate", **option)
     again = Imported(derived.imported.graph.copy(), derived.imported.gradients)
-    assert pipeline.derive(again, recipe).program.backward is not None
+    assert derivation.derive(again, recipe).program.backward is not None
     assert not lengthenings
 
 
@@ -337,6 +337,6 @@ def test_a_step_that_is_verified_sees_all_layers(lengthenings: list[int]) -> Non
     torch.manual_seed(0)
     derived = right(Network([nn.LayerNorm(WIDTH) for _ in range(LAYERS)]), torch.randn(3, WIDTH))
     lengthenings.clear()
-    pipeline.derive(Imported(derived.imported.graph.copy()), recipes.get("cpu"), "structure")
+    derivation.derive(Imported(derived.imported.graph.copy()), recipes.get("cpu"), "structure")
     assert not lengthenings
     assert np.isfinite(derived.seconds["recipe"])

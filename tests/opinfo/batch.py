@@ -21,7 +21,7 @@ from daceopt.errors import DaceoptError
 from daceopt.modules.backend import Backend
 from daceopt.modules.breaks import Break, reason_of
 from daceopt.modules.options import Options
-from daceopt.programs.compiled import Source
+from daceopt.programs.derivation import Source
 from daceopt.programs.stats import Stats
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.codegen.cuda import emulated_target

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from daceopt import libs, ops, pipeline, recipes
+from daceopt import libs, ops, recipes
 from daceopt.autodiff import differentiate
 from daceopt.codegen import trial
 from daceopt.codegen.bundle import Bundle
 from daceopt.ir.control.imported import Gradients, Imported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.interpret import interpret
+from daceopt.programs import derivation
 from tests.numerics import assert_within_rounding
 from tests.ops.single import single
 
@@ -155,7 +156,7 @@ def test_compiled() -> None:
     for (name, case), dtype in zip(CASES.items(), cycle(TYPES)):
         graph, feeds = _graph(case, dtype)
         gradients = Gradients(tuple(case.wanted), tuple(range(len(case.shapes))))
-        made = pipeline.derive(Imported(graph.copy(), gradients), recipes.get("cpu"))
+        made = derivation.derive(Imported(graph.copy(), gradients), recipes.get("cpu"))
         parts = [bundle.add(g, roles, libs.implement) for g, roles in made.directions()]
         programs.append((name, case, dtype, graph, feeds, parts))
     for name, case, dtype, graph, feeds, (forward, backward) in programs:

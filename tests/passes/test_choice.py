@@ -9,7 +9,7 @@ from typing import Any
 import dace
 import pytest
 
-from daceopt import pipeline, recipes
+from daceopt import recipes
 from daceopt.cost import limits, program_time, rates
 from daceopt.cost.limits import Limits
 from daceopt.cost.program_time import ProgramTime
@@ -22,6 +22,7 @@ from daceopt.ir.nodes.builder import Builder
 from daceopt.passes.choice import Candidate, Choice, common_prefix
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.transform import Transformation
+from daceopt.programs import derivation
 from daceopt.store.cache import key
 from tests.transformations.lowered import feeds
 
@@ -40,7 +41,7 @@ def graph() -> Graph:
 
 
 def derive(recipe: Recipe, gradients: Gradients | None = None) -> Any:
-    return pipeline.derive(Imported(graph(), gradients), recipe)
+    return derivation.derive(Imported(graph(), gradients), recipe)
 
 
 @pytest.mark.parametrize("among", [(FUSED, PLAIN), (PLAIN, FUSED)])
@@ -138,9 +139,15 @@ def test_auto_runs_depth_first_where_caches_hold_no_layer() -> None:
         x = b.elementwise(lambda v, w: v - w, made.inputs[0], x)
     made.add_output(b.reduce("sum", None, x, axes=(1, 2)))
     machine = Limits(cores=2)
+<<<<<<< HEAD
     with limits.assume(machine), rates.assume(rates.typical(machine)):
         derived = pipeline.derive(Imported(made.copy(), None), recipes.get("auto"))
         small = pipeline.derive(Imported(graph(), None), recipes.get("auto"))
+=======
+    with limits.assumed(machine), rates.assumed(rates.typical(machine)):
+        derived = derivation.derive(Imported(made.copy(), None), recipes.get("auto"))
+        small = derivation.derive(Imported(graph(), None), recipes.get("auto"))
+>>>>>>> aae060fc (What derives a program stands beside what compiles it; a program compiles while the next one is printed)
     assert derived.choice.startswith("recipe graphturbo, by the cost model (cpu ")
     assert any(isinstance(node, Repeat) for node in derived.forward.nodes())
     assert "graphturbo" not in small.choice

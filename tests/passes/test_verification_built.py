@@ -20,6 +20,7 @@ from daceopt.ir.control.imported import Gradients, Imported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.passes.verification_built import Built, check
+from daceopt.programs import derivation
 
 F = dace.float32
 
@@ -59,7 +60,7 @@ def norm(shape: tuple[Any, ...] = (4, 30), dtype: dace.typeclass = F) -> Graph:
 def verify(graph: Graph, backward: bool = False, inputs: dict[str, np.ndarray] | None = None) -> None:
     """Compile both directions and check them."""
     everything = Gradients(tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
-    graphs = pipeline.derive(Imported(graph, everything if backward else None), recipes.get("cpu"))
+    graphs = derivation.derive(Imported(graph, everything if backward else None), recipes.get("cpu"))
     bundle, directions = Bundle(), graphs.directions()
     check(*(Built(g, r, bundle.add(g, r, libs.implement)) for g, r in directions), inputs=inputs)
 

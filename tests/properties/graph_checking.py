@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daceopt import libs, ops, pipeline, recipes
+from daceopt import libs, ops, recipes
 from daceopt.autodiff import differentiate
 from daceopt.codegen import trial
 from daceopt.codegen.bundle import Bundle
@@ -16,7 +16,8 @@ from daceopt.ir.control.imported import Gradients, Imported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.interpret import interpret
 from daceopt.passes.recipe import Recipe
-from daceopt.programs.compiled import Derived
+from daceopt.programs import derivation
+from daceopt.programs.derivation import Derived
 from daceopt.runtime.executable import Executable
 from tests.numerics import assert_within_rounding
 from tests.properties.graphs import NOMINAL, SIZE, Maker
@@ -98,7 +99,7 @@ def compile_case(case: Case, bundle: Bundle, recipe: str | Recipe = "cpu") -> Co
 def _derived(graph: Graph, backward: bool, recipe: str | Recipe) -> Derived:
     gradients = Gradients(tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
     imported = Imported(graph.copy(), gradients if backward else None)
-    return pipeline.derive(imported, recipes.get(recipe) if isinstance(recipe, str) else recipe)
+    return derivation.derive(imported, recipes.get(recipe) if isinstance(recipe, str) else recipe)
 
 
 def _values(graph: Graph, case: Case, size: int) -> Arrays:

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from daceopt import pipeline
 from daceopt.cost import machines
 from daceopt.cost.machines import MachineModel
 from daceopt.cost.simulator import Policy, run
@@ -25,6 +24,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.modules.frozen import freeze
 from daceopt.passes.feeds import random_inputs
 from daceopt.passes.recipe import Recipe, recipes
+from daceopt.programs import derivation
 
 _PLANNED = "graphturbo"
 """The recipe that is a choice among plans here: where software places data, instances are nodes and not loops."""
@@ -78,7 +78,7 @@ def _schedule(
     """The arrays of the inputs, and the graph as the recipe schedules it, with its run."""
     with machines.assume(target):
         first = "layer-wise" if recipe == _PLANNED else recipe
-        derived = pipeline.derive(imported, recipes.get(first) if isinstance(first, str) else first)
+        derived = derivation.derive(imported, recipes.get(first) if isinstance(first, str) else first)
     graph, history = derived.forward, tuple(derived.history)
     values = _values(graph, given)
     sizes = _sizes(graph, values)

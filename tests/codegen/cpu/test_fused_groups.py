@@ -6,13 +6,14 @@ import dace
 import numpy as np
 import pytest
 
-from daceopt import libs, pipeline, recipes
+from daceopt import libs, recipes
 from daceopt.codegen.bundle import Bundle
 from daceopt.ir.control.imported import Gradients, Imported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar
 from daceopt.passes.verification_built import Built, check
+from daceopt.programs import derivation
 
 F = dace.float32
 
@@ -20,7 +21,7 @@ F = dace.float32
 def verify(graph: Graph, backward: bool) -> None:
     """Compile with the recipe ``cpu`` and compare every result, and what lies around it, with float64."""
     everything = Gradients(tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
-    found = pipeline.derive(Imported(graph, everything if backward else None), recipes.get("cpu")).directions()
+    found = derivation.derive(Imported(graph, everything if backward else None), recipes.get("cpu")).directions()
     bundle = Bundle()
     check(*(Built(g, r, bundle.add(g, r, libs.implement)) for g, r in found))
 

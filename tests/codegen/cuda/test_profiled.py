@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import sympy
 
-from daceopt import libs, pipeline, recipes
+from daceopt import libs, recipes
 from daceopt.codegen import build, trial
 from daceopt.codegen.assemble import load_program
 from daceopt.ir.control.imported import Imported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
+from daceopt.programs import derivation
 from daceopt.runtime import device_graphs
 from daceopt.runtime.device_entry import entry_of
 from daceopt.runtime.manifest import TICKS
@@ -32,7 +33,7 @@ def _graph() -> Graph:
 
 
 def _program(profiled: bool) -> Any:
-    derived = pipeline.derive(Imported(_graph(), device="cuda"), recipes.get("gpu"))
+    derived = derivation.derive(Imported(_graph(), device="cuda"), recipes.get("gpu"))
     (name,) = build.build("test of ticks", derived.directions(), libs.implement, profiled=profiled)
     return load_program(name)
 

@@ -14,7 +14,6 @@ from benchmarks.models.named import stacked
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.importing import Traced
-    from daceopt.programs import derivation
 
 _LAYERS = (2, 4, 8, 16, 32, 64)
 _QUICK_LAYERS = (1, 2, 4, 8)
@@ -86,6 +85,7 @@ def through(traced: Traced) -> Iterator[None]:
     from daceopt import libs, recipes
     from daceopt.capture.torch.importing import load
     from daceopt.codegen.build import GeneratedProgram
+    from daceopt.programs import derivation
 
     yield
     imported = load(traced)

@@ -139,15 +139,9 @@ def test_auto_runs_depth_first_where_caches_hold_no_layer() -> None:
         x = b.elementwise(lambda v, w: v - w, made.inputs[0], x)
     made.add_output(b.reduce("sum", None, x, axes=(1, 2)))
     machine = Limits(cores=2)
-<<<<<<< HEAD
     with limits.assume(machine), rates.assume(rates.typical(machine)):
-        derived = pipeline.derive(Imported(made.copy(), None), recipes.get("auto"))
-        small = pipeline.derive(Imported(graph(), None), recipes.get("auto"))
-=======
-    with limits.assumed(machine), rates.assumed(rates.typical(machine)):
         derived = derivation.derive(Imported(made.copy(), None), recipes.get("auto"))
         small = derivation.derive(Imported(graph(), None), recipes.get("auto"))
->>>>>>> aae060fc (What derives a program stands beside what compiles it; a program compiles while the next one is printed)
     assert derived.choice.startswith("recipe graphturbo, by the cost model (cpu ")
     assert any(isinstance(node, Repeat) for node in derived.forward.nodes())
     assert "graphturbo" not in small.choice

@@ -13,8 +13,8 @@ __all__ = ["NearMiss", "Site", "Transformation", "get", "load_file", "names"]
 
 def get(name: str, **options: Any) -> Transformation:
     """The transformation called ``name`` with ``options``. Raises DaceoptError when either does not exist."""
-    made: Transformation = _registry.get(name).with_options(options)
-    return made
+    transformation: Transformation = _registry.get(name).with_options(options)
+    return transformation
 
 
 def names() -> list[str]:

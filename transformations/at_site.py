@@ -47,10 +47,10 @@ class AtSite(Transformation):
         """The step itself. Raises DaceoptError where it is none, or edits programs rather than sites."""
         if not self.step:
             raise DaceoptError("at-site needs a step, as in at-site{step='map-fusion', site='add + tanh'}")
-        found = as_step(self.step)
-        if type(found).apply is Transformation.apply or isinstance(found, AtSite):
-            raise DaceoptError(f"{found} has no single sites; apply it as a whole")
-        return found
+        transformation = as_step(self.step)
+        if type(transformation).apply is Transformation.apply or isinstance(transformation, AtSite):
+            raise DaceoptError(f"{transformation} has no single sites; apply it as a whole")
+        return transformation
 
     def runs_on(self, direction: str) -> bool:
         return direction == self.direction
@@ -64,7 +64,7 @@ class AtSite(Transformation):
 
     def _choose(self, graph: Graph) -> Site:
         inner = self.inner
-        sites = [found for found in look(inner, graph) if isinstance(found, Site)]
+        sites = [site for site in look(inner, graph) if isinstance(site, Site)]
         return Selector(self.site, self.origin, self.number).pick(sites, inner)
 
     def apply(self, site: Site) -> None:

@@ -26,7 +26,7 @@ def before_activation(
         raise Unsupported(f"a relu with slope {slope} has no gradient that its result tells; expected at least 0")
 
     def rule(v: Any, dv: Any) -> Any:
-        found = scalar.select(scalar.gt(v, 0), dv, slope * dv)
-        return found if ceiling == math.inf else scalar.select(scalar.ge(v, ceiling), 0, found)
+        slope_of_v = scalar.select(scalar.gt(v, 0), dv, slope * dv)
+        return slope_of_v if ceiling == math.inf else scalar.select(scalar.ge(v, ceiling), 0, slope_of_v)
 
     return str(b.elementwise(rule, y, g, label="relu_grad"))

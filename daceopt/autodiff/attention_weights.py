@@ -23,12 +23,12 @@ _LONGEST = 8  # nodes between a product and the softmax of it, and from there to
 def attention_weights(graph: Graph, forward: Collection[Any], is_elementwise: Any) -> frozenset[str]:
     """The arrays of ``forward`` from the scores of each attention to the weights that its second product reads, where
     that stores fewer bytes: what else they are made of would have to be stored in their place."""
-    found: set[str] = set()
+    weights: set[str] = set()
     for node in forward:
         if isinstance(node, Operator) and node.op_type in _SOFTMAX:
             chain = _chain(graph, node, forward, is_elementwise)
-            found |= _writes(graph, chain) if chain and _saves(graph, node, chain, is_elementwise) else set()
-    return frozenset(found)
+            weights |= _writes(graph, chain) if chain and _saves(graph, node, chain, is_elementwise) else set()
+    return frozenset(weights)
 
 
 def _chain(graph: Graph, softmax: Any, forward: Collection[Any], is_elementwise: Any) -> list[Any]:

@@ -35,8 +35,8 @@ def solve(problem: StorageProblem, chain: list[int]) -> StorageOutcome | None:
     ends = [0, *accumulate(sizes)]
     sums = sorted({ends[k] - ends[i] for i in range(len(ends)) for k in range(i, len(ends))})
     bounds = sums if len(sums) <= _BOUNDS else [sums[int(k)] for k in np.linspace(0, len(sums) - 1, _BOUNDS)]
-    found = {problem.outcome(s) for b in bounds if b < problem.budget for s in _choose_stored(problem, chain, ends, b)}
-    return min((o for o in found if o.peak <= problem.budget), key=lambda o: o.seconds, default=None)
+    tried = {problem.outcome(s) for b in bounds if b < problem.budget for s in _choose_stored(problem, chain, ends, b)}
+    return min((o for o in tried if o.peak <= problem.budget), key=lambda o: o.seconds, default=None)
 
 
 def _choose_stored(problem: StorageProblem, chain: list[int], ends: list[int], bound: int) -> list[frozenset[int]]:
@@ -67,9 +67,9 @@ def _choose_stored(problem: StorageProblem, chain: list[int], ends: list[int], b
 
 def _follow(chain: list[int], source: np.ndarray, shares: list[int]) -> frozenset[int]:
     """The stored values on the way to the end."""
-    found, k, left = set(), len(chain) + 1, _SHARES
+    followed, k, left = set(), len(chain) + 1, _SHARES
     while (i := int(source[k][left])) > 0:
         left -= shares[k - 1] if k <= len(chain) else 0
-        found.add(chain[i - 1])
+        followed.add(chain[i - 1])
         k = i
-    return frozenset(found)
+    return frozenset(followed)

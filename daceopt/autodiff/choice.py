@@ -23,10 +23,10 @@ def choice(b: Builder, node: Conditional, grads: Grads, wanted: Collection[str])
     for which, branch in enumerate(backward.bodies):
         _fill(graph, node, which, branch, grads, arrays)
     results = [graph.add_array("choice_grad", graph.shape(n), graph.dtype(n)) for n in arrays]
-    made = backward.finish(results)
-    for body in made.bodies:
+    backward_choice = backward.finish(results)
+    for body in backward_choice.bodies:
         body.prune()
-    drop_operands(graph, made)
+    drop_operands(graph, backward_choice)
     return list(zip(arrays, results))
 
 
@@ -36,13 +36,13 @@ def _fill(graph: Graph, node: Conditional, which: int, branch: Body, grads: Grad
     body, captured = node.bodies[which].copy(), node.captures[which]
     places = {name: grads[writes[f"Out{k}"]] for k, name in enumerate(body.outputs) if writes.get(f"Out{k}") in grads}
     inner = [n for n, c in captured.items() if reads[c] in arrays]
-    seeds, found = extend(body, list(places), inner)
+    seeds, sums = extend(body, list(places), inner)
     body.outputs = []
     branch.adopt_graph(body, {n: reads[c] for n, c in captured.items()})
     for output, seed in seeds.items():
         body.inputs.remove(seed)
         branch.bind(seed, places[output])
-    parts = {n: [str(found[i]) for i in inner if reads[captured[i]] == n and found[i] is not None] for n in arrays}
+    parts = {n: [str(sums[i]) for i in inner if reads[captured[i]] == n and sums[i] is not None] for n in arrays}
     branch.declare_outputs(
         [
             total(branch.b, p, graph.dtype(n)) if p else branch.b.full(graph.shape(n), 0, graph.dtype(n))

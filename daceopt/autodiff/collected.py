@@ -30,16 +30,16 @@ class Collected:
         The order, first to last or last to first, is that in which less has to be stacked.
         """
         body = self.loop.graph
-        found = {reverse: [self._standing(n, reverse) for n in names] for reverse in (False, True)}
-        lacking = {r: sum(hint(body.size(n)) for n, w in zip(names, ways) if w is None) for r, ways in found.items()}
-        order = min(found, key=lacking.__getitem__)
-        return [self._stack(n, order) if way is None else self._view(n, way) for n, way in zip(names, found[order])]
+        ways_of = {reverse: [self._standing(n, reverse) for n in names] for reverse in (False, True)}
+        lacking = {r: sum(hint(body.size(n)) for n, w in zip(names, ways) if w is None) for r, ways in ways_of.items()}
+        order = min(ways_of, key=lacking.__getitem__)
+        return [self._stack(n, order) if way is None else self._view(n, way) for n, way in zip(names, ways_of[order])]
 
     def _standing(self, name: str, reverse: bool) -> _Standing | None:
         """Where iteration after iteration ``name`` stands in that order."""
         graph, body = self.loop.outer, self.loop.graph
-        for made, whole, axis, from_end in self.stacked:
-            if self._alike(made, name) and axis == 0 and from_end == reverse:
+        for array, whole, axis, from_end in self.stacked:
+            if self._alike(array, name) and axis == 0 and from_end == reverse:
                 return _Standing(whole, 0, graph.strides(whole))
         root, offset = body.root(name)
         connector = self.loop.captured.get(root)

@@ -27,20 +27,20 @@ def contraction_adjoint(b: Builder, node: Contraction, grads: Grads, wanted: Col
     g = before_activation(b, node.activation, names["Y"], grads[names["Y"]])
     left, right = names["A"], names["B"]
     factor = g if b.graph.dtype(g) == b.graph.dtype(left) else b.cast(g, b.graph.dtype(left))
-    found: Contributions = []
+    contributions: Contributions = []
     if left in wanted and right in wanted and _is_gram(b.graph, left, right):
-        found.append(_gram_gradient(b, left, right, factor, node.alpha))
+        contributions.append(_gram_gradient(b, left, right, factor, node.alpha))
         wanted = {*wanted} - {left, right}
     if left in wanted:
         product = b.matmul(factor, _transpose(b, right), alpha=node.alpha)
-        found.append((left, _unbroadcast(b, product, b.graph.shape(left))))
+        contributions.append((left, _unbroadcast(b, product, b.graph.shape(left))))
     if right in wanted:
-        found.append((right, _right_gradient(b, left, factor, right, node.alpha)))
+        contributions.append((right, _right_gradient(b, left, factor, right, node.alpha)))
     if names.get("Bias") in wanted:
-        found.append((names["Bias"], _unbroadcast(b, g, b.graph.shape(names["Bias"]))))
+        contributions.append((names["Bias"], _unbroadcast(b, g, b.graph.shape(names["Bias"]))))
     if names.get("C") in wanted:
-        found.append((names["C"], g))
-    return found
+        contributions.append((names["C"], g))
+    return contributions
 
 
 def _is_gram(graph: Graph, left: str, right: str) -> bool:

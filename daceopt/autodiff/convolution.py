@@ -20,15 +20,15 @@ def convolution_adjoint(b: Builder, node: Convolution, grads: Grads, wanted: Col
         raise Unsupported(f"{node.label} has an epilogue of {sorted(scaled)}; differentiate before it is fused")
     g = before_activation(b, node.activation, names["Y"], grads[names["Y"]], node.slope, node.ceiling)
     window = {"strides": node.strides, "pads": node.pads, "dilations": node.dilations, "group": node.group}
-    found: Contributions = []
+    contributions: Contributions = []
     if names["X"] in wanted:
         dx = like(b, names["X"], "d_data")
         b.library(ConvolutionBackwardData, {"dY": g, "W": names["W"]}, {"dX": dx}, **window)
-        found.append((names["X"], dx))
-    found += _parameters(b, names, g, wanted, window)
+        contributions.append((names["X"], dx))
+    contributions += _parameters(b, names, g, wanted, window)
     if names.get("Z") in wanted:
-        found.append((names["Z"], g))
-    return found
+        contributions.append((names["Z"], g))
+    return contributions
 
 
 @adjoint(ConvolutionBackwardData)
@@ -39,14 +39,14 @@ def transposed_adjoint(
     names = node.operands(b.graph)
     g = grads[names["dX"]]
     window = {"strides": node.strides, "pads": node.pads, "dilations": node.dilations, "group": node.group}
-    found: Contributions = []
+    contributions: Contributions = []
     if names["dY"] in wanted:
-        found.append((names["dY"], like(b, names["dY"], "d_data")))
-        b.library(Convolution, {"X": g, "W": names["W"]}, {"Y": found[-1][1]}, **window)
+        contributions.append((names["dY"], like(b, names["dY"], "d_data")))
+        b.library(Convolution, {"X": g, "W": names["W"]}, {"Y": contributions[-1][1]}, **window)
     if names["W"] in wanted:
-        found.append((names["W"], like(b, names["W"], "d_weights")))
-        b.library(ConvolutionBackwardWeights, {"X": g, "dY": names["dY"]}, {"dW": found[-1][1]}, **window)
-    return found
+        contributions.append((names["W"], like(b, names["W"], "d_weights")))
+        b.library(ConvolutionBackwardWeights, {"X": g, "dY": names["dY"]}, {"dW": contributions[-1][1]}, **window)
+    return contributions
 
 
 def _parameters(
@@ -54,14 +54,14 @@ def _parameters(
 ) -> Contributions:
     """Weights by their own pass; the bias by a sum, which joins the kernel that makes dY, and rounds less than the one
     that oneDNN has beside the weights: 2e-7 of the largest element for 1.3e-5."""
-    found: Contributions = []
+    contributions: Contributions = []
     if names["W"] in wanted:
-        found.append((names["W"], like(b, names["W"], "d_weights")))
-        b.library(ConvolutionBackwardWeights, {"X": names["X"], "dY": g}, {"dW": found[-1][1]}, **window)
+        contributions.append((names["W"], like(b, names["W"], "d_weights")))
+        b.library(ConvolutionBackwardWeights, {"X": names["X"], "dY": g}, {"dW": contributions[-1][1]}, **window)
     if names.get("B") in wanted:
         axes = [k for k in range(len(b.graph.shape(g))) if k != 1]
-        found.append((names["B"], b.reduce("sum", None, g, axes=axes, label="d_bias")))
-    return found
+        contributions.append((names["B"], b.reduce("sum", None, g, axes=axes, label="d_bias")))
+    return contributions
 
 
 def like(b: Builder, x: str, hint: str) -> str:

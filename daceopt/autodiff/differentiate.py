@@ -90,9 +90,9 @@ def _add_gradients(
     path = Path(joint, outputs, wanted)
     reverse = _Reverse(joint, path)
     grad_outputs = {name: reverse.seed(name) for name in dict.fromkeys(outputs) if name in path}
-    found = reverse.run(dict.fromkeys(wanted))
-    _declare_outputs(joint, found)
-    return grad_outputs, found
+    gradients = reverse.run(dict.fromkeys(wanted))
+    _declare_outputs(joint, gradients)
+    return grad_outputs, gradients
 
 
 def _check_names(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) -> None:
@@ -129,7 +129,7 @@ class _Reverse:
         """The gradients of ``wanted``, None where nothing contributes. Each is completed as soon as all readers of its
         array were reversed: what it is made of need not be kept for longer."""
         readers = {name: self._graph.all_consumers(name) for name in wanted}
-        last = {name: next((n for n in self._path.nodes if n in found), None) for name, found in readers.items()}
+        last = {name: next((n for n in self._path.nodes if n in read), None) for name, read in readers.items()}
         complete: dict[Any, list[str]] = {}
         for name, node in last.items():
             complete.setdefault(node, []).append(name)
@@ -149,8 +149,8 @@ class _Reverse:
 
     def _reverse(self, node: Any) -> None:
         graph = self._graph
-        found = {n: self.gradient(n) for n in graph.outputs_of(node) if n is not None and n in self._path}
-        grads = {name: g for name, g in found.items() if g is not None}
+        gradients = {n: self.gradient(n) for n in graph.outputs_of(node) if n is not None and n in self._path}
+        grads = {name: g for name, g in gradients.items() if g is not None}
         if not grads:
             return
         wanted = {n for n in graph.inputs_of(node) if n is not None and n in self._path}
@@ -160,8 +160,8 @@ class _Reverse:
     def gradient(self, array: str) -> str | None:
         """The gradient of ``array``, complete once all its readers were reversed; None when nothing contributes."""
         parts, b = self._parts.pop(array, []), Builder(self._graph, "gradient")
-        found = {view: self.gradient(view) for view in self._graph.views_of(array)}
-        grads = {view: g for view, g in found.items() if g is not None}
+        gradients = {view: self.gradient(view) for view in self._graph.views_of(array)}
+        grads = {view: g for view, g in gradients.items() if g is not None}
         joined = joined_adjoint(b, array, grads)
         parts += [view_adjoint(b, view, g) for view, g in grads.items()] if joined is None else [joined]
         if self._graph.is_part(array) and (g := self._of_part(b, array)) is not None:
@@ -221,11 +221,11 @@ def _cut(
 
 def _relocate_symbols(graph: Graph) -> None:
     """A size that was read from an input the backward does not have is read from one that it has, if there is one."""
-    found: dict[str, tuple[str, int]] = {}
+    places: dict[str, tuple[str, int]] = {}
     for name in graph.inputs:
         for axis, extent in enumerate(graph.shape(name)):
-            found.setdefault(str(extent), (name, axis))
+            places.setdefault(str(extent), (name, axis))
     graph.symbols = {
-        symbol: place if place[0] in graph.inputs else found.get(symbol, place)
+        symbol: place if place[0] in graph.inputs else places.get(symbol, place)
         for symbol, place in graph.symbols.items()
     }

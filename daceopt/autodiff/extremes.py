@@ -33,19 +33,19 @@ def materialize(b: Builder, entry: KernelNode) -> None:
 
 def compared_arrays(graph: Graph) -> set[str]:
     """The arrays that kernels of one stage reduce by such a reduction."""
-    found: set[str] = set()
+    arrays: set[str] = set()
     for entry in graph.kernels():
         kernel = entry.kernel
         if not kernel.locals and any(w.wcr in COMPARED for w in kernel.writes()):
-            found |= {graph.root(a.array)[0] for a in kernel.reads()}
-    return found
+            arrays |= {graph.root(a.array)[0] for a in kernel.reads()}
+    return arrays
 
 
 def _comparing_writes(kernel: Kernel, stage: Stage) -> list[str]:
     """Writes of the stage that reduce so, and reduce something that is computed on the way."""
     plain = {c for c, a in stage.reads.items() if a.array not in kernel.locals and None not in a.index}
-    found = [c for c, a in stage.writes.items() if a.wcr in COMPARED and stage.reduced_params(c)]
-    return [c for c in found if _source(stage, c) not in plain]
+    comparing = [c for c, a in stage.writes.items() if a.wcr in COMPARED and stage.reduced_params(c)]
+    return [c for c in comparing if _source(stage, c) not in plain]
 
 
 def _source(stage: Stage, conn: str) -> str:
@@ -60,11 +60,11 @@ def _source(stage: Stage, conn: str) -> str:
 def _materialize(graph: Graph, entry: KernelNode) -> None:
     kernel = entry.kernel
     (stage,) = kernel.stages
-    found = _comparing_writes(kernel, stage)
-    if not found:
+    connectors = _comparing_writes(kernel, stage)
+    if not connectors:
         return
     graph.remove(entry)
-    elements = {c: _elements(graph, kernel, stage, c) for c in found}
+    elements = {c: _elements(graph, kernel, stage, c) for c in connectors}
     kept = {c: elements.get(c, a) for c, a in stage.writes.items()}
     extents = {p: kernel.extents[p] for p in stage.params}
     graph.add_kernel(Kernel(kernel.label, extents, [Stage(stage.params, stage.reads, kept, stage.assignments)]))

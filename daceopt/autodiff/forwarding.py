@@ -81,9 +81,9 @@ def settle(graph: Graph, boundary: Boundary, storage: Storage) -> Pins:
     if not storage.store and not storage.recompute:
         return Pins(recompute=usual)
     known = [n for n in boundary.arrays if n not in boundary.local]
-    found = pins(graph, storage, known, partial(why_fixed, graph, boundary), elementwise)
-    store = frozenset(n for n in found.store if graph.producers(n))
-    return Pins(store, found.recompute | (usual - store))
+    own_pins = pins(graph, storage, known, partial(why_fixed, graph, boundary), elementwise)
+    store = frozenset(n for n in own_pins.store if graph.producers(n))
+    return Pins(store, own_pins.recompute | (usual - store))
 
 
 def why_fixed(graph: Graph, boundary: Boundary, array: str) -> str | None:
@@ -110,10 +110,10 @@ class _Plan:
         for node in self.graph.nodes():
             if node in self.boundary.nodes:
                 continue
-            found = {r for r in _roots(self.graph, self.graph.inputs_of(node)) if r in self.boundary.arrays}
-            self.demanded |= found
+            roots = {r for r in _roots(self.graph, self.graph.inputs_of(node)) if r in self.boundary.arrays}
+            self.demanded |= roots
             if not isinstance(node, KernelNode):
-                self.dense |= found
+                self.dense |= roots
         self.dense |= set(self.boundary.compared)
         self.present = {r for r in self.demanded if self._must_be_read(r)}
 

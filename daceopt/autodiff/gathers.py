@@ -46,15 +46,15 @@ def name_loads(graph: Graph, stage: Stage, wanted: Collection[str]) -> tuple[Sta
     loads: dict[str, Load] = {}
     assignments: list[Assignment] = []
     for a in stage.assignments:
-        for found in sorted(a.expr.atoms(scalar.load), key=str):
-            access = stage.reads[str(found.args[0])]
+        for one in sorted(a.expr.atoms(scalar.load), key=str):
+            access = stage.reads[str(one.args[0])]
             if access.array not in wanted:
                 continue
-            if found not in names:
+            if one not in names:
                 dtype = types.compute_type(graph.dtype(access.array))
-                names[found] = scalar.symbol(f"loaded{len(names)}", dtype)
-                assignments.append(Assignment(names[found], found, dtype))
-                loads[str(names[found])] = Load(access.array, _full_index(access.index, found), dtype)
+                names[one] = scalar.symbol(f"loaded{len(names)}", dtype)
+                assignments.append(Assignment(names[one], one, dtype))
+                loads[str(names[one])] = Load(access.array, _full_index(access.index, one), dtype)
         expr = a.expr.xreplace(names)
         assignments.append(Assignment(a.symbol, expr, a.dtype))
     if not loads:
@@ -62,12 +62,12 @@ def name_loads(graph: Graph, stage: Stage, wanted: Collection[str]) -> tuple[Sta
     return Stage(stage.params, stage.reads, stage.writes, tuple(assignments)), loads
 
 
-def _full_index(index: tuple[Any, ...], found: sympy.Expr) -> tuple[sympy.Expr, ...]:
+def _full_index(index: tuple[Any, ...], load: sympy.Expr) -> tuple[sympy.Expr, ...]:
     """One expression per dimension: the load's own, and the memlet's where that fixes a dimension."""
-    given = list(found.args[1:])
-    if len(given) == len(index):
-        return tuple(given)
-    return tuple(given.pop(0) if e is None else sympy.sympify(e) for e in index)
+    places = list(load.args[1:])
+    if len(places) == len(index):
+        return tuple(places)
+    return tuple(places.pop(0) if e is None else sympy.sympify(e) for e in index)
 
 
 def plan(graph: Graph, load: Load, extents: Mapping[sympy.Symbol, Dim]) -> GatherPlan:

@@ -21,9 +21,9 @@ def solve(problem: StorageProblem, starts: Collection[frozenset[int]], deadline:
 
     ``starts``: choices to begin with. At ``deadline`` (of ``time.monotonic``) it takes what it has.
     """
-    found = {problem.outcome(start) for start in (*starts, frozenset(problem.free), *_segments(problem))}
+    outcomes = {problem.outcome(start) for start in (*starts, frozenset(problem.free), *_segments(problem))}
     best: StorageOutcome | None = None
-    for start in sorted(found, key=lambda o: rank(problem, o)):
+    for start in sorted(outcomes, key=lambda o: rank(problem, o)):
         improved = _improve(problem, start, deadline)
         if best is None or rank(problem, improved) < rank(problem, best):
             best = improved
@@ -101,11 +101,11 @@ def _rate(problem: StorageProblem, v: int) -> float:
 
 
 def _segments(problem: StorageProblem) -> Iterator[frozenset[int]]:
-    made = [sum(problem.values[v].forward for v in c.writes) for c in problem.forward]
+    sizes = [sum(problem.values[v].forward for v in c.writes) for c in problem.forward]
     alive = list(_alive(problem))
     for count in _SEGMENTS:
-        if count <= len(made):
-            yield _checkpoints(problem, made, alive, sum(made) / count)
+        if count <= len(sizes):
+            yield _checkpoints(problem, sizes, alive, sum(sizes) / count)
 
 
 def _alive(problem: StorageProblem) -> Iterator[frozenset[int]]:
@@ -120,16 +120,16 @@ def _alive(problem: StorageProblem) -> Iterator[frozenset[int]]:
         yield frozenset(alive)
 
 
-def _checkpoints(problem: StorageProblem, made: list[int], alive: list[frozenset[int]], size: float) -> frozenset[int]:
+def _checkpoints(problem: StorageProblem, sizes: list[int], alive: list[frozenset[int]], size: float) -> frozenset[int]:
     """What is alive between segments of about ``size`` bytes."""
     stored: set[int] = set()
     width = [sum(problem.values[v].bytes for v in cut) for cut in alive]
     spent, best = 0, -1
-    for k, count in enumerate(made):
+    for k, count in enumerate(sizes):
         spent += count
         if spent >= size / 2 and (best < 0 or width[k] <= width[best]):
             best = k
         if spent >= size:
             stored |= alive[best]
-            spent, best = sum(made[best + 1 : k + 1]), -1
+            spent, best = sum(sizes[best + 1 : k + 1]), -1
     return frozenset(stored)

@@ -65,13 +65,13 @@ class StageAdjoint:
         inputs |= {name: load.dtype for name, load in self.loads.items()}
         seeds = {c: self._seed(c, a) for c, a in self.stage.writes.items() if a.array in self.grads}
         pulled = pull_back(self.stage.assignments, seeds, inputs, {*self.reads, *map(str, self.extents)})
-        found: Contributions = []
+        contributions: Contributions = []
         for targets in self._by_reduction(self._targets(pulled)).values():
-            found += self._emit(targets, pulled)
+            contributions += self._emit(targets, pulled)
         for name, load in self.loads.items():
             if name in pulled.gradients:
-                found.append((load.array, self._scatter(load, pulled, pulled.gradients[name])))
-        return found
+                contributions.append((load.array, self._scatter(load, pulled, pulled.gradients[name])))
+        return contributions
 
     # ---------------------------------------------------------------- incoming gradients
 
@@ -131,13 +131,13 @@ class StageAdjoint:
 
     def _alike(self, targets: list[GradientTarget], pulled: Pullback) -> list[list[GradientTarget]]:
         """Targets of one gradient together: terms of a sum that are read at the same place, of one shape and type."""
-        graph, found = self.b.graph, dict[Any, list[GradientTarget]]()
+        graph, groups = self.b.graph, dict[Any, list[GradientTarget]]()
         reads = {scalar.symbol(c, graph.dtype(a.array)): graph.dtype(a.array) for c, a in self.reads.items()}
         names = equal_values(pulled.assignments, reads)
         for t in targets:
             dtype, shape = graph.dtype(t.array), tuple(graph.shape(t.array))
-            found.setdefault((t.value.xreplace(names), t.index, shape, dtype), []).append(t)
-        return list(found.values())
+            groups.setdefault((t.value.xreplace(names), t.index, shape, dtype), []).append(t)
+        return list(groups.values())
 
     def _destination(self, t: GradientTarget) -> tuple[Access, Any]:
         """Where the stage writes the gradient, and the step that brings it to the shape of the array read."""

@@ -46,11 +46,11 @@ def with_prompt(graph: Graph, first: Sequence[Any], prompt: Sequence[Any]) -> li
 
 def _missing(graph: Graph, node: Node, done: Collection[Any]) -> list[Any]:
     """``node`` and all that has to run before it and is not in ``done``."""
-    found: dict[Any, None] = {node: None}
+    missing: dict[Any, None] = {node: None}
     waiting = [node]
     while waiting:
         for _, source in sources_of(graph, waiting.pop()):
-            if source not in done and source not in found:
-                found[source] = None
+            if source not in done and source not in missing:
+                missing[source] = None
                 waiting.append(source)
-    return [n for n in found if n not in done]
+    return [n for n in missing if n not in done]

@@ -26,10 +26,10 @@ def operator_adjoint(b: Builder, node: Operator, grads: Grads, wanted: Collectio
         )
     inputs, outputs = b.graph.inputs_of(node), b.graph.outputs_of(node)
     incoming = [None if name is None else grads.get(name) for name in outputs]
-    asked = [name in wanted for name in inputs]
-    results = registry.gradient_rule(node)(b, node, inputs, outputs, incoming, asked)
+    is_wanted = [name in wanted for name in inputs]
+    results = registry.gradient_rule(node)(b, node, inputs, outputs, incoming, is_wanted)
     return [
         (name, g)
-        for name, g, ask in zip(inputs, results, asked, strict=True)
+        for name, g, ask in zip(inputs, results, is_wanted, strict=True)
         if name is not None and ask and g is not None
     ]

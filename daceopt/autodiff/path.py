@@ -31,8 +31,8 @@ class Path:
         return any(n in self for n in names)
 
     def _floats(self, names: Iterable[str | None]) -> set[str]:
-        found = [n for n in names if n is not None and types.is_float(self._graph.dtype(n))]
-        return {self._graph.root(n)[0] for n in found}
+        floats = [n for n in names if n is not None and types.is_float(self._graph.dtype(n))]
+        return {self._graph.root(n)[0] for n in floats}
 
     def _forward(self, order: list[Any], wanted: Iterable[str]) -> set[str]:
         varied = self._floats(wanted)

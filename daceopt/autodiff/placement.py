@@ -129,13 +129,13 @@ def _emit(
     whole = tuple(position) if direct else (None,) * len(position)
 
     def value(params: Any, g: Any) -> Any:
-        found = g if direct else scalar.load(g, *position)
+        gradient = g if direct else scalar.load(g, *position)
         if not checks:
-            return found
+            return gradient
         condition = checks[0]
         for check in checks[1:]:
             condition = scalar.logical_and(condition, check)
-        return scalar.select(condition, found, 0)
+        return scalar.select(condition, gradient, 0)
 
     kind = ("sum",) if len(domain) > rank else ()
     b.map(

@@ -27,11 +27,11 @@ def renew(graph: Graph, boundary: Boundary, stored: Collection[str]) -> Boundary
         rule = registry.again_rule(graph, node) if node in boundary.nodes else None
         if rule is not None and not _is_fixed(graph, boundary, graph.result(node, 0), stored):
             _renew(graph, node, rule)
-    made = set(graph.arrays()) - arrays
+    new = set(graph.arrays()) - arrays
     return Boundary(
         {*boundary.nodes, *(set(graph.nodes()) - nodes)},
-        {*boundary.arrays, *made},
-        {*boundary.local, *made},
+        {*boundary.arrays, *new},
+        {*boundary.local, *new},
         boundary.compared,
     )
 

@@ -95,11 +95,11 @@ class _Backward:
         shared = list(self._expose_shared(sliced))
         outputs = [body.outputs[k] for k in (*self._carried, *self._stacked)]
         states = [node.carried[k].input for k in self._carried]
-        seeds, found = extend(body, outputs, [*states, *(s.input for s in slices), *(s.input for s in shared)])
+        seeds, gradients = extend(body, outputs, [*states, *(s.input for s in slices), *(s.input for s in shared)])
         body.outputs = []
         self._loop = LoopBuilder.adopt(self._graph, f"{node.label}_backward", node, body)
         self._replay([*slices, *(s for s in shared if s.input != s.array)], outputs, seeds)
-        return self._close(outputs, seeds, found, slices, shared)
+        return self._close(outputs, seeds, gradients, slices, shared)
 
     def _captured_inputs(self) -> list[str]:
         """Inputs of the body whose gradient is asked for."""
@@ -174,35 +174,35 @@ class _Backward:
         self,
         outputs: list[str],
         seeds: dict[str, str],
-        found: dict[str, str | None],
+        gradients: dict[str, str | None],
         slices: list[_Slice],
         shared: list[_Shared],
     ) -> Contributions:
         """Carry the gradients of states and of what all iterations read; stack those of slices."""
         seeded = [(self._initial(k), k, seeds[n]) for k, n in zip(self._carried, outputs) if n in seeds]
-        carried = [self._state(k, seed, found) for _, k, seed in seeded]
+        carried = [self._state(k, seed, gradients) for _, k, seed in seeded]
         result: Contributions = [(array, c.final) for (array, _, _), c in zip(seeded, carried) if c.final is not None]
         stacked = Collected(self._loop, self._node.trips)
-        result += [self._slice(s, g, stacked) for s in slices if (g := found[s.input]) is not None]
-        sums = [self._sum(one, g, stacked) for one in shared if (g := found[one.input]) is not None]
+        result += [self._slice(s, g, stacked) for s in slices if (g := gradients[s.input]) is not None]
+        sums = [self._sum(one, g, stacked) for one in shared if (g := gradients[one.input]) is not None]
         carried += [one.total for one in sums if isinstance(one.total, _Carried)]
         nexts, finals = [c.following for c in carried], [c.final for c in carried]
-        made = self._loop.finish(nexts, finals, stacked.stacked, trips=self._node.trips, descending=True)
-        made.body.prune()
-        drop_operands(self._graph, made)
+        repeat = self._loop.finish(nexts, finals, stacked.stacked, trips=self._node.trips, descending=True)
+        repeat.body.prune()
+        drop_operands(self._graph, repeat)
         return [*result, *map(self._add_sum, sums)]
 
     def _initial(self, k: int) -> str:
         """The array with which a carried value of the forward loop begins."""
         return self._reads[self._node.carried[k].initial]
 
-    def _state(self, k: int, seed: str, found: dict[str, str | None]) -> _Carried:
+    def _state(self, k: int, seed: str, gradients: dict[str, str | None]) -> _Carried:
         """The gradient of a state: at first that of its last value, at last that of the first."""
         c, loop, initial = self._node.carried[k], self._loop, self._initial(k)
         end = self._writes.get(c.final) if c.final else None
-        given = self._grads.get(end) if end else None
-        loop.carry_as(seed, given or self._zeros(self._graph, self._b, initial))
-        following = found[c.input] or self._zeros(loop.graph, loop.b, seed)
+        end_gradient = self._grads.get(end) if end else None
+        loop.carry_as(seed, end_gradient or self._zeros(self._graph, self._b, initial))
+        following = gradients[c.input] or self._zeros(loop.graph, loop.b, seed)
         wanted = initial in self._wanted
         return _Carried(following, self._like("states_grad", initial) if wanted else None)
 
@@ -308,9 +308,9 @@ def _place(body: Graph, name: str, view: str, node: Repeat) -> tuple[int, bool] 
         if extent == node.trips and stride != 0 and _is_without(body, name, view, axis):
             offset, counter = body.view_offset(view), node.counter
             positions: dict[bool, Any] = {False: counter, True: extent - 1 - counter}
-            found = [reverse for reverse, position in positions.items() if _equal(offset, dim(position * stride))]
-            if found:
-                return axis, found[0]
+            directions = [reverse for reverse, position in positions.items() if _equal(offset, dim(position * stride))]
+            if directions:
+                return axis, directions[0]
     return None
 
 

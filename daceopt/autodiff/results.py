@@ -57,9 +57,9 @@ def tell_from_results(
         passes = _passing(value.expr)
         told = [a if passes is None else _by_result(a, value, *passes) for a in gradient]
         rest = tuple(a for a in stage.assignments if a.symbol != value.symbol)
-        found = _code((*rest, *told), wanted, {**reads, name: Access(access.array, access.index)})
-        if _whole(found[1], extents) - {access.array} < _whole(best[1], extents):
-            best = found
+        code = _code((*rest, *told), wanted, {**reads, name: Access(access.array, access.index)})
+        if _whole(code[1], extents) - {access.array} < _whole(best[1], extents):
+            best = code
     return best
 
 

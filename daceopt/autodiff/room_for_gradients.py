@@ -52,18 +52,18 @@ def again_for_room(
 
 def _sources(graph: Graph, name: str, there: Collection[str], is_elementwise: Callable[[Any], bool]) -> set[str] | None:
     """What of ``there`` is read to compute ``name`` again by cheap nodes alone; None where these do not suffice."""
-    found: set[str] = set()
+    arrays: set[str] = set()
     waiting = [(name, 0)]
     while waiting:
         array, depth = waiting.pop()
         makers = graph.producers(array)
         if depth and (array in there or not makers):
-            found.add(array)
+            arrays.add(array)
             continue
         if len(makers) != 1 or depth > _DEEPEST or not _is_cheap(makers[0], is_elementwise):
             return None
         waiting += [(graph.root(n)[0], depth + 1) for n in graph.inputs_of(makers[0]) if n is not None]
-    return found
+    return arrays
 
 
 def _is_cheap(node: Any, is_elementwise: Callable[[Any], bool]) -> bool:

@@ -27,8 +27,8 @@ def split(
     graph.remove(entry)
     parts = [[kernel.stages[k] for k in run] for run in runs or [[k] for k in range(len(kernel.stages))]]
     names = _arrays_between(graph, kernel, parts)
-    made = [graph.add_kernel(_part(kernel, stages, names)) for stages in parts]
-    return made, set(names.values())
+    nodes = [graph.add_kernel(_part(kernel, stages, names)) for stages in parts]
+    return nodes, set(names.values())
 
 
 def _arrays_between(graph: Graph, kernel: Kernel, parts: Sequence[Sequence[Stage]]) -> dict[str, str]:

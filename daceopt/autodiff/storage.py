@@ -85,31 +85,31 @@ def pins(
         predicate = NAMED.get(which) if isinstance(which, str) else which
         if predicate is None:
             return _matching(graph, arrays, option, str(which))
-        made = (n for n in arrays if n != SEED and graph.producers(n))
-        return {n for n in made if predicate(describe(graph, n, is_elementwise))}
+        produced = (n for n in arrays if n != SEED and graph.producers(n))
+        return {n for n in produced if predicate(describe(graph, n, is_elementwise))}
 
     store = {n for which in storage.store for n in choose("store", which)}
     again: set[str] = set()
     for text in storage.recompute:
-        found = choose("recompute", text)
-        reasons = {n: why for n in found if (why := fixed(n)) is not None}
+        chosen = choose("recompute", text)
+        reasons = {n: why for n in chosen if (why := fixed(n)) is not None}
         if isinstance(text, str) and graph.has(text) and reasons:
             raise DaceoptError(f"recompute={text!r}: {next(iter(reasons.values()))}")
-        again |= found - reasons.keys()
+        again |= chosen - reasons.keys()
     if both := sorted(store & again):
         raise DaceoptError(f"{both[0]} is named by store and by recompute; expected one of them")
     return Pins(frozenset(store), frozenset(again))
 
 
 def _matching(graph: Graph, arrays: Collection[str], option: str, text: str) -> set[str]:
-    found = {
+    matches = {
         graph.root(name)[0]
         for name in graph.arrays()
         if graph.root(name)[0] in arrays
         and (fnmatchcase(name, text) or any(_is_module(o, text) for o in graph.origins.get(name, ())))
     }
-    if found:
-        return found
+    if matches:
+        return matches
     known = sorted({*arrays, *NAMED, *(o for name in arrays for o in graph.origins.get(name, ()))})
     raise DaceoptError(
         f"{option}={text!r}: no array of the forward pass, and no module that one comes from, is called so"

@@ -36,9 +36,9 @@ def choose(problem: StorageProblem, start: frozenset[int], by: str = "best", sec
     ``start``: what would be stored without a budget; it is taken if it fits. Where nothing that was found fits the
     budget, the choice of which least is alive at once. Raises DaceoptError for ``by="program"`` without HiGHS.
     """
-    given = problem.outcome(start)
-    if given.peak <= problem.budget:
-        return StorageChoice(given, "what is done without a budget")
+    unbounded = problem.outcome(start)
+    if unbounded.peak <= problem.budget:
+        return StorageChoice(unbounded, "what is done without a budget")
     deadline = time.monotonic() + seconds
     best = StorageChoice(greedy_storage.solve(problem, [start], deadline), "greedy")
     if by in ("best", "chain"):
@@ -50,8 +50,8 @@ def choose(problem: StorageProblem, start: frozenset[int], by: str = "best", sec
 
 def _by_chain(problem: StorageProblem, best: StorageChoice) -> StorageChoice:
     chain = chain_storage.chain_of(problem)
-    found = None if chain is None else chain_storage.solve(problem, chain)
-    return best if found is None else _better(problem, best, StorageChoice(found, "chain"))
+    outcome = None if chain is None else chain_storage.solve(problem, chain)
+    return best if outcome is None else _better(problem, best, StorageChoice(outcome, "chain"))
 
 
 def _by_program(problem: StorageProblem, best: StorageChoice, deadline: float, required: bool) -> StorageChoice:
@@ -64,8 +64,8 @@ def _by_program(problem: StorageProblem, best: StorageChoice, deadline: float, r
         if required:
             raise DaceoptError("the integer program needs HiGHS: pip install highspy, or choose another by") from error
         return best
-    found = best if stored is None else _better(problem, best, StorageChoice(problem.outcome(stored), "program"))
-    return replace(found, bound=min(bound, found.outcome.seconds))
+    choice = best if stored is None else _better(problem, best, StorageChoice(problem.outcome(stored), "program"))
+    return replace(choice, bound=min(bound, choice.outcome.seconds))
 
 
 def _better(problem: StorageProblem, first: StorageChoice, second: StorageChoice) -> StorageChoice:

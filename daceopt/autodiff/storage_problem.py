@@ -136,17 +136,17 @@ class _Run:
         self.base.append(node.live)
 
     def _missing(self, reads: Iterable[int]) -> set[int]:
-        found: set[int] = set()
+        missing: set[int] = set()
         waiting = list(reads)
         while waiting:
             v = waiting.pop()
             if v in self.kept:
                 continue
             for c in self.problem.values[v].makers:
-                if c not in self.done and c not in found:
-                    found.add(c)
+                if c not in self.done and c not in missing:
+                    missing.add(c)
                     waiting += self.problem.forward[c].reads
-        return found
+        return missing
 
     def _touch(self, reads: Iterable[int], in_place: bool) -> None:
         """``reads`` are read here, and what is fused into their readers reads its operands here."""

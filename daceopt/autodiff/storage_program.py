@@ -134,11 +134,11 @@ class StorageProgram:
                         self._at_least(-1, *here, (self._ran[j, end], -1.0), (self._ran[j, t], 1.0))
 
     def _readers(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
+        readers: dict[int, list[int]] = {}
         for j, computation in enumerate(self._problem.forward):
             for v in computation.reads:
-                found.setdefault(v, []).append(j)
-        return found
+                readers.setdefault(v, []).append(j)
+        return readers
 
     def _last_stages(self) -> dict[int, int]:
         """Value -> the last stage at which it is surely there if it was computed again; -1 for none."""
@@ -175,11 +175,11 @@ class StorageProgram:
         total: dict[int, float] = {}
         for column, size in (term for group in terms for term in group):
             total[column] = total.get(column, 0.0) - size / max(self._problem.budget, 1)
-        found = [(column, size) for column, size in total.items() if size]
-        if found:
-            self._at_least(-room / max(self._problem.budget, 1), *found)
+        parts = [(column, size) for column, size in total.items() if size]
+        if parts:
+            self._at_least(-room / max(self._problem.budget, 1), *parts)
 
     def _guess(self, start: frozenset[int]) -> None:
         columns = np.array(list(self._stored.values()), dtype=np.int32)
-        given = np.array([float(v in start or v in self._problem.fixed) for v in self._stored])
-        self._highs.setSolution(len(columns), columns, given)
+        guess = np.array([float(v in start or v in self._problem.fixed) for v in self._stored])
+        self._highs.setSolution(len(columns), columns, guess)

@@ -31,9 +31,9 @@ def within_budget(
     problem, names = problem_of(graph, boundary, storage, pinned, kept, dict(storage.sizes))
     index = {name: k for k, name in enumerate(names)}
     start = frozenset(index[n] for n in default if n in index)
-    found = choose(problem, start, storage.by, storage.seconds)
-    stored = {names[v] for v in _settle(problem, found.outcome)}
-    return [n for n in graph.arrays() if n in stored], _storage_text(problem, found)
+    choice = choose(problem, start, storage.by, storage.seconds)
+    stored = {names[v] for v in _settle(problem, choice.outcome)}
+    return [n for n in graph.arrays() if n in stored], _storage_text(problem, choice)
 
 
 def _settle(problem: StorageProblem, outcome: StorageOutcome) -> set[int]:
@@ -46,12 +46,12 @@ def _settle(problem: StorageProblem, outcome: StorageOutcome) -> set[int]:
     return stored
 
 
-def _storage_text(problem: StorageProblem, found: StorageChoice) -> str:
-    outcome = found.outcome
-    proved = f", at most {found.gap:.0%} from the best" if found.bound else ""
+def _storage_text(problem: StorageProblem, choice: StorageChoice) -> str:
+    outcome = choice.outcome
+    proved = f", at most {choice.gap:.0%} from the best" if choice.bound else ""
     return (
         f"stores {len(outcome.stored)} arrays, computes {len(outcome.again)} nodes again "
-        f"({1e3 * outcome.seconds:.3f} ms as modelled, by {found.by}{proved}); asked for "
+        f"({1e3 * outcome.seconds:.3f} ms as modelled, by {choice.by}{proved}); asked for "
         f"{problem.budget} bytes, planned {outcome.peak}"
     )
 
@@ -98,12 +98,12 @@ class _Reading:
     @cached_property
     def index(self) -> dict[str, int]:
         """Buffer of the forward -> its number."""
-        found: dict[str, None] = {}
+        arrays: dict[str, None] = {}
         for node in self.forward:
-            found |= dict.fromkeys([*self._reads(node), *self._writes(node)])
+            arrays |= dict.fromkeys([*self._reads(node), *self._writes(node)])
         for node in self.backward:
-            found |= dict.fromkeys(n for n in self._reads(node) if n in self.boundary.arrays)
-        return {name: k for k, name in enumerate(found)}
+            arrays |= dict.fromkeys(n for n in self._reads(node) if n in self.boundary.arrays)
+        return {name: k for k, name in enumerate(arrays)}
 
     @cached_property
     def _position(self) -> dict[Any, int]:

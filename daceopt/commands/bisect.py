@@ -21,9 +21,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     recipe = model.recipe(options)
-    found = bisect(recipe, *_program(model.model_of(options)), built=True)
-    print(found if found is not None else "no step of the recipe breaks the model")
-    return 0 if found is None else _BROKEN
+    guilty = bisect(recipe, *_program(model.model_of(options)), built=True)
+    print(guilty if guilty is not None else "no step of the recipe breaks the model")
+    return 0 if guilty is None else _BROKEN
 
 
 def _program(named: Path | model.ModuleOnDisk) -> tuple[Program, dict[str, Any] | None]:

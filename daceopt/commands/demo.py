@@ -224,10 +224,10 @@ def _results(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> dict[str, li
     return {"outputs": [first(output).detach()], "gradients": gradients}
 
 
-def error(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+def error(results: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
     """Largest difference over all tensors, each relative to the largest magnitude of all."""
     scale = max(float(e.abs().max()) for e in exact) or 1.0
-    return max(float((f.double() - e).abs().max()) for f, e in zip(found, exact)) / scale
+    return max(float((f.double() - e).abs().max()) for f, e in zip(results, exact)) / scale
 
 
 def _statistics(row: DemoRow, model: nn.Module) -> None:
@@ -256,9 +256,9 @@ def _onnx_row(seconds: float) -> DemoRow:
         name = session.get_inputs()[0].name
         array = x.numpy()
         exact = copy.deepcopy(model).double()(x.double()).detach()
-        found, theirs = ours(array), session.run(None, {name: array})[0]
-        found = found[0] if isinstance(found, (tuple, list)) else found
-        pair = (error([torch.from_numpy(np.asarray(f))], [exact]) for f in (found, theirs))
+        result, theirs = ours(array), session.run(None, {name: array})[0]
+        result = result[0] if isinstance(result, (tuple, list)) else result
+        pair = (error([torch.from_numpy(np.asarray(f))], [exact]) for f in (result, theirs))
         row.errors["outputs"] = (next(pair), next(pair))
         contenders = {"onnxruntime": lambda: session.run(None, {name: array}), "daceopt": lambda: ours(array)}
         row.forward = interleave(contenders, seconds=seconds)

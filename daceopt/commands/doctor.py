@@ -88,16 +88,16 @@ def _python() -> Iterator[Finding]:
 
 
 def _compiler() -> Iterator[Finding]:
-    found = system.compiler()
-    if found is None:
+    compiler = system.compiler()
+    if compiler is None:
         yield Finding("C++ compiler", MISSING, "none", system.INSTALL_COMPILER)
         return
-    yield Finding("C++ compiler", OK, f"{found.version} ({' '.join(found.command)})")
+    yield Finding("C++ compiler", OK, f"{compiler.version} ({' '.join(compiler.command)})")
     if system.openmp_works():
         yield Finding("OpenMP", OK, f"{system.cores()} threads")
     else:
         advice = "install the compiler's OpenMP runtime (Debian: `apt-get install libgomp1`, for clang `libomp-dev`)"
-        yield Finding("OpenMP", MISSING, f"{found.command[0]} -fopenmp does not work", advice)
+        yield Finding("OpenMP", MISSING, f"{compiler.command[0]} -fopenmp does not work", advice)
 
 
 def _cpu() -> Iterator[Finding]:
@@ -119,8 +119,8 @@ def _devices() -> Iterator[Finding]:
     if cuda.nvcc() is None:
         yield Finding("CUDA compiler", NOTE, "none", cuda.INSTALL)
     else:
-        made = "for the devices of this machine" if cuda.has_device() else "for compute capability 8.0 and later"
-        yield Finding("CUDA compiler", OK, f"{cuda.nvcc()}: {cuda.version()}, {made}")
+        purpose = "for the devices of this machine" if cuda.has_device() else "for compute capability 8.0 and later"
+        yield Finding("CUDA compiler", OK, f"{cuda.nvcc()}: {cuda.version()}, {purpose}")
     driver = cuda.driver()
     if driver is None:
         yield Finding("CUDA devices", NOTE, "no driver", "programs for cuda are built, but run only where a device is")
@@ -145,18 +145,18 @@ def _devices() -> Iterator[Finding]:
 def _threads() -> Iterator[Finding]:
     """How many threads programs run on, and who said so."""
     allowed, installed = system.cores(), os.cpu_count() or 1
-    asked = os.environ.get("OMP_NUM_THREADS", "").strip()
+    setting = os.environ.get("OMP_NUM_THREADS", "").strip()
     try:
         used = importlib.import_module("torch").get_num_threads()
     except ImportError as error:
         yield Finding("threads", NOTE, f"{allowed} cores; torch cannot be imported: {error}")
         return
     parts = [f"torch and daceopt use {used}", f"{allowed} of {installed} cores are ours"]
-    parts.append(f"OMP_NUM_THREADS={asked}" if asked else "OMP_NUM_THREADS is not set")
+    parts.append(f"OMP_NUM_THREADS={setting}" if setting else "OMP_NUM_THREADS is not set")
     advice = ""
     if used > allowed:
         advice = f"more threads than cores wait for each other: set OMP_NUM_THREADS={allowed}"
-    elif used < allowed and not asked:
+    elif used < allowed and not setting:
         advice = f"OMP_NUM_THREADS={allowed} would use all cores, if they share no arithmetic units"
     yield Finding("threads", NOTE if used > allowed else OK, ", ".join(parts), advice)
 
@@ -164,20 +164,20 @@ def _threads() -> Iterator[Finding]:
 def _rates() -> Iterator[Finding]:
     """What the cost model decides by, if it has been measured here."""
     try:
-        found = importlib.import_module("daceopt.cost.rates").measured_rates()
+        measured = importlib.import_module("daceopt.cost.rates").measured_rates()
     except ImportError as error:
         yield Finding("cost model", NOTE, f"cannot be imported: {error}", "install the packages named below")
         return
-    if found is None:
+    if measured is None:
         advice = "it is measured when it is needed first, or now with `python -m daceopt doctor --calibrate`"
         yield Finding("cost model", NOTE, "not measured yet on this machine", advice)
         return
-    rates = [f"{found.alone[0][1] / 1e9:.0f} to {found.alone[-1][1] / 1e9:.0f} GB/s a core"]
+    rates = [f"{measured.alone[0][1] / 1e9:.0f} to {measured.alone[-1][1] / 1e9:.0f} GB/s a core"]
     rates += [
-        f"{found.together[-1][1] / 1e9:.0f} GB/s of memory",
-        f"{1e-9 / found.operation:.0f} G operations/s a core",
+        f"{measured.together[-1][1] / 1e9:.0f} GB/s of memory",
+        f"{1e-9 / measured.operation:.0f} G operations/s a core",
     ]
-    yield Finding("cost model", OK, f"threads start in {1e6 * found.region:.1f} us, {', '.join(rates)}")
+    yield Finding("cost model", OK, f"threads start in {1e6 * measured.region:.1f} us, {', '.join(rates)}")
 
 
 def _packages() -> Iterator[Finding]:
@@ -226,10 +226,10 @@ def _cache() -> Iterator[Finding]:
         yield Finding("cache", MISSING, str(error))
         return
     stats = cache.stats()
-    found = f"{cache.folder}: {sum(stats.entries.values())} entries, {_size(stats.total_bytes)} of {_size(stats.limit)}"
+    usage = f"{cache.folder}: {sum(stats.entries.values())} entries, {_size(stats.total_bytes)} of {_size(stats.limit)}"
     usable = writable and cache.folder in cache.scratch().parents
     advice = "" if usable else "it cannot be written: models are built again in each process; set DACEOPT_CACHE_DIR"
-    yield Finding("cache", OK if usable else NOTE, found, advice)
+    yield Finding("cache", OK if usable else NOTE, usage, advice)
 
 
 def _size(count: int) -> str:

@@ -37,14 +37,14 @@ def run(options: Namespace) -> None:
 
 
 def _report(options: Namespace) -> Report:
-    found, chosen = model.model_of(options), {"recipe": model.recipe(options), "verify": options.verify}
-    if not isinstance(found, Path):
-        return explain(found.module, *found.args, **found.kwargs, **chosen)
-    loaded = load(found)  # a damaged file is an error of this command, not a property to report
+    subject, chosen = model.model_of(options), {"recipe": model.recipe(options), "verify": options.verify}
+    if not isinstance(subject, Path):
+        return explain(subject.module, *subject.args, **subject.kwargs, **chosen)
+    loaded = load(subject)  # a damaged file is an error of this command, not a property to report
     stored = {t.name for t in loaded.graph.initializer}
     names = [v.name for v in loaded.graph.input if v.name not in stored]
     inputs = from_file(options.inputs, names) if options.inputs is not None else []
-    return explain(found, *inputs, **chosen)
+    return explain(subject, *inputs, **chosen)
 
 
 def _print_kernels(report: Report, text: str) -> None:

@@ -26,17 +26,17 @@ _COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 0 when it worked, 1 when what it checks failed, 2 with one line on stderr for an error."""
-    given = sys.argv[1:] if argv is None else list(argv)
-    command = next((word for word in given if word in _COMMANDS), "")
+    words = sys.argv[1:] if argv is None else list(argv)
+    command = next((word for word in words if word in _COMMANDS), "")
     try:
-        options = _parser(command).parse_args(given)
+        options = _parser(command).parse_args(words)
         return int(import_module(f"daceopt.commands.{options.command}").run(options) or 0)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         return 0
     except (DaceoptError, ImportError, OSError) as error:
-        if "--debug" in given:
+        if "--debug" in words:
             raise
         print(f"daceopt {command}: {_one_line(error)}", file=sys.stderr)
         return _USAGE

@@ -79,10 +79,10 @@ def recipe(options: Namespace) -> Recipe:
 
 def model_of(options: Namespace) -> Path | ModuleOnDisk:
     """The ONNX file's path, or the module that a Python file makes."""
-    found = find(options.model)
-    if not isinstance(found, Path) and getattr(options, "inputs", None) is not None:
+    on_disk = find(options.model)
+    if not isinstance(on_disk, Path) and getattr(options, "inputs", None) is not None:
         raise DaceoptError("--inputs is for ONNX files: a Python file says itself on what its module is called")
-    return found
+    return on_disk
 
 
 def find(name: str, steps: bool = False) -> Path | ModuleOnDisk:
@@ -114,12 +114,12 @@ def _module(path: Path, name: str, steps: bool) -> ModuleOnDisk:
         known = [key for key, value in defined.items() if callable(value) and not key.startswith("_")]
         listed = f"{title}: the file defines no {name!r}; it has {', '.join(known) or 'nothing to call'}"
         raise DaceoptError(listed + did_you_mean(name, known))
-    found = defined[name]
-    made = found if isinstance(found, kinds) or not callable(found) else _call(found, title)
-    module, given = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    value = defined[name]
+    pair = value if isinstance(value, kinds) or not callable(value) else _call(value, title)
+    module, arguments = pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None)
     if not isinstance(module, kinds):
-        raise DaceoptError(f"{title}: expected a module or (module, inputs), found {type(made).__name__}")
-    inputs = given if given is not None else _example_inputs(defined, name, title)
+        raise DaceoptError(f"{title}: expected a module or (module, inputs), found {type(pair).__name__}")
+    inputs = arguments if arguments is not None else _example_inputs(defined, name, title)
     args, kwargs = _arguments(inputs)
     if isinstance(module, TrainingStep):
         return ModuleOnDisk(title, module.model, args, kwargs, module)
@@ -134,8 +134,8 @@ def _example_inputs(defined: Mapping[str, Any], name: str, title: str) -> Any:
         raise DaceoptError(
             f"{title}: on what is it called? return (module, inputs), or define {wanted[0]}() or {wanted[1]}()"
         )
-    found = defined[chosen]
-    return _call(found, f"{title.rpartition(':')[0]}:{chosen}") if callable(found) else found
+    value = defined[chosen]
+    return _call(value, f"{title.rpartition(':')[0]}:{chosen}") if callable(value) else value
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

@@ -99,8 +99,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    recipe, found = model.recipe(options), model.model_of(options)
-    summary = optimize(found, recipe, options.verify, options.output, options.seconds, options.inputs)
+    recipe, subject = model.recipe(options), model.model_of(options)
+    summary = optimize(subject, recipe, options.verify, options.output, options.seconds, options.inputs)
     print(summary)
     if summary.refused:
         raise DaceoptError(f"{options.output} has no program: {summary.refused}")
@@ -122,15 +122,15 @@ def optimize(
     the reason.
     """
     start = time.perf_counter()
-    made = (
+    measured = (
         _of_file(subject, recipe, verify, inputs) if isinstance(subject, Path) else _of_module(subject, recipe, verify)
     )
     elapsed = time.perf_counter() - start
-    times = interleave({"ours": lambda: made.compiled(*made.feeds), "peer": made.theirs}, seconds=seconds)
+    times = interleave({"ours": lambda: measured.compiled(*measured.feeds), "peer": measured.theirs}, seconds=seconds)
     title = str(subject) if isinstance(subject, Path) else subject.title
-    summary = _summary(title, recipe.name, made, times, elapsed)
+    summary = _summary(title, recipe.name, measured, times, elapsed)
     if output is not None:
-        _write(output, summary, made)
+        _write(output, summary, measured)
     return summary
 
 
@@ -153,13 +153,13 @@ def _of_module(on_disk: model.ModuleOnDisk, recipe: Any, verify: str | None) -> 
     return _Subject(compiled, feeds, "PyTorch", frozen.eager, check, dict(compiled.pair.report["hosted"]))
 
 
-def _summary(title: str, recipe: str, made: _Subject, times: dict[str, float], elapsed: float) -> Summary:
-    found = made.checked(None)
-    pair = made.compiled.pair
-    errors = [_errors(results, found[-1]) for results in found[:-1]]
+def _summary(title: str, recipe: str, subject: _Subject, times: dict[str, float], elapsed: float) -> Summary:
+    outcome = subject.checked(None)
+    pair = subject.compiled.pair
+    errors = [_errors(results, outcome[-1]) for results in outcome[:-1]]
     history = pair.report["history"]
     doubtful = any(error > _DOUBTFUL for each in errors for error in each)
-    against = (made.objection() if doubtful else None) or ""
+    against = (subject.objection() if doubtful else None) or ""
     return Summary(
         title,
         recipe,
@@ -167,13 +167,13 @@ def _summary(title: str, recipe: str, made: _Subject, times: dict[str, float], e
         _megabytes(history[0]["bytes_before"] if history else None),
         _megabytes(history[-1]["bytes_after"] if history else None),
         max(errors[0], default=0.0),
-        made.peer,
+        subject.peer,
         max(errors[1], default=0.0),
-        not against and _within_rounding(errors, found[-1]),
+        not against and _within_rounding(errors, outcome[-1]),
         times["ours"] * 1e3,
         times["peer"] * 1e3,
         elapsed,
-        made.fallbacks,
+        subject.fallbacks,
         objection=against,
     )
 
@@ -182,18 +182,18 @@ def _within_rounding(errors: Sequence[Sequence[float]], exact: Arrays) -> bool:
     return all(map(within_rounding, *errors, [e.dtype.kind == "f" for e in exact]))
 
 
-def _feeds(compiled: OnnxModel, given: Path | None) -> Arrays:
+def _feeds(compiled: OnnxModel, path: Path | None) -> Arrays:
     """Arrays for the model's inputs: those of the file, or random ones."""
-    if given is not None:
-        return from_file(given, compiled.input_names)
+    if path is not None:
+        return from_file(path, compiled.input_names)
     if compiled.wanted:
         raise DaceoptError(f"the program depends on {compiled.wanted}: give inputs, {_inputs_text(compiled)}")
     reference, names = _reference(compiled)
-    made = dict(zip(names, random_inputs(reference).values(), strict=True))
-    missing = [name for name in compiled.input_names if name not in made]
+    random = dict(zip(names, random_inputs(reference).values(), strict=True))
+    missing = [name for name in compiled.input_names if name not in random]
     if missing:
         raise DaceoptError(f"what input {missing[0]!r} may be is not known: give inputs, {_inputs_text(compiled)}")
-    return [made[name] for name in compiled.input_names]
+    return [random[name] for name in compiled.input_names]
 
 
 def _inputs_text(compiled: OnnxModel) -> str:
@@ -215,8 +215,8 @@ class _Checks:
     def __init__(self, compiled: OnnxModel, feeds: Arrays):
         self._compiled, self._feeds = compiled, feeds
         self._graph, names = _reference(compiled)
-        given = dict(zip(compiled.input_names, feeds, strict=True))
-        self._taken = [given[name] for name in names]
+        feeds_of = dict(zip(compiled.input_names, feeds, strict=True))
+        self._taken = [feeds_of[name] for name in names]
 
     @cached_property
     def _exact(self) -> Arrays:
@@ -243,9 +243,9 @@ class _Checks:
         compiled, proto = self._compiled, self._compiled.pair.model
         if program is not None or [v.name for v in proto.graph.output] == compiled.output_names:
             return _arrays((program or compiled)(*self._feeds))
-        found = TorchProgram(compiled.pair, len(self._taken))([to_torch(array) for array in self._taken])
+        results = TorchProgram(compiled.pair, len(self._taken))([to_torch(array) for array in self._taken])
         dtypes = map(dtype_of, proto.graph.output)
-        return [to_numpy(t, dtype) for t, dtype in zip(found, dtypes, strict=True) if dtype is not None]
+        return [to_numpy(t, dtype) for t, dtype in zip(results, dtypes, strict=True) if dtype is not None]
 
 
 def _onnxruntime(proto: str | bytes, feeds: Sequence[np.ndarray]) -> Callable[[], Arrays]:
@@ -258,8 +258,8 @@ def _onnxruntime(proto: str | bytes, feeds: Sequence[np.ndarray]) -> Callable[[]
     return lambda: [np.asarray(v) for v in session.run(None, named)]
 
 
-def _errors(found: Arrays, exact: Arrays) -> list[float]:
-    return [relative_error(f, e) for f, e in zip(found, exact, strict=True)]
+def _errors(results: Arrays, exact: Arrays) -> list[float]:
+    return [relative_error(f, e) for f, e in zip(results, exact, strict=True)]
 
 
 def _arrays(result: Any) -> Arrays:
@@ -271,21 +271,21 @@ def _megabytes(amount: Any) -> str:
     return f"{amount / 1e6:.2f} MB" if isinstance(amount, (int, float)) else str(amount)
 
 
-def _write(folder: Path, summary: Summary, made: _Subject) -> None:
+def _write(folder: Path, summary: Summary, subject: _Subject) -> None:
     """The model as ``daceopt.load`` runs it, checked by doing so; its graph and the summary. Nothing where it cannot be
     written: a folder without a program would be taken for one."""
     try:
-        export.write(made.compiled, folder, summary.model)
-        _check_written(summary, made, stored_program.load(folder))
+        export.write(subject.compiled, folder, summary.model)
+        _check_written(summary, subject, stored_program.load(folder))
     except Unsupported as error:
         summary.refused = str(error)
         return
-    (folder / "graph.txt").write_text(render(made.compiled.pair.graphs.forward), encoding="utf-8")
+    (folder / "graph.txt").write_text(render(subject.compiled.pair.graphs.forward), encoding="utf-8")
     (folder / "summary.json").write_text(json.dumps(asdict(summary), indent=1), encoding="utf-8")
 
 
-def _check_written(summary: Summary, made: _Subject, program: Callable[..., Any]) -> None:
-    ours, theirs, exact = made.checked(program)
-    errors = [_errors(found, exact) for found in (ours, theirs)]
+def _check_written(summary: Summary, subject: _Subject, program: Callable[..., Any]) -> None:
+    ours, theirs, exact = subject.checked(program)
+    errors = [_errors(results, exact) for results in (ours, theirs)]
     summary.error_written = max(errors[0], default=0.0)
     summary.correct = summary.correct and _within_rounding(errors, exact)

@@ -42,12 +42,12 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    found = _search(options)
-    found.strategy.save(options.output)
-    print(found)
+    outcome = _search(options)
+    outcome.strategy.save(options.output)
+    print(outcome)
     print(f"written: {options.output}")
     if options.timeline is not None:
-        options.timeline.write_text(page({"simulated": found.state.timeline()}, str(found)), encoding="utf-8")
+        options.timeline.write_text(page({"simulated": outcome.state.timeline()}, str(outcome)), encoding="utf-8")
         print(f"written: {options.timeline}")
 
 
@@ -70,9 +70,9 @@ def _search(options: Namespace) -> SearchOutcome:
     whole, processes = subject.step is not None, options.processes
     step = capture(subject.step or subject.module, subject.args, subject.kwargs, options.world)
     estimate, slowdowns = _estimate(options, machine), (1.0, options.slowdown)
-    found = time_step(step, estimate, reduction, slowdowns, options.threads, measured=not options.estimated)
-    print(f"times: {found.said}")
-    return search(found.problem, found.groups, subject.module, effort, budget, options.resume, whole, processes)
+    timed = time_step(step, estimate, reduction, slowdowns, options.threads, measured=not options.estimated)
+    print(f"times: {timed.said}")
+    return search(timed.problem, timed.groups, subject.module, effort, budget, options.resume, whole, processes)
 
 
 def _reduction(options: Namespace) -> AllReduceTime:

@@ -49,15 +49,15 @@ class Copies:
         cut: Shortened,
         keys: NodeKeys,
         direction: int,
-        given: KnownLabels,
+        known: KnownLabels,
         names: Mapping[Label, str],
     ):
         if graph.sub_graphs or graph.placements:
             raise UnequalLayers(f"graph {graph.name} says where nodes run, and arrays live, of these layers alone")
         self._old, self._cut, self._direction = graph, cut, direction
-        matching = Matching(graph, cut, keys, given.labels, given.results)
-        self.label_of = labels(matching.next_array) | given.labels
-        self.rows = _rows(self.label_of) | given.rows
+        matching = Matching(graph, cut, keys, known.labels, known.results)
+        self.label_of = labels(matching.next_array) | known.labels
+        self.rows = _rows(self.label_of) | known.rows
         self._place = {node: k for k, node in enumerate(graph.nodes())}
         self._period = _period(self._place, matching.next_node)
         self._shifts = self._shifts_of_nodes(matching.next_node)
@@ -74,16 +74,16 @@ class Copies:
         return range(dropped if k > middle else 0, 1 if k < middle else dropped + 1)
 
     def _shifts_of_nodes(self, next_node: Mapping[Node, Node]) -> dict[Node, range]:
-        found: dict[Node, range] = {}
+        shifts: dict[Node, range] = {}
         rows = rows_of(next_node)
         if not rows:
             raise UnequalLayers(f"no node of graph {self._old.name} is seen to be of a layer")
         for row in rows:
             if len(row) < _ALIKE:
                 raise UnequalLayers(f"{row[0].label} of graph {self._old.name} is in {len(row)} layers only")
-            found |= {node: self._all_shifts(k, len(row)) for k, node in enumerate(row)}
-        alone = [node for node in self._place if node not in found]
-        return found | {node: self._shift_of_end(node) for node in alone}
+            shifts |= {node: self._all_shifts(k, len(row)) for k, node in enumerate(row)}
+        alone = [node for node in self._place if node not in shifts]
+        return shifts | {node: self._shift_of_end(node) for node in alone}
 
     def _shift_of_end(self, node: Node) -> range:
         """Of a node before all layers or behind them: it has something of the first one or of the last one, and else
@@ -161,7 +161,7 @@ class Copies:
 
     def declare(self, label: Label) -> None:
         """Let there be an array, given from outside, of the kind that its family is."""
-        like = next(name for name, found in self.label_of.items() if found.family == label.family)
+        like = next(name for name, own in self.label_of.items() if own.family == label.family)
         self._declare_like(like, label, label.layer - self.label_of[like].layer)
 
     def declared_members(self, family: str) -> list[Label]:
@@ -245,10 +245,10 @@ class Copies:
 
 def _rows(label_of: Mapping[str, Label]) -> dict[str, list[int]]:
     """Family -> the layers of which there are members."""
-    found: dict[str, set[int]] = {}
+    layers_of: dict[str, set[int]] = {}
     for label in label_of.values():
-        found.setdefault(label.family, set()).add(label.layer)
-    return {family: sorted(layers) for family, layers in found.items()}
+        layers_of.setdefault(label.family, set()).add(label.layer)
+    return {family: sorted(layers) for family, layers in layers_of.items()}
 
 
 def _period(place: Mapping[Node, int], next_node: Mapping[Node, Node]) -> float:

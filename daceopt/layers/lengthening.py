@@ -61,8 +61,8 @@ class _Lengthening:
         return label if label is not None and label.family in self._cut.own_inputs else None
 
     def _input_labels(self, roles: Mapping[str, Role]) -> dict[str, Label]:
-        found = {n: self._input_label(r.position) for n, r in roles.items() if r.kind is Kind.INPUT}
-        return {name: label for name, label in found.items() if label is not None}
+        labels = {n: self._input_label(r.position) for n, r in roles.items() if r.kind is Kind.INPUT}
+        return {name: label for name, label in labels.items() if label is not None}
 
     def _boundary(self) -> KnownLabels:
         """What is known of the arrays of the forward graph."""
@@ -76,18 +76,18 @@ class _Lengthening:
         program, known = self._short, self._forward.label_of
         forward, backward = program.forward, program.backward
         assert backward is not None
-        found = self._input_labels(program.received)
+        labels = self._input_labels(program.received)
         of_outputs = {n: forward.outputs[r.position] for n, r in program.received.items() if r.kind is Kind.OUTPUT}
         same = {name: name for name in program.received}
         twins = {**same, **of_outputs, **dict(zip(backward.saved, forward.saved, strict=True))}
         kept = {name: _label_of(known[twin], "kept") for name, twin in twins.items() if twin in known}
         for name, role in program.received.items():
             label = self._output_label(role.position) if role.kind is Kind.GRADIENT_OF_OUTPUT else None
-            found |= {} if label is None else {name: _label_of(label, "gradient")}
+            labels |= {} if label is None else {name: _label_of(label, "gradient")}
         rows = {f"kept {family}": row for family, row in self._forward.rows.items()}
         results = {n: self._input_label(r.position) for n, r in zip(backward.outputs, program.returned, strict=True)}
         labelled = {name: label for name, label in results.items() if label is not None}
-        return KnownLabels(kept | found, rows | self._cut.rows, labelled)
+        return KnownLabels(kept | labels, rows | self._cut.rows, labelled)
 
     def _output_label(self, position: int) -> Label | None:
         """Of an output of the shorter graph that each layer has for itself."""
@@ -130,16 +130,16 @@ class _Lengthening:
     def _add_outputs(self, program: Program) -> None:
         """Outputs of the forward graph, and which of them are new values of inputs."""
         graph, short = program.forward, self._short.forward
-        found: dict[int, str] = {}
+        names: dict[int, str] = {}
         for k, name in enumerate(short.outputs):
             for shift, position in self._places_of_output(k):
-                found[position] = self._forward.name(name, shift)
+                names[position] = self._forward.name(name, shift)
                 if k in short.replaced:
                     graph.replaced[position] = self._cut.full.graph.replaced[position]
-        if sorted(found) != list(range(len(self._cut.full.graph.outputs))):
+        if sorted(names) != list(range(len(self._cut.full.graph.outputs))):
             raise UnequalLayers("an output of a layer is missing")
-        for position in sorted(found):
-            graph.add_output(found[position])
+        for position in sorted(names):
+            graph.add_output(names[position])
 
     def _add_backward(self, program: Program) -> None:
         copies, short = self._backward, self._short
@@ -158,8 +158,8 @@ class _Lengthening:
     def _check_gradients(self, positions: Sequence[int]) -> None:
         """Raise UnequalLayers unless each input has one gradient, and all layers have those that one of them has."""
         inputs = self._cut.full.graph.inputs
-        found = [label for k in positions if (label := self._cut.label_of.get(inputs[k])) is not None]
-        rows = {family: [label.layer for label in found if label.family == family] for family, _ in found}
+        labels = [label for k in positions if (label := self._cut.label_of.get(inputs[k])) is not None]
+        rows = {family: [label.layer for label in labels if label.family == family] for family, _ in labels}
         complete = all(sorted(row) == list(range(min(row), max(row) + 1)) for row in rows.values())
         if len({*positions}) != len(positions) or not complete:
             raise UnequalLayers("a gradient of a layer is computed twice, or not at all")

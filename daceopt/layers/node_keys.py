@@ -63,11 +63,11 @@ def _properties(node: Node) -> Hashable:
 
 
 def _operands(graph: Graph, node: Node) -> list[Hashable]:
-    found: list[Hashable] = []
+    keys: list[Hashable] = []
     for side in (graph.reads(node), graph.writes(node)):
-        found += [(c, graph.desc(n), _constant(graph, n)) for c, n in sorted(side.items())]
-        found.append(None)
-    return found
+        keys += [(c, graph.desc(n), _constant(graph, n)) for c, n in sorted(side.items())]
+        keys.append(None)
+    return keys
 
 
 def _constant(graph: Graph, name: str) -> Hashable:

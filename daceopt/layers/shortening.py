@@ -82,11 +82,11 @@ class Shortened:
     @cached_property
     def rows(self) -> dict[str, list[int]]:
         """The layers of which there are members, by family of inputs, in the shorter graph."""
-        inputs, found = {*self.short.graph.inputs}, dict[str, list[int]]()
+        inputs, layers_of = {*self.short.graph.inputs}, dict[str, list[int]]()
         for name, label in self.label_of.items():
             if name in inputs and label.family in self.own_inputs:
-                found.setdefault(label.family, []).append(label.layer)
-        return {family: sorted(layers) for family, layers in found.items()}
+                layers_of.setdefault(label.family, []).append(label.layer)
+        return {family: sorted(layers) for family, layers in layers_of.items()}
 
     @cached_property
     def _inputs(self) -> dict[str, int]:
@@ -98,11 +98,11 @@ class Shortened:
 
     @cached_property
     def _next_origin(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        following: dict[str, str] = {}
         origins = self.full.graph.origins
         for x, y in self.layers.next_array.items():
-            found |= dict(zip(origins.get(x, ()), origins.get(y, ()))) if x != y else {}
-        return found
+            following |= dict(zip(origins.get(x, ()), origins.get(y, ()))) if x != y else {}
+        return following
 
 
 def shorten(imported: Imported) -> Shortened | None:
@@ -211,8 +211,8 @@ class _Cut:
 
     def _is_of_each_layer(self, name: str) -> bool:
         """Is what ``name`` is in its layer an output of all layers?"""
-        found = [self._label_of[o].layer for o in self._full.outputs if self._family(o) == self._family(name)]
-        return min(found) <= 1 and len(found) == self._last[self._label_of[name].family] - min(found) + 1
+        layers = [self._label_of[o].layer for o in self._full.outputs if self._family(o) == self._family(name)]
+        return min(layers) <= 1 and len(layers) == self._last[self._label_of[name].family] - min(layers) + 1
 
     def _output_label(self, position: int) -> Label | None:
         name = self._full.outputs[position]

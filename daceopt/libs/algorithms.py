@@ -35,9 +35,9 @@ class Algorithms(OwnCode):
         assert isinstance(node, Algorithm)
         pointers = _pointers(node, graph)
         name = _name(node, pointers)
-        given = [c if c in (*node.in_connectors, *node.out_connectors) else "nullptr" for c, _ in pointers]
+        operands = [c if c in (*node.in_connectors, *node.out_connectors) else "nullptr" for c, _ in pointers]
         parameters = ", ".join(extent(p) for p in node.parameters) or "0"
-        return f"{{ const int64_t parameters_[] = {{{parameters}}}; {name}({', '.join([*given, 'parameters_'])}); }}"
+        return f"{{ const int64_t parameters_[] = {{{parameters}}}; {name}({', '.join([*operands, 'parameters_'])}); }}"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """The unit with the instantiation; the frame reports errors through ``daceopt/status.h``."""

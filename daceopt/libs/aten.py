@@ -48,10 +48,10 @@ class Aten(Library):
         if node.blocked_connectors(graph):
             return f"operands {sorted(node.blocked_connectors(graph))} in blocks of channels"
         names = node.operands(graph)
-        found = {graph.dtype(name) for name in names.values()}
-        one = len(found) == 1 and found <= {dace.float32, dace.float64}
+        dtypes = {graph.dtype(name) for name in names.values()}
+        one = len(dtypes) == 1 and dtypes <= {dace.float32, dace.float64}
         if not one and not takes_narrow(node, graph):
-            return f"element types {sorted(map(str, found))}, expected float32, float64, or factors of bfloat16"
+            return f"element types {sorted(map(str, dtypes))}, expected float32, float64, or factors of bfloat16"
         kernel = graph.shape(names["W" if "W" in names else "dW"])
         if 0 in kernel:
             return f"a kernel of shape {kernel}, which has no elements"
@@ -84,13 +84,13 @@ def run(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray
     import torch
 
     call = json.loads(payload)
-    given = {name: _tensor(array) for name, array in zip(call["names"], (*inputs, *outputs), strict=True)}
-    narrow = {name for name, tensor in given.items() if tensor.dtype is torch.bfloat16}
-    tensors = {name: tensor.float() if name in narrow else tensor for name, tensor in given.items()}
+    operands = {name: _tensor(array) for name, array in zip(call["names"], (*inputs, *outputs), strict=True)}
+    narrow = {name for name, tensor in operands.items() if tensor.dtype is torch.bfloat16}
+    tensors = {name: tensor.float() if name in narrow else tensor for name, tensor in operands.items()}
     with torch.no_grad():
         _PASSES[call["kind"]](tensors, call)
         for name in narrow.intersection(call["names"][len(inputs) :]):
-            given[name].copy_(tensors[name])
+            operands[name].copy_(tensors[name])
 
 
 def _tensor(array: np.ndarray) -> Any:

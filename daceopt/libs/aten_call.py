@@ -53,12 +53,12 @@ def add(
     Raises Unsupported for arguments that cannot be written down.
     """
     encoder = _Encoder(graph, list(operands))
-    given = {name: encoder.encode(value) for name, value in arguments.items()}
+    encoded = {name: encoder.encode(value) for name, value in arguments.items()}
     outputs = [None if dtype is None else graph.add_array("host", shape, dtype) for shape, dtype in results]
     written = [k for k, n in enumerate(outputs) if n is not None]
     payload = {
         "target": f"{target._schema.name}.{target._overloadname}",
-        "arguments": given,
+        "arguments": encoded,
         "types": [_kind(graph.dtype(n), k in complex_operands) for k, n in enumerate(encoder.operands)],
         "orders": [list(order) for order in orders],
         "results": [[k, _kind(results[k][1], k in complex_results), len(results[k][0])] for k in written],
@@ -141,8 +141,8 @@ def run(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray
     tensors[: len(orders)] = [_lay_out(t, *order) for t, order in zip(tensors, orders)]
     positional, named = _arguments(target, arguments, tensors, sizes)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        found = target(*positional, **named)
-    values = found if isinstance(found, (tuple, list)) else (found,)
+        result = target(*positional, **named)
+    values = result if isinstance(result, (tuple, list)) else (result,)
     for array, (position, name, rank) in zip(outputs, results, strict=True):
         _store(array, values[position], name, rank)
 

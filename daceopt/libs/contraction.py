@@ -21,10 +21,10 @@ def why_not(node: Contraction, graph: Graph, dtypes: Sequence[Any], *, prepares:
     """Return the reason why an operand's type or shape is not one a product can have; None if all are. ``prepares``:
     the library keeps weights, which may be wider than the other factor."""
     names = node.operands(graph)
-    found = {graph.dtype(name) for name in names.values()}
+    kinds = {graph.dtype(name) for name in names.values()}
     narrow = takes_narrow(node, graph) or (prepares and narrow_type(node, graph) is not None)
-    if not (narrow and graph.dtype(names["A"]) in dtypes) and (len(found) != 1 or not found <= set(dtypes)):
-        return f"element types {sorted(map(str, found))}, expected one of {sorted(map(str, dtypes))}"
+    if not (narrow and graph.dtype(names["A"]) in dtypes) and (len(kinds) != 1 or not kinds <= set(dtypes)):
+        return f"element types {sorted(map(str, kinds))}, expected one of {sorted(map(str, dtypes))}"
     if any(len(graph.shape(names[c])) < 2 for c in ("A", "B", "Y")):
         return "operands A, B and Y need at least two dimensions"
     a, b = graph.shape(names["A"])[-2:], graph.shape(names["B"])[-2:]
@@ -69,9 +69,9 @@ def emit(node: Contraction, graph: Graph, function: str, more: str = "") -> str:
     shape = graph.shape(names["Y"])
     sizes = ", ".join(extent(v) for v in (*shape[-2:], graph.shape(names["A"])[-1]))
     narrow = takes_narrow(node, graph) or narrow_type(node, graph) is not None
-    found = {c: element(graph.dtype(n)) if narrow else "" for c, n in names.items()}
+    elements = {c: element(graph.dtype(n)) if narrow else "" for c, n in names.items()}
     operands = ", ".join(
-        _matrix(conn, strides.get(conn), len(shape), found.get(conn, "daceopt::Element::kFloat" if narrow else ""))
+        _matrix(conn, strides.get(conn), len(shape), elements.get(conn, "daceopt::Element::kFloat" if narrow else ""))
         for conn in ("A", "B", "Bias", "C", "Y")
     )
     kind, ctype = ("NarrowProduct", "float") if narrow else (f"Product<{ctype}>", ctype)
@@ -92,14 +92,14 @@ def _operand_strides(node: Contraction, graph: Graph) -> dict[str, list[Any]]:
     names = node.operands(graph)
     full = graph.shape(names["Y"])
     epilogue = [c for c in ("Bias", "C") if c in names]
-    found: dict[str, list[Any]] = {c: broadcast_strides(graph, names[c], full) for c in epilogue}
+    strides: dict[str, list[Any]] = {c: broadcast_strides(graph, names[c], full) for c in epilogue}
     for conn in ("A", "B"):
         matrix = graph.shape(names[conn])[-2:]
         # Rows and columns keep their strides even where their extent is 1: the call sorts that out.
         batch = broadcast_strides(graph, names[conn], (*full[:-2], *matrix))[:-2]
-        found[conn] = [*batch, *graph.strides(names[conn])[-2:]]
-    found["Y"] = list(graph.strides(names["Y"]))
-    return found
+        strides[conn] = [*batch, *graph.strides(names[conn])[-2:]]
+    strides["Y"] = list(graph.strides(names["Y"]))
+    return strides
 
 
 def _matrix(connector: str, strides: Sequence[Any] | None, rank: int, kind: str) -> str:

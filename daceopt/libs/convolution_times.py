@@ -57,10 +57,10 @@ def times(node: Node, graph: Graph, passes: Sequence[int | None] = (None,)) -> T
     if assumed_limits() is not None or not _is_measurable(node, graph):
         return None
     calls = [_sample(_numbers(node, graph, p)) for p in passes]
-    found = [(_lookup(numbers), share) for numbers, share in calls]
-    if any(one is None for one, _ in found):
+    entries = [(_lookup(numbers), share) for numbers, share in calls]
+    if any(one is None for one, _ in entries):
         return None
-    return Times(*(sum(one[k] / share for one, share in found if one) for k in range(len(Times._fields))))
+    return Times(*(sum(one[k] / share for one, share in entries if one) for k in range(len(Times._fields))))
 
 
 def _is_measurable(node: Node, graph: Graph) -> bool:
@@ -107,13 +107,13 @@ def _sample(numbers: tuple[int, ...]) -> tuple[tuple[int, ...], float]:
 @cache
 def _lookup(numbers: tuple[int, ...]) -> Times | None:
     identity = key(_KIND, _VERSION, system.fingerprint(), system.cores(), onednn.OneDnn().version(), numbers)
-    (found,) = default_cache().make(_KIND, identity, lambda folder: _write(folder, numbers), _read)
-    return found
+    (known,) = default_cache().make(_KIND, identity, lambda folder: _write(folder, numbers), _read)
+    return known
 
 
 def _read(entry: Path) -> tuple[Times | None]:
-    found = json.loads((entry / _FILE).read_text(encoding="utf-8"))
-    return (None if found is None else Times(*map(float, found)),)
+    content = json.loads((entry / _FILE).read_text(encoding="utf-8"))
+    return (None if content is None else Times(*map(float, content)),)
 
 
 def _write(folder: Path, numbers: tuple[int, ...]) -> None:

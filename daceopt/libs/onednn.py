@@ -78,9 +78,9 @@ class OneDnn(OneDnnWheels):
         if not isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)):
             return "oneDNN is used for convolutions only"
         names = node.operands(graph)
-        found = {graph.dtype(name) for name in names.values()}
-        if found != {dace.float32} and not takes_narrow(node, graph) and narrow_type(node, graph) is None:
-            return f"element types {sorted(map(str, found))}, expected float32, or factors of bfloat16"
+        dtypes = {graph.dtype(name) for name in names.values()}
+        if dtypes != {dace.float32} and not takes_narrow(node, graph) and narrow_type(node, graph) is None:
+            return f"element types {sorted(map(str, dtypes))}, expected float32, or factors of bfloat16"
         kernel = graph.shape(names["W" if "W" in names else "dW"])
         if 0 in kernel:
             return f"a kernel of shape {kernel}, which has no elements"
@@ -178,8 +178,8 @@ def _why_not_blocked(node: Node, graph: Graph, names: dict[str, str]) -> str | N
     for connector in sorted(node.blocked_connectors(graph)):
         name = names[connector]
         if graph.dtype(name) != dace.float32 or not graph.is_contiguous(name) or graph.shape(name)[-1] != BLOCK:
-            found = f"{graph.dtype(name)} of shape {graph.shape(name)} and strides {graph.strides(name)}"
-            return f"operand {connector} is {found}; in blocks expected float32, {BLOCK} channels inside, in rows"
+            layout = f"{graph.dtype(name)} of shape {graph.shape(name)} and strides {graph.strides(name)}"
+            return f"operand {connector} is {layout}; in blocks expected float32, {BLOCK} channels inside, in rows"
     return None
 
 
@@ -215,8 +215,8 @@ def _find(wheel: str, ending: str) -> Path | None:
         files = importlib.metadata.files(wheel) or []
     except importlib.metadata.PackageNotFoundError:
         return None
-    found = [Path(str(f.locate())).resolve() for f in files if str(f).endswith(ending)]
-    return next((path for path in found if path.exists()), None)
+    paths = [Path(str(f.locate())).resolve() for f in files if str(f).endswith(ending)]
+    return next((path for path in paths if path.exists()), None)
 
 
 def _header_version(path: Path) -> str:

@@ -42,10 +42,10 @@ class OneDnnQuantized(onednn.OneDnnWheels):
         if not isinstance(node, (QuantizedConvolution, QuantizedProduct)):
             return "for products and convolutions of 8-bit integers only"
         names = node.operands(graph)
-        found = {c: graph.dtype(n) for c, n in names.items()}
-        if not {found["X"], found["W"]} <= set(BYTES) or found["Y"] not in (*BYTES, dace.float32):
-            return f"element types {sorted(map(str, found.values()))}; expected 8-bit integers"
-        if any(found.get(c, dace.float64) != dace.float64 for c in "SB"):
+        dtypes = {c: graph.dtype(n) for c, n in names.items()}
+        if not {dtypes["X"], dtypes["W"]} <= set(BYTES) or dtypes["Y"] not in (*BYTES, dace.float32):
+            return f"element types {sorted(map(str, dtypes.values()))}; expected 8-bit integers"
+        if any(dtypes.get(c, dace.float64) != dace.float64 for c in "SB"):
             return "scales and shifts of other types than float64"
         return why_no_units() or _why_not_weights(node, graph, names["W"]) or _why_not_layout(node, graph, names)
 

@@ -91,18 +91,18 @@ def _single_node_model(
     single = onnx.helper.make_node(node.op_type, names_in, names_out, domain=node.domain)
     single.attribute.extend(node.attribute)
     body = onnx.helper.make_graph([single], "operator", infos_in, infos_out)
-    made = onnx.helper.make_model(body, opset_imports=_opsets(model, node), functions=model.functions)
-    made.ir_version = model.ir_version
-    return made
+    single_model = onnx.helper.make_model(body, opset_imports=_opsets(model, node), functions=model.functions)
+    single_model.ir_version = model.ir_version
+    return single_model
 
 
 def _opsets(model: onnx.ModelProto, node: onnx.NodeProto) -> list[onnx.OperatorSetIdProto]:
     """The model's; but the version that an operator of ONNX's own is from, for ONNX Runtime may not know later ones."""
     import onnx
 
-    found = {o.domain: o.version for o in model.opset_import}
+    versions = {o.domain: o.version for o in model.opset_import}
     domain = "" if node.domain == "ai.onnx" else node.domain
-    version = found.get("", found.get("ai.onnx", 0))
+    version = versions.get("", versions.get("ai.onnx", 0))
     if domain == "" and not model.functions and onnx.defs.has(node.op_type, version):
         since = onnx.defs.get_schema(node.op_type, version, "").since_version
         return [onnx.helper.make_opsetid("", max(since, min(version, _OLDEST_OPSET)))]

@@ -65,8 +65,8 @@ class RuntimeModel:
             name: _to_value(np.asarray(value), element)
             for (name, element), value in zip(self._inputs, values, strict=True)
         }
-        found = self._session.run_with_ort_values(None, feeds)
-        return [_from_value(value, element) for value, (_, element) in zip(found, self._outputs, strict=True)]
+        results = self._session.run_with_ort_values(None, feeds)
+        return [_from_value(value, element) for value, (_, element) in zip(results, self._outputs, strict=True)]
 
 
 def _feed(value: Any) -> Any:
@@ -79,8 +79,8 @@ def _feed(value: Any) -> Any:
 
 def _element(kind: str) -> str:
     """``float`` of ``tensor(float)``; empty for sequences and the like."""
-    found = re.fullmatch(r"tensor\((\w+)\)", kind)
-    return found.group(1) if found else ""
+    matched = re.fullmatch(r"tensor\((\w+)\)", kind)
+    return matched.group(1) if matched else ""
 
 
 def _to_value(array: np.ndarray, element: str) -> Any:

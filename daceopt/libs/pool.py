@@ -53,12 +53,12 @@ class _Pools(OwnCode):
         backward = isinstance(node, PoolBackward)
         function = f"daceopt::{self.prefix}{node.kind}_pool{'_backward' if backward else ''}"
         first, second = (outer, inner) if backward else (inner, outer)
-        given = [*self._before(graph), shape, first, second]
+        arguments = [*self._before(graph), shape, first, second]
         if node.kind == "average":
-            return f"{function}({', '.join([*given, boolean(node.count_include_pad)])});"
+            return f"{function}({', '.join([*arguments, boolean(node.count_include_pad)])});"
         where = "Workspace" if "Workspace" in names else "static_cast<uint8_t*>(nullptr)"
-        given.insert(len(given) - backward, where)  # the gradient of x is last
-        return f"{function}({', '.join(given)});"
+        arguments.insert(len(arguments) - backward, where)  # the gradient of x is last
+        return f"{function}({', '.join(arguments)});"
 
     def _before(self, graph: Graph) -> list[str]:
         """Arguments of a call that only this library has."""

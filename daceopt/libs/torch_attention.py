@@ -35,20 +35,20 @@ class TorchAttention(TorchOperators):
         if not isinstance(node, AttentionCall):
             return "torch has no form of it here"
         names = node.operands(graph)
-        found = {graph.dtype(names[c]) for c in ("Q", "K", "V")}
-        if len(found) != 1 or not found <= {dace.float32, *types.HALVES}:
+        dtypes = {graph.dtype(names[c]) for c in ("Q", "K", "V")}
+        if len(dtypes) != 1 or not dtypes <= {dace.float32, *types.HALVES}:
             listed = "float32, float16, bfloat16"
-            return f"element types {sorted(map(types.name_of, found))}, expected one of {listed}"
+            return f"element types {sorted(map(types.name_of, dtypes))}, expected one of {listed}"
         negative = [c for c, n in names.items() if has_negative_strides(graph, n)]
         if negative:
             return f"{' and '.join(sorted(negative))} has negative strides, which torch does not take"
-        return _why_not_size(node, graph, found.pop())
+        return _why_not_size(node, graph, dtypes.pop())
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
         """One call into ``src/torch_attention.cpp``."""
         assert isinstance(node, AttentionCall)
-        given = ", ".join(_operand(node, graph, c) for c in ("Q", "K", "V", "Mask"))
-        settings = f"{place(graph)}, {number(node.scale)}, {boolean(node.causal)}, {given}"
+        operands = ", ".join(_operand(node, graph, c) for c in ("Q", "K", "V", "Mask"))
+        settings = f"{place(graph)}, {number(node.scale)}, {boolean(node.causal)}, {operands}"
         backward = isinstance(node, AttentionBackward)
         others = ", ".join(_operand(node, graph, c) for c in (_BACKWARD if backward else _FORWARD))
         function = "device_attention_backward" if backward else "device_attention"

@@ -42,11 +42,11 @@ class TorchCall(TorchOperators):
         if node.callback == aten_call.REFUSE:
             return None
         here = target.get(graph.options.target).device
-        given = _decode(node.payload)["arguments"].values()
-        if elsewhere := {content for kind, content in _tag(given) if kind == "device"} - {here}:
+        arguments = _decode(node.payload)["arguments"].values()
+        if elsewhere := {content for kind, content in _tag(arguments) if kind == "device"} - {here}:
             return f"an argument names the device {', '.join(elsewhere)}; arrays are on {here}"
         try:
-            _ = [_value(v) for v in given]
+            _ = [_value(v) for v in arguments]
         except Unsupported as error:
             return str(error)
         return why_no_tensors(graph, node.operands(graph).values())
@@ -69,7 +69,7 @@ class TorchCall(TorchOperators):
         ]
         schema = aten_call.operator(text["target"])._schema
         arguments = [_value(text["arguments"][a.name]) for a in schema.arguments]
-        given = ", ".join(
+        argument_text = ", ".join(
             f"std::vector<{kind}>{{{', '.join(values)}}}"
             for kind, values in (
                 ("int64_t", map(whole, node.sizes)),
@@ -79,7 +79,7 @@ class TorchCall(TorchOperators):
         )
         name = f"{literal(schema.name)}, {literal(schema.overload_name)}"
         values = f"static const std::vector<daceopt::CallValue> call_values{{{', '.join(arguments)}}};"
-        return f"{{ {values} daceopt::torch_call({place(graph)}, {name}, call_values, {given}); }}"
+        return f"{{ {values} daceopt::torch_call({place(graph)}, {name}, call_values, {argument_text}); }}"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our source against torch's headers, linked to the libraries that are in the process already."""
@@ -107,8 +107,8 @@ def _repeats(text: Mapping[str, Any]) -> bool:
 
 @lru_cache(1024)
 def _decode(payload: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(payload)
-    return found
+    content: dict[str, Any] = json.loads(payload)
+    return content
 
 
 def _is_complex(kind: str) -> bool:

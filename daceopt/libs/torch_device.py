@@ -82,9 +82,9 @@ class TorchDevice(TorchOperators):
 
 def _why_not_convolution(node: Node, graph: Graph) -> str | None:
     names = node.operands(graph)
-    found = {graph.dtype(name) for name in names.values()}
-    if not takes_narrow(node, graph) and (len(found) != 1 or not found <= set(_FLOATS)):
-        return f"element types {sorted(map(str, found))}, expected one of {sorted(map(str, _FLOATS))}"
+    dtypes = {graph.dtype(name) for name in names.values()}
+    if not takes_narrow(node, graph) and (len(dtypes) != 1 or not dtypes <= set(_FLOATS)):
+        return f"element types {sorted(map(str, dtypes))}, expected one of {sorted(map(str, _FLOATS))}"
     if scaled := names.keys() & {"S", "T"}:
         return f"an epilogue with {' and '.join(sorted(scaled))}"
     if (getattr(node, "slope", 0), getattr(node, "ceiling", math.inf)) != (0, math.inf):

@@ -17,9 +17,9 @@ def culprit(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> str:
     """Which operator of ``model``, bodies of control flow included, reads beside an array, and by which of the inputs
     ``feeds``; where an index is computed, all operators that may."""
     readers = [node for node in _nodes(model.graph) if node.domain in ("", "ai.onnx") and node.op_type in _BY_INDEX]
-    found = next(_wrong_inputs(model, readers, feeds), None)
-    if found is not None:
-        return found
+    wrong = next(_wrong_inputs(model, readers, feeds), None)
+    if wrong is not None:
+        return wrong
     listed = [_node_name(node) for node in readers[:_SHOWN]] + (["..."] if len(readers) > _SHOWN else [])
     where = f" that the model computes, in one of {', '.join(listed)}" if listed else ""
     return f"an index is out of range{where}"

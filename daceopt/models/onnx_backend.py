@@ -29,10 +29,10 @@ class BackendRep(base.BackendRep):
         Raises what :class:`daceopt.models.onnx_model.OnnxModel` raises.
         """
         if isinstance(inputs, dict):
-            found = self.model(**inputs)
+            results = self.model(**inputs)
         else:
-            found = self.model(*(inputs if isinstance(inputs, list | tuple) else [inputs]))
-        return self._outputs(*([found] if len(self.model.output_names) == 1 else found))
+            results = self.model(*(inputs if isinstance(inputs, list | tuple) else [inputs]))
+        return self._outputs(*([results] if len(self.model.output_names) == 1 else results))
 
 
 class OnnxBackend(base.Backend):
@@ -115,8 +115,8 @@ def _single(
         results = [onnx.ValueInfoProto(name=name) for name in outputs]
     graph = helper.make_graph([node], "node", values, results)
     domains = {"": version} | ({node.domain: 1} if node.domain not in ("", "ai.onnx") else {})
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in domains.items()])
-    return made if outputs_info is not None else _with_results(made, arrays)
+    single = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in domains.items()])
+    return single if outputs_info is not None else _with_results(single, arrays)
 
 
 def _with_results(model: onnx.ModelProto, arrays: Sequence[np.ndarray]) -> onnx.ModelProto:

@@ -88,8 +88,8 @@ class OnnxModel:
         recipe: str | Recipe,
         device: torch.device,
     ):
-        given = {t.name for t in model.graph.initializer}
-        self._inputs = [v for v in model.graph.input if v.name not in given]
+        constants = {t.name for t in model.graph.initializer}
+        self._inputs = [v for v in model.graph.input if v.name not in constants]
         self.input_names = [v.name for v in self._inputs]
         self.output_names = [v.name for v in model.graph.output]
         self._model = model
@@ -110,8 +110,8 @@ class OnnxModel:
         place = self._place_of(values)
         as_torch = any(isinstance(v, torch.Tensor) for v in values)
         variants = self._variants = self._variants_for(place.type)
-        found = self._run_elsewhere(values) if variants is None else self._run(variants, values, place)
-        results = [self._place(v, place) for v in found] if as_torch else self._arrays(found)
+        values_out = self._run_elsewhere(values) if variants is None else self._run(variants, values, place)
+        results = [self._place(v, place) for v in values_out] if as_torch else self._arrays(values_out)
         return results[0] if len(results) == 1 else results
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
@@ -179,14 +179,14 @@ class OnnxModel:
         with self._making:
             if kind not in self._of_kind:
                 start = time.perf_counter()
-                made: Variants | None = None
+                variants: Variants | None = None
                 try:
-                    made = Variants(self._model, self._compile_for(kind), self._fallback)
+                    variants = Variants(self._model, self._compile_for(kind), self._fallback)
                     self._expected = [_expectation(v) for v in self._inputs]
                     self._results = [dtype_of(v) for v in self._model.graph.output]
                 except Exception as error:
-                    made, self._runtime = None, self._instead(error)
-                self._of_kind[kind] = made
+                    variants, self._runtime = None, self._instead(error)
+                self._of_kind[kind] = variants
                 self._stats.compile_seconds += time.perf_counter() - start
         return self._of_kind[kind]
 
@@ -201,12 +201,12 @@ class OnnxModel:
             self._stats.record(variant.pair, taken)
         self._stats.calls += 1
         try:
-            found = variant(tensors)
+            outputs = variant(tensors)
         except RunIndexError as error:
             raise RunIndexError(culprit(self._model, self._by_name(tensors))) from error
         except RunError as error:  # sizes that turned out otherwise than declared, most likely
             return self._retry(values, error)
-        return found if variant.tail is None else variant.tail.run(tensors, found)
+        return outputs if variant.tail is None else variant.tail.run(tensors, outputs)
 
     def _by_name(self, tensors: Sequence[Any]) -> dict[str, np.ndarray]:
         arrays = (np.asarray(v.detach().cpu() if isinstance(v, torch.Tensor) else v) for v in tensors)
@@ -231,15 +231,15 @@ class OnnxModel:
     @staticmethod
     def _place(value: Any, place: torch.device) -> Any:
         """A result as a tensor there, or as it is (lists, text)."""
-        found = to_torch(value)
-        return found.to(place) if isinstance(found, torch.Tensor) else found
+        tensor = to_torch(value)
+        return tensor.to(place) if isinstance(tensor, torch.Tensor) else tensor
 
-    def _arrays(self, found: Sequence[Any]) -> list[Any]:
+    def _arrays(self, values: Sequence[Any]) -> list[Any]:
         """Results as arrays, or as they are."""
-        kinds = self._results or [None] * len(found)
+        kinds = self._results or [None] * len(values)
         return [
             to_numpy(v, d) if isinstance(v, torch.Tensor) and d is not None else v
-            for v, d in zip(found, kinds, strict=True)
+            for v, d in zip(values, kinds, strict=True)
         ]
 
     def _may_run_elsewhere(self, error: Exception) -> bool:
@@ -273,10 +273,10 @@ class OnnxModel:
 
     def _place_of(self, values: Sequence[Any]) -> torch.device:
         """The device on which a call with these inputs runs."""
-        given = {
+        tensors = {
             f"input {n!r}": v for n, v in zip(self.input_names, values, strict=True) if isinstance(v, torch.Tensor)
         }
-        return common_device(given) or self.device
+        return common_device(tensors) or self.device
 
     def _tensors(self, values: Sequence[Any], place: torch.device) -> list[Any]:
         """The inputs as tensors there; those that are none (text, sequences) as they are."""
@@ -328,24 +328,24 @@ class _Expectation:
 
     def tensor(self, value: Any, place: torch.device) -> torch.Tensor:
         """``value`` as a tensor there, of the right type and rank; DaceoptError says what else it is."""
-        found = as_tensor(value, self.dtype, self.torch_dtype)
-        if found is None:
+        tensor = as_tensor(value, self.dtype, self.torch_dtype)
+        if tensor is None:
             raise DaceoptError(f"input {self.name!r}: expected {self}, got {_describe(value)}")
-        wrong_rank = self.shape is not None and found.dim() != len(self.shape)
-        if found.dtype != self.torch_dtype or wrong_rank:
-            what = f"{found.dtype} of shape {list(found.shape)}"
+        wrong_rank = self.shape is not None and tensor.dim() != len(self.shape)
+        if tensor.dtype != self.torch_dtype or wrong_rank:
+            what = f"{tensor.dtype} of shape {list(tensor.shape)}"
             raise DaceoptError(f"input {self.name!r}: expected {self}, got {what}")
-        return found.to(place)
+        return tensor.to(place)
 
     def check_shape(self, tensor: torch.Tensor, named: dict[str, int]) -> None:
         """Compare sizes; ``named`` has those of the dimension names seen so far."""
-        for axis, (wanted, found) in enumerate(zip(self.shape or (), tensor.shape)):
+        for axis, (wanted, extent) in enumerate(zip(self.shape or (), tensor.shape)):
             if wanted is None:
                 continue
-            known = wanted if isinstance(wanted, int) else named.setdefault(wanted, found)
-            if known != found:
+            known = wanted if isinstance(wanted, int) else named.setdefault(wanted, extent)
+            if known != extent:
                 expected = known if isinstance(wanted, int) else f"{wanted} = {known}"
-                raise DaceoptError(f"input {self.name!r}, axis {axis}: expected {expected}, got {found}")
+                raise DaceoptError(f"input {self.name!r}, axis {axis}: expected {expected}, got {extent}")
 
     def __str__(self) -> str:
         name = str(self.torch_dtype) if self.dtype.name in str(self.torch_dtype) else self.dtype.name

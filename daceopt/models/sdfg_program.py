@@ -176,17 +176,17 @@ class _Argument:
         """``value`` as a tensor there, of the right type and rank; a bare number where the program takes one."""
         if isinstance(value, (bool, int, float)) and not self.shape:
             value = np.asarray(value, self._numpy)
-        found = value if isinstance(value, torch.Tensor) else as_tensor(value, self._numpy, self._torch)
-        if found is None or found.dtype != self._torch or found.dim() != len(self.shape):
-            what = type(value).__name__ if found is None else f"{found.dtype} of shape {list(found.shape)}"
+        tensor = value if isinstance(value, torch.Tensor) else as_tensor(value, self._numpy, self._torch)
+        if tensor is None or tensor.dtype != self._torch or tensor.dim() != len(self.shape):
+            what = type(value).__name__ if tensor is None else f"{tensor.dtype} of shape {list(tensor.shape)}"
             raise DaceoptError(f"input {self.name!r}: expected {self._torch} of shape {list(self.shape)}, got {what}")
-        return found.to(place)
+        return tensor.to(place)
 
     def check_shape(self, tensor: torch.Tensor, sizes: Mapping[str, int]) -> None:
         """Raise DaceoptError for another extent than the program's under these sizes."""
-        for axis, (extent, found) in enumerate(zip(self.shape, tensor.shape, strict=True)):
+        for axis, (extent, actual) in enumerate(zip(self.shape, tensor.shape, strict=True)):
             free = getattr(extent, "free_symbols", ())
             wanted = int(extent.subs({s: sizes[str(s)] for s in free})) if free else int(extent)
-            if wanted != found:
+            if wanted != actual:
                 shown = f"{wanted} ({extent})" if free else wanted
-                raise DaceoptError(f"input {self.name!r}, axis {axis}: expected {shown}, got {found}")
+                raise DaceoptError(f"input {self.name!r}, axis {axis}: expected {shown}, got {actual}")

@@ -36,17 +36,17 @@ class Tail:
         ]
         self._results = [(name in late, (late if name in late else native).index(name)) for name in outputs]
 
-    def run(self, given: Sequence[Any], found: Sequence[torch.Tensor]) -> list[Any]:
+    def run(self, inputs: Sequence[Any], computed: Sequence[torch.Tensor]) -> list[Any]:
         """The model's outputs, from its inputs and the results of its compiled part; tensors where they are of those.
 
         Raises DaceoptError for inputs that do not fit, RunError where the tail fails.
         """
         feeds = []
         for outer, position, dtype in self._reads:
-            value = given[position] if outer else found[position]
+            value = inputs[position] if outer else computed[position]
             feeds.append(value if dtype is None else to_numpy(value.contiguous(), dtype))
         results = self._session.run(feeds)
-        return [results[k] if late else found[k] for late, k in self._results]
+        return [results[k] if late else computed[k] for late, k in self._results]
 
     def announce(self) -> None:
         """Warn of the operators that are not compiled, with the reasons."""

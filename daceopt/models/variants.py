@@ -80,8 +80,8 @@ class Variants:
         self._compile = compile
         self._fallback = fallback
         self._announced: set[str] = set()
-        given = {t.name for t in model.graph.initializer}
-        self._inputs = [v for v in self._model.graph.input if v.name not in given]
+        constants = {t.name for t in model.graph.initializer}
+        self._inputs = [v for v in self._model.graph.input if v.name not in constants]
         self._needs = InputRequirements()
         self._found: OrderedDict[Key, Variant | Exception] = OrderedDict()
         self._guard, self._building = threading.Lock(), threading.Lock()
@@ -122,11 +122,11 @@ class Variants:
             return self._only
         while True:
             base = self._needs
-            found = self._find(base, base, arrays, shapes)
-            if found is not None and not found.fits(shapes):
-                found = self._find(base, replace(base, sizes=ALL), arrays, shapes)
-            if found is not None:
-                return found
+            variant = self._find(base, base, arrays, shapes)
+            if variant is not None and not variant.fits(shapes):
+                variant = self._find(base, replace(base, sizes=ALL), arrays, shapes)
+            if variant is not None:
+                return variant
 
     def _find(
         self,
@@ -140,8 +140,8 @@ class Variants:
         sizes = {name: shape for name, shape in fixed.items() if shape is not None}
         values = {v.name: self._value(v.name, arrays(k)) for k, v in enumerate(self._inputs) if v.name in needs.values}
         key = self._key(needs, values, sizes)
-        found = self._recall(key)
-        if found is None:
+        variant = self._recall(key)
+        if variant is None:
             with self._building:
                 if self._needs is base and self._recall(key) is None:
                     try:
@@ -150,10 +150,10 @@ class Variants:
                         if type(error) is DaceoptError:  # the inputs are wrong, not the model
                             raise
                         self._keep(key, error)  # not to be tried again for the same inputs
-            found = self._recall(key)
-        if isinstance(found, Exception):
-            raise found
-        return found
+            variant = self._recall(key)
+        if isinstance(variant, Exception):
+            raise variant
+        return variant
 
     def _recall(self, key: Key) -> Variant | Exception | None:
         with self._guard:
@@ -171,22 +171,22 @@ class Variants:
         self, needs: InputRequirements, key: Key, values: Mapping[str, np.ndarray], sizes: Mapping[str, Sizes]
     ) -> None:
         """One step on: a new program, or more that has to be known."""
-        made = self._bind(needs, values, sizes)
+        bound = self._bind(needs, values, sizes)
         parts: Split | None = None
         try:
-            found = self._attempt(needs, made)
+            pair = self._attempt(needs, bound)
         except Unsupported:
-            parts = self._split(needs, made)
+            parts = self._split(needs, bound)
             if parts is None:
                 raise
-            made = parts.native
-            found = self._attempt(needs, made)
-        if isinstance(found, InputRequirements):
-            self._needs = found
+            bound = parts.native
+            pair = self._attempt(needs, bound)
+        if isinstance(pair, InputRequirements):
+            self._needs = pair
             return
-        taken = {v.name for v in made.graph.input} - {t.name for t in made.graph.initializer}
+        taken = {v.name for v in bound.graph.input} - {t.name for t in bound.graph.initializer}
         positions = [k for k, v in enumerate(self._inputs) if v.name in taken]
-        self._keep(key, Variant(found, positions, self._tail(parts, found) if parts is not None else None))
+        self._keep(key, Variant(pair, positions, self._tail(parts, pair) if parts is not None else None))
 
     def _attempt(self, needs: InputRequirements, model: onnx.ModelProto) -> CompiledPair | InputRequirements:
         """A program, or all that has to be known for one."""
@@ -222,17 +222,17 @@ class Variants:
         except ModelFileError as error:
             if not values and not sizes:
                 raise
-            given = {**{n: v.tolist() for n, v in values.items()}, **{n: list(s) for n, s in sizes.items()}}
+            known = {**{n: v.tolist() for n, v in values.items()}, **{n: list(s) for n, s in sizes.items()}}
             raise DaceoptError(
-                f"the model does not fit these values and sizes of its inputs: {given}: {error}"
+                f"the model does not fit these values and sizes of its inputs: {known}: {error}"
             ) from error
 
-    def _more(self, needs: InputRequirements, made: onnx.ModelProto, gap: NotKnownYet) -> InputRequirements | None:
+    def _more(self, needs: InputRequirements, bound: onnx.ModelProto, gap: NotKnownYet) -> InputRequirements | None:
         """What to ask for after ``gap``; None when nothing more would help."""
-        found = requirements(made, gap)
-        if found is None:
+        missing = requirements(bound, gap)
+        if missing is None:
             return None
-        more = needs | found
+        more = needs | missing
         if more == needs:
             more = replace(needs, sizes=ALL)
         return None if more == needs else more

@@ -124,13 +124,13 @@ class Backend(Breaks):
             return graph.forward
         whole, held = lift_tensors(graph)
         if cutting.is_cut(whole):
-            made = self._in_parts(whole, [*inputs, *held])
+            program = self._in_parts(whole, [*inputs, *held])
         else:
             results = [getattr(n, "meta", {}).get("example_value") for n in graph.graph.output_node().args[0]]
             items.leave(InstructionTranslator.current_tx().output, *results)
-            traced, given = describe(whole, [*inputs, *held]), [_concrete(x) for x in (*inputs, *held)]
-            made = self._program(traced, given)
-        return (lambda *arguments: made(*arguments, *held)) if held else made
+            traced, arguments_given = describe(whole, [*inputs, *held]), [_concrete(x) for x in (*inputs, *held)]
+            program = self._program(traced, arguments_given)
+        return (lambda *arguments: program(*arguments, *held)) if held else program
 
     def _in_parts(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Programs between the calls that decide sizes; see ``cutting``."""
@@ -162,15 +162,15 @@ class Backend(Breaks):
     def part(self, traced: Traced) -> Callable[..., Any]:
         """Compile a part of a graph, whose sizes no call has told yet."""
         with guards.check_assumptions(traced.inputs):
-            made = CompiledGraph(self, traced)
-        made.is_estimated = False
-        self.graphs.append(made)
-        return made.__call__
+            graph = CompiledGraph(self, traced)
+        graph.is_estimated = False
+        self.graphs.append(graph)
+        return graph.__call__
 
     def _program(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
         with own_mode():
             try:
-                made = self.add(traced, inputs)
+                function = self.add(traced, inputs)
             except Exception as error:
                 items.leave_all()
                 numbers.specialise(traced.inputs)
@@ -179,7 +179,7 @@ class Backend(Breaks):
                 by_size = self.by_size(traced, error)
                 by_size.prepare(inputs)
                 return by_size
-        return made
+        return function
 
     def by_size(self, traced: Traced, error: BaseException) -> BySize:
         """A program for each size, where one for all cannot be: ``choices`` says why."""
@@ -188,17 +188,17 @@ class Backend(Breaks):
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | EagerPiece | SmallPiece:
         """Compile a graph; ``inputs`` are its arguments in the first call. One that eager PyTorch runs faster stays."""
-        found = self.estimate(traced, inputs)
-        if found is None:
+        estimate = self.estimate(traced, inputs)
+        if estimate is None:
             return self.compile_graph(traced, inputs)
-        if found.gain < 0:
-            self.stats.choices.append(str(found))
-            logger.info("a graph of %d operators is left in %s", len(traced.graph.graph.nodes), found)
-            return SmallPiece(self.stats, traced, found, partial(self._larger, traced))
-        made = self.compile_graph(traced, inputs)
-        if isinstance(made, CompiledGraph):
-            made.estimate = found
-        return made
+        if estimate.gain < 0:
+            self.stats.choices.append(str(estimate))
+            logger.info("a graph of %d operators is left in %s", len(traced.graph.graph.nodes), estimate)
+            return SmallPiece(self.stats, traced, estimate, partial(self._larger, traced))
+        graph = self.compile_graph(traced, inputs)
+        if isinstance(graph, CompiledGraph):
+            graph.estimate = estimate
+        return graph
 
     def _larger(self, traced: Traced, arguments: Sequence[Any]) -> Callable[..., Any]:
         """A program for a graph whose first calls were small."""
@@ -221,28 +221,28 @@ class Backend(Breaks):
         recipe = self.options.recipe if self.options.tune is None else self._tune(traced, inputs)
         if recipe is None:
             return EagerPiece(self.stats, traced.graph.forward, is_chosen=True)
-        made = CompiledGraph(self, traced, recipe)
-        self.graphs.append(made)
-        shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(made.piece.inputs(inputs))}
-        self.stats.record(made.piece.pair, shapes)
+        graph = CompiledGraph(self, traced, recipe)
+        self.graphs.append(graph)
+        shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(graph.piece.inputs(inputs))}
+        self.stats.record(graph.piece.pair, shapes)
         logger.info("compiled a graph of %d operators", len(traced.graph.graph.nodes))
-        return made
+        return graph
 
     def _tune(self, traced: Traced, inputs: Sequence[Any]) -> Recipe | None:
         """The fastest recipe as measured; None for eager PyTorch."""
-        asked, chosen = (recipe_for(device, self.options.recipe) for device in ("cpu", traced.device))
+        recipe, chosen = (recipe_for(device, self.options.recipe) for device in ("cpu", traced.device))
         key = tuning.identity(identity(traced), chosen, own_source(), device_of(inputs))
-        found = tuning.lookup(key)
-        if found is None:
+        known = tuning.lookup(key)
+        if known is None:
             eager = None
-            if isinstance(asked, Choice) and not effects.lasting(traced.graph.graph):
+            if isinstance(recipe, Choice) and not effects.lasting(traced.graph.graph):
                 eager = tuning.repeatable(traced, traced.graph.forward, inputs)
             seconds, trains = self.options.tune or 0.0, tuning.trains(traced)
             with own_random_numbers(inputs):
-                found = tuning.search(chosen, lambda r: self._run(traced, r, inputs), eager, seconds, trains)
-            tuning.keep(key, found)
-        self.stats.choices.append(str(found))
-        return found.recipe(chosen)
+                known = tuning.search(chosen, lambda r: self._run(traced, r, inputs), eager, seconds, trains)
+            tuning.keep(key, known)
+        self.stats.choices.append(str(known))
+        return known.recipe(chosen)
 
     def _run(self, traced: Traced, recipe: Recipe, inputs: Sequence[Any]) -> Callable[[], object]:
         return tuning.repeatable(traced, CompiledGraph(self, traced, recipe).piece, inputs)
@@ -341,34 +341,34 @@ class CompiledGraph:
     def _load(self, target: str) -> Any:
         from daceopt.capture.torch.importing import load
 
-        found = load(self.traced, target)
-        if self._reduction is not None and found.gradients is not None:
-            inputs = Binding.from_json(found.notes["binding"]).inputs
+        imported = load(self.traced, target)
+        if self._reduction is not None and imported.gradients is not None:
+            inputs = Binding.from_json(imported.notes["binding"]).inputs
             position = {argument: k for k, (kind, argument) in enumerate(inputs) if kind == "tensor"}
-            found.gradients = replace(found.gradients, reduction=self._reduction.move(position))
-        return found
+            imported.gradients = replace(imported.gradients, reduction=self._reduction.move(position))
+        return imported
 
     def _higher(
         self, tensors: Sequence[Any], grads: Sequence[Any], wanted: Sequence[bool], changed: frozenset[int]
     ) -> list[Any]:
         """Gradients by the program's inputs, as results of a compiled graph that is differentiable in its turn."""
         key = tuple(wanted), tuple([g is not None for g in grads])
-        graph, given, results = self._higher_calls.get(key) or self._prepare_higher(*key)
+        graph, present, results = self._higher_calls.get(key) or self._prepare_higher(*key)
         if changed:
             graph.traced.check_unchanged([self.piece.binding.inputs[k][1] for k in changed])
-        found = graph(*self._arguments(tensors), *[grads[k] for k in given])
-        return [None if k is None else found[k] for k in results]
+        gradients = graph(*self._arguments(tensors), *[grads[k] for k in present])
+        return [None if k is None else gradients[k] for k in results]
 
-    def _prepare_higher(self, wanted: tuple[bool, ...], given: tuple[bool, ...]) -> HigherCall:
+    def _prepare_higher(self, wanted: tuple[bool, ...], present: tuple[bool, ...]) -> HigherCall:
         """``wanted``: per input of the program whether its gradient is; ``given``: per output whether it has one."""
         inputs, outputs = self.piece.binding.inputs, self.piece.binding.outputs
         by = [k for (kind, k), w in zip(inputs, wanted) if w and kind == "tensor" and self.traced.requires_grad[k]]
         seen = [k for k, o in enumerate(outputs) if o.differentiable]
-        key = tuple(by), tuple(at for at, k in enumerate(seen) if given[k])
+        key = tuple(by), tuple(at for at, k in enumerate(seen) if present[k])
         graph = self._higher_graphs.get(key) or self._compile_higher(*key)
         results = [by.index(k) if kind == "tensor" and k in by else None for kind, k in inputs]
-        made = self._higher_calls[wanted, given] = graph, [k for k in seen if given[k]], results
-        return made
+        call = self._higher_calls[wanted, present] = graph, [k for k in seen if present[k]], results
+        return call
 
     def _compile_higher(self, by: tuple[int, ...], of: tuple[int, ...]) -> CompiledGraph | BySize:
         """The gradients of the differentiable outputs ``of`` by the arguments ``by``."""
@@ -396,19 +396,19 @@ class CompiledGraph:
         seed: int | None,
     ) -> list[Any]:
         """Gradients by the program's inputs, of a program whose outputs without a gradient have none either."""
-        given = frozenset(k for k, g in enumerate(grads) if g is not None)
-        graph = self._present_graphs.get(given) or self._compile_present(given)
+        present = frozenset(k for k, g in enumerate(grads) if g is not None)
+        graph = self._present_graphs.get(present) or self._compile_present(present)
         graph.traced.check_unchanged([self.piece.binding.inputs[k][1] for k in changed])
         return graph.piece.program.gradients_again(tensors, grads, seed, wanted)
 
-    def _compile_present(self, given: frozenset[int]) -> CompiledGraph:
+    def _compile_present(self, present: frozenset[int]) -> CompiledGraph:
         traced, binding = self.traced, self.piece.binding
         written = dict(binding.mutations)
-        results = tuple(f and r.index in given for f, r in zip(traced.results, binding.results))
-        changed = tuple(f and written.get(k) in given for k, f in enumerate(traced.changed))
+        results = tuple(f and r.index in present for f, r in zip(traced.results, binding.results))
+        changed = tuple(f and written.get(k) in present for k, f in enumerate(traced.changed))
         with own_mode(), torch.enable_grad():
-            made = CompiledGraph(self._backend, replace(traced, results=results, changed=changed))
-        return self._present_graphs.setdefault(given, made)
+            graph = CompiledGraph(self._backend, replace(traced, results=results, changed=changed))
+        return self._present_graphs.setdefault(present, graph)
 
     def _apart(
         self,
@@ -428,9 +428,9 @@ class CompiledGraph:
         arguments, count = [k for _, k in self.piece.binding.inputs], len(self.traced.inputs)
         moved = [arguments[k] for k in changed] + [count + k for k in changed_held]
         is_wanted = dict(zip(arguments, wanted)) | dict.fromkeys(range(count, count + len(held)), True)
-        given = [g for g in grads if g is not None]
-        found = graph.gradients([*self._arguments(tensors), *held], given, is_wanted, moved, seed)
-        return [found.get(k) for k in (*arguments, *range(count, count + len(held)))]
+        present = [g for g in grads if g is not None]
+        gradients = graph.gradients([*self._arguments(tensors), *held], present, is_wanted, moved, seed)
+        return [gradients.get(k) for k in (*arguments, *range(count, count + len(held)))]
 
     def gradients(
         self,
@@ -447,12 +447,14 @@ class CompiledGraph:
         for result, grad in zip(self.piece.binding.results, grads, strict=True):
             outputs[result.index] = grad
         if torch.is_grad_enabled():
-            found = self._higher(tensors, outputs, by, frozenset(k for k, (_, a) in enumerate(inputs) if a in changed))
+            results = self._higher(
+                tensors, outputs, by, frozenset(k for k, (_, a) in enumerate(inputs) if a in changed)
+            )
         else:
             self.traced.check_unchanged(changed)
-            found = program.gradients_again(tensors, outputs, seed, by)
-        absent_gradients.settle(program.boundary.connected, tensors, outputs, by, found)
-        return {k: g for (_, k), g in zip(inputs, found) if g is not None}
+            results = program.gradients_again(tensors, outputs, seed, by)
+        absent_gradients.settle(program.boundary.connected, tensors, outputs, by, results)
+        return {k: g for (_, k), g in zip(inputs, results) if g is not None}
 
     def _compile_segment(self, stage: ResultStage, outputs: tuple[int, ...]) -> CompiledGraph:
         from daceopt.capture.torch.stages import segment

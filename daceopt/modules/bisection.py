@@ -56,16 +56,16 @@ def bisect_module(
     Raises CaptureError where the module cannot be copied, and what the call itself raises.
     """
     try:
-        twin, given, named = copy.deepcopy((module, list(args), dict(kwargs)))
+        twin, arguments, named = copy.deepcopy((module, list(args), dict(kwargs)))
     except Exception as error:
         raise CaptureError(f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
     backend = _Graphs(options)
     grad = torch.is_grad_enabled() if options.backward is None else options.backward
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.set_grad_enabled(grad):
-        frames.compile_frames(own_forward(twin), backend, dynamic=False)(*given, **named)
+        frames.compile_frames(own_forward(twin), backend, dynamic=False)(*arguments, **named)
     recipe = recipes.get(options.recipe) if isinstance(options.recipe, str) else options.recipe
-    found = (_guilty(traced, inputs, recipe, built) for traced, inputs in backend.found)
-    return next((guilty for guilty in found if guilty is not None), None)
+    candidates = (_guilty(traced, inputs, recipe, built) for traced, inputs in backend.found)
+    return next((guilty for guilty in candidates if guilty is not None), None)
 
 
 def _guilty(traced: Traced, inputs: Sequence[Any], recipe: Recipe, built: bool) -> Guilty | None:
@@ -77,9 +77,9 @@ def _guilty(traced: Traced, inputs: Sequence[Any], recipe: Recipe, built: bool) 
 
 def _feeds(graph: Graph, binding: Binding, inputs: Sequence[Any]) -> dict[str, np.ndarray]:
     """The tensors of the call by the names of the graph's inputs; others get random values."""
-    found = {}
+    arrays = {}
     for name, (kind, argument) in zip(graph.inputs, binding.inputs):
         value = inputs[argument] if kind == "tensor" else None
         if isinstance(value, torch.Tensor) and not value.is_complex():
-            found[name] = to_numpy(value.contiguous(), types.to_numpy(graph.dtype(name)))
-    return found
+            arrays[name] = to_numpy(value.contiguous(), types.to_numpy(graph.dtype(name)))
+    return arrays

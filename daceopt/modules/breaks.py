@@ -94,9 +94,9 @@ class Breaks:
 
     def new_breaks(self) -> list[Break]:
         """Graph breaks, and what Dynamo failed at, since the last time."""
-        found, self._breaks = self._breaks, []
+        breaks, self._breaks = self._breaks, []
         self._begun, self._broken = 0, set()
-        return list({b.text: b for b in found}.values())  # the last has seen most
+        return list({b.text: b for b in breaks}.values())  # the last has seen most
 
     def drop_breaks(self) -> bool:
         """Forget the breaks since ``new_breaks`` was asked last; whether there were any."""
@@ -154,19 +154,19 @@ def versions(arguments: Sequence[Any]) -> list[int]:
     return [t._version for t in arguments if isinstance(t, torch.Tensor) and not t.is_inference()]
 
 
-def with_place(error: DaceoptError, found: Break) -> DaceoptError:
+def with_place(error: DaceoptError, reason: Break) -> DaceoptError:
     """The error, whose message ends with the line that it is about, and what to write instead."""
-    more = [f"  at {found.place}"] if found.place is not None else []
-    more += [f"  instead: {found.instead}"] if found.instead else []
+    more = [f"  at {reason.place}"] if reason.place is not None else []
+    more += [f"  instead: {reason.instead}"] if reason.instead else []
     text = str(error)
     if more and more[0] not in text:
         error.args = ("\n".join([text, *more]), *error.args[1:])
     return error
 
 
-def as_error(found: Break, error: BaseException) -> DaceoptError:
+def as_error(reason: Break, error: BaseException) -> DaceoptError:
     """What is raised where ``fallback="raise"``: the error itself where it is one of daceopt's, with the line."""
-    return with_place(error if isinstance(error, DaceoptError) else Unsupported(found.reason), found)
+    return with_place(error if isinstance(error, DaceoptError) else Unsupported(reason.reason), reason)
 
 
 def innermost(stack: Iterable[Any]) -> SourceLine | None:
@@ -185,8 +185,8 @@ def _stack(error: BaseException) -> Iterable[Any]:
     stack = getattr(error, "real_stack", None)
     if stack:
         return list(stack)
-    found = _FRAME.findall(stack_of(error))
-    return [traceback.FrameSummary(file, int(line), name, lookup_line=False) for file, line, name in found]
+    frames = _FRAME.findall(stack_of(error))
+    return [traceback.FrameSummary(file, int(line), name, lookup_line=False) for file, line, name in frames]
 
 
 def _first(said: str) -> str:

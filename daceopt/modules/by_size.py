@@ -74,8 +74,8 @@ class BySize:
 
     def _make(self, arguments: Sequence[Any]) -> Callable[..., Any] | Exception:
         if len(self._programs) >= SIZE_LIMIT:
-            found = f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all: {self._reason}"
-            return Unsupported(found)
+            reason = f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all: {self._reason}"
+            return Unsupported(reason)
         with own_mode():
             try:
                 return self._backend.add(specialise(self.traced, arguments), arguments)

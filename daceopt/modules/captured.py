@@ -49,9 +49,9 @@ class Captured:
 class _Capturing(Backend):
     """Imports graphs and lets PyTorch run them."""
 
-    def __init__(self, options: Options, found: Captured) -> None:
-        super().__init__(options, Stats(), lambda reason, error: found.refused.append(reason))
-        self._found = found
+    def __init__(self, options: Options, captured: Captured) -> None:
+        super().__init__(options, Stats(), lambda reason, error: captured.refused.append(reason))
+        self._found = captured
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> EagerPiece:
         self._add(traced, _import(traced), inputs)
@@ -59,9 +59,9 @@ class _Capturing(Backend):
         return EagerPiece(self.stats, traced.graph.forward)
 
     def _in_parts(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        made = super()._in_parts(graph, inputs)
+        function = super()._in_parts(graph, inputs)
         self._found.whole += 1
-        return made
+        return function
 
     def part(self, traced: Traced) -> Callable[..., Any]:
         imported = _import(traced)
@@ -89,11 +89,11 @@ def _import(traced: Traced) -> Imported:
 def capture_graphs(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Captured:
     """The graphs of ``model(*args, **kwargs)``; model and arguments stay as they are. Raises CaptureError where the
     module cannot be copied, and what the call itself raises."""
-    found = Captured()
-    backend = _Capturing(options, found)
+    captured = Captured()
+    backend = _Capturing(options, captured)
     call_twin(model, args, kwargs, options, backend)
-    found.breaks = backend.new_breaks()
-    return found
+    captured.breaks = backend.new_breaks()
+    return captured
 
 
 def _tensor(kind: str, value: Any) -> torch.Tensor:

@@ -36,13 +36,13 @@ def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
     refusals.check(graph, values)
     join_undropped(graph.graph)
     results = graph.graph.output_node().args[0]
-    given = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
-    wanted = {n for n, flag in zip(placeholders, given) if flag}
+    requires_grad = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+    wanted = {n for n, flag in zip(placeholders, requires_grad) if flag}
     return Traced(
         graph,
         tuple(_fresh(v, n) if isinstance(v, torch.Tensor) else v for v, n in zip(values, placeholders)),
         tuple(_name(n) for n in placeholders),
-        given,
+        requires_grad,
         differentiable(graph.graph, results, wanted),
         differentiable(graph.graph, placeholders, wanted),
         tuple(_is_state(n) for n in placeholders),

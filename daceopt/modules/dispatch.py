@@ -114,11 +114,11 @@ class Dispatcher:
             return original(module, *args, **kwargs)
         self.stats.calls += 1
         if _has_any_global_hook():
-            found = breaks.to_break("hooks of all modules are registered", breaks.WHOLE)
-            return self._eagerly(module, original, args, kwargs, found)
+            reason = breaks.to_break("hooks of all modules are registered", breaks.WHOLE)
+            return self._eagerly(module, original, args, kwargs, reason)
         if torch._C._len_torch_function_stack() and (mode := strange_mode()):
-            found = breaks.to_break(f"a mode of functions is active ({mode})", breaks.WHOLE)
-            return self._eagerly(module, original, args, kwargs, found)
+            reason = breaks.to_break(f"a mode of functions is active ({mode})", breaks.WHOLE)
+            return self._eagerly(module, original, args, kwargs, reason)
         compiled = self._compiled
         if compiled is None or not compiled.is_of(original):
             self._name = type(module).__name__
@@ -169,12 +169,12 @@ class Dispatcher:
         return result
 
     def _note_choice(self, gained: float, entered: float) -> None:
-        found = (
+        choice = (
             f"eager PyTorch, by the cost model: programs save at most {max(gained, 0.0):.1f} us, to enter Dynamo for "
             f"each piece takes {entered:.1f} us"
         )
-        if found not in self.stats.choices:
-            self.stats.choices.append(found)
+        if choice not in self.stats.choices:
+            self.stats.choices.append(choice)
 
     def _run(self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         program = compiled.fast.find((module, *args), kwargs)
@@ -265,10 +265,10 @@ class Dispatcher:
         self, failure: Exception, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """What eager PyTorch gives, or raises, for a call whose program has failed and changed nothing."""
-        result, found = original(module, *args, **kwargs), breaks.of_error(failure, breaks.WHOLE)
-        self._note(found)
+        result, reason = original(module, *args, **kwargs), breaks.of_error(failure, breaks.WHOLE)
+        self._note(reason)
         if self.options.fallback == "raise":
-            raise breaks.as_error(found, failure).with_traceback(None) from None
+            raise breaks.as_error(reason, failure).with_traceback(None) from None
         self.stats.eager_calls += 1
         return result
 
@@ -279,14 +279,14 @@ class Dispatcher:
         return before is not None and structure(module) != before
 
     def _eagerly(
-        self, module: nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], found: Break
+        self, module: nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], reason: Break
     ) -> Any:
         self._name = type(module).__name__
         if self.options.fallback == "raise":
-            self._note(found)
-            raise breaks.with_place(CaptureError(f"{self._name} cannot be compiled: {found.reason}"), found)
+            self._note(reason)
+            raise breaks.with_place(CaptureError(f"{self._name} cannot be compiled: {reason.reason}"), reason)
         result = original(module, *args, **kwargs)
-        self._note(found)
+        self._note(reason)
         self.stats.eager_calls += 1
         return result
 
@@ -334,25 +334,25 @@ class Dispatcher:
 
     # ---------------------------------------------------------------- what did not compile
 
-    def _refuse(self, found: Break, error: BaseException) -> None:
+    def _refuse(self, reason: Break, error: BaseException) -> None:
         """A graph stays in eager PyTorch."""
         if self.options.fallback == "raise":
-            self._note(found)
-            raise breaks.as_error(found, error)
+            self._note(reason)
+            raise breaks.as_error(reason, error)
         if isinstance(error, MemoryBudgetError):
             self._beyond = error  # eager PyTorch would not stay within the budget either: the call raises
         else:
-            self._note(found)
+            self._note(reason)
 
     def _translate(self, module: nn.Module, error: BaseException) -> BaseException:
         """Dynamo's errors as ours."""
         inner = getattr(error, "inner_exception", None)
         if isinstance(inner, DaceoptError):
             return inner
-        found = breaks.of_error(error, breaks.WHOLE)
-        self._note(found)
+        reason = breaks.of_error(error, breaks.WHOLE)
+        self._note(reason)
         return breaks.with_place(
-            CaptureError(f"{type(module).__name__} cannot be compiled as a whole: {found.reason}"), found
+            CaptureError(f"{type(module).__name__} cannot be compiled as a whole: {reason.reason}"), reason
         )
 
     def _note_change(self, failure: Any) -> None:
@@ -363,26 +363,26 @@ class Dispatcher:
         self._changed[subject] = condition
 
     def _note_breaks(self, backend: Backend) -> None:
-        for found in backend.new_breaks():
-            self._note(self._limit(found) if "recompile limit" in found.said else found)
+        for reason in backend.new_breaks():
+            self._note(self._limit(reason) if "recompile limit" in reason.said else reason)
 
     def _note_eager(self, fast: FastPath, is_known: bool) -> None:
         self.stats.eager_calls += 1
         if not is_known:
-            found = Break("nothing in it was compiled", breaks.WHOLE)
-            self._note(self._limit(found) if fast.count >= RECOMPILE_LIMIT else found)
+            reason = Break("nothing in it was compiled", breaks.WHOLE)
+            self._note(self._limit(reason) if fast.count >= RECOMPILE_LIMIT else reason)
 
-    def _limit(self, found: Break) -> Break:
+    def _limit(self, reason_before: Break) -> Break:
         """What is said where there are too many programs."""
         most = self._changes.most_common(1)
         condition = self._changed[most[0][0]] if most else "what they were compiled for"
         reason = f"it has {RECOMPILE_LIMIT} programs already; most often, this did not hold: {condition}"
-        return replace(found, reason=reason, part=_OTHER_CALLS, instead=_FEWER)
+        return replace(reason_before, reason=reason, part=_OTHER_CALLS, instead=_FEWER)
 
-    def _note(self, found: Break) -> None:
-        self.breaks.setdefault(found.text, found)
+    def _note(self, reason: Break) -> None:
+        self.breaks.setdefault(reason.text, reason)
         if self.options.fallback != "raise":
-            note(self.reasons, found.text, f"{self._name} {found}", self.options.fallback, found.place)
+            note(self.reasons, reason.text, f"{self._name} {reason}", self.options.fallback, reason.place)
 
 
 _OTHER_CALLS = "in the calls that none of its programs is for"

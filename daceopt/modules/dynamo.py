@@ -16,18 +16,18 @@ from daceopt.programs.stats import Stats
 
 
 def daceopt(
-    graph: GraphModule, example_inputs: Sequence[Any], mode: str | None = None, **given: Any
+    graph: GraphModule, example_inputs: Sequence[Any], mode: str | None = None, **settings: Any
 ) -> Callable[..., Any]:
     """The backend; ``torch.compile(..., options={...})`` takes ``recipe``, ``fallback``, ``verify`` and ``tune``
     as ``optimized_module`` does. ``mode`` has no meaning here and is accepted, so that models need no change.
     """
-    chosen = given.pop("options", None) or {}
-    options = check(**{**given, **chosen})
+    chosen = settings.pop("options", None) or {}
+    options = check(**{**settings, **chosen})
 
-    def refuse(found: Break, error: BaseException) -> None:
+    def refuse(reason: Break, error: BaseException) -> None:
         if options.fallback == "raise":
-            raise as_error(found, error)
-        note({}, found.text, f"a function {found}", options.fallback, found.place)
+            raise as_error(reason, error)
+        note({}, reason.text, f"a function {reason}", options.fallback, reason.place)
 
     return Backend(options, Stats(), refuse)(graph, example_inputs)
 

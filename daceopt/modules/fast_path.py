@@ -137,8 +137,8 @@ class FastPath:
         has to be run by Dynamo, too."""
         if self._function is None:
             return
-        found = _get_cache_entries_for_region(self._function.__code__, self._region)
-        entries = [entry for entry in found if entry.code is not None]  # the others' guards are of objects that died
+        cached = _get_cache_entries_for_region(self._function.__code__, self._region)
+        entries = [entry for entry in cached if entry.code is not None]  # the others' guards are of objects that died
         for entry in entries:
             if entry.guard_manager not in self._programs:
                 self._programs[entry.guard_manager] = self._unwrapped_code(entry.code) if is_whole else None

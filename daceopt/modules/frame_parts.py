@@ -40,12 +40,12 @@ class Parts:
             return None
         rest = ContinueExecutionCache.generated_code_metadata.get(code)
         whole = code if rest is None else rest.code
-        made = function_parts.in_parts(whole)
-        if made is None:
+        split_code = function_parts.in_parts(whole)
+        if split_code is None:
             return None
-        self._known[whole] = made
+        self._known[whole] = split_code
         if rest is None:
-            return _always(made)
+            return _always(split_code)
         self._forget(whole)
         return answer
 

@@ -61,9 +61,9 @@ def compile_frames(function: Function, backend: Any, seen: SeenSizes | None = No
     context = _dynamo.optimize(backend, isolate_recompiles=True, **options)
     parts = Parts()
     context.callback = FrameCompiler(context.callback, parts, None if options.get("nopython") else backend, seen)
-    made = context(function)
-    parts.region = made._isolate_recompiles_id
-    return made
+    compiled = context(function)
+    parts.region = compiled._isolate_recompiles_id
+    return compiled
 
 
 class FrameCompiler:
@@ -123,11 +123,11 @@ class FrameCompiler:
         """Sizes that only the data decide are in the graph; where that fails, it breaks at what decides them."""
         from torch._dynamo import config
 
-        with decided.watch() as found:
+        with decided.watch() as sizes:
             try:
                 return self._torchdynamo_orig_backend(frame, *args)
             except Exception:
-                if not found.any:
+                if not sizes.any:
                     raise
         if self._listener is not None:
             self._listener.begins_again()
@@ -268,13 +268,13 @@ def twin(function: Function) -> Function:
     if code.co_filename.startswith(str(Path(torch.__file__).parent)):
         # what stands in PyTorch's own files Dynamo wraps in a function that it shares among modules
         code = code.replace(co_filename=__file__)
-    made = types.FunctionType(
+    copied = types.FunctionType(
         code,
         function.__globals__,
         function.__name__,
         function.__defaults__,
         function.__closure__,
     )
-    made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
-    made.__module__, made.__dict__ = function.__module__, dict(vars(function))
-    return made
+    copied.__kwdefaults__, copied.__qualname__ = function.__kwdefaults__, function.__qualname__
+    copied.__module__, copied.__dict__ = function.__module__, dict(vars(function))
+    return copied

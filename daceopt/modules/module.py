@@ -242,25 +242,25 @@ def _functions(cls: type) -> list[types.FunctionType]:
 def _subclass(cls: type[nn.Module]) -> type[nn.Module]:
     body = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     kind: Any = type(cls)
-    made: Any = kind(cls.__name__, (cls,), body)
+    subclass: Any = kind(cls.__name__, (cls,), body)
 
     def reduce(self: nn.Module, protocol: Any) -> Any:
-        standard = super(made, self).__reduce_ex__(protocol)
-        if type(self) is not made:
+        standard = super(subclass, self).__reduce_ex__(protocol)
+        if type(self) is not subclass:
             return standard
         # the class of that name is the one that this was made of
         return (_instance, (cls, self.daceopt.options), *standard[2:])
 
-    made.__reduce_ex__ = reduce
-    return made
+    subclass.__reduce_ex__ = reduce
+    return subclass
 
 
 def _instance(origin: type[nn.Module], options: Options) -> Any:
-    made: Any = next((m for o, given, m in _unpickled if o is origin and given == options), None)
-    if made is None:
-        made = _optimize_class(origin, options)
-        _unpickled.append((origin, options, made))
-    return made.__new__(made)
+    subclass: Any = next((m for o, own_options, m in _unpickled if o is origin and own_options == options), None)
+    if subclass is None:
+        subclass = _optimize_class(origin, options)
+        _unpickled.append((origin, options, subclass))
+    return subclass.__new__(subclass)
 
 
 _unpickled: list[tuple[type[nn.Module], Options, type[nn.Module]]] = []
@@ -289,13 +289,13 @@ def _handle(module: nn.Module, options: Options) -> Handle:
 
 def _dispatcher(module: nn.Module, options: Options) -> Dispatcher:
     """The instance's own dispatcher; one that came with a copied ``__dict__`` (copy.copy, replicas) does not count."""
-    found = module.__dict__.get(_STATE)
-    if found is not None and found.owner is not None and found.owner() is module:
-        return found
+    dispatcher = module.__dict__.get(_STATE)
+    if dispatcher is not None and dispatcher.owner is not None and dispatcher.owner() is module:
+        return dispatcher
     with _creating:
         current = module.__dict__.get(_STATE)
-        if current is found:  # no other thread was faster
-            current = Dispatcher(options if found is None else found.options, module)
+        if current is dispatcher:  # no other thread was faster
+            current = Dispatcher(options if dispatcher is None else dispatcher.options, module)
             module.__dict__[_STATE] = current
         return current
 

@@ -46,29 +46,29 @@ class _Observer(Backend):
 
     leaves_small = False
 
-    def __init__(self, options: Options, found: Observed) -> None:
+    def __init__(self, options: Options, observed: Observed) -> None:
         super().__init__(options, Stats(), self._leave)
-        self.found = found
+        self.found = observed
 
     def _leave(self, reason: Break, error: BaseException) -> None:
         self.found.refused.append(reason)
         self.found.error = self.found.error or error
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        made = super()._compile(graph, inputs)
-        if isinstance(made, CompiledGraph):
-            tensors = [t.detach().clone() for t in made.piece.inputs(inputs)]
-            self.found.graphs.append((made, tensors))
-        return made
+        program = super()._compile(graph, inputs)
+        if isinstance(program, CompiledGraph):
+            tensors = [t.detach().clone() for t in program.piece.inputs(inputs)]
+            self.found.graphs.append((program, tensors))
+        return program
 
     def part(self, traced: Traced) -> Any:
-        made = super().part(traced)
+        program = super().part(traced)
         graph = self.graphs[-1]
 
         def run(*arguments: Any) -> Any:
             tensors = [t.detach().clone() for t in graph.piece.inputs(arguments)]
             self.found.graphs.append((graph, tensors))
-            return made(*arguments)
+            return program(*arguments)
 
         return run
 
@@ -76,12 +76,12 @@ class _Observer(Backend):
 def observe(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Observed:
     """Compile the graphs of ``model(*args, **kwargs)``. Raises CaptureError where the module cannot be copied, and
     what the call itself raises."""
-    found = Observed()
-    backend = _Observer(options, found)
+    observed = Observed()
+    backend = _Observer(options, observed)
     call_twin(model, args, kwargs, options, backend)
-    found.breaks = backend.new_breaks()
-    found.choices = list(backend.stats.choices)
-    return found
+    observed.breaks = backend.new_breaks()
+    observed.choices = list(backend.stats.choices)
+    return observed
 
 
 def call_twin(
@@ -89,15 +89,15 @@ def call_twin(
 ) -> None:
     """Call a copy of ``model`` on copies of its arguments under Dynamo with ``backend``."""
     try:
-        twin, given, named = copy.deepcopy((model, list(args), dict(kwargs)))
+        twin, arguments, named = copy.deepcopy((model, list(args), dict(kwargs)))
     except Exception:
-        twin, given, named = _without_graph(model, args, kwargs)
+        twin, arguments, named = _without_graph(model, args, kwargs)
     own = own_forward(twin)
     grad = torch.is_grad_enabled() if options.backward is None else options.backward
     dynamic = options.dynamic if isinstance(options.dynamic, bool) else None
     tensors = [*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))]
     with own_random_numbers(tensors), torch.inference_mode(False), torch.set_grad_enabled(grad):
-        frames.compile_frames(own, backend, dynamic=dynamic)(*given, **named)
+        frames.compile_frames(own, backend, dynamic=dynamic)(*arguments, **named)
 
 
 def own_forward(module: nn.Module) -> Any:

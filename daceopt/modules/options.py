@@ -65,18 +65,18 @@ def _with_text(recipe: Any, tune: Any, budget: Any) -> tuple[Any, Any, Any]:
     if not (isinstance(recipe, str) and "{" in recipe):
         return recipe, tune, budget
     try:
-        name, given = parse_step(recipe)
+        name, settings = parse_step(recipe)
     except DaceoptError as error:
         raise ValueError(f"recipe={recipe!r}; expected a name, or text like apollo{{tune='30s'}}") from error
-    found = {"tune": tune, "memory_budget": budget}
-    for option, value in given.items():
-        if option not in found:
-            expected = f"recipe={recipe!r}; expected options of {' and '.join(found)}"
-            raise ValueError(expected + did_you_mean(option, list(found)))
-        if found[option] is not None:
-            raise ValueError(f"recipe={recipe!r} and {option}={found[option]!r}; expected one of both")
-        found[option] = value
-    return name, found["tune"], found["memory_budget"]
+    values = {"tune": tune, "memory_budget": budget}
+    for option, value in settings.items():
+        if option not in values:
+            expected = f"recipe={recipe!r}; expected options of {' and '.join(values)}"
+            raise ValueError(expected + did_you_mean(option, list(values)))
+        if values[option] is not None:
+            raise ValueError(f"recipe={recipe!r} and {option}={values[option]!r}; expected one of both")
+        values[option] = value
+    return name, values["tune"], values["memory_budget"]
 
 
 def _budget(tune: Any) -> float:

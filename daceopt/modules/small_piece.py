@@ -20,10 +20,10 @@ class SmallPiece:
     were in the first; the first larger ones bring a program, which runs all calls from then on that are as large."""
 
     def __init__(
-        self, stats: Stats, traced: Traced, found: CallEstimate, compiled: Callable[[Sequence[Any]], Callable[..., Any]]
+        self, stats: Stats, traced: Traced, cost: CallEstimate, compiled: Callable[[Sequence[Any]], Callable[..., Any]]
     ) -> None:
         """``compiled``: the program for all calls that are as large as one with these arguments."""
-        self._compiled, self._found = compiled, found
+        self._compiled, self._found = compiled, cost
         self._eager = EagerPiece(stats, traced.graph.forward, is_chosen=True)
         self._may_grow = is_symbolic(traced)
         self._larger: Callable[..., Any] | None = None

@@ -52,9 +52,9 @@ class Found:
         times = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in self.seconds.items())
         return f"{self.name}{f' ({changed})' if changed else ''} is the fastest as measured: {times}"
 
-    def recipe(self, given: Recipe) -> Recipe | None:
+    def recipe(self, base_recipe: Recipe) -> Recipe | None:
         """The recipe, one of those that ``given`` stands for; None for eager PyTorch."""
-        base = next((r for r in alternatives(given) if r.name == self.name), None)
+        base = next((r for r in alternatives(base_recipe) if r.name == self.name), None)
         for step, options in self.options.items():
             base = base and base.with_options(step, **options)
         return base
@@ -81,19 +81,19 @@ def lookup(identity: str) -> Found | None:
 
 
 def _read(entry: Path) -> Found:
-    found = Found(**json.loads((entry / _FILE).read_text()))
-    values = [v for own in found.options.values() for v in own.values()]
-    seconds = {name: float(s) for name, s in found.seconds.items()}
-    if not isinstance(found.name, str) or not all(isinstance(v, int) for v in values):
+    entry_content = Found(**json.loads((entry / _FILE).read_text()))
+    values = [v for own in entry_content.options.values() for v in own.values()]
+    seconds = {name: float(s) for name, s in entry_content.seconds.items()}
+    if not isinstance(entry_content.name, str) or not all(isinstance(v, int) for v in values):
         raise ValueError(f"{_FILE} is no finding")
-    return replace(found, seconds=seconds)
+    return replace(entry_content, seconds=seconds)
 
 
-def keep(identity: str, found: Found) -> None:
+def keep(identity: str, best: Found) -> None:
     """Let it be known from now on."""
 
     def write(folder: Path) -> None:
-        (folder / _FILE).write_text(json.dumps(vars(found)))
+        (folder / _FILE).write_text(json.dumps(vars(best)))
 
     default_cache().put(_KIND, identity, write)
 
@@ -123,9 +123,9 @@ def search(
     if options:
         tuned = _with(base, options)
         spent[f"{name}, tuned"] = _measure({name: contenders[name], "tuned": run(tuned)})["tuned"]
-    found = Found(name, options, spent)
-    logger.info("%s", found)
-    return found
+    best_found = Found(name, options, spent)
+    logger.info("%s", best_found)
+    return best_found
 
 
 def _compile(recipe: Recipe, run: Callable[[Recipe], Run]) -> dict[str, Run]:
@@ -152,14 +152,14 @@ def _descend(recipe: Recipe, best: Run, run: Callable[[Recipe], Run], deadline: 
                 break
             counter.advance(f"{step} with {option}={value}")
             trial = {**options, step: {**options.get(step, {}), option: value}}
-            made = _compile(_with(recipe, trial), run).get(recipe.name)
-            if made is not None and all(_is_faster(made, best) for _ in range(2)):
-                options, best = trial, made
+            contender = _compile(_with(recipe, trial), run).get(recipe.name)
+            if contender is not None and all(_is_faster(contender, best) for _ in range(2)):
+                options, best = trial, contender
     return options
 
 
-def _is_faster(made: Run, best: Run) -> bool:
-    spent = _measure({"made": made, "best": best})
+def _is_faster(contender: Run, best: Run) -> bool:
+    spent = _measure({"made": contender, "best": best})
     return spent["made"] < (1 - _MARGIN) * spent["best"]
 
 

@@ -36,9 +36,9 @@ def is_as_written(code: CodeType) -> bool:
     return code in _written
 
 
-def _as_written(code: CodeType, made: CodeType) -> CodeType | None:
+def _as_written(code: CodeType, transformed: CodeType) -> CodeType | None:
     """The user's code, a copy of it, in place of what calls a refused graph."""
-    counts = [_refused.pop(name) for name in made.co_names if name in _refused]
+    counts = [_refused.pop(name) for name in transformed.co_names if name in _refused]
     if not counts:
         return None
 
@@ -47,6 +47,6 @@ def _as_written(code: CodeType, made: CodeType) -> CodeType | None:
         call = create_instruction("LOAD_CONST", argval=counts[0])
         instructions[at:at] = [call, *create_call_function(0, True), create_instruction("POP_TOP")]
 
-    found = transform_code_object(code, count_first)[0]
-    _written[found] = True
-    return found
+    rewritten = transform_code_object(code, count_first)[0]
+    _written[rewritten] = True
+    return rewritten

@@ -60,10 +60,10 @@ class AggregationRule:
     @staticmethod
     def parse(text: str) -> AggregationRule:
         """``"4: element-wise -> reduction = reduction"`` -> the rule. Raises DaceoptError."""
-        found = _SPELLED.fullmatch(text.strip())
-        if found is None:
+        matched = _SPELLED.fullmatch(text.strip())
+        if matched is None:
             raise DaceoptError(f"aggregation rule {text!r}: expected {_FORM}")
-        name, producers, arrow, consumers, result, through = found.groups()
+        name, producers, arrow, consumers, result, through = matched.groups()
         ways = WAYS if through == ANY else tuple(through.split("/")) if through else PLAIN
         sides = tuple(producers.split("/")), tuple(consumers.split("/"))
         return AggregationRule(name, *sides, result, ways, arrow == "+")
@@ -73,9 +73,9 @@ def _ways(ways: tuple[str, ...]) -> str:
     return ANY if ways == WAYS else "/".join(ways)
 
 
-def _check(where: str, found: str, known: tuple[str, ...]) -> None:
-    if found not in known:
-        raise DaceoptError(f"{where}: no {found!r}; there are: {', '.join(known)}" + did_you_mean(found, list(known)))
+def _check(where: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise DaceoptError(f"{where}: no {name!r}; there are: {', '.join(known)}" + did_you_mean(name, list(known)))
 
 
 def _fits(kind: str, wanted: tuple[str, ...]) -> bool:
@@ -92,16 +92,16 @@ class RuleSet:
     rules: tuple[AggregationRule, ...] = ()
 
     @staticmethod
-    def of(given: Any) -> RuleSet:
+    def of(rules: Any) -> RuleSet:
         """A rule set, or one from text: names of rules and tables, and spelled rules, between semicolons.
 
         Raises DaceoptError.
         """
-        if isinstance(given, RuleSet):
-            return given
-        if not isinstance(given, str):
-            raise DaceoptError(f"rules={given!r}: expected text or a RuleSet, found {type(given).__name__}")
-        return RuleSet(tuple(rule for item in given.split(";") if item.strip() for rule in _rules_named(item.strip())))
+        if isinstance(rules, RuleSet):
+            return rules
+        if not isinstance(rules, str):
+            raise DaceoptError(f"rules={rules!r}: expected text or a RuleSet, found {type(rules).__name__}")
+        return RuleSet(tuple(rule for item in rules.split(";") if item.strip() for rule in _rules_named(item.strip())))
 
     def priorities(self) -> Iterator[tuple[AggregationRule, ...]]:
         """The rules of each priority, the first one first."""

@@ -91,9 +91,9 @@ class _Search:
         start = self._program.copy()
         for first, last in self._segments():
             checks = [Numerics(g.copy(), self._inputs) for g in start.directions()]
-            found = self._guilty(start, first, last, checks)
-            if found is not None:
-                return found
+            guilty = self._guilty(start, first, last, checks)
+            if guilty is not None:
+                return guilty
             _apply(start, self._steps[first:last])
         return self._search_built() if built else None
 
@@ -156,13 +156,13 @@ def _first(count: int, wrong: Callable[[int], bool]) -> int | None:
 
 
 def _first_site(wrong: Callable[[int], bool]) -> int:
-    right, found = 0, 1
-    while found < _MOST_SITES and not wrong(found):
-        right, found = found, 2 * found
-    while found - right > 1:
-        middle = (right + found) // 2
-        right, found = (right, middle) if wrong(middle) else (middle, found)
-    return found
+    right, right_from = 0, 1
+    while right_from < _MOST_SITES and not wrong(right_from):
+        right, right_from = right_from, 2 * right_from
+    while right_from - right > 1:
+        middle = (right + right_from) // 2
+        right, right_from = (right, middle) if wrong(middle) else (middle, right_from)
+    return right_from
 
 
 def _apply(program: Program, steps: Sequence[Transformation], limits: _Limits | None = None) -> None:
@@ -187,9 +187,9 @@ def _first_complaint(
     except Exception as error:
         return _blame(start, steps), _error_text(error)
     for direction, (graph, check) in enumerate(zip(trial.directions(), checks)):
-        found = _complaint(graph, check)
-        if found is not None:
-            return direction, found
+        complaint = _complaint(graph, check)
+        if complaint is not None:
+            return direction, complaint
     return None
 
 

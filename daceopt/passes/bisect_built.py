@@ -36,10 +36,10 @@ def compiled_difference(parts: Sequence[Part], inputs: Mapping[str, np.ndarray] 
         if len(programs) < len(names):
             raise DaceoptError("what was just compiled is not in the cache")
         built = [Built(graph, roles, program) for (graph, roles), program in zip(parts, programs, strict=True)]
-        found = compare(*built, inputs=inputs)
-        if found is not None:
-            found.built.program.source()  # read while it is there
-        return found
+        difference = compare(*built, inputs=inputs)
+        if difference is not None:
+            difference.built.program.source()  # read while it is there
+        return difference
     finally:
         for name in names:
             default_cache().discard(KIND, name)
@@ -58,17 +58,17 @@ class BuiltCheck:
     def report(self, program: Program) -> tuple[str, str, Path]:
         """The graph that differs, how, and a reproducer."""
         parts = _lower(program)
-        found = compiled_difference(parts, self._inputs)
-        assert found is not None
+        difference = compiled_difference(parts, self._inputs)
+        assert difference is not None
         feeds = {**random_inputs(parts[0][0]), **(self._inputs or {})}
-        name, source = found.built.graph.name, found.built.program.source()
-        return name, found.message, reproducer.of_programs(name, found.message, parts, feeds, source)
+        name, source = difference.built.graph.name, difference.built.program.source()
+        return name, difference.message, reproducer.of_programs(name, difference.message, parts, feeds, source)
 
 
 def _lower(program: Program) -> list[Part]:
     from daceopt import ops
 
-    made = program.copy()
-    for graph in made.directions():
+    lowered = program.copy()
+    for graph in lowered.directions():
         ops.lower_all(graph)
-    return [(graph, made.roles(graph)) for graph in made.directions()]
+    return [(graph, lowered.roles(graph)) for graph in lowered.directions()]

@@ -59,10 +59,10 @@ class Registry:
         Raises DaceoptError, and registers nothing, where a name is taken by anything else.
         """
         self.check_free(module)
-        found = self._pick(module)
-        self._loaded.update(found)
-        self._files_of.update(dict.fromkeys(found, module.__name__))
-        return sorted(found)
+        entries = self._pick(module)
+        self._loaded.update(entries)
+        self._files_of.update(dict.fromkeys(entries, module.__name__))
+        return sorted(entries)
 
     def check_free(self, module: ModuleType) -> None:
         """Raise DaceoptError where something has the name of what ``module`` defines."""
@@ -79,10 +79,10 @@ class Registry:
             raise DaceoptError(f"{clash}, a name that {taken} has already; give it another one")
 
     def _from_module(self, name: str, module: ModuleType) -> Any:
-        found = self._pick(module)
-        if name not in found:
-            raise DaceoptError(f"{module.__name__} should define the {self._kind} {name!r}, it defines {sorted(found)}")
-        return found[name]
+        items = self._pick(module)
+        if name not in items:
+            raise DaceoptError(f"{module.__name__} should define the {self._kind} {name!r}, it defines {sorted(items)}")
+        return items[name]
 
     @cached_property
     def _files(self) -> dict[str, str]:

@@ -68,17 +68,17 @@ def recipe_for(device: str, recipe: str | Recipe) -> Recipe:
 
     Raises Unsupported for edits at steps that ``gpu`` does not have.
     """
-    asked = recipes.get(recipe) if isinstance(recipe, str) else recipe
-    if device != "cuda" or not (asked.chosen == _AUTOMATIC or asked == recipes.get(_AUTOMATIC)):
-        return asked
-    found = recipes.get(_ON_DEVICE)
+    wanted = recipes.get(recipe) if isinstance(recipe, str) else recipe
+    if device != "cuda" or not (wanted.chosen == _AUTOMATIC or wanted == recipes.get(_AUTOMATIC)):
+        return wanted
+    chosen = recipes.get(_ON_DEVICE)
     try:
-        for edit in asked.edits:
-            found = edit.on(found)
+        for edit in wanted.edits:
+            chosen = edit.on(chosen)
     except DaceoptError as error:
         place = f"the recipe auto stands for {_ON_DEVICE} where tensors are on {device}"
         raise Unsupported(f"{place}: {error}; edit recipes.get({_ON_DEVICE!r}) for modules there") from error
-    return found
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class Choice(Recipe):
     @classmethod
     def of(cls, name: str, *among: Recipe | Candidate) -> Choice:
         """The choice called ``name`` among recipes of which the first is taken in doubt."""
-        made = tuple(one if isinstance(one, Candidate) else Candidate(one) for one in among)
-        return cls(name, made[0].recipe.steps, made)
+        alternatives = tuple(one if isinstance(one, Candidate) else Candidate(one) for one in among)
+        return cls(name, alternatives[0].recipe.steps, alternatives)
 
     def recipes(self, trains: bool | None = None) -> tuple[Recipe, ...]:
         """Those to choose from; for programs with gradients, or without, if that is said."""
@@ -124,7 +124,7 @@ class Decision:
 
 
 def run(
-    choice: Choice, program: Program, verify: str | None, finish: Callable[[Program], Program] = lambda made: made
+    choice: Choice, program: Program, verify: str | None, finish: Callable[[Program], Program] = lambda program: program
 ) -> tuple[Program, list[Step], Decision]:
     """Apply the first recipe; then each other one, from where it parts from the first, to a program of its own, but
     only where that may save what it must. Returns the program that the model says is fastest, the steps that led to it,
@@ -154,22 +154,22 @@ def run(
             continue
         (start, before), rest = started[parting], Runner(recipe, verify)
         rest.apply(short := start.copy(), own[parting:])
-        made = _try_to_finish(finish, short, recipe.name)
-        if made is None:
+        finished = _try_to_finish(finish, short, recipe.name)
+        if finished is None:
             continue
-        seconds[recipe.name] = ProgramTime.of(made).total
+        seconds[recipe.name] = ProgramTime.of(finished).total
         if seconds[recipe.name] < fastest - candidate.least(first):
-            best, fastest = (made, [*before, *rest.history], recipe.name), seconds[recipe.name]
+            best, fastest = (finished, [*before, *rest.history], recipe.name), seconds[recipe.name]
     unknown = tuple(c.recipe.name for c in serving if not c.modelled)
     decision = Decision(best[2], seconds, len(recipes), unknown)
     logger.info("%s", decision)
     return best[0], best[1], decision
 
 
-def _try_to_finish(finish: Callable[[Program], Program], made: Program, recipe: str) -> Program | None:
+def _try_to_finish(finish: Callable[[Program], Program], unfinished: Program, recipe: str) -> Program | None:
     """What ``finish`` makes of a program; None, with the reason in the log, where it cannot."""
     try:
-        return finish(made)
+        return finish(unfinished)
     except UnequalLayers as reason:
         logger.info("recipe %s is not chosen: %s", recipe, reason)
         return None

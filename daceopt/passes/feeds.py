@@ -18,15 +18,15 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
 
     generator = np.random.default_rng(seed)
     sizes = _sizes(graph)
-    made = {}
+    arrays = {}
     for name in graph.inputs:
         shape = [int(d) if isinstance(d, int) else int(d.subs(_by_name(d, sizes))) for d in graph.shape(name)]
         dtype = types.to_numpy(graph.dtype(name))
         if dtype.kind == "f":
-            made[name] = generator.standard_normal(shape).astype(dtype)
+            arrays[name] = generator.standard_normal(shape).astype(dtype)
         else:
-            made[name] = generator.integers(0, 2, shape).astype(dtype)
-    return made
+            arrays[name] = generator.integers(0, 2, shape).astype(dtype)
+    return arrays
 
 
 def _sizes(graph: Graph) -> dict[str, int]:
@@ -40,9 +40,9 @@ def _by_name(expr: Any, sizes: dict[str, int]) -> dict[Any, int]:
     return {s: sizes[str(s)] for s in expr.free_symbols}
 
 
-def needed_inputs(graph: Graph, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def needed_inputs(graph: Graph, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Those of ``given`` that an execution of ``graph`` asks for: its inputs, and what says its sizes."""
     from daceopt.ir.data.arrays import SEED
 
-    asked = [*graph.inputs, *(name for name, _ in graph.symbols.values()), SEED]
-    return {name: given[name] for name in dict.fromkeys(asked) if name in given}
+    needed = [*graph.inputs, *(name for name, _ in graph.symbols.values()), SEED]
+    return {name: arrays[name] for name in dict.fromkeys(needed) if name in arrays}

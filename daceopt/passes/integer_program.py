@@ -14,9 +14,9 @@ def solver(otherwise: str, **options: Any) -> Any:
     Raises DaceoptError where it is not installed; ``otherwise`` says what to do without it.
     """
     try:
-        made = highs.new()
+        new = highs.new()
     except ImportError as error:
         raise DaceoptError(f"the integer program needs HiGHS: pip install highspy, or {otherwise}") from error
     for option, value in {"threads": 1, "random_seed": 0, **options}.items():
-        made.setOptionValue(option, value)
-    return made
+        new.setOptionValue(option, value)
+    return new

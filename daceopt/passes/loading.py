@@ -32,8 +32,8 @@ def load_file(path: str | Path) -> list[str]:
 def _of_dace(module: ModuleType) -> list[str]:
     """The classes of ``module`` that extend DaCe, which finds them by itself."""
     base = getattr(sys.modules.get("dace.transformation.transformation"), "TransformationBase", None)
-    made = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
-    return sorted(OF_DACE + c.__name__ for c in made if base is not None and issubclass(c, base))
+    classes = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
+    return sorted(OF_DACE + c.__name__ for c in classes if base is not None and issubclass(c, base))
 
 
 def run_file(path: Path, said: str) -> ModuleType:

@@ -45,10 +45,10 @@ def _parse(budget: int | str) -> tuple[float | None, float | None]:
     """(share, None), (None, bytes), or (None, None)."""
     if isinstance(budget, int):
         return None, float(budget) if budget >= 0 else None
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%|[a-zA-Z]*)\s*", budget)
-    if found is None:
+    matched = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%|[a-zA-Z]*)\s*", budget)
+    if matched is None:
         return None, None
-    number, unit = float(found[1]), found[2].upper()
+    number, unit = float(matched[1]), matched[2].upper()
     if unit == "%":
         return number / 100, None
     return None, number * _UNITS[unit or "B"] if unit in _UNITS or not unit else None

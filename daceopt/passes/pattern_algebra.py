@@ -59,17 +59,17 @@ class Product(Pattern):
 def expand(graph: Graph, name: str | None, depth: int) -> Iterator[Expansion]:
     """Readings of ``name`` as a product, the shallow ones first."""
     node = operator_writing(graph, name, "Mul", "Div") if depth else None
-    found = _split(graph, node) if node is not None else None
-    if found is None:
+    split_product = _split(graph, node) if node is not None else None
+    if split_product is None:
         return
-    arrays, constant = found
+    arrays, constant = split_product
     choices = [[((a,), 1.0, ()), *expand(graph, a, depth - 1)] for a in arrays]
     for choice in itertools.product(*choices):
         factors = tuple(f for c in choice for f in c[0])
         for _, inner, _ in choice:
             constant = constant * inner
         yield factors, constant, (node, *(n for c in choice for n in c[2]))
-        constant = found[1]
+        constant = split_product[1]
 
 
 def _split(graph: Graph, node: Node) -> tuple[tuple[str, ...], float] | None:
@@ -98,11 +98,11 @@ class Polynomial(Pattern):
     def find(self, name: str | None, match: Match, where: str) -> Iterator[Match]:
         nodes: dict[Any, None] = {}
         expected, x = dict(self.coefficients), match.get(self.of)
-        found = _polynomial(match.graph, name, x, nodes, 0)
-        if found is None or found.keys() != expected.keys():
+        coefficients = _polynomial(match.graph, name, x, nodes, 0)
+        if coefficients is None or coefficients.keys() != expected.keys():
             yield from match.skipping(f"{name} is not the polynomial in {x} that is expected ({where})")
-        elif not all(isclose(found[k], c, rel_tol=TOLERANCE) for k, c in expected.items()):
-            yield from match.skipping(f"{name} has coefficients {found} in {x}, expected {expected} ({where})")
+        elif not all(isclose(coefficients[k], c, rel_tol=TOLERANCE) for k, c in expected.items()):
+            yield from match.skipping(f"{name} has coefficients {coefficients} in {x}, expected {expected} ({where})")
         else:
             inner = {**match.private, **dict.fromkeys(nodes, "")}
             yield match.having(nodes=tuple(dict.fromkeys((*match.nodes, *nodes))), private=inner)

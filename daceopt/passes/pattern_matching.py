@@ -222,23 +222,23 @@ class Op(Pattern):
         node = graph.producer(name) if name is not None and not graph.is_view(name) else None
         if node is None or not self.ends_in(node) or list(graph.outputs_of(node)).index(name) != self.position:
             expected = self.text or f"made by {' or '.join(self.types)}"
-            made = f"it is {origin(graph, name)}, expected {' or '.join(self.types)}"
-            yield from match.skipping(f"{name} is not {expected} ({where}): {made}", self.size)
+            actual = f"it is {origin(graph, name)}, expected {' or '.join(self.types)}"
+            yield from match.skipping(f"{name} is not {expected} ({where}): {actual}", self.size)
             return
         inputs, here = list(graph.inputs_of(node)), f"operand {{}} of {node.op_type} {name}"
         for begun in match.binding(self.name, name, where):
             for entered in self._attributes(node, self._enter(node, begun)):
                 for operands in self._orders(graph, inputs):
-                    found = find_all(self.operands, operands, entered, here)
-                    yield from (m for m in found if self._holds(m))
+                    matches = find_all(self.operands, operands, entered, here)
+                    yield from (m for m in matches if self._holds(m))
 
     def _holds(self, match: Match) -> bool:
         return self.condition is None or bool(match.missed) or self.condition(match)
 
     def _enter(self, node: Any, match: Match) -> Match:
-        made = match.made if self.name is None else {**match.made, self.name: node}
+        captured = match.made if self.name is None else {**match.made, self.name: node}
         private = {**match.private, node: self.text} if self.private and match.nodes else match.private
-        return replace(match, nodes=tuple(dict.fromkeys((*match.nodes, node))), made=made, private=private)
+        return replace(match, nodes=tuple(dict.fromkeys((*match.nodes, node))), made=captured, private=private)
 
     def _attributes(self, node: Any, match: Match) -> Iterator[Match]:
         for key, expected in self.attributes.items():
@@ -274,8 +274,8 @@ def find_all(
     if at == len(patterns):
         yield match
         return
-    for found in patterns[at].find(names[at], match, where.format(at + 1)):
-        yield from find_all(patterns, names, found, where, at + 1)
+    for entered in patterns[at].find(names[at], match, where.format(at + 1)):
+        yield from find_all(patterns, names, entered, where, at + 1)
 
 
 def origin(graph: Graph, name: str | None) -> str:

@@ -24,13 +24,13 @@ class Value(Pattern):
     value: np.ndarray
 
 
-def put(made: Op | str, m: Match) -> None:
+def put(result: Op | str, m: Match) -> None:
     """Let ``made`` write the result of ``m``, or be read in its place; the operators that wrote it go."""
-    if isinstance(made, Op):
+    if isinstance(result, Op):
         _remove(m.graph, m)
-        _add(made, m, m.result)
+        _add(result, m, m.result)
     else:
-        _stand_in(m, str(m.get(made, made)))
+        _stand_in(m, str(m.get(result, result)))
 
 
 def _remove(graph: Graph, m: Match) -> None:

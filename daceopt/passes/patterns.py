@@ -167,8 +167,8 @@ class Then:
             return None
         node = readers[0]
         name = graph.result(node, 0)
-        found = (m for m in self.pattern.find(name, match, "") if self.when is None or self.when(m))
-        return next((self._join(m, node, name) for m in found), None)
+        matches = (m for m in self.pattern.find(name, match, "") if self.when is None or self.when(m))
+        return next((self._join(m, node, name) for m in matches), None)
 
     def _join(self, match: Match, node: Any, name: str) -> Match:
         bound = {**match.bound, HERE: name}
@@ -250,25 +250,25 @@ class PatternRule(Transformation):
 
     def apply(self, site: Site) -> None:
         graph, m = site.graph, site["match"]
-        made = self.replace(m)
+        replacement = self.replace(m)
         sources = [graph.producer(n) for node in m.chain for n in graph.inputs_of(node) if n is not None]
-        put(made, m)
+        put(replacement, m)
         sweep(graph, sources)
 
     def _readings(self, graph: Graph, node: Node, slack: int) -> Iterator[Match]:
         result = graph.outputs_of(node)[0]
         start = Match(graph, slack=slack)
-        found = self.pattern.find(result, start, "the result") if result is not None else iter(())
-        for match in itertools.islice(found, _MOST_READINGS):
+        matches = self.pattern.find(result, start, "the result") if result is not None else iter(())
+        for match in itertools.islice(matches, _MOST_READINGS):
             yield replace(match, bound={**match.bound, HERE: result}, chain=(node,), result=str(result))
 
     def _judge(self, match: Match) -> tuple[Match, str | None]:
         """``match`` with the pieces after the root, and why it is no site, if it is none."""
         for piece in self.after:
-            found = piece.after(match)
-            if found is None and piece.required:
+            extended = piece.after(match)
+            if extended is None and piece.required:
                 return match, piece.required
-            match = found or match
+            match = extended or match
         return match, self.why_not(match) or _other_user(match, self.thing) or _other_result(match)
 
     def _nearly(self, graph: Graph, node: Node) -> str | None:
@@ -276,8 +276,8 @@ class PatternRule(Transformation):
         inner = self.pattern.size - 1
         if inner < 1:
             return None
-        found = [m for m in self._readings(graph, node, (inner - 1) // 2) if m.missed]
-        best = max(found, key=lambda m: (len(m.nodes), m.pieces), default=None)
+        misses = [m for m in self._readings(graph, node, (inner - 1) // 2) if m.missed]
+        best = max(misses, key=lambda m: (len(m.nodes), m.pieces), default=None)
         return None if best is None else best.missed
 
 

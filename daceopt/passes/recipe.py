@@ -55,8 +55,8 @@ class Edit:
 
     def on(self, recipe: Recipe) -> Recipe:
         """The same change of another recipe. Raises DaceoptError where that has no such place."""
-        made: Recipe = getattr(recipe, self.method)(*self.given, **self.options)
-        return made
+        edited: Recipe = getattr(recipe, self.method)(*self.given, **self.options)
+        return edited
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class Recipe:
 
     def __post_init__(self) -> None:
         name: Any = self.name  # both are what a file of the user's says
-        given: Any = self.steps
+        own_steps: Any = self.steps
         if not isinstance(name, str):
             raise DaceoptError(f"recipe {name!r}: expected a name, found {type(name).__name__}")
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            raise DaceoptError(f"recipe {name}: expected a tuple of steps, found {given!r}")
-        steps = tuple(s if isinstance(s, str) else as_step(s) for s in given)
+        if isinstance(own_steps, str) or not isinstance(own_steps, Iterable):
+            raise DaceoptError(f"recipe {name}: expected a tuple of steps, found {own_steps!r}")
+        steps = tuple(s if isinstance(s, str) else as_step(s) for s in own_steps)
         object.__setattr__(self, "steps", steps)
 
     def resolve(self) -> tuple[Transformation, ...]:
@@ -174,12 +174,12 @@ class Recipe:
         return recipe
 
     def _index(self, name: str, last: bool = False) -> int:
-        found = [k for k, s in enumerate(self.steps) if _step_name(s) == name]
-        if not found:
+        places = [k for k, s in enumerate(self.steps) if _step_name(s) == name]
+        if not places:
             known = list(dict.fromkeys(map(_step_name, self.steps)))
             listed = f"recipe {self.name} has no step {name!r}; it has: {', '.join(known)}"
             raise DaceoptError(listed + did_you_mean(str(name), known))
-        return found[-1 if last else 0]
+        return places[-1 if last else 0]
 
     def with_differentiation(self) -> Recipe:
         """The recipe itself, or with the step that differentiates where its levels let it stand."""
@@ -267,8 +267,8 @@ def _foreign_source(step: Transformation) -> str:
     if step.defined_by is not type(step):
         return identity.text_of(step.defined_by)
     values = [v for option in vars(step).values() for v in (option if isinstance(option, tuple) else (option,))]
-    given = [v for v in values if callable(v)]
-    return identity.text_of(given) if given else ""
+    functions = [v for v in values if callable(v)]
+    return identity.text_of(functions) if functions else ""
 
 
 def _definitions_in(module: ModuleType) -> dict[str, Recipe]:

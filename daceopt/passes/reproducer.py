@@ -39,10 +39,10 @@ def of_step(
     ``wanted``: the fields of ``Gradients``, for a step that edits a program rather than one graph.
     """
     code = _code_of(transformation.inner)
-    made = transformation.inner.defined_by.__qualname__ if code else None
-    given = {"STEP": str(transformation), "WANTED": wanted, "OF": made}
+    definer = transformation.inner.defined_by.__qualname__ if code else None
+    settings = {"STEP": str(transformation), "WANTED": wanted, "OF": definer}
     call = "rerun.step(GRAPHS, STEP, CODE, OF, WANTED, INPUTS, LARGE, FAILURE)"
-    return _save(transformation.name, failure, [(graph, {})], inputs, {**given, "CODE": code}, call)
+    return _save(transformation.name, failure, [(graph, {})], inputs, {**settings, "CODE": code}, call)
 
 
 def of_programs(
@@ -50,7 +50,7 @@ def of_programs(
 ) -> Path:
     """Write compiled programs of which one is not what its graph says: forward and backward with the roles of their
     arrays; ``source`` is the code as it was printed, for people."""
-    roles = [dict(found) for _, found in parts]
+    roles = [dict(own_roles) for _, own_roles in parts]
     call = "rerun.programs(GRAPHS, ROLES, INPUTS, LARGE, FAILURE)"
     return _save(f"built-{name}", failure, parts, inputs, {"ROLES": roles, "SOURCE": source}, call)
 
@@ -60,7 +60,7 @@ def _save(
     failure: str,
     parts: Sequence[tuple[Graph, Mapping[str, str]]],
     inputs: Arrays,
-    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
     call: str,
 ) -> Path:
     from daceopt.ir.text.render import render
@@ -68,7 +68,7 @@ def _save(
     large: dict[str, np.ndarray] = {}
     texts = [render(graph, large) for graph, _ in parts]
     seeded = _are_random(parts[0][0], inputs)
-    values = {"GRAPHS": texts, "INPUTS": None if seeded else pack(inputs), "LARGE": pack(large), **given}
+    values = {"GRAPHS": texts, "INPUTS": None if seeded else pack(inputs), "LARGE": pack(large), **settings}
     text = "\n".join(_lines(failure, values, call)) + "\n"
     digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:12]
     folder = (trace.folder() or default_folder()) / "reproducers" / f"{name.replace(':', '-')}-{digest}"
@@ -90,12 +90,12 @@ def _bits(value: np.ndarray) -> tuple[Any, ...]:
 
 def _code_of(transformation: Transformation) -> str | None:
     """The file that defines a step which is not daceopt's own; None where it is, or where no file is to be had."""
-    made = transformation.defined_by
-    module = sys.modules.get(made.__module__)
-    if identity.is_own(made.__module__) or "<locals>" in made.__qualname__ or module is None:
+    definer = transformation.defined_by
+    module = sys.modules.get(definer.__module__)
+    if identity.is_own(definer.__module__) or "<locals>" in definer.__qualname__ or module is None:
         return None
     try:
-        return inspect.getsource(module if getattr(module, "__file__", None) else made)
+        return inspect.getsource(module if getattr(module, "__file__", None) else definer)
     except (OSError, TypeError):
         return None
 
@@ -137,21 +137,21 @@ def _quote(text: str) -> Iterable[str]:
 
 def pack(arrays: Arrays) -> dict[str, str]:
     """Arrays of all element types as text: type, shape, and the bytes compressed."""
-    found = {}
+    texts = {}
     for name, value in arrays.items():
         packed = base64.b64encode(zlib.compress(np.ascontiguousarray(value).tobytes())).decode()
-        found[name] = f"{value.dtype.name} {json.dumps(list(np.shape(value)))} {packed}"
-    return found
+        texts[name] = f"{value.dtype.name} {json.dumps(list(np.shape(value)))} {packed}"
+    return texts
 
 
 def unpack(packed: Mapping[str, str]) -> dict[str, np.ndarray]:
     """The arrays that :func:`pack` wrote."""
     from daceopt.ir.scalar import types
 
-    found = {}
+    arrays = {}
     for name, text in packed.items():
         dtype, rest = text.split(" ", 1)
         shape, encoded = rest.rsplit(" ", 1)
         raw = zlib.decompress(base64.b64decode(encoded))
-        found[name] = np.frombuffer(raw, types.to_numpy(types.from_name(dtype))).reshape(json.loads(shape)).copy()
-    return found
+        arrays[name] = np.frombuffer(raw, types.to_numpy(types.from_name(dtype))).reshape(json.loads(shape)).copy()
+    return arrays

@@ -26,8 +26,8 @@ def outputs(graph: Graph, inputs: dict[str, np.ndarray], exact: bool = False) ->
     import daceopt.ops  # noqa: F401  (registers how library nodes and operators are interpreted)
     from daceopt.ir.interpreter.interpret import interpret
 
-    found = interpret(graph, inputs, np.float64 if exact else None)
-    return [np.asarray(found[name]) for name in results(graph)]
+    arrays = interpret(graph, inputs, np.float64 if exact else None)
+    return [np.asarray(arrays[name]) for name in results(graph)]
 
 
 def disturbed_errors(
@@ -43,7 +43,7 @@ def disturbed_errors(
     ops.lower_all(lowered)
     runs = [interpret(lowered, inputs, disturbance=Disturbance(seed, sums)) for seed in range(_DISTURBED)]
     errors = {n: [relative_error(np.asarray(run[n]), e) for run in runs] for n, e in exact.items()}
-    return {n: max((e for e in found if np.isfinite(e)), default=0.0) for n, found in errors.items()}
+    return {n: max((e for e in errors if np.isfinite(e)), default=0.0) for n, errors in errors.items()}
 
 
 def relative_error(ours: np.ndarray, exact: np.ndarray) -> float:

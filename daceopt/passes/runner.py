@@ -146,10 +146,10 @@ class _States(dict["Graph", _State]):
 
 
 def _on_program(transformation: Transformation, program: Program, states: _States) -> Step:
-    given = [(graph, states.of(graph)) for graph in program.directions()]
-    for graph, state in given:
+    states_before = [(graph, states.of(graph)) for graph in program.directions()]
+    for graph, state in states_before:
         state.guard.before(graph)
-    before = given[0][1]
+    before = states_before[0][1]
     start = time.perf_counter()
     failed = partial(before.guard.explain_failure, wanted=program.wanted)
     name = program.forward.name
@@ -157,10 +157,10 @@ def _on_program(transformation: Transformation, program: Program, states: _State
     seconds = time.perf_counter() - start
     errors = [
         state.guard.after(transformation, graph, outcome)
-        for graph, (_, state) in zip(program.directions(), given)
+        for graph, (_, state) in zip(program.directions(), states_before)
         if state.guard.is_for(graph)
     ]
-    if program.backward is not None and len(given) == 1:
+    if program.backward is not None and len(states_before) == 1:
         states.pop(program.forward, None)  # what the backward pass reads is to be the same from here on, too
     states.of(program.forward)
     return _record(transformation, program.forward, outcome, seconds, before, errors[0] if errors else None)

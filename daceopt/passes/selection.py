@@ -43,14 +43,14 @@ class Selector:
         named = _fitting(sites, self.site, [title_of(s) for s in sites])
         if not named:
             raise DaceoptError(self._missing(sites, transformation))
-        found = _fitting(named, self.origin, [origin_of(s) for s in named])
-        if not found:
+        fitting = _fitting(named, self.origin, [origin_of(s) for s in named])
+        if not fitting:
             there = _list_text(origin_of(s) or "(nowhere in particular)" for s in named)
             hint = "leave origin out for any, or give it wildcards"
             raise DaceoptError(f"{self._text(transformation)}: sites called so come from {there}; {hint}")
-        if not 0 <= self.number < len(found):
-            raise DaceoptError(f"{self._text(transformation)}: there are {len(found)}, numbered from 0")
-        return found[self.number]
+        if not 0 <= self.number < len(fitting):
+            raise DaceoptError(f"{self._text(transformation)}: there are {len(fitting)}, numbered from 0")
+        return fitting[self.number]
 
     def _text(self, transformation: Transformation) -> str:
         origin = f" from {self.origin!r}" if self.origin else ""
@@ -85,6 +85,6 @@ def _fitting(sites: Sequence[Site], wanted: str, texts: Sequence[str]) -> list[S
 
 
 def _list_text(names: Iterable[str]) -> str:
-    found = [repr(n) for n in dict.fromkeys(names)]
-    more = [f"{len(found) - _LISTED} more"] if len(found) > _LISTED else []
-    return ", ".join([*found[:_LISTED], *more])
+    texts = [repr(n) for n in dict.fromkeys(names)]
+    more = [f"{len(texts) - _LISTED} more"] if len(texts) > _LISTED else []
+    return ", ".join([*texts[:_LISTED], *more])

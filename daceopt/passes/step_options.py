@@ -20,16 +20,16 @@ def make_step(step: str, cls: type[_T], options: Mapping[str, Any], make: Callab
     Raises DaceoptError for an option that does not exist, with the nearest that does; what the class says of a value;
     and for values of another type, and whatever else the class raises.
     """
-    given = {name: _check_option(step, cls, name, value) for name, value in options.items()}
+    values = {name: _check_option(step, cls, name, value) for name, value in options.items()}
     try:
-        found = make(given)
+        new = make(values)
     except DaceoptError:
         raise
     except Exception as error:
-        _check_types(step, cls, given)
+        _check_types(step, cls, values)
         raise DaceoptError(f"step {step} does not take these options: {type(error).__name__}: {error}") from error
-    _check_types(step, cls, given)
-    return found
+    _check_types(step, cls, values)
+    return new
 
 
 def _check_option(step: str, cls: type[Any], name: str, value: Any) -> Any:
@@ -40,8 +40,8 @@ def _check_option(step: str, cls: type[Any], name: str, value: Any) -> Any:
     return _freeze(value) if _takes_tuples(_annotation(cls, name)[0]) else value
 
 
-def _check_types(step: str, cls: type[Any], given: Mapping[str, Any]) -> None:
-    for name, value in given.items():
+def _check_types(step: str, cls: type[Any], values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
         expected, text = _annotation(cls, name)
         if not _fits(value, expected):
             raise DaceoptError(f"{step}: {name}={value!r}; expected {text}, found {type(value).__name__}")
@@ -50,13 +50,13 @@ def _check_types(step: str, cls: type[Any], given: Mapping[str, Any]) -> None:
 def _annotation(cls: type[Any], name: str) -> tuple[Any, str]:
     """The type of a field, and its text; Any where it names what exists for type checkers alone."""
     owner = next(c for c in cls.__mro__ if name in vars(c).get("__annotations__", ()))
-    given = vars(owner)["__annotations__"][name]
-    if not isinstance(given, str):
-        return given, given.__name__ if isinstance(given, type) else str(given)
+    annotation = vars(owner)["__annotations__"][name]
+    if not isinstance(annotation, str):
+        return annotation, annotation.__name__ if isinstance(annotation, type) else str(annotation)
     try:
-        return eval(given, dict(vars(sys.modules[owner.__module__]))), given
+        return eval(annotation, dict(vars(sys.modules[owner.__module__]))), annotation
     except Exception:
-        return Any, given
+        return Any, annotation
 
 
 def _freeze(value: Any) -> Any:

@@ -145,11 +145,11 @@ class Transformation:
     def with_options(cls, options: Mapping[str, Any]) -> Transformation:
         """An instance with ``options``. Raises DaceoptError for an option that does not exist, and for values that it
         does not take."""
-        return make_step(cls.kebab_name(), cls, options, lambda given: cls(**given))
+        return make_step(cls.kebab_name(), cls, options, lambda values: cls(**values))
 
     def with_changes(self, options: Mapping[str, Any]) -> Transformation:
         """The same with ``options``, its others as before. Raises DaceoptError as ``with_options`` does."""
-        return make_step(self.name, type(self), options, lambda given: dataclasses.replace(self, **given))
+        return make_step(self.name, type(self), options, lambda values: dataclasses.replace(self, **values))
 
     @staticmethod
     def parse(text: str) -> Transformation:
@@ -187,23 +187,23 @@ def look(transformation: Transformation, graph: Graph) -> list[Site | NearMiss]:
     """What ``transformation`` finds in ``graph`` and in bodies of control flow; nothing is applied."""
     from daceopt.ir.control import region
 
-    found: list[Site | NearMiss] = []
+    sites: list[Site | NearMiss] = []
     for body in region.everything(graph):
         if type(transformation).match is not Transformation.match:
-            found += _matches(transformation, body)
+            sites += _matches(transformation, body)
             continue
         for node in body.nodes():
-            found += [] if is_dead(body, node) else _matches(transformation, body, node)
-    return found
+            sites += [] if is_dead(body, node) else _matches(transformation, body, node)
+    return sites
 
 
 def _matches(transformation: Transformation, graph: Graph, *node: Any) -> list[Site | NearMiss]:
     """What it finds at ``node``, or in all of ``graph``. Raises DaceoptError where that is no site of ``graph``."""
-    found = list(transformation.match_at(graph, *node) if node else transformation.match(graph))
-    for one in found:
+    sites = list(transformation.match_at(graph, *node) if node else transformation.match(graph))
+    for one in sites:
         if reason := _why_no_site(graph, one):
             raise DaceoptError(f"match of step {transformation} gave {reason}")
-    return found
+    return sites
 
 
 def apply_at(transformation: Transformation, graph: Graph, site: Site) -> Outcome:
@@ -247,14 +247,14 @@ def parse_step(text: str) -> tuple[str, dict[str, Any]]:
     return ("dace-transformation", {"of": of, "options": options}) if of else (name, options)
 
 
-def _why_no_site(graph: Graph, found: Any) -> str | None:
-    if isinstance(found, NearMiss):
+def _why_no_site(graph: Graph, site: Any) -> str | None:
+    if isinstance(site, NearMiss):
         return None
-    if not isinstance(found, Site):
-        return f"{found!r}; expected Site(graph, (node, ...)) or NearMiss(node, reason)"
-    if found.graph is not graph:
+    if not isinstance(site, Site):
+        return f"{site!r}; expected Site(graph, (node, ...)) or NearMiss(node, reason)"
+    if site.graph is not graph:
         return f"a site of another graph; expected one of {graph.name}"
-    nodes: Any = found.nodes  # as a user gave them
+    nodes: Any = site.nodes  # as a user gave them
     return None if isinstance(nodes, tuple) else f"Site(graph, {nodes!r}); expected (node, ...)"
 
 
@@ -306,12 +306,12 @@ def _boundary(graph: Graph, nodes: Iterable[Any]) -> list[str]:
 
 def _around(graph: Graph, names: Iterable[str]) -> list[Any]:
     """Writers and readers of ``names`` and of their views, writers first."""
-    found: dict[Any, None] = {}
+    nodes: dict[Any, None] = {}
     for name in names:
         root = graph.root(name)[0]
-        found.update(dict.fromkeys([*graph.producers(root), *graph.all_consumers(root)]))
-    found.pop(None, None)
-    return list(found)
+        nodes.update(dict.fromkeys([*graph.producers(root), *graph.all_consumers(root)]))
+    nodes.pop(None, None)
+    return list(nodes)
 
 
 def is_dead(graph: Graph, node: Node) -> bool:
@@ -343,10 +343,10 @@ def _run_local(transformation: Transformation, graph: Graph, limit: int | None) 
         misses.pop(node, None)
         if node not in graph or is_dead(graph, node):
             continue
-        found = _matches(transformation, graph, node)
-        site = next((s for s in found if isinstance(s, Site)), None)
+        matches = _matches(transformation, graph, node)
+        site = next((s for s in matches if isinstance(s, Site)), None)
         if site is None:
-            misses[node] = [str(m) for m in found]
+            misses[node] = [str(m) for m in matches]
             continue
         fresh = [n for n in edits.apply(site) if n not in queued]
         queue.extendleft(reversed(fresh))
@@ -358,11 +358,11 @@ def _run_rounds(transformation: Transformation, graph: Graph, limit: int | None)
     """Match the whole graph, apply every site that no earlier edit touched, and repeat while something applied."""
     edits = _Edits(transformation, graph, limit)
     for _ in range(_MAX_ROUNDS):
-        found = _matches(transformation, graph)
-        misses = [str(m) for m in found if isinstance(m, NearMiss)]
+        matches = _matches(transformation, graph)
+        misses = [str(m) for m in matches if isinstance(m, NearMiss)]
         before = len(edits.sites)
         touched: set[Any] = set()
-        for site in found:
+        for site in matches:
             untouched = transformation.sites_are_independent or not touched.intersection(getattr(site, "nodes", ()))
             valid = isinstance(site, Site) and untouched and all(n in graph for n in site.nodes)
             if valid and not edits.exhausted:

@@ -69,8 +69,8 @@ class Structure:
         """Raise VerificationError where inputs or outputs are no longer what callers pass and get."""
         for old, new in zip(self._promised or (), promises(graph)):
             if old != new and _promise_text(old) != _promise_text(new):
-                found = f"expected {_promise_text(old)}, found {_promise_text(new)}"
-                raise VerificationError(f"graph {graph.name} is invalid {where}: {found}")
+                difference = f"expected {_promise_text(old)}, found {_promise_text(new)}"
+                raise VerificationError(f"graph {graph.name} is invalid {where}: {difference}")
 
     def is_for(self, graph: Graph) -> bool:
         """Can ``graph``, which a step on a program made, be checked as the graph before it?"""
@@ -125,8 +125,8 @@ _Promise = tuple[str, Any, Any]
 def promises(graph: Graph) -> list[_Promise]:
     """What callers pass and get, with types and shapes: a step may give an output another name, nothing else."""
     described = {name: (graph.dtype(name), graph.shape(name)) for name in (*graph.inputs, *graph.outputs)}
-    given = [(f"input {name}", *described[name]) for name in graph.inputs]
-    return [*given, *((f"output {k}", *described[name]) for k, name in enumerate(graph.outputs))]
+    inputs = [(f"input {name}", *described[name]) for name in graph.inputs]
+    return [*inputs, *((f"output {k}", *described[name]) for k, name in enumerate(graph.outputs))]
 
 
 def _promise_text(promise: _Promise) -> str:
@@ -249,8 +249,8 @@ class Numerics:
 
     def _errors(self, graph: Graph) -> list[float]:
         # a step on a program may save more behind the outputs
-        found = outputs(graph, self.inputs)[: len(self._exact)]
-        return [relative_error(_as_image(a, e.shape), e) for a, e in zip(found, self._exact, strict=True)]
+        arrays = outputs(graph, self.inputs)[: len(self._exact)]
+        return [relative_error(_as_image(a, e.shape), e) for a, e in zip(arrays, self._exact, strict=True)]
 
     def _report(self, transformation: Any, graph: Graph, outcome: Outcome) -> str:
         failure = f"step {transformation}: {self.complaint(graph)}"

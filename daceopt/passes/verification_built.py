@@ -56,14 +56,14 @@ def check(forward: Built, *backward: Built, inputs: Mapping[str, np.ndarray] | N
     ``backward``: the program of the gradients, if there is one. ``inputs``: array name -> values, random where absent,
     as for the recipe.
     """
-    found = compare(forward, *backward, inputs=inputs)
-    if found is None:
+    difference = compare(forward, *backward, inputs=inputs)
+    if difference is None:
         return
     feeds = {**random_inputs(forward.graph), **(inputs or {})}
     parts = [(built.graph, built.roles) for built in (forward, *backward)]
-    name, source = found.built.graph.name, found.built.program.source()
-    file = reproducer.of_programs(name, found.message, parts, feeds, source)
-    raise VerificationError(f"{found.message}; reproducer in {file}")
+    name, source = difference.built.graph.name, difference.built.program.source()
+    file = reproducer.of_programs(name, difference.message, parts, feeds, source)
+    raise VerificationError(f"{difference.message}; reproducer in {file}")
 
 
 def compare(forward: Built, *backward: Built, inputs: Mapping[str, np.ndarray] | None = None) -> Difference | None:
@@ -83,22 +83,22 @@ class _Differs(Exception):
 
 def _compare_all(forward: Built, backward: Sequence[Built], inputs: Mapping[str, np.ndarray] | None) -> None:
     feeds = {**random_inputs(forward.graph), **(inputs or {})}
-    given = {role: feeds[name] for name, role in forward.roles.items() if name in feeds}
-    first = _run(forward, given)
+    inputs_of = {role: feeds[name] for name, role in forward.roles.items() if name in feeds}
+    first = _run(forward, inputs_of)
     saved = _unpack(forward.graph, feeds, first.saved)
     _compare(forward, feeds, first.outputs, saved)
     for built in backward:
-        given |= {r: a for r, a in first.outputs.items() if r not in given} | _gradients(built, first.outputs)
-        names = {name: given[role] for name, role in built.roles.items() if role in given}
+        inputs_of |= {r: a for r, a in first.outputs.items() if r not in inputs_of} | _gradients(built, first.outputs)
+        names = {name: inputs_of[role] for name, role in built.roles.items() if role in inputs_of}
         names |= dict(zip(built.graph.saved, saved.values(), strict=True))
-        _compare(built, names, _run(built, given, first.saved).outputs, {})
+        _compare(built, names, _run(built, inputs_of, first.saved).outputs, {})
 
 
-def _run(built: Built, given: Arrays, saved: np.ndarray | None = None) -> trial.Trial:
+def _run(built: Built, arrays: Arrays, saved: np.ndarray | None = None) -> trial.Trial:
     libraries = exact() if built.program.manifest.has_stream else nullcontext()  # TF32 is a setting of calls
     try:
         with _several_threads(), libraries:
-            return trial.run(built.program, given, saved)
+            return trial.run(built.program, arrays, saved)
     except (RunError, EarlierCallFailed) as error:
         raise _Differs(built, str(error)) from error
 
@@ -142,8 +142,8 @@ def _unpack(graph: Graph, feeds: Arrays, block: np.ndarray | None) -> Arrays:
 def _compare(built: Built, feeds: Arrays, outputs: Arrays, saved: Arrays) -> None:
     """Hold each output, and each saved array, against the interpreter in float64 and in the graph's own types."""
     exact, peer = _interpret(built.graph, feeds, np.float64), _interpret(built.graph, feeds, None)
-    found = {name: outputs[built.roles[name]] for name in built.graph.outputs} | saved
-    for name, ours in found.items():
+    results = {name: outputs[built.roles[name]] for name in built.graph.outputs} | saved
+    for name, ours in results.items():
         if not _is_explained(ours, exact[name], peer[name]) and not _is_disturbed(
             built.graph, feeds, name, ours, exact
         ):

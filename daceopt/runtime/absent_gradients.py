@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 
-def has_spread(read: Iterable[int], grads: Sequence[torch.Tensor | None], found: Sequence[torch.Tensor | None]) -> bool:
+def has_spread(read: Iterable[int], grads: Sequence[torch.Tensor | None], own: Sequence[torch.Tensor | None]) -> bool:
     """Whether the zero that stands for an absent gradient may have met an infinite derivative in a program that reads
     those of the outputs ``read``."""
     if all(grads[k] is not None for k in read):
         return False
-    present = [g for g in found if g is not None]
+    present = [g for g in own if g is not None]
     if not present or not torch.stack([g.sum() for g in present]).isnan().any():  # a sum reads once and writes nothing
         return False
     return any(bool(torch.isnan(g).any()) for g in present)
@@ -23,12 +23,12 @@ def settle(
     operands: Sequence[torch.Tensor],
     grads: Sequence[torch.Tensor | None],
     wanted: Sequence[bool],
-    found: list[torch.Tensor | None],
+    gradients: list[torch.Tensor | None],
 ) -> None:
     """As in PyTorch: zero where the results with a gradient depend on an input, None where they do not."""
-    given = {k for k, g in enumerate(grads) if g is not None}
+    present = {k for k, g in enumerate(grads) if g is not None}
     for k, outputs in (connected or {}).items():
-        if not wanted[k] or given.isdisjoint(outputs):
-            found[k] = None
-        elif found[k] is None:
-            found[k] = torch.zeros_like(operands[k])
+        if not wanted[k] or present.isdisjoint(outputs):
+            gradients[k] = None
+        elif gradients[k] is None:
+            gradients[k] = torch.zeros_like(operands[k])

@@ -34,8 +34,8 @@ def each(backward: Callable[[Gradients], Gradients], grads: Gradients) -> list[t
     parts = [None if g is None else batch.parts(g) for g in grads]
     size = next(len(p) for p in parts if isinstance(p, tuple))
     with batch.outside():
-        found = [backward([p[k] if isinstance(p, tuple) else p for p in parts]) for k in range(size)]
-        stacked = [None if column[0] is None else torch.stack(column) for column in zip(*found)]
+        gradients = [backward([p[k] if isinstance(p, tuple) else p for p in parts]) for k in range(size)]
+        stacked = [None if column[0] is None else torch.stack(column) for column in zip(*gradients)]
     return [None if t is None else batch.join(t) for t in stacked]
 
 

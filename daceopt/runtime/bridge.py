@@ -68,9 +68,9 @@ class TorchProgram:
         self.kept_outputs = [k for kind, k in roles if kind == "output"]
         self.grads = [k for kind, k in roles if kind == "grad"]
         # Where each input of the backward program stands in the list of kept inputs, kept outputs and gradients.
-        found = [("input", k) for k in self.kept_inputs] + [("output", k) for k in self.kept_outputs]
-        found += [("grad", k) for k in self.grads]
-        self._gather = [found.index(role) for role in roles]
+        places = [("input", k) for k in self.kept_inputs] + [("output", k) for k in self.kept_outputs]
+        places += [("grad", k) for k in self.grads]
+        self._gather = [places.index(role) for role in roles]
         self._bind(self.boundary)
 
     def _bind(self, boundary: TensorBoundary) -> None:
@@ -246,14 +246,14 @@ class TorchProgram:
         is_needed: bool,
     ) -> list[torch.Tensor | None]:
         """What ``Apart`` says, of an earlier call; ``is_needed``: gradients by its inputs are wanted, too."""
-        asked = self.boundary.apart
-        if asked is None:
+        stage_backward = self.boundary.apart
+        if stage_backward is None:
             raise Unsupported(
                 "a gradient by a result of a compiled module from which another result is computed. Compute the other "
                 "result outside of the module"
             )
         wanted = [is_needed and w for w in call.needs_input_grad[1:]]
-        return asked(stage, call.operands, held, grads, wanted, _changed_arguments(call), changed, call.seed)
+        return stage_backward(stage, call.operands, held, grads, wanted, _changed_arguments(call), changed, call.seed)
 
     def in_memory_order(self, output: int, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor like that output, its axes as they stand in memory."""
@@ -352,17 +352,17 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor | None], one_of_many: bool 
     wanted = engine.gradients_wanted(ctx, ctx.operands) if is_recorded else ctx.needs_input_grad[1:]
     absent = [k for k in program.seen if grads[k] is None]
     if is_recorded:
-        found = _differentiable_gradients(ctx, grads, wanted)
+        gradients = _differentiable_gradients(ctx, grads, wanted)
     elif program.backward is None or len(absent) == len(program.seen):
-        found = [None] * program.input_count
+        gradients = [None] * program.input_count
     else:
-        found = _gradients(ctx, program, grads, wanted, one_of_many or engine.keeps_graph())
+        gradients = _gradients(ctx, program, grads, wanted, one_of_many or engine.keeps_graph())
         present = program.boundary.present
-        if absent and present is not None and absent_gradients.has_spread(program.grads, grads, found):
-            found = present(ctx.operands, grads, wanted, _changed_arguments(ctx), ctx.seed)
+        if absent and present is not None and absent_gradients.has_spread(program.grads, grads, gradients):
+            gradients = present(ctx.operands, grads, wanted, _changed_arguments(ctx), ctx.seed)
     if absent or program.has_absent:
-        absent_gradients.settle(program.boundary.connected, ctx.operands, grads, wanted, found)
-    return found
+        absent_gradients.settle(program.boundary.connected, ctx.operands, grads, wanted, gradients)
+    return gradients
 
 
 set_code_exec_strategy(_Compiled.backward.__code__, stages.SKIP)

@@ -26,6 +26,6 @@ def copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """A copy of each of the tensors, which have no gaps."""
     if len(tensors) < 2 or tensors[0].device.type == HOST:
         return [t.clone() for t in tensors]
-    made = [torch.empty_like(t) for t in tensors]
-    write(made, tensors)
-    return made
+    new = [torch.empty_like(t) for t in tensors]
+    write(new, tensors)
+    return new

@@ -56,17 +56,17 @@ class DeviceEntry(ExecutableEntry):
         return entry
 
     def _device_of(self, tensors: Sequence[torch.Tensor]) -> torch.device:
-        found = {t.device for t in tensors if t.ndim and t.numel()}
-        found = found or {t.device for t in tensors if t.device.type == self._kind}
-        if not found:
+        devices = {t.device for t in tensors if t.ndim and t.numel()}
+        devices = devices or {t.device for t in tensors if t.device.type == self._kind}
+        if not devices:
             return torch.device(self._kind, torch.cuda.current_device() if self._kind == "cuda" else None)
-        if len(found) > 1 or next(iter(found)).type != self._kind:
-            listed = ", ".join(sorted(map(str, found)))
+        if len(devices) > 1 or next(iter(devices)).type != self._kind:
+            listed = ", ".join(sorted(map(str, devices)))
             raise DaceoptError(
                 f"the inputs of a program for {self._kind} are on {listed}; expected one {self._kind} device: "
                 f"move the module and its inputs there with .to({self._kind!r})"
             )
-        return found.pop()
+        return devices.pop()
 
 
 class PlacedEntry(ExecutableEntry):

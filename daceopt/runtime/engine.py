@@ -42,8 +42,8 @@ _INPUTS = 3  # among its arguments, behind gradients of the results, retain_grap
 def gradients_wanted(context: Any, operands: Sequence[torch.Tensor]) -> list[bool]:
     """Per tensor that a custom function was called with, ``operands``, whether the backward that runs wants a gradient
     by it."""
-    asked = {id(x) for x in inputs() or ()}  # to be told of a leaf among them is an error, which takes long
+    leaves = {id(x) for x in inputs() or ()}  # to be told of a leaf among them is an error, which takes long
     return [
-        node is not None and (id(operand) in asked or is_executed(node))
+        node is not None and (id(operand) in leaves or is_executed(node))
         for (node, _), operand in zip(context.next_functions, operands)
     ]

@@ -49,10 +49,10 @@ def load(entry: Path) -> Executable:
     BuildError when it cannot be loaded (damaged, other ABI, a library gone): discard the entry and build again.
     """
     with _LOADING:
-        found = _LOADED.get(entry)
-        if found is None:
-            found = _LOADED[entry] = Executable(entry)
-        return found
+        executable = _LOADED.get(entry)
+        if executable is None:
+            executable = _LOADED[entry] = Executable(entry)
+        return executable
 
 
 KNOWN_SIZES = 1024
@@ -99,12 +99,12 @@ class Executable:
 
     def sizes(self, symbols: tuple[int, ...] = ()) -> ProgramSizes:
         """Return what a call with these symbol values needs; computed once for each of the latest."""
-        found = self._sizes.get(symbols)
-        if found is None:
+        known_sizes = self._sizes.get(symbols)
+        if known_sizes is None:
             if len(self._sizes) >= KNOWN_SIZES:
                 self._sizes.clear()
-            found = self._sizes[symbols] = self._compute_sizes(symbols)
-        return found
+            known_sizes = self._sizes[symbols] = self._compute_sizes(symbols)
+        return known_sizes
 
     @cached_property
     def constants(self) -> tuple[np.ndarray, ...]:
@@ -114,10 +114,10 @@ class Executable:
             return ()
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-                found = tuple(np.ascontiguousarray(stored[tensor.name]) for tensor in tensors)
+                arrays = tuple(np.ascontiguousarray(stored[tensor.name]) for tensor in tensors)
         except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
             raise BuildError(f"cannot read {path}: {error}; it has to be built again") from error
-        return found
+        return arrays
 
     @cached_property
     def sources(self) -> Sources:
@@ -131,9 +131,9 @@ class Executable:
         """
         if kernel is None:
             return self.sources.whole()
-        found = self.manifest.kernels
-        chosen = matching([k.label for k in found], kernel)
-        return "\n".join(f"{heading(found[k].label, found[k].writes)}\n{self.sources.of(k)}" for k in chosen)
+        kernels = self.manifest.kernels
+        chosen = matching([k.label for k in kernels], kernel)
+        return "\n".join(f"{heading(kernels[k].label, kernels[k].writes)}\n{self.sources.of(k)}" for k in chosen)
 
     def _compute_sizes(self, symbols: tuple[int, ...]) -> ProgramSizes:
         if violated := self.manifest.violations(symbols):
@@ -171,10 +171,10 @@ class Exports:
 
     def __init__(self, library: ctypes.CDLL, suffix: str = "") -> None:
         version = getattr(library, f"daceopt_abi_version{suffix}", None)
-        found = version() if version else None
+        abi = version() if version else None
         self._library = library
-        if found != ABI_VERSION:
-            self._refuse(f"has ABI version {found}, expected {ABI_VERSION}")
+        if abi != ABI_VERSION:
+            self._refuse(f"has ABI version {abi}, expected {ABI_VERSION}")
         self.run = library[f"daceopt_run{suffix}"]
         self.run.argtypes, self.run.restype = (ctypes.c_char_p, ctypes.c_char_p), ctypes.c_int
         self.earlier = library[f"daceopt_earlier{suffix}"]
@@ -188,9 +188,9 @@ class Exports:
 
     def check(self, manifest: Manifest) -> None:
         """Raise BuildError when the library writes other results than ``manifest`` says: their types and ranks."""
-        found = (self.outputs() or b"").decode()
-        if found != manifest.results:
-            self._refuse(f"writes {found}, but its manifest says {manifest.results}")
+        results = (self.outputs() or b"").decode()
+        if results != manifest.results:
+            self._refuse(f"writes {results}, but its manifest says {manifest.results}")
 
     def _refuse(self, why: str) -> None:
         # Still loaded, it would be found under its name instead of the one built in its place.

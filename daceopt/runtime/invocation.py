@@ -36,10 +36,10 @@ class CallMemory:
         allocator: Allocator = block_pool.allocator,
         forms: Mapping[int, ResultForm] = _AS_WRITTEN,
     ) -> None:
-        made = list(zip(sizes.shapes, dtypes))
+        outputs = list(zip(sizes.shapes, dtypes))
         self.outputs = [
             _nothing if k in in_place else allocator(*(forms[k].of(*like) if k in forms else like))
-            for k, like in enumerate(made)
+            for k, like in enumerate(outputs)
         ]
         self.saved = allocator((sizes.saved,), torch.uint8) if sizes.saved else None
         self.arena = sizes.arena
@@ -85,13 +85,13 @@ class ExecutableEntry:
     def memory(self, symbols: tuple[int, ...]) -> CallMemory:
         """What a call with these symbol values needs."""
         deciding = tuple([symbols[k] for k in self._deciding]) if self._has_numbers else symbols
-        found = self._memory.get(deciding)
-        if found is None:
+        memory = self._memory.get(deciding)
+        if memory is None:
             if len(self._memory) >= KNOWN_SIZES:
                 self._memory.clear()
             sizes = self.executable.sizes(symbols)
-            found = self._memory[deciding] = CallMemory(sizes, self.dtypes, self.in_place, self.allocator, self.forms)
-        return found
+            memory = self._memory[deciding] = CallMemory(sizes, self.dtypes, self.in_place, self.allocator, self.forms)
+        return memory
 
     def place(self, tensors: list[torch.Tensor]) -> ExecutableEntry:
         """The entry that runs where ``tensors`` are, the inputs of a call; numbers among them are moved there."""

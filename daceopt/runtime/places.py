@@ -21,8 +21,8 @@ def common_device(tensors: Mapping[str, torch.Tensor]) -> torch.device | None:
     """
     strange = next((n for n, t in tensors.items() if t.device.type not in DEVICES), None)
     if strange is not None:
-        found = tensors[strange].device
-        raise Unsupported(f"{strange} is on device {found}; compiled programs run on {' and '.join(DEVICES)}")
+        device = tensors[strange].device
+        raise Unsupported(f"{strange} is on device {device}; compiled programs run on {' and '.join(DEVICES)}")
     arrays = {n: t for n, t in tensors.items() if t.ndim or t.device.type != "cpu"} or tensors
     devices = {t.device: n for n, t in reversed(list(arrays.items()))}
     if len(devices) > 1:
@@ -33,5 +33,5 @@ def common_device(tensors: Mapping[str, torch.Tensor]) -> torch.device | None:
 
 def device_of(values: Iterable[Any]) -> torch.device:
     """Where a call runs: on the device of its tensors, among which numbers of the host may stand. Unchecked."""
-    found = [value.device for value in values if isinstance(value, torch.Tensor)]
-    return next((device for device in found if device.type != "cpu"), torch.device("cpu"))
+    devices = [value.device for value in values if isinstance(value, torch.Tensor)]
+    return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))

@@ -51,5 +51,5 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 def in_order(values: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     """By axis, what is given for the axes in ``order``."""
-    found = dict(zip(order, values, strict=True))
-    return tuple(found[k] for k in range(len(found)))
+    by_axis = dict(zip(order, values, strict=True))
+    return tuple(by_axis[k] for k in range(len(by_axis)))

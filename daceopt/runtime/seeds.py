@@ -35,5 +35,5 @@ def uniform(seed: int, node: int, elements: int | np.ndarray) -> np.ndarray:
 def own_random_numbers(values: Iterable[Any]) -> AbstractContextManager[None]:
     """Within the block random numbers are drawn that nobody misses behind it: of the host, and of the CUDA devices on
     which tensors among ``values`` are."""
-    found = {x.device.index for x in values if isinstance(x, torch.Tensor) and x.device.type == "cuda"}
-    return torch.random.fork_rng(devices=sorted(found))
+    devices = {x.device.index for x in values if isinstance(x, torch.Tensor) and x.device.type == "cuda"}
+    return torch.random.fork_rng(devices=sorted(devices))

@@ -50,12 +50,12 @@ class Sources:
 
 def matching(labels: Sequence[str], text: str) -> list[int]:
     """Positions of the labels that contain ``text``, in any case. DaceoptError says what there is instead."""
-    found = [k for k, label in enumerate(labels) if is_called(label, text)]
-    if not found:
+    positions = [k for k, label in enumerate(labels) if is_called(label, text)]
+    if not positions:
         known = list(dict.fromkeys(labels))
         listed = f"no kernel's label contains {text!r}; there are: {', '.join(known) or 'none'}"
         raise DaceoptError(listed + did_you_mean(text, known))
-    return found
+    return positions
 
 
 def is_called(label: str, text: str) -> bool:

@@ -64,9 +64,9 @@ def with_direct(base: Any, gradients: Gradients) -> Gradients:
     if not base.direct:
         return gradients
     for outputs, direct in base.direct.pop(engine.task(), ()):
-        for k, found in enumerate(direct):
-            if found is not None:
-                gradients[k] = found if gradients[k] is None else gradients[k] + found
+        for k, gradient in enumerate(direct):
+            if gradient is not None:
+                gradients[k] = gradient if gradients[k] is None else gradients[k] + gradient
         _add_zeros(base, outputs, gradients)
     return gradients
 

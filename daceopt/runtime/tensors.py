@@ -55,8 +55,8 @@ def to_torch(value: Any) -> Any:
     """What ONNX Runtime returned as a tensor, or as it is (lists, text)."""
     if not isinstance(value, np.ndarray) or value.dtype.kind in "OU":
         return value
-    found = as_tensor(value, value.dtype, torch_dtype(value.dtype.name))
-    return value if found is None else found
+    tensor = as_tensor(value, value.dtype, torch_dtype(value.dtype.name))
+    return value if tensor is None else tensor
 
 
 def _is_foreign(dtype: np.dtype[Any]) -> bool:
@@ -72,9 +72,9 @@ def from_file(path: Path, names: Sequence[str]) -> list[np.ndarray]:
     """The arrays with these names, and no others, of an ``.npz`` file. DaceoptError says what else is in it."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            found = dict(file)
+            arrays = dict(file)
     except (ValueError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise DaceoptError(f"{path}: expected arrays that numpy.savez wrote: {error}") from error
-    if set(found) != set(names):
-        raise DaceoptError(f"{path}: expected one array for each of the inputs {list(names)}, found {sorted(found)}")
-    return [found[name] for name in names]
+    if set(arrays) != set(names):
+        raise DaceoptError(f"{path}: expected one array for each of the inputs {list(names)}, found {sorted(arrays)}")
+    return [arrays[name] for name in names]

@@ -84,9 +84,9 @@ def _fill(work: Path, generated: GeneratedProgram, described: dict[str, Any], fl
     (work / MANIFEST).write_bytes(text)
     seal = stored_program.seal(text, _write_constants(work, generated))
     objects = compile_objects([*generated.jobs, _seal_job(seal)])
-    made = work / "program.so"
-    link(list(dict.fromkeys(objects)), made, _beside(flags))
-    made.rename(work / stored_program.library_name(storage.file_digest(made)))
+    library = work / "program.so"
+    link(list(dict.fromkeys(objects)), library, _beside(flags))
+    library.rename(work / stored_program.library_name(storage.file_digest(library)))
 
 
 def _check_whole(model: Compiled) -> None:
@@ -134,15 +134,15 @@ def _describe(model: Compiled, generated: GeneratedProgram, libraries: list[Path
 def _inputs(model: Compiled, generated: GeneratedProgram) -> list[dict[str, Any]]:
     arrays = {role: array for array, role in generated.roles.items()}
     named = _size_names(model, generated)
-    found = []
+    entries = []
     for k, name in enumerate(model.input_names):
         array = arrays[f"input:{k}"]
         sizes = [n if isinstance(n, int) else str(n) for n in generated.graph.shape(array)]
         if {n for n in sizes if isinstance(n, str)} - named.keys():
             raise Unsupported(f"it cannot be exported: input {name!r} has the shape {sizes}, expected plain sizes")
         shape = [n if isinstance(n, int) else named[n] for n in sizes]
-        found.append({"name": name, "dtype": _dtype(generated, array), "shape": shape})
-    return found
+        entries.append({"name": name, "dtype": _dtype(generated, array), "shape": shape})
+    return entries
 
 
 def _size_names(model: Compiled, generated: GeneratedProgram) -> dict[str, str]:
@@ -150,12 +150,12 @@ def _size_names(model: Compiled, generated: GeneratedProgram) -> dict[str, str]:
     if not generated.manifest.symbols:
         return {}
     inputs = {v.name: v for v in model.pair.model.graph.input}
-    found = {}
+    names = {}
     for symbol in generated.manifest.symbols:
         position = int(symbol.input.partition(":")[2])
         dims = inputs[model.input_names[position]].type.tensor_type.shape.dim
-        found[symbol.name] = dims[symbol.axis].dim_param or symbol.name
-    return found
+        names[symbol.name] = dims[symbol.axis].dim_param or symbol.name
+    return names
 
 
 def _outputs(model: Compiled, generated: GeneratedProgram) -> list[dict[str, Any]]:

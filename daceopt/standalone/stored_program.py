@@ -136,17 +136,17 @@ class _Input:
     def array(self, value: Any, named: dict[str, int]) -> np.ndarray:
         """``value`` as contiguous memory; ``named`` has the sizes of the dimension names seen so far."""
         try:
-            found = np.asarray(value)
+            array = np.asarray(value)
         except ValueError as error:
             raise DaceoptError(f"expected the input {self}, got {type(value).__name__}: {error}") from error
-        if found.dtype != self.dtype or found.ndim != len(self.shape):
-            raise DaceoptError(f"expected the input {self}, got {found.dtype} of shape {list(found.shape)}")
-        for axis, (wanted, size) in enumerate(zip(self.shape, found.shape, strict=True)):
+        if array.dtype != self.dtype or array.ndim != len(self.shape):
+            raise DaceoptError(f"expected the input {self}, got {array.dtype} of shape {list(array.shape)}")
+        for axis, (wanted, size) in enumerate(zip(self.shape, array.shape, strict=True)):
             known = named.setdefault(wanted, size) if isinstance(wanted, str) else wanted
             if known != size:
                 expected = f"{wanted} = {known}" if isinstance(wanted, str) else known
                 raise DaceoptError(f"input {self.name!r}, axis {axis}: expected {expected}, got {size}")
-        return np.require(found, requirements=("C", "A"))
+        return np.require(array, requirements=("C", "A"))
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -207,11 +207,11 @@ def _verify(folder: Path) -> dict[str, str]:
 
 
 def _check_file(path: Path, digest: str, size: int) -> None:
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode):
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path.name} is no plain file")
-    if found.st_size != size:
-        raise ValueError(f"{path.name} has {found.st_size} bytes, {size} were written")
+    if status.st_size != size:
+        raise ValueError(f"{path.name} has {status.st_size} bytes, {size} were written")
     if storage.file_digest(path) != digest:
         raise ValueError(f"{path.name} has changed since it was written")
 
@@ -221,28 +221,28 @@ def _describe(folder: Path, files: Mapping[str, str]) -> dict[str, Any]:
     library = next((name for name, digest in files.items() if name == library_name(digest)), None)
     if library is None:
         raise ValueError(f"{CHECKSUMS} does not list a library {library_name('<digest>')}")
-    found = _json(folder / MANIFEST)
-    _check_format(found, MANIFEST)
-    for name in found["libraries"]:
+    manifest = _json(folder / MANIFEST)
+    _check_format(manifest, MANIFEST)
+    for name in manifest["libraries"]:
         if name not in files:
             raise ValueError(f"{MANIFEST} names the library {name!r}, which {CHECKSUMS} does not list")
-    _check_machine(found)
+    _check_machine(manifest)
     _check_elf(folder / library)
     mark = seal((folder / MANIFEST).read_bytes(), files.get(CONSTANTS, ""))
-    return {**found, "library": library, "seal": mark}
+    return {**manifest, "library": library, "seal": mark}
 
 
-def _check_format(found: Any, name: str) -> None:
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+def _check_format(content: Any, name: str) -> None:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{name} has another format than {FORMAT}")
 
 
-def _check_machine(found: Mapping[str, Any]) -> None:
+def _check_machine(manifest: Mapping[str, Any]) -> None:
     """Machine code for other instructions would end the process."""
     here = os.uname().machine
-    if found["machine"] != here:
-        raise ValueError(f"it was compiled for {found['machine']}, this machine is {here}")
-    lacking = sorted(set(found["instructions"]) - set(system.cpu_features()))
+    if manifest["machine"] != here:
+        raise ValueError(f"it was compiled for {manifest['machine']}, this machine is {here}")
+    lacking = sorted(set(manifest["instructions"]) - set(system.cpu_features()))
     if lacking:
         raise ValueError(f"it was compiled for a CPU with {', '.join(lacking)}, which this one lacks; compile it here")
 
@@ -260,8 +260,8 @@ def _check_elf(path: Path) -> None:
 
 
 def _json(path: Path) -> Any:
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_TEXT:
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_TEXT:
         raise ValueError(f"{path.name} is no plain file of at most {_LARGEST_TEXT >> 20} MiB")
     return json.loads(path.read_text(encoding="utf-8"))
 

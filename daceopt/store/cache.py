@@ -97,13 +97,13 @@ class Cache:
     def read(self, kind: str, key: str, reader: Callable[[Path], T]) -> T | None:
         """What ``reader(folder)`` makes of an entry, None without one; what it cannot read is removed and logged,
         however well it is sealed."""
-        found = self.get(kind, key)
-        if found is None:
+        entry = self.get(kind, key)
+        if entry is None:
             return None
         try:
-            return reader(found)
+            return reader(entry)
         except _UNREADABLE as error:
-            logger.warning("cache entry %s is unusable and will be built again: %s", found, error)
+            logger.warning("cache entry %s is unusable and will be built again: %s", entry, error)
             self.discard(kind, key)
             return None
 
@@ -114,9 +114,9 @@ class Cache:
         """
         for _ in range(2):
             self.build(kind, key, writer)
-            found = self.read(kind, key, reader)
-            if found is not None:
-                return found
+            value = self.read(kind, key, reader)
+            if value is not None:
+                return value
         raise BuildError(
             f"the cache in {self.folder} loses what is written to it at once; see `python -m daceopt doctor`"
         )
@@ -136,16 +136,16 @@ class Cache:
 
     def build(self, kind: str, key: str, writer: Writer) -> Path:
         """Return the entry, written first if needed; of many threads and processes that ask at once, one writes it."""
-        found = self.get(kind, key)
-        if found is not None:
-            return found
+        entry = self.get(kind, key)
+        if entry is not None:
+            return entry
         if self._spare is not None:
             return self._spare.build(kind, key, writer)
         try:
             self._prepare()
             with storage.lock(self.folder / LAYOUT / "locks" / f"{kind}-{key}"):
-                found = self._find(kind, key)
-                return found if found is not None else self._put(kind, key, writer)
+                entry = self._find(kind, key)
+                return entry if entry is not None else self._put(kind, key, writer)
         except OSError as error:
             return self._fall_back(error).build(kind, key, writer)
 

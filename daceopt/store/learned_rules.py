@@ -34,15 +34,15 @@ def refuse(pattern: str, reason: str) -> None:
 def refusal(pattern: str) -> str | None:
     """Why ``pattern`` is not to be tried again on this machine, or None."""
     entry = default_cache().get(_KIND, _identity(pattern[:_LONGEST]))
-    found = None if entry is None else _read(entry)
-    return None if found is None or found[0] != pattern[:_LONGEST] else found[1]
+    rule = None if entry is None else _read(entry)
+    return None if rule is None or rule[0] != pattern[:_LONGEST] else rule[1]
 
 
 def all_refusals() -> dict[str, str]:
     """Pattern -> reason, of all that this machine has learned, by pattern."""
     store = default_cache()
-    found = (_entry(store, identity) for identity in store.keys(_KIND))
-    return dict(sorted(rule for rule in found if rule is not None))
+    rules = (_entry(store, identity) for identity in store.keys(_KIND))
+    return dict(sorted(rule for rule in rules if rule is not None))
 
 
 def drop(pattern: str | None = None) -> int:
@@ -60,8 +60,8 @@ def _identity(pattern: str) -> str:
 def _entry(store: Cache, identity: str) -> tuple[str, str] | None:
     """A rule of this machine under its own key."""
     entry = store.get(_KIND, identity)
-    found = None if entry is None else _read(entry)
-    return found if found is not None and _identity(found[0]) == identity else None
+    rule = None if entry is None else _read(entry)
+    return rule if rule is not None and _identity(rule[0]) == identity else None
 
 
 def _read(entry: Path) -> tuple[str, str] | None:

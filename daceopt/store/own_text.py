@@ -38,13 +38,13 @@ def _constant(value: Any) -> str:
 
 def names_in(code: CodeType) -> frozenset[str]:
     """Names of globals and attributes that a function or a function in it reads; texts may be names for ``getattr``."""
-    found = set(code.co_names)
+    names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            found |= names_in(constant)
+            names |= names_in(constant)
         elif isinstance(constant, str) and constant.isidentifier():
-            found.add(constant)
-    return frozenset(found)
+            names.add(constant)
+    return frozenset(names)
 
 
 def contents(value: Any) -> tuple[Any, ...]:
@@ -54,12 +54,12 @@ def contents(value: Any) -> tuple[Any, ...]:
     """
     reduce = copyreg.dispatch_table.get(type(value))
     try:
-        found = reduce(value) if reduce is not None else value.__reduce_ex__(4)
+        reduced = reduce(value) if reduce is not None else value.__reduce_ex__(4)
     except Exception as error:  # of whatever package it comes from
         raise TypeError(f"a {type(value).__name__} cannot be described") from error
-    if isinstance(found, str):  # a global of this name
-        return (found,)
-    maker, arguments, *rest = found
+    if isinstance(reduced, str):  # a global of this name
+        return (reduced,)
+    maker, arguments, *rest = reduced
     state, items, pairs = (*rest[:3], None, None, None)[:3]
     return maker, arguments, state, list(items or ()), list(pairs or ())
 

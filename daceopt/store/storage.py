@@ -55,10 +55,10 @@ def small_file(path: Path, most: int) -> bytes:
     if not is_ours(path) or not path.is_file():
         raise ValueError(f"{path} is no plain file of ours")
     with path.open("rb") as stream:
-        found = stream.read(most + 1)
-    if len(found) > most:
+        data = stream.read(most + 1)
+    if len(data) > most:
         raise ValueError(f"{path} has more than {most} bytes")
-    return found
+    return data
 
 
 @contextmanager

@@ -148,24 +148,24 @@ class _Call:
         plan, known = self.bound.plan, self.bound.tensors
         if self.bound.fresh or self._binder.batch or not plan.updates:
             return None
-        found = Bound(plan, [])
+        bound = Bound(plan, [])
         steps: dict[int, float] = {}
         for parameter, updated in zip(self._members, plan.parameters):
             state = self._binder.optimizer.state.get(parameter) or {}
             for name in updated.state:
                 tensor = state.get(name)
-                if tensor is not known[len(found.tensors)]:
+                if tensor is not known[len(bound.tensors)]:
                     return None
-                found.tensors.append(tensor)
+                bound.tensors.append(tensor)
             if self._rule.counts:
-                step = self._step(state, found)
+                step = self._step(state, bound)
                 if steps.setdefault(updated.row, step) != step:
                     return None
         keys = {row: key for key, row in self._rows.items()}
         groups = self._binder.optimizer.param_groups
         numbers = [self._coefficients(groups[keys[r][0]], steps.get(r, 0.0), False) for r in range(plan.rows)]
-        found.tensors += self._tables(numbers)
-        return found
+        bound.tensors += self._tables(numbers)
+        return bound
 
     def _update(self, argument: int, parameter: torch.Tensor) -> Updated:
         if parameter.dtype not in _TYPES:
@@ -185,17 +185,17 @@ class _Call:
 
     def _state(self, parameter: torch.Tensor, group: int, names: Sequence[str]) -> int:
         """Add the state of a parameter to the call; returns the row of its coefficients."""
-        found = self._binder.optimizer.state.get(parameter) or {}
-        missing = any(found.get(n) is None for n in names)
-        is_fresh = missing and (not found or not self._rule.counts)  # half a state is none that PyTorch made
+        states = self._binder.optimizer.state.get(parameter) or {}
+        missing = any(states.get(n) is None for n in names)
+        is_fresh = missing and (not states or not self._rule.counts)  # half a state is none that PyTorch made
         if is_fresh:
-            found = self._fresh(parameter, self._binder.optimizer.param_groups[group], names)
-            self.bound.fresh.append((parameter, found))
-        step = self._step(found, self.bound) if self._rule.counts else 0.0
+            states = self._fresh(parameter, self._binder.optimizer.param_groups[group], names)
+            self.bound.fresh.append((parameter, states))
+        step = self._step(states, self.bound) if self._rule.counts else 0.0
         for name in names:
-            if not isinstance(found.get(name), torch.Tensor):
+            if not isinstance(states.get(name), torch.Tensor):
                 raise Unsupported(f"the optimizer's state has no {name} for a parameter")
-            self.bound.tensors.append(self._of_this_rank(name, found[name], parameter))
+            self.bound.tensors.append(self._of_this_rank(name, states[name], parameter))
         return self._row(group, is_fresh, step)
 
     def _of_this_rank(self, name: str, tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
@@ -248,5 +248,5 @@ def _check_dense(what: str, tensor: torch.Tensor, parameter: torch.Tensor) -> No
         raise Unsupported(f"{what} is a shard of it, of a step whose strategy updates in shards")
     fits = tensor.shape == parameter.shape and tensor.dtype == parameter.dtype
     if not fits or tensor.layout is not torch.strided or tensor.device != parameter.device:
-        found = f"{tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}, {tensor.layout}"
-        raise Unsupported(f"{what} is {found}; expected what the parameter is")
+        actual = f"{tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}, {tensor.layout}"
+        raise Unsupported(f"{what} is {actual}; expected what the parameter is")

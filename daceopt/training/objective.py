@@ -23,17 +23,17 @@ class Objective(nn.Module):
     def forward(self, *arguments: Any, **kwargs: Any) -> Any:
         """The loss, as the function that computes it gives it."""
         first = len(arguments) - self.targets
-        found = self.model(*arguments[:first], **kwargs)
-        return found if self.loss is None else self.loss(found, *arguments[first:])
+        result = self.model(*arguments[:first], **kwargs)
+        return result if self.loss is None else self.loss(result, *arguments[first:])
 
 
-def target_count(loss: Callable[..., Any] | None, given: int | None) -> int:
+def target_count(loss: Callable[..., Any] | None, wanted: int | None) -> int:
     """How many arguments the loss takes beside the model's result: as ``given``, or those without a default.
 
     Raises ValueError where the loss does not say.
     """
-    if given is not None or loss is None:
-        return given or 0
+    if wanted is not None or loss is None:
+        return wanted or 0
     called = loss.forward if isinstance(loss, nn.Module) else loss
     try:
         parameters = list(inspect.signature(called).parameters.values())

@@ -31,10 +31,10 @@ class Refusals:
 
     def reason(self, objective: nn.Module, arguments: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """Why a call like this one was refused; the latest reason where too many were; None where it may be tried."""
-        found = self._reasons.get(_kind(objective, arguments, kwargs))
-        if found is None and len(self._reasons) >= LIMIT:
+        reason = self._reasons.get(_kind(objective, arguments, kwargs))
+        if reason is None and len(self._reasons) >= LIMIT:
             return next(reversed(self._reasons.values()))
-        return found
+        return reason
 
 
 def _kind(objective: nn.Module, arguments: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -44,15 +44,15 @@ class ShardedState:
                 raise Unsupported(f"the optimizer has a shard of shape {list(tensor.shape)}; expected [{elements}]")
             return tensor
         own = tensor.detach().reshape(-1)[self._place[0] * elements :][:elements]
-        found = self.empty(tensor, elements)
-        found[: own.numel()] = own
-        return found
+        shard = self.empty(tensor, elements)
+        shard[: own.numel()] = own
+        return shard
 
     def empty(self, like: torch.Tensor, elements: int) -> torch.Tensor:
         """A shard of zeros."""
-        found = torch.zeros(elements, dtype=like.dtype, device=like.device)
-        found.__dict__[_MARK] = self._place
-        return found
+        shard = torch.zeros(elements, dtype=like.dtype, device=like.device)
+        shard.__dict__[_MARK] = self._place
+        return shard
 
     def gather(self, to: int | None = None) -> None:
         """All ranks: whole tensors in the place of shards, on all of them, or on rank ``to`` of the group alone.
@@ -104,9 +104,9 @@ class ShardGuard:
 
     def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Raises StateInShards where there are some."""
-        found = next(_shards(optimizer), None)
-        if found is not None:
-            rank, world = place_of(found[2]) or (0, 1)
+        first = next(_shards(optimizer), None)
+        if first is not None:
+            rank, world = place_of(first[2]) or (0, 1)
             raise StateInShards(
                 f"the optimizer's state is spread over {world} ranks, of which this one has the part of {rank}; call "
                 "gather_state() of the training step on all ranks first"
@@ -115,8 +115,8 @@ class ShardGuard:
 
 def place_of(tensor: torch.Tensor) -> tuple[int, int] | None:
     """(rank, world) of a shard, None for a whole tensor."""
-    found: tuple[int, int] | None = getattr(tensor, _MARK, None)
-    return found
+    place: tuple[int, int] | None = getattr(tensor, _MARK, None)
+    return place
 
 
 def _guard_of(optimizer: torch.optim.Optimizer) -> ShardGuard | None:

@@ -30,7 +30,7 @@ class StepExchange(Protocol):
     def reduction(self, arguments: Mapping[int, Any]) -> Reduction | None:
         """Which of the arguments are parameters whose gradients are averaged."""
 
-    def step_recipe(self, given: str | Recipe) -> Recipe:
+    def step_recipe(self, wanted: str | Recipe) -> Recipe:
         """The recipe of a training step with the steps that exchange."""
 
     def sharded_parameters(self) -> Mapping[str, torch.Tensor]:
@@ -48,7 +48,7 @@ class StepExchange(Protocol):
 
 def exchange_of(model: nn.Module) -> StepExchange | None:
     """The exchange of ``model``, or of a module in it. Raises Unsupported where there are several."""
-    found = [e for m in model.modules() if (e := m.__dict__.get("daceopt_exchange")) is not None]
-    if len(found) > 1:
-        raise Unsupported(f"{len(found)} modules of the model exchange gradients; expected one")
-    return found[0] if found else None
+    exchanges = [e for m in model.modules() if (e := m.__dict__.get("daceopt_exchange")) is not None]
+    if len(exchanges) > 1:
+        raise Unsupported(f"{len(exchanges)} modules of the model exchange gradients; expected one")
+    return exchanges[0] if exchanges else None

@@ -41,9 +41,9 @@ class StepBackend(Backend):
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:
         """A step for these arguments; its programs follow the optimizer's state."""
-        made = StepGraph(self, traced)
-        made.program(made.bind(inputs).plan, inputs)  # what cannot be compiled is refused now
-        return made
+        graph = StepGraph(self, traced)
+        graph.program(graph.bind(inputs).plan, inputs)  # what cannot be compiled is refused now
+        return graph
 
     def leave(self, traced: Traced, error: BaseException, arguments: Sequence[Any]) -> Any:
         """Nothing has run: whoever called the step runs it in parts."""
@@ -73,8 +73,8 @@ class StepGraph:
         with self._lock:
             if key not in self._extended:
                 if len(self._extended) >= SIZE_LIMIT:
-                    found = f"there are steps for {SIZE_LIMIT} sets of parameters of earlier micro-batches already"
-                    raise Unsupported(found)
+                    reason = f"there are steps for {SIZE_LIMIT} sets of parameters of earlier micro-batches already"
+                    raise Unsupported(reason)
                 self._extended[key] = StepGraph(self._backend, with_waiting(self.traced, arguments, waiting)), waiting
             return self._extended[key][0]
 
@@ -84,15 +84,15 @@ class StepGraph:
         if latest is not None and latest[0] == plan:
             return latest[1]
         with self._lock:
-            found = self._programs.get(plan)
-            if found is None:
+            program = self._programs.get(plan)
+            if program is None:
                 if len(self._programs) >= PLAN_LIMIT:
                     raise Unsupported(f"there are programs for {PLAN_LIMIT} kinds of update already")
-                found = self._programs[plan] = self._make(plan, arguments)
-            if isinstance(found, DaceoptError):
-                raise found.with_traceback(None)
-            self._latest = plan, found
-        return found
+                program = self._programs[plan] = self._make(plan, arguments)
+            if isinstance(program, DaceoptError):
+                raise program.with_traceback(None)
+            self._latest = plan, program
+        return program
 
     def _make(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram | DaceoptError:
         try:
@@ -102,11 +102,11 @@ class StepGraph:
 
     def _compile(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram:
         backend = self._backend
-        made = StepProgram(backend, self.traced, plan, self._reduction(plan, arguments))
-        backend.graphs.append(made)  # type: ignore[arg-type]
-        tensors = enumerate(made.piece.inputs([*arguments, *self.bind(arguments).tensors]))
-        backend.stats.record(made.pair, {f"input:{k}": tuple(t.shape) for k, t in tensors})
-        return made
+        program = StepProgram(backend, self.traced, plan, self._reduction(plan, arguments))
+        backend.graphs.append(program)  # type: ignore[arg-type]
+        tensors = enumerate(program.piece.inputs([*arguments, *self.bind(arguments).tensors]))
+        backend.stats.record(program.pair, {f"input:{k}": tuple(t.shape) for k, t in tensors})
+        return program
 
     def _reduction(self, plan: UpdatePlan, arguments: Sequence[Any]) -> Reduction | None:
         """Gradients that are collected stay those of this rank until the step that updates."""
@@ -200,18 +200,18 @@ def imported_step(
         parameters = [traced.inputs[p.argument] for p in plan.parameters]
         return eager_memory.saved_bytes(traced) + sum(p.numel() * p.element_size() for p in parameters)
 
-    found = load(traced, target)
-    binding = Binding.from_json(found.notes["binding"])
+    imported = load(traced, target)
+    binding = Binding.from_json(imported.notes["binding"])
     loss = _loss_output(binding)
     for changed in {p.argument for p in plan.parameters} & {argument for argument, _ in binding.mutations}:
         raise Unsupported(f"{traced.names[changed]}, which the optimizer updates, is written in forward")
     position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
     inputs = tuple(position[p.argument] for p in plan.parameters)
-    sizes = found.gradients.sizes if found.gradients is not None else {}
+    sizes = imported.gradients.sizes if imported.gradients is not None else {}
     update = GraphUpdate(plan, reduction)
-    found.gradients = Gradients(inputs, (loss,), "recompute", update, sizes, eager_bytes)
-    found.notes["binding"] = extend(binding, plan, traced).to_json()
-    return found
+    imported.gradients = Gradients(inputs, (loss,), "recompute", update, sizes, eager_bytes)
+    imported.notes["binding"] = extend(binding, plan, traced).to_json()
+    return imported
 
 
 def trained_arguments(traced: Traced) -> list[int]:
@@ -227,8 +227,8 @@ def trained_arguments(traced: Traced) -> list[int]:
     others = [n for n, g, s in zip(traced.names, traced.requires_grad, traced.is_state) if g and not s]
     if others:
         raise Unsupported(f"{others[0]}, an argument of the call, requires a gradient")
-    given = Binding((), (), tuple(Result("output", k) for k in range(len(results))), ())
-    return [k for k, outputs in connections(traced, given).items() if outputs]
+    binding = Binding((), (), tuple(Result("output", k) for k in range(len(results))), ())
+    return [k for k, outputs in connections(traced, binding).items() if outputs]
 
 
 def _loss_output(binding: Binding) -> int:

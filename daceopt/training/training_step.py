@@ -133,26 +133,26 @@ class TrainingStep:
             except (ArgumentsChanged, EarlierCallFailed, MemoryBudgetError, WorkerError):
                 raise
             except RunError as error:  # of this call, which PyTorch has an error for; nothing was changed
-                found = self._in_parts(arguments, kwargs)
+                loss = self._in_parts(arguments, kwargs)
                 self._note(str(error))
-                return found
+                return loss
             except DaceoptError as error:
                 reason = str(error).splitlines()[0]
                 self._refusals.add(self._objective, arguments, kwargs, reason)
         if self._options.fallback == "raise":
             raise Unsupported(f"no training step of one program: {reason}")
-        found = self._in_parts(arguments, kwargs)
+        loss = self._in_parts(arguments, kwargs)
         self._note(reason)
-        return found
+        return loss
 
     def _whole(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         dispatcher = self._dispatcher
         ran = dispatcher.ran
         with nullcontext() if self._exchange is None else self._exchange.whole():
-            found = dispatcher.call(self._objective, Objective.forward, arguments, kwargs)
+            loss = dispatcher.call(self._objective, Objective.forward, arguments, kwargs)
         if dispatcher.ran == ran:
             raise CaptureError("nothing in it was compiled")
-        return found
+        return loss
 
     @contextmanager
     def observe(self) -> Iterator[list[tuple[StepProgram, list[Any]]]]:
@@ -234,8 +234,8 @@ class _StepDispatcher(Dispatcher):
 
     def _find(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         current = [] if self._compiled is None else [self._compiled]
-        found = (c.fast.find((module, *args), kwargs) for c in (*current, *self._earlier))
-        return next((program for program in found if program is not None), None)
+        programs = (c.fast.find((module, *args), kwargs) for c in (*current, *self._earlier))
+        return next((program for program in programs if program is not None), None)
 
     def _run(self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         program = self._find(module, args, kwargs)
@@ -261,9 +261,9 @@ class _StepDispatcher(Dispatcher):
     def _backend(self) -> Backend:
         from daceopt.training.step_graph import StepBackend
 
-        made = StepBackend(self.options, self.stats, self._refuse)
-        made.binder, made.exchange = self._binder, self._exchange
-        return made
+        backend = StepBackend(self.options, self.stats, self._refuse)
+        backend.binder, backend.exchange = self._binder, self._exchange
+        return backend
 
 
 def _check(model: Any, loss: Any, optimizer: Any) -> None:

@@ -63,11 +63,11 @@ class _Extension:
         whole = [self._whole(k, g) for k, g in enumerate(gradients)]
         scale = self._norm_scale(whole) if self._plan.updates and self._plan.clip == "norm" else None
         for k, gradient in enumerate(whole):
-            found = self._update(k, gradient, scale) if self._plan.updates else [self._alone(gradient)]
+            names = self._update(k, gradient, scale) if self._plan.updates else [self._alone(gradient)]
             collected = self._collected[k]
             old = [self._members[k][1], *self._states[k]] if self._plan.updates else [collected] if collected else []
             self._graph.replaced |= dict(enumerate(old, len(self._graph.outputs)))
-            for name in found:
+            for name in names:
                 self._graph.add_output(name)
 
     def _whole(self, k: int, gradient: str | None) -> str:
@@ -153,8 +153,8 @@ def _values(
     """All results for one element; ``c``: coefficient by column."""
     if plan.clip == "value":
         g = scalar.maximum(scalar.minimum(g, c[COLUMNS - 1]), -c[COLUMNS - 1])
-    found = SCALAR_RULES[parameter.rule](parameter.flags, g, w, states, c)
-    return (*found, g) if plan.keeps else found
+    values = SCALAR_RULES[parameter.rule](parameter.flags, g, w, states, c)
+    return (*values, g) if plan.keeps else values
 
 
 def _columns(rule: Callable[..., tuple[Any, ...]], states: int) -> list[int]:

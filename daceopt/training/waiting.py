@@ -28,8 +28,8 @@ def with_waiting(traced: Traced, arguments: Sequence[Any], parameters: Sequence[
     mode = next(x.fake_mode for x in traced.inputs if isinstance(x, torch.Tensor))
     with mode:
         fakes = [torch.empty_strided(p.shape, p.stride(), dtype=p.dtype, device=p.device) for p in added]
-    given = {f.name: getattr(traced, f.name) for f in fields(Traced)}
-    given["graph"] = _with_placeholders(traced.graph, fakes)
+    fields_before = {f.name: getattr(traced, f.name) for f in fields(Traced)}
+    fields_before["graph"] = _with_placeholders(traced.graph, fakes)
     more = {
         "inputs": fakes,
         "names": [f"waiting_{k}" for k in range(len(added))],
@@ -37,8 +37,8 @@ def with_waiting(traced: Traced, arguments: Sequence[Any], parameters: Sequence[
         "changed": [False] * len(added),
         "is_state": [True] * len(added),
     }
-    given |= {name: (*given[name], *values) for name, values in more.items()}
-    return WithWaiting(**given, waiting=tuple(places[id(p)] for p in parameters))
+    fields_before |= {name: (*fields_before[name], *values) for name, values in more.items()}
+    return WithWaiting(**fields_before, waiting=tuple(places[id(p)] for p in parameters))
 
 
 def _with_placeholders(graph: fx.GraphModule, values: Sequence[torch.Tensor]) -> fx.GraphModule:

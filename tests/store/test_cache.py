@@ -293,8 +293,8 @@ def test_stale_work_folders_are_swept_and_live_ones_kept(store: Cache, tmp_path:
 def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     code = (
-        "import sys,time; from pathlib import Path; from daceopt.store.storage import locked\n"
-        "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+        "import sys,time; from pathlib import Path; from daceopt.store.storage import lock\n"
+        "with lock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(lock)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None

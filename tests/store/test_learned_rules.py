@@ -35,7 +35,7 @@ def test_a_rule_is_kept_and_found() -> None:
 
 def test_another_process_knows_it() -> None:
     learned_rules.refuse("reduction: 1f", "no schedule within 2 s")
-    code = "from daceopt.store import learned_rules; print(learned_rules.refused('reduction: 1f'))"
+    code = "from daceopt.store import learned_rules; print(learned_rules.refusal('reduction: 1f'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "no schedule within 2 s\n"
 

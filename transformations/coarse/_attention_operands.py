@@ -115,8 +115,8 @@ def _is_mover(graph: Graph, node: Node, name: str) -> bool:
 def read_dropout(graph: Graph, node: Node) -> tuple[str | None, dict[str, Any]]:
     """Why it is not known which weights are dropped, or how many are, as attributes."""
     inputs = graph.inputs_of(node)
-    given, flag = values.at(inputs, 4), values.at(inputs, 5)
-    ratio = 0.5 if given is None else values.scalar_value(graph, given)
+    probability, flag = values.at(inputs, 4), values.at(inputs, 5)
+    ratio = 0.5 if probability is None else values.scalar_value(graph, probability)
     training = False if flag is None else values.scalar_value(graph, flag)
     if ratio is None or training is None:
         return "how many weights are dropped is known only at run time", {}

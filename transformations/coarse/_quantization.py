@@ -31,18 +31,18 @@ class Steps:
         """Those of a QuantizeLinear or DequantizeLinear: operands ``first`` and the next. Raises NotPlain."""
         inputs = graph.inputs_of(node)
         scale, zero = values.at(inputs, first), values.at(inputs, first + 1)
-        found = constant(graph, scale)
-        if found is None:
+        factors = constant(graph, scale)
+        if factors is None:
             raise NotPlain(f"the scale {scale} is not known when compiling")
         if node.attribute("block_size", 0):
             raise NotPlain("a scale for each block")
-        if not np.all(np.isfinite(found)) or not np.all(found > 0):
+        if not np.all(np.isfinite(factors)) or not np.all(factors > 0):
             raise NotPlain("a scale that is not positive and finite")
-        zeros = np.zeros(found.shape, np.int64) if zero is None else constant(graph, zero)
+        zeros = np.zeros(factors.shape, np.int64) if zero is None else constant(graph, zero)
         if zeros is None:
             raise NotPlain(f"the zero point {zero} is not known when compiling")
         axis = int(node.attribute("axis", 1)) % max(rank, 1)
-        return Steps(found.astype(np.float64), zeros.astype(np.int64), axis)
+        return Steps(factors.astype(np.float64), zeros.astype(np.int64), axis)
 
     def whole(self, what: str) -> tuple[float, int]:
         """(scale, zero point) of the whole array. Raises NotPlain where there are several."""
@@ -71,21 +71,21 @@ def constant_of(graph: Graph, name: str | None) -> np.ndarray | None:
     value = constant(graph, name)
     if value is not None:
         return value.astype(np.float64) if value.dtype == np.float32 else None
-    found = dequantization(graph, name)
-    integers = None if found is None else constant(graph, found[0])
-    if found is None or integers is None:
+    pair = dequantization(graph, name)
+    integers = None if pair is None else constant(graph, pair[0])
+    if pair is None or integers is None:
         return None
-    scale, zero = (_reshape(v, integers.ndim, found[1].axis) for v in (found[1].scale, found[1].zero))
+    scale, zero = (_reshape(v, integers.ndim, pair[1].axis) for v in (pair[1].scale, pair[1].zero))
     return (integers.astype(np.float64) - zero) * scale
 
 
 def weights_of(graph: Graph, name: str, axis: int) -> tuple[np.ndarray, np.ndarray]:
     """Dequantised constant weights as int8 around 0, and the scale of each place of ``axis``. Raises NotPlain."""
-    found = dequantization(graph, name)
-    integers = None if found is None else constant(graph, found[0])
-    if found is None or integers is None:
+    pair = dequantization(graph, name)
+    integers = None if pair is None else constant(graph, pair[0])
+    if pair is None or integers is None:
         raise NotPlain(f"the weights {name} are no quantised constant")
-    return to_signed(integers, found[1]), found[1].along(axis, integers.shape[axis])
+    return to_signed(integers, pair[1]), pair[1].along(axis, integers.shape[axis])
 
 
 def to_signed(integers: np.ndarray, steps: Steps) -> np.ndarray:

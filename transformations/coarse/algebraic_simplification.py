@@ -114,5 +114,5 @@ class AlgebraicSimplification(PatternRule):
     pattern = either(*_RULES)
 
     def replace(self, m: Match) -> Op | str:
-        made: Op | str = m["rule"].make(m)
-        return made
+        replacement: Op | str = m["rule"].make(m)
+        return replacement

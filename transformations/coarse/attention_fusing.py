@@ -70,8 +70,8 @@ def _why_not(graph: Graph, node: Node, is_plain: bool) -> str | None:
     if is_plain:
         reason = why_not_plain(graph, node)
     else:
-        reason, found = read_dropout(graph, node)
-        reason = reason or ("weights are dropped at random, the same ones on each target" if found else None)
+        reason, dropout = read_dropout(graph, node)
+        reason = reason or ("weights are dropped at random, the same ones on each target" if dropout else None)
     mask = values.at(graph.inputs_of(node), 3)
     were = node.attribute(FACTORS_WERE)
     if reason is None and mask is not None and not _is_bool(graph, mask) and node.attribute(MASK_WAS) != were:
@@ -84,8 +84,8 @@ def _why_no_library(graph: Graph, node: Node) -> str | None:
     were = node.attribute(FACTORS_WERE)
     sample = _Sample(graph, node, graph.dtype(graph.operand(node, 0)) if were is None else types.from_onnx(were))
     reason = why_not_whole(sample.graph, sample.operator)
-    for made in () if reason else sample.calls():
-        listed = libs.reasons(made, sample.graph)
+    for call in () if reason else sample.calls():
+        listed = libs.reasons(call, sample.graph)
         if None not in listed.values():
             reason = reason or "; ".join(f"{name}: {why}" for name, why in listed.items())
     return reason
@@ -110,15 +110,15 @@ class _Sample:
     def calls(self) -> Sequence[AttentionCall]:
         add, attributes = self.graph.add_array, attributes_of(self.operator)
         shape, dtype = self.graph.shape(self._result), self.graph.dtype(self._result)
-        given = {c: n for c, n in zip(("Q", "K", "V", "Mask"), self._inputs) if n is not None}
+        operands = {c: n for c, n in zip(("Q", "K", "V", "Mask"), self._inputs) if n is not None}
         rows = shape[2] if len(shape) == 4 else shape[1]
         heads = shape[1] if len(shape) == 4 else attributes["heads"]
         sums = add("sums", (shape[0], heads, pad_rows(rows)), types.from_onnx(1))
-        forward = AttentionForward(inputs=tuple(given), outputs=("Y", "Lse"), **attributes)
+        forward = AttentionForward(inputs=tuple(operands), outputs=("Y", "Lse"), **attributes)
         self.graph.remove(self.operator)
-        self.graph.add_node(forward, given, {"Y": self._result, "Lse": sums})
-        given |= {"Y": self._result, "Lse": sums, "dY": add("given", shape, dtype)}
-        results = {f"d{c}": add("gradient", self.graph.shape(given[c]), dtype) for c in "QKV"}
-        backward = AttentionBackward(inputs=tuple(given), outputs=tuple(results), **attributes)
-        self.graph.add_node(backward, given, results)
+        self.graph.add_node(forward, operands, {"Y": self._result, "Lse": sums})
+        operands |= {"Y": self._result, "Lse": sums, "dY": add("given", shape, dtype)}
+        results = {f"d{c}": add("gradient", self.graph.shape(operands[c]), dtype) for c in "QKV"}
+        backward = AttentionBackward(inputs=tuple(operands), outputs=tuple(results), **attributes)
+        self.graph.add_node(backward, operands, results)
         return forward, backward

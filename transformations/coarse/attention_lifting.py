@@ -58,13 +58,13 @@ class AttentionLifting(PatternRule):
     def _why_not_narrow(self, m: Match) -> str | None:
         if not self.narrow or "dropout" in m:
             return f"its products are of other types than its softmax{', and weights are dropped' * ('dropout' in m)}"
-        found = {m.graph.dtype(m[n]) for n in ("q", "kt", "v")}
+        dtypes = {m.graph.dtype(m[n]) for n in ("q", "kt", "v")}
         factors = m.graph.options.factors
-        if not found <= set(factors) or len(found) != 1 or m.graph.dtype(m["weights"]) != dace.float32:
+        if not dtypes <= set(factors) or len(dtypes) != 1 or m.graph.dtype(m["weights"]) != dace.float32:
             expected = " or ".join(map(types.name_of, factors))
-            return f"products of {sorted(map(types.name_of, found))}, expected {expected} around a softmax of float32"
-        if "mask" in m and _was(m.graph, m["mask"]) not in found:
-            return f"a mask that was not of {types.name_of(found.pop())} before"
+            return f"products of {sorted(map(types.name_of, dtypes))}, expected {expected} around a softmax of float32"
+        if "mask" in m and _was(m.graph, m["mask"]) not in dtypes:
+            return f"a mask that was not of {types.name_of(dtypes.pop())} before"
         return None
 
     def replace(self, m: Match) -> Op:

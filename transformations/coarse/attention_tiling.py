@@ -56,17 +56,17 @@ class AttentionTiling(Transformation):
     least: int = 0
 
     def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
-        found: dict[str, Any] = {}
+        dropout: dict[str, Any] = {}
         kind = getattr(node, "op_type", None), getattr(node, "domain", "")
         if kind == ("Attention", ""):
             reason = why_not_tiled(graph, node)
         elif kind == (DROPOUT, DOMAIN):
-            reason, found = read_dropout(graph, node)
+            reason, dropout = read_dropout(graph, node)
             reason = reason or why_not_in_tiles(graph, node)
         else:
             return
         reason = reason or self._why_small(graph, node)
-        yield Site(graph, (node,), {"dropped": found}) if reason is None else NearMiss(node, reason)
+        yield Site(graph, (node,), {"dropped": dropout}) if reason is None else NearMiss(node, reason)
 
     def _why_small(self, graph: Graph, node: Node) -> str | None:
         (batch, heads, rows, _), (_, _, keys, _), _ = apart(graph, node)

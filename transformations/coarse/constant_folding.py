@@ -88,9 +88,9 @@ class ConstantFolding(Transformation):
             computed = reference.compute(node, [graph.constants.get(n or "") for n in graph.inputs_of(node)])
         except DaceoptError as error:
             return str(error)
-        found = [v.astype(types.to_numpy(graph.dtype(n))) for n, v in zip(outputs, computed, strict=True)]
-        wrong = [n for n, v in zip(outputs, found, strict=True) if tuple(v.shape) != graph.shape(n)]
-        return f"{node.op_type} of constants has another shape than {wrong[0]} declares" if wrong else found
+        arrays = [v.astype(types.to_numpy(graph.dtype(n))) for n, v in zip(outputs, computed, strict=True)]
+        wrong = [n for n, v in zip(outputs, arrays, strict=True) if tuple(v.shape) != graph.shape(n)]
+        return f"{node.op_type} of constants has another shape than {wrong[0]} declares" if wrong else arrays
 
     def _cast_like(self, graph: Graph, node: Node) -> list[np.ndarray] | None:
         """CastLike needs only the type of its second operand."""

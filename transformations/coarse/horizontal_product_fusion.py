@@ -150,9 +150,9 @@ def _branches(graph: Graph, node: Node) -> list[_Branch]:
     siblings = [n for n in graph.consumers(graph.operand(node, 0)) if is_op(n, "MatMul", "Gemm")]
     if len(siblings) < 2:
         return []
-    found = [own if n is node else _Branch.of(graph, n) for n in siblings if _is_plain(graph, n)]
+    branches = [own if n is node else _Branch.of(graph, n) for n in siblings if _is_plain(graph, n)]
     x = graph.operand(node, 0)
-    same = [b for b in found if b and b.kind(graph) == own.kind(graph) and graph.operand(b.nodes[0], 0) == x]
+    same = [b for b in branches if b and b.kind(graph) == own.kind(graph) and graph.operand(b.nodes[0], 0) == x]
     return same if len(same) > 1 else []
 
 

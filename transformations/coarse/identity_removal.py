@@ -81,8 +81,8 @@ def _dropout_off(graph: Graph, node: Node) -> bool:
 
 def _perm(graph: Graph, node: Node) -> list[int]:
     rank = len(graph.shape(graph.operand(node, 0)))
-    given = node.attribute("perm")
-    return list(range(rank))[::-1] if not given else [int(p) for p in given]
+    attribute = node.attribute("perm")
+    return list(range(rank))[::-1] if not attribute else [int(p) for p in attribute]
 
 
 def _keeps_order(graph: Graph, node: Node) -> bool:

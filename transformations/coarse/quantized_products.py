@@ -69,57 +69,59 @@ class QuantizedProducts(Transformation):
         if not is_op(node, *_OPERATORS) or graph.options.target != "cpu":
             return
         try:
-            found = _read(graph, node)
+            quantized = _read(graph, node)
         except NotPlain as reason:
             yield NearMiss(node, str(reason))
             return
-        if found is not None:
-            yield Site(graph, found.members, {"quantized": found})
+        if quantized is not None:
+            yield Site(graph, quantized.members, {"quantized": quantized})
 
     def apply(self, site: Site) -> None:
-        graph, node, found = site.graph, site.nodes[0], site["quantized"]
-        hint = graph.source.names.get(found.out, found.out)
-        given = isinstance(found.weights, str)
-        weights = found.weights if given else graph.add_constant(f"{hint}_weights", found.weights)
-        reads = {"X": found.x, "W": weights}
-        reads["S"] = graph.add_constant(f"{hint}_scale", np.ascontiguousarray(found.scale, np.float64))
-        if found.shift is not None and np.any(found.shift):
-            reads["B"] = graph.add_constant(f"{hint}_shift", np.ascontiguousarray(found.shift, np.float64))
-        settings = {"zero_x": found.zero_x, "zero_y": found.zero_y or 0, "low": found.low, "high": found.high}
+        graph, node, product = site.graph, site.nodes[0], site["quantized"]
+        hint = graph.source.names.get(product.out, product.out)
+        is_computed = isinstance(product.weights, str)
+        weights = product.weights if is_computed else graph.add_constant(f"{hint}_weights", product.weights)
+        reads = {"X": product.x, "W": weights}
+        reads["S"] = graph.add_constant(f"{hint}_scale", np.ascontiguousarray(product.scale, np.float64))
+        if product.shift is not None and np.any(product.shift):
+            reads["B"] = graph.add_constant(f"{hint}_shift", np.ascontiguousarray(product.shift, np.float64))
+        settings = {"zero_x": product.zero_x, "zero_y": product.zero_y or 0, "low": product.low, "high": product.high}
         kind: Any = QuantizedProduct
-        if given:
-            settings["zero_w"] = found.zero_w
+        if is_computed:
+            settings["zero_w"] = product.zero_w
         if is_op(node, "Conv", "QLinearConv"):
             kind = QuantizedConvolution
             kernel = list(graph.shape(weights)[2:])
-            settings |= window(graph, node, found.x, kernel, graph.result(node, 0))
+            settings |= window(graph, node, product.x, kernel, graph.result(node, 0))
             settings["group"] = int(node.attribute("group", 1))
-        graph.take_out(found.members)
-        graph.add_node(kind(node.label, inputs=list(reads), **settings), reads, {"Y": found.out})
+        graph.take_out(product.members)
+        graph.add_node(kind(node.label, inputs=list(reads), **settings), reads, {"Y": product.out})
 
 
 def _read(graph: Graph, node: Node) -> _Quantized | None:
     """What ``node`` multiplies; None for floats. Raises NotPlain."""
-    found = _of_integers(graph, node) if node.op_type.startswith("QLinear") else _of_floats(graph, node)
-    if found is None:
+    product = _of_integers(graph, node) if node.op_type.startswith("QLinear") else _of_floats(graph, node)
+    if product is None:
         return None
     if (reason := why_no_units() or ops.why_unsupported(graph, node)) is not None:
         raise NotPlain(reason)
-    if graph.dtype(found.x) not in BYTES:
-        raise NotPlain(f"an operand of {graph.dtype(found.x)}; expected int8 or uint8")
-    taps = _taps(graph, found)
-    if not isinstance(taps, int) or taps * 255 * (128 + 127 * isinstance(found.weights, str)) >= _SUM_LIMIT:
+    if graph.dtype(product.x) not in BYTES:
+        raise NotPlain(f"an operand of {graph.dtype(product.x)}; expected int8 or uint8")
+    taps = _taps(graph, product)
+    if not isinstance(taps, int) or taps * 255 * (128 + 127 * isinstance(product.weights, str)) >= _SUM_LIMIT:
         raise NotPlain(f"sums of {taps} products may be larger than 32 bits hold")
-    if not _is_between(found.scale) or (found.shift is not None and not _is_between(found.shift[found.shift != 0])):
+    if not _is_between(product.scale) or (
+        product.shift is not None and not _is_between(product.shift[product.shift != 0])
+    ):
         raise NotPlain("scales whose product float32 does not hold")
-    return found
+    return product
 
 
-def _taps(graph: Graph, found: _Quantized) -> Any:
+def _taps(graph: Graph, quantized: _Quantized) -> Any:
     """How many products a sum has."""
-    if isinstance(found.weights, str):
-        return graph.shape(found.x)[-1]
-    return found.weights.size // len(found.scale)
+    if isinstance(quantized.weights, str):
+        return graph.shape(quantized.x)[-1]
+    return quantized.weights.size // len(quantized.scale)
 
 
 def _is_between(numbers: np.ndarray) -> bool:
@@ -131,19 +133,19 @@ def _is_between(numbers: np.ndarray) -> bool:
 
 def _of_floats(graph: Graph, node: Node) -> _Quantized | None:
     inputs = graph.inputs_of(node)
-    found = dequantization(graph, inputs[0])
-    if found is None:
+    pair = dequantization(graph, inputs[0])
+    if pair is None:
         return None
     out, bias = graph.result(node, 0), values.at(inputs, 2)
     if graph.dtype(out) != dace.float32:
         raise NotPlain(f"a result of {graph.dtype(out)}; expected float32")
-    scale_x, zero_x = found[1].whole("the operand")
-    if node.op_type == "MatMul" and (both := _both(graph, found[0], str(inputs[1]))) is not None:
+    scale_x, zero_x = pair[1].whole("the operand")
+    if node.op_type == "MatMul" and (both := _both(graph, pair[0], str(inputs[1]))) is not None:
         name, scale_w, zero_w = both
         scale = np.array([scale_x * scale_w])
-        return _requantize(graph, _Quantized(found[0], name, scale, out, None, zero_x, zero_w, members=(node,)))
+        return _requantize(graph, _Quantized(pair[0], name, scale, out, None, zero_x, zero_w, members=(node,)))
     weights, scale = _weights(graph, node, str(inputs[1]))
-    first = _Quantized(found[0], weights, scale * scale_x, out, zero_x=zero_x, members=(node,))
+    first = _Quantized(pair[0], weights, scale * scale_x, out, zero_x=zero_x, members=(node,))
     if bias is not None:
         added = constant_of(graph, bias)
         if added is None:
@@ -154,15 +156,15 @@ def _of_floats(graph: Graph, node: Node) -> _Quantized | None:
 
 def _both(graph: Graph, x: str, name: str) -> tuple[str, float, int] | None:
     """The second operand as integers of one scale, where neither is constant: (array, scale, zero point)."""
-    found = dequantization(graph, name)
-    if found is None or constant(graph, found[0]) is not None:
+    pair = dequantization(graph, name)
+    if pair is None or constant(graph, pair[0]) is not None:
         return None
-    shape, other = graph.shape(x), graph.shape(found[0])
+    shape, other = graph.shape(x), graph.shape(pair[0])
     if len(shape) < 2 or len(shape) != len(other) or shape[:-2] != other[:-2]:
         raise NotPlain(f"operands of shapes {shape} and {other}; expected the same batches")
-    if graph.dtype(found[0]) not in BYTES:
-        raise NotPlain(f"an operand of {graph.dtype(found[0])}; expected int8 or uint8")
-    return found[0], *found[1].whole("the second operand")
+    if graph.dtype(pair[0]) not in BYTES:
+        raise NotPlain(f"an operand of {graph.dtype(pair[0])}; expected int8 or uint8")
+    return pair[0], *pair[1].whole("the second operand")
 
 
 def _weights(graph: Graph, node: Node, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -185,21 +187,21 @@ def _per_channel(value: np.ndarray, channels: int, name: str) -> np.ndarray:
     return np.broadcast_to(value.reshape(-1), (channels,))
 
 
-def _with_sums(graph: Graph, node: Node, found: _Quantized) -> _Quantized:
+def _with_sums(graph: Graph, node: Node, quantized: _Quantized) -> _Quantized:
     """With what is added to a product behind it, where that is a number for each column."""
-    reader = _reader(graph, found.out)
+    reader = _reader(graph, quantized.out)
     if node.op_type != "MatMul" or not is_op(reader, "Add"):
-        return found
-    other = next((n for n in graph.inputs_of(reader) if n != found.out), None)
+        return quantized
+    other = next((n for n in graph.inputs_of(reader) if n != quantized.out), None)
     try:
         added = constant_of(graph, other)
-        own = None if added is None else _per_channel(added, len(found.scale), str(other))
+        own = None if added is None else _per_channel(added, len(quantized.scale), str(other))
     except NotPlain:
-        return found
+        return quantized
     out = graph.result(reader, 0)
-    if own is None or len(graph.shape(out)) != len(graph.shape(found.out)):
-        return found
-    return replace(found, out=out, shift=own, members=(*found.members, reader))
+    if own is None or len(graph.shape(out)) != len(graph.shape(quantized.out)):
+        return quantized
+    return replace(quantized, out=out, shift=own, members=(*quantized.members, reader))
 
 
 def _reader(graph: Graph, name: str) -> Any | None:
@@ -209,29 +211,29 @@ def _reader(graph: Graph, name: str) -> Any | None:
     return readers[0] if alone else None
 
 
-def _requantize(graph: Graph, found: _Quantized) -> _Quantized:
+def _requantize(graph: Graph, quantized: _Quantized) -> _Quantized:
     """With bounds and a quantisation behind it, where there is one that integers can do; else as it is."""
-    members, out, bounds = found.members, found.out, (-np.inf, np.inf)
+    members, out, bounds = quantized.members, quantized.out, (-np.inf, np.inf)
     reader = _reader(graph, out)
     if is_op(reader, "Relu", "Clip"):
         limits = _limits(graph, reader)
         if limits is None:
-            return found
+            return quantized
         members, out, bounds = (*members, reader), graph.result(reader, 0), limits
         reader = _reader(graph, out)
     if reader is None or not is_op(reader, "QuantizeLinear") or graph.dtype(graph.result(reader, 0)) not in BYTES:
-        return found
+        return quantized
     if reader.attribute("precision", 0) not in (0, 1):
-        return found
+        return quantized
     try:
         scale, zero = Steps.of(graph, reader).whole("the result")
     except NotPlain:
-        return found
+        return quantized
     low, high = (int(np.clip(np.rint(b / scale), -255, 255)) for b in bounds)
-    shift = None if found.shift is None else found.shift / scale
+    shift = None if quantized.shift is None else quantized.shift / scale
     out, members = graph.result(reader, 0), (*members, reader)
     return replace(
-        found, out=out, members=members, scale=found.scale / scale, shift=shift, zero_y=zero, low=low, high=high
+        quantized, out=out, members=members, scale=quantized.scale / scale, shift=shift, zero_y=zero, low=low, high=high
     )
 
 
@@ -240,14 +242,14 @@ def _limits(graph: Graph, node: Node) -> tuple[float, float] | None:
     if node.op_type == "Relu":
         return 0.0, np.inf
     inputs: Sequence[str | None] = graph.inputs_of(node)
-    found = []
+    ends = []
     for position, (name, default) in enumerate((("min", -np.inf), ("max", np.inf)), start=1):
         operand = values.at(inputs, position)
         own = node.attribute(name) if operand is None else scalar_of(graph, operand)
         if own is None and operand is not None:
             return None
-        found.append(default if own is None else float(own))
-    return (found[0], found[1]) if found[0] <= found[1] else None
+        ends.append(default if own is None else float(own))
+    return (ends[0], ends[1]) if ends[0] <= ends[1] else None
 
 
 # -------------------------------------------------------------------- operators of integers

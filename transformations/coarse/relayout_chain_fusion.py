@@ -102,12 +102,12 @@ class _Factors:
 
     @classmethod
     def of(cls, shape: Sequence[int]) -> _Factors:
-        made = cls()
+        factors = cls()
         for n in shape:
             if n != 1:
-                made.sizes[next(made.numbers)] = n
-        made.first, made.now = [*made.sizes], [*made.sizes]
-        return made
+                factors.sizes[next(factors.numbers)] = n
+        factors.first, factors.now = [*factors.sizes], [*factors.sizes]
+        return factors
 
     def divide(self, shape: Sequence[int]) -> list[list[int]] | None:
         """The factors of each extent of ``shape``, split where need be; None where they do not divide."""
@@ -153,13 +153,13 @@ class _Factors:
     def runs(self) -> list[list[int]]:
         """The factors now, those together that stood together before."""
         place = {f: k for k, f in enumerate(self.first)}
-        found: list[list[int]] = []
+        runs: list[list[int]] = []
         for f in self.now:
-            if found and place[f] == place[found[-1][-1]] + 1:
-                found[-1].append(f)
+            if runs and place[f] == place[runs[-1][-1]] + 1:
+                runs[-1].append(f)
             else:
-                found.append([f])
-        return found
+                runs.append([f])
+        return runs
 
 
 def _shortest(graph: Graph, chain: Sequence[Any], source: str) -> list[Step] | None:

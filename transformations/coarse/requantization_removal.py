@@ -41,15 +41,15 @@ class RequantizationRemoval(Transformation):
             yield NearMiss(node, str(reason))
 
     def _find(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
-        given = graph.operand(node, 0)
-        move = operator_writing(graph, given, *_MOVES)
-        moved = [given] if move is None else _move(graph, move)
-        found = [dequantization(graph, name) for name in moved]
+        operand = graph.operand(node, 0)
+        move = operator_writing(graph, operand, *_MOVES)
+        moved = [operand] if move is None else _move(graph, move)
+        pairs = [dequantization(graph, name) for name in moved]
         steps = Steps.of(graph, node).whole("the result")
-        if any(one is None for one in found):
+        if any(one is None for one in pairs):
             return
-        sources = [one[0] for one in found if one is not None]
-        if reason := _why_not(graph, graph.result(node, 0), steps, [one for one in found if one is not None]):
+        sources = [one[0] for one in pairs if one is not None]
+        if reason := _why_not(graph, graph.result(node, 0), steps, [one for one in pairs if one is not None]):
             yield NearMiss(node, reason)
         elif move is None:
             yield Site(graph, (node,), {"sources": sources})
@@ -77,8 +77,8 @@ def _move(graph: Graph, move: Any) -> list[str]:
     return [str(n) for n in (inputs if move.op_type == "Concat" else inputs[:1])]
 
 
-def _why_not(graph: Graph, out: str, steps: tuple[float, int], found: Sequence[tuple[str, Steps]]) -> str | None:
-    for source, own in found:
+def _why_not(graph: Graph, out: str, steps: tuple[float, int], pairs: Sequence[tuple[str, Steps]]) -> str | None:
+    for source, own in pairs:
         if graph.dtype(source) != graph.dtype(out) or own.whole("the operand") != steps:
             return f"{source} has another type, scale or zero point than {out}"
     return None if _LEAST < steps[0] < _MOST else f"a scale of {np.float32(steps[0])}"

@@ -71,8 +71,8 @@ def _other_halves(m: Match) -> str | None:
         axis = m.node("turned").attribute("axis") % rank
         if axis != rank - 1:
             return f"halves of axis {axis} are exchanged, expected the last"
-    found = [_range(m, n, size) for n in ("first", "second")]
-    return None if found == wanted else f"the slices are {found} of the last axis, expected {wanted}"
+    ranges = [_range(m, n, size) for n in ("first", "second")]
+    return None if ranges == wanted else f"the slices are {ranges} of the last axis, expected {wanted}"
 
 
 def _range(m: Match, name: str, size: int) -> tuple[int, int, int] | None:

@@ -35,36 +35,36 @@ class VerticalEinsumFusion(PatternRule):
     )
 
     def why_not(self, m: Match) -> str | None:
-        found = _join(m)
-        if isinstance(found, str) or self.products:
-            return found if isinstance(found, str) else None
+        joined = _join(m)
+        if isinstance(joined, str) or self.products:
+            return joined if isinstance(joined, str) else None
         several = sum(n is not None for n in m.graph.inputs_of(m.node("inner"))) > 1
         apart = several and m.node("outer").op_type == "Einsum"
         return "it reads a product: with products=True both become one" if apart else None
 
     def replace(self, m: Match) -> Op:
-        found = _join(m)
-        assert not isinstance(found, str), "decided by why_not"
-        arrays, equation = found
+        joined = _join(m)
+        assert not isinstance(joined, str), "decided by why_not"
+        arrays, equation = joined
         return op("Einsum", *arrays, equation=equation)
 
 
 def _join(m: Match) -> tuple[list[str], str] | str:
     """Operands and equation of both as one, or why they cannot be one."""
     graph, place = m.graph, int("before" in m)
-    (own, terms, result), (arrays, made, shown) = (_equation(graph, m.node(n)) for n in ("outer", "inner"))
+    (own, terms, result), (arrays, inner_terms, shown) = (_equation(graph, m.node(n)) for n in ("outer", "inner"))
     if graph.inputs_of(m.node("outer")).count(own[place]) > 1:
         return f"{own[place]} is read twice"
-    if any(len(set(t)) != len(t) for t in (*terms, *made, shown)):
+    if any(len(set(t)) != len(t) for t in (*terms, *inner_terms, shown)):
         return "a diagonal is taken"
     if place and len(arrays) > 1:
         return "a product that is not the first operand would be multiplied in another order"
     labels = dict(zip(shown, terms[place], strict=True))
     used = {*"".join(terms), *result}
     spare = iter(c for c in ascii_letters if c not in used)
-    for c in dict.fromkeys("".join(made)):
+    for c in dict.fromkeys("".join(inner_terms)):
         labels.setdefault(c, next(spare))
-    inner = ["".join(labels[c] for c in t) for t in made]
+    inner = ["".join(labels[c] for c in t) for t in inner_terms]
     whole = [*terms[:place], *inner, *terms[place + 1 :]]
     return [*own[:place], *arrays, *own[place + 1 :]], f"{','.join(whole)}->{result}"
 

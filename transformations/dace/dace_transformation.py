@@ -80,8 +80,8 @@ class DaceTransformation(Transformation):
     @property
     def defined_by(self) -> type:
         """A transformation of DaCe's own comes with DaCe; that of somebody else is theirs."""
-        made = _class(self.of) if self.of else type(self)
-        return type(self) if _is_of_dace(made) else made
+        definer = _class(self.of) if self.of else type(self)
+        return type(self) if _is_of_dace(definer) else definer
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         """Each match of DaCe's pattern that works out on a copy.
@@ -95,17 +95,17 @@ class DaceTransformation(Transformation):
             if not taken.isdisjoint(trial.matched):
                 continue
             try:
-                found = trial.run()
+                kernels = trial.run()
             except (Unsupported, IllegalSchedule) as error:
                 miss = NearMiss(trial.title, str(error))
                 refused[str(miss)] = miss
                 continue
-            if not found:
+            if not kernels:
                 miss = NearMiss(trial.title, "it changes nothing but how loops are nested: the kernel is the same")
                 refused[str(miss)] = miss
                 continue
             taken.update(trial.matched)
-            yield Site(graph, tuple(trial.gone), {"kernels": found, "title": trial.title})
+            yield Site(graph, tuple(trial.gone), {"kernels": kernels, "title": trial.title})
         yield from refused.values()
 
     def apply(self, site: Site) -> None:
@@ -126,8 +126,8 @@ class _Trial:
         self._copy = expand(graph)
         self._match, self._original = _matches(step, self._copy)[k], self._copy.original
         state = self._copy.state
-        found = [state.node(i) for i in self._match.subgraph.values() if i >= 0]
-        tops = list(dict.fromkeys(_top(state, node) for node in found))
+        matched = [state.node(i) for i in self._match.subgraph.values() if i >= 0]
+        tops = list(dict.fromkeys(_top(state, node) for node in matched))
         self.matched = [self._original[n] for n in tops if n in self._original]
         self.title = " + ".join(str(getattr(n, "label", n)) for n in self.matched) or "nothing"
         self.gone: list[nodes.Node] = []
@@ -195,7 +195,7 @@ def _top(state: dace.SDFGState, node: nodes.Node) -> nodes.Node:
 def _scopes(state: dace.SDFGState) -> dict[nodes.Node, str]:
     """Compute nodes outside of maps, each with all that it says: its maps, tasklets and edges."""
     children = state.scope_children()
-    found = {}
+    texts = {}
     for node in children[None]:
         if not isinstance(node, (nodes.AccessNode, nodes.MapExit)):
             inside = _inside(children, node)
@@ -204,8 +204,8 @@ def _scopes(state: dace.SDFGState) -> dict[nodes.Node, str]:
                 for n in inside
                 for e in state.all_edges(n)
             )
-            found[node] = "\n".join([*(f"{id(n)} {getattr(n, 'map', '')}" for n in inside), *edges])
-    return found
+            texts[node] = "\n".join([*(f"{id(n)} {getattr(n, 'map', '')}" for n in inside), *edges])
+    return texts
 
 
 def _inside(children: Mapping[Any, list[Any]], node: nodes.Node) -> list[nodes.Node]:
@@ -215,26 +215,26 @@ def _inside(children: Mapping[Any, list[Any]], node: nodes.Node) -> list[nodes.N
 
 def _matches(step: DaceTransformation, graph: GraphSdfg) -> list[Any]:
     """DaCe's matches in the kernels of a graph, in an order that is the same for equal graphs."""
-    made, options = _class(step.of), dict(step.options)
-    if not issubclass(made, xf.SingleStateTransformation):
+    kind, options = _class(step.of), dict(step.options)
+    if not issubclass(kind, xf.SingleStateTransformation):
         return []
-    found = match_patterns(graph.sdfg, made, states=[graph.state], options=[options])
-    return [m for m in found if m is not None]
+    matches = match_patterns(graph.sdfg, kind, states=[graph.state], options=[options])
+    return [m for m in matches if m is not None]
 
 
 def _classes() -> dict[str, type[Any]]:
     """All transformations that DaCe and what extends it define, by name: DaCe's own, then what was defined last."""
-    found: dict[str, type[Any]] = {}
+    classes: dict[str, type[Any]] = {}
     waiting: list[type[Any]] = [xf.PatternTransformation, xf.SubgraphTransformation]
-    for made in waiting:
-        waiting += made.__subclasses__()
-        if made.__module__ != xf.__name__ and not _is_of_dace(found.get(made.__name__)):
-            found[made.__name__] = made
-    return found
+    for kind in waiting:
+        waiting += kind.__subclasses__()
+        if kind.__module__ != xf.__name__ and not _is_of_dace(classes.get(kind.__name__)):
+            classes[kind.__name__] = kind
+    return classes
 
 
-def _is_of_dace(made: type[Any] | None) -> bool:
-    return made is not None and made.__module__.partition(".")[0] == "dace"
+def _is_of_dace(kind: type[Any] | None) -> bool:
+    return kind is not None and kind.__module__.partition(".")[0] == "dace"
 
 
 def _class(name: str) -> type[Any]:
@@ -244,22 +244,22 @@ def _class(name: str) -> type[Any]:
         raise DaceoptError(
             f"{listed}{did_you_mean(name, known)}" if name else "dace: expects the name of a transformation"
         )
-    made = known[name]
-    if not issubclass(made, xf.SingleStateTransformation):
+    kind = known[name]
+    if not issubclass(kind, xf.SingleStateTransformation):
         raise DaceoptError(f"dace:{name} works on states or on sub-graphs that somebody chooses; a graph has one state")
-    return made
+    return kind
 
 
-def _properties(made: type[Any]) -> set[str]:
-    own = {name for name, _ in made.__properties__.items()} if hasattr(made, "__properties__") else set()
+def _properties(kind: type[Any]) -> set[str]:
+    own = {name for name, _ in kind.__properties__.items()} if hasattr(kind, "__properties__") else set()
     return {n for n in own if not n.startswith("_")} - {"cfg_id", "state_id", "subgraph", "expr_index"}
 
 
 def _instance(step: DaceTransformation) -> None:
     """Raises DaceoptError where DaCe refuses the value of an option."""
-    made = _class(step.of)()
+    instance = _class(step.of)()
     for name, value in step.options.items():
         try:
-            setattr(made, name, value)
+            setattr(instance, name, value)
         except Exception as error:
             raise DaceoptError(f"dace:{step.of}: option {name}={value!r}: {error}") from error

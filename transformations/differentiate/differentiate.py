@@ -67,8 +67,8 @@ class Differentiate(Transformation):
         budget = None if self.budget is None else memory_budget.resolve(self.budget, wanted.reference)
         policy, joined = self.policy or wanted.policy, wanted.update is not None
         sizes = tuple(wanted.sizes.items())
-        asked = self.store, self.recompute, budget, self.by, self.seconds
-        return Storage(policy, *asked, sizes, joined, makes_room=not joined)
+        request = self.store, self.recompute, budget, self.by, self.seconds
+        return Storage(policy, *request, sizes, joined, makes_room=not joined)
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         """No site: a program is differentiated, not a graph."""
@@ -150,8 +150,8 @@ def _join(program: Program, result: Derivative, update: Update) -> None:
     graph.saved = []
     forward, before = dict.fromkeys(graph.nodes()), set(graph.arrays())
     seeds = {g: _full(graph, name, update.seed) for name, g in result.grad_outputs.items()}
-    found = graft(graph, result.backward, {n: n for n in result.backward.inputs if n not in seeds} | seeds)
-    gradients = [None if g is None else found[g] for g in result.grad_inputs.values()]
+    grafted = graft(graph, result.backward, {n: n for n in result.backward.inputs if n not in seeds} | seeds)
+    gradients = [None if g is None else grafted[g] for g in result.grad_inputs.values()]
     joint = graph.compute()
     update.extend(graph, list(result.grad_inputs), gradients)
     if result.backward.is_ordered:

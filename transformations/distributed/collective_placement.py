@@ -73,11 +73,11 @@ def sequence_of(graph: Graph, starts: list[CollectiveStart]) -> int:
 
 def _rounds(graph: Graph) -> dict[Any, int]:
     """Node -> how many exchanges one after another it needs before."""
-    found: dict[Any, int] = {}
+    rounds: dict[Any, int] = {}
     for node in graph.nodes():
-        before = [found[s] for _, s in sources_of(graph, node) if s in found]
-        found[node] = max(before, default=0) + isinstance(node, CollectiveWait)
-    return found
+        before = [rounds[s] for _, s in sources_of(graph, node) if s in rounds]
+        rounds[node] = max(before, default=0) + isinstance(node, CollectiveWait)
+    return rounds
 
 
 def _chain(graph: Graph, starts: list[CollectiveStart]) -> tuple[list[Any], list[CollectiveStart]]:
@@ -104,12 +104,12 @@ def _chain(graph: Graph, starts: list[CollectiveStart]) -> tuple[list[Any], list
 
 def _ranks(graph: Graph, starts: list[CollectiveStart]) -> dict[Any, int]:
     """Waits and what depends on one -> the position of the latest that it needs."""
-    found: dict[Any, int] = {wait_of(graph, n): k for k, n in enumerate(starts)}
+    ranks: dict[Any, int] = {wait_of(graph, n): k for k, n in enumerate(starts)}
     for node in graph.nodes():
-        before = [found[s] for _, s in sources_of(graph, node) if s in found]
+        before = [ranks[s] for _, s in sources_of(graph, node) if s in ranks]
         if before:
-            found[node] = max([*before, found.get(node, -1)])
-    return found
+            ranks[node] = max([*before, ranks.get(node, -1)])
+    return ranks
 
 
 def _promptly(graph: Graph, nodes: list[Any], starts: list[Any]) -> list[Any]:

@@ -82,13 +82,13 @@ class OperatorGrouping(Transformation):
     def _group(self, graph: Graph, direction: str, groups: Sequence[Group], refused: list[RefusedMerge]) -> list[str]:
         if not groups:
             return []
-        found = [[_node(graph, direction, name) for name in names] for names, _, _ in groups]
+        nodes_of = [[_node(graph, direction, name) for name in names] for names, _, _ in groups]
         graph.order = graph.nodes()  # what is fused stays where it was: that is what was simulated
         position = {node: k for k, node in enumerate(graph.nodes())}
-        nodes = {a: graph.producer(a) for own in found for a in own}
+        nodes = {a: graph.producer(a) for own in nodes_of for a in own}
         kernels = {a: (position[n], n.kernel) for a, n in nodes.items() if isinstance(n, KernelNode)}
         members: dict[Group, list[str]] = {}  # the arrays that nodes of a group write
-        for group, own in zip(groups, found):
+        for group, own in zip(groups, nodes_of):
             copied = {a for a, name in zip(own, group[0]) if name in group[1]}
             try:
                 ordered = sorted(own, key=lambda a: kernels[a][0])

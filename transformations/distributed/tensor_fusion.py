@@ -51,9 +51,9 @@ class TensorFusion(Transformation):
                 alone[type(node)][node.parameters[0]] = node
         for (k, bucket), kind in product(enumerate(self.buckets), BY_KIND):
             members = [alone[kind][name] for name in bucket if name in alone[kind]]
-            found = {graph.dtype(graph.reads(n)["X"]) for n in members}
-            if len(found) > 1:
-                yield NearMiss(members[0], f"bucket {k} has gradients of {sorted(map(str, found))}, expected one type")
+            dtypes = {graph.dtype(graph.reads(n)["X"]) for n in members}
+            if len(dtypes) > 1:
+                yield NearMiss(members[0], f"bucket {k} has gradients of {sorted(map(str, dtypes))}, expected one type")
             elif len(members) > 1 or any(n.position != k for n in members):
                 what = "shards" if kind is AllGatherStart else "gradients"
                 yield Site(graph, tuple(members), {"position": k, "title": f"bucket {k} of {len(members)} {what}"})

@@ -92,26 +92,26 @@ def cuts_of(graph: Graph, node: Node) -> Cuts:
     reason = _open(graph, (*writes, *reads))
     if reason or not writes or not graph.shape(writes[0]):
         return Cuts(node, writes, reads, (), reason or f"{_first(writes)} has no axis to split")
-    known, found, reasons = _Flows(graph, node), [], []
+    known, cuts, reasons = _Flows(graph, node), [], []
     for axis, extent in enumerate(graph.shape(writes[0])):
         if extent == 1:
             continue
         try:
-            found.append(known.cut(division(graph, node, axis), axis))
+            cuts.append(known.cut(division(graph, node, axis), axis))
         except CannotSplit as error:
             reasons.append(str(error))
     missing = reasons[0] if reasons else f"{writes[0]} has one element along each axis"
     streamed, sampling = known.streamed_reads(writes[0]), known.sampling(writes[0])
-    return Cuts(node, writes, reads, tuple(found), missing, streamed, sampling, tuple(_overwrites(graph, node)))
+    return Cuts(node, writes, reads, tuple(cuts), missing, streamed, sampling, tuple(_overwrites(graph, node)))
 
 
 def cut_along(graph: Graph, node: Node, axes: Mapping[str, int]) -> Cut:
     """The way that cuts each array that ``node`` writes along the axis that ``axes`` says. Raises CannotSplit."""
     first = next(n for n in graph.outputs_of(node) if n is not None)
-    found = division(graph, node, axes[first])
-    if any(axes[name] != axis for name, axis in found.axes.items()):
-        raise CannotSplit(f"{node}: expected {dict(axes)}, it is split along {dict(found.axes)}")
-    return _Flows(graph, node).cut(found, axes[first])
+    divided = division(graph, node, axes[first])
+    if any(axes[name] != axis for name, axis in divided.axes.items()):
+        raise CannotSplit(f"{node}: expected {dict(axes)}, it is split along {dict(divided.axes)}")
+    return _Flows(graph, node).cut(divided, axes[first])
 
 
 def _overwrites(graph: Graph, node: Node) -> Iterator[str]:
@@ -183,20 +183,20 @@ class _Flows:
             name = part.whole
         return Flow(tuple(kept), flow.out)
 
-    def cut(self, found: Division, axis: int) -> Cut:
+    def cut(self, divided: Division, axis: int) -> Cut:
         """The way to cut the node that ``found`` is."""
         links: dict[str, Reach | None] = {}
-        for written, own in found.axes.items():
+        for written, own in divided.axes.items():
             for read, flow in self._known.get(written, ()):
                 link = _link(flow, own)
                 before = links.get(read, link)
                 links[read] = None if link is None or before is None else link.beside(before)
-        first = next(iter(found.axes))
-        extent = self._graph.shape(first)[found.axes[first]]
+        first = next(iter(divided.axes))
+        extent = self._graph.shape(first)[divided.axes[first]]
         assert isinstance(extent, int)
         kept = {name: link for name, link in links.items() if link is not None}
         whole = tuple(name for name, link in links.items() if link is None)
-        return Cut(axis, extent, found, kept, whole, frozenset(self._viewed & kept.keys()))
+        return Cut(axis, extent, divided, kept, whole, frozenset(self._viewed & kept.keys()))
 
     def streamed_reads(self, written: str) -> frozenset[str]:
         """What is read along the outermost axis of the array ``written``, also where that has one element."""
@@ -234,10 +234,10 @@ def _is_multiplied(flow: Flow, fresh: set[int | None]) -> bool:
 
 def _link(flow: Flow, axis: int) -> Reach | None:
     """What a piece along ``axis`` needs; None where that is all of the array."""
-    found = [(k, r) for k, r in enumerate(flow.dims) if r.axis == axis]
-    if len(found) != 1:
+    relations = [(k, r) for k, r in enumerate(flow.dims) if r.axis == axis]
+    if len(relations) != 1:
         return None
-    dimension, relation = found[0]
+    dimension, relation = relations[0]
     if relation.kind == "bijective":
         return Reach(dimension)
     stride, offset, width = relation.stride, relation.offset, relation.width

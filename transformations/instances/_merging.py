@@ -43,9 +43,9 @@ class Use:
 
     def join(self, other: Use) -> Use:
         """That of two groups together."""
-        made = self.made if self.made is not None else other.made
+        maker = self.made if self.made is not None else other.made
         first, last = min(self.first, other.first), max(self.last, other.last)
-        return Use(made, first, last, self.readers + other.readers)
+        return Use(maker, first, last, self.readers + other.readers)
 
 
 @dataclass
@@ -104,8 +104,8 @@ class Merging:
 
     def _dying(self, k: int) -> str | None:
         """What node ``k`` may write its result over: it is the last that reads it."""
-        found = (n for n in self._planned[k].overwrites if n in self._maker and self._readers[n][-1] == k)
-        return next((name for name in found if not self._graph.is_kept(name)), None)
+        overwritten = (n for n in self._planned[k].overwrites if n in self._maker and self._readers[n][-1] == k)
+        return next((name for name in overwritten if not self._graph.is_kept(name)), None)
 
     # ---------------------------------------------------------------- single nodes
 
@@ -117,14 +117,14 @@ class Merging:
         for name, use in uses.items():
             profile = profile.with_bytes(*self._alive(name, use), self._bytes(name))
         ways = {(k, c): self._way(cut) for c, cut in enumerate(cuts.ways)}
-        found = information(ways, profile.peak, 1, self.budget)
-        return Group(1, self._scale[k], self._weights(cuts), uses, ways, profile, found)
+        ways_found = information(ways, profile.peak, 1, self.budget)
+        return Group(1, self._scale[k], self._weights(cuts), uses, ways, profile, ways_found)
 
     def _weights(self, cuts: Cuts) -> int:
         """What is given and goes not along the outermost axis; of a table from which a kernel picks, what it picks."""
-        given = (self._bytes(name) for name in cuts.reads if not self._counts(name, cuts))
+        sizes = (self._bytes(name) for name in cuts.reads if not self._counts(name, cuts))
         most = self._bytes(cuts.writes[0]) if isinstance(cuts.node, KernelNode) and cuts.writes else None
-        return sum(size if most is None else min(size, most) for size in given)
+        return sum(size if most is None else min(size, most) for size in sizes)
 
     def _counts(self, name: str, cuts: Cuts) -> bool:
         """Activations do; weights pass through a buffer of fixed size (section 2.2)."""
@@ -170,23 +170,23 @@ class Merging:
         ways = {into: one.ways[into].then(other.ways[way]) for into, way in joins.items()}
         profile, uses = self._together(one, other)
         count = one.count + other.count
-        found = {
+        splits = {
             into: split
             for into, split in information(ways, profile.peak, count, self.budget).items()
             if _is_allowed(allowed, one.information.get(into), other.information.get(joins.get(into)), split)
         }
-        if not found or _is_finer(best_of(found.values()), one.best, other.best):
+        if not splits or _is_finer(best_of(splits.values()), one.best, other.best):
             return None
         scale = max(one.scale, other.scale)
-        return _Trial(Group(count, scale, one.weights + other.weights, uses, ways, profile, found), joins)
+        return _Trial(Group(count, scale, one.weights + other.weights, uses, ways, profile, splits), joins)
 
     def _join(self, a: int, b: int) -> Iterator[tuple[Item, Item]]:
         """Ways of ``a`` and of ``b`` such that each instance of ``b`` reads what its own instance of ``a`` writes."""
         crossing = list(self._crossing(a, b))
         taken: set[Item] = set()
         for way in self.groups[b].ways:
-            found = {self._source(way, maker, name, reader) for maker, name, reader in crossing}
-            into = found.pop() if len(found) == 1 else None
+            sources = {self._source(way, maker, name, reader) for maker, name, reader in crossing}
+            into = sources.pop() if len(sources) == 1 else None
             if into is not None and into in self.groups[a].ways and into not in taken:
                 taken.add(into)
                 yield into, way
@@ -218,12 +218,12 @@ class Merging:
         return next((cut for c, cut in enumerate(self._planned[k].ways) if self._find((k, c)) == way), None)
 
     def _find(self, item: Item) -> Item:
-        found = item
-        while found in self._leader:
-            found = self._leader[found]
-        while item != found:
-            self._leader[item], item = found, self._leader[item]
-        return found
+        leader = item
+        while leader in self._leader:
+            leader = self._leader[leader]
+        while item != leader:
+            self._leader[item], item = leader, self._leader[item]
+        return leader
 
     def _together(self, one: Group, other: Group) -> tuple[Profile, dict[str, Use]]:
         """The profile of both, and what is not in the uses of the larger one already."""
@@ -332,10 +332,10 @@ class Merging:
         best = group.best
         if best is None or best.way is None:
             return False
-        found = finer(best, group.ways[best.way], group.profile.peak, self.budget)
-        if found is not None:
-            group.information = {best.way: found}
-        return found is not None
+        refined = finer(best, group.ways[best.way], group.profile.peak, self.budget)
+        if refined is not None:
+            group.information = {best.way: refined}
+        return refined is not None
 
     def _is_whole(self, leader: int) -> bool:
         best = self.groups[leader].best

@@ -36,7 +36,7 @@ def pieces_of(graph: Graph, members: Sequence[Member], count: int, halos: str) -
     or the first does, and the second reads them there: then an array's parts end where its instances need it to, and
     an instance depends on those before it only. Raises CannotSplit where an instance would have nothing to do.
     """
-    found = Pieces()
+    pieces = Pieces()
     inside = {node for node, _ in members}
     needs: dict[str, list[Span | None]] = {}
     for node, cut in reversed(members):
@@ -44,15 +44,15 @@ def pieces_of(graph: Graph, members: Sequence[Member], count: int, halos: str) -
         apart = halos == "recomputed" and all(_is_inner(graph, name, inside, members) for name in cut.division.axes)
         spans = wanted if apart and wanted else _even(cut.extent, wanted, count, _is_read_outside(graph, cut, inside))
         if apart and wanted and not _tiles(spans, cut.extent):
-            found.own |= set(cut.division.axes)
+            pieces.own |= set(cut.division.axes)
         _check(node, cut, spans)
-        found.spans[node] = spans
+        pieces.spans[node] = spans
         for name, link in cut.links.items():
             if any(producer in inside for producer in graph.producers(name)):
                 size = int(graph.shape(name)[link.axis])
                 before = needs.setdefault(name, [None] * count)
                 needs[name] = [_hull(span, link.reach(own, size)) for span, own in zip(before, spans)]
-    return found
+    return pieces
 
 
 def _wanted_spans(cut: Cut, needs: dict[str, list[Span | None]], count: int) -> list[Span]:
@@ -65,10 +65,10 @@ def _wanted_spans(cut: Cut, needs: dict[str, list[Span | None]], count: int) -> 
 
 
 def _hull_of(spans: Sequence[Span | None]) -> Span | None:
-    found: Span | None = None
+    hull: Span | None = None
     for span in spans:
-        found = _hull(found, span) if span is not None else found
-    return found
+        hull = _hull(hull, span) if span is not None else hull
+    return hull
 
 
 def _hull(a: Span | None, b: Span) -> Span:
@@ -142,16 +142,16 @@ def halo_costs(
 
     def of(halos: str) -> float:
         try:
-            found = pieces_of(graph, members, count, halos)
+            pieces = pieces_of(graph, members, count, halos)
         except CannotSplit:
             return float("inf")
-        again = (max(found.extra(cut, node), 0) / cut.extent * work(node) for node, cut in members)
-        return sum(again) + sum(transfer(name) for name in shared - found.own)
+        again = (max(pieces.extra(cut, node), 0) / cut.extent * work(node) for node, cut in members)
+        return sum(again) + sum(transfer(name) for name in shared - pieces.own)
 
     return HaloCosts(of("recomputed"), of("kept"))
 
 
 def _shared_arrays(graph: Graph, members: Sequence[Member]) -> set[str]:
     """Arrays of the sub-graph that neighbouring instances both read."""
-    made = {name for _, cut in members for name in cut.division.axes}
-    return {name for _, cut in members for name, link in cut.links.items() if link.halo and name in made}
+    written = {name for _, cut in members for name in cut.division.axes}
+    return {name for _, cut in members for name, link in cut.links.items() if link.halo and name in written}

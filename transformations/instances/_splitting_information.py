@@ -90,9 +90,9 @@ def information(ways: Mapping[Key, Way], peak: float, count: int, budget: Budget
     computed by every instance. A group that no axis divides may fit as a whole (a factor of 1, of the way None).
     """
     splits = ((key, _split(key, way, peak, count, budget)) for key, way in ways.items())
-    found: dict[Key | None, AxisSplit] = {key: split for key, split in splits if split is not None}
-    if found or peak > budget.bytes:
-        return found
+    known: dict[Key | None, AxisSplit] = {key: split for key, split in splits if split is not None}
+    if known or peak > budget.bytes:
+        return known
     return {None: AxisSplit(0, 1, -1, footprint=int(peak))}
 
 
@@ -113,16 +113,16 @@ LIGHT = 8
 def lighter(best: AxisSplit, ways: Mapping[Key, Way], peak: float, budget: Budget) -> dict[Key | None, AxisSplit]:
     """For each way without halo to split a group whose best split is ``best`` more finely, the smallest factor of which
     instances are light."""
-    found: dict[Key | None, AxisSplit] = {}
+    lighter_splits: dict[Key | None, AxisSplit] = {}
     for key, way in ways.items():
         if way.halo or way.extent % best.clusters:
             continue
         for factor in factors(way.extent // best.clusters, budget.machine.cores):
             needed = footprint(way, peak, factor * best.clusters)
             if factor >= best.factor and needed <= min(budget.bytes, way.whole + budget.bytes / LIGHT):
-                found[key] = AxisSplit(best.count, factor, way.depth, best.clusters, 0, needed, key)
+                lighter_splits[key] = AxisSplit(best.count, factor, way.depth, best.clusters, 0, needed, key)
                 break
-    return found
+    return lighter_splits
 
 
 def finer(split: AxisSplit, way: Way, peak: float, budget: Budget) -> AxisSplit | None:

@@ -36,11 +36,11 @@ class Units:
     @cached_property
     def before(self) -> list[int]:
         """Unit -> how many others it reads of."""
-        found = [0] * self.count
+        counts = [0] * self.count
         for readers in self.after:
             for k in readers:
-                found[k] += 1
-        return found
+                counts[k] += 1
+        return counts
 
     @cached_property
     def weights(self) -> list[int]:
@@ -50,11 +50,11 @@ class Units:
     @cached_property
     def users(self) -> dict[str, list[int]]:
         """Buffer -> the units that touch it."""
-        found: dict[str, list[int]] = {}
+        users: dict[str, list[int]] = {}
         for k, buffers in enumerate(self.touched):
             for name in buffers:
-                found.setdefault(name, []).append(k)
-        return found
+                users.setdefault(name, []).append(k)
+        return users
 
     def peak(self, order: Sequence[int]) -> int:
         """The bytes alive while a unit runs, where most are: all buffers between the first and the last that touch
@@ -130,14 +130,14 @@ def _with_memory(graph: Graph, members: Sequence[Sequence[Any]], after: Sequence
             for name in _buffers(graph, (*graph.inputs_of(node), *graph.outputs_of(node))):
                 users.setdefault(name, []).append((k, position))
     sizes = {name: _bytes(graph, name) for name in users}
-    shared = {name for name, found in users.items() if len({k for k, _ in found}) > 1}
+    shared = {name for name, uses in users.items() if len({k for k, _ in uses}) > 1}
     touched: list[dict[str, None]] = [{} for _ in members]
     changes: list[dict[int, int]] = [{} for _ in members]
-    for name, found in users.items():
-        for k, _ in found if name in shared else ():
+    for name, uses in users.items():
+        for k, _ in uses if name in shared else ():
             touched[k][name] = None
         if name not in shared:
-            k, positions = found[0][0], [position for _, position in found]
+            k, positions = uses[0][0], [position for _, position in uses]
             for at, size in ((min(positions), sizes[name]), (max(positions) + 1, -sizes[name])):
                 changes[k][at] = changes[k].get(at, 0) + size
     kept = {name: sizes[name] for name in shared}

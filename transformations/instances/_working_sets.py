@@ -108,13 +108,13 @@ class _Growth:
                         self._merge(clusters, stream.writer, reader)
             if len(clusters) == before:
                 break
-        found = []
+        groups = []
         for leader in clusters:
             members = self._sort(clusters.members(leader))
             if all(m in self._cuts for m in members):
                 gain, items = self._gain(members)
-                found += [InstanceGroup(members, items)] if gain > 0 and len(members) > 1 else []
-        return found
+                groups += [InstanceGroup(members, items)] if gain > 0 and len(members) > 1 else []
+        return groups
 
     def _join_lookers(self, clusters: Clusters[Any]) -> None:
         """What only looks at an array stands with what writes it: alone it would keep all of it from ending inside."""
@@ -141,11 +141,11 @@ class _Growth:
 
     def _successors(self) -> dict[Any, list[Any]]:
         graph = self._graph
-        found: dict[Any, list[Any]] = {node: [] for node in self._order}
+        successors: dict[Any, list[Any]] = {node: [] for node in self._order}
         for node in self._order:
             for source in {s for n in graph.inputs_of(node) if n is not None for s in graph.producers(n)}:
-                found[source].append(node)
-        return found
+                successors[source].append(node)
+        return successors
 
     # ---------------------------------------------------------------- bytes
 
@@ -195,13 +195,13 @@ def _between(clusters: Clusters[Any], first: Any, last: Any) -> list[Any]:
 
 
 def _reachable(step: Callable[[Any], Sequence[Any]], start: Any) -> dict[Any, None]:
-    found = {start: None}
+    reached = {start: None}
     waiting = [start]
     for leader in waiting:
-        fresh = [n for n in step(leader) if n not in found]
-        found |= dict.fromkeys(fresh)
+        fresh = [n for n in step(leader) if n not in reached]
+        reached |= dict.fromkeys(fresh)
         waiting += fresh
-    return found
+    return reached
 
 
 def _contract(clusters: Clusters[Any], leaders: Sequence[Any]) -> None:

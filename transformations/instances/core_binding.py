@@ -44,11 +44,11 @@ class CoreBinding(Transformation):
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         cores = machines.get(self.machine).cores
-        found = _Inference(graph, cores).placements()
-        if found and found != graph.placements:
-            counts = {level: sum(p.level == level for p in found.values()) for level in LEVELS}
+        placements = _Inference(graph, cores).placements()
+        if placements and placements != graph.placements:
+            counts = {level: sum(p.level == level for p in placements.values()) for level in LEVELS}
             title = ", ".join(f"{count} in {level}" for level, count in counts.items())
-            yield Site(graph, (), {"placements": found, "title": f"{title}, {cores} cores"})
+            yield Site(graph, (), {"placements": placements, "title": f"{title}, {cores} cores"})
 
     def apply(self, site: Site) -> None:
         site.graph.placements = site["placements"]
@@ -74,11 +74,11 @@ class _Inference:
     def _visit(self, node: Any, results: list[str]) -> None:
         for name in results:
             own = plain(self._graph, name, self._cores)
-            asked = self._bind.get(name)
+            bound = self._bind.get(name)
             self._scope.setdefault(name, _LOCAL)
-            if asked is None or self._scope[name] != _LOCAL:
+            if bound is None or self._scope[name] != _LOCAL:
                 self._bind[name] = own
-            elif prod(own) > prod(asked):
+            elif prod(own) > prod(bound):
                 self._bind[name], self._scope[name] = own, _SHARED
         if results:
             self._ask(infer(self._graph, node, self._bind[results[0]], flows(self._graph, node)))

@@ -62,9 +62,9 @@ class InstanceGrouping(Transformation):
         for leader in merging.clusters.topological():
             why_not = self._refine(merging, leader, position)
             members = sorted(merging.clusters.members(leader))
-            found = list(_Decision(graph, planned, merging, leader, members).find())
-            yield from found
-            if any(isinstance(one, Site) for one in found):
+            sites = list(_Decision(graph, planned, merging, leader, members).find())
+            yield from sites
+            if any(isinstance(one, Site) for one in sites):
                 position += 1
                 yield from (NearMiss(planned[members[0]].node, reason) for reason in why_not)
         if any(not 0 <= k < position for k in self.finer):
@@ -85,11 +85,11 @@ class InstanceGrouping(Transformation):
         machine = get(self.machine)
         if self.buffer not in ("", *PLANNED):
             raise DaceoptError(f"{self.name}: buffer {self.buffer!r}; expected one of {', '.join(PLANNED)}, or nothing")
-        found = [
+        candidates = [
             Merging(graph, planned, Budget(machine, level)).run()
             for level in ((self.buffer,) if self.buffer else PLANNED)
         ]
-        return min(found, key=lambda merging: seconds(graph, merging))
+        return min(candidates, key=lambda merging: seconds(graph, merging))
 
     def apply(self, site: Site) -> None:
         site.graph.add_sub_graph(site["group"])

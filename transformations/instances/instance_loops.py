@@ -44,7 +44,7 @@ class InstanceLoops(Transformation):
             raise DaceoptError(f"{self.name}: aim {self.aim!r}; expected one of {', '.join(AIMS)}")
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        axis = next((found for found in split_axes(graph) if _is_batch(graph, found)), None)
+        axis = next((data for data in split_axes(graph) if _is_batch(graph, data)), None)
         if axis is None:
             return
         cuts: dict[Any, NodeCut] = {}
@@ -55,8 +55,8 @@ class InstanceLoops(Transformation):
                 if any(n in axis.dims for n in graph.inputs_of(node) if n is not None):
                     yield NearMiss(node, str(error))
         for group in groups(graph, axis, cuts, CacheBudget.of(self.cache), self.items, self.aim):
-            found = {"group": group, "axis": axis, "cuts": cuts, "arrays": set(graph.arrays())}
-            yield Site(graph, group.members, {**found, "title": _title(group, axis)})
+            data = {"group": group, "axis": axis, "cuts": cuts, "arrays": set(graph.arrays())}
+            yield Site(graph, group.members, {**data, "title": _title(group, axis)})
 
     def apply(self, site: Site) -> None:
         graph, group = site.graph, site["group"]
@@ -80,7 +80,7 @@ def _is_batch(graph: Graph, axis: SplitAxis) -> bool:
 def _again(graph: Graph, axis: SplitAxis, group: InstanceGroup) -> tuple[SplitAxis, dict[Any, NodeCut]]:
     """The axis with the arrays that other loops have made since."""
     names = {n for m in group.members for n in graph.outputs_of(m)}
-    axis = next(found for found in split_axes(graph) if names & found.dims.keys() and found.items == axis.items)
+    axis = next(each for each in split_axes(graph) if names & each.dims.keys() and each.items == axis.items)
     return axis, {m: cut_or_sum(graph, m, axis) for m in group.members}
 
 

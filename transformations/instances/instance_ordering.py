@@ -51,9 +51,9 @@ class InstanceOrdering(Transformation):
         best = min(peaks, key=lambda name: (peaks[name], name != "dfs"))
         shown = ", ".join(f"{name} {peak}" for name, peak in peaks.items())
         if self.by == "optimal":
-            found = solve(units, orders[best], self.seconds, self.variables)
-            proof = "proved optimal" if found.is_optimal else f"at least {found.bound} proved"
-            return found.order, f"optimal: {found.peak} bytes alive at most ({shown}; {proof})"
+            solution = solve(units, orders[best], self.seconds, self.variables)
+            proof = "proved optimal" if solution.is_optimal else f"at least {solution.bound} proved"
+            return solution.order, f"optimal: {solution.peak} bytes alive at most ({shown}; {proof})"
         chosen = best if self.by == "best" else self.by
         return orders[chosen], f"{chosen}: {peaks[chosen]} bytes alive at most ({shown})"
 

@@ -32,18 +32,18 @@ class InstanceSplitting(Transformation):
     sites_are_independent: ClassVar[bool] = True
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        found: dict[int, list[Member]] = {}
+        members_at: dict[int, list[Member]] = {}
         groups = graph.sub_graphs
         for position, group in enumerate(groups):
             nodes = group.nodes(graph)
             if group.is_split or not nodes:
                 continue
             try:
-                found[position] = [(n, cut_along(graph, n, group.axes)) for n in nodes] if group.count > 1 else []
+                members_at[position] = [(n, cut_along(graph, n, group.axes)) for n in nodes] if group.count > 1 else []
             except CannotSplit as error:
                 yield NearMiss(nodes[0], str(error))
-        levels = _levels(groups, found)
-        for position, members in found.items():
+        levels = _levels(groups, members_at)
+        for position, members in members_at.items():
             yield self._site(graph, groups, position, members, levels)
 
     def _site(
@@ -62,16 +62,16 @@ class InstanceSplitting(Transformation):
             return NearMiss(nodes[0], str(error))
         own = f", {len(pieces.own)} arrays with halos of their own" if pieces.own else ""
         title = f"sub-graph {position}: {len(nodes)} nodes in {group.count} instances{own}"
-        found = {"position": position, "members": members, "pieces": pieces, "levels": levels, "title": title}
-        return Site(graph, nodes, found)
+        data = {"position": position, "members": members, "pieces": pieces, "levels": levels, "title": title}
+        return Site(graph, nodes, data)
 
     def apply(self, site: Site) -> None:
         graph, position = site.graph, site["position"]
         group = graph.sub_graphs[position]
-        made = _Instances(graph, group, site["pieces"], site["levels"])
+        instances = _Instances(graph, group, site["pieces"], site["levels"])
         for node, cut in site["members"]:
-            made.split(node, cut)
-        graph.exchange_sub_graph(position, made.record() if site["members"] else _unsplit(group))
+            instances.split(node, cut)
+        graph.exchange_sub_graph(position, instances.record() if site["members"] else _unsplit(group))
 
 
 def _unsplit(group: SubGraph) -> SubGraph:
@@ -79,15 +79,15 @@ def _unsplit(group: SubGraph) -> SubGraph:
     return replace(group, instances=(tuple(group.axes),))
 
 
-def _levels(groups: Sequence[SubGraph], found: Mapping[int, Sequence[Member]]) -> dict[str, list[int]]:
+def _levels(groups: Sequence[SubGraph], members_at: Mapping[int, Sequence[Member]]) -> dict[str, list[int]]:
     """Array -> the numbers of larger parts that its readers want, each a divisor of the next, the last one of the
     number of instances that write it."""
-    group_of = {node: k for k, members in found.items() for node, _ in members}
+    group_of = {node: k for k, members in members_at.items() for node, _ in members}
     axis_of = {
-        n: (axis, k) for k, members in found.items() for _, cut in members for n, axis in cut.division.axes.items()
+        n: (axis, k) for k, members in members_at.items() for _, cut in members for n, axis in cut.division.axes.items()
     }
     wanted: dict[str, set[int]] = {}
-    for k, members in found.items():
+    for k, members in members_at.items():
         for node, cut in members:
             for name, link in cut.links.items():
                 axis, maker = axis_of.get(name, (None, None))
@@ -119,10 +119,10 @@ class _Instances:
 
         def make() -> list[Piece]:
             outputs = {name: self._places(name, axis, spans) for name, axis in cut.division.axes.items()}
-            for name, made in outputs.items():
-                self._note(name, made, cut.division.axes[name], spans)
+            for name, names in outputs.items():
+                self._note(name, names, cut.division.axes[name], spans)
             return [
-                Piece(start, end - start, {name: made[k] for name, made in outputs.items()}, self._held[k])
+                Piece(start, end - start, {name: names[k] for name, names in outputs.items()}, self._held[k])
                 for k, (start, end) in enumerate(spans)
             ]
 
@@ -148,8 +148,8 @@ class _Instances:
             strides[k], step = step, step * int(shape[k])
         return graph.add_array(graph.source.names.get(name, name), shape, graph.dtype(name), strides)
 
-    def _note(self, name: str, made: Sequence[str], axis: int, spans: Sequence[Span]) -> None:
-        for k, own in enumerate(made):
+    def _note(self, name: str, parts: Sequence[str], axis: int, spans: Sequence[Span]) -> None:
+        for k, own in enumerate(parts):
             self._axes[own] = axis
             self._written[k].append(own)
             if name in self._pieces.own:

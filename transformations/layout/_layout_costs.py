@@ -62,15 +62,15 @@ def layouts_of(graph: Graph, name: str) -> ArrayLayouts | None:
     users = [*graph.producers(name), *(r for m in members for r in graph.all_consumers(m))]
     if any(getattr(n, "wants_rows", False) for n in users):
         return None
-    found: dict[str, Shape] = {}
+    strides_of: dict[str, Shape] = {}
     try:
         for member in members:
             moved = views.follow(graph, member, graph.strides(member), other)
-            found |= {member: other, **{view: layout[0] for view, layout in moved.items()}}
+            strides_of |= {member: other, **{view: layout[0] for view, layout in moved.items()}}
     except ValueError:
         return None
-    now = {n: graph.strides(n) for n in found}
-    return ArrayLayouts((found, now), 1) if strides == last else ArrayLayouts((now, found), 0)
+    now = {n: graph.strides(n) for n in strides_of}
+    return ArrayLayouts((strides_of, now), 1) if strides == last else ArrayLayouts((now, strides_of), 0)
 
 
 @dataclass
@@ -89,7 +89,7 @@ def read(graph: Graph, measured: bool = False) -> Reading:
     roots = dict.fromkeys(graph.root(n)[0] for n in graph.arrays() if len(graph.shape(n)) >= 3)
     if measured:
         roots = {n: None for n in roots if graph.producers(n)}
-    known = {name: found for name in roots if (found := layouts_of(graph, name)) is not None}
+    known = {name: layouts for name in roots if (layouts := layouts_of(graph, name)) is not None}
     blocks = frozenset(n for n in known if measured and blocked.why_not(graph, n) is None)
     reading = _Reading(graph, known, blocks, measured)
     for node in graph.nodes():
@@ -132,11 +132,11 @@ class _Reading:
         """It copies operands that are not in the layout in which it works: channels last, where nothing is known."""
         images = {c: n for c, n in node.operands(self._graph).items() if c in library.IMAGES}
         stored = node.blocked_connectors(self._graph)
-        found = times(node, self._graph, self._passes) if self._measured else None
-        if found is None:
+        measured = times(node, self._graph, self._passes) if self._measured else None
+        if measured is None:
             self._want((n for c, n in images.items() if c not in stored), _REORDER, self._is_last, in_blocks=False)
             return
-        modes = found._asdict()
+        modes = measured._asdict()
         accesses = [
             Walked(self._graph.root(n)[0], self._modes(n, c in stored), _REORDER * len(self._passes) * self._seconds(n))
             for c, n in images.items()
@@ -147,11 +147,11 @@ class _Reading:
     def _add_epilogue(self, node: Any) -> None:
         """What a convolution does in registers is no pass over memory, where the result has the layout of the sums."""
         reader = reader_of(self._graph, node) if isinstance(node, library.Convolution) else None
-        found = None if reader is None else extract(self._graph, node, reader)
-        if not isinstance(found, Epilogue) or (found.activation and self._graph.saved):
+        epilogue = None if reader is None else extract(self._graph, node, reader)
+        if not isinstance(epilogue, Epilogue) or (epilogue.activation and self._graph.saved):
             return
         images = [self._graph.writes(node)["Y"], *self._graph.outputs_of(reader)]
-        images += [found.residual] if found.residual else []
+        images += [epilogue.residual] if epilogue.residual else []
         seconds = sum(self._seconds(n) for n in images)
         accesses = [Walked(self._graph.root(n)[0], self._modes(n, False), seconds) for n in images]
         self.problem.walks.append(NodeAccesses(accesses))
@@ -163,10 +163,10 @@ class _Reading:
             return (_BLOCKED,)
         if root not in self._known:
             return (_mode(shape, strides),)
-        found = tuple(_mode(shape, layout.get(name, strides)) for layout in self._known[root].strides)
+        modes = tuple(_mode(shape, layout.get(name, strides)) for layout in self._known[root].strides)
         if root not in self._blocks:
-            return found
-        return (*found, _BLOCKED if name == root else found[self._known[root].own])  # views read a copy
+            return modes
+        return (*modes, _BLOCKED if name == root else modes[self._known[root].own])  # views read a copy
 
     def _want(
         self,
@@ -181,12 +181,12 @@ class _Reading:
             root = self._graph.root(name)[0]
             if root not in self._known:
                 continue
-            found = [suits(name, layout.get(name, ())) for layout in self._known[root].strides]
+            suited_by = [suits(name, layout.get(name, ())) for layout in self._known[root].strides]
             if root in self._blocks:
-                found.append(found[self._known[root].own] if in_blocks is None else in_blocks)
+                suited_by.append(suited_by[self._known[root].own] if in_blocks is None else in_blocks)
             seconds = factor * self._seconds(name)
-            cost = zip(self.problem.cost[root], found)
-            self.problem.cost[root] = tuple(own + (found[0] - suited) * seconds for own, suited in cost)
+            cost = zip(self.problem.cost[root], suited_by)
+            self.problem.cost[root] = tuple(own + (suited_by[0] - suited) * seconds for own, suited in cost)
 
     def _is_last(self, name: str, strides: Shape) -> bool:
         """A slice of channels is none, although they are innermost: there are gaps between its pixels."""
@@ -202,11 +202,11 @@ class _Reading:
     def _add_kernel(self, entry: KernelNode) -> None:
         kernel = entry.kernel
         for stage in kernel.stages:
-            found = [w for a in _accesses(kernel, stage) if (w := self._walk(kernel, stage, a)) is not None]
-            if any(len(set(w.modes)) > 1 for w in found):
-                self.problem.walks.append(NodeAccesses(found))
+            walks = [w for a in _accesses(kernel, stage) if (w := self._walk(kernel, stage, a)) is not None]
+            if any(len(set(w.modes)) > 1 for w in walks):
+                self.problem.walks.append(NodeAccesses(walks))
             mixed = [
-                replace(w, modes=k, seconds=w.seconds * _MIXED) for w, k in zip(found, map(self._kinds, found)) if k
+                replace(w, modes=k, seconds=w.seconds * _MIXED) for w, k in zip(walks, map(self._kinds, walks)) if k
             ]
             if len(mixed) > 1:
                 self.problem.walks.append(NodeAccesses(mixed))
@@ -252,8 +252,8 @@ def _has_rows(name: str, strides: Shape) -> bool:
 
 def _accesses(kernel: Kernel, stage: Stage) -> list[Access]:
     """What is read and written in memory, each once."""
-    found = [*stage.reads.values(), *stage.writes.values()]
-    return [a for k, a in enumerate(found) if a.array not in kernel.locals and a not in found[:k]]
+    accesses = [*stage.reads.values(), *stage.writes.values()]
+    return [a for k, a in enumerate(accesses) if a.array not in kernel.locals and a not in accesses[:k]]
 
 
 def _side_by_side(access: Access, strides: Sequence[Dim]) -> Any:

@@ -48,12 +48,12 @@ class NodeAccesses:
 
     def seconds(self, choice: Choice) -> dict[Hashable, float]:
         """Of each mode."""
-        found = self.modes()
+        seconds_of = self.modes()
         for access in self.accesses:
             suits = access.modes[choice.get(access.array, 0)]
-            for mode in found:
-                found[mode] += access.seconds * (mode != suits)
-        return found
+            for mode in seconds_of:
+                seconds_of[mode] += access.seconds * (mode != suits)
+        return seconds_of
 
     def best(self, choice: Choice) -> tuple[Hashable, float]:
         """The fastest mode, and its seconds."""
@@ -62,8 +62,8 @@ class NodeAccesses:
     def settle(self, choice: Choice) -> Hashable:
         """The mode that all accesses suit, unless the fastest saves more than a measurement's noise; else that one."""
         seconds, (fastest, least) = self.seconds(choice), self.best(choice)
-        given = {access.modes[choice.get(access.array, 0)] for access in self.accesses}
-        kept = given.pop() if len(given) == 1 else fastest
+        modes = {access.modes[choice.get(access.array, 0)] for access in self.accesses}
+        kept = modes.pop() if len(modes) == 1 else fastest
         return kept if kept in seconds and least >= (1 - _NOISE) * seconds[kept] else fastest
 
 
@@ -84,10 +84,10 @@ class LayoutProblem:
         """The layout of each array that may have several."""
         if not self.cost:
             return {}
-        found = _Columns(self).solution()
+        choice = _Columns(self).solution()
         if all(len(costs) == 2 for costs in self.cost.values()):
-            return found
-        return min((found, *self.uniform()), key=self.seconds)
+            return choice
+        return min((choice, *self.uniform()), key=self.seconds)
 
     def uniform(self) -> Iterator[Choice]:
         """The choices of one layout for all arrays that have it; one of nothing where no array has several."""

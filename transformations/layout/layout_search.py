@@ -69,18 +69,18 @@ class LayoutSearch(Transformation):
 def _better(wide: Reading, own: Choice) -> Choice | None:
     """The layouts that are best as measured, if they are better by enough than ``own``."""
     seconds = wide.problem.seconds
-    found, plain = wide.problem.solve(), min(wide.problem.uniform(), key=seconds)
-    found = found if seconds(found) < (1 - WORTH) * seconds(plain) else plain  # one layout is what fuses best
+    solution, plain = wide.problem.solve(), min(wide.problem.uniform(), key=seconds)
+    solution = solution if seconds(solution) < (1 - WORTH) * seconds(plain) else plain  # one layout is what fuses best
     before = seconds(own) + sum(_leave_to_library(walk, own) for walk in wide.calls.values())
-    return found if seconds(found) < (1 - WORTH) * before else None
+    return solution if seconds(solution) < (1 - WORTH) * before else None
 
 
 def _leave_to_library(walk: NodeAccesses, choice: Choice) -> float:
     """What a convolution takes longer than in its best layout, where the library decides: it takes the one that its
     images have, and channels last where they differ."""
-    found, given = walk.seconds(choice), {access.modes[choice.get(access.array, 0)] for access in walk.accesses}
-    mode = given.pop() if len(given) == 1 else LAST
-    return found.get(mode, found[LAST]) - min(found.values())
+    times, modes = walk.seconds(choice), {access.modes[choice.get(access.array, 0)] for access in walk.accesses}
+    mode = modes.pop() if len(modes) == 1 else LAST
+    return times.get(mode, times[LAST]) - min(times.values())
 
 
 def _moves(graph: Graph, reading: Reading, choice: Choice) -> Iterator[Site]:
@@ -104,5 +104,5 @@ def _calls(graph: Graph, reading: Reading, choice: Choice) -> Iterator[Site]:
     blocks = [name for name, layout in choice.items() if layout == 2]
     users = dict.fromkeys(u for n in blocks for u in (*graph.producers(n), *graph.all_consumers(n)))
     if modes or blocks:
-        found = {"modes": modes, "blocks": blocks, "title": f"{len(blocks)} images in blocks of channels"}
-        yield Site(graph, tuple(dict.fromkeys((*modes, *users))), found)
+        data = {"modes": modes, "blocks": blocks, "title": f"{len(blocks)} images in blocks of channels"}
+        yield Site(graph, tuple(dict.fromkeys((*modes, *users))), data)

@@ -95,7 +95,7 @@ def _regroup(index: Sequence[Dim], shape: Shape, result: Shape) -> tuple[Any, ..
     """The index of an element of an array of ``shape`` in one of ``result``, whose axes are each some of the former
     together; None where an axis is divided."""
     rest = [(i, n) for i, n in zip(index, shape, strict=True) if n != 1]
-    found: list[Any] = []
+    places: list[Any] = []
     for extent in result:
         place: Any = 0
         count: Dim = 1
@@ -106,5 +106,5 @@ def _regroup(index: Sequence[Dim], shape: Shape, result: Shape) -> tuple[Any, ..
             place, count = place * n + i, dim(prod((count, n)))
             if isinstance(count, int) and isinstance(extent, int) and count > extent:
                 return None
-        found.append(place)
-    return None if rest else tuple(found)
+        places.append(place)
+    return None if rest else tuple(places)

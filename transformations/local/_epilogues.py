@@ -87,21 +87,21 @@ def epilogue_of(graph: Graph, node: Node, kernel: Kernel) -> Epilogue | str:
     is_plain = relu.slope == 0 and relu.ceiling == math.inf
     if not (is_plain or (reading.scales(node) and is_dense(graph.shape(write.array), graph.strides(write.array)))):
         return f"{node.label} applies no relu with a slope or a ceiling"
-    found = reading.match(node, relu.argument)
-    if isinstance(found, Epilogue):
-        return replace(found, activation="relu", slope=relu.slope, ceiling=relu.ceiling)
-    return found
+    epilogue = reading.match(node, relu.argument)
+    if isinstance(epilogue, Epilogue):
+        return replace(epilogue, activation="relu", slope=relu.slope, ceiling=relu.ceiling)
+    return epilogue
 
 
-def absorb(graph: Graph, node: Node, reader: Any, found: Epilogue, **attributes: Any) -> Any:
+def absorb(graph: Graph, node: Node, reader: Any, epilogue: Epilogue, **attributes: Any) -> Any:
     """Let ``node`` do what ``reader`` does; returns the node that stands in its place, with ``attributes``."""
     kernel = reader.kernel
     out = graph.result(reader, 0)
     reads = kernel.stages[0].reads
-    others = [(other, graph.writes(other)["Y"], own) for other, own in found.others]
-    attributes |= {"slope": found.slope} if found.slope else {}
-    attributes |= {"ceiling": found.ceiling} if found.ceiling < math.inf else {}
-    twin = _replace(graph, (node, reader), found, reads, out, activation=found.activation, **attributes)
+    others = [(other, graph.writes(other)["Y"], own) for other, own in epilogue.others]
+    attributes |= {"slope": epilogue.slope} if epilogue.slope else {}
+    attributes |= {"ceiling": epilogue.ceiling} if epilogue.ceiling < math.inf else {}
+    twin = _replace(graph, (node, reader), epilogue, reads, out, activation=epilogue.activation, **attributes)
     for other, product, own in others:
         _replace(graph, (other,), own, reads, product)
     return twin
@@ -110,7 +110,7 @@ def absorb(graph: Graph, node: Node, reader: Any, found: Epilogue, **attributes:
 def _replace(
     graph: Graph,
     members: tuple[Any, ...],
-    found: Epilogue,
+    epilogue: Epilogue,
     stage_reads: Mapping[str, Access],
     out: str,
     **attributes: Any,
@@ -120,9 +120,9 @@ def _replace(
     reads = graph.reads(node)
     kept = {p: getattr(node, p) for p in kept_attributes(node)}
     graph.take_out(members)
-    reads |= _vectors(graph, node, found.vectors, stage_reads, reads)
-    if found.residual is not None:
-        reads[_residual_connector(node)] = found.residual
+    reads |= _vectors(graph, node, epilogue.vectors, stage_reads, reads)
+    if epilogue.residual is not None:
+        reads[_residual_connector(node)] = epilogue.residual
     twin = type(node)(node.label, inputs=list(reads), outputs=["Y"], **(kept | attributes))
     graph.add_node(twin, reads, {"Y": out})
     return twin
@@ -133,26 +133,26 @@ def _vectors(
 ) -> dict[str, str]:
     """The array of each vector: one that is read as it is, or computed of such."""
     bare = {c: reads[str(e)].array for c, e in wanted.items() if str(e) in reads and c not in held}
-    found = {c: name for c, name in bare.items() if len(graph.shape(name)) == 1}
-    computed = {c: e for c, e in wanted.items() if c not in found}
+    vectors = {c: name for c, name in bare.items() if len(graph.shape(name)) == 1}
+    computed = {c: e for c, e in wanted.items() if c not in vectors}
     if not computed:
-        return found
+        return vectors
     used = {str(s) for e in computed.values() for s in e.free_symbols}
-    given = {c: reads[c].array for c in reads if c in used}
-    given |= {f"own_{c}": held[c] for c in computed if c in held}  # a bias that the node had before: both are added
-    size = graph.size(next(iter(given.values())))
+    arrays = {c: reads[c].array for c in reads if c in used}
+    arrays |= {f"own_{c}": held[c] for c in computed if c in held}  # a bias that the node had before: both are added
+    size = graph.size(next(iter(arrays.values())))
     names = {
-        c: graph.add_array(f"{node.label}_{_VECTORS[c]}", (size,), graph.dtype(next(iter(given.values()))))
+        c: graph.add_array(f"{node.label}_{_VECTORS[c]}", (size,), graph.dtype(next(iter(arrays.values()))))
         for c in computed
     }
 
     def values(_: Any, **symbols: Any) -> dict[str, Any]:
         return {f"out_{c}": e + symbols.get(f"own_{c}", 0) for c, e in computed.items()}
 
-    operands = {c: (name, partial(_at, graph.shape(name))) for c, name in given.items()}
+    operands = {c: (name, partial(_at, graph.shape(name))) for c, name in arrays.items()}
     results = {f"out_{c}": (name, partial(_at, (size,))) for c, name in names.items()}
     Builder(graph).map((size,), operands, results, values, f"{node.label}_epilogue")
-    return found | names
+    return vectors | names
 
 
 def _at(shape: Shape, channel: Any) -> tuple[Any, ...]:
@@ -237,9 +237,9 @@ class _Reading:
         held = self._graph.reads(node).keys()
         if not self.scales(node) or held & {"S", "T", "Z"}:
             return f"{node.label} scales no result"
-        found = {"S": steps.factors} | ({"B": steps.inner} if steps.inner != 0 else {})
-        wrong = [e for e in found.values() if not self._is_of_vectors(node, e)]
-        return f"{wrong[0]} is not a number per channel" if wrong else found
+        vectors = {"S": steps.factors} | ({"B": steps.inner} if steps.inner != 0 else {})
+        wrong = [e for e in vectors.values() if not self._is_of_vectors(node, e)]
+        return f"{wrong[0]} is not a number per channel" if wrong else vectors
 
     def scales(self, node: Any) -> bool:
         """Does the library that computes ``node`` do more in registers than to add?"""
@@ -344,14 +344,14 @@ class _Relu(NamedTuple):
     def of(value: Any) -> _Relu | None:
         """``value`` as a relu, in a form that keeps NaN; the ceiling may be applied before or after."""
         outer = _Bounded.of(value)
-        found = _relu_of(outer.value)
-        if found is None or outer.compared not in (outer.value, found.argument):
+        relu = _relu_of(outer.value)
+        if relu is None or outer.compared not in (outer.value, relu.argument):
             return None
-        inner = _Bounded.of(found.argument)
+        inner = _Bounded.of(relu.argument)
         ceiling = min(outer.ceiling, inner.ceiling)
         if ceiling == math.inf:
-            return found
-        if found.slope or inner.compared != inner.value:
+            return relu
+        if relu.slope or inner.compared != inner.value:
             return None
         return _Relu(inner.value, ceiling=ceiling)
 
@@ -402,13 +402,13 @@ def _ratio(product: Any, value: Any) -> Any:
 
 def why_no_epilogue(graph: Graph, node: Node, kernel: Kernel) -> str | None:
     """Why ``node`` cannot do what ``kernel``, the only reader of its product, does, exactly; None where it can."""
-    found = epilogue_of(graph, node, kernel)
-    return found if isinstance(found, str) else why_inexact(node, found)
+    epilogue = epilogue_of(graph, node, kernel)
+    return epilogue if isinstance(epilogue, str) else why_inexact(node, epilogue)
 
 
-def why_inexact(node: Any, found: Epilogue) -> str | None:
+def why_inexact(node: Any, epilogue: Epilogue) -> str | None:
     """Why ``node`` does not compute the epilogue for all numbers; None where it does."""
-    if found.activation and found.slope == 0 and isinstance(node, Convolution):
+    if epilogue.activation and epilogue.slope == 0 and isinstance(node, Convolution):
         return "a relu inside of the convolution would turn NaN into 0, or -inf into NaN"
     return None
 

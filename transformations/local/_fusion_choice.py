@@ -32,8 +32,8 @@ def pack(candidates: Sequence[FusionCandidate], saved: Sequence[float]) -> list[
     useful = [k for k in range(len(candidates)) if saved[k] > 0]
     if len(start) == len(useful):
         return start
-    found = _solve([candidates[k].mask for k in useful], [saved[k] for k in useful])
-    better = [useful[k] for k in found]
+    best = _solve([candidates[k].mask for k in useful], [saved[k] for k in useful])
+    better = [useful[k] for k in best]
     return better if sum(saved[k] for k in better) > sum(saved[k] for k in start) else start
 
 
@@ -51,9 +51,9 @@ def _solve(masks: Sequence[int], saved: Sequence[float]) -> list[int]:
     scale = max(saved)
     highs.maximize(sum(s / scale * v for s, v in zip(saved, chosen)))
     values = highs.getSolution().col_value
-    taken, found = 0, []
+    taken, positions = 0, []
     for k, mask in enumerate(masks):
         if values and values[chosen[k].index] > 0.5 and not mask & taken:
             taken |= mask
-            found.append(k)
-    return found
+            positions.append(k)
+    return positions

@@ -69,7 +69,7 @@ class FusionSpace:
         position = {g: k for k, g in enumerate(groups)}
         self._reads: list[dict[str, None]] = [dict(g.reads) for g in groups]
         self._writes: list[dict[str, None]] = [dict(g.writes) for g in groups]
-        self._readers = {a: _mask(position[g] for g in found) for a, found in plan.readers.items()}
+        self._readers = {a: _mask(position[g] for g in readers) for a, readers in plan.readers.items()}
         self._next = [_mask(position[r] for r in plan.readers_of(g)) for g in groups]
         self._after, self._before = self._reachability()
         self._calls = list(accumulate((not isinstance(n, KernelNode) for n in plan.nodes), initial=0))
@@ -112,15 +112,15 @@ class FusionSpace:
 
     def regions(self) -> list[int]:
         """Sets of kernels between which no two can be fused, in the order of their first kernels."""
-        left, found = _mask(self.single), []
+        left, regions = _mask(self.single), []
         while left:
             region, border = 0, left & -left
             while border:
                 region |= border
                 border = self.beside(region)
-            found.append(region)
+            regions.append(region)
             left &= ~region
-        return found
+        return regions
 
     def signature(self, region: int) -> str | None:
         """Equal texts: exploring the regions comes to the same. None where it also depends on what is around."""
@@ -138,37 +138,37 @@ class FusionSpace:
 
     def beside(self, mask: int) -> int:
         """The kernels outside of a set that may be fused with one of it."""
-        found = 0
+        near = 0
         for k in bits(mask):
-            found |= self._beside[k]
-        return found & ~mask
+            near |= self._beside[k]
+        return near & ~mask
 
     def greedy(self) -> list[FusionCandidate]:
         """What greedy fusion would make. Ends the plan that the space was read from: to be asked once."""
         GreedyFusion(self._plan).run()
         position = {node: k for k, node in enumerate(self._nodes)}
-        found = []
+        candidates = []
         for group in self._plan.fused_groups():
             assert group.kernel is not None
             places = sorted(position[node] for node in group.members)
             members = tuple(self._nodes[k] for k in places)
-            made = FusionCandidate(self.graph, _mask(places), members, group.kernel, self._times)
-            self._merged[made.mask] = made
-            found.append(made)
-        return found
+            candidate = FusionCandidate(self.graph, _mask(places), members, group.kernel, self._times)
+            self._merged[candidate.mask] = candidate
+            candidates.append(candidate)
+        return candidates
 
     def waiting(self, chosen: Iterable[FusionCandidate]) -> dict[int, set[int]]:
         """Group -> the groups whose results it reads, where ``chosen`` are one each; by their lowest node."""
         leader = {k: k for k in range(len(self._nodes))}
         for candidate in chosen:
             leader |= dict.fromkeys(bits(candidate.mask), min(bits(candidate.mask)))
-        found: dict[int, set[int]] = {}
+        positions: dict[int, set[int]] = {}
         for k, readers in enumerate(self._next):
-            found.setdefault(leader[k], set())
+            positions.setdefault(leader[k], set())
             for reader in bits(readers):
                 if leader[reader] != leader[k]:
-                    found.setdefault(leader[reader], set()).add(leader[k])
-        return found
+                    positions.setdefault(leader[reader], set()).add(leader[k])
+        return positions
 
     # ---------------------------------------------------------------- growth
 
@@ -178,16 +178,16 @@ class FusionSpace:
 
     def candidate_of(self, mask: int) -> FusionCandidate | None:
         """What this set of kernels was found to be."""
-        found = self._merged.get(mask)
-        return found if isinstance(found, FusionCandidate) else None
+        merged = self._merged.get(mask)
+        return merged if isinstance(merged, FusionCandidate) else None
 
     def along(self, order: Iterable[int]) -> FusionCandidate | None:
         """The candidate that grows by these kernels in turn; None where it does not."""
         first, *others = order
-        found: FusionCandidate | str = self.single[first]
+        candidate: FusionCandidate | str = self.single[first]
         for k in others:
-            found = self.grow(found, k) if isinstance(found, FusionCandidate) else found
-        return found if isinstance(found, FusionCandidate) else None
+            candidate = self.grow(candidate, k) if isinstance(candidate, FusionCandidate) else candidate
+        return candidate if isinstance(candidate, FusionCandidate) else None
 
     def grow(self, candidate: FusionCandidate, k: int) -> FusionCandidate | str:
         """``candidate`` with kernel ``k`` as well, or why they are no one kernel."""
@@ -234,8 +234,8 @@ class FusionSpace:
 
     def _is_needed(self, array: str, mask: int) -> bool:
         """Does anything but the nodes of ``mask`` read ``array``, or is it to be kept?"""
-        found = self.graph.sources(array)
-        return any(self.graph.is_kept(a) or self._readers.get(a, 0) & ~mask for a in found)
+        sources = self.graph.sources(array)
+        return any(self.graph.is_kept(a) or self._readers.get(a, 0) & ~mask for a in sources)
 
 
 def bits(mask: int) -> Iterator[int]:
@@ -247,7 +247,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def _mask(positions: Iterable[int]) -> int:
-    found = 0
+    bits = 0
     for k in positions:
-        found |= 1 << k
-    return found
+        bits |= 1 << k
+    return bits

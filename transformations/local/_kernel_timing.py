@@ -32,10 +32,10 @@ def kernel_timings(candidates: Sequence[FusionCandidate]) -> list[float]:
 
     Raises Unsupported for kernels over open sizes, or that run elsewhere than on the processor: they have no time here.
     """
-    found: list[float] = []
+    seconds: list[float] = []
     for group in _programs(candidates):
-        found += _time_each(group)
-    return found
+        seconds += _time_each(group)
+    return seconds
 
 
 def _programs(candidates: Sequence[FusionCandidate]) -> Iterator[list[FusionCandidate]]:
@@ -67,8 +67,8 @@ def _time_each(candidates: Sequence[FusionCandidate]) -> list[float]:
     program = load_program(name)
     if program is None:
         raise BuildError("the cache loses programs as soon as they are written; see `python -m daceopt doctor`")
-    given = {f"input:{k}": _values(graph, n) for k, n in enumerate(graph.inputs)}
-    ticks = [np.diff(run(program, given).outputs["ticks:0"]) for _ in range(RUNS)]
+    feeds = {f"input:{k}": _values(graph, n) for k, n in enumerate(graph.inputs)}
+    ticks = [np.diff(run(program, feeds).outputs["ticks:0"]) for _ in range(RUNS)]
     seconds: dict[str, float] = {}
     for kernel, times in zip(program.manifest.kernels, zip(*ticks), strict=True):
         seconds |= dict.fromkeys(kernel.writes, float(min(times)) * 1e-9)

@@ -38,7 +38,7 @@ def watch_points(graph: Graph, names: Iterable[str], known: Reached | None = Non
     """Arrays of which one has a NaN if any of ``names`` had one where its elements are read: results, and what nodes
     read that may lose it. ``known`` keeps what was found of each array, while ``graph`` stays as it is."""
     known = {} if known is None else known
-    found: dict[str, None] = {}
+    points: dict[str, None] = {}
     waiting, seen = list(names), set[str]()
     while waiting:
         name = waiting.pop()
@@ -49,10 +49,10 @@ def watch_points(graph: Graph, names: Iterable[str], known: Reached | None = Non
             known[name] = _reach(graph, name)
         reached = known[name]
         if reached is None:
-            found[name] = None
+            points[name] = None
         else:
             waiting += reached
-    return list(found)
+    return list(points)
 
 
 def _reach(graph: Graph, name: str) -> list[str] | None:
@@ -90,15 +90,15 @@ def nan_results(graph: Graph, node: Node, names: Collection[str]) -> list[str]:
 
 def _of_stage(stage: Stage, reached: Collection[str]) -> list[str]:
     """The arrays that get a NaN of those that have one; reductions, also the largest and the smallest, keep it."""
-    given = {c for c, access in stage.reads.items() if access.array in reached}
-    if any(None in stage.reads[c].index for c in given):
+    connectors = {c for c, access in stage.reads.items() if access.array in reached}
+    if any(None in stage.reads[c].index for c in connectors):
         raise Unsupported("elements are loaded at indices of run time")
     values: dict[Any, Any] = {}
     for assignment in stage.assignments:
         values[assignment.symbol] = assignment.expr.xreplace(values)
     results = []
     for symbol, value in values.items():
-        sources = [s for s in value.free_symbols if str(s) in given]
+        sources = [s for s in value.free_symbols if str(s) in connectors]
         if str(symbol) not in stage.writes or not sources:
             continue
         if not all(keeps_nan(value, s) for s in sources):

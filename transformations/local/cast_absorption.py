@@ -35,9 +35,9 @@ class CastAbsorption(Transformation):
             readers = graph.all_consumers(result)
             if len(readers) != 1 or not isinstance(readers[0], KernelNode):
                 continue
-            found = _converted_copy(graph, node, connector, readers[0])
-            if found is not None:
-                yield Site(graph, (node, readers[0]), {"connector": connector, "out": found})
+            copy = _converted_copy(graph, node, connector, readers[0])
+            if copy is not None:
+                yield Site(graph, (node, readers[0]), {"connector": connector, "out": copy})
 
     def apply(self, site: Site) -> None:
         graph, node = site.graph, site.nodes[0]
@@ -52,7 +52,7 @@ def _converted_copy(graph: Graph, node: DenseNode, connector: str, entry: Kernel
     result = graph.writes(node)[connector]
     if graph.is_kept(result) or graph.views_of(result) or graph.is_part(result):
         return None
-    found = conversion(graph, entry)
-    if found is None or found[0] != result:
+    pair = conversion(graph, entry)
+    if pair is None or pair[0] != result:
         return None
-    return found[1] if may_write(node, connector, graph.dtype(found[1]), graph) else None
+    return pair[1] if may_write(node, connector, graph.dtype(pair[1]), graph) else None

@@ -33,10 +33,10 @@ class EpilogueFusion(Transformation):
         reader = reader_of(graph, node)
         if reader is None:
             return
-        found = extract(graph, node, reader)
-        reason = found if isinstance(found, str) else why_inexact(node, found)
+        epilogue = extract(graph, node, reader)
+        reason = epilogue if isinstance(epilogue, str) else why_inexact(node, epilogue)
         if reason is None:
-            yield Site(graph, (node, reader), {"epilogue": found})
+            yield Site(graph, (node, reader), {"epilogue": epilogue})
         else:
             yield NearMiss(node, reason)
 

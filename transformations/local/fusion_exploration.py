@@ -148,20 +148,20 @@ class _Region:
             for c in self.chosen
         ]
 
-    def repeat(self, found: Sequence[_Found] | None) -> bool:
+    def repeat(self, candidates_before: Sequence[_Found] | None) -> bool:
         """Take what an equal region came to; False where there is none, or it does not come to that here."""
         here = list(bits(self.mask))
-        for each in found or ():
+        for each in candidates_before or ():
             mask = sum(1 << here[k] for k in each.places)
-            made = self.space.candidate_of(mask) or (
+            candidate = self.space.candidate_of(mask) or (
                 self.space.along(here[k] for k in each.order) if each.order else None
             )
-            if made is None:
+            if candidate is None:
                 self.candidates.clear()
                 return False
-            self.candidates.append(made)
+            self.candidates.append(candidate)
             self.saved[mask] = each.saved
-        return found is not None
+        return candidates_before is not None
 
     # ---------------------------------------------------------------- exploration
 
@@ -177,9 +177,9 @@ class _Region:
             for k in bits(self.space.beside(candidate.mask) & self.mask):
                 if budget > 0 and not self.space.is_known(candidate.mask | 1 << k):
                     budget -= 1
-                    made = self.space.grow(candidate, k)
-                    if isinstance(made, FusionCandidate):
-                        self._find(made, waiting)
+                    grown = self.space.grow(candidate, k)
+                    if isinstance(grown, FusionCandidate):
+                        self._find(grown, waiting)
 
     def _find(self, candidate: FusionCandidate, waiting: list[Any]) -> None:
         self.candidates.append(candidate)

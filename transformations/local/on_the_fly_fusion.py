@@ -45,29 +45,29 @@ class OnTheFlyFusion(Transformation):
         if any(map(graph.is_kept, written)) or not all(isinstance(r, KernelNode) for r in readers):
             return
         try:
-            found = self._inline(graph, node.kernel, [r.kernel for r in readers])
+            kernels = self._inline(graph, node.kernel, [r.kernel for r in readers])
         except Unsupported as error:
-            found = str(error)
-        if isinstance(found, str):
-            yield NearMiss(node, found)
-        elif found:
-            yield Site(graph, (node, *readers), {"kernels": found})
+            kernels = str(error)
+        if isinstance(kernels, str):
+            yield NearMiss(node, kernels)
+        elif kernels:
+            yield Site(graph, (node, *readers), {"kernels": kernels})
 
     def _inline(self, graph: Graph, first: Kernel, readers: list[Kernel]) -> list[Kernel] | str | None:
-        found = [(reader, each) for reader in readers for each in evaluations(graph, first, reader)]
-        if all(_is_whole(graph, reader, each) for reader, each in found):
+        pairs = [(reader, each) for reader in readers for each in evaluations(graph, first, reader)]
+        if all(_is_whole(graph, reader, each) for reader, each in pairs):
             return None
         reason = why_not_inlined(graph, first) or next((f"{r.label} is tiled" for r in readers if r.is_tiled), None)
         if reason is not None:
             return reason
         number = KernelTimes(graph).number
         once = max(number(first.most(first.extents)), 1.0)
-        often = sum(number(reader.most(reader.stages[e.stage].params)) for reader, e in found) / once
+        often = sum(number(reader.most(reader.stages[e.stage].params)) for reader, e in pairs) / once
         if often > self.recompute:
             return f"each element would be computed {often:.3g} times"
-        made = [inline(graph, first, reader) for reader in readers]
-        longest = max(len(s.assignments) for k in made for s in k.stages)
-        return made if longest <= self.max_assignments else f"a statement would have {longest} assignments"
+        kernels = [inline(graph, first, reader) for reader in readers]
+        longest = max(len(s.assignments) for k in kernels for s in k.stages)
+        return kernels if longest <= self.max_assignments else f"a statement would have {longest} assignments"
 
     def apply(self, site: Site) -> None:
         site.graph.take_out(reversed(site.nodes))

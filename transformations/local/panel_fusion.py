@@ -47,9 +47,9 @@ class PanelFusion(Transformation):
             return
         product = graph.writes(node)["Y"]
         readers = [n for n in graph.consumers(product) if isinstance(n, KernelNode)]
-        found = [self._at(graph, node, product, reader) for reader in readers]
-        sites = [f for f in found if isinstance(f, Site)]
-        yield from sites[:1] or found
+        matches = [self._at(graph, node, product, reader) for reader in readers]
+        sites = [f for f in matches if isinstance(f, Site)]
+        yield from sites[:1] or matches
 
     def _at(self, graph: Graph, node: Contraction, product: str, reader: KernelNode) -> Site | NearMiss:
         kernel = reader.kernel

@@ -118,11 +118,11 @@ def _join_of(graph: Graph, stage: Stage) -> _Join | None:
     places = places_settled(stage, extents)
     if len(places) != 1 or len(extents) != len(stage.params):
         return None
-    ((p, found),) = places.items()
+    ((p, ends_of),) = places.items()
     axis = write.index.index(p)
     if not isinstance(shape[axis], int):
         return None
-    ends = [0, *sorted(k for k in found if 0 < k < shape[axis]), shape[axis]]
+    ends = [0, *sorted(k for k in ends_of if 0 < k < shape[axis]), shape[axis]]
     return _Join(stage, write.array, axis, tuple(pairwise(ends))) if len(ends) > 2 else None
 
 

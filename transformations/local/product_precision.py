@@ -85,10 +85,10 @@ def _parts(b: Builder, name: str, count: int) -> list[str]:
     view of its parts."""
 
     def split(x: Any) -> tuple[Any, ...]:
-        found: list[Any] = []
+        parts: list[Any] = []
         for _ in range(count):
-            found.append(scalar.cast(x - sympy.Add(*found), BFLOAT16))
-        return tuple(found)
+            parts.append(scalar.cast(x - sympy.Add(*parts), BFLOAT16))
+        return tuple(parts)
 
     root, offset = b.whole(name)
     parts = b.elementwise(split, root, dtype=[BFLOAT16] * count, label="parts")

@@ -67,8 +67,8 @@ class PrologueFusion(Transformation):
         if reason is not None:
             yield NearMiss(node, reason)
             return
-        made = _Product(graph, node, first, self.rows, self.columns)
-        yield Site(graph, (producer, node), {"kernel": made.kernel()})
+        product = _Product(graph, node, first, self.rows, self.columns)
+        yield Site(graph, (producer, node), {"kernel": product.kernel()})
 
     def apply(self, site: Site) -> None:
         site.graph.take_out(site.nodes)

@@ -56,8 +56,8 @@ def _reduces_all(stage: Stage) -> bool:
 
 
 def _kept_is_innermost(graph: Graph, stage: Stage, kept: tuple[Any, ...]) -> bool:
-    found = [address(graph, a) for a in stage.reads.values()]
-    units = [p for where in found if where is not None for p, c in where.terms if c == 1]
+    addresses = [address(graph, a) for a in stage.reads.values()]
+    units = [p for where in addresses if where is not None for p, c in where.terms if c == 1]
     return sum(p in kept for p in units) > sum(p not in kept for p in units)
 
 

@@ -142,14 +142,14 @@ def _steps(loop: tuple[Any, Any, Any], shape: Shape, strides: Shape) -> dict[int
     """For each axis through which ``loop`` goes, the elements that it steps along it in the result; nothing where it
     goes through a part of one."""
     extent, before, after = loop
-    found: dict[int, Any] = {}
+    steps: dict[int, Any] = {}
     while extent != 1:
         axis = next((k for k, (n, s) in enumerate(zip(shape, strides)) if n != 1 and s == before), None)
-        if axis is None or axis in found or quotient(extent, shape[axis]) is None:
+        if axis is None or axis in steps or quotient(extent, shape[axis]) is None:
             return {}
-        found[axis], n = after, shape[axis]
+        steps[axis], n = after, shape[axis]
         extent, before, after = quotient(extent, n), dim(before * n), dim(after * n)
-    return found
+    return steps
 
 
 def _as_stored(graph: Graph, name: str) -> list[int]:

@@ -45,13 +45,13 @@ class ReluAbsorption(Transformation):
     sites_are_independent: ClassVar[bool] = True
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        found = list(_candidates(graph))
-        once = _why_once(graph) if found else None
+        candidates = list(_candidates(graph))
+        once = _why_once(graph) if candidates else None
         if once is not None:
-            yield NearMiss(found[0].node, once)
+            yield NearMiss(candidates[0].node, once)
             return
         watched = {graph.reads(n)["X"] for n in graph.nodes() if isinstance(n, NanWatch)}
-        left = sorted(found, key=lambda c: -c.saved)
+        left = sorted(candidates, key=lambda c: -c.saved)
         for candidate in (*left, *left):  # the second time, what the first ones watch costs nothing
             new = [name for name in candidate.watched if name not in watched]
             if candidate not in left or sum(_bytes(graph, name) for name in new) >= candidate.saved:
@@ -78,14 +78,14 @@ def _candidates(graph: Graph) -> Iterator[_Candidate]:
         reader = reader_of(graph, node) if isinstance(node, Convolution) and onednn.is_chosen(graph, node) else None
         if reader is None or reader in readers:  # a sum of two convolutions is one's
             continue
-        found = extract(graph, node, reader)
-        if isinstance(found, str) or not found.activation or found.slope:
+        epilogue = extract(graph, node, reader)
+        if isinstance(epilogue, str) or not epilogue.activation or epilogue.slope:
             continue
         out = graph.result(reader, 0)
         watched = tuple(watch_points(graph, [out], known))
         if not any(native.why_not_watched(graph, name) for name in (out, *watched)):
             readers.add(reader)
-            yield _Candidate(node, reader, found, watched, 2 * _bytes(graph, out))
+            yield _Candidate(node, reader, epilogue, watched, 2 * _bytes(graph, out))
 
 
 def _why_once(graph: Graph) -> str | None:

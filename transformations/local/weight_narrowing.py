@@ -72,5 +72,5 @@ def _why_not(graph: Graph, node: Node) -> str | None:
 def _source_of(graph: Graph, name: str) -> str | None:
     """The array of float32 of which ``name`` is a rounded copy, in the same layout."""
     entry = graph.producer(name)
-    found = conversion(graph, entry) if isinstance(entry, KernelNode) and not graph.is_kept(name) else None
-    return found[0] if found is not None and found[1] == name else None
+    pair = conversion(graph, entry) if isinstance(entry, KernelNode) and not graph.is_kept(name) else None
+    return pair[0] if pair is not None and pair[1] == name else None

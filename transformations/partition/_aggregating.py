@@ -41,8 +41,8 @@ class Growth:
         self._rules, self._judge, self._take = rules, judge, take
         self._learned = learned_rules.all_refusals()
         self._eligible = frozenset(eligible)
-        found = {g: type_of(graph, g.members[0]) for g in plan.groups() if g.members[0] in self._eligible}
-        self._types = {g: kind for g, kind in found.items() if g.kernel is not None or kind in COMPUTE_BOUND}
+        kinds = {g: type_of(graph, g.members[0]) for g in plan.groups() if g.members[0] in self._eligible}
+        self._types = {g: kind for g, kind in kinds.items() if g.kernel is not None or kind in COMPUTE_BOUND}
         self._readers: dict[FusionGroup, dict[str, tuple[Any, ...]]] = {}
         self._links: dict[tuple[str, Any], Link] = {}
         for group in self._types:
@@ -105,8 +105,8 @@ class Growth:
     def _pairs_before(self, group: FusionGroup) -> Iterator[_Pair]:
         """With the producers of a group, most data first."""
         plan = self.plan
-        found = [(plan.elements_of(a), k, plan.writer[a]) for k, a in enumerate(group.reads) if a in plan.writer]
-        for _, _, producer in sorted(found, key=lambda entry: (-entry[0], entry[1])):
+        producers = [(plan.elements_of(a), k, plan.writer[a]) for k, a in enumerate(group.reads) if a in plan.writer]
+        for _, _, producer in sorted(producers, key=lambda entry: (-entry[0], entry[1])):
             if producer is not group:
                 yield producer.members[0], group.members[0]
 

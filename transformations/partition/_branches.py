@@ -66,12 +66,12 @@ class BranchGraph(Generic[N]):
     def _set(self, pattern: str, common: N | None, branches: Iterable[list[N]]) -> Candidates[N]:
         """Nodes that two branches lead to are on the first; empty branches are none."""
         taken: set[N] = set()
-        found = []
+        branches_found = []
         for branch in branches:
             own = tuple(n for n in branch if n not in taken)
             taken.update(own)
-            found += [own] if own else []
-        return Candidates(pattern, common, tuple(found))
+            branches_found += [own] if own else []
+        return Candidates(pattern, common, tuple(branches_found))
 
     def _backward(self, node: N) -> list[N]:
         return self._chain(node, self._before, self._after, self._eligible)
@@ -84,14 +84,14 @@ class BranchGraph(Generic[N]):
     ) -> list[N]:
         """From ``node`` on until the branch joins others, which excludes the node that does, or parts, which does not:
         a backward path ends before a multi-tail node and at a multi-head node, a forward path the other way round."""
-        found: list[N] = []
+        chain: list[N] = []
         while len(back[node]) <= 1:
             if node in wanted:
-                found.append(node)
+                chain.append(node)
             if len(onward[node]) != 1:
-                return found
+                return chain
             (node,) = onward[node]
-        return found
+        return chain
 
     def _depths(self) -> dict[N, int]:
         depth: dict[N, int] = {}

@@ -50,8 +50,8 @@ class Estimate:
     def time(self, kernel: Kernel) -> float:
         """What a kernel of the graph takes, or one in tiles."""
         work = sum(self._work(kernel, s, _IRREGULAR * self._irregular(kernel, s)) for s in kernel.stages)
-        found = work + self._traffic(kernel) + self._inside(kernel)
-        return found if found < self.machine.worthwhile else found * self._idle(kernel)
+        seconds = work + self._traffic(kernel) + self._inside(kernel)
+        return seconds if seconds < self.machine.worthwhile else seconds * self._idle(kernel)
 
     def library_time(self, kernel: Kernel) -> float:
         """What the library takes for a window as ``kernel`` has it: it knows about borders, and goes element by
@@ -147,7 +147,7 @@ class TileChoice:
     def _walked_once(self, band: list[Member]) -> list[Member]:
         """The loops along which all that write arrays go, each by a parameter that no other loop walks, and over which
         it reduces nothing."""
-        found: list[Member] = []
+        members: list[Member] = []
         taken: set[Param] = set()
         for member in band:
             own = {member.values[k][0] for k in self._writers if k in member.values}
@@ -155,9 +155,9 @@ class TileChoice:
                 all(k in member.values and self._is_kept(k, member.values[k][0]) for k in self._writers)
                 and not own & taken
             ):
-                found.append(member)
+                members.append(member)
                 taken |= own
-        return found
+        return members
 
     def _is_kept(self, k: int, p: Param) -> bool:
         writes = self._kernel.stages[k].writes.values()
@@ -165,21 +165,21 @@ class TileChoice:
 
     def best(self) -> Tiling | None:
         """By coordinate descent from one iteration per tile, all of the loop along memory in it. None: ``reason``."""
-        found = None
+        tiling = None
         for sizes, along in self._starts():
-            found = _better(found, self._descend(sizes, along))
-        return found
+            tiling = _better(tiling, self._descend(sizes, along))
+        return tiling
 
     def _units(self) -> list[int]:
         """The members along which something lies side by side: results, or what is read."""
         stages = self._kernel.stages
         accesses = [(k, a) for k, s in enumerate(stages) for a in (*s.writes.values(), *s.reads.values())]
-        found: dict[int, None] = {}
+        params: dict[int, None] = {}
         for k, access in accesses:
             unit = None if access.array in self._kernel.locals else self._estimate.unit(self._kernel, access)
             own = (d for d, m in enumerate(self._band) if k in m.values and m.values[k][0] == unit)
-            found |= dict.fromkeys(own if unit is not None else ())
-        return list(found)
+            params |= dict.fromkeys(own if unit is not None else ())
+        return list(params)
 
     def _starts(self) -> Iterator[tuple[tuple[int | None, ...], int | None]]:
         """Sizes to begin with (None: the whole loop in each tile), and which of them stays as it is."""
@@ -203,7 +203,7 @@ class TileChoice:
         return 1 if self._band[d].coincident else self._size or 1
 
     def _descend(self, sizes: tuple[int | None, ...], along: int | None) -> Tiling | None:
-        found = self._tiling(sizes)
+        tiling = self._tiling(sizes)
         for d in range(len(self._band)):
             if d == along or self._size is not None or self._band[d].coincident:
                 continue
@@ -212,10 +212,10 @@ class TileChoice:
                     continue
                 larger = tuple(size if k == d else s for k, s in enumerate(sizes))
                 other = self._tiling(larger)
-                if other is None or (found is not None and other.time >= found.time):
+                if other is None or (tiling is not None and other.time >= tiling.time):
                     break
-                found, sizes = other, larger
-        return found
+                tiling, sizes = other, larger
+        return tiling
 
     def _divides(self, d: int, size: int) -> bool:
         """Partial tiles would cost the usual form of a schedule."""
@@ -227,8 +227,8 @@ class TileChoice:
         """Of each writer: its parameter along member ``d``, its iterations in a tile of ``size``, and its extent."""
         values = [self._band[d].values[k] for k in self._writers]
         step = lcm(*(abs(f) for _, f, _ in values))
-        found = [(p, size * step // abs(f), self._kernel.extents[p]) for p, f, _ in values]
-        return [(p, max(min(s, n), 1) if isinstance(n, int) else s, n) for p, s, n in found]
+        walks = [(p, size * step // abs(f), self._kernel.extents[p]) for p, f, _ in values]
+        return [(p, max(min(s, n), 1) if isinstance(n, int) else s, n) for p, s, n in walks]
 
     def _tiling(self, sizes: tuple[int | None, ...]) -> Tiling | None:
         if sizes not in self._known:
@@ -262,5 +262,5 @@ class TileChoice:
 
 
 def _better(a: Tiling | None, b: Tiling | None) -> Tiling | None:
-    found = [t for t in (a, b) if t is not None]
-    return min(found, key=lambda t: t.time, default=None)
+    tilings = [t for t in (a, b) if t is not None]
+    return min(tilings, key=lambda t: t.time, default=None)

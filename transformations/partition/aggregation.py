@@ -65,9 +65,9 @@ class Aggregation(Transformation):
         emit(graph, kernels, site["kernel"])
         for node in libraries:
             steps = (EpilogueFusion(), PanelFusion()) if self.panels else (EpilogueFusion(),)
-            found = next((f for step in steps for f in _at(step, graph, node)), None)
-            if found is not None:
-                found[0].apply(found[1])
+            place = next((f for step in steps for f in _at(step, graph, node)), None)
+            if place is not None:
+                place[0].apply(place[1])
 
 
 def _at(step: Transformation, graph: Graph, node: Node) -> Iterator[tuple[Transformation, Site]]:

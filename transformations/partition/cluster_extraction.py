@@ -64,7 +64,7 @@ def sub_graphs(graph: Graph) -> list[tuple[Any, ...]]:
             for source in graph.sources(name):
                 if source in writers:
                     home[leader(node)] = leader(writers[source])
-    found: dict[Any, list[Any]] = {}
+    members_of: dict[Any, list[Any]] = {}
     for node in order:
-        found.setdefault(leader(node), []).append(node)
-    return [tuple(members) for members in found.values()]
+        members_of.setdefault(leader(node), []).append(node)
+    return [tuple(members) for members in members_of.values()]

@@ -84,8 +84,8 @@ class _Stitching:
 
     def _other_tiles(self, first: FusionGroup, second: FusionGroup) -> str | None:
         """Kernels that have been scheduled already must have the same shared loops, tiles and hardware."""
-        found = {_shared_loops(self._graph, n) for g in (first, second) for n in g.members} - {None}
-        return "their tiles or hardware loops differ" if len(found) > 1 else None
+        loops = {_shared_loops(self._graph, n) for g in (first, second) for n in g.members} - {None}
+        return "their tiles or hardware loops differ" if len(loops) > 1 else None
 
     def _too_large(self, merged: Kernel) -> str | None:
         sizes = {name: _bytes(merged, name) for name in merged.locals}

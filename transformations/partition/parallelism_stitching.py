@@ -153,8 +153,8 @@ class _Plan:
     def _path(self, a: Any, b: Any) -> str:
         clusters = self._clusters
         direct = clusters.leader(b) in clusters.successors(a) or clusters.leader(a) in clusters.successors(b)
-        found = [a, b] if direct else clusters.obstacle(a, b)
-        return " -> ".join(map(label_of, found or ()))
+        path = [a, b] if direct else clusters.obstacle(a, b)
+        return " -> ".join(map(label_of, path or ()))
 
     def _worthwhile(self, members: Sequence[Any]) -> Any:
         """Where sizes are open: the work from which on threads are worth their start."""

@@ -71,17 +71,17 @@ class PolyhedralFusion(Transformation):
 
 def _open(graph: Graph) -> tuple[dict[Any, Kernel], list[tuple[Any, str]]]:
     """Library nodes as kernels, and why others are none, where a kernel writes what they read."""
-    found: dict[Any, Kernel] = {}
+    kernels: dict[Any, Kernel] = {}
     misses = []
     for node in graph.nodes():
         if not isinstance(node, Pool) or not _is_fed(graph, node):
             continue
         kernel = pool_kernel(graph, node)
         if isinstance(kernel, Kernel):
-            found[node] = kernel
+            kernels[node] = kernel
         else:
             misses.append((node, kernel))
-    return found, misses
+    return kernels, misses
 
 
 def _is_fed(graph: Graph, node: Pool) -> bool:
@@ -102,9 +102,9 @@ class _Layer:
         while (producer := self._next(self._plan.group_of(node), tried)) is not None:
             tried.add(producer)
             group = self._plan.group_of(node)
-            found = self._attempt(producer, group)
-            if isinstance(found, str):
-                self._plan.misses.append((node, found))
+            reason = self._attempt(producer, group)
+            if isinstance(reason, str):
+                self._plan.misses.append((node, reason))
 
     def _next(self, group: FusionGroup, tried: set[FusionGroup]) -> FusionGroup | None:
         if group.kernel is None:
@@ -117,9 +117,9 @@ class _Layer:
     def _is_neighbourhood(self, first: FusionGroup, second: FusionGroup) -> bool:
         """Does the second read windows, neighbours or steps of what the first writes? What it reads element by element
         is for ``map-fusion``, which has had its turn."""
-        made = set(self._plan.edge(first, second))
-        found = [link for node in second.members for a, link in links(self._graph, node).items() if a in made]
-        return any(_reaches(link) for link in found)
+        arrays = set(self._plan.edge(first, second))
+        own_links = [link for node in second.members for a, link in links(self._graph, node).items() if a in arrays]
+        return any(_reaches(link) for link in own_links)
 
     def _attempt(self, first: FusionGroup, second: FusionGroup) -> str | None:
         plan = self._plan
@@ -131,13 +131,13 @@ class _Layer:
             kernel = join(self._graph, [first.kernel, second.kernel], lambda a: plan.is_needed(a, first, second))
         except Unsupported as error:
             return str(error)
-        found = self._schedule(kernel)
-        if isinstance(found, str):
-            return found
+        tiling = self._schedule(kernel)
+        if isinstance(tiling, str):
+            return tiling
         apart = self._time(first) + self._time(second)
-        if found.time > self._options.gain * apart:
-            return f"{found.kernel.label} would take {found.time / apart:.2f} of the time of both"
-        self.tilings[plan.join(first, second, kernel)] = found
+        if tiling.time > self._options.gain * apart:
+            return f"{tiling.kernel.label} would take {tiling.time / apart:.2f} of the time of both"
+        self.tilings[plan.join(first, second, kernel)] = tiling
         return None
 
     def _schedule(self, kernel: Kernel) -> Tiling | str:
@@ -155,11 +155,11 @@ class _Layer:
 
     def _tile(self, kernel: Kernel, band: list[Member]) -> Tiling | str:
         choice = TileChoice(self._estimate, kernel, band, self._options.tile)
-        found = choice.best()
-        if found is None:
+        tiling = choice.best()
+        if tiling is None:
             return choice.reason
-        check(self._graph, found.kernel, schedule.default(found.kernel))
-        return found
+        check(self._graph, tiling.kernel, schedule.default(tiling.kernel))
+        return tiling
 
     def _time(self, group: FusionGroup) -> float:
         if group in self.tilings:

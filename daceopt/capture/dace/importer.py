@@ -46,17 +46,17 @@ def import_sdfg(sdfg: dace.SDFG, sizes: Mapping[str, int] | None = None) -> Impo
 
 def _simplify(sdfg: dace.SDFG, sizes: Mapping[str, int]) -> dace.SDFG:
     """A copy in which symbols are numbers, calls are inlined, loops unrolled and states fused."""
-    made = copy.deepcopy(sdfg)
-    if unknown := sorted(set(sizes) - set(map(str, made.free_symbols)) - set(made.symbols)):
-        raise Unsupported(f"the program has no symbol {unknown[0]!r}; it has {sorted(made.symbols)}")
+    copied = copy.deepcopy(sdfg)
+    if unknown := sorted(set(sizes) - set(map(str, copied.free_symbols)) - set(copied.symbols)):
+        raise Unsupported(f"the program has no symbol {unknown[0]!r}; it has {sorted(copied.symbols)}")
     if sizes:
-        made.replace_dict({name: str(value) for name, value in sizes.items()})
+        copied.replace_dict({name: str(value) for name, value in sizes.items()})
         for name in sizes:
-            made.symbols.pop(name, None)
-    made.simplify()
-    if made.apply_transformations_repeated(LoopUnroll):
-        made.simplify()
-    return made
+            copied.symbols.pop(name, None)
+    copied.simplify()
+    if copied.apply_transformations_repeated(LoopUnroll):
+        copied.simplify()
+    return copied
 
 
 class _Importer:
@@ -276,10 +276,10 @@ class _Importer:
             self._store(state, edge, value)
 
     def _reduce(self, state: dace.SDFGState, node: Any) -> None:
-        (given,), (taken,) = state.in_edges(node), state.out_edges(node)
+        (source,), (taken,) = state.in_edges(node), state.out_edges(node)
         kind = reduction(node.wcr, f"state {state.label!r}: {node.label}")
         assert kind is not None
-        x = self._operand(given, state)
+        x = self._operand(source, state)
         axes = tuple(range(len(self._graph.shape(x)))) if node.axes is None else tuple(node.axes)
         value = self._b.reduce(kind, None, x, axes=axes, dtype=self._dtype(taken.dst.data))
         if node.identity is not None and not _is_identity(node.identity, kind):
@@ -315,8 +315,8 @@ class _Importer:
         """Each size is read of an input that has it as an extent; arguments that say nothing else are inputs, too."""
         needed = {str(s): symbol for symbol, s in self._sizes.items() if str(s) in self._graph.size_names}
         for own, symbol in needed.items():
-            found = [n for n in self._arguments() if symbol in map(str, self._sdfg.arrays[n].shape)]
-            name = next((n for n in found if n in self._given), found[0])
+            arrays = [n for n in self._arguments() if symbol in map(str, self._sdfg.arrays[n].shape)]
+            name = next((n for n in arrays if n in self._given), arrays[0])
             if name not in self._given:  # an argument that is only written says how large it is
                 self._given[name] = self._graph.add_input(name, self._shape(name), self._dtype(name))
             axis = [str(e) for e in self._sdfg.arrays[name].shape].index(symbol)

@@ -68,18 +68,18 @@ class _Nest:
 
     def _enter_tile(self, name: str, begin: Any, end: Any, step: Any, around: set[str]) -> None:
         (tile,) = around if len(around) == 1 else ("",)
-        found = self._tiles.get(tile)
-        if found is None or tile in self._owner or step != 1 or dim(begin - Parameter(tile)) != 0:
+        known = self._tiles.get(tile)
+        if known is None or tile in self._owner or step != 1 or dim(begin - Parameter(tile)) != 0:
             raise self._refusal(f"{name} from {begin} to {end}")
-        last = dim(Parameter(tile) + found.size - 1)
+        last = dim(Parameter(tile) + known.size - 1)
         ends = {dim(e) for e in (end.args if isinstance(end, sympy.Min) else (end,))}
-        whole = dim(found.end - found.begin + 1)
-        if ends != {last, dim(found.end)} and not (
-            ends == {last} and isinstance(whole, int) and not whole % found.size
+        whole = dim(known.end - known.begin + 1)
+        if ends != {last, dim(known.end)} and not (
+            ends == {last} and isinstance(whole, int) and not whole % known.size
         ):
             raise self._refusal(f"{name} from {begin} to {end}")
-        own = self._walk(name, found.begin, found.end)
-        self.sizes[own], self._owner[tile] = found.size, own
+        own = self._walk(name, known.begin, known.end)
+        self.sizes[own], self._owner[tile] = known.size, own
 
     def _refusal(self, what: str) -> Unsupported:
         return Unsupported(f"{self._label}: a loop with {what}; expected loops over ranges and over tiles of ranges")
@@ -139,12 +139,12 @@ class _Reader:
 
     def _entries(self, node: nodes.Node) -> list[nodes.MapEntry]:
         """The maps around ``node``, outermost first."""
-        found = []
+        entries = []
         entry = self._around[node]
         while entry is not None:
-            found.append(entry)
+            entries.append(entry)
             entry = self._around[entry]
-        return found[::-1]
+        return entries[::-1]
 
     def _check(self, node: nodes.Node) -> None:
         if isinstance(node, nodes.Tasklet) and not isinstance(node, SymbolicTasklet):

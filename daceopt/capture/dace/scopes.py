@@ -34,10 +34,10 @@ def reduction(wcr: Any, where: str) -> str | None:
     """The name of a conflict resolution. Raises Unsupported for one that is no sum, product, maximum or minimum."""
     if wcr is None:
         return None
-    found = _REDUCTIONS.get(detect_reduction_type(wcr))
-    if found is None:
+    join = _REDUCTIONS.get(detect_reduction_type(wcr))
+    if join is None:
         raise Unsupported(f"{where}: reduction by {wcr}; expected a sum, a product, a maximum or a minimum")
-    return found
+    return join
 
 
 @dataclass
@@ -53,13 +53,13 @@ class Loops:
             raise Unsupported(
                 f"{where}: map {entry.map.label!r} is sequential; its iterations may depend on each other"
             )
-        made, known = Loops(dict(self.names), list(self.extents)), {**sizes, **self.names}
+        loops, known = Loops(dict(self.names), list(self.extents)), {**sizes, **self.names}
         for name, bounds in zip(entry.map.params, entry.map.range.ranges, strict=True):
             first, last, by = (to_dim(e, known, where) for e in bounds)
-            made._check_bounds(f"{where}: map {entry.map.label!r}", name, bounds, (first, last, by))
-            made.names[name] = first + by * param(len(made.extents))
-            made.extents.append(dim(sympy.floor(sympy.sympify(last - first) / by) + 1))
-        return made
+            loops._check_bounds(f"{where}: map {entry.map.label!r}", name, bounds, (first, last, by))
+            loops.names[name] = first + by * param(len(loops.extents))
+            loops.extents.append(dim(sympy.floor(sympy.sympify(last - first) / by) + 1))
+        return loops
 
     def _check_bounds(self, where: str, name: str, written: Sequence[Any], bounds: Sequence[Any]) -> None:
         if any(set(getattr(e, "free_symbols", ())) & set(_params(len(self.extents))) for e in bounds):
@@ -154,10 +154,10 @@ class ScopeReader:
                 reads[edge.dst_conn] = self._read(node, edge, loops)
         symbols = {c: scalar.symbol(c, self._b.graph.dtype(array)) for c, (array, _) in reads.items()}
         kinds = {s: types.compute_type(self._b.graph.dtype(reads[c][0])) for c, s in symbols.items()}
-        found = expressions(node, symbols, {**self._sizes, **loops.names}, kinds)
+        results = expressions(node, symbols, {**self._sizes, **loops.names}, kinds)
         for edge in self._state.out_edges(node):
             if edge.src_conn is not None:
-                self._write(node, edge, loops, reads, found[edge.src_conn])
+                self._write(node, edge, loops, reads, results[edge.src_conn])
 
     def _read(self, node: nodes.Tasklet, edge: Any, loops: Loops) -> tuple[str, Any]:
         source = self._state.memlet_path(edge)[0].src
@@ -200,15 +200,15 @@ class ScopeReader:
         index = () if isinstance(desc, dace.data.Scalar) else index
         index = index if local is None else (*_params(local.around), *index)
         box, places = _written_box(index, loops, join, f"{where} writes {target.data}[{edge.data.subset}]")
-        made = self._b.graph.add_array(node.label, box.extents, desc.dtype)
+        array = self._b.graph.add_array(node.label, box.extents, desc.dtype)
         reduced = [join] if len(places) < len(loops.extents) else []
-        out = (made, lambda *_: tuple(places.get(d, 0) for d in range(len(index))), *reduced)
-        given = {c: (array, lambda *_, at=at: at) for c, (array, at) in reads.items()}
-        self._b.map(loops.extents, given, {"out": out}, lambda params, **_: value, label=node.label)
+        out = (array, lambda *_: tuple(places.get(d, 0) for d in range(len(index))), *reduced)
+        operands = {c: (array, lambda *_, at=at: at) for c, (array, at) in reads.items()}
+        self._b.map(loops.extents, operands, {"out": out}, lambda params, **_: value, label=node.label)
         if local is None:
-            self._deposit(target, Deposit(box, made, join))
+            self._deposit(target, Deposit(box, array, join))
         else:
-            self._keep(local, Deposit(box, made, join), [*loops.extents[: local.around], *local.shape])
+            self._keep(local, Deposit(box, array, join), [*loops.extents[: local.around], *local.shape])
 
     def _keep(self, local: _Local, deposit: Deposit, shape: list[Dim]) -> None:
         if local.name is None:

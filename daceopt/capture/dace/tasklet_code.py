@@ -196,8 +196,8 @@ class _Reader:
 
     def _compare(self, node: ast.Compare) -> Any:
         terms = [self.read(v) for v in (node.left, *node.comparators)]
-        found = [_COMPARISONS[type(op)](a, b) for op, a, b in zip(node.ops, terms, terms[1:])]
-        return reduce(scalar.logical_and, found)
+        conditions = [_COMPARISONS[type(op)](a, b) for op, a, b in zip(node.ops, terms, terms[1:])]
+        return reduce(scalar.logical_and, conditions)
 
     def _call(self, node: ast.Call) -> Any:
         name = ast.unparse(node.func)

@@ -64,10 +64,10 @@ class Expansion:
 
     def value(self, name: str) -> np.ndarray:
         """A constant's elements. Raises Refused for what is computed."""
-        found = next((t for t in self._graph.initializer if t.name == name), None)
-        if found is None:
+        tensor = next((t for t in self._graph.initializer if t.name == name), None)
+        if tensor is None:
             raise Refused(f"{name} is computed")
-        return numpy_helper.to_array(found)
+        return numpy_helper.to_array(tensor)
 
     def rank(self, name: str) -> int:
         """Raises Refused where it is not declared."""
@@ -109,9 +109,9 @@ def expand(model: onnx.ModelProto) -> None:
 def _expand(model: onnx.ModelProto, graph: onnx.GraphProto) -> None:
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        made = _expansion(model, graph, node)
-        nodes += [node] if made is None else made.nodes
-        graph.initializer.extend([] if made is None else made.stored)
+        expansion = _expansion(model, graph, node)
+        nodes += [node] if expansion is None else expansion.nodes
+        graph.initializer.extend([] if expansion is None else expansion.stored)
     kept = onnx.GraphProto()
     kept.node.extend(nodes)  # copies: what is deleted takes the old ones with it
     del graph.node[:]
@@ -126,11 +126,11 @@ def _expansion(model: onnx.ModelProto, graph: onnx.GraphProto, node: onnx.NodePr
     rule = RULES.get(node.op_type) if node.domain == DOMAIN and any(node.output) else None
     if rule is None:
         return None
-    made = Expansion(model, graph, node)
-    if made.opset < _OLDEST:
+    expansion = Expansion(model, graph, node)
+    if expansion.opset < _OLDEST:
         return None
     try:
-        rule(made)
+        rule(expansion)
     except (Refused, ValueError, IndexError, KeyError, TypeError):  # the last four of files that make no sense
         return None
-    return made
+    return expansion

@@ -110,10 +110,10 @@ def _zeros(e: Expansion, bits: int, columns: int, blocks: int) -> np.ndarray:
     """Zero points by column and block: the middle of the range where none are given."""
     if not e.at(3):
         return np.full((columns, blocks, 1), 1 << (bits - 1), np.float32)
-    given = e.value(e.at(3))
-    if given.dtype != np.uint8:
-        return given.reshape(columns, blocks, 1).astype(np.float32)
-    return _unpack(given.reshape(columns, -1), bits, (columns, -1))[:, :blocks, None]
+    zeros = e.value(e.at(3))
+    if zeros.dtype != np.uint8:
+        return zeros.reshape(columns, blocks, 1).astype(np.float32)
+    return _unpack(zeros.reshape(columns, -1), bits, (columns, -1))[:, :blocks, None]
 
 
 def _unpack(packed: np.ndarray, bits: int, shape: tuple[int, ...]) -> np.ndarray:

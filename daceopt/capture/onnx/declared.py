@@ -35,13 +35,13 @@ def open_meaningless(model: onnx.ModelProto, name: str) -> None:
 
 def without_results(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy that says nothing of the shapes of what its nodes compute; element types stay."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    initial = {v.name for v in made.graph.input} | {t.name for t in made.graph.initializer}
-    for value in (*made.graph.value_info, *made.graph.output):
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    initial = {v.name for v in copy.graph.input} | {t.name for t in copy.graph.initializer}
+    for value in (*copy.graph.value_info, *copy.graph.output):
         if value.name not in initial and value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
-    return made
+    return copy
 
 
 def warn_of_results(name: str, reason: str) -> None:

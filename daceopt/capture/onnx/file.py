@@ -195,8 +195,8 @@ def _convert(model: onnx.ModelProto, target: int, name: str) -> onnx.ModelProto:
 
 def _store_constants(graph: onnx.GraphProto) -> None:
     """Constants that the converter makes of attributes are integers, which nodes of the old versions cannot hold."""
-    made = [n for n in graph.node if n.op_type == "Constant" and any(a.name == "value" for a in n.attribute)]
-    for node in made:
+    constants = [n for n in graph.node if n.op_type == "Constant" and any(a.name == "value" for a in n.attribute)]
+    for node in constants:
         tensor = next(a.t for a in node.attribute if a.name == "value")
         stored = graph.initializer.add()
         stored.CopyFrom(tensor)
@@ -238,8 +238,8 @@ def _spell_out_attributes(model: onnx.ModelProto) -> bool:
         if node.domain not in _MAIN_DOMAIN or not onnx.defs.has(node.op_type):
             continue
         schema = onnx.defs.get_schema(node.op_type, _version(model), "")
-        given = {a.name for a in node.attribute}
-        missing = [a.default_value for n, a in schema.attributes.items() if n not in given and a.default_value.name]
+        present = {a.name for a in node.attribute}
+        missing = [a.default_value for n, a in schema.attributes.items() if n not in present and a.default_value.name]
         if schema.has_function and missing:
             node.attribute.extend(missing)
             changed = True
@@ -253,23 +253,23 @@ def infer(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     Where the shapes that it declares of results do not fit what its nodes compute, they are passed over with a warning.
     Raises ModelFileError.
     """
-    found = _infer_once(model, name)
-    while lower_ceiling(model, found):
-        found = _infer_once(model, name)
-    return found
+    inferred = _infer_once(model, name)
+    while lower_ceiling(model, inferred):
+        inferred = _infer_once(model, name)
+    return inferred
 
 
 def _infer_once(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     try:
         return _strictly(model)
     except Exception as error:  # InferenceError, or whatever the C++ side meets in a damaged model
-        found = _without_declared(model)
-        if found is None:
+        inferred = _without_declared(model)
+        if inferred is None:
             raise ModelFileError(
                 f"{name}: shapes or types do not fit together: {_first_lines(error)}. Repair or export it again"
             ) from error
         warn_of_results(name, _first_lines(error))
-        return found
+        return inferred
 
 
 def _strictly(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -137,7 +137,7 @@ class _Importer:
             with self.graph.label_nodes(origins=(node.name,) if node.name else ()):
                 self._tolerant(self._add_node, node, node.output)
 
-    def _tolerant(self, add: Callable[[Any], None], proto: Any, made: Sequence[str]) -> None:
+    def _tolerant(self, add: Callable[[Any], None], proto: Any, results: Sequence[str]) -> None:
         """Add a node or an input; a gap in what is known is noted for later if the caller is patient."""
         try:
             add(proto)
@@ -145,7 +145,7 @@ class _Importer:
             if not self.patient:
                 raise
             self.gaps.append(gap)
-            self.pending.update(name for name in made if name and name not in self.names)
+            self.pending.update(name for name in results if name and name not in self.names)
 
     def _report_gaps(self) -> None:
         if self.gaps:
@@ -172,20 +172,22 @@ class _Importer:
 
     def _type(self, name: str, where: str, needs: Sequence[str]) -> tuple[tuple[Dim, ...], Any]:
         """Shape and dtype of a value; the shape may follow from the values ``needs``, or from the sizes of inputs."""
-        found = self.types.get(name)
-        if found is not None and found.WhichOneof("value") not in ("tensor_type", None):
-            raise Unsupported(f"{where}: {name!r} is no tensor but a {found.WhichOneof('value').removesuffix('_type')}")
-        if found is not None and found.tensor_type.elem_type:
+        declared = self.types.get(name)
+        if declared is not None and declared.WhichOneof("value") not in ("tensor_type", None):
+            raise Unsupported(
+                f"{where}: {name!r} is no tensor but a {declared.WhichOneof('value').removesuffix('_type')}"
+            )
+        if declared is not None and declared.tensor_type.elem_type:
             try:
-                dtype = types.from_onnx(found.tensor_type.elem_type)
+                dtype = types.from_onnx(declared.tensor_type.elem_type)
             except Unsupported as error:
                 raise Unsupported(f"{where}: {name!r} has {error}") from None
         if name in self.shapes:
             return self.shapes[name], dtype
-        if found is None or not found.HasField("tensor_type") or not found.tensor_type.HasField("shape"):
+        if declared is None or not declared.HasField("tensor_type") or not declared.tensor_type.HasField("shape"):
             what = f"{where}: the shape or type of {name!r} is not known before running"
             raise NotKnownYet(what, [tuple(needs)] if needs else (), sizes=True)
-        return tuple(self._dim(d, name, where, needs) for d in found.tensor_type.shape.dim), dtype
+        return tuple(self._dim(d, name, where, needs) for d in declared.tensor_type.shape.dim), dtype
 
     def _dim(self, proto: Any, name: str, where: str, needs: Sequence[str]) -> Dim:
         if proto.HasField("dim_value"):
@@ -258,14 +260,14 @@ class _Importer:
         needs = sizing_operands(node)
         self._close_gaps(node)
         try:
-            found = [(n, *self._type(n, where, needs)) if n else None for n in node.output]
-            for name, shape, _ in filter(None, found):
+            results = [(n, *self._type(n, where, needs)) if n else None for n in node.output]
+            for name, shape, _ in filter(None, results):
                 self._check_sizes(shape, f"{where}: the shape of {name!r}", needs)
         except NotKnownYet as gap:
             if node.op_type in _OPEN_ENDED:
                 raise Unsupported(f"{where}: how long the result of {node.op_type} is depends on the data") from gap
             raise
-        return found
+        return results
 
     def _close_gaps(self, node: onnx.NodeProto) -> None:
         """Extents that ONNX's inference left open, from shape arithmetic; later uses of their names then follow."""
@@ -275,10 +277,12 @@ class _Importer:
         attributes, inputs = _attributes(node), self._arrays(_operands(node))
         if subgraph.graphs_of(node):
             attributes |= {"captures": subgraph.captures(node)}
-            found = control_flow.result_shapes(self.graph, node, inputs, attributes)
+            shapes = control_flow.result_shapes(self.graph, node, inputs, attributes)
         else:
-            found = inference.result_shapes(self.graph, node.op_type, inputs, len(node.output), attributes, node.domain)
-        for name, shape in zip(node.output, found):
+            shapes = inference.result_shapes(
+                self.graph, node.op_type, inputs, len(node.output), attributes, node.domain
+            )
+        for name, shape in zip(node.output, shapes):
             if name in open_ended and shape is not None:
                 self._close(name, shape)
 
@@ -286,10 +290,10 @@ class _Importer:
         return any(not isinstance(e, int) for n in names if n is not None for e in self.graph.shape(n))
 
     def _is_open(self, name: str) -> bool:
-        found = self.types.get(name)
-        if found is None or not found.HasField("tensor_type") or not found.tensor_type.elem_type:
+        declared = self.types.get(name)
+        if declared is None or not declared.HasField("tensor_type") or not declared.tensor_type.elem_type:
             return False
-        tensor = found.tensor_type
+        tensor = declared.tensor_type
         return not tensor.HasField("shape") or any(self._is_unbound(d) for d in tensor.shape.dim)
 
     def _is_unbound(self, proto: Any) -> bool:
@@ -354,8 +358,8 @@ class _Surveyor(_Importer):
         }
         return self.found
 
-    def _tolerant(self, add: Callable[[Any], None], proto: Any, made: Sequence[str]) -> None:
-        named = [name for name in made if name]
+    def _tolerant(self, add: Callable[[Any], None], proto: Any, results: Sequence[str]) -> None:
+        named = [name for name in results if name]
         if isinstance(proto, onnx.NodeProto) and not self.left_out.isdisjoint(subgraph.reads(proto)):
             self.left_out.update(named)
             return

@@ -91,11 +91,11 @@ def _nodes(message: Any) -> Iterator[onnx.NodeProto]:
 
 
 def _children(message: Any) -> list[Any]:
-    found: list[Any] = []
+    children: list[Any] = []
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
-            found.extend(value if field.is_repeated else [value])
-    return found
+            children.extend(value if field.is_repeated else [value])
+    return children
 
 
 def _check_text(message: Any, name: str) -> None:
@@ -145,11 +145,11 @@ def check_tensor(tensor: TensorProto, name: str) -> None:
     count = _elements(list(tensor.dims), _BITS.get(tensor.data_type, 8), where)
     if tensor.data_location == TensorProto.EXTERNAL:
         return
-    expected, found, unit = _amount(tensor, count)
-    if expected != found:
+    expected, present, unit = _amount(tensor, count)
+    if expected != present:
         dims = list(tensor.dims)
         raise ModelFileError(
-            f"{where} declares shape {dims}, {expected} {unit}, but {found} are present; "
+            f"{where} declares shape {dims}, {expected} {unit}, but {present} are present; "
             "the file is damaged, export it again"
         )
 
@@ -163,13 +163,13 @@ def _amount(tensor: TensorProto, count: int) -> tuple[int, int, str]:
     """Expected and present amount of data, and its unit."""
     if tensor.HasField("raw_data") and tensor.data_type != TensorProto.STRING:
         return byte_count(tensor), len(tensor.raw_data), "bytes"
-    found = len(getattr(tensor, _FIELDS.get(tensor.data_type, "int32_data")))
+    present = len(getattr(tensor, _FIELDS.get(tensor.data_type, "int32_data")))
     if tensor.data_type in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
         count *= 2
     bits = _BITS.get(tensor.data_type, 8)
     if bits in (2, 4):  # packed into bytes, each of which is an element of int32_data
         count = (count * bits + 7) // 8
-    return count, found, "elements"
+    return count, present, "elements"
 
 
 def _elements(dims: list[int], bits: int, where: str) -> int:

@@ -42,11 +42,11 @@ class Split:
 
     def operators(self) -> dict[str, str]:
         """The tail's operator types and why each is there."""
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for node in self.tail.graph.node:
             if _key(node) in self.reasons:
-                found.setdefault(node.op_type, self.reasons[_key(node)])
-        return found
+                reasons.setdefault(node.op_type, self.reasons[_key(node)])
+        return reasons
 
 
 def split(model: onnx.ModelProto, hopeless: Callable[[NotKnownYet], bool] | None = None) -> Split | None:
@@ -57,10 +57,10 @@ def split(model: onnx.ModelProto, hopeless: Callable[[NotKnownYet], bool] | None
     unknown at every call.
     """
     lost = hopeless or (lambda gap: requirements(model, gap) is None)
-    found = survey(model)
-    refused = {n: str(e) for n, e in found.refused.items() if not isinstance(e, NotKnownYet) or lost(e)}
+    surveyed = survey(model)
+    refused = {n: str(e) for n, e in surveyed.refused.items() if not isinstance(e, NotKnownYet) or lost(e)}
     reasons = _tail(model.graph, refused)
-    return _Cut(model, found, refused, reasons).split() if reasons else None
+    return _Cut(model, surveyed, refused, reasons).split() if reasons else None
 
 
 def _tail(graph: onnx.GraphProto, refused: Mapping[str, str]) -> dict[str, str]:
@@ -68,14 +68,14 @@ def _tail(graph: onnx.GraphProto, refused: Mapping[str, str]) -> dict[str, str]:
     causes: dict[str, list[str]] = {}  # value of the tail -> operators that are refused and that it depends on
     reasons: dict[str, str] = {}
     for node in graph.node:
-        key, made = _key(node), [name for name in node.output if name]
+        key, results = _key(node), [name for name in node.output if name]
         # a refused operand that no node computes is an input or a constant: the reason is of the node that reads it
         read = subgraph.reads(node)
         own = next((refused[n] for n in (key, *read) if n in refused and n not in causes), None)
         upstream = dict.fromkeys(kind for name in read for kind in causes.get(name, ()))
         if own is None and not upstream:
             continue
-        causes |= dict.fromkeys(made, [*upstream] if own is None else [node.op_type])
+        causes |= dict.fromkeys(results, [*upstream] if own is None else [node.op_type])
         reasons[key] = own if own is not None else f"depends on {', '.join(upstream)}"
     return reasons
 
@@ -83,21 +83,23 @@ def _tail(graph: onnx.GraphProto, refused: Mapping[str, str]) -> dict[str, str]:
 class _Cut:
     """The two parts of a model, where it is known which nodes are the tail."""
 
-    def __init__(self, model: onnx.ModelProto, found: Survey, refused: Mapping[str, str], reasons: Mapping[str, str]):
+    def __init__(
+        self, model: onnx.ModelProto, surveyed: Survey, refused: Mapping[str, str], reasons: Mapping[str, str]
+    ):
         graph = model.graph
-        self.model, self.found, self.reasons = model, found, reasons
+        self.model, self.found, self.reasons = model, surveyed, reasons
         self.constants = {t.name: t for t in graph.initializer}
         self.inputs = {v.name: v for v in graph.input if v.name not in self.constants}
         self.types = {v.name: v for v in (*graph.input, *graph.value_info, *graph.output)}
         self.behind = [node for node in graph.node if _key(node) in reasons]
         before = [node for node in graph.node if _key(node) not in reasons]
-        made = {name for node in self.behind for name in node.output if name} | set(refused)
-        self.late = [v for v in graph.output if v.name in made]
+        late = {name for node in self.behind for name in node.output if name} | set(refused)
+        self.late = [v for v in graph.output if v.name in late]
         read = _read_by(self.behind)
         self.copied = [n for n in before if _is_constant(n) and not read.isdisjoint(n.output)]
         fixed = {*self.inputs, *self.constants, *(name for n in self.copied for name in n.output)}
         self.handed = [name for n in before for name in n.output if name in read and name not in fixed]
-        early = [v.name for v in graph.output if v.name not in made]
+        early = [v.name for v in graph.output if v.name not in late]
         self.early = list(dict.fromkeys((*early, *self.handed)))
         self.before = _needs(before, self.early)
 
@@ -122,9 +124,9 @@ class _Cut:
 
     def _native(self) -> onnx.ModelProto:
         read = _read_by(self.before) | set(self.early)
-        made = {name for node in self.before for name in node.output}
+        written = {name for node in self.before for name in node.output}
         inputs = [v for name, v in self.inputs.items() if name in read]
-        known = [v for v in self.model.graph.value_info if v.name in made and v.name not in self.early]
+        known = [v for v in self.model.graph.value_info if v.name in written and v.name not in self.early]
         return self._model(self.before, inputs, [self._value(name) for name in self.early], read, known)
 
     def _behind(self) -> onnx.ModelProto:
@@ -152,12 +154,12 @@ class _Cut:
         known: Sequence[onnx.ValueInfoProto] = (),
     ) -> onnx.ModelProto:
         constants = [t for name, t in self.constants.items() if name in read]
-        made = onnx.ModelProto(ir_version=self.model.ir_version)
-        made.opset_import.extend(self.model.opset_import)
-        made.functions.extend(self.model.functions)
+        model = onnx.ModelProto(ir_version=self.model.ir_version)
+        model.opset_import.extend(self.model.opset_import)
+        model.functions.extend(self.model.functions)
         name = self.model.graph.name or "part"
-        made.graph.CopyFrom(onnx.helper.make_graph(nodes, name, inputs, outputs, constants, value_info=known))
-        return made
+        model.graph.CopyFrom(onnx.helper.make_graph(nodes, name, inputs, outputs, constants, value_info=known))
+        return model
 
 
 def _key(node: onnx.NodeProto) -> str:
@@ -174,18 +176,18 @@ def _read_by(nodes: Iterable[onnx.NodeProto]) -> set[str]:
 
 def _needs(nodes: Sequence[onnx.NodeProto], results: Iterable[str]) -> list[onnx.NodeProto]:
     """Of ``nodes``, in topological order, those on which ``results`` depend."""
-    wanted, found = set(results), []
+    wanted, needed = set(results), []
     for node in reversed(nodes):
         if not wanted.isdisjoint(name for name in node.output if name):
-            found.append(node)
+            needed.append(node)
             wanted.update(subgraph.reads(node))
-    return found[::-1]
+    return needed[::-1]
 
 
 def _with_sizes_open(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     """Type and rank alone, and the sizes that are numbers: names of sizes mean nothing to the tail."""
-    made = onnx.ValueInfoProto()
-    made.CopyFrom(value)
-    for dim in made.type.tensor_type.shape.dim:
+    copied = onnx.ValueInfoProto()
+    copied.CopyFrom(value)
+    for dim in copied.type.tensor_type.shape.dim:
         dim.ClearField("dim_param")
-    return made
+    return copied

@@ -55,8 +55,8 @@ class InputRequirements:
             return None
         if self.sizes == ALL or not tensor.HasField("shape"):
             return tuple(shape)
-        found = tuple(None if d.dim_param or d.HasField("dim_value") else n for d, n in zip(tensor.shape.dim, shape))
-        return None if found.count(None) == len(found) else found
+        sizes = tuple(None if d.dim_param or d.HasField("dim_value") else n for d, n in zip(tensor.shape.dim, shape))
+        return None if sizes.count(None) == len(sizes) else sizes
 
     @staticmethod
     def is_open(value: onnx.ValueInfoProto) -> bool:
@@ -74,18 +74,18 @@ def requirements(model: onnx.ModelProto, gap: NotKnownYet) -> InputRequirements 
     """
     ancestry = _Ancestry(model.graph)
     open_inputs = [v for v in ancestry.inputs.values() if _static_shape(v.type) is None]
-    found = InputRequirements()
+    needs = InputRequirements()
     for need in gap.needs:
         closed = [r for r in map(ancestry.requirements, need) if r is not None]
         if not closed and not (gap.sizes and open_inputs):
             return None
         for each in closed:
-            found |= each
+            needs |= each
     if not open_inputs:
-        return replace(found, sizes=NONE) if gap.needs else None
+        return replace(needs, sizes=NONE) if gap.needs else None
     if not all(map(_is_named, open_inputs)):
-        return replace(found, sizes=UNNAMED)
-    return replace(found, sizes=ALL) if gap.sizes and not found.folded else found
+        return replace(needs, sizes=UNNAMED)
+    return replace(needs, sizes=ALL) if gap.sizes and not needs.folded else needs
 
 
 def name_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -97,13 +97,13 @@ def name_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
     inputs = [v for v in model.graph.input if v.name not in stored]
     if not any(map(_nameless, inputs)):
         return model
-    made = without_results(model)
+    copied = without_results(model)
     taken = {d.dim_param for v in inputs for d in v.type.tensor_type.shape.dim}
     names = (name for k in count() if (name := f"open_{k}") not in taken)
-    for value in made.graph.input:
+    for value in copied.graph.input:
         for dim in _nameless(value) if value.name not in stored else ():
             dim.dim_param = next(names)
-    return _infer(made)
+    return _infer(copied)
 
 
 def _nameless(value: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimension]:
@@ -119,19 +119,19 @@ def bind(
     Shapes are inferred again, and operands that decide shapes, and those in ``wanted``, are folded as far as they
     follow from constants. Raises ModelFileError when the values or sizes do not fit the model.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    for value in list(made.graph.input):
+    bound = onnx.ModelProto()
+    bound.CopyFrom(model)
+    for value in list(bound.graph.input):
         if value.name in values:
-            made.graph.initializer.append(numpy_helper.from_array(values[value.name], value.name))
-            made.graph.input.remove(value)
+            bound.graph.initializer.append(numpy_helper.from_array(values[value.name], value.name))
+            bound.graph.input.remove(value)
         elif value.name in sizes:
             _fix(value.type.tensor_type, sizes[value.name])
-    made = _infer(made)
+    bound = _infer(bound)
     wanted = set(wanted)
-    while _fold(made.graph, made, wanted) | _choose_branches(made.graph):
-        made = _infer(made)
-    return made
+    while _fold(bound.graph, bound, wanted) | _choose_branches(bound.graph):
+        bound = _infer(bound)
+    return bound
 
 
 def _infer(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -210,14 +210,14 @@ class _Ancestry:
 
 def _reads(node: onnx.NodeProto) -> set[str]:
     """The values that a node reads, those of the outer graph in its bodies included."""
-    found = {name for name in node.input if name}
+    names = {name for name in node.input if name}
     for attribute in node.attribute:
         for body in [attribute.g, *attribute.graphs] if attribute.g.node or attribute.graphs else []:
             own = {v.name for v in body.input} | {t.name for t in body.initializer}
             own |= {name for inner in body.node for name in inner.output}
             read = {name for inner in body.node for name in _reads(inner)} | {v.name for v in body.output}
-            found |= read - own
-    return found
+            names |= read - own
+    return names
 
 
 # -------------------------------------------------------------------- folding
@@ -299,15 +299,15 @@ def _is_plain(node: onnx.NodeProto) -> bool:
 def _shape_value(node: onnx.NodeProto, shape: Sequence[int]) -> np.ndarray:
     if node.op_type == "Size":
         return np.asarray(int(np.prod(shape, dtype=object)), np.int64)
-    given = {a.name: a.i for a in node.attribute}
-    return np.asarray(shape[slice(given.get("start", 0), given.get("end"))], np.int64)
+    ends = {a.name: a.i for a in node.attribute}
+    return np.asarray(shape[slice(ends.get("start", 0), ends.get("end"))], np.int64)
 
 
 def _evaluate(
     model: onnx.ModelProto, leaves: Mapping[str, np.ndarray], nodes: Sequence[onnx.NodeProto], targets: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """The values of ``targets``, by ONNX's reference; those that cannot be computed, or are large, are left out."""
-    found = {}
+    arrays = {}
     for target in targets:
         try:
             value = leaves[target] if target in leaves else _run(model, leaves, nodes, target)
@@ -315,8 +315,8 @@ def _evaluate(
             logger.debug("%s is not folded: %s", target, error)
             continue
         if isinstance(value, np.ndarray | np.generic) and value.size <= _FOLDED_ELEMENTS:
-            found[target] = np.asarray(value)
-    return found
+            arrays[target] = np.asarray(value)
+    return arrays
 
 
 def _run(model: onnx.ModelProto, leaves: Mapping[str, np.ndarray], nodes: Sequence[onnx.NodeProto], target: str) -> Any:

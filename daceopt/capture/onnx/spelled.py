@@ -33,37 +33,37 @@ def lower_ceiling(model: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
     values = (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output)
     shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
     for node in model.graph.node:
-        given = {a.name: a for a in node.attribute}
+        attributes = {a.name: a for a in node.attribute}
         if (
             node.op_type not in _POOLS
             or node.domain not in _MAIN
-            or "ceil_mode" not in given
-            or not given["ceil_mode"].i
+            or "ceil_mode" not in attributes
+            or not attributes["ceil_mode"].i
         ):
             continue
-        extents, found = (shapes.get(n, [])[2:] for n in (node.input[0], node.output[0]))
-        whole = _floors(given, extents) if extents and all(extents) else None
-        if whole is not None and whole != found:
-            given["ceil_mode"].i = 0
+        extents, declared = (shapes.get(n, [])[2:] for n in (node.input[0], node.output[0]))
+        whole = _floors(attributes, extents) if extents and all(extents) else None
+        if whole is not None and whole != declared:
+            attributes["ceil_mode"].i = 0
             return True
     return False
 
 
-def _floors(given: Mapping[str, AttributeProto], extents: Sequence[int]) -> list[int] | None:
+def _floors(attributes: Mapping[str, AttributeProto], extents: Sequence[int]) -> list[int] | None:
     """The extents of a pool's result without ``ceil_mode``; None where that keeps another window."""
     rank = len(extents)
     kernel, strides, dilations = (
-        given[n].ints if n in given else [1] * rank for n in ("kernel_shape", "strides", "dilations")
+        attributes[n].ints if n in attributes else [1] * rank for n in ("kernel_shape", "strides", "dilations")
     )
-    pads = given["pads"].ints if "pads" in given else [0] * (2 * rank)
-    found = []
+    pads = attributes["pads"].ints if "pads" in attributes else [0] * (2 * rank)
+    floors = []
     for k, n in enumerate(extents):
         begin, end, stride = pads[k], pads[rank + k], strides[k]
         room = n + begin + end - (kernel[k] - 1) * dilations[k] - 1
-        found.append(room // stride + 1)
-        if room % stride and found[-1] * stride < n + begin:
+        floors.append(room // stride + 1)
+        if room % stride and floors[-1] * stride < n + begin:
             return None
-    return found
+    return floors
 
 
 def with_stand_ins(model: onnx.ModelProto, inferred: Callable[[onnx.ModelProto], onnx.ModelProto]) -> onnx.ModelProto:
@@ -74,10 +74,10 @@ def with_stand_ins(model: onnx.ModelProto, inferred: Callable[[onnx.ModelProto],
     twin.CopyFrom(model)
     for node in filter(_is_unknown, twin.graph.node):
         node.CopyFrom(helper.make_node("Identity", node.input[:1], node.output))
-    made = inferred(twin)
-    for node, own in zip(made.graph.node, model.graph.node, strict=True):
+    inferred_twin = inferred(twin)
+    for node, own in zip(inferred_twin.graph.node, model.graph.node, strict=True):
         node.CopyFrom(own)
-    return made
+    return inferred_twin
 
 
 def _is_unknown(node: onnx.NodeProto) -> bool:
@@ -85,24 +85,28 @@ def _is_unknown(node: onnx.NodeProto) -> bool:
 
 
 def _spell_out(node: onnx.NodeProto, kernels: Mapping[str, Sequence[int]]) -> None:
-    given = {a.name: a for a in node.attribute}
-    if node.op_type == "STFT" and "onesided" not in given:
+    attributes = {a.name: a for a in node.attribute}
+    if node.op_type == "STFT" and "onesided" not in attributes:
         node.attribute.append(helper.make_attribute("onesided", 1))
-    if node.op_type == "ConvTranspose" and "output_padding" in given and "output_shape" not in given:
-        _pad_same(node, given, kernels)
+    if node.op_type == "ConvTranspose" and "output_padding" in attributes and "output_shape" not in attributes:
+        _pad_same(node, attributes, kernels)
 
 
-def _pad_same(node: onnx.NodeProto, given: Mapping[str, AttributeProto], kernels: Mapping[str, Sequence[int]]) -> None:
+def _pad_same(
+    node: onnx.NodeProto, attributes: Mapping[str, AttributeProto], kernels: Mapping[str, Sequence[int]]
+) -> None:
     """``SAME_UPPER`` and ``SAME_LOWER`` are so much padding that ``output_padding`` does not lengthen the result, which
     is ``stride`` times as long as the data where that is possible."""
-    mode = helper.get_attribute_value(given["auto_pad"]).decode() if "auto_pad" in given else "NOTSET"
-    kernel = given["kernel_shape"].ints if "kernel_shape" in given else kernels.get(node.input[1])
+    mode = helper.get_attribute_value(attributes["auto_pad"]).decode() if "auto_pad" in attributes else "NOTSET"
+    kernel = attributes["kernel_shape"].ints if "kernel_shape" in attributes else kernels.get(node.input[1])
     if not mode.startswith("SAME") or not kernel or not all(kernel):
         return
-    strides, dilations = (given[n].ints if n in given else [1] * len(kernel) for n in ("strides", "dilations"))
+    strides, dilations = (
+        attributes[n].ints if n in attributes else [1] * len(kernel) for n in ("strides", "dilations")
+    )
     totals = [
         max(added + (k - 1) * d + 1 - s, 0)
-        for added, k, d, s in zip(given["output_padding"].ints, kernel, dilations, strides, strict=True)
+        for added, k, d, s in zip(attributes["output_padding"].ints, kernel, dilations, strides, strict=True)
     ]
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
     kept = [a for a in node.attribute if a.name not in ("auto_pad", "pads")]

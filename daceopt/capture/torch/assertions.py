@@ -64,5 +64,5 @@ def as_statements(graph: fx.GraphModule) -> None:
 
 def condition(*args: Any, **kwargs: Any) -> torch.Tensor:
     """What a call of ``assertion`` asks for, as a boolean tensor of rank 0."""
-    found: torch.Tensor = args[0] if args else kwargs["condition"]
-    return found.reshape(()) if found.dtype is torch.bool else found.reshape(()) != 0
+    holds: torch.Tensor = args[0] if args else kwargs["condition"]
+    return holds.reshape(()) if holds.dtype is torch.bool else holds.reshape(()) != 0

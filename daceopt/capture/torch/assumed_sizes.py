@@ -42,6 +42,6 @@ def _sizes_squeezed(node: fx.Node) -> list[torch.SymInt]:
     if _operator_name(node).strip("_") != "squeeze" or shape is None:
         return []
     named = tuple(value for name, value in node.kwargs.items() if name != "input")
-    given = node.args[1:] or named or (tuple(range(len(shape))),)
-    sizes = [shape[axis] for axis in tree_leaves(given)]
+    axes = node.args[1:] or named or (tuple(range(len(shape))),)
+    sizes = [shape[axis] for axis in tree_leaves(axes)]
     return [s for s in sizes if free_unbacked_symbols(s) and not statically_known_true(s != 1)]

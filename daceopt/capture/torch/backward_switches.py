@@ -76,11 +76,11 @@ def call_custom(original: Callable[..., Any], self: Any, tx: Any, args: Any, kwa
     scope = _scope.get()
     if scope is None or not scope.recorded or torch.is_grad_enabled():
         return original(self, tx, args, kwargs)
-    found: list[VariableTracker] = []
-    VariableTracker.visit(lambda v: found.append(v) if v.is_tensor() else None, (args, kwargs))
-    flags = [(v, v.requires_grad) for v in found]
+    tensors: list[VariableTracker] = []
+    VariableTracker.visit(lambda v: tensors.append(v) if v.is_tensor() else None, (args, kwargs))
+    flags = [(v, v.requires_grad) for v in tensors]
     try:
-        for v in found:
+        for v in tensors:
             v.requires_grad = True
         with torch.enable_grad():
             return original(self, tx, args, kwargs)

@@ -31,7 +31,7 @@ def normalize_with_average(
     own = mean.clone(), variance.clone()  # an empty batch leaves them
     result = nn.functional.batch_norm(x, *own, weight, bias, training, 1.0, eps)
     with torch.no_grad():
-        for running, found in zip((mean, variance), own):
-            moved = running * (1 - momentum) + found * momentum
-            running.copy_(torch.where(found == running, running, moved))
+        for running, own_moment in zip((mean, variance), own):
+            moved = running * (1 - momentum) + own_moment * momentum
+            running.copy_(torch.where(own_moment == running, running, moved))
     return result

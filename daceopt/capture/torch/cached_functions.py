@@ -37,11 +37,11 @@ def is_cache(function: Any) -> bool:
 def call_cached(tx: Any, cached: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What the function gives for these variables of Dynamo. Breaks the graph where they, or it, are no literals."""
     call = functools.partial(cached, *map(constant, args), **{name: constant(x) for name, x in kwargs.items()})
-    found = call()
-    if not _is_literal(found):
+    result = call()
+    if not _is_literal(result):
         _break()
-    tx.output.guards.add(condition(functools.partial(check_same, call, found)))
-    return VariableTracker.build(tx, found)
+    tx.output.guards.add(condition(functools.partial(check_same, call, result)))
+    return VariableTracker.build(tx, result)
 
 
 def constant(value: VariableTracker) -> Any:

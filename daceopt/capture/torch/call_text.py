@@ -27,7 +27,7 @@ def write(call: AtenCall) -> list[Any]:
     if call.backward is not None:
         raise Unsupported(f"no text for {call.target}, which brings its own backward graph")
     schema = call.target._schema
-    tensors = [[_tensor(x) for x in found] for found in (call.operands, call.results)]
+    tensors = [[_tensor(x) for x in side] for side in (call.operands, call.results)]
     arguments = [[name, _encode(value)] for name, value in call.traced.items()]
     return [f"{schema.name}.{schema.overload_name or 'default'}", arguments, *tensors, call.position]
 
@@ -55,22 +55,22 @@ def _encode(value: Any) -> Any:
     raise Unsupported(f"no text for an argument of type {type(value).__name__} of a call of ATen")
 
 
-def read(found: Any) -> AtenCall:
+def read(written: Any) -> AtenCall:
     """The call that :func:`write` wrote; its operator has its rules then. Raises Unsupported for anything else."""
     from daceopt.capture.torch import derivative
 
     try:
-        name, pairs, operands, results, position = found
+        name, pairs, operands, results, position = written
         arguments = {str(key): _decode(value) for key, value in pairs}
         with FakeTensorMode():
             fakes = [_fake(x) for x in operands], [_fake(x) for x in results]
-        given: Mapping[str, Any] = arguments
+        by_argument: Mapping[str, Any] = arguments
         if None in fakes[0]:
             raise ValueError("an operand is no tensor")
         tensors = tuple(x for x in fakes[0] if x is not None), tuple(fakes[1])
-        call = AtenCall(_target(name), given, given, *tensors, Context(), None, int(position))
+        call = AtenCall(_target(name), by_argument, by_argument, *tensors, Context(), None, int(position))
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise Unsupported(f"expected a call of ATen, found {str(found)[:80]}: {error}") from error
+        raise Unsupported(f"expected a call of ATen, found {str(written)[:80]}: {error}") from error
     derivative.op_type(call)
     return call
 
@@ -90,10 +90,10 @@ def _fake(layout: Sequence[Any] | None) -> torch.Tensor | None:
 
 
 def _word(name: str) -> Any:
-    found = getattr(torch, name, None)
-    if not isinstance(found, _WORDS):
+    word = getattr(torch, name, None)
+    if not isinstance(word, _WORDS):
         raise ValueError(f"{name[:80]!r} is no type or layout of PyTorch")
-    return found
+    return word
 
 
 def _decode(value: Any) -> Any:

@@ -88,15 +88,15 @@ class NumberArray(str):
 
 def by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call by the names of its schema, defaults filled in; ``self`` stays ``self``."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for position, argument in enumerate(target._schema.arguments):
         if position < len(args):
-            found[argument.name] = args[position]
+            values[argument.name] = args[position]
         elif argument.name in kwargs:
-            found[argument.name] = kwargs[argument.name]
+            values[argument.name] = kwargs[argument.name]
         else:
-            found[argument.name] = argument.default_value
-    return found
+            values[argument.name] = argument.default_value
+    return values
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:

@@ -181,10 +181,13 @@ def _same_methods(kept: Sequence[tuple[type, str, Any]]) -> Check:
     of some other kind may give whatever it likes: what stands in the class is compared there."""
     values: dict[str, Any] = {"standing": _standing}
     terms = []
-    for k, (cls, name, found) in enumerate(kept):
-        is_bound, is_stable = isinstance(found, types.MethodType), getattr(cls, name) is found
+    for k, (cls, name, method) in enumerate(kept):
+        is_bound, is_stable = isinstance(method, types.MethodType), getattr(cls, name) is method
         look = f"c{k}.{name}" if is_bound or is_stable else f"standing(c{k}, {name!r})"
-        values |= {f"c{k}": cls, f"m{k}": found.__func__ if is_bound else found if is_stable else _standing(cls, name)}
+        values |= {
+            f"c{k}": cls,
+            f"m{k}": method.__func__ if is_bound else method if is_stable else _standing(cls, name),
+        }
         terms.append(f"{look}{'.__func__' if is_bound else ''} is m{k}")
     return eval(f"lambda _, {', '.join(f'{n}={n}' for n in values)}: {' and '.join(terms)}", values)
 

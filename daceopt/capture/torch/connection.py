@@ -41,9 +41,9 @@ def _connections(traced: Traced, binding: Binding, operands: Operands) -> dict[i
     graph, flow = traced.graph.graph, _Flow(traced.graph.graph)
     arguments = [n for n in graph.nodes if n.op == "placeholder"]
     reached: dict[int, set[fx.Node]] = {}
-    for result, found, flag in zip(graph.output_node().args[0], binding.results, traced.results, strict=True):
-        if flag and found.kind == "output":
-            reached.setdefault(found.index, set()).update(flow.sources(result, operands))
+    for result, bound, flag in zip(graph.output_node().args[0], binding.results, traced.results, strict=True):
+        if flag and bound.kind == "output":
+            reached.setdefault(bound.index, set()).update(flow.sources(result, operands))
     for argument, output in binding.mutations:
         reached.setdefault(output, set()).update(flow.sources(arguments[argument], operands))
     return {
@@ -89,11 +89,11 @@ class _Flow:
     @cached_property
     def _writes(self) -> dict[int | None, list[fx.Node]]:
         """The nodes that write in place and that autograd records, by the memory that they write."""
-        found: dict[int | None, list[fx.Node]] = {}
+        writes: dict[int | None, list[fx.Node]] = {}
         for node in self._graph.nodes:
             for operand in set(written_nodes(node)) - set(unrecorded_nodes(node)):
-                found.setdefault(storage(operand), []).append(node)
-        return found
+                writes.setdefault(storage(operand), []).append(node)
+        return writes
 
     def sources(self, result: fx.Node, operands: Operands) -> set[fx.Node]:
         """All nodes on which ``result`` depends differentiably: a write counts for what is read after it. ``operands``
@@ -123,8 +123,8 @@ def _connects(node: fx.Node) -> bool:
     with value.fake_mode, torch.enable_grad():
         args, kwargs = fx.map_arg((node.args, node.kwargs), _fresh)
         function = node.target if callable(node.target) else getattr(args[0], node.target)
-        found = function(*args[isinstance(node.target, str) :], **kwargs)
-    return any(t.requires_grad for t in _tensors(found))
+        result = function(*args[isinstance(node.target, str) :], **kwargs)
+    return any(t.requires_grad for t in _tensors(result))
 
 
 def _fresh(node: fx.Node) -> Any:
@@ -132,8 +132,8 @@ def _fresh(node: fx.Node) -> Any:
     value = node.meta.get("example_value")
     if not isinstance(value, torch.Tensor):
         return value
-    found = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    return found.requires_grad_(value.requires_grad)
+    tensor = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return tensor.requires_grad_(value.requires_grad)
 
 
 def _operands(node: fx.Node) -> Sequence[fx.Node]:

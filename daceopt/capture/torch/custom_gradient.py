@@ -68,8 +68,8 @@ _collected: ContextVar[list[Backward]] = ContextVar("backward graphs of the trac
 @contextmanager
 def collect() -> Iterator[list[Backward]]:
     """The backward graphs of the custom functions traced inside; a marker knows its own by position."""
-    with scoped(_collected, list[Backward]()) as found:
-        yield found
+    with scoped(_collected, list[Backward]()) as backwards:
+        yield backwards
 
 
 @torch.library.custom_op("daceopt::with_gradient", mutates_args=())
@@ -99,13 +99,13 @@ def _(value: torch.Tensor) -> torch.Tensor:
 def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
     """What ``autograd_function_apply`` means, while it is traced; ``fwd`` runs the forward graph. What it has marked
     dirty is its result from then on."""
-    dirty, given = kwargs.get("dirty_idx") or (), args
+    dirty, passed = kwargs.get("dirty_idx") or (), args
     detached = [_detach(a) for a in args]
     if dirty:
         args = tuple(snapshot(a) for a in args)
     result, saved = fwd.run(*detached)
     results = [result] if isinstance(result, torch.Tensor) else list(result)
-    changed = {k: next(a for a, d in zip(given, detached) if d is results[k]) for k in dirty}
+    changed = {k: next(a for a, d in zip(passed, detached) if d is results[k]) for k in dirty}
     fixed = set(kwargs.get("non_differentiable_idx") or ())
     flags = tuple(k not in fixed and _has_gradient(r) for k, r in enumerate(results))
     operands = tuple(k for k, a in enumerate(args) if isinstance(a, torch.Tensor))
@@ -156,8 +156,8 @@ def _slot(value: Any, results: Sequence[Any], arguments: Sequence[tuple[Any, Any
     for k, r in enumerate(results):
         if r is value:
             return ResultSlot(k)
-    given = next((a for detached, a in arguments if detached is value), None)
-    return Slot(_add(tensors, value if given is None else given, detach=given is None))
+    argument = next((a for detached, a in arguments if detached is value), None)
+    return Slot(_add(tensors, value if argument is None else argument, detach=argument is None))
 
 
 def _add(tensors: list[torch.Tensor], value: Any, detach: bool = True) -> int:

@@ -142,8 +142,8 @@ class _Numbers:
         expr = value.node._expr if self._is_raw else value.node.expr
         tracer = GraphAppendingTracer(self.graph)
         symbols = {s: Proxy(self.symbol(s), tracer) for s in sorted(expr.free_symbols, key=str)}
-        found = sympy_interp(PythonReferenceAnalysis, symbols, expr)
-        return found.node if isinstance(found, Proxy) else found
+        number = sympy_interp(PythonReferenceAnalysis, symbols, expr)
+        return number.node if isinstance(number, Proxy) else number
 
     def symbol(self, symbol: sympy.Symbol) -> fx.Node:
         """The node for the value of a symbol."""
@@ -333,15 +333,15 @@ class _Part:
         self._numbers.sources[symbol] = lambda: node if isinstance(value, torch.SymInt) else self._item(node)
 
     def _item(self, node: fx.Node) -> fx.Node:
-        found = self._numbers.graph.call_method("item", (node,))
-        found.meta["example_value"] = node.meta["example_value"].item_memo
-        return found
+        item = self._numbers.graph.call_method("item", (node,))
+        item.meta["example_value"] = node.meta["example_value"].item_memo
+        return item
 
-    def _placeholder(self, argument: fx.Node | sympy.Symbol, name: str, value: Any, given: Any) -> fx.Node:
+    def _placeholder(self, argument: fx.Node | sympy.Symbol, name: str, value: Any, argument_value: Any) -> fx.Node:
         node = self._numbers.graph.placeholder(name)
         node.meta["example_value"] = value
         self.arguments.append(argument)
-        self.values.append(given)
+        self.values.append(argument_value)
         return node
 
     def _inside(self, node: fx.Node) -> Any:
@@ -384,10 +384,10 @@ def _symbols(nodes: Iterable[fx.Node]) -> set[sympy.Symbol]:
 def _unify(graph: fx.Graph, environment: Any) -> None:
     """Let symbols be one that checks, which stand before what depends on it, say to be equal."""
     for node in graph.nodes:
-        asked = node.args[0] if node.target is _CHECK else None
-        if not isinstance(asked, fx.Node) or asked.target is not operator.eq:
+        condition = node.args[0] if node.target is _CHECK else None
+        if not isinstance(condition, fx.Node) or condition.target is not operator.eq:
             continue
-        values = [_value(x) if isinstance(x, fx.Node) else x for x in asked.args]
+        values = [_value(x) if isinstance(x, fx.Node) else x for x in condition.args]
         one, other = (v.node.expr if isinstance(v, torch.SymInt) else sympy.sympify(v) for v in values)
         for symbol, expr in ((one, other), (other, one)):
             is_decided = symbol.is_Symbol and symbol_is_type(symbol, SymT.UNBACKED_INT)

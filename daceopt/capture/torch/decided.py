@@ -20,22 +20,22 @@ _watched: ContextVar[Decided | None] = ContextVar("decided", default=None)
 @contextmanager
 def watch() -> Iterator[Decided]:
     """A trace that is repeated without such sizes, as a graph that breaks there, if this one fails and met any."""
-    found = Decided()
-    token = _watched.set(found)
+    decided = Decided()
+    token = _watched.set(decided)
     try:
-        yield found
+        yield decided
     finally:
         _watched.reset(token)
 
 
 def is_repeated() -> bool:
     """Whether a graph that is refused now is traced again."""
-    found = _watched.get()
-    return found is not None and found.any
+    watched = _watched.get()
+    return watched is not None and watched.any
 
 
 def note(environment: Any) -> None:
     """A call has run on fake tensors of this ``ShapeEnv``."""
-    found = _watched.get()
-    if found is not None and environment is not None and environment.pending_fresh_unbacked_symbols:
-        found.any = True
+    watched = _watched.get()
+    if watched is not None and environment is not None and environment.pending_fresh_unbacked_symbols:
+        watched.any = True

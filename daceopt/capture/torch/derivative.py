@@ -161,9 +161,9 @@ def _gradient(b: Builder, node: Operator, inputs: Names, outputs: Names, grads_o
 
 
 def _trace(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]) -> Names:
-    given = [k for k, g in enumerate(grads_out) if g is not None]
+    present = [k for k, g in enumerate(grads_out) if g is not None]
     by = [k for k, w in enumerate(wanted) if w and _has_gradient(call.operands[k])]
-    if not given or not by:
+    if not present or not by:
         return [None] * len(inputs)
     if not has_derivative(call.target):
         raise Unsupported(
@@ -173,20 +173,20 @@ def _trace(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out:
     numbers = symbols_in(call.traced)
 
     def vjp(*values: torch.Tensor) -> list[torch.Tensor | None]:
-        for holder in values[len(inputs) + len(given) :]:
+        for holder in values[len(inputs) + len(present) :]:
             holder.item()  # so that the trace knows the number
         operands = list(values[: len(inputs)])
         for k in by:
             operands[k] = operands[k].detach().requires_grad_()
         with torch.enable_grad():
             results = _invoke(call, operands)
-        pairs = [(results[k], g) for k, g in zip(given, values[len(inputs) :]) if results[k].requires_grad]
+        pairs = [(results[k], g) for k, g in zip(present, values[len(inputs) :]) if results[k].requires_grad]
         if not pairs:  # none depends on these operands
             return [None] * len(by)
         of, grads = zip(*pairs)
         return list(torch.autograd.grad(of, [operands[k] for k in by], grads, allow_unused=True))
 
-    grads = [call.results[k] for k in given]
+    grads = [call.results[k] for k in present]
     try:
         fakes = [*_operands_like(call), *(like(g) for g in grads if g is not None)]
         with guards.note_assumptions(fakes, call.context.assumed):
@@ -197,8 +197,8 @@ def _trace(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out:
         return _refuse(b, inputs, by, str(error))
     importer = Importer(Translation(b.graph, call.context), traced.graph, traced.backwards)
     _reuse_results(importer, call, outputs)
-    found = importer.run([*inputs, *(grads_out[k] for k in given), *[None] * len(numbers)])
-    return _by_position(found, by, len(inputs))
+    gradients = importer.run([*inputs, *(grads_out[k] for k in present), *[None] * len(numbers)])
+    return _by_position(gradients, by, len(inputs))
 
 
 def _refuse(b: Builder, inputs: Names, by: Sequence[int], reason: str) -> Names:
@@ -213,8 +213,8 @@ def _invoke(call: AtenCall, operands: Sequence[torch.Tensor]) -> list[Any]:
     schema = call.target._schema.arguments
     positional = [arguments[a.name] for a in schema if not a.kwarg_only]
     target = WITH_DERIVATIVE.get(call.target, call.target)
-    found = target(*positional, **{a.name: arguments[a.name] for a in schema if a.kwarg_only})
-    return list(found) if isinstance(found, (tuple, list)) else [found]
+    result = target(*positional, **{a.name: arguments[a.name] for a in schema if a.kwarg_only})
+    return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
 def _operands_like(call: AtenCall) -> list[torch.Tensor]:
@@ -253,9 +253,9 @@ def _reuse_results(importer: Importer, call: AtenCall, outputs: Names) -> None:
 
 def _tensor_operands(node: fx.Node) -> list[fx.Node]:
     """The tensors that a call reads, in order, each as it was before it was detached."""
-    found: list[fx.Node] = []
-    fx.map_arg((node.args, node.kwargs), found.append)
-    tensors = [n for n in found if isinstance(n.meta.get("val"), torch.Tensor)]
+    nodes: list[fx.Node] = []
+    fx.map_arg((node.args, node.kwargs), nodes.append)
+    tensors = [n for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
     return [n.args[0] if n.target is torch.ops.aten.detach.default else n for n in tensors]
 
 
@@ -265,28 +265,31 @@ def _custom(b: Builder, call: AtenCall, inputs: Names, grads_out: Names, wanted:
     lengths = [len(call.arguments[name]) for name in ("results", "operands", "saved")]
     operands = call.operands[lengths[0] : lengths[0] + lengths[1]]
     results, saved = inputs[: lengths[0]], inputs[lengths[0] + lengths[1] :]
-    given = [k for k, g in enumerate(grads_out) if g is not None]
+    present = [k for k, g in enumerate(grads_out) if g is not None]
     by = [k for k in range(lengths[1]) if wanted[lengths[0] + k] and _has_gradient(operands[k])]
 
     numbers = symbols_in(backward.saved)
 
     def rule(*values: torch.Tensor) -> list[torch.Tensor | None]:
-        grads, rest = dict(zip(given, values)), values[len(given) :]
+        grads, rest = dict(zip(present, values)), values[len(present) :]
         own, kept = rest[: lengths[0]], rest[lengths[0] : lengths[0] + lengths[2]]
         for holder in rest[lengths[0] + lengths[2] :]:
             holder.item()  # so that the trace knows the number
         incoming = [grads[k] if k in grads else torch.zeros_like(r) for k, r in enumerate(own)]
-        found = DynamoInterpreter(backward.graph)(*backward.arguments(incoming, own, kept))
-        return [_fit(found[backward.operands[k]], operands[k]) for k in by]
+        gradients = DynamoInterpreter(backward.graph)(*backward.arguments(incoming, own, kept))
+        return [_fit(gradients[backward.operands[k]], operands[k]) for k in by]
 
-    fakes = [call.results[k] for k in given] + [*call.operands[: lengths[0]], *call.operands[lengths[0] + lengths[1] :]]
+    fakes = [call.results[k] for k in present] + [
+        *call.operands[: lengths[0]],
+        *call.operands[lengths[0] + lengths[1] :],
+    ]
     read = [like(f) for f in fakes if f is not None]
     for slot in (s for s in backward.saved if isinstance(s, NumberSlot)):
-        stand_for_number(read[len(given) + lengths[0] + slot])
+        stand_for_number(read[len(present) + lengths[0] + slot])
     traced = trace(rule, [*read, *(holder_of(n, read) for n in numbers)])
     importer = Importer(Translation(b.graph, call.context), traced.graph, traced.backwards)
-    found = importer.run([*(grads_out[k] for k in given), *results, *saved, *[None] * len(numbers)])
-    return _by_position(found, [lengths[0] + k for k in by], len(inputs))
+    gradients = importer.run([*(grads_out[k] for k in present), *results, *saved, *[None] * len(numbers)])
+    return _by_position(gradients, [lengths[0] + k for k in by], len(inputs))
 
 
 def _fit(grad: torch.Tensor | None, operand: torch.Tensor) -> torch.Tensor | None:
@@ -296,9 +299,9 @@ def _fit(grad: torch.Tensor | None, operand: torch.Tensor) -> torch.Tensor | Non
     return grad.sum_to_size(operand.shape).to(operand.dtype)
 
 
-def _by_position(found: Sequence[Any], positions: Sequence[int], count: int) -> Names:
+def _by_position(arrays: Sequence[Any], positions: Sequence[int], count: int) -> Names:
     result: Names = [None] * count
-    for position, array in zip(positions, found, strict=True):
+    for position, array in zip(positions, arrays, strict=True):
         result[position] = array
     return result
 

@@ -25,9 +25,9 @@ def saved_bytes(traced: Traced) -> int:
     """
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
-            found, is_all = _saved_bytes(traced)
+            saved, is_all = _saved_bytes(traced)
         if is_all:
-            return found
+            return saved
         with torch.random.fork_rng(devices=[]):  # dropout draws: the caller's numbers are not shifted
             return _saved_bytes(traced)[0]
     except Exception as error:
@@ -51,28 +51,28 @@ def _saved_bytes(traced: Traced) -> tuple[int, bool]:
         own = {x.untyped_storage()._cdata for x in arguments if isinstance(x, torch.Tensor)}
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
             results = traced.graph.forward(*arguments)
-    found = sum(int(s.nbytes()) for cdata, s in storages.items() if cdata not in own)
-    return found, not any(node.name().startswith(_UNTOLD) for node in _nodes(results))
+    saved = sum(int(s.nbytes()) for cdata, s in storages.items() if cdata not in own)
+    return saved, not any(node.name().startswith(_UNTOLD) for node in _nodes(results))
 
 
 def _nodes(results: Any) -> set[Any]:
     """All that autograd has noted on the way to ``results``."""
     waiting = [x.grad_fn for x in tree_leaves(results) if isinstance(x, torch.Tensor) and x.grad_fn is not None]
-    found: set[Any] = set()
+    nodes: set[Any] = set()
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found.add(node)
+        if node not in nodes:
+            nodes.add(node)
             waiting += [n for n, _ in node.next_functions if n is not None]
-    return found
+    return nodes
 
 
 def _argument(value: Any, requires_grad: bool) -> Any:
     """An argument of its own, of plain sizes."""
     if isinstance(value, torch.Tensor):
         size, stride = [_plain(n) for n in value.shape], [_plain(n) for n in value.stride()]
-        made = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device).zero_()
-        return made.requires_grad_().view_as(made) if requires_grad else made
+        tensor = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device).zero_()
+        return tensor.requires_grad_().view_as(tensor) if requires_grad else tensor
     return _plain(value)
 
 

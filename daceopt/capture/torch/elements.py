@@ -47,10 +47,10 @@ def elements(t: Translation, fn: Function, *operands: Any, compute: Any = None, 
 def common_dtype(t: Translation, *names: str) -> Any:
     """The type in which ATen compares the arguments called ``names``: numbers and tensors without axes give way."""
     assert t.call is not None
-    given = [t.call.traced[n] for n in names]
-    values = [t.call.operands[v] if isinstance(v, Operand) else v for v in given]
-    _, found = elementwise_dtypes(*values, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
-    return types.from_torch(found)
+    traced = [t.call.traced[n] for n in names]
+    values = [t.call.operands[v] if isinstance(v, Operand) else v for v in traced]
+    _, promoted = elementwise_dtypes(*values, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
+    return types.from_torch(promoted)
 
 
 def literal(value: Any, dtype: Any) -> Any:
@@ -76,14 +76,14 @@ def pointwise(
     def register(fn: Function) -> Function:
         @translates(*names, derivative=derivative)
         def rule(t: Translation, **arguments: Any) -> str:
-            given = {n: arguments.pop(n) for n in order}
-            there = [n for n in order if given[n] is not None]
+            operands = {n: arguments.pop(n) for n in order}
+            there = [n for n in order if operands[n] is not None]
 
             def code(*values: Any) -> Any:
-                found = dict(zip(there, values))
-                return fn(*(found.get(n) for n in order), **arguments)
+                present = dict(zip(there, values))
+                return fn(*(present.get(n) for n in order), **arguments)
 
-            return elements(t, code, *(given[n] for n in there), opaque=opaque)
+            return elements(t, code, *(operands[n] for n in there), opaque=opaque)
 
         return fn
 

@@ -73,9 +73,9 @@ def in_turn(
     return x
 
 
-def _add(x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+def _add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """In the type of ``made``, into which PyTorch adds."""
-    return (made + x).to(made.dtype)
+    return (y + x).to(y.dtype)
 
 
 def _visible(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:

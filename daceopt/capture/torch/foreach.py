@@ -19,8 +19,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _overloads() -> Iterator[tuple[Any, Any]]:
-    found = (n.removeprefix("aten::") for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::_foreach_"))
-    for packet, _, overload in (n.partition(".") for n in sorted(found)):
+    names = (n.removeprefix("aten::") for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::_foreach_"))
+    for packet, _, overload in (n.partition(".") for n in sorted(names)):
         name = packet.removeprefix(_PREFIX)
         element = getattr(torch.ops.aten, name, None)
         if element is not None and name not in _OTHERS and not name.endswith("_") and not overload.endswith("out"):
@@ -37,9 +37,9 @@ def _each(target: Any, element: Any) -> Callable[..., Any]:
     by_name = {a.name for schema in schemas for a in schema.arguments if a.kwarg_only} & set(arguments)
 
     def decompose(*args: Any, **kwargs: Any) -> list[Any]:
-        given = {**dict(zip(arguments, args)), **kwargs}
-        count = max(len(v) for k, v in given.items() if k in listed)
-        calls = ({k: v[i] if k in listed else v for k, v in given.items()} for i in range(count))
+        values = {**dict(zip(arguments, args)), **kwargs}
+        count = max(len(v) for k, v in values.items() if k in listed)
+        calls = ({k: v[i] if k in listed else v for k, v in values.items()} for i in range(count))
         return [
             element(*(v for k, v in c.items() if k not in by_name), **{k: c[k] for k in by_name & c.keys()})
             for c in calls

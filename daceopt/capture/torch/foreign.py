@@ -105,10 +105,10 @@ def _libraries() -> Iterator[str]:
 
 def _state(file: str) -> str:
     try:
-        found = Path(file).stat()
+        status = Path(file).stat()
     except OSError:
         return never_again(file)
-    return f"{found.st_size} {found.st_mtime_ns}"
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 take_apart((OpOverload, OpOverloadPacket), _operator)

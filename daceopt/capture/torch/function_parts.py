@@ -62,22 +62,22 @@ def in_parts(code: types.CodeType) -> types.CodeType | None:
 
 
 def _in_parts(code: types.CodeType) -> types.CodeType:
-    made, lists = _parts.get(code) or (text_of(code), None)
-    made = made.of(made.tree, made.free)
-    split = _Splitter(made, own_lists(made.tree) if lists is None else lists)
+    text, lists = _parts.get(code) or (text_of(code), None)
+    text = text.of(text.tree, text.free)
+    split = _Splitter(text, own_lists(text.tree) if lists is None else lists)
     split.run()
-    found = compile_tree(made.of(split.tree, made.free), code)
-    if found.co_freevars != code.co_freevars:
+    compiled = compile_tree(text.of(split.tree, text.free), code)
+    if compiled.co_freevars != code.co_freevars:
         raise _Unsplit
-    parts = [c for c in found.co_consts if isinstance(c, types.CodeType) and c.co_name in split.parts]
-    if not all(set(part.co_freevars) <= set(made.free) for part in parts):
+    parts = [c for c in compiled.co_consts if isinstance(c, types.CodeType) and c.co_name in split.parts]
+    if not all(set(part.co_freevars) <= set(text.free) for part in parts):
         raise _Unsplit
     named = {part: part.replace(co_name=code.co_name) for part in parts}
     for part, own in named.items():
         tree, lists = split.parts[part.co_name]
-        _parts[own] = (made.of(tree, part.co_freevars), lists)
-    constants = [named.get(c, c) if isinstance(c, types.CodeType) else c for c in found.co_consts]
-    return found.replace(co_consts=tuple(constants))
+        _parts[own] = (text.of(tree, part.co_freevars), lists)
+    constants = [named.get(c, c) if isinstance(c, types.CodeType) else c for c in compiled.co_consts]
+    return compiled.replace(co_consts=tuple(constants))
 
 
 def _is_open(statement: ast.AST) -> bool:
@@ -165,56 +165,58 @@ class _Splitter:
 
     def _block(self, statements: Sequence[ast.stmt], bound: set[str]) -> list[ast.stmt]:
         """The statements in parts; ``bound``, to which is added: variables that have a value for sure."""
-        found: list[ast.stmt] = []
+        statements_after: list[ast.stmt] = []
         run: list[ast.stmt] = []
         for s in statements:
             if _is_open(s) or not variables.set_only_last([s], self._live):
-                found += self._part(run, bound)
+                statements_after += self._part(run, bound)
                 run = []
-                found.append(self._open(s, bound))
+                statements_after.append(self._open(s, bound))
                 bound |= variables.certain([s])
                 continue
             run.append(s)
             if variables.stores(s) & self._live:
-                found += self._part(run, bound)
+                statements_after += self._part(run, bound)
                 run = []
-        return [*found, *self._part(run, bound)]
+        return [*statements_after, *self._part(run, bound)]
 
     def _open(self, s: ast.stmt, bound: set[str]) -> ast.stmt:
         """A statement whose blocks are in parts."""
-        made = ast.copy_location(type(s)(**dict(ast.iter_fields(s))), s)
-        if isinstance(made, ast.For | ast.While):
-            self._check_bound(made.iter if isinstance(made, ast.For) else made.test, bound)
-            inside = bound | (variables.stores(made.target) if isinstance(made, ast.For) else set())
-            made.body = self._body(made.body, inside)
-        elif isinstance(made, ast.If):
-            self._check_bound(made.test, bound)
-            made.body = self._block(made.body, set(bound))
-        elif isinstance(made, ast.With):
-            self._check_bound([i.context_expr for i in made.items], bound)
-            with self._behind_errors(self._known_outside(made.body) if variables.may_go_on(made) else None):
-                made.body = self._block(made.body, bound | variables.stores(made.items))
-        elif isinstance(made, ast.Try):
-            self._open_try(made, bound)
+        copied = ast.copy_location(type(s)(**dict(ast.iter_fields(s))), s)
+        if isinstance(copied, ast.For | ast.While):
+            self._check_bound(copied.iter if isinstance(copied, ast.For) else copied.test, bound)
+            inside = bound | (variables.stores(copied.target) if isinstance(copied, ast.For) else set())
+            copied.body = self._body(copied.body, inside)
+        elif isinstance(copied, ast.If):
+            self._check_bound(copied.test, bound)
+            copied.body = self._block(copied.body, set(bound))
+        elif isinstance(copied, ast.With):
+            self._check_bound([i.context_expr for i in copied.items], bound)
+            with self._behind_errors(self._known_outside(copied.body) if variables.may_go_on(copied) else None):
+                copied.body = self._block(copied.body, bound | variables.stores(copied.items))
+        elif isinstance(copied, ast.Try):
+            self._open_try(copied, bound)
         else:
             raise _Unsplit
-        if isinstance(made, ast.For | ast.While | ast.If):
-            made.orelse = self._block(made.orelse, set(bound))
-        return made
+        if isinstance(copied, ast.For | ast.While | ast.If):
+            copied.orelse = self._block(copied.orelse, set(bound))
+        return copied
 
-    def _open_try(self, made: ast.Try, bound: set[str]) -> None:
-        last = variables.read(made.finalbody)
-        ends = all(variables.leaves(h.body) for h in made.handlers)
-        with self._behind_errors(variables.read(made.handlers) | last if ends else self._known_outside(made.body)):
-            made.body = self._block(made.body, set(bound))
+    def _open_try(self, statement: ast.Try, bound: set[str]) -> None:
+        last = variables.read(statement.finalbody)
+        ends = all(variables.leaves(h.body) for h in statement.handlers)
+        with self._behind_errors(
+            variables.read(statement.handlers) | last if ends else self._known_outside(statement.body)
+        ):
+            statement.body = self._block(statement.body, set(bound))
         with self._behind_errors(last):
-            for handler in made.handlers:
+            for handler in statement.handlers:
                 own = {handler.name} if handler.name else set()
                 if handler.type is not None:
                     self._check_bound(handler.type, bound)
                 handler.body = self._block(handler.body, bound | own)
-            made.orelse = self._block(made.orelse, set(bound))
-        made.finalbody = self._block(made.finalbody, set(bound))
+            statement.orelse = self._block(statement.orelse, set(bound))
+        statement.finalbody = self._block(statement.finalbody, set(bound))
 
     @contextmanager
     def _behind_errors(self, read: set[str] | None) -> Iterator[None]:
@@ -311,19 +313,22 @@ class _Splitter:
         self.parts[name] = (part, self.lists)
         call = f"{name}({', '.join(takes)})"
         is_last = exits.kinds == {_RETURN} and isinstance(run[-1], ast.Return)
-        made = [part, *([_parse(f"return {call}[1]")] if is_last else _call_part(call, gives, exits.kinds, added))]
-        return [ast.copy_location(s, run[0]) for s in made]
+        statements = [
+            part,
+            *([_parse(f"return {call}[1]")] if is_last else _call_part(call, gives, exits.kinds, added)),
+        ]
+        return [ast.copy_location(s, run[0]) for s in statements]
 
 
 def _call_part(call: str, gives: list[str], kinds: set[int], added: Mapping[str, ast.stmt]) -> list[ast.stmt]:
     """Call a part, and leave as it was left."""
-    found = [_parse(f"{_STATE} = {call}")]
+    statements = [_parse(f"{_STATE} = {call}")]
     if _RETURN in kinds:
-        found.append(_parse(f"if {_STATE}[0] == {_RETURN}: return {_STATE}[1]"))
-    found.append(_parse(f"{', '.join([_STATE, *gives])}, = {_STATE}"))
-    found += added.values()
-    found += [_parse(f"if {_STATE} == {kind}: {word}") for kind, word in _LEFT.items() if kind in kinds]
-    return found
+        statements.append(_parse(f"if {_STATE}[0] == {_RETURN}: return {_STATE}[1]"))
+    statements.append(_parse(f"{', '.join([_STATE, *gives])}, = {_STATE}"))
+    statements += added.values()
+    statements += [_parse(f"if {_STATE} == {kind}: {word}") for kind, word in _LEFT.items() if kind in kinds]
+    return statements
 
 
 _LEFT = {_BREAK: "break", _CONTINUE: "continue"}
@@ -331,9 +336,9 @@ _LEFT = {_BREAK: "break", _CONTINUE: "continue"}
 
 def _with_variable(s: ast.stmt, name: str) -> ast.stmt:
     """The statement ``s`` that adds to a list, with a variable for what it adds."""
-    made = copy.deepcopy(cast("ast.Expr", s))
-    cast("ast.Call", made.value).args = [ast.Name(name, ast.Load())]
-    return made
+    statement = copy.deepcopy(cast("ast.Expr", s))
+    cast("ast.Call", statement.value).args = [ast.Name(name, ast.Load())]
+    return statement
 
 
 def _without_exits(statements: Sequence[ast.stmt]) -> Sequence[ast.stmt]:

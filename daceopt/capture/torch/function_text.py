@@ -41,10 +41,10 @@ def text_of(code: types.CodeType) -> FunctionText:
     function.args.defaults, function.args.kw_defaults = [], [None] * len(function.args.kwonlyargs)
     for argument in parameters(function.args):
         argument.annotation = None
-    made = FunctionText(function, code.co_freevars, file.imported, owner)
-    if not _is_same(compile_tree(made, code), code):
+    text = FunctionText(function, code.co_freevars, file.imported, owner)
+    if not _is_same(compile_tree(text, code), code):
         raise ValueError(f"{code.co_name} is not what {code.co_filename} says")
-    return made
+    return text
 
 
 class _File(ast.NodeVisitor):
@@ -79,20 +79,20 @@ def _parsed_file(text: str) -> _File:
     return _File(ast.parse(text))
 
 
-def compile_tree(made: FunctionText, code: types.CodeType) -> types.CodeType:
+def compile_tree(text: FunctionText, code: types.CodeType) -> types.CodeType:
     """The code of a tree, in a file and among functions around it as it expects them."""
-    imports = f"import {', '.join(made.imported)}\n" if made.imported else ""
-    module = ast.parse(f"{imports}def around({', '.join(made.free)}):\n class {made.owner or 'none'}: pass")
+    imports = f"import {', '.join(text.imported)}\n" if text.imported else ""
+    module = ast.parse(f"{imports}def around({', '.join(text.free)}):\n class {text.owner or 'none'}: pass")
     outer = cast("ast.FunctionDef", module.body[-1])
     inner = cast("ast.ClassDef", outer.body[0])
-    inner.body = [made.tree]
-    names = ["around", inner.name] if made.owner else ["around"]
-    outer.body = [inner] if made.owner else [made.tree]
+    inner.body = [text.tree]
+    names = ["around", inner.name] if text.owner else ["around"]
+    outer.body = [inner] if text.owner else [text.tree]
     ast.fix_missing_locations(module)
-    found = compile(module, code.co_filename, "exec", flags=code.co_flags & _FUTURES, dont_inherit=True)
-    for name in [*names, made.tree.name]:
-        found = next(c for c in found.co_consts if isinstance(c, types.CodeType) and c.co_name == name)
-    return found
+    compiled = compile(module, code.co_filename, "exec", flags=code.co_flags & _FUTURES, dont_inherit=True)
+    for name in [*names, text.tree.name]:
+        compiled = next(c for c in compiled.co_consts if isinstance(c, types.CodeType) and c.co_name == name)
+    return compiled
 
 
 def _is_same(one: types.CodeType, other: types.CodeType) -> bool:

@@ -108,9 +108,9 @@ def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
     mutating = any(map(written_nodes, graph.graph.nodes))
     with _keep_whole(), fx.traceback.preserve_node_meta():  # nn_module_stack, for reports
         body = DynamoInterpreter(graph)
-        found = _functional(body, inputs, mutating)
+        result = _functional(body, inputs, mutating)
     count = len(body.asserted)
-    return replace(found, results=found.results - count, asserted=count)
+    return replace(result, results=result.results - count, asserted=count)
 
 
 def _regions(graph: fx.GraphModule) -> Iterator[fx.GraphModule]:
@@ -228,22 +228,22 @@ class DynamoInterpreter(_Opening):
             raise
 
     def _run_node(self, n: fx.Node) -> Any:
-        given = {x: v for x in n.all_input_nodes if isinstance(v := self.env[x], FunctionalTensor)}
-        before = {x: Before(value, self._wholes.get(storage(x), value)) for x, value in given.items()}
-        for operand in given.keys() & written_nodes(n):
-            check_views(given[operand], requires_grad(operand))
+        operands = {x: v for x in n.all_input_nodes if isinstance(v := self.env[x], FunctionalTensor)}
+        before = {x: Before(value, self._wholes.get(storage(x), value)) for x, value in operands.items()}
+        for operand in operands.keys() & written_nodes(n):
+            check_views(operands[operand], requires_grad(operand))
         with keeping_gradients([before[x] for x in before if self._is_unseen(n, x)]):
-            found = self._hook(n) if n.target is register_hook_op else super().run_node(n)
-        if isinstance(found, FunctionalTensor) and storage(n) is not None:
-            self._wholes.setdefault(storage(n), found._base if found._is_view() else found)
+            result = self._hook(n) if n.target is register_hook_op else super().run_node(n)
+        if isinstance(result, FunctionalTensor) and storage(n) is not None:
+            self._wholes.setdefault(storage(n), result._base if result._is_view() else result)
         if n.target is torch.ops.higher_order.tag_activation_checkpoint:  # whose nodes have been looked at
-            return found
+            return result
         for operand in [x for x, old in before.items() if old.is_changed()]:
-            check_views(given[operand], requires_grad(operand))
+            check_views(operands[operand], requires_grad(operand))
             before[operand].keep_strides()
             if operand in self._differentiated and not any(storage(x) == storage(operand) for x in written_nodes(n)):
                 raise Unsupported(f"{_name(n.target)} writes into {operand.name}, which requires a gradient")
-        return found
+        return result
 
     def _hook(self, n: fx.Node) -> Any:
         """The first hook on a tensor sees its gradient first: the last one is applied to the tensor itself."""
@@ -289,9 +289,9 @@ class DynamoInterpreter(_Opening):
             return custom_gradient.again(self.module.meta[custom_gradient.BACKWARDS], *args)
         if target is torch.ops.higher_order.tag_activation_checkpoint:
             inner = DynamoInterpreter(args[0])
-            found = inner.run(*args[1:])
+            result = inner.run(*args[1:])
             self.asserted = [*self.asserted, *inner.asserted]
-            return found
+            return result
         if target is assertions.assertion:
             self.asserted = [*self.asserted, assertions.condition(*args, **kwargs)]
             return None
@@ -409,9 +409,9 @@ def _not_rewritten() -> Iterator[None]:
     """
     key = torch._C.DispatchKey.Autograd
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    found = [op for op in rules() if key in op.py_kernels and composite not in op.py_kernels]
-    removed = {op: op.py_kernels.pop(key) for op in found}
-    for op in found:
+    composites = [op for op in rules() if key in op.py_kernels and composite not in op.py_kernels]
+    removed = {op: op.py_kernels.pop(key) for op in composites}
+    for op in composites:
         op._dispatch_cache.clear()
     try:
         yield

@@ -39,8 +39,8 @@ def stop_gradients(graph: fx.GraphModule) -> None:
 def unseen_writes(graph: fx.Graph) -> set[tuple[fx.Node, fx.Node]]:
     """Calls that write into what autograd differentiates and does not know to have changed, with the operands that they
     write: where gradients are off, or through detached values. The gradient of the new value is that of the old one."""
-    found = {(node, x) for node in graph.nodes for x in unrecorded_nodes(node)}
-    return found | {(node, x) for node, x in hidden_writes(graph) if not requires_grad(x)}
+    writes = {(node, x) for node in graph.nodes for x in unrecorded_nodes(node)}
+    return writes | {(node, x) for node, x in hidden_writes(graph) if not requires_grad(x)}
 
 
 def hidden_writes(graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
@@ -63,13 +63,13 @@ def hidden_arguments(graph: fx.Graph) -> set[int]:
     hidden = {storage(operand) for _, operand in unseen}
     seen = {family(operand) for n in graph.nodes for operand in written_nodes(n) if (n, operand) not in unseen}
     arguments = [n for n in graph.nodes if n.op == "placeholder"]
-    found = {k: n for k, n in enumerate(arguments) if storage(n) in hidden and requires_grad(n)}
-    for node in found.values():
+    changed = {k: n for k, n in enumerate(arguments) if storage(n) in hidden and requires_grad(n)}
+    for node in changed.values():
         if family(node) in seen:
             raise Unsupported(
                 f"{node.name} is changed as an argument that requires a gradient, and where it is detached"
             )
-    return set(found)
+    return set(changed)
 
 
 def family(node: fx.Node) -> int:
@@ -203,13 +203,13 @@ def _detach_operands(graph: fx.Graph, node: fx.Node) -> None:
 def without_gradients(graph: fx.Graph, recorded: bool = True) -> set[fx.Node]:
     """What is called in ``torch.no_grad`` regions of the graph, which begins where gradients are ``recorded`` or not. A
     result may say that it requires one, which it does once something that requires one has been written into it."""
-    found = set()
+    nodes = set()
     for node in graph.nodes:
         if node.target is torch._C._set_grad_enabled:
             recorded = bool(node.args[0])
         elif not recorded and node.op in ("call_function", "call_method", "call_module") and not _is_operand(node):
-            found.add(node)
-    return found
+            nodes.add(node)
+    return nodes
 
 
 def is_wrapped(tensor: torch.Tensor) -> bool:

@@ -28,12 +28,12 @@ def environment(inputs: Sequence[Any]) -> Any:
     """The ``ShapeEnv`` of the sizes of these arguments; None where all are numbers."""
     for x in inputs:
         sizes = x.shape if isinstance(x, torch.Tensor) else (x,)
-        found = next((s.node.shape_env for s in sizes if isinstance(s, torch.SymInt)), None)
+        env = next((s.node.shape_env for s in sizes if isinstance(s, torch.SymInt)), None)
         memo = getattr(x, "item_memo", None)
-        if found is None and isinstance(memo, torch.SymFloat):
-            found = memo.node.shape_env
-        if found is not None:
-            return found
+        if env is None and isinstance(memo, torch.SymFloat):
+            env = memo.node.shape_env
+        if env is not None:
+            return env
     return None
 
 
@@ -48,7 +48,7 @@ def known_conditions(environment: Any) -> tuple[int, frozenset[str]]:
 
 def conditions_of_data(environment: Any) -> list[str]:
     """The conditions of sizes that only the data decide. Those that Dynamo's graph has are checked in each call."""
-    return [str(one.expr) for found in environment.deferred_runtime_asserts.values() for one in found]
+    return [str(one.expr) for asserts in environment.deferred_runtime_asserts.values() for one in asserts]
 
 
 def since(environment: Any, before: tuple[int, frozenset[str]]) -> list[str]:
@@ -100,8 +100,8 @@ def least(inputs: Sequence[Any]) -> dict[str, int]:
     """What the sizes are at least in all calls, where that is more than 0: PyTorch's own ranges, which it guards."""
     ranges = getattr(environment(inputs), "var_to_range", {})
     symbols = {name: s.node.expr for name, s in _symbolic(inputs).items() if s.node.expr.is_Symbol}
-    found = {str(s): ranges[s].lower for s in symbols.values() if s in ranges}
-    return {name: int(lower) for name, lower in found.items() if lower.is_Integer and lower > 0}
+    bounds = {str(s): ranges[s].lower for s in symbols.values() if s in ranges}
+    return {name: int(lower) for name, lower in bounds.items() if lower.is_Integer and lower > 0}
 
 
 def example(value: Any) -> int:

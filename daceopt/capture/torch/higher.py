@@ -21,16 +21,16 @@ from daceopt.capture.torch.traced import Traced
 from daceopt.errors import Unsupported
 
 
-def gradient_of(traced: Traced, wanted: Sequence[int], given: Sequence[int]) -> Traced:
+def gradient_of(traced: Traced, wanted: Sequence[int], present: Sequence[int]) -> Traced:
     """The graph from the arguments of ``traced``, and gradients of those differentiable outputs of its program that
     ``given`` counts, to the gradients of the arguments ``wanted``.
 
     Raises Unsupported, with the node, for graphs that draw random numbers: they would draw others here.
     """
-    found = functional(traced.graph, [fresh(x) for x in traced.inputs])
-    _refuse_random(found.graph)
-    outputs = _differentiable(traced, found, given)
-    body = _Differentiable(found.graph, found.backwards)
+    body_graph = functional(traced.graph, [fresh(x) for x in traced.inputs])
+    _refuse_random(body_graph.graph)
+    outputs = _differentiable(traced, body_graph, present)
+    body = _Differentiable(body_graph.graph, body_graph.backwards)
     examples = [*map(fresh, traced.inputs), *(like(n.meta["val"]) for n in outputs)]
     gradients = trace(lambda *values: body.gradients(outputs, wanted, values, len(traced.inputs)), examples)
     gradients.graph.meta[custom_gradient.BACKWARDS] = gradients.backwards
@@ -38,11 +38,11 @@ def gradient_of(traced: Traced, wanted: Sequence[int], given: Sequence[int]) -> 
     return _of_gradients(traced, gradients.graph, examples)
 
 
-def _differentiable(traced: Traced, found: Functional, given: Sequence[int]) -> list[fx.Node]:
+def _differentiable(traced: Traced, traced_body: Functional, present: Sequence[int]) -> list[fx.Node]:
     """Those differentiable outputs of the program that ``given`` counts."""
-    planned = plan_of(traced, found)
+    planned = plan_of(traced, traced_body)
     outputs = [n for n, o in zip(planned.nodes, planned.outputs) if o.differentiable]
-    return [outputs[k] for k in given]
+    return [outputs[k] for k in present]
 
 
 def _of_gradients(traced: Traced, graph: fx.GraphModule, examples: Sequence[Any]) -> Traced:
@@ -70,10 +70,12 @@ def _refuse_random(graph: fx.GraphModule) -> None:
 def _is_random(node: fx.Node) -> bool:
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
-    given = by_name(node.target, node.args, node.kwargs)
-    names = ("dropout_p", "dropout", "p") if "train" in given else ("dropout_p", "dropout")  # p is no share elsewhere
-    probability = next((given[name] for name in names if name in given), 1)
-    return bool(probability != 0 and given.get("train", True) is not False)
+    arguments = by_name(node.target, node.args, node.kwargs)
+    names = (
+        ("dropout_p", "dropout", "p") if "train" in arguments else ("dropout_p", "dropout")
+    )  # p is no share elsewhere
+    probability = next((arguments[name] for name in names if name in arguments), 1)
+    return bool(probability != 0 and arguments.get("train", True) is not False)
 
 
 def _drop_detached(graph: fx.GraphModule) -> None:
@@ -109,8 +111,8 @@ class _Differentiable(DynamoInterpreter):
             return [None] * len(wanted)
         of, by, grads = [r for r, _ in live], [arguments[k] for k in wanted], [g for _, g in live]
         # some formulas read what has no derivative (the factors of a solution), unless they are differentiated
-        found = torch.autograd.grad(of, by, grads, allow_unused=True, create_graph=True)
-        return [g if g is None else g.detach() for g in found]
+        gradients = torch.autograd.grad(of, by, grads, allow_unused=True, create_graph=True)
+        return [g if g is None else g.detach() for g in gradients]
 
     def values_of(self, nodes: Sequence[fx.Node], arguments: Sequence[Any]) -> list[torch.Tensor]:
         """The values of ``nodes`` for these arguments."""
@@ -131,8 +133,8 @@ class _Differentiable(DynamoInterpreter):
 
 def _markers(graph: fx.GraphModule) -> list[tuple[fx.Node, int]]:
     """The markers of custom functions in a functional graph, with their numbers."""
-    found = [n for n in graph.graph.nodes if n.target is torch.ops.daceopt.with_gradient.default]
-    return [(n, n.args[3]) for n in found]
+    nodes = [n for n in graph.graph.nodes if n.target is torch.ops.daceopt.with_gradient.default]
+    return [(n, n.args[3]) for n in nodes]
 
 
 def _record(backward: Backward, marker: fx.Node) -> Callable[..., list[Any]]:
@@ -140,9 +142,9 @@ def _record(backward: Backward, marker: fx.Node) -> Callable[..., list[Any]]:
     if is_once_differentiable(backward.graph):
         return lambda *values: once(backward.graph, len(backward.others), values)
     results, _, saved, _ = fx.map_arg(marker.args, lambda n: n.meta["val"])
-    found = record(backward.graph, backward.arguments(results, results, saved))
-    body = _Differentiable(found.graph, found.backwards)
-    return lambda *values: body(*values)[: found.results]
+    functional = record(backward.graph, backward.arguments(results, results, saved))
+    body = _Differentiable(functional.graph, functional.backwards)
+    return lambda *values: body(*values)[: functional.results]
 
 
 def _custom(
@@ -166,7 +168,7 @@ def _custom(
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
             own, kept = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
-            found = again(*backward.arguments(grads, own, kept))
-            return (*[None] * count, *(found[k] for k in backward.operands), *[None] * len(saved))
+            gradients = again(*backward.arguments(grads, own, kept))
+            return (*[None] * count, *(gradients[k] for k in backward.operands), *[None] * len(saved))
 
     return list(Custom.apply(*[r.detach() for r in results], *operands, *saved))

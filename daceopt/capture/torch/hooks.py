@@ -37,8 +37,8 @@ def check(graph: fx.GraphModule) -> None:
 
 
 def _shares(node: fx.Node, value: torch.Tensor) -> bool:
-    found = node.meta.get("example_value")
-    return isinstance(found, torch.Tensor) and found.untyped_storage()._cdata == value.untyped_storage()._cdata
+    example = node.meta.get("example_value")
+    return isinstance(example, torch.Tensor) and example.untyped_storage()._cdata == value.untyped_storage()._cdata
 
 
 def is_last(node: fx.Node) -> bool:
@@ -49,8 +49,8 @@ def is_last(node: fx.Node) -> bool:
 def apply(tensor: torch.Tensor, body: fx.GraphModule, *values: Any) -> torch.Tensor:
     """``tensor`` with the hook ``body``, a graph of its gradient and ``values``. Raises Unsupported for one that leaves
     the gradient as it is, which only has effects."""
-    (found,) = body.graph.output_node().args
-    if not any(isinstance(x, fx.Node) for x in (found if isinstance(found, (tuple, list)) else [found])):
+    (result,) = body.graph.output_node().args
+    if not any(isinstance(x, fx.Node) for x in (result if isinstance(result, (tuple, list)) else [result])):
         raise Unsupported("a hook on a tensor that gives no gradient")
     kept = [v for v in values if isinstance(v, torch.Tensor)]
     slots = iter(range(len(kept)))

@@ -47,17 +47,17 @@ def _load(traced: Traced, target: str) -> Imported:
     environment = guards.environment(traced.inputs)
     before = guards.known_conditions(environment)
     hidden_arguments(traced.graph.graph)  # whose reason comes first
-    found = functional(traced.graph, traced.inputs)
-    _check_mutations(traced, found)
-    _check_types(traced, found)
+    body = functional(traced.graph, traced.inputs)
+    _check_mutations(traced, body)
+    _check_types(traced, body)
     context = Context(assumed=guards.since(environment, before))
-    result = import_plan(traced, found, plan_of(traced, found), target, context)
+    result = import_plan(traced, body, plan_of(traced, body), target, context)
     result.notes["guards"] = context.assumed  # derivatives, traced later, add to it
     return result
 
 
 def import_plan(
-    traced: Traced, found: Functional, planned: Plan, target: str = "cpu", context: Context | None = None
+    traced: Traced, body: Functional, planned: Plan, target: str = "cpu", context: Context | None = None
 ) -> Imported:
     """Build the graph that computes what ``planned`` says."""
     context = context or Context()
@@ -68,7 +68,7 @@ def import_plan(
     inputs, binding, symbols = _add_inputs(translation, traced)
     _check_sizes(planned.results, symbols)
     _assume_sizes(translation, traced)
-    importer = Importer(translation, found.graph, found.backwards, traced.draws)
+    importer = Importer(translation, body.graph, body.backwards, traced.draws)
     importer.run(inputs, (*planned.nodes, *planned.asserted))
     for node, output in zip(planned.nodes, planned.outputs, strict=True):
         _add_output(
@@ -89,7 +89,7 @@ def import_plan(
         tuple(planned.mutations),
         symbols,
         _complex(traced, binding),
-        stages(found, planned, traced.results),
+        stages(body, planned, traced.results),
         exchanges.unversioned_arguments(traced.graph.graph),
         exchanges.exchanged_arguments(traced.graph.graph),
     )
@@ -130,15 +130,15 @@ def _complex(traced: Traced, binding: Sequence[tuple[str, int]]) -> tuple[int, .
     return tuple(k for k, (kind, at) in enumerate(binding) if kind == "tensor" and traced.inputs[at].is_complex())
 
 
-def _check_mutations(traced: Traced, found: Functional) -> None:
-    for k in found.mutated:
+def _check_mutations(traced: Traced, body: Functional) -> None:
+    for k in body.mutated:
         if traced.requires_grad[k] and not traced.changed[k]:
             raise Unsupported(f"{traced.names[k]}, which requires a gradient, is changed where gradients are off")
 
 
-def _check_types(traced: Traced, found: Functional) -> None:
+def _check_types(traced: Traced, body: Functional) -> None:
     """The trace has to give what Dynamo promised to the code around the graph, or what PyTorch gives instead."""
-    promised, traced_results = (g.graph.output_node().args[0] for g in (traced.graph, found.graph))
+    promised, traced_results = (g.graph.output_node().args[0] for g in (traced.graph, body.graph))
     in_eager = cache(lambda: eager_types(traced.graph, traced.inputs))
     for k, (before, after) in enumerate(zip(promised, traced_results)):
         expected = before.meta.get("example_value") if isinstance(before, fx.Node) else None
@@ -163,12 +163,12 @@ def _gradients(graph: Graph, traced: Traced, planned: Plan, binding: Sequence[tu
 def _sizes(graph: Graph, traced: Traced, binding: Sequence[tuple[str, int]]) -> dict[str, int]:
     """Size symbols of the graph -> what they are in the call that is compiled for."""
     place = {name: at for name, (_, at) in zip(graph.inputs, binding, strict=True)}
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for symbol, (name, axis) in graph.symbols.items():
         value = traced.inputs[place[name]]
         size = value.shape[axis] if isinstance(value, torch.Tensor) else value
-        found[symbol] = guards.example(size)
-    return found
+        sizes[symbol] = guards.example(size)
+    return sizes
 
 
 def _add_inputs(
@@ -215,13 +215,13 @@ def _define_symbols(graph: Graph, binding: Sequence[tuple[str, int]]) -> dict[st
 
 def _torch_symbols(traced: Traced) -> dict[str, tuple[int, int | None]]:
     """PyTorch's size symbols -> the argument, and the axis if it is a tensor, where the value is read."""
-    found: dict[str, tuple[int, int | None]] = {}
+    symbols: dict[str, tuple[int, int | None]] = {}
     for k, x in enumerate(traced.inputs):
         sizes = list(enumerate(x.shape)) if isinstance(x, torch.Tensor) else [(None, x)]
         for axis, size in sizes:
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
-                found.setdefault(str(size.node.expr), (k, axis))
-    return found
+                symbols.setdefault(str(size.node.expr), (k, axis))
+    return symbols
 
 
 def _add_output(graph: Graph, name: Any, order: Sequence[int]) -> None:

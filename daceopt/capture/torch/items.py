@@ -56,12 +56,12 @@ def take_item(call: Callable[[], Any], variable: Any, tx: Any, name: str) -> Any
     if place in _breaking and isinstance(example, torch.Tensor) and example.ndim:  # Dynamo takes a list in any case
         unimplemented(gb_type=_REFUSED, context="", explanation=UNLIKE_PYTHON, hints=[])
     with config.patch(capture_scalar_outputs=is_number and place not in _breaking):
-        found = call()
-    for one in _leaves(found):
+        result = call()
+    for one in _leaves(result):
         if isinstance(number := getattr(one, "sym_num", None), torch.SymInt | torch.SymFloat):
             _places(tx.output).update(dict.fromkeys(map(str, number.node.expr.free_symbols), place))
             _note_element(one.as_proxy().node.args[0])
-    return found
+    return result
 
 
 def constant(variable: VariableTracker, tx: Any) -> VariableTracker:

@@ -24,7 +24,7 @@ def note_line(error: BaseException, stack: str) -> None:
 def stack_of(error: BaseException | None) -> str:
     """The frames, as Python prints them, of the call that an error, or what it comes from, is about; or nothing."""
     while error is not None:
-        if found := getattr(error, _STACK, ""):
-            return str(found)
+        if stack := getattr(error, _STACK, ""):
+            return str(stack)
         error = error.__cause__
     return ""

@@ -124,16 +124,16 @@ def _sides(node: SymNode, may_guard: bool) -> tuple[float, float] | None:
     if not node.has_hint():
         return None
     value, ends, text = float(node.hint), (-_LARGEST, *_SPECIAL, _LARGEST), str(node.expr)
-    found = next(((low, high) for low, high in itertools.pairwise(ends) if low < value < high), None)
+    between = next(((low, high) for low, high in itertools.pairwise(ends) if low < value < high), None)
     guarded = _guarded.setdefault(node.shape_env, set())
-    if found is None or text in guarded:
-        return found
+    if between is None or text in guarded:
+        return between
     if not may_guard:
         raise Unsupported("a derivative that asks for the value of a number that changes")
-    for relation, end in zip((sympy.Gt, sympy.Lt), found, strict=True):
+    for relation, end in zip((sympy.Gt, sympy.Lt), between, strict=True):
         node.shape_env.evaluate_expr(relation(node.expr, end))
     guarded.add(text)
-    return found
+    return between
 
 
 def note_original(symbol: torch.SymFloat, number: torch.SymFloat) -> None:
@@ -145,9 +145,9 @@ def trace_with_marks(trace: Callable[[], Traced], is_derivative: bool) -> Traced
     """What ``trace`` gives, of which the first is the graph that it records: numbers are symbols in it where C++ does
     no more than to hand them on. Others become constants, which are guarded; of a derivative they raise Unsupported."""
     may_guard = not is_derivative or TracingContext.try_get() is not None
-    found, marked = _with_marks(trace, Marks(False, may_guard))
-    if not marked or _texts(found[0]) == _texts(_with_marks(trace, Marks(True, may_guard))[0][0]):
-        return found
+    traced, marked = _with_marks(trace, Marks(False, may_guard))
+    if not marked or _texts(traced[0]) == _texts(_with_marks(trace, Marks(True, may_guard))[0][0]):
+        return traced
     if is_derivative:
         raise Unsupported("a derivative computed from the value of a number that changes")
     return _with_constants(trace)
@@ -156,9 +156,9 @@ def trace_with_marks(trace: Callable[[], Traced], is_derivative: bool) -> Traced
 def shape_alike(run: Callable[[], T]) -> T:
     """The result of a call on fake tensors, whose shapes have to be the same whatever the numbers are that C++ asks
     for: else these become constants. So they do where Python computes a number of them (``math.hypot``, say)."""
-    found, marked = _with_marks(run, Marks(False))
-    if not marked or (not _has_number(found) and _shapes(found) == _shapes(_with_marks(run, Marks(True))[0])):
-        return found
+    result, marked = _with_marks(run, Marks(False))
+    if not marked or (not _has_number(result) and _shapes(result) == _shapes(_with_marks(run, Marks(True))[0])):
+        return result
     return _with_constants(run)
 
 
@@ -210,8 +210,8 @@ def _read(original: Callable[..., float]) -> Callable[..., float]:
     @functools.wraps(original)
     def guard_float(self: SymNode, file: str, line: int) -> float:
         marks = _reader.get()
-        found = None if marks is None else marks.read(self)
-        return original(self, file, line) if found is None else found
+        mark = None if marks is None else marks.read(self)
+        return original(self, file, line) if mark is None else mark
 
     guard_float.__module__ = __name__
     return guard_float

@@ -88,10 +88,10 @@ class _Rewriter:
             self._places[key] = known
         return known
 
-    def _elements(self, found: fx.Node, node: fx.Node) -> list[fx.Node]:
+    def _elements(self, places: fx.Node, node: fx.Node) -> list[fx.Node]:
         with self._graph.inserting_before(node):
-            nodes = [self._graph.call_function(operator.getitem, (found, k)) for k in range(len(_value(found)))]
-        for element, value in zip(nodes, _value(found)):
+            nodes = [self._graph.call_function(operator.getitem, (places, k)) for k in range(len(_value(places)))]
+        for element, value in zip(nodes, _value(places)):
             element.meta = {**_context(node), "example_value": value}
         return nodes
 
@@ -107,12 +107,12 @@ class _Rewriter:
     def _decide(self, node: fx.Node, target: Any, args: Any, values: Callable[[fx.Node], Any]) -> fx.Node:
         """A call before ``node`` that finds the places in its stead."""
         with self._graph.inserting_before(node):
-            found = self._graph.call_function(target, args)
+            call = self._graph.call_function(target, args)
         value = values(node)
         path = (SequenceKey(0),) if isinstance(value, tuple) else ()
-        found.meta = {**_context(node), "example_value": value, BINDINGS: _symbols_at(node, path)}
+        call.meta = {**_context(node), "example_value": value, BINDINGS: _symbols_at(node, path)}
         node.meta.pop(BINDINGS, None)
-        return found
+        return call
 
 
 _RULES: dict[str, Callable[[_Rewriter, fx.Node], None]] = {
@@ -139,8 +139,8 @@ def _count(node: fx.Node) -> torch.SymInt | None:
     """How many places the call ``node`` has decided, as an extent of its result; None where that is not one of them."""
     shape = getattr(_value(node), "shape", ())
     symbols = node.meta.get(BINDINGS) or {s for d in shape for s in free_unbacked_symbols(d)}
-    found = {str(d): d for d in shape if isinstance(d, torch.SymInt) and d.node.expr in symbols}
-    return next(iter(found.values())) if len(found) == len(symbols) == 1 else None
+    sizes = {str(d): d for d in shape if isinstance(d, torch.SymInt) and d.node.expr in symbols}
+    return next(iter(sizes.values())) if len(sizes) == len(symbols) == 1 else None
 
 
 def _lengths(node: fx.Node, count: int) -> list[torch.Tensor]:
@@ -172,8 +172,8 @@ def _shape(node: Any) -> list[str]:
 
 
 def _is_mask(value: Any) -> bool:
-    found = _value(value)
-    return isinstance(found, torch.Tensor) and found.dtype is torch.bool and found.ndim > 0
+    example = _value(value)
+    return isinstance(example, torch.Tensor) and example.dtype is torch.bool and example.ndim > 0
 
 
 def _value(node: Any) -> Any:

@@ -32,8 +32,8 @@ def _exp(x: float) -> float:
 
 
 def _log(x: float, base: float | None = None) -> float:
-    found = math.log2(x) * math.log(2)  # Dynamo knows this one
-    return found if base is None else found / _log(base)
+    natural = math.log2(x) * math.log(2)  # Dynamo knows this one
+    return natural if base is None else natural / _log(base)
 
 
 def _log10(x: float) -> float:
@@ -127,8 +127,8 @@ def _numbers(func: Any) -> tuple[frozenset[int], frozenset[str]]:
     if func._schema.name.rpartition("::")[2] in _SIZED:
         return frozenset(), frozenset()
     arguments = func._schema.arguments
-    found = {k: a.name for k, a in enumerate(arguments) if _is_number(a)}
-    return frozenset(found), frozenset(found.values())
+    names = {k: a.name for k, a in enumerate(arguments) if _is_number(a)}
+    return frozenset(names), frozenset(names.values())
 
 
 def _is_number(argument: Any) -> bool:

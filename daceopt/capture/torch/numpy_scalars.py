@@ -17,11 +17,11 @@ _SCALAR = "daceopt_scalar"  # where an argument of a graph keeps the class that 
 
 def wrap(original: Method, self: Any, value: Any) -> Any:
     """Dynamo's variable for a value of Python; the graph depends on the class of a scalar."""
-    made = original(self, value)
-    if isinstance(value, np.generic) and isinstance(made, tensor.NumpyNdarrayVariable):
+    wrapped = original(self, value)
+    if isinstance(value, np.generic) and isinstance(wrapped, tensor.NumpyNdarrayVariable):
         self.install_guards(GuardBuilder.TYPE_MATCH)
-        made.as_proxy().node.meta[_SCALAR] = type(value)
-    return made
+        wrapped.as_proxy().node.meta[_SCALAR] = type(value)
+    return wrapped
 
 
 def is_instance(original: Method, self: Any, tx: Any, value: Any, classes: Any) -> Any:

@@ -20,16 +20,16 @@ def with_gradient(node: fx.Node, operands: Sequence[fx.Node]) -> Sequence[fx.Nod
     call, path = _origin(node)
     if call.op not in ("call_function", "call_method") or isinstance(call.target, torch._ops.HigherOrderOperator):
         return operands
-    given = call.all_input_nodes if path else operands
-    wanted = [x for x in given if _requires_grad(x.meta.get("example_value"))]
+    operands_of = call.all_input_nodes if path else operands
+    wanted = [x for x in operands_of if _requires_grad(x.meta.get("example_value"))]
     if not wanted:
         return operands
     try:
-        found = _gradients(call, path, wanted)
+        gradients = _gradients(call, path, wanted)
     except Exception:  # a call with another's fake tensors may fail in any way
         return operands
-    absent = {x for x, gradient in zip(wanted, found) if gradient is None}
-    return [x for x in given if x not in absent]
+    absent = {x for x, gradient in zip(wanted, gradients) if gradient is None}
+    return [x for x in operands_of if x not in absent]
 
 
 def _origin(node: fx.Node) -> tuple[fx.Node, tuple[int, ...]]:
@@ -47,8 +47,8 @@ def _gradients(call: fx.Node, path: tuple[int, ...], wanted: Sequence[fx.Node]) 
         args, kwargs = fx.map_arg((call.args, call.kwargs), lambda x: _to_written(values[x]))
         target = getattr(args[0], str(call.target)) if call.op == "call_method" else call.target
         rest = args[1:] if call.op == "call_method" else args
-        found = reduce(operator.getitem, path, target(*rest, **kwargs))
-        results = [r for r in pytree.tree_leaves(found) if _requires_grad(r)]
+        outcome = reduce(operator.getitem, path, target(*rest, **kwargs))
+        results = [r for r in pytree.tree_leaves(outcome) if _requires_grad(r)]
         grads = [torch.ones_like(r) for r in results]
         return torch.autograd.grad(results, [values[x] for x in wanted], grads, allow_unused=True)
 

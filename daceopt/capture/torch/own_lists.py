@@ -17,8 +17,8 @@ def own_lists(function: ast.FunctionDef) -> frozenset[str]:
     uses = Counter(n.id for n in names)
     uses.subtract(n.id for node in nodes for n in _harmless(node) if isinstance(n, ast.Name))
     arguments = {a.arg for a in variables.parameters(function.args)}
-    made = {n.id for node in nodes if isinstance(node, ast.Assign) for n in _new_lists(node)}
-    return frozenset(n for n in made - arguments if uses[n] <= 0)
+    lists = {n.id for node in nodes if isinstance(node, ast.Assign) for n in _new_lists(node)}
+    return frozenset(n for n in lists - arguments if uses[n] <= 0)
 
 
 def _harmless(node: ast.AST) -> Sequence[ast.AST] | Iterator[ast.AST]:

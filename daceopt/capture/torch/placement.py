@@ -37,8 +37,8 @@ def place(target: Any, result: Any, args: Sequence[Any], kwargs: dict[str, Any])
         return result
     named = {k: v for k, v in kwargs.items() if k not in ("input", "self")}
     source, *rest = args or (kwargs.get("input", kwargs.get("self")),)
-    found = placement(first, source, *rest, **named)
-    return (found, *result[1:]) if isinstance(result, tuple) else found
+    placed = placement(first, source, *rest, **named)
+    return (placed, *result[1:]) if isinstance(result, tuple) else placed
 
 
 def _name(target: Any) -> str:
@@ -100,9 +100,9 @@ def _as_first(result: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> t
 
 
 def _rows(result: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    found = result.contiguous()
-    is_told_so = not layout(found, range(found.dim()))
-    return found if is_told_so else found.clone(memory_format=torch.contiguous_format)
+    rows = result.contiguous()
+    is_told_so = not layout(rows, range(rows.dim()))
+    return rows if is_told_so else rows.clone(memory_format=torch.contiguous_format)
 
 
 def _unless_in_place(result: torch.Tensor, *args: Any, inplace: bool = False, **kwargs: Any) -> torch.Tensor:
@@ -151,10 +151,10 @@ def _pool(result: torch.Tensor, source: Any, output_size: Any) -> torch.Tensor:
     """Means over planes keep their memory format, which only the strides of axes of size 1 tell."""
     if suggest_memory_format(source) == torch.contiguous_format or any(n != 1 for n in result.shape[2:]):
         return result
-    found = result.flatten(1)
+    pooled = result.flatten(1)
     for _ in result.shape[2:]:
-        found = found.unsqueeze(1)
-    return found.movedim(-1, 1)
+        pooled = pooled.unsqueeze(1)
+    return pooled.movedim(-1, 1)
 
 
 _BY_NUMBERS = frozenset("pow lerp masked_fill".split())

@@ -44,10 +44,10 @@ def plan(functional: Functional, differentiable: Sequence[bool], changed_with_gr
     return _Planner(functional).run(differentiable, changed_with_gradient)
 
 
-def plan_of(traced: Traced, found: Functional) -> Plan:
+def plan_of(traced: Traced, functional: Functional) -> Plan:
     """``plan`` of a graph of Dynamo, whose functional graph is ``found``."""
     hidden = hidden_arguments(traced.graph.graph)
-    return plan(found, traced.results, [traced.changed[k] and k not in hidden for k in found.mutated])
+    return plan(functional, traced.results, [traced.changed[k] and k not in hidden for k in functional.mutated])
 
 
 class _Planner:

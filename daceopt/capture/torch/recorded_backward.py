@@ -41,10 +41,10 @@ def is_once_differentiable(graph: fx.GraphModule) -> bool:
 def once(graph: fx.GraphModule, incoming: int, values: Sequence[Any]) -> list[Any]:
     """What a backward that is differentiable once gives for ``values``, the first of them ``incoming`` gradients."""
     with torch.no_grad():
-        found = DynamoInterpreter(graph)(*values)
-    tensors = [f for f in found if isinstance(f, torch.Tensor)]
+        results = DynamoInterpreter(graph)(*values)
+    tensors = [f for f in results if isinstance(f, torch.Tensor)]
     marked = iter(torch.ops.daceopt.differentiated_once(tensors, list(values[:incoming])))
-    return [next(marked) if isinstance(f, torch.Tensor) else f for f in found]
+    return [next(marked) if isinstance(f, torch.Tensor) else f for f in results]
 
 
 def record(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:

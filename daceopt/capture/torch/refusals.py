@@ -55,14 +55,14 @@ def _try(node: fx.Node) -> None:
     try:
         args, kwargs = fx.map_arg((node.args, node.kwargs), _one)
         call = getattr(args[0], node.target) if isinstance(node.target, str) else node.target
-        found = call(*(args[1:] if isinstance(node.target, str) else args), **kwargs)
+        outcome = call(*(args[1:] if isinstance(node.target, str) else args), **kwargs)
     except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
         if _OF_TYPES.search(str(error)):
             raise Unsupported(f"eager PyTorch refuses {node.name}: {error}") from None
         return
     except Exception:  # of a size, or an index, that does not fit one number
         return
-    for ours, theirs in zip(_dtypes(node.meta.get("example_value")), _dtypes(found)):
+    for ours, theirs in zip(_dtypes(node.meta.get("example_value")), _dtypes(outcome)):
         if ours != theirs:
             raise Unsupported(f"eager PyTorch computes {node.name} in {theirs}; its shape rules say {ours}")
 
@@ -103,9 +103,9 @@ def _is_pointwise(name: str) -> bool:
 def _may_be_refused(node: fx.Node) -> bool:
     """Calls on numbers of one floating type are not, but where only deterministic ones are allowed."""
     values = [x.meta.get("example_value") for x in node.all_input_nodes]
-    given = [*pytree.tree_leaves([node.args, node.kwargs]), *pytree.tree_leaves(values)]
+    leaves = [*pytree.tree_leaves([node.args, node.kwargs]), *pytree.tree_leaves(values)]
     results = _dtypes(node.meta.get("example_value"))
-    if not results or any(v is None for v in values) or any(isinstance(g, torch.Generator) for g in given):
+    if not results or any(v is None for v in values) or any(isinstance(g, torch.Generator) for g in leaves):
         return False
     types = {d for x in node.all_input_nodes for d in _dtypes(x.meta.get("example_value"))}
     mixed = len(types) > 1 or any(not d.is_floating_point for d in types) or any(isinstance(a, bool) for a in node.args)

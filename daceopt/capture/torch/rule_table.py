@@ -32,28 +32,28 @@ def _row(target: object, real: table.AtenRule | None, complexes: table.AtenRule 
     return Row(name, real.derivative if real else "", complexes.derivative if complexes else "", family)
 
 
-def summary(found: Sequence[Row]) -> str:
+def summary(rows: Sequence[Row]) -> str:
     """One sentence with the counts."""
-    real = [row for row in found if row.real]
+    real = [row for row in rows if row.real]
     own = sum(row.real == "own" for row in real)
     return (
         f"{len(real)} overloads of ATen's operators are compiled ({own} with their own derivative, {len(real) - own} "
-        f"with PyTorch's), {sum(bool(row.complexes) for row in found)} for complex tensors. PyTorch takes composite "
+        f"with PyTorch's), {sum(bool(row.complexes) for row in rows)} for complex tensors. PyTorch takes composite "
         "operators apart into others; any other overload is a host call: ATen itself runs it inside of the program."
     )
 
 
-def text(found: Sequence[Row]) -> str:
+def text(rows: Sequence[Row]) -> str:
     """For a terminal."""
     lines = [f"{'operator':<52}{'gradient':<10}{'complex':<10}rule in"]
-    lines += [f"{r.operator:<52}{r.real or '-':<10}{r.complexes or '-':<10}{r.family}.py" for r in found]
-    return "\n".join([*lines, "", summary(found), ""])
+    lines += [f"{r.operator:<52}{r.real or '-':<10}{r.complexes or '-':<10}{r.family}.py" for r in rows]
+    return "\n".join([*lines, "", summary(rows), ""])
 
 
-def markdown(found: Sequence[Row]) -> str:
+def markdown(rows: Sequence[Row]) -> str:
     """As a part of docs/aten.md."""
-    lines = [_PREFACE.format(summary=summary(found))]
-    lines += [f"| `{r.operator}` | {r.real or '-'} | {r.complexes or '-'} | {r.family} |" for r in found]
+    lines = [_PREFACE.format(summary=summary(rows))]
+    lines += [f"| `{r.operator}` | {r.real or '-'} | {r.complexes or '-'} | {r.family} |" for r in rows]
     return "\n".join(lines) + "\n"
 
 

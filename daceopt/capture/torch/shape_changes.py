@@ -40,8 +40,8 @@ def as_views(graph: fx.GraphModule) -> fx.GraphModule:
     unrecorded = without_gradients(own)
     changes = [n for n in own.nodes if BEFORE in n.meta and not (n in unrecorded and requires_grad(n))]
     key = _object
-    for _, found in groupby(sorted(changes, key=key), key):
-        _replace(own, list(found))
+    for _, group in groupby(sorted(changes, key=key), key):
+        _replace(own, list(group))
     return fx.GraphModule(graph, own)
 
 

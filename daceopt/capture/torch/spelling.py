@@ -17,15 +17,15 @@ _COLLECTIONS = (tuple, list, set, frozenset, slice)
 def check(builder: Any, guard: Guard) -> None:
     """Add to each guard of a value that has an equal one the condition that it is not that one."""
     done = set()
-    for found in builder.check_fn_manager.output_graph.guards:
-        kind = found.create_fn_name()
-        if (kind != "TYPE_MATCH" and kind not in _BY_EQUALITY) or found.name in done:
+    for one in builder.check_fn_manager.output_graph.guards:
+        kind = one.create_fn_name()
+        if (kind != "TYPE_MATCH" and kind not in _BY_EQUALITY) or one.name in done:
             continue
-        same = _condition(builder.get(found), kind)
-        if same is not None and not _is_of_library(builder, found):
-            done.add(found.name)
-            text = f"{found.name} is equal to what it was, and another value"
-            builder.get_guard_manager(found).add_lambda_guard(same, [text], None)
+        same = _condition(builder.get(one), kind)
+        if same is not None and not _is_of_library(builder, one):
+            done.add(one.name)
+            text = f"{one.name} is equal to what it was, and another value"
+            builder.get_guard_manager(one).add_lambda_guard(same, [text], None)
 
 
 def _condition(value: Any, kind: str) -> Callable[[Any], bool] | None:

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 Held = tuple[str, int]
 
 
-def stages(found: Functional, planned: Plan, differentiable: Sequence[bool]) -> tuple[ResultStage, ...]:
+def stages(body: Functional, planned: Plan, differentiable: Sequence[bool]) -> tuple[ResultStage, ...]:
     """The outputs that are computed from results, in the order in which these are there.
 
     ``differentiable``: per result, whether it requires a gradient.
     """
-    points = _points(found, planned, differentiable)
+    points = _points(body, planned, differentiable)
     if not points:
         return ()
-    reached = _reach(found.graph.graph, points)
+    reached = _reach(body.graph.graph, points)
     outputs = {k: n for k, n in enumerate(planned.nodes) if planned.outputs[k].differentiable}
     held = {k: {points[n] for n in reached[node] if n is not node} for k, node in outputs.items()}
     levels = _levels(planned, {k: behind for k, behind in held.items() if behind})
@@ -43,13 +43,13 @@ def stages(found: Functional, planned: Plan, differentiable: Sequence[bool]) -> 
     return tuple(ResultStage(tuple(m), tuple(sorted(set().union(*(held[k] for k in m))))) for m in members)
 
 
-def _points(found: Functional, planned: Plan, differentiable: Sequence[bool]) -> dict[fx.Node, Held]:
+def _points(body: Functional, planned: Plan, differentiable: Sequence[bool]) -> dict[fx.Node, Held]:
     """What may stand between others and the arguments: results, and new values of arguments, that autograd sees."""
     points: dict[fx.Node, Held] = {}
     for argument, k in planned.mutations:
         if planned.outputs[k].differentiable:
             points[planned.nodes[k]] = ("argument", argument)
-    values = found.graph.graph.output_node().args[0][: found.results]
+    values = body.graph.graph.output_node().args[0][: body.results]
     for k, (value, result, flag) in enumerate(zip(values, planned.results, differentiable, strict=True)):
         if flag and result.kind in ("output", "input") and value.op != "placeholder":
             points.setdefault(value, ("result", k))
@@ -92,20 +92,20 @@ def _levels(planned: Plan, held: Mapping[int, set[Held]]) -> dict[int, int]:
 def segment(traced: Traced, stage: ResultStage, outputs: Sequence[int]) -> Traced:
     """The graph from the arguments, and behind them what the stage holds, to these outputs of it."""
     inputs = tuple(map(fresh, traced.inputs))
-    found = functional(traced.graph, inputs)
-    planned = plan_of(traced, found)
-    graph = found.graph.graph
-    held = [_node_of(point, found, planned) for point in stage.held]
+    body = functional(traced.graph, inputs)
+    planned = plan_of(traced, body)
+    graph = body.graph.graph
+    held = [_node_of(point, body, planned) for point in stage.held]
     results = [planned.nodes[k] for k in outputs]
     numbers = {n: k for k, n in enumerate(filter(_draws, graph.nodes))}
     _cut(graph, held)
     _return(graph, results)
-    found.graph.recompile()
-    found.graph.meta[custom_gradient.BACKWARDS] = found.backwards
+    body.graph.recompile()
+    body.graph.meta[custom_gradient.BACKWARDS] = body.backwards
     added = len(held)
     return replace(
         traced,
-        graph=found.graph,
+        graph=body.graph,
         inputs=(*inputs, *(like(n.meta["val"]) for n in held)),
         names=(*traced.names, *(f"result{k}" for k in range(added))),
         requires_grad=(*traced.requires_grad, *[True] * added),
@@ -116,11 +116,11 @@ def segment(traced: Traced, stage: ResultStage, outputs: Sequence[int]) -> Trace
     )
 
 
-def _node_of(point: Held, found: Functional, planned: Plan) -> fx.Node:
+def _node_of(point: Held, body: Functional, planned: Plan) -> fx.Node:
     kind, k = point
     if kind == "argument":
         return planned.nodes[dict(planned.mutations)[k]]
-    node: fx.Node = found.graph.graph.output_node().args[0][k]
+    node: fx.Node = body.graph.graph.output_node().args[0][k]
     return node
 
 

@@ -75,12 +75,12 @@ def answer(tx: Any, ask: Callable[..., Any], *operands: VariableTracker) -> Any:
     ask, arguments = partial(_ask, ask, computation, nodes), [n.meta["grapharg"] for n in computation.leaves]
     values = [argument.example for argument in arguments]
     try:
-        found = ask(values)
+        result = ask(values)
     except (RuntimeError, IndexError, ValueError, TypeError):  # as the call itself will raise it
         return None
-    question = _Question(ask, found, [a.source for a in arguments], [v.clone() for v in values])
+    question = _Question(ask, result, [a.source for a in arguments], [v.clone() for v in values])
     tx.output.guards.add(condition(question.check))
-    return found
+    return result
 
 
 def comparison(self: Any, tx: Any, args: Any, kwargs: Any) -> VariableTracker | None:

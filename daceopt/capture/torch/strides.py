@@ -48,8 +48,8 @@ def layout(value: torch.Tensor, order: Sequence[int]) -> tuple[Any, ...]:
     if all(isinstance(s, int) for s in (*shape, *strides)):
         return () if strides == in_order(row_major([shape[k] for k in order]), order) else strides
     inner = {k: tuple(order[at + 1 :]) for at, k in enumerate(order)}
-    found = [inner[k] if n != 1 else _of_one(strides[k], order, shape, inner[k]) for k, n in _numbered_axes(shape)]
-    return () if found == [inner[k] for k in range(len(order))] else tuple(found)
+    order_of = [inner[k] if n != 1 else _of_one(strides[k], order, shape, inner[k]) for k, n in _numbered_axes(shape)]
+    return () if order_of == [inner[k] for k in range(len(order))] else tuple(order_of)
 
 
 def _numbered_axes(shape: Sequence[Any]) -> list[tuple[int, int]]:

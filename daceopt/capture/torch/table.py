@@ -110,9 +110,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
     _load()
     unpooled = {torch.ops.aten.max_unpool2d.default: _max_unpool2d, torch.ops.aten.max_unpool3d.default: _max_unpool3d}
-    found = {**foreach.decompositions(), **core_aten_decompositions(), **unpooled}
+    every = {**foreach.decompositions(), **core_aten_decompositions(), **unpooled}
     left = [overload(name) for name in _LEFT]
-    return {target: fn for target, fn in found.items() if target not in _RULES and target not in left}
+    return {target: fn for target, fn in every.items() if target not in _RULES and target not in left}
 
 
 def _max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: Any) -> torch.Tensor:
@@ -120,8 +120,8 @@ def _max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: Any) -
     from torch._decomp.decompositions import max_unpool2d
     from torch._prims_common import suggest_memory_format
 
-    found = max_unpool2d(self, _in_plane(indices, output_size), output_size)
-    return found.contiguous(memory_format=suggest_memory_format(self))
+    result = max_unpool2d(self, _in_plane(indices, output_size), output_size)
+    return result.contiguous(memory_format=suggest_memory_format(self))
 
 
 def _max_unpool3d(self: torch.Tensor, indices: torch.Tensor, output_size: Any, *window: Any) -> torch.Tensor:

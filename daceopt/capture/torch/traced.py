@@ -33,8 +33,8 @@ class Traced:
     def device(self) -> str:
         """Where the arrays of the graph are: those of its arguments. Numbers may be the host's."""
         tensors = [x for x in self.inputs if isinstance(x, torch.Tensor)]
-        found = next((t for t in tensors if t.ndim), tensors[0] if tensors else None)
-        return "cpu" if found is None else str(found.device.type)
+        deciding = next((t for t in tensors if t.ndim), tensors[0] if tensors else None)
+        return "cpu" if deciding is None else str(deciding.device.type)
 
     def check_unchanged(self, changed: Sequence[int]) -> None:
         """Raise RuntimeError where the graph, which is run later than the call was made, reads one of the arguments

@@ -83,10 +83,10 @@ _UNTRACED = frozenset({"retains_grad", "_backward_hooks", "_post_accumulate_grad
 
 def install() -> None:
     """Replace the methods, if that is not done yet."""
-    for owner, name, made in _REPLACED:
+    for owner, name, method in _REPLACED:
         original = getattr(owner, name)
         if original.__module__ != __name__:
-            setattr(owner, name, _for_ours(original, made))
+            setattr(owner, name, _for_ours(original, method))
     builder.VariableBuilder._type_dispatch_impl.cache_clear()  # it holds the methods themselves
     _renew_tables(symbolic_convert.InstructionTranslatorBase)
     marks.install()
@@ -99,12 +99,12 @@ def _renew_tables(cls: Any) -> None:
         _renew_tables(derived)
 
 
-def _for_ours(original: Method, made: Callable[..., Any]) -> Method:
+def _for_ours(original: Method, ours: Callable[..., Any]) -> Method:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_ours():
             return original(self, *args, **kwargs)
-        return made(original, self, *args, **kwargs)
+        return ours(original, self, *args, **kwargs)
 
     method.__module__ = __name__
     return method
@@ -190,10 +190,14 @@ def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) ->
     forward = nn.TransformerEncoder.forward.__code__
     if self.value is nn.functional.batch_norm and momentum_of(args, kwargs).is_tensor():
         return tx.inline_user_function_return(VariableTracker.build(tx, normalize_with_average), args, kwargs)
-    asked = self.value is torch.compiler.is_compiling and tx.f_code.co_code == forward.co_code  # or a copy of it
+    is_own_question = (
+        self.value is torch.compiler.is_compiling and tx.f_code.co_code == forward.co_code
+    )  # or a copy of it
     if (known := state_values.comparison(self, tx, args, kwargs)) is not None:
         return known
-    if asked and not _is_differentiated(tx.symbolic_locals["self"].realize().value, tx.symbolic_locals["src"]):
+    if is_own_question and not _is_differentiated(
+        tx.symbolic_locals["self"].realize().value, tx.symbolic_locals["src"]
+    ):
         _break("nn.TransformerEncoder, which leaves padded positions out", "make it with enable_nested_tensor=False")
     if self.value is torch.is_grad_enabled:
         backward_switches.note_question(tx)
@@ -293,11 +297,11 @@ def _set_attribute(original: Method, self: Any, tx: Any, owner: Any, name: Any, 
     if called == "requires_grad" and inner_leaves.is_passed_over(owner, value.realize(), tx):
         return owner
     if called == "data" and value.is_tensor() and len(tx.output.tracers) == 1:
-        changed, given = owner.as_proxy(), value.as_proxy()
-        if exchanges.is_in_place(changed.node, given.node):
+        changed, new = owner.as_proxy(), value.as_proxy()
+        if exchanges.is_in_place(changed.node, new.node):
             return owner
-        if exchanges.is_alike(changed.node, given.node):
-            exchanges.insert(tx.output, changed, given)
+        if exchanges.is_alike(changed.node, new.node):
+            exchanges.insert(tx.output, changed, new)
             return owner
     return original(self, tx, owner, name, value)
 

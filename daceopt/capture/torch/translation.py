@@ -102,13 +102,13 @@ class Translation:
         """Add an operator node; one array, or a tuple for several ``results`` (default: those promised)."""
         declared = self.promised if results is None else results
         outputs = [None if p is None else self.graph.add_array(self.label, p.shape, p.dtype) for p in declared]
-        given = {k: v for k, v in attributes.items() if v is not None}
-        coming = [k for k, v in given.items() if isinstance(v, NumberArray)]
+        present = {k: v for k, v in attributes.items() if v is not None}
+        coming = [k for k, v in present.items() if isinstance(v, NumberArray)]
         if coming:
             raise Unsupported(f"a number that comes with the call as {coming[0]}")
         if op_type in _DRAWING:
-            given["stream"] = self.stream()
-        node = widening.add_operator(self.graph, op_type, inputs, outputs, given, domain)
+            present["stream"] = self.stream()
+        node = widening.add_operator(self.graph, op_type, inputs, outputs, present, domain)
         node.source_name = self.label
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -204,12 +204,12 @@ class Translation:
         if entry is None:
             return self.host(call, operands, COMPLEX if call.is_complex else NONE)
         try:
-            found = entry.rule(self, **_with_arrays(call.arguments, operands))
+            result = entry.rule(self, **_with_arrays(call.arguments, operands))
         except _refusals(call) as error:
             if self.whole and _is_differentiable(call):
                 return self._opaque(call, operands)
             return self.host(call, operands, _reason(call, error))
-        results = list(found) if isinstance(found, (tuple, list)) else [found]
+        results = list(result) if isinstance(result, (tuple, list)) else [result]
         self._check(call, results)
         return results
 
@@ -223,8 +223,8 @@ class Translation:
     def host(self, call: AtenCall, operands: Sequence[str], reason: str) -> list[str | None]:
         """Let ATen itself run the call when the program runs."""
         self.context.hosted.setdefault(str(call.target).removeprefix("aten."), reason)
-        complexes = [[k for k, x in enumerate(found) if x is not None and x.is_complex()]
-                     for found in (call.operands, call.results)]  # fmt: skip
+        complexes = [[k for k, x in enumerate(side) if x is not None and x.is_complex()]
+                     for side in (call.operands, call.results)]  # fmt: skip
         orders = [dense_order(x) or tuple(range(x.dim())) for x in call.operands]
         arguments = (call.target, call.arguments, operands, self.promised)
         return aten_call.add(self.graph, *arguments, complexes[0], complexes[1], orders)
@@ -241,11 +241,13 @@ class Translation:
         for k, (name, promise) in enumerate(zip(results, self.promised, strict=True)):
             if name is None or promise.dtype is None:
                 continue
-            found = Promise(self.graph.shape(name), self.graph.dtype(name))
-            fits = len(found.shape) == len(promise.shape) and all(dim(a - b) == 0 for a, b in zip(found[0], promise[0]))
-            if not fits or found.dtype != promise.dtype:
+            actual = Promise(self.graph.shape(name), self.graph.dtype(name))
+            fits = len(actual.shape) == len(promise.shape) and all(
+                dim(a - b) == 0 for a, b in zip(actual[0], promise[0])
+            )
+            if not fits or actual.dtype != promise.dtype:
                 raise Unsupported(
-                    f"result {k} of {call.target} became {types.name_of(found.dtype)}{list(found.shape)}; PyTorch "
+                    f"result {k} of {call.target} became {types.name_of(actual.dtype)}{list(actual.shape)}; PyTorch "
                     f"promises {types.name_of(promise.dtype)}{list(promise.shape)}"
                 )
 
@@ -315,11 +317,11 @@ class Importer:
     def run(self, inputs: Sequence[Any], kept: Iterable[fx.Node] = ()) -> list[Any]:
         """Import all nodes on ``inputs`` (arrays, sizes or None, by placeholder), ``kept`` ones although no other reads
         them; the results, in order."""
-        given, known = iter(inputs), known_values(self.module)
+        incoming, known = iter(inputs), known_values(self.module)
         read = needs(known).union(kept)
         for node in self.module.graph.nodes:
             if node.op == "placeholder":
-                self.values[node] = next(given)
+                self.values[node] = next(incoming)
             elif node.op == "get_attr":
                 self.values[node] = self._constant(node)
             elif node in known and node not in read:
@@ -353,8 +355,8 @@ class Importer:
             if is_element and isinstance(value, torch.SymInt) and not self.t.sizes.is_known(value):
                 return self._element(node, value)
             if isinstance(value, torch.SymInt) and type(value.node.expr).__name__ in sizes.ROUNDED:
-                found = self._number(node, value)
-                return NumberArray(self.t.cast(found, types.from_name("int64"))) if isinstance(found, str) else found
+                number = self._number(node, value)
+                return NumberArray(self.t.cast(number, types.from_name("int64"))) if isinstance(number, str) else number
             if isinstance(value, torch.SymInt) and any(str(s) in self.floats for s in value.node.expr.free_symbols):
                 return Undecided(value.node.expr)
             return self.t.sizes.dim(value)
@@ -368,8 +370,8 @@ class Importer:
         if not isinstance(node.target, torch._ops.OpOverload):
             raise Unsupported(f"{node.target} stands in the graph; expected operators of ATen")
         call, operands = self._bind(node, value)
-        found = self.t.apply(call, operands)
-        return tuple(found) if isinstance(value, (tuple, list)) else found[0]
+        number = self.t.apply(call, operands)
+        return tuple(number) if isinstance(value, (tuple, list)) else number[0]
 
     def _number(self, node: fx.Node, value: torch.SymFloat | torch.SymInt) -> Any:
         """A scalar expression over sizes, or an array where numbers that come with the call are in it."""
@@ -380,12 +382,12 @@ class Importer:
         if not names:
             return self.t.sizes.number(value) if isinstance(value, torch.SymFloat) else self.t.sizes.dim(value)
         arrays = [self.floats[n] for n in names]
-        made = self.t.b.elementwise(
+        array = self.t.b.elementwise(
             lambda *e: self.t.sizes.number(value, {n: scalar.cast(x, double) for n, x in zip(names, e)}),
             *map(str, arrays),
             dtype=double,
         )
-        return NumberArray(made)
+        return NumberArray(array)
 
     def _element(self, node: fx.Node, value: torch.SymInt | torch.SymFloat) -> NumberArray:
         """A number that is read out of a tensor: no gradient passes."""
@@ -395,35 +397,35 @@ class Importer:
         promise = Promise((), self.t.dtype_of(source))
         if isinstance(value, torch.SymFloat) and self.t.graph.producer(source) is not None:
             source = self.t.operator("StopGradient", source, domain="daceopt", results=[promise])
-        self.floats[str(value.node.expr)] = found = NumberArray(source)
-        return found
+        self.floats[str(value.node.expr)] = element = NumberArray(source)
+        return element
 
     def _bind(self, node: fx.Node, value: Any) -> tuple[AtenCall, list[str]]:
         operands: list[str] = []
         fakes: list[torch.Tensor] = []
 
-        def bound(x: Any, is_float: bool = False) -> tuple[Any, Any]:
+        def bind_operand(x: Any, is_float: bool = False) -> tuple[Any, Any]:
             if isinstance(x, (list, tuple)):
-                pairs = [bound(v) for v in x]
+                pairs = [bind_operand(v) for v in x]
                 return [p[0] for p in pairs], [p[1] for p in pairs]
             if not isinstance(x, fx.Node):
                 return x, x
-            found = self.values[x]
-            if isinstance(found, Undecided):
-                raise Unsupported(f"a whole number that only the data decides ({found.expr})")
-            if is_float and isinstance(found, sympy.Expr):
-                found = NumberArray(self.t.array(found, types.from_name("float64")))
-            if not isinstance(found, str):
-                return found, x.meta.get("val", found)
-            operands.append(str(found))
-            if isinstance(found, NumberArray):
+            value = self.values[x]
+            if isinstance(value, Undecided):
+                raise Unsupported(f"a whole number that only the data decides ({value.expr})")
+            if is_float and isinstance(value, sympy.Expr):
+                value = NumberArray(self.t.array(value, types.from_name("float64")))
+            if not isinstance(value, str):
+                return value, x.meta.get("val", value)
+            operands.append(str(value))
+            if isinstance(value, NumberArray):
                 fakes.append(self._holder(x.meta["val"]))
                 return (Item(len(operands) - 1),) * 2
             fakes.append(x.meta["val"] if "val" in x.meta else getattr(self.module, str(x.target)))
             return (Operand(len(operands) - 1),) * 2
 
-        given = by_name(node.target, node.args, node.kwargs)
-        pairs = {k: bound(v, takes_float(node.target, k)) for k, v in given.items()}
+        by_argument = by_name(node.target, node.args, node.kwargs)
+        pairs = {k: bind_operand(v, takes_float(node.target, k)) for k, v in by_argument.items()}
         arguments, traced = ({k: p[j] for k, p in pairs.items()} for j in (0, 1))
         values = value if isinstance(value, (tuple, list)) else (value,)
         results = tuple(v if isinstance(v, torch.Tensor) else None for v in values)  # sizes are known without it

@@ -76,10 +76,10 @@ class VariableNames(ast.NodeVisitor):
 
 def names(of: ast.AST | Iterable[ast.AST]) -> VariableNames:
     """What a tree or several read, with each place where they do, and what they set."""
-    found = VariableNames()
+    visitor = VariableNames()
     for node in [of] if isinstance(of, ast.AST) else of:
-        found.visit(node)
-    return found
+        visitor.visit(node)
+    return visitor
 
 
 def stores(of: ast.AST | Iterable[ast.AST]) -> set[str]:
@@ -94,19 +94,19 @@ def read(of: ast.AST | Iterable[ast.AST]) -> set[str]:
 
 def certain(statements: Sequence[ast.stmt]) -> set[str]:
     """Variables that have a value behind the statements, wherever these are left at their end."""
-    found: set[str] = set()
+    sure: set[str] = set()
     for s in statements:
         if isinstance(s, ast.If):
             branches = [certain(b) for b in (s.body, s.orelse) if not leaves(b)]
-            found |= set.intersection(*branches) if branches else set()
+            sure |= set.intersection(*branches) if branches else set()
         elif isinstance(s, ast.With):
             own = stores([i.optional_vars for i in s.items if i.optional_vars is not None])
-            found |= own | (set() if may_go_on(s) else certain(s.body))
+            sure |= own | (set() if may_go_on(s) else certain(s.body))
         elif isinstance(s, ast.Assign | ast.AugAssign | ast.Import | ast.ImportFrom):
-            found |= stores(s) - _walruses(s)
+            sure |= stores(s) - _walruses(s)
         elif isinstance(s, ast.AnnAssign) and s.value is not None:
-            found |= stores(s.target)
-    return found
+            sure |= stores(s.target)
+    return sure
 
 
 def _walruses(of: ast.AST) -> set[str]:
@@ -157,16 +157,16 @@ def leaves(statements: Sequence[ast.stmt]) -> bool:
 def read_first(statements: Sequence[ast.stmt]) -> set[str]:
     """Variables that may be read before the statements have set them."""
     sure: set[str] = set()
-    found: set[str] = set()
+    early: set[str] = set()
     for s in statements:
         if isinstance(s, ast.If):
-            found |= (read(s.test) | read_first(s.body) | read_first(s.orelse)) - sure
+            early |= (read(s.test) | read_first(s.body) | read_first(s.orelse)) - sure
         elif isinstance(s, ast.With):
-            found |= (read([i.context_expr for i in s.items]) | read_first(s.body)) - sure
+            early |= (read([i.context_expr for i in s.items]) | read_first(s.body)) - sure
         elif isinstance(s, ast.For):
             own = stores(s.target)
-            found |= (read(s.iter) | (read_first(s.body) - own) | read_first(s.orelse)) - sure
+            early |= (read(s.iter) | (read_first(s.body) - own) | read_first(s.orelse)) - sure
         else:
-            found |= read(s) - sure
+            early |= read(s) - sure
         sure |= certain([s])
-    return found
+    return early

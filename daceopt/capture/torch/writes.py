@@ -72,9 +72,9 @@ def _by_schema(node: fx.Node) -> list[Any]:
     schema = getattr(node.target, "_schema", None)
     if schema is None or not schema.is_mutable:
         return []
-    given = {**{a.name: x for a, x in zip(schema.arguments, node.args)}, **node.kwargs}
+    values = {**{a.name: x for a, x in zip(schema.arguments, node.args)}, **node.kwargs}
     changed = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    return tree_leaves([given.get(name) for name in changed])
+    return tree_leaves([values.get(name) for name in changed])
 
 
 def _leaves(node: fx.Node) -> list[Any]:
@@ -113,10 +113,10 @@ def _written_positions(node: fx.Node, changed: list[tuple[int, _State]]) -> list
     """One position for each memory: views and detached values share a version. By PyTorch's convention that is ``out``,
     else the first."""
     leaves, out = _leaves(node), tree_leaves(node.kwargs.get("out"))
-    found: dict[Any, int] = {}
+    positions: dict[Any, int] = {}
     for k, state in sorted(changed, key=lambda pair: leaves[pair[0]] not in out):
-        found.setdefault(_memory(state.tensor), k)
-    return list(found.values())
+        positions.setdefault(_memory(state.tensor), k)
+    return list(positions.values())
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -31,10 +31,10 @@ def agree(model: nn.Module, watch: Watch, strategy: Chosen) -> Strategy:
         dist.all_gather_object(everyone, told, group=group)
     first = everyone[0]
     for rank, other in enumerate(everyone):
-        found = first["identity"].differences(other["identity"])
-        found += [f"{w}: {other[w]}, expected {first[w]}" for w in ("buffers", "strategy") if other[w] != first[w]]
-        if found:
-            raise WorkerError(f"rank {rank} differs from rank 0: {'; '.join(found[:8])}")
+        texts = first["identity"].differences(other["identity"])
+        texts += [f"{w}: {other[w]}, expected {first[w]}" for w in ("buffers", "strategy") if other[w] != first[w]]
+        if texts:
+            raise WorkerError(f"rank {rank} differs from rank 0: {'; '.join(texts[:8])}")
     if first["error"]:
         raise StrategyError(first["error"])
     return Strategy.parse(first["text"]).check(identity)
@@ -42,8 +42,8 @@ def agree(model: nn.Module, watch: Watch, strategy: Chosen) -> Strategy:
 
 def _ranks_own(identity: Identity, model: nn.Module, strategy: Chosen) -> dict[str, Any]:
     buffers = {n: f"{b.dtype}{list(b.shape)}" for n, b in model.named_buffers()}
-    asked = strategy.digest() if isinstance(strategy, Strategy) else str(strategy)
-    return {"identity": identity, "buffers": buffers, "strategy": asked, "error": "", "text": ""}
+    digest = strategy.digest() if isinstance(strategy, Strategy) else str(strategy)
+    return {"identity": identity, "buffers": buffers, "strategy": digest, "error": "", "text": ""}
 
 
 def _tell(identity: Identity, model: nn.Module, strategy: Chosen) -> dict[str, Any]:

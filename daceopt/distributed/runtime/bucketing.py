@@ -18,17 +18,17 @@ something is on its way early."""
 def by_size(weights: Sequence[Weight], first: int = FIRST, cap: int = CAP) -> tuple[Bucket, ...]:
     """Parameters in the reverse of their order, which is about that in which their gradients are computed; a bucket is
     closed by the gradient that fills it, as in Li et al., PyTorch Distributed (VLDB 2020), section 3.2.3."""
-    found: list[Bucket] = []
+    buckets: list[Bucket] = []
     open_ones: dict[str, tuple[int, list[str]]] = {}  # element type -> bytes and names of the bucket being filled
     for weight in reversed(weights):
         held, names = open_ones.pop(weight.dtype, (0, []))
         held += prod(weight.shape) * getattr(torch, weight.dtype).itemsize
         names = [*names, weight.name]
-        if held >= (cap if found else first):
-            found.append(Bucket(tuple(names)))
+        if held >= (cap if buckets else first):
+            buckets.append(Bucket(tuple(names)))
         else:
             open_ones[weight.dtype] = held, names
-    return (*found, *(Bucket(tuple(names)) for _, names in open_ones.values()))
+    return (*buckets, *(Bucket(tuple(names)) for _, names in open_ones.values()))
 
 
 def alone(weights: Sequence[Weight]) -> tuple[Bucket, ...]:

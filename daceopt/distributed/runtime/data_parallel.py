@@ -117,16 +117,16 @@ class DataParallel(nn.Module, Joinable):
         if not self._refusal:
             self._dispatcher.exchanges = syncs and not behind
             try:
-                found = self._dispatcher.call(self._called[0], Objective.forward, arguments, kwargs)
-                return self._leave_call(found, syncs, behind)
+                result = self._dispatcher.call(self._called[0], Objective.forward, arguments, kwargs)
+                return self._leave_call(result, syncs, behind)
             except WorkerError:
                 raise
             except DaceoptError as error:
                 self._refusal = str(error).splitlines()[0]
                 if self._options.fallback == "raise":
                     raise
-        found = self._in_parts(arguments, kwargs)
-        return self._leave_call(found, syncs, syncs)
+        result = self._in_parts(arguments, kwargs)
+        return self._leave_call(result, syncs, syncs)
 
     def _enter(self, syncs: bool) -> None:
         """What precedes a forward: word to those that have joined, and rank 0's buffers."""
@@ -140,13 +140,13 @@ class DataParallel(nn.Module, Joinable):
             exchange.broadcast_buffers(source)
         exchange.synced_before = syncs
 
-    def _leave_call(self, found: Any, syncs: bool, behind: bool) -> Any:
+    def _leave_call(self, result: Any, syncs: bool, behind: bool) -> Any:
         if behind:
             self.daceopt_reducer.arm()
             self.daceopt_exchange.has_own = False
         elif torch.is_grad_enabled() and not syncs:
             self.daceopt_exchange.has_own = True
-        return found
+        return result
 
     def _in_parts(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         message = f"{type(self.module).__name__} exchanges gradients behind its backward pass: {self._refusal}"
@@ -211,10 +211,10 @@ def _take_plain_keys(module: nn.Module, state: dict[str, Any], prefix: str, *_: 
 def _group(group: Any) -> dist.ProcessGroup:
     if not dist.is_available() or not dist.is_initialized():
         raise RuntimeError("torch.distributed is not initialized; call torch.distributed.init_process_group first")
-    found = dist.group.WORLD if group is None else group
-    if not isinstance(found, dist.ProcessGroup):
+    chosen = dist.group.WORLD if group is None else group
+    if not isinstance(chosen, dist.ProcessGroup):
         raise ValueError(f"rank {dist.get_rank()} is not in the group, {group!r}; expected a group with this rank")
-    return found
+    return chosen
 
 
 def _check(module: nn.Module) -> None:

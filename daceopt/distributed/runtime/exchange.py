@@ -66,8 +66,8 @@ class Exchange:
         if self.world == 1:
             return None
         named = {id(p): (k, name) for k, (name, p) in enumerate(self.model.named_parameters()) if p.requires_grad}
-        found = {position: named[id(a)] for position, a in arguments.items() if id(a) in named}
-        names = {k: name for k, (_, name) in sorted(found.items(), key=lambda item: item[1])}
+        names_at = {position: named[id(a)] for position, a in arguments.items() if id(a) in named}
+        names = {k: name for k, (_, name) in sorted(names_at.items(), key=lambda item: item[1])}
         return Reduction(self.name, self.world, names) if names else None
 
     def sharded_parameters(self) -> Mapping[str, torch.Tensor]:
@@ -92,40 +92,40 @@ class Exchange:
             dist.all_gather(every, own, group=self.group)
         return torch.cat(every)
 
-    def recipe(self, given: str | Recipe) -> Recipe:
+    def recipe(self, wanted: str | Recipe) -> Recipe:
         """``given`` with the steps that enact the strategy; ``disco`` for a choice among recipes."""
-        found = recipes.get(given) if isinstance(given, str) else given
-        if isinstance(found, Choice):
-            found = recipes.get("disco")
-        names = {str(step).partition("{")[0] for step in found.steps}
+        base = recipes.get(wanted) if isinstance(wanted, str) else wanted
+        if isinstance(base, Choice):
+            base = recipes.get("disco")
+        names = {str(step).partition("{")[0] for step in base.steps}
         for step in ("tensor-fusion", "collective-placement"):
-            found = found if step in names else found + step
+            base = base if step in names else base + step
         buckets = tuple(bucket.parameters for bucket in self.strategy.buckets)
-        placed: Recipe = found.with_options("collective-placement", wait=self.strategy.wait)
+        placed: Recipe = base.with_options("collective-placement", wait=self.strategy.wait)
         return placed.with_options("tensor-fusion", buckets=buckets)
 
-    def module_recipe(self, given: str | Recipe) -> Recipe:
+    def module_recipe(self, wanted: str | Recipe) -> Recipe:
         """The same for the model's own graph, with the groups of operators that the strategy has for that."""
-        return self._group(given, of_step=False)
+        return self._group(wanted, of_step=False)
 
-    def step_recipe(self, given: str | Recipe) -> Recipe:
+    def step_recipe(self, wanted: str | Recipe) -> Recipe:
         """The same for the graph of a training step."""
-        return self._group(given, of_step=True)
+        return self._group(wanted, of_step=True)
 
-    def _group(self, given: str | Recipe, of_step: bool) -> Recipe:
+    def _group(self, wanted: str | Recipe, of_step: bool) -> Recipe:
         if self.strategy.groups and self.strategy.of_step is not of_step:
             graphs = ("a training step", "the model alone")[:: 1 if of_step else -1]
             said = f"the strategy groups operators of {graphs[1]}; {graphs[0]} takes its buckets only: search that"
             warnings.warn(said, FallbackWarning, stacklevel=2)
-            return self.recipe(given)
-        found = recipes.get(given) if isinstance(given, str) else given
-        return self.recipe(enacting(self.strategy, recipes.get("disco") if isinstance(found, Choice) else found))
+            return self.recipe(wanted)
+        base = recipes.get(wanted) if isinstance(wanted, str) else wanted
+        return self.recipe(enacting(self.strategy, recipes.get("disco") if isinstance(base, Choice) else base))
 
     def buckets(self, names: Collection[str]) -> list[Exchanged]:
         """What is reduced where just these parameters have a gradient; those without elements are in no bucket."""
         weights = {w.name: w for w in self.strategy.identity.weights if w.name in names and 0 not in w.shape}
-        found = [[n for n in b.parameters if n in weights] for b in self.strategy.buckets]
-        return [(own, sum(prod(weights[n].shape) for n in own), weights[own[0]].dtype) for own in found if own]
+        groups = [[n for n in b.parameters if n in weights] for b in self.strategy.buckets]
+        return [(own, sum(prod(weights[n].shape) for n in own), weights[own[0]].dtype) for own in groups if own]
 
     def publish(self, number: int, buckets: Sequence[Exchanged]) -> None:
         """Let ranks that have ended (join) know what they hear of as ``number``."""

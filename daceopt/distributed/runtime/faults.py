@@ -109,15 +109,15 @@ class Watch:
 
     def _answers(self) -> dict[int, tuple[int, bool]]:
         """Rank -> exchanges that it has begun, and whether it is in one."""
-        found: dict[int, tuple[int, bool]] = {}
+        answers: dict[int, tuple[int, bool]] = {}
         end = time.monotonic() + PATIENCE
-        while len(found) < self._world and time.monotonic() < end:
+        while len(answers) < self._world and time.monotonic() < end:
             for rank in range(self._world):
-                if rank not in found and self._store.check([f"{self._key}/{rank}"]):
+                if rank not in answers and self._store.check([f"{self._key}/{rank}"]):
                     begun, is_inside = json.loads(self._store.get(f"{self._key}/{rank}"))
-                    found[rank] = (int(begun), bool(is_inside))
+                    answers[rank] = (int(begun), bool(is_inside))
             time.sleep(POLL / 10)
-        return found
+        return answers
 
 
 def _answer(own: weakref.ref[Watch]) -> None:

@@ -59,8 +59,8 @@ class _ParallelGraph:
 
     def _choose(self, arguments: Sequence[Any]) -> Any:
         exchanges = self._backend.dispatcher.exchanges
-        found = self._averaging if exchanges else self._own
-        return found or self._make(exchanges, arguments)
+        program = self._averaging if exchanges else self._own
+        return program or self._make(exchanges, arguments)
 
     def _make(self, exchanges: bool, arguments: Sequence[Any]) -> Any:
         with self._lock, own_mode():
@@ -74,13 +74,13 @@ class _ParallelGraph:
         backend, exchange = self._backend, self._backend.dispatcher.exchange
         usual, backend.compile = backend.compile, lambda *a, **k: exchange.watch_pair(pipeline.compile_graph(*a, **k))
         try:
-            made = CompiledGraph(backend, self.traced, exchange.module_recipe(backend.options.recipe), self._reduction)
+            graph = CompiledGraph(backend, self.traced, exchange.module_recipe(backend.options.recipe), self._reduction)
         finally:
             backend.compile = usual
-        backend.graphs.append(made)
-        shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(made.piece.inputs(arguments))}
-        backend.stats.record(made.pair, shapes)
-        return made
+        backend.graphs.append(graph)
+        shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(graph.piece.inputs(arguments))}
+        backend.stats.record(graph.pair, shapes)
+        return graph
 
     def __call__(self, *arguments: Any) -> Any:
         return self._choose(arguments)(*arguments)

@@ -75,14 +75,14 @@ def capture(
     Raises CaptureError where that is not one graph, and what the call itself raises.
     """
     try:
-        twin, given, named = copy.deepcopy((module, list(args), dict(kwargs or {})))
+        twin, arguments, named = copy.deepcopy((module, list(args), dict(kwargs or {})))
     except Exception as error:
         raise CaptureError(f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
     step = twin if isinstance(twin, TrainingStep) else None
     called, model = (twin.objective, twin.model) if isinstance(twin, TrainingStep) else (twin, twin)
     backend = _Capture({id(p): name for name, p in model.named_parameters() if p.requires_grad})
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
-        frames.compile_frames(own_forward(called), backend, dynamic=False)(*given, **named)
+        frames.compile_frames(own_forward(called), backend, dynamic=False)(*arguments, **named)
     breaks = backend.new_breaks()
     if len(backend.found) != 1:
         why = f": {'; '.join(b.text for b in breaks)}" if breaks else ""

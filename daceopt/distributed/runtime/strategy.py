@@ -81,15 +81,15 @@ class Identity:
     def differences(self, other: Identity) -> list[str]:
         """What ``other`` has in another way, a line each: "parameter fc.weight is float32[4, 3], expected ..."."""
         own, others = ({w.name: w for w in i.weights} for i in (self, other))
-        found = [f"parameter {n} is missing" for n in own if n not in others]
-        found += [f"there is a parameter {n} more" for n in others if n not in own]
+        texts = [f"parameter {n} is missing" for n in own if n not in others]
+        texts += [f"there is a parameter {n} more" for n in others if n not in own]
         changed = [n for n in own if n in others and own[n] != others[n]]
-        found += [f"parameter {n} is {others[n]}, expected {own[n]}" for n in changed]
+        texts += [f"parameter {n} is {others[n]}, expected {own[n]}" for n in changed]
         if self.world != other.world:
-            found.append(f"{other.world} workers, expected {self.world}")
+            texts.append(f"{other.world} workers, expected {self.world}")
         if self.graph and other.graph and self.graph != other.graph:
-            found.append(f"the graph is {other.graph[:12]}, expected {self.graph[:12]}")
-        return found + _other_versions(dict(self.versions), dict(other.versions))
+            texts.append(f"the graph is {other.graph[:12]}, expected {self.graph[:12]}")
+        return texts + _other_versions(dict(self.versions), dict(other.versions))
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,10 @@ class Strategy:
 
     def check(self, identity: Identity) -> Strategy:
         """Itself. Raises StrategyError where it was made for something else than ``identity``, with each difference."""
-        found = self.differences(identity)
-        if found:
-            rest = f"; and {len(found) - 8} more" if len(found) > 8 else ""
-            raise StrategyError(f"the strategy is for something else: {'; '.join(found[:8])}{rest}. Search it again")
+        texts = self.differences(identity)
+        if texts:
+            rest = f"; and {len(texts) - 8} more" if len(texts) > 8 else ""
+            raise StrategyError(f"the strategy is for something else: {'; '.join(texts[:8])}{rest}. Search it again")
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -181,19 +181,19 @@ class Strategy:
         content = reader.keys(tree, "strategy", ("format", "digest", *(f.name for f in fields(cls))))
         digest = content.pop("digest")
         del content["format"]
-        found = reader.strategy(content)
-        if digest != _digest(_content(found, version)):
+        strategy = reader.strategy(content)
+        if digest != _digest(_content(strategy, version)):
             raise StrategyError(
                 "it was changed after it was written: its content does not have the digest that it says"
             )
-        return found
+        return strategy
 
 
 def _refuse(what: str, names: Iterable[str]) -> None:
-    found = sorted(names)
-    if found:
-        more = f", and {len(found) - 3} more" if len(found) > 3 else ""
-        raise StrategyError(f"{', '.join(found[:3])}{more} {what}")
+    several = sorted(names)
+    if several:
+        more = f", and {len(several) - 3} more" if len(several) > 3 else ""
+        raise StrategyError(f"{', '.join(several[:3])}{more} {what}")
 
 
 def _versions() -> tuple[tuple[str, str], ...]:
@@ -208,11 +208,11 @@ def _other_versions(own: Mapping[str, str], other: Mapping[str, str]) -> list[st
 
 def _content(strategy: Strategy, version: str = FORMATS[-1]) -> dict[str, Any]:
     """Plain data, in a format."""
-    found: dict[str, Any] = json.loads(json.dumps(asdict(strategy)))
-    for part in (found, *found["buckets"], *found["groups"]):
+    content: dict[str, Any] = json.loads(json.dumps(asdict(strategy)))
+    for part in (content, *content["buckets"], *content["groups"]):
         for name in [n for n in part if not _has(version, n)]:
             del part[name]
-    return found
+    return content
 
 
 def _has(version: str, name: str) -> bool:
@@ -227,10 +227,10 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    result = dict(pairs)
+    if len(result) != len(pairs):
         raise ValueError(f"a key stands twice among {[k for k, _ in pairs][:8]}")
-    return found
+    return result
 
 
 def _no_number(text: str) -> Any:
@@ -263,27 +263,27 @@ class _Reader:
         )
 
     def _group(self, value: Any, where: str) -> OperatorGroup:
-        found = self.keys(value, where, (f.name for f in fields(OperatorGroup)))
+        items = self.keys(value, where, (f.name for f in fields(OperatorGroup)))
         nodes, duplicated = (
-            tuple(_text(n, where) for n in _list(found[key], f"{key} of {where}")) for key in ("nodes", "duplicated")
+            tuple(_text(n, where) for n in _list(items[key], f"{key} of {where}")) for key in ("nodes", "duplicated")
         )
         merges = (
-            _pair(m, f"merge {k} of {where}", "two places") for k, m in enumerate(_list(found.get("merges", []), where))
+            _pair(m, f"merge {k} of {where}", "two places") for k, m in enumerate(_list(items.get("merges", []), where))
         )
         return OperatorGroup(nodes, duplicated, tuple((_integer(a, where), _integer(b, where)) for a, b in merges))
 
     def _bucket(self, value: Any, where: str) -> Bucket:
-        found = self.keys(value, where, (f.name for f in fields(Bucket)))
-        names = tuple(_text(n, where) for n in _list(found["parameters"], where))
+        entries = self.keys(value, where, (f.name for f in fields(Bucket)))
+        names = tuple(_text(n, where) for n in _list(entries["parameters"], where))
         if not names:
             raise StrategyError(f"{where} is empty; expected one name or more")
-        return Bucket(names, _flag(found.get("sharded", False), f"sharded of {where}"))
+        return Bucket(names, _flag(entries.get("sharded", False), f"sharded of {where}"))
 
 
 def _weight(value: Any, where: str) -> Weight:
-    found = _keys(value, where, ("name", "dtype", "shape"))
-    shape = tuple(_integer(n, f"shape of {where}") for n in _list(found["shape"], f"shape of {where}"))
-    return Weight(_text(found["name"], where), _text(found["dtype"], where), shape)
+    entries = _keys(value, where, ("name", "dtype", "shape"))
+    shape = tuple(_integer(n, f"shape of {where}") for n in _list(entries["shape"], f"shape of {where}"))
+    return Weight(_text(entries["name"], where), _text(entries["dtype"], where), shape)
 
 
 def _version(value: Any, where: str) -> tuple[str, str]:
@@ -292,10 +292,10 @@ def _version(value: Any, where: str) -> tuple[str, str]:
 
 
 def _pair(value: Any, where: str, what: str) -> tuple[Any, Any]:
-    found = _list(value, where)
-    if len(found) != 2:
-        raise StrategyError(f"{where} has {len(found)} entries; expected {what}")
-    return found[0], found[1]
+    items = _list(value, where)
+    if len(items) != 2:
+        raise StrategyError(f"{where} has {len(items)} entries; expected {what}")
+    return items[0], items[1]
 
 
 def _keys(value: Any, where: str, keys: tuple[str, ...]) -> dict[str, Any]:

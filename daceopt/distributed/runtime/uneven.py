@@ -50,15 +50,15 @@ class ShadowHook(JoinHook):
     @staticmethod
     def common_rank(exchange: Exchange, own: int) -> int:
         """The last rank of those that do not say -1."""
-        found = torch.tensor([own], device=exchange.told_on)
+        highest = torch.tensor([own], device=exchange.told_on)
         with exchange.watch.inside():
-            dist.all_reduce(found, dist.ReduceOp.MAX, group=exchange.group)
-        return int(found)
+            dist.all_reduce(highest, dist.ReduceOp.MAX, group=exchange.group)
+        return int(highest)
 
     @staticmethod
     def tell_sync(exchange: Exchange, syncs: bool) -> bool:
         """Whether a rank that has not ended exchanges gradients in this iteration."""
-        found = torch.tensor([int(syncs)], device=exchange.told_on)
+        highest = torch.tensor([int(syncs)], device=exchange.told_on)
         with exchange.watch.inside():
-            dist.all_reduce(found, dist.ReduceOp.MAX, group=exchange.group)
-        return bool(found)
+            dist.all_reduce(highest, dist.ReduceOp.MAX, group=exchange.group)
+        return bool(highest)

@@ -45,13 +45,13 @@ def measure(group: Any = None, sizes: Sequence[int] = SIZES, runs: int = _RUNS) 
     fitted. Raises what the group raises.
     """
     products = _Products()
-    found: dict[int, _Spent] = {}
+    measured: dict[int, _Spent] = {}
     for nbytes in sizes:
         count = min(_AT_ONCE, max(_LEAST_AT_ONCE, _BYTES // nbytes))
         tensors = [torch.zeros(max(1, nbytes // 4)) for _ in range(count)]
         own = [_once(tensors, products, group) for _ in range(runs + 1)][1:]  # the first one connects
-        found[4 * tensors[0].numel()] = _Spent(*map(median, zip(*own)))
-    lines = [LinearTime.through([(n, spent[k]) for n, spent in found.items()]) for k in range(len(_Spent._fields))]
+        measured[4 * tensors[0].numel()] = _Spent(*map(median, zip(*own)))
+    lines = [LinearTime.through([(n, spent[k]) for n, spent in measured.items()]) for k in range(len(_Spent._fields))]
     numbers = torch.tensor(lines, dtype=torch.float64)
     dist.broadcast(numbers, dist.get_global_rank(group, 0) if group is not None else 0, group)
     alone, beside, taken = (LinearTime(*line) for line in numbers.tolist())
@@ -120,8 +120,8 @@ def _read(folder: Path) -> AllReduceTime:
     return AllReduceTime.of_fields(json.loads((folder / _FILE).read_text()))
 
 
-def _write(folder: Path, found: AllReduceTime) -> None:
-    (folder / _FILE).write_text(json.dumps(asdict(found)))
+def _write(folder: Path, time_of_calls: AllReduceTime) -> None:
+    (folder / _FILE).write_text(json.dumps(asdict(time_of_calls)))
 
 
 def _spawn(world: int) -> AllReduceTime:
@@ -139,10 +139,10 @@ def _spawn(world: int) -> AllReduceTime:
                 if process.is_alive():
                     process.kill()
                 process.join()
-        found = _read(Path(folder))
-    if found.world != world:
-        raise DaceoptError(f"measured between {found.world} processes, expected {world}")
-    return found
+        measured = _read(Path(folder))
+    if measured.world != world:
+        raise DaceoptError(f"measured between {measured.world} processes, expected {world}")
+    return measured
 
 
 def _last_line(error: Exception) -> str:
@@ -153,8 +153,8 @@ def _worker(rank: int, world: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     try:
-        found = measure()
+        measured = measure()
         if rank == 0:
-            _write(Path(folder), found)
+            _write(Path(folder), measured)
     finally:
         dist.destroy_process_group()

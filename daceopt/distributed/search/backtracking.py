@@ -79,9 +79,9 @@ class BacktrackingSearch:
         self._islands = [_Island(self._add(None, (), FusionState(problem)))]
         for start in starts:
             state = self._known[0].state.copy()
-            made = tuple(move for move in start if state.apply(move) is None)
-            if all(made != self._known[island.best].moves for island in self._islands):
-                self._islands.append(_Island(self._add(0, made, state)))
+            possible = tuple(move for move in start if state.apply(move) is None)
+            if all(possible != self._known[island.best].moves for island in self._islands):
+                self._islands.append(_Island(self._add(0, possible, state)))
         for island in self._islands:
             self._enqueue(island, island.best)
 
@@ -100,11 +100,11 @@ class BacktrackingSearch:
     @property
     def best_moves(self) -> tuple[Move, ...]:
         """Those that lead to it from nothing fused."""
-        candidate, found = self._best, self._best.moves
+        candidate, moves = self._best, self._best.moves
         while candidate.parent is not None:
             candidate = self._known[candidate.parent]
-            found = candidate.moves + found
-        return found
+            moves = candidate.moves + moves
+        return moves
 
     @property
     def _best(self) -> _Candidate:
@@ -152,14 +152,14 @@ class BacktrackingSearch:
 
     def _apply(self, state: FusionState, method: Method) -> tuple[FusionState, tuple[Move, ...]]:
         """RandomApply: up to beta times, what is not valid left out."""
-        state, made = state.copy(), []
+        state, moves = state.copy(), []
         for _ in range(self._random.randint(1, self.effort.beta)):
             for _ in range(_TRIES):
                 move = self._draw(state, method)
                 if move is not None and state.apply(move) is None:
-                    made.append(move)
+                    moves.append(move)
                     break
-        return state, tuple(made)
+        return state, tuple(moves)
 
     def _draw(self, state: FusionState, method: Method) -> Move | None:
         if method != "combine":
@@ -212,7 +212,7 @@ class BacktrackingSearch:
         """Write all that is needed to go on later, as JSON; whole or not at all."""
         known = {n: [c.parent, [list(m) for m in c.moves]] for n, c in sorted(self._known.items())}
         version, numbers, gauss = self._random.getstate()
-        found = {
+        content = {
             "format": _FORMAT,
             "problem": self._identity(),
             "counts": [self.steps, self.evaluated, self._next],
@@ -221,42 +221,42 @@ class BacktrackingSearch:
             "random": [version, list(numbers), gauss],
         }
         part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(found), encoding="utf-8")
+        part.write_text(json.dumps(content), encoding="utf-8")
         part.replace(path)
 
     def restore(self, path: Path) -> None:
         """Go on from what ``save`` wrote. Raises DaceoptError where that was a search of something else."""
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            self._restore(found, path)
+            content = json.loads(path.read_text(encoding="utf-8"))
+            self._restore(content, path)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise DaceoptError(f"{path} is no state of a search: {type(error).__name__}: {error}") from error
 
-    def _restore(self, found: dict[str, Any], path: Path) -> None:
+    def _restore(self, content: dict[str, Any], path: Path) -> None:
         own = self._identity()
-        differ = [k for k in own if found["problem"].get(k) != own[k]]
-        if found["format"] != _FORMAT or differ:
+        differ = [k for k in own if content["problem"].get(k) != own[k]]
+        if content["format"] != _FORMAT or differ:
             raise DaceoptError(f"{path} is the state of another search: {', '.join(differ) or 'format'} differ")
         known = {0: self._known[0]}
-        for text, (parent, moves) in found["known"].items():
+        for text, (parent, moves) in content["known"].items():
             if parent is None:
                 continue
-            above, made = known[parent], tuple(Move(*m) for m in moves)
+            above, own_moves = known[parent], tuple(Move(*m) for m in moves)
             state = above.state.copy()
-            for move in made:
+            for move in own_moves:
                 reason = state.apply(move)
                 if reason is not None:
                     raise DaceoptError(f"{path}: {move} is not possible: {reason}")
-            known[int(text)] = _Candidate(parent, made, state.time.seconds, state)
-        islands = [_Island(*parts) for parts in found["islands"]]
+            known[int(text)] = _Candidate(parent, own_moves, state.time.seconds, state)
+        islands = [_Island(*parts) for parts in content["islands"]]
         if len(islands) != len(self._islands):
             raise DaceoptError(f"{path} is the state of a search from {len(islands)} starts, not {len(self._islands)}")
         for island in islands:
             _ = known[island.best]
             island.queue = [(known[number].cost, number) for _, number in island.queue]
         self._known, self._islands = known, islands
-        self.steps, self.evaluated, self._next = found["counts"]
-        version, numbers, gauss = found["random"]
+        self.steps, self.evaluated, self._next = content["counts"]
+        version, numbers, gauss = content["random"]
         self._random.setstate((version, tuple(numbers), gauss))
 
     def _identity(self) -> dict[str, Any]:

@@ -34,32 +34,32 @@ def apply_moves(problem: FusionProblem, moves: Iterable[Move]) -> FusionState:
 
 def group_moves(problem: FusionProblem, groups: Iterable[Sequence[int]]) -> list[Move]:
     """Moves that make each group one kernel, or few where that is not possible."""
-    state, made = FusionState(problem), []
+    state, moves = FusionState(problem), []
     for group in groups:
         progress = True
         while progress:
             leaders = list(dict.fromkeys(state.clusters.leader(k) for k in group))
             pairs = (Move("fuse", a, b) for k, b in enumerate(leaders) for a in reversed(leaders[:k]))
-            found = next((move for move in pairs if state.apply(move) is None), None)
-            progress = found is not None
-            made += [found] if found is not None else []
-    return made
+            possible = next((move for move in pairs if state.apply(move) is None), None)
+            progress = possible is not None
+            moves += [possible] if possible is not None else []
+    return moves
 
 
 def bucket_moves(state: FusionState, cap: int) -> list[Move]:
     """Gradients in the order in which they are ready, in buckets that close when they reach ``cap`` bytes, the first
     one at a megabyte (Li et al., PyTorch Distributed, 2020, section 4.2)."""
-    made: list[Move] = []
+    moves: list[Move] = []
     first, size, limit = None, 0, min(cap, _FIRST_BYTES)
     for gradient in (g for bucket in state.ready_order() for g in bucket):
         if first is None or state.problem.graph.gradients[first].dtype != state.problem.graph.gradients[gradient].dtype:
             first, size = gradient, 0
         else:
-            made.append(Move("combine", first, gradient))
+            moves.append(Move("combine", first, gradient))
         size += state.problem.graph.gradients[gradient].bytes
         if size >= limit:
             first, size, limit = None, 0, cap
-    return made
+    return moves
 
 
 def one_bucket_bound(state: FusionState) -> float:

@@ -41,8 +41,8 @@ def train(
         targets = torch.tensor([s.seconds / s.features.roofline for s in samples]).log()
         for _ in range(epochs):
             for chosen in torch.randperm(len(samples)).split(_BATCH):
-                found = model(*batch([samples[k].features for k in chosen.tolist()]))
-                loss = nn.functional.huber_loss(found, targets[chosen], delta=0.2)
+                estimates = model(*batch([samples[k].features for k in chosen.tolist()]))
+                loss = nn.functional.huber_loss(estimates, targets[chosen], delta=0.2)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -53,21 +53,21 @@ def train(
 def errors(samples: Iterable[KernelSample], model: KernelEstimator) -> list[float]:
     """|predicted - measured| / measured of each sample, as in figure 9 of the paper."""
     samples = list(samples)
-    found = model.seconds([s.features for s in samples])
-    return [abs(t - s.seconds) / s.seconds for t, s in zip(found, samples, strict=True)]
+    estimates = model.seconds([s.features for s in samples])
+    return [abs(t - s.seconds) / s.seconds for t, s in zip(estimates, samples, strict=True)]
 
 
 def fine_tuned(machine: Rates, seconds: float, start: KernelEstimator | None = None) -> KernelEstimator:
     """The shipped estimator after some ``seconds`` of kernels of this machine; kept in the cache, for machines of as
     many cores as ``machine`` has."""
     store, identity = default_cache(), _identity(machine)
-    deadline, found = time.monotonic() + seconds, []
+    deadline, measured = time.monotonic() + seconds, []
     with phase("timing kernels"):
-        for made in stream(machine):
-            found += made
+        for more in stream(machine):
+            measured += more
             if time.monotonic() >= deadline:
                 break
-    model = train(found, _TUNED, start or load(machine), rate=5e-4)
+    model = train(measured, _TUNED, start or load(machine), rate=5e-4)
     store.discard(_KIND, identity)
     store.put(_KIND, identity, lambda folder: _write(folder, model))
     return model

@@ -76,10 +76,10 @@ class FusionState:
 
     def copy(self) -> FusionState:
         """The same state, to be changed in another way."""
-        made = object.__new__(FusionState)
-        made.problem, made.packed = self.problem, self.packed
-        made.clusters, made.groups, made._seconds = self.clusters.copy(), dict(self.groups), self._seconds.copy()
-        return made
+        new = object.__new__(FusionState)
+        new.problem, new.packed = self.problem, self.packed
+        new.clusters, new.groups, new._seconds = self.clusters.copy(), dict(self.groups), self._seconds.copy()
+        return new
 
     # ---------------------------------------------------------------- moves
 
@@ -105,8 +105,8 @@ class FusionState:
     def _reads_copies(self, reader: int, other: int) -> bool:
         """Does a member of one group read, from elsewhere, what the other has a copy of for itself?"""
         copies = self.groups[other].members - self.groups[other].exported
-        found = self.problem.graph.computations
-        return bool(copies) and any(not copies.isdisjoint(found[k].before) for k in self.groups[reader].members)
+        computations = self.problem.graph.computations
+        return bool(copies) and any(not copies.isdisjoint(computations[k].before) for k in self.groups[reader].members)
 
     def _fuse(self, first: int, second: int) -> str | None:
         first, second = self.clusters.in_order(first, second)
@@ -187,10 +187,10 @@ class FusionState:
 def _read(graph: TrainingGraph, position: int, owner: Mapping[int, KernelGroup]) -> set[int]:
     """What a computation reads once its kernel has the copies that it has: of a copy, what that reads."""
     copies = owner[position].members - owner[position].exported if position in owner else frozenset()
-    found: set[int] = set()
+    positions: set[int] = set()
     waiting = [position]
     while waiting:
         before = graph.computations[waiting.pop()].before
-        found.update(p for p in before if p not in copies)
+        positions.update(p for p in before if p not in copies)
         waiting += [p for p in before if p in copies]
-    return found
+    return positions

@@ -99,18 +99,18 @@ class KernelEstimator(nn.Module):
     @classmethod
     def load(cls, path: Path = SHIPPED) -> KernelEstimator:
         """Read what ``to_bytes`` made. Raises DaceoptError for anything else."""
-        made = cls()
-        expected = {n: tuple(t.shape) for n, t in made.state_dict().items()}
+        new = cls()
+        expected = {n: tuple(t.shape) for n, t in new.state_dict().items()}
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-                found = {n: file[n] for n in file.files}
+                content = {n: file[n] for n in file.files}
         except (ValueError, OSError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
             raise DaceoptError(f"{path} has no estimator: {error}") from error
-        shapes = {n: a.shape for n, a in found.items() if a.dtype == np.float32 and np.isfinite(a).all()}
+        shapes = {n: a.shape for n, a in content.items() if a.dtype == np.float32 and np.isfinite(a).all()}
         if shapes != expected:
             raise DaceoptError(f"{path} has the state of another network than this version's")
-        made.load_state_dict({n: torch.from_numpy(a) for n, a in found.items()})
-        return made.eval()
+        new.load_state_dict({n: torch.from_numpy(a) for n, a in content.items()})
+        return new.eval()
 
 
 def batch(kernels: Sequence[KernelFeatures]) -> tuple[torch.Tensor, ...]:

@@ -79,13 +79,13 @@ def samples(seed: int, machine: Rates, chains: int = 24) -> list[KernelSample]:
     with threads(machine.cores):
         seconds = _time(fused)
     position = {name: k for k, cost in enumerate(reach.operators) for name in cost.writes}
-    found = []
+    results = []
     for arrays in groups:
         spent = next((seconds[a] for a in arrays if a in seconds), None)
         if spent is not None and spent > 0:
             members = frozenset(position[a] for a in arrays)
-            found.append(KernelSample(features_of(reach, members, members, machine), spent))
-    return found
+            results.append(KernelSample(features_of(reach, members, members, machine), spent))
+    return results
 
 
 def random_graph(seed: int, chains: int) -> Graph:
@@ -116,27 +116,27 @@ def _chain(graph: Graph, b: Builder, draw: random.Random, shape: tuple[int, int]
             wide = next(v for v in reversed(values) if graph.shape(v) == shape)
             read |= {wide}
             values.append(b.reduce(draw.choice(("sum", "max")), None, wide, axes=(1,), keepdims=True))
-    made = [v for v in values if v not in graph.inputs]
-    graph.outputs += [v for v in made if v not in read or v == made[-1]]
+    written = [v for v in values if v not in graph.inputs]
+    graph.outputs += [v for v in written if v not in read or v == written[-1]]
 
 
 def _fuse(graph: Graph, draw: random.Random) -> tuple[Graph, list[list[str]]]:
     """A copy with random fusions, and the arrays that the operators of each kernel write."""
-    made = graph.copy()
-    plan = FusionPlan(made)
+    fused = graph.copy()
+    plan = FusionPlan(fused)
     for _ in range(3 * len(plan.nodes)):
         second = plan.group_of(draw.choice(plan.nodes))
         producers = plan.producers_of(second)
         if producers and draw.random() < 0.6:
             first = draw.choice(producers)
             if plan.why_not(first, second) is None:
-                plan.attempt(first, second, lambda a, b, merged: _slower(made, a, b, merged))
-    groups = [[a for node in group.members for a in made.outputs_of(node) if a is not None] for group in plan.groups()]
+                plan.attempt(first, second, lambda a, b, merged: _slower(fused, a, b, merged))
+    groups = [[a for node in group.members for a in fused.outputs_of(node) if a is not None] for group in plan.groups()]
     for group in plan.fused_groups():
         assert group.kernel is not None
-        emit(made, group.members, group.kernel)
-    made.prune()
-    program = Program.of(made)
+        emit(fused, group.members, group.kernel)
+    fused.prune()
+    program = Program.of(fused)
     steps = [as_step(step) for step in LOOPS]
     Runner(Recipe("kernel-samples", LOOPS)).apply(program, steps)
     return program.forward, groups
@@ -167,12 +167,12 @@ def _time(graph: Graph) -> dict[str, float]:
     if program is None:
         raise BuildError("the cache loses programs as soon as they are written; see `python -m daceopt doctor`")
     generator = np.random.default_rng(0)
-    given = {f"input:{k}": generator.normal(size=graph.shape(n)).astype(np.float32) for k, n in enumerate(graph.inputs)}
-    ticks = [np.diff(run(program, given).outputs["ticks:0"]) for _ in range(_RUNS)]
-    found: dict[str, float] = {}
+    feeds = {f"input:{k}": generator.normal(size=graph.shape(n)).astype(np.float32) for k, n in enumerate(graph.inputs)}
+    ticks = [np.diff(run(program, feeds).outputs["ticks:0"]) for _ in range(_RUNS)]
+    seconds: dict[str, float] = {}
     for kernel, times in zip(program.manifest.kernels, zip(*ticks), strict=True):
-        found |= dict.fromkeys(kernel.writes, float(min(times)) * 1e-9)
-    return found
+        seconds |= dict.fromkeys(kernel.writes, float(min(times)) * 1e-9)
+    return seconds
 
 
 def stream(machine: Rates, first: int = 0) -> Iterator[list[KernelSample]]:

@@ -101,24 +101,24 @@ def _cost(graph: Graph, node: Any, times: KernelTimes, seconds: float) -> Operat
 
 def _evaluations(kernel: Kernel, times: KernelTimes) -> tuple[float, ...]:
     """How often each of ``FUNCTIONS`` is evaluated by all iterations of a kernel."""
-    found = dict.fromkeys(FUNCTIONS, 0.0)
+    counts = dict.fromkeys(FUNCTIONS, 0.0)
     for stage in kernel.stages:
         iterations = times.number(kernel.most(stage.params))
         for part in (p for a in stage.assignments for p in sympy.preorder_traversal(a.expr)):
             name = "division" if part.is_Pow and part.exp.is_negative else type(part).__name__
-            if name in found:
-                found[name] += iterations
-        for reduction in (a.wcr for a in stage.writes.values() if a.wcr in found):
-            found[str(reduction)] += iterations
-    return tuple(found.values())
+            if name in counts:
+                counts[name] += iterations
+        for reduction in (a.wcr for a in stage.writes.values() if a.wcr in counts):
+            counts[str(reduction)] += iterations
+    return tuple(counts.values())
 
 
 def _bytes(graph: Graph, name: str, times: KernelTimes) -> float:
     extents = [n for n, s in zip(graph.shape(name), graph.strides(name)) if s != 0]
-    found = float(graph.dtype(name).bytes)
+    size = float(graph.dtype(name).bytes)
     for extent in extents:
-        found *= times.number(extent)
-    return found
+        size *= times.number(extent)
+    return size
 
 
 class OperatorReach:

@@ -54,14 +54,14 @@ class SeededSearch:
                 process.join()
 
     def _search(self, k: int, seconds: float | None) -> SeedOutcome:
-        made = BacktrackingSearch(self.problem, self.starts, replace(self.effort, seed=self.effort.seed + k))
+        search = BacktrackingSearch(self.problem, self.starts, replace(self.effort, seed=self.effort.seed + k))
         path = self.resume if self.resume is None or not k else self.resume.with_name(f"{self.resume.name}.{k}")
         if path is not None and path.exists():
-            made.restore(path)
-        made.run(seconds=seconds)
+            search.restore(path)
+        search.run(seconds=seconds)
         if path is not None:
-            made.save(path)
-        return SeedOutcome(made.cost, made.best_moves, made.evaluated, made.exhausted)
+            search.save(path)
+        return SeedOutcome(search.cost, search.best_moves, search.evaluated, search.exhausted)
 
     def _fork(self, k: int, seconds: float | None) -> tuple[Any, Any]:
         """A process that has all that is known so far: what keeps kernels apart cannot be pickled."""
@@ -85,11 +85,11 @@ class SeededSearch:
 
 def _answer(process: Any, pipe: Any) -> SeedOutcome:
     try:
-        found = pipe.recv()
+        answer = pipe.recv()
     except EOFError:
         process.join()
         raise RunError(f"a process of the search ended with {process.exitcode}, and no answer") from None
-    if isinstance(found, DaceoptError):
-        raise found
-    outcome: SeedOutcome = found
+    if isinstance(answer, DaceoptError):
+        raise answer
+    outcome: SeedOutcome = answer
     return outcome

@@ -79,12 +79,12 @@ class ProgramOperators:
 
     def _computations(self) -> list[StepOperator]:
         operators = self.reach.operators
-        found: list[StepOperator] = []
+        step_operators: list[StepOperator] = []
         middle = next((k for k, place in enumerate(self.places) if place is None), len(self.places))
         for k, place in enumerate(self.places):
             if place is None:
-                read = {p for c in found for p in c.before}
-                found.append(StepOperator(_BETWEEN, 0.0, tuple(sorted(set(range(k)) - read)), fusible=False))
+                read = {p for c in step_operators for p in c.before}
+                step_operators.append(StepOperator(_BETWEEN, 0.0, tuple(sorted(set(range(k)) - read)), fusible=False))
                 continue
             before = {self.reach.writer[a] for a in operators[k].reads if a in self.reach.writer} - {k}
             before |= {middle} if k > middle else set()
@@ -92,11 +92,11 @@ class ProgramOperators:
             name = stable_name(DIRECTIONS[k > middle], place.graph, place.node)
             known = isinstance(place.node, KernelNode) and producer(place.graph, name) is place.node
             fusible = known and self._kernel(KernelGroup.single(k)) is not None
-            found.append(StepOperator(name, seconds, tuple(sorted(before)), fusible))
-        return found
+            step_operators.append(StepOperator(name, seconds, tuple(sorted(before)), fusible))
+        return step_operators
 
     def _gradients(self, computations: Sequence[StepOperator]) -> list[GradientTensor]:
-        found = []
+        tensors = []
         position = {id(place.node): k for k, place in enumerate(self.places) if place is not None}
         middle = next((k for k, place in enumerate(self.places) if place is None), 0)
         for graph, node in ((g, n) for g in self.program.directions() for n in g.nodes()):
@@ -109,20 +109,20 @@ class ProgramOperators:
             producer = max((position[id(n)] for n in graph.producers(array)), default=middle)
             average = position.get(id(wait_of(graph, node)))
             behind = _dependents(computations, average) if average is not None else ()
-            found.append(GradientTensor(name, size * width, producer, types.name_of(graph.dtype(array)), behind))
-        if not found:
+            tensors.append(GradientTensor(name, size * width, producer, types.name_of(graph.dtype(array)), behind))
+        if not tensors:
             raise DaceoptError("the program reduces no gradients: no parameter has one")
-        return found
+        return tensors
 
     # ---------------------------------------------------------------- which can be one kernel
 
     def estimate(self, estimate: Estimate) -> TrainingGraph:
         """The graph, its kernels with the times that ``estimate`` gives."""
-        found = tuple(
+        operators = tuple(
             replace(c, seconds=estimate(self.reach, KernelGroup.single(k))) if c.fusible else c
             for k, c in enumerate(self.graph.computations)
         )
-        return TrainingGraph(found, self.graph.gradients)
+        return TrainingGraph(operators, self.graph.gradients)
 
     def model(self, estimate: Estimate) -> GroupModel:
         """What a search asks; ``estimate`` gives the seconds of a kernel of several operators."""
@@ -208,11 +208,11 @@ def _updates_last(graph: Graph, costs: Iterable[OperatorCost]) -> list[tuple[Any
 
 def _dependents(computations: Sequence[StepOperator], position: int) -> tuple[int, ...]:
     """What needs the result of the one at ``position``."""
-    found = {position}
+    dependents = {position}
     for k, computation in enumerate(computations[position + 1 :], position + 1):
-        if not found.isdisjoint(computation.before):
-            found.add(k)
-    return tuple(sorted(found - {position}))
+        if not dependents.isdisjoint(computation.before):
+            dependents.add(k)
+    return tuple(sorted(dependents - {position}))
 
 
 def is_operator(graph: Graph, node: Any) -> bool:

@@ -80,9 +80,9 @@ class _Reductions(NamedTuple):
 
     def alone(self, packed: PackedBuckets) -> Floats:
         """Seconds of what is left of each bucket then."""
-        found = packed.seconds[self.order[self.complete :]]
-        found[:1] *= self.left
-        return found
+        seconds = packed.seconds[self.order[self.complete :]]
+        seconds[:1] *= self.left
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class StepSimulator:
         whole = float(ends[-1]) if len(ends) else 0.0
         if not packed.total:
             return StepTime(whole, whole, 0.0)
-        found = self._reductions(ends, slots, packed)
-        seconds = found.computation_end(packed) + float(found.alone(packed).sum()) + found.behind
+        reductions = self._reductions(ends, slots, packed)
+        seconds = reductions.computation_end(packed) + float(reductions.alone(packed).sum()) + reductions.behind
         return StepTime(seconds, whole, packed.total)
 
     def _reductions(self, ends: Floats, slots: Floats, packed: PackedBuckets) -> _Reductions:
@@ -142,36 +142,36 @@ class StepSimulator:
         starts = ends - durations * max(self.slowdowns)
         if not packed.total:
             return [StepEvent("computation", n, float(s), float(e)) for n, s, e in zip(names, starts, ends) if e > s]
-        found = self._reductions(ends, slots, packed)
-        reduced = _channel(found, packed)
-        begins, stops = _pass(starts, found, packed, True), _pass(ends, found, packed, False)
+        reductions = self._reductions(ends, slots, packed)
+        reduced = _channel(reductions, packed)
+        begins, stops = _pass(starts, reductions, packed, True), _pass(ends, reductions, packed, False)
         computing = zip(names, begins, stops, ends > starts)
         return [StepEvent("computation", n, float(s), float(e)) for n, s, e, some in computing if some] + reduced
 
 
-def _channel(found: _Reductions, packed: PackedBuckets) -> list[StepEvent]:
+def _channel(reductions: _Reductions, packed: PackedBuckets) -> list[StepEvent]:
     """The reductions as events."""
     events: list[StepEvent] = []
-    clear, halted, alone = found.computation_end(packed), 0.0, found.alone(packed)
-    for k, bucket in enumerate(found.order):
-        start, halted = float(found.starts[k]) + halted, halted + float(packed.taken[bucket])
-        if k < found.complete:
-            end = float(found.ends[k]) + halted
+    clear, halted, alone = reductions.computation_end(packed), 0.0, reductions.alone(packed)
+    for k, bucket in enumerate(reductions.order):
+        start, halted = float(reductions.starts[k]) + halted, halted + float(packed.taken[bucket])
+        if k < reductions.complete:
+            end = float(reductions.ends[k]) + halted
         else:
-            start = start if k == found.complete else clear
-            end = clear = clear + float(alone[k - found.complete])
+            start = start if k == reductions.complete else clear
+            end = clear = clear + float(alone[k - reductions.complete])
         name = f"bucket {bucket} ({len(packed.buckets[bucket])} tensors)"
         events.append(StepEvent("communication", name, start, end))
     return events
 
 
-def _pass(clock: Floats, found: _Reductions, packed: PackedBuckets, begins: bool) -> Floats:
+def _pass(clock: Floats, reductions: _Reductions, packed: PackedBuckets, begins: bool) -> Floats:
     """When so many seconds are computed; ``begins``: and the next one begins."""
     passed = clock.copy()
-    for bucket, start, end in zip(found.order, found.starts, found.ends):
+    for bucket, start, end in zip(reductions.order, reductions.starts, reductions.ends):
         reached = clock >= start if begins else clock > start
         part = np.clip((clock - start) / (end - start), 0.0, 1.0) if end > start else reached
         passed += packed.taken[bucket] * part
-    waited = found.computation_end(packed) + float(found.alone(packed).sum())
-    late = clock > found.computed * (1 - _ROUNDING if begins else 1 + _ROUNDING)
-    return np.where(late, waited + clock - found.computed, passed)
+    waited = reductions.computation_end(packed) + float(reductions.alone(packed).sum())
+    late = clock > reductions.computed * (1 - _ROUNDING if begins else 1 + _ROUNDING)
+    return np.where(late, waited + clock - reductions.computed, passed)

@@ -79,14 +79,14 @@ def measure(step: CapturedStep, cores: int = 1, kernels: bool = False) -> StepTi
     rest of the recipe gives them; what is alike once. Left out are those that write parts of arrays, call Python or
     exchange. Raises BuildError where the compiler fails.
     """
-    found = [n for n in _nodes(step, cores) if kernels or n.captured is not None]
-    known = {n.identity: _lookup(n.identity) for n in found}
-    missing = {n.identity: n for n in reversed(found) if known[n.identity] is None}
-    for some in _together([n for n in found if missing.get(n.identity) is n]):
+    nodes = [n for n in _nodes(step, cores) if kernels or n.captured is not None]
+    known = {n.identity: _lookup(n.identity) for n in nodes}
+    missing = {n.identity: n for n in reversed(nodes) if known[n.identity] is None}
+    for some in _together([n for n in nodes if missing.get(n.identity) is n]):
         for node, seconds in zip(some, _time(some, cores)):
             known[node.identity] = seconds
             default_cache().put(_KIND, node.identity, partial(_write, seconds=seconds))
-    times = [(n, value) for n in found if (value := known[n.identity]) is not None]
+    times = [(n, value) for n in nodes if (value := known[n.identity]) is not None]
     calls = {n.captured: value for n, value in times if n.captured is not None}
     return StepTimes(calls, [(_writes(n), value) for n, value in times if n.captured is None])
 
@@ -114,17 +114,17 @@ def of_groups(
     ]
     for group in wanted:
         owner |= {a: group.members for k in group.members for a in reach.operators[k].writes if a not in owner}
-    found: dict[frozenset[int], float] = {}
+    totals: dict[frozenset[int], float] = {}
     left = 0.0
     for arrays, seconds in kernels:
         members = next((owner[a] for a in sorted(arrays) if a in owner), None)
         if members is None:
             left += seconds
         else:
-            found[members] = found.get(members, 0.0) + seconds
-    others = {g.members: estimate(reach, g) for g in wanted if g.members not in found}
+            totals[members] = totals.get(members, 0.0) + seconds
+    others = {g.members: estimate(reach, g) for g in wanted if g.members not in totals}
     total = sum(others.values())
-    return found | {members: seconds * left / total for members, seconds in others.items() if total and left}
+    return totals | {members: seconds * left / total for members, seconds in others.items() if total and left}
 
 
 def prefer_known(known: Mapping[frozenset[int], float], estimate: Estimate) -> Estimate:
@@ -164,11 +164,11 @@ def _flat(by_kind: Mapping[str, Sequence[Any]]) -> list[Any]:
 
 def _by_kind(graph: Graph) -> dict[str, list[Any]]:
     """The calls of a graph by what they are, in their order."""
-    found: dict[str, list[Any]] = {}
+    kinds: dict[str, list[Any]] = {}
     for node in graph.nodes():
         if isinstance(node, DenseNode | Region) and not isinstance(node, Collective | HostCall):
-            found.setdefault(type(node).__name__, []).append(node)
-    return found
+            kinds.setdefault(type(node).__name__, []).append(node)
+    return kinds
 
 
 def _pairs(graph: Graph, own: Mapping[str, Sequence[Any]], written: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
@@ -255,8 +255,8 @@ def _run(graph: Graph) -> dict[str, float]:
         program = load_program(name)
         if program is None:
             raise BuildError("the cache loses programs as soon as they are written; see `python -m daceopt doctor`")
-        given = {f"input:{k}": _values(graph, n) for k, n in enumerate(graph.inputs)}
-        ticks = [np.diff(run(program, given).outputs["ticks:0"]) for _ in range(_RUNS)]
+        feeds = {f"input:{k}": _values(graph, n) for k, n in enumerate(graph.inputs)}
+        ticks = [np.diff(run(program, feeds).outputs["ticks:0"]) for _ in range(_RUNS)]
         kernels = program.manifest.kernels
         shortest = [1e-9 * float(min(times)) for times in zip(*ticks)]
         return {array: seconds for k, seconds in zip(kernels, shortest, strict=True) for array in k.writes}

@@ -112,12 +112,12 @@ def search(
     start = time.perf_counter()
     rules = baselines(problem, groups)
     left = None if budget is None else max(0.0, budget - (time.perf_counter() - start))
-    made = SeededSearch(problem, list(rules.values()), effort or SearchEffort(), resume).run(processes, left)
-    state = enactable(problem, [*(outcome.moves for outcome in made), *rules.values()])
+    outcomes = SeededSearch(problem, list(rules.values()), effort or SearchEffort(), resume).run(processes, left)
+    state = enactable(problem, [*(outcome.moves for outcome in outcomes), *rules.values()])
     times = {name: apply_moves(problem, moves).time for name, moves in rules.items()}
     spent = time.perf_counter() - start
     strategy = strategy_of(state, module, of_step)
-    evaluated, exhausted = sum(o.evaluated for o in made), all(o.exhausted for o in made)
+    evaluated, exhausted = sum(o.evaluated for o in outcomes), all(o.exhausted for o in outcomes)
     return SearchOutcome(strategy, state, times, one_bucket_bound(state), spent, evaluated, exhausted)
 
 

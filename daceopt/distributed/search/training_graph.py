@@ -71,8 +71,8 @@ class TrainingGraph:
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:
         """(producer, reader) of computations that may both join others."""
-        found = self.computations
-        return tuple((p, k) for k, c in enumerate(found) if c.fusible for p in c.before if found[p].fusible)
+        nodes = self.computations
+        return tuple((p, k) for k, c in enumerate(nodes) if c.fusible for p in c.before if nodes[p].fusible)
 
     @cached_property
     def producers(self) -> tuple[int, ...]:
@@ -119,27 +119,27 @@ class KernelGroup(NamedTuple):
 
 def leaves(tree: Tree) -> list[int]:
     """The computations of a tree, in their order."""
-    found: list[int] = []
+    positions: list[int] = []
     waiting = [tree]
     while waiting:
         node = waiting.pop()
         if isinstance(node, int):
-            found.append(node)
+            positions.append(node)
         else:
             waiting += reversed(node)
-    return found
+    return positions
 
 
 def joints(tree: Tree) -> list[tuple[Tree, Tree]]:
     """The merges that make a kernel, each of two kernels, in an order in which both are there."""
-    found: list[tuple[Tree, Tree]] = []
+    pairs: list[tuple[Tree, Tree]] = []
     waiting = [tree]
     while waiting:
         node = waiting.pop()
         if not isinstance(node, int):
-            found.append(node)
+            pairs.append(node)
             waiting += node
-    return found[::-1]
+    return pairs[::-1]
 
 
 def _none(groups: Sequence[KernelGroup]) -> Collection[Tree]:

@@ -99,17 +99,17 @@ class BuiltProgram:
         saved, times = None, []
         for k, whole in enumerate(self._entries):
             ones = {("grad", k): torch.ones_like(t) for (kind, k), t in results.items() if kind == "output"}
-            given = {**ones, **tensors, **results}
-            taken = [given[role] for role in whole.inputs]
+            arrays = {**ones, **tensors, **results}
+            taken = [arrays[role] for role in whole.inputs]
             entry = whole.place(taken)
             if k == 0 and (allocate := entry.memory(symbols).saved) is not None:
                 saved = allocate()
-            made = _call(entry, taken, saved, symbols)
+            outputs = _call(entry, taken, saved, symbols)
             if waits:
                 entry.wait()
             written = {entry.outputs[o]: tensors["input", at] for o, at in entry.in_place.items()}
-            times += [_times(entry, made.pop(_TICKS))] if _TICKS in made else []
-            results |= made | written
+            times += [_times(entry, outputs.pop(_TICKS))] if _TICKS in outputs else []
+            results |= outputs | written
         return results, times
 
 

@@ -45,11 +45,11 @@ def operators(model: onnx.ModelProto, tail: Mapping[str, str] | None = None) -> 
     for node in model.graph.node:
         if node.op_type != "Constant":
             rows[_support(node, reasons.get(tuple(node.output), ""))] += 1
-    found = [
+    counted = [
         OperatorRow(name, count, how, reason or failed * (how == "fallback"))
         for (name, how, reason), count in rows.items()
     ]
-    return sorted(found, key=lambda o: (o.how != "fallback", -o.count, o.name))
+    return sorted(counted, key=lambda o: (o.how != "fallback", -o.count, o.name))
 
 
 def aten_operators(graphs: Iterable[CompiledGraph], refused: Iterable[str] = ()) -> list[OperatorRow]:
@@ -62,20 +62,20 @@ def aten_operators(graphs: Iterable[CompiledGraph], refused: Iterable[str] = ())
             rows[name, "host" if name in hosted else "native", hosted.get(name, "")] += count
         rows.update({(name, "host", why): 1 for name, why in hosted.items() if name not in graph.operators()})
     rows.update(("a part of the module", "fallback", reason) for reason in refused)
-    found = [OperatorRow(name, count, how, reason) for (name, how, reason), count in rows.items()]
-    return sorted(found, key=lambda o: (("fallback", "host", "native").index(o.how), -o.count, o.name))
+    counted = [OperatorRow(name, count, how, reason) for (name, how, reason), count in rows.items()]
+    return sorted(counted, key=lambda o: (("fallback", "host", "native").index(o.how), -o.count, o.name))
 
 
 def _refusals(model: onnx.ModelProto) -> tuple[dict[tuple[str, ...], str], str]:
     """Reasons by outputs of the node, and why importing stopped if it did."""
     from daceopt.capture.onnx.importer import import_model
 
-    found: dict[tuple[str, ...], str] = {}
+    reasons: dict[tuple[str, ...], str] = {}
     try:
-        import_model(model, fallback=True, refused=lambda node, reason: found.update({tuple(node.output): reason}))
+        import_model(model, fallback=True, refused=lambda node, reason: reasons.update({tuple(node.output): reason}))
     except DaceoptError as error:
-        return found, str(error)
-    return found, ""
+        return reasons, str(error)
+    return reasons, ""
 
 
 def _support(node: onnx.NodeProto, reason: str) -> tuple[str, str, str]:
@@ -117,14 +117,14 @@ def edges(direction: Direction, sizes: Mapping[str, int], first: int) -> list[Ed
     """Which kernel reads what another one writes, once for each array; ``first`` is the place of the first kernel."""
     graph = direction.graph
     place: dict[Any, int] = {node: first + k for k, node in enumerate(graph.nodes())}
-    found: list[Edge] = []
+    arrows: list[Edge] = []
     for node, at in place.items():
         read = dict.fromkeys(graph.root(n)[0] for n in graph.inputs_of(node) if n is not None)
-        found += [Edge(place.get(graph.producer(n)), at, _bytes(graph, n, sizes)) for n in read]
+        arrows += [Edge(place.get(graph.producer(n)), at, _bytes(graph, n, sizes)) for n in read]
     for name in dict.fromkeys(graph.root(n)[0] for n in (*graph.outputs, *graph.saved)):
         source = place.get(graph.producer(name))
-        found += [] if source is None else [Edge(source, None, _bytes(graph, name, sizes))]
-    return found
+        arrows += [] if source is None else [Edge(source, None, _bytes(graph, name, sizes))]
+    return arrows
 
 
 def _bytes(graph: Graph, name: str, sizes: Mapping[str, int]) -> int:
@@ -147,10 +147,10 @@ def measured_seconds(direction: Direction, node: Any) -> float | None:
     return _by_result(direction, node, direction.seconds)
 
 
-def _by_result(direction: Direction, node: Any, found: Mapping[str, Value]) -> Value | None:
+def _by_result(direction: Direction, node: Any, values: Mapping[str, Value]) -> Value | None:
     """What is known of a node by the name of an array that it writes."""
     written = [n for n in direction.graph.outputs_of(node) if n is not None]
-    return next((found[n] for n in written if n in found), None)
+    return next((values[n] for n in written if n in values), None)
 
 
 def _kernel(direction: Direction, cost: NodeCost) -> KernelRow:
@@ -195,7 +195,7 @@ def _operands(graph: Graph, node: Node) -> str:
         return f"{type(node).__name__}: {iterations(node)} x {' or '.join(inside)} kernels and calls"
     if is_operator(node):
         names = graph.inputs_of(node), graph.outputs_of(node)
-        return " -> ".join(", ".join(_shape(graph, n) for n in found if n is not None) for found in names)
+        return " -> ".join(", ".join(_shape(graph, n) for n in names if n is not None) for names in names)
     ends = " -> ".join(_shapes(graph, connectors) for connectors in (graph.reads(node), graph.writes(node)))
     fused, slope = getattr(node, "activation", None), getattr(node, "slope", 0)
     fused = f"{fused} of slope {slope:g}" if slope else fused
@@ -218,12 +218,12 @@ def _library(graph: Graph, node: Node) -> tuple[str, str]:
 
     if is_operator(node):
         return "operator", "not lowered yet"
-    found = libs.reasons(node, graph)
-    chosen = next((name for name, reason in found.items() if reason is None), None)
+    reasons = libs.reasons(node, graph)
+    chosen = next((name for name, reason in reasons.items() if reason is None), None)
     if chosen is None:
-        raise Unsupported(f"no library implements {node.label!r}: {found}")
-    here = [name for name in found if graph.options.target in libs.get(name).targets]
-    before = [f"{name}: {found[name]}" for name in here[: here.index(chosen)]]
+        raise Unsupported(f"no library implements {node.label!r}: {reasons}")
+    here = [name for name in reasons if graph.options.target in libs.get(name).targets]
+    before = [f"{name}: {reasons[name]}" for name in here[: here.index(chosen)]]
     if before:
         return chosen, "; ".join(before)
     return chosen, "first choice as measured" if len(here) > 1 else "the only one"

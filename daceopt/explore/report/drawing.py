@@ -67,8 +67,8 @@ def path_of(origin: str) -> Path:
 def _module(known: dict[Path, Module], path: Path) -> Module:
     for length in range(1, len(path) + 1):
         if path[:length] not in known:
-            known[path[:length]] = made = Module(path[length - 1])
-            known[path[: length - 1]].parts.append(made)
+            known[path[:length]] = module = Module(path[length - 1])
+            known[path[: length - 1]].parts.append(module)
     return known[path]
 
 
@@ -199,15 +199,15 @@ class _Drawing:
 
 def _flows(edges: Sequence[Edge], owner: dict[int, int]) -> Counter[tuple[int, int]]:
     """Bytes from box to box; -1 is what stands outside."""
-    found: Counter[tuple[int, int]] = Counter()
+    flows: Counter[tuple[int, int]] = Counter()
     for edge in edges:
         ends = (
             owner.get(-1 if edge.source is None else edge.source, -1),
             owner.get(-1 if edge.target is None else edge.target, -1),
         )
         if ends[0] != ends[1]:
-            found[ends] += edge.bytes
-    return found
+            flows[ends] += edge.bytes
+    return flows
 
 
 def _members(box: Module | int) -> list[int]:

@@ -88,23 +88,23 @@ def _module(
     verify: str | None,
     measure: bool,
 ) -> Report:
-    given = getattr(getattr(model, "daceopt", None), "options", None) or Options()
+    options = getattr(getattr(model, "daceopt", None), "options", None) or Options()
     chosen = Options(
-        given.recipe if recipe is None else recipe,
-        given.backward if backward is None else backward,
-        given.dynamic,
+        options.recipe if recipe is None else recipe,
+        options.backward if backward is None else backward,
+        options.dynamic,
         "silent",
         verify,
-        given.tune,
+        options.tune,
     )
     report = Report(type(model).__name__, recipe=_name(chosen.recipe))
     try:
-        found = observe(model, args, kwargs, chosen)
-        report.notes += map(str, found.breaks)
-        report.notes += found.choices
-        report.reason = "; ".join(map(str, found.refused)) or ("" if found.graphs else "nothing in it was compiled")
-        report.operators = collect.aten_operators([graph for graph, _ in found.graphs], [b.text for b in found.refused])
-        for graph, tensors in found.graphs:
+        seen = observe(model, args, kwargs, chosen)
+        report.notes += map(str, seen.breaks)
+        report.notes += seen.choices
+        report.reason = "; ".join(map(str, seen.refused)) or ("" if seen.graphs else "nothing in it was compiled")
+        report.operators = collect.aten_operators([graph for graph, _ in seen.graphs], [b.text for b in seen.refused])
+        for graph, tensors in seen.graphs:
             report.recipe = recipe_for(graph.traced.device, chosen.recipe).name
             _graph(report, graph, tensors, measure)
     except DaceoptError as error:
@@ -192,8 +192,8 @@ def _on_host(value: Any) -> Any:
 def _variants(model: onnx.ModelProto, recipe: str | Recipe, verify: str | None, device: str) -> Variants:
     from daceopt.models.variants import Variants
 
-    def compile_(made: onnx.ModelProto, patient: bool) -> CompiledPair:
-        return pipeline.compile_model(made, recipe=recipe, verify=verify, patient=patient, device=device)
+    def compile_(proto: onnx.ModelProto, patient: bool) -> CompiledPair:
+        return pipeline.compile_model(proto, recipe=recipe, verify=verify, patient=patient, device=device)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)  # the report says which and why
@@ -212,26 +212,26 @@ def _variant(variants: Variants, inputs: Sequence[Any]) -> Variant | None:
         return variants.select(lambda k: np.asarray(inputs[k]), [tuple(np.shape(value)) for value in inputs])
 
 
-def _onnx_inputs(report: Report, graph: Graph, roles: Mapping[str, str], given: Sequence[Any]) -> Tensors:
+def _onnx_inputs(report: Report, graph: Graph, roles: Mapping[str, str], values: Sequence[Any]) -> Tensors:
     """The given arrays by position, or random ones. Raises TypeError when the number or a shape does not fit."""
-    made = random_inputs(graph)
-    if not given:
+    random = random_inputs(graph)
+    if not values:
         if graph.symbols:
             report.notes.append("no inputs were given: free sizes are small numbers, times are those of small arrays")
-        return {_position(roles[n]): torch.from_numpy(made[n]) for n in graph.inputs}
-    if len(given) != len(graph.inputs):
-        raise TypeError(f"the model takes {len(graph.inputs)} inputs, {len(given)} were given")
-    found: Tensors = {}
+        return {_position(roles[n]): torch.from_numpy(random[n]) for n in graph.inputs}
+    if len(values) != len(graph.inputs):
+        raise TypeError(f"the model takes {len(graph.inputs)} inputs, {len(values)} were given")
+    tensors: Tensors = {}
     for name in graph.inputs:
         k = _position(roles[name])
-        array = np.asarray(given[k], dtype=types.to_numpy(graph.dtype(name)), order="C")
+        array = np.asarray(values[k], dtype=types.to_numpy(graph.dtype(name)), order="C")
         fits = len(array.shape) == len(graph.shape(name)) and all(
             e == n for e, n in zip(graph.shape(name), array.shape) if isinstance(e, int)
         )
         if not fits:
             raise TypeError(f"input {k}: expected the shape {graph.shape(name)}, found {array.shape}")
-        found[k] = torch.from_numpy(array)
-    return found
+        tensors[k] = torch.from_numpy(array)
+    return tensors
 
 
 def _position(role: str) -> int:
@@ -256,10 +256,10 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: ModelN
     report.seconds = {k: v + report.seconds.get(k, 0.0) for k, v in pair.report["seconds"].items()}
     shapes = {f"input:{k}": tuple(t.shape) for k, t in tensors.items()}
     sizes = sizes_of(pair.forward.manifest, shapes)
-    found = effect(pair.report["history"], sizes)
-    report.nodes = (report.nodes[0] + found.kernels[0], report.nodes[1] + found.kernels[1])
+    effects = effect(pair.report["history"], sizes)
+    report.nodes = (report.nodes[0] + effects.kernels[0], report.nodes[1] + effects.kernels[1])
     before, after = report.bytes_moved
-    report.bytes_moved = (before + found.bytes_moved[0], after + found.bytes_moved[1])
+    report.bytes_moved = (before + effects.bytes_moved[0], after + effects.bytes_moved[1])
     report.steps += collect.steps(pair.report["history"], sizes)
     directions = list(_directions(pair, names, _measure(report, pair, tensors) if measure else [{}, {}]))
     report.machine = collect.calibrate(report.machine, directions, sizes)

@@ -42,7 +42,7 @@ def to_fragment(report: Tables, above: str = "") -> str:
     """What a notebook shows below a cell."""
     drawn = (drawings, roofline_plot.section, kernel_timeline.section, memory.section)
     head, rest = (_head, _tiles), (*drawn, _kernel_tables, _step_table, _operator_table, _foot)
-    first, last = ("".join(part for section in found for part in section(report)) for found in (head, rest))
+    first, last = ("".join(part for section in sections for part in section(report)) for sections in (head, rest))
     return f'<div class="daceopt-report"><style>{STYLE}</style>{first}{above}{last}<script>{SORT}{SHOW}</script></div>'
 
 
@@ -66,9 +66,9 @@ def _tiles(report: Tables) -> Iterator[str]:
     yield _tile("kernels", f"{report.nodes[1]}", f"{report.nodes[0]} before the recipe")
     yield _tile("bytes moved", amount(report.bytes_moved[1], "B"), f"{amount(report.bytes_moved[0], 'B')} before")
     for direction in ("forward", "backward"):
-        found = [k for k in report.of(direction) if k.seconds is not None]
-        if found:
-            seconds, limit = sum(k.seconds or 0 for k in found), sum(k.limit for k in found)
+        measured = [k for k in report.of(direction) if k.seconds is not None]
+        if measured:
+            seconds, limit = sum(k.seconds or 0 for k in measured), sum(k.limit for k in measured)
             yield _tile(
                 f"{direction}, in kernels", duration(seconds), f"{percent(limit / seconds)} of the machine's limit"
             )
@@ -108,12 +108,12 @@ def _kernel_tables(report: Tables) -> Iterator[str]:
         Column("contents"),
     ]
     for direction in ("forward", "backward"):
-        found = [(k, kernel) for k, kernel in enumerate(report.kernels) if kernel.direction == direction]
-        if found:
+        rows = [(k, kernel) for k, kernel in enumerate(report.kernels) if kernel.direction == direction]
+        if rows:
             yield f"<h2>{escape(sentence(title(direction, report.of(direction))))}</h2>"
-            longest = max((kernel.seconds or 0 for _, kernel in found), default=0)
-            places = [k for k, _ in found]
-            yield _table(columns, [kernel for _, kernel in found], partial(_kernel, longest=longest), places)
+            longest = max((kernel.seconds or 0 for _, kernel in rows), default=0)
+            places = [k for k, _ in rows]
+            yield _table(columns, [kernel for _, kernel in rows], partial(_kernel, longest=longest), places)
 
 
 def _kernel(kernel: KernelRow, longest: float) -> list[Cell]:

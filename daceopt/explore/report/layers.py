@@ -38,12 +38,12 @@ def layer_boxes(count: int, edges: Iterable[Pair]) -> Layout:
     links = [pair for (a, b), inner in chains.items() for pair in zip([a, *inner], [*inner, b])]
     _order(rows, links)
     width = max(map(len, rows), default=0)
-    found = {}
+    positions = {}
     for at, row in enumerate(rows):
         for k, box in enumerate(row):
-            found[box] = (k + (width - len(row)) / 2, at)
-    route = {edge: [found[b] for b in chains.get(edge, ())] for edge in edges}
-    return Layout({b: found[b] for b in range(count)}, route, width, len(rows))
+            positions[box] = (k + (width - len(row)) / 2, at)
+    route = {edge: [positions[b] for b in chains.get(edge, ())] for edge in edges}
+    return Layout({b: positions[b] for b in range(count)}, route, width, len(rows))
 
 
 def _layers(count: int, edges: Sequence[Pair]) -> list[int]:
@@ -56,11 +56,11 @@ def _layers(count: int, edges: Sequence[Pair]) -> list[int]:
 
 def _chain(edge: Pair, layer: Sequence[int], rows: list[list[int]], count: int) -> list[int]:
     """New places, one in each layer between the ends of ``edge``."""
-    made = []
+    numbers = []
     for at in range(layer[edge[0]] + 1, layer[edge[1]]):
-        made.append(count + sum(map(len, rows)))
-        rows[at].append(made[-1])
-    return made
+        numbers.append(count + sum(map(len, rows)))
+        rows[at].append(numbers[-1])
+    return numbers
 
 
 def _order(rows: list[list[int]], links: Sequence[Pair]) -> None:

@@ -19,12 +19,12 @@ _WIDTH, _HEIGHT = 760, 120
 
 def rows(memory: WorkingMemory) -> list[MemoryRow]:
     """One row per node in the order in which they run."""
-    found = []
+    result = []
     for direction in memory.directions:
         for moment in direction.moments:
             largest = ", ".join(f"{name} {amount(size, 'B')}" for name, size in moment.alive[:3])
-            found.append(MemoryRow(direction.name, moment.node, moment.bytes, largest))
-    return found
+            result.append(MemoryRow(direction.name, moment.node, moment.bytes, largest))
+    return result
 
 
 def heading(report: Tables) -> str:
@@ -43,8 +43,8 @@ def lines(report: Tables) -> list[tuple[str, ...]]:
     ]
 
 
-def _windows(found: Sequence[MemoryRow], size: int) -> Iterator[Sequence[MemoryRow]]:
-    return (found[k : k + size] for k in range(0, len(found), size))
+def _windows(rows: Sequence[MemoryRow], size: int) -> Iterator[Sequence[MemoryRow]]:
+    return (rows[k : k + size] for k in range(0, len(rows), size))
 
 
 def section(report: Tables) -> Iterator[str]:

@@ -15,13 +15,13 @@ SHORT = 1e-6  # seconds: below this the clock is most of what it reads
 
 def modelled_and_measured(directions: Iterable[Direction], sizes: Mapping[str, int]) -> list[tuple[Any, float, float]]:
     """(kernel, modelled seconds, measured seconds) of each kernel that takes longer than the clock's own time."""
-    found = []
+    triples = []
     for direction in directions:
         for node, model in by_node(direction.graph, sizes).items():
             seconds = measured_seconds(direction, node)
             if isinstance(node, KernelNode) and seconds is not None and seconds >= SHORT:
-                found.append((node, model, seconds))
-    return found
+                triples.append((node, model, seconds))
+    return triples
 
 
 def summary(pairs: Iterable[tuple[Any, float, float]]) -> str | None:

@@ -25,16 +25,16 @@ def section(report: Tables) -> Iterator[str]:
 
     Kernels that compute nothing (copies) have no place in it.
     """
-    found = [(k, kernel) for k, kernel in enumerate(report.kernels) if kernel.flops and kernel.bytes]
-    if not found or report.machine is None:
+    kernels = [(k, kernel) for k, kernel in enumerate(report.kernels) if kernel.flops and kernel.bytes]
+    if not kernels or report.machine is None:
         return
     yield "<h2>Roofline</h2>"
-    plot = _Plot(report.machine, [kernel for _, kernel in found])
+    plot = _Plot(report.machine, [kernel for _, kernel in kernels])
     yield f'<div class="scroll"><svg class="roofline" width="{_WIDTH}" height="{_HEIGHT}" role="img"'
     yield ' aria-label="operations per second by operations per byte">'
     yield from plot.grid()
     yield from plot.roofs()
-    for k, kernel in found:
+    for k, kernel in kernels:
         yield plot.point(k, kernel)
     yield "</svg></div>"
     yield '<p class="quiet">Operations per second by operations per byte; the larger, the longer it takes. '

@@ -149,9 +149,9 @@ class Tables:
         DaceoptError says which labels there are instead.
         """
         for said in (lambda k: k.label, lambda k: k.origin, lambda k: k.contents):
-            found = [k for k in self.kernels if is_called(said(k), text)]
-            if found:
-                return found
+            matches = [k for k in self.kernels if is_called(said(k), text)]
+            if matches:
+                return matches
         matching([k.label for k in self.kernels], text)  # raises
         return []
 
@@ -162,12 +162,12 @@ class Tables:
         Of several with one label, as equal layers have them, the first. DaceoptError says which labels there are where
         ``text`` fits several, or none.
         """
-        name, found = text.lower(), self.matching(text)
-        found = [k for k in found if k.label.lower() == name] or found
-        found = [k for k in found if k.direction == "forward"] or found
-        found = [k for k in found if name in stems(k.label.lower())] or found
-        found = [k for k in found if k.label.lower().startswith(name)] or found
-        labels = list(dict.fromkeys(k.label for k in found))
+        name, matches = text.lower(), self.matching(text)
+        matches = [k for k in matches if k.label.lower() == name] or matches
+        matches = [k for k in matches if k.direction == "forward"] or matches
+        matches = [k for k in matches if name in stems(k.label.lower())] or matches
+        matches = [k for k in matches if k.label.lower().startswith(name)] or matches
+        labels = list(dict.fromkeys(k.label for k in matches))
         if len(labels) > 1:
             raise DaceoptError(f"{text!r} fits several kernels: {', '.join(labels)}; say more of the label")
-        return found[0]
+        return matches[0]

@@ -54,9 +54,9 @@ def _tables(report: Tables) -> Iterator[tuple[str, list[tuple[str, ...]], str]]:
     yield "operators", [("operator", "count", "how", "reason"), *operators], "<><<"
     names: tuple[str, ...]
     for direction in ("forward", "backward"):
-        found = report.of(direction)
+        kernels = report.of(direction)
         names = ("", "writes", "from", "time", "limit", "of limit", "bytes", "flops", "by", "contents")
-        yield title(direction, found), [names, *map(_kernel, found)], "<<<>>>>><<"
+        yield title(direction, kernels), [names, *map(_kernel, kernels)], "<<<>>>>><<"
     yield memory.heading(report), [("", "node", "alive", "", "largest"), *memory.lines(report)], "<<><<"
     names = ("step", "level", "on", "time", "sites", "nodes", "bytes")
     yield "recipe", [names, *(_step(s) for s in report.steps if s.sites)], "<<<>><<"

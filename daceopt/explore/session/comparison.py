@@ -64,9 +64,9 @@ class Comparison:
         yield f"  kernels     {change(*self.kernels)}"
         yield f"  moves       {change(*self.bytes, 'B')}"
         gone, new = self.labels[0], self.labels[1]
-        for sign, found, other in (("-", gone, new), ("+", new, gone)):
-            for label in found:
-                if (count := found[label] - other.get(label, 0)) > 0:
+        for sign, counts, other in (("-", gone, new), ("+", new, gone)):
+            for label in counts:
+                if (count := counts[label] - other.get(label, 0)) > 0:
                     yield printable(f"  {sign} {label}" + (f" x {count}" if count > 1 else ""))
         if self.seconds is not None and self.difference is not None:
             times = " -> ".join(map(duration, self.seconds))
@@ -154,9 +154,9 @@ def _time(
         difference = _difference(subject, one, two)
         tensors = [_own(subject), _own(subject)]
         spent = interleave({"one": one.runner(tensors[0]), "two": two.runner(tensors[1])}, seconds=seconds)
-    found = zip(names, (first, other), (added, more))
+    versions = zip(names, (first, other), (added, more))
     notes = [
-        f"{name} is {what_is_unfinished(p)} yet: finished by {', '.join(steps)}" for name, p, steps in found if steps
+        f"{name} is {what_is_unfinished(p)} yet: finished by {', '.join(steps)}" for name, p, steps in versions if steps
     ]
     by_host = subject.device.type == "cpu"  # a device has a clock of its own
     short = by_host and max(spent.values()) < _SHORT
@@ -175,11 +175,11 @@ def _difference(subject: Subject, one: BuiltProgram, two: BuiltProgram) -> tuple
     outputs = {k: t for (kind, k), t in one.run(_own(subject)).items() if kind == "output" and t.is_floating_point()}
     draw = torch.Generator().manual_seed(0)
     gradients = {k: torch.randn(t.shape, generator=draw).to(t) for k, t in outputs.items()}
-    found = [
+    results = [
         {role: t.double().cpu().numpy() for role, t in program.run(_own(subject), gradients).items()}
         for program in (one, two)
     ]
-    apart = {role: _apart(role, *found) for role in found[0] if role in found[1]}
+    apart = {role: _apart(role, *results) for role in results[0] if role in results[1]}
     worst = max(apart, key=apart.__getitem__)
     return apart[worst], result_name(subject, f"{worst[0]}:{worst[1]}")
 

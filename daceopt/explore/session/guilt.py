@@ -30,8 +30,8 @@ def _invalid(step: Transformation, program: Program) -> str:
     """The first site after which one of the graphs is invalid; nothing where none is, or the step raises meanwhile."""
     if type(step).run_program is not Transformation.run_program:
         return ""
-    found = (invalid_site(step, graph) for name, graph in program.by_direction() if step.runs_on(name))
+    invalid = (invalid_site(step, graph) for name, graph in program.by_direction() if step.runs_on(name))
     try:
-        return next(filter(None, found), "")
+        return next(filter(None, invalid), "")
     except Exception:
         return ""

@@ -85,17 +85,17 @@ def measure_alone(
     without what stands around it, BuildError and what a run raises."""
     own = alone(graph, [position])
     tensors = {k: _random(own, name, sizes).to(place.device) for k, name in enumerate(own.inputs)}
-    found: list[float] = []
-    made, added = finish(Program.of(own))
-    with BuiltProgram.temporary(made, profiled=True) as program:
+    times: list[float] = []
+    whole, added = finish(Program.of(own))
+    with BuiltProgram.temporary(whole, profiled=True) as program:
         program.times(tensors)  # what is loaded, allocated and created at a first call
         deadline = time.perf_counter() + seconds
-        while len(found) < _AT_LEAST or time.perf_counter() < deadline:
-            found.append(sum(program.times(tensors)[0].values()))
+        while len(times) < _AT_LEAST or time.perf_counter() < deadline:
+            times.append(sum(program.times(tensors)[0].values()))
         shown = list(dict.fromkeys(by_result(program.executables()[0]).values()))
     texts = ["\n".join(getattr(one, name) for one in shown) for name in ("source", "schedule")]
-    measured = replace(row, seconds=statistics.median(found), source=texts[0], schedule=texts[1])
-    return KernelMeasurement(measured, place.machine, len(found), _how(len(shown), added))
+    measured = replace(row, seconds=statistics.median(times), source=texts[0], schedule=texts[1])
+    return KernelMeasurement(measured, place.machine, len(times), _how(len(shown), added))
 
 
 def _how(kernels: int, added: Sequence[str]) -> str:

@@ -58,11 +58,11 @@ def _lines(version: Version) -> Iterator[str]:
 def _step_text(step: Transformation) -> str:
     """A step as Python: its text where that stands for it, else the call that makes it."""
     if _imports(step):
-        made = _call(step.inner)
+        text = _call(step.inner)
         if isinstance(step, AtSite):
             options = {"site": step.site, "origin": step.origin, "number": step.number, "direction": step.direction}
-            return f"AtSite({made}, {', '.join(f'{k}={v!r}' for k, v in options.items())})"
-        return made
+            return f"AtSite({text}, {', '.join(f'{k}={v!r}' for k, v in options.items())})"
+        return text
     try:
         again = Transformation.parse(str(step))
     except DaceoptError as error:
@@ -74,10 +74,10 @@ def _step_text(step: Transformation) -> str:
 
 def _imports(step: Transformation) -> list[str]:
     """The lines that a step needs which no registry knows. Raises SessionError where nothing can import it."""
-    made, of_dace = step.inner.defined_by, step.inner.defined_by is not type(step.inner)
+    definer, of_dace = step.inner.defined_by, step.inner.defined_by is not type(step.inner)
     if is_registered(step.inner.name) and (not of_dace or _is_loaded(step.inner)):
         return []
-    module, name = made.__module__, made.__qualname__
+    module, name = definer.__module__, definer.__qualname__
     if "." in name or module == "__main__" or not _importable(module):
         where = (
             "put its class into a file, load that with daceopt.transformations.load_file(file), and apply it by name"
@@ -86,7 +86,7 @@ def _imports(step: Transformation) -> list[str]:
             f"{step} cannot be written into a file, for no other program can import {module}.{name}: {where}"
         )
     own = [type(step)] if isinstance(step, AtSite) else []
-    named = [*own, *([type(step.inner)] if of_dace else []), made]
+    named = [*own, *([type(step.inner)] if of_dace else []), definer]
     return [f"from {c.__module__} import {c.__qualname__}" for c in named]
 
 
@@ -107,8 +107,8 @@ def _call(step: Transformation) -> str:
 
 
 def _variable(name: str) -> str:
-    found = name.replace("-", "_")
-    return found if found.isidentifier() and not keyword.iskeyword(found) else f"recipe_{found}"
+    identifier = name.replace("-", "_")
+    return identifier if identifier.isidentifier() and not keyword.iskeyword(identifier) else f"recipe_{identifier}"
 
 
 def _plain(text: str) -> str:

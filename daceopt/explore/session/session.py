@@ -104,8 +104,8 @@ class Session:
     @property
     def backward(self) -> Graph | None:
         """A copy of the backward graph, once there is one."""
-        found = self._at.program.backward
-        return None if found is None else found.copy()
+        graph = self._at.program.backward
+        return None if graph is None else graph.copy()
 
     @property
     def path(self) -> tuple[Transformation, ...]:
@@ -137,11 +137,11 @@ class Session:
         steps = named or [t for t in whole_steps() if in_order(self._at, t)]
         if self._scratch is None or self._scratch[0] is not self._at:
             self._scratch = self._at, self.program
-        found = site_list.find(self, self._at.program, self._scratch[1], steps)
-        if found.failures:
+        sites = site_list.find(self, self._at.program, self._scratch[1], steps)
+        if sites.failures:
             self._scratch = None  # who knows what they left
         late = [t.name for t in whole_steps() if t not in steps] if not named else []
-        return replace(found, late=tuple(late))
+        return replace(sites, late=tuple(late))
 
     # ---------------------------------------------------------------- walking
 
@@ -196,9 +196,9 @@ class Session:
         if not isinstance(name, str) or not name:
             raise SessionError(f"branch({name!r}): expected a name")
         if name not in self._branches:
-            made = Session.__new__(Session)
-            made.__dict__.update(self.__dict__, name=name, _redo=list(self._redo))
-            self._branches[name] = made
+            new = Session.__new__(Session)
+            new.__dict__.update(self.__dict__, name=name, _redo=list(self._redo))
+            self._branches[name] = new
         return self._branches[name]
 
     @property

@@ -148,10 +148,10 @@ def find(session: Walker, program: Program, common: Program, transformations: It
             counter.advance(str(step))
             own = identity.is_own(type(step).__module__)
             try:
-                for direction, graph, found in _look(step, common if own else program.copy(), checked=not own):
+                for direction, graph, matches in _look(step, common if own else program.copy(), checked=not own):
                     keys = Keys(direction, graph)
-                    sites += [_find(session, step, keys, s) for s in found if isinstance(s, Site)]
-                    misses += [FoundNearMiss(step, direction, str(m)) for m in found if isinstance(m, NearMiss)]
+                    sites += [_find(session, step, keys, s) for s in matches if isinstance(s, Site)]
+                    misses += [FoundNearMiss(step, direction, str(m)) for m in matches if isinstance(m, NearMiss)]
             except Exception as error:  # of a user's transformation: the others are still of interest
                 failures[str(step)] = (
                     str(error) if isinstance(error, DaceoptError) else f"{type(error).__name__}: {error}"
@@ -193,18 +193,18 @@ class Keys:
         return SiteKey(self.direction, self._places[inside], tuple(nodes))
 
 
-def selector_of(found: FoundSite, program: Program) -> Selector:
+def selector_of(site: FoundSite, program: Program) -> Selector:
     """What picks the site in ``program``, a later version perhaps. Raises DaceoptError where it is gone."""
-    graph = dict(program.by_direction()).get(found.direction)
+    graph = dict(program.by_direction()).get(site.direction)
     if graph is None:
-        raise SessionError(f"{found} is no site here: there is no {found.direction} graph yet")
-    known = Keys(found.direction, graph)
-    sites = [s for s in look(found.transformation, graph) if isinstance(s, Site)]
+        raise SessionError(f"{site} is no site here: there is no {site.direction} graph yet")
+    known = Keys(site.direction, graph)
+    sites = [s for s in look(site.transformation, graph) if isinstance(s, Site)]
     keys = [known.of(s) for s in sites]
-    same = [s for s, key in zip(sites, keys) if key == found.key]
-    chosen = next((s for s in same if title_of(s) == found.text), same[0] if same else None)
+    same = [s for s, key in zip(sites, keys) if key == site.key]
+    chosen = next((s for s in same if title_of(s) == site.text), same[0] if same else None)
     if chosen is None:
-        there = next((s for s, key in zip(sites, keys) if key.nodes[:1] == found.key.nodes[:1]), None)
+        there = next((s for s, key in zip(sites, keys) if key.nodes[:1] == site.key.nodes[:1]), None)
         now = "" if there is None else f"; there is {title_of(there)} now"
-        raise SessionError(f"{found} is no site any more{now}: ask session.sites() again")
+        raise SessionError(f"{site} is no site any more{now}: ask session.sites() again")
     return Selector.of(sites, chosen)

@@ -50,11 +50,11 @@ class Change:
     @classmethod
     def of(cls, step: Any, version: Version) -> Change:
         """What was asked for. Raises DaceoptError where it does not exist, or would be out of order."""
-        found = _as_asked(step, version)
-        check_order(version, found.steps)
-        if version.program.wanted is None and [s.level for s in found.steps] == [DIFFERENTIATE]:
-            raise DaceoptError(f"{found.title}: {_why_not(version.program)}")
-        return found
+        change = _as_asked(step, version)
+        check_order(version, change.steps)
+        if version.program.wanted is None and [s.level for s in change.steps] == [DIFFERENTIATE]:
+            raise DaceoptError(f"{change.title}: {_why_not(version.program)}")
+        return change
 
     def run(
         self,
@@ -66,10 +66,10 @@ class Change:
         """Edit ``program``, or give another one in its place. ``before`` is called before each step."""
         if self.among is not None:
             trains = program.wanted is not None
-            made, records, decision = choice.run(self.among, program, verify)
+            program_after, records, decision = choice.run(self.among, program, verify)
             taken = next(r for r in self.among.recipes() if r.name == decision.chosen)
             taken = taken.with_differentiation() if trains else taken
-            return Done(made, taken.resolve(), records, [str(decision)])
+            return Done(program_after, taken.resolve(), records, [str(decision)])
         runner = Runner(Recipe(SESSION, self.steps), verify, inputs=inputs, before=before)
         return Done(program, self.steps, runner.apply(program, self.steps))
 
@@ -98,8 +98,8 @@ def _as_asked(step: Any, version: Version) -> Change:
     if isinstance(step, FoundSite):
         if step.session.at.line()[0] is not version.line()[0]:
             raise SessionError(f"{step} belongs to another session, on {step.session.title}")
-        made = at_site(step, version.program)
-        return Change(str(step), (made,))
+        located = at_site(step, version.program)
+        return Change(str(step), (located,))
     device = target.get(version.program.forward.options.target).device
     if isinstance(step, os.PathLike) or (isinstance(step, str) and (step.endswith(".py") or os.sep in step)):
         return _of_recipe(_recipe_in(Path(step)), device)
@@ -107,13 +107,13 @@ def _as_asked(step: Any, version: Version) -> Change:
         return _of_recipe(step, device)
     if isinstance(step, str) and _is_recipe(step):
         return _of_recipe(recipes.get(step), device)
-    found = resolve(step)
-    return Change(str(found), (found,))
+    resolved = resolve(step)
+    return Change(str(resolved), (resolved,))
 
 
-def _of_recipe(asked: Recipe, device: str) -> Change:
+def _of_recipe(wanted: Recipe, device: str) -> Change:
     """The recipe for arrays on ``device`` that was asked for."""
-    recipe = recipe_for(device, asked)
+    recipe = recipe_for(device, wanted)
     among = recipe if isinstance(recipe, Choice) else None
     return Change(f"recipe {recipe.name}", tuple(map(resolve, recipe.resolve())), among)
 
@@ -126,24 +126,24 @@ def _recipe_in(path: Path) -> Recipe:
     """The only recipe of a file, whose transformations are registered."""
     module = run_file(path.resolve(), str(path))
     transformations.add_module(module)
-    found = [value for value in vars(module).values() if isinstance(value, Recipe)]
-    if len(found) != 1:
-        raise DaceoptError(f"{path}: expected one recipe, found {len(found)}")
-    return found[0]
+    candidates = [value for value in vars(module).values() if isinstance(value, Recipe)]
+    if len(candidates) != 1:
+        raise DaceoptError(f"{path}: expected one recipe, found {len(candidates)}")
+    return candidates[0]
 
 
-def at_site(found: FoundSite, program: Program) -> AtSite:
+def at_site(site: FoundSite, program: Program) -> AtSite:
     """The step that applies one site, wherever it is now. Raises SessionError where it is gone, or cannot be looked
     for."""
-    step = found.transformation
+    step = site.transformation
     try:
-        where = selector_of(found, program if identity.is_own(type(step).__module__) else program.copy())
+        where = selector_of(site, program if identity.is_own(type(step).__module__) else program.copy())
     except DaceoptError:
         raise
     except Exception as error:  # of a user's transformation
-        raise SessionError(f"step {step} cannot look for {found.text}: {type(error).__name__}: {error}") from error
+        raise SessionError(f"step {step} cannot look for {site.text}: {type(error).__name__}: {error}") from error
     named = str(step) if is_registered(step.name) else step
-    return AtSite(named, where.site, where.origin, where.number, found.direction)
+    return AtSite(named, where.site, where.origin, where.number, site.direction)
 
 
 def resolve(step: Any) -> Transformation:
@@ -157,9 +157,9 @@ def resolve(step: Any) -> Transformation:
         if not is_registered(name) and not is_registered(name.replace("_", "-")):
             listed = f"no transformation or recipe is called {name!r}"
             raise DaceoptError(listed + did_you_mean(name, [*transformations.names(), *recipes.names()]))
-    made = as_step(step)
-    _check_name(made)
-    return made
+    transformation = as_step(step)
+    _check_name(transformation)
+    return transformation
 
 
 def _check_name(step: Transformation) -> None:

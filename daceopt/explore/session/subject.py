@@ -83,25 +83,25 @@ def subject_of(
 def _of_module(
     model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], backward: bool | None, which: int | None
 ) -> Subject:
-    given = getattr(getattr(model, "daceopt", None), "options", None) or Options()
-    options = replace(given, backward=given.backward if backward is None else backward, fallback="silent")
-    found = capture_graphs(model, args, kwargs, options)
-    one = found.graphs[_choose(type(model).__name__, found, which)]
+    own_options = getattr(getattr(model, "daceopt", None), "options", None) or Options()
+    options = replace(own_options, backward=own_options.backward if backward is None else backward, fallback="silent")
+    captured = capture_graphs(model, args, kwargs, options)
+    one = captured.graphs[_choose(type(model).__name__, captured, which)]
     graph = one.imported.graph
     names = {f"input:{k}": name for k, name in enumerate(one.names)}
     names |= {f"output:{k}": f"output {k}" for k in range(len(graph.outputs))}
-    notes = list(map(str, [*found.breaks, *found.refused]))
+    notes = list(map(str, [*captured.breaks, *captured.refused]))
     program = Program.of(graph, one.imported.gradients)
     return Subject(type(model).__name__, program, dict(enumerate(one.tensors)), names, notes, one.state)
 
 
-def _choose(title: str, found: Captured, which: int | None) -> int:
+def _choose(title: str, captured: Captured, which: int | None) -> int:
     """The graph to explore. Raises CaptureError where there is none, or several and nobody said which."""
-    count, why = len(found.graphs), "; ".join(b.text for b in [*found.refused, *found.breaks])
+    count, why = len(captured.graphs), "; ".join(b.text for b in [*captured.refused, *captured.breaks])
     if count == 0:
         raise CaptureError(f"nothing of {title} can be compiled: {why or 'the call computes nothing'}")
     if which is None and count > 1:
-        sizes = ", ".join(str(len(g.imported.graph.nodes())) for g in found.graphs)
+        sizes = ", ".join(str(len(g.imported.graph.nodes())) for g in captured.graphs)
         why = why or "sizes that only the data decide stand between them"
         several = f"{title} is {count} graphs, of {sizes} nodes ({why})"
         raise CaptureError(f"{several}; say which one to explore: graph=0 to graph={count - 1}")
@@ -129,10 +129,10 @@ def _of_onnx(source: Any, inputs: Sequence[Any], backward: bool | None) -> Subje
 
 def _of_graph(title: str, graph: Graph, inputs: Sequence[Any], backward: bool | None) -> Subject:
     wanted, tensors = _all_gradients(graph) if backward else None, _tensors(graph, inputs)
-    found = Subject(title, Program.of(graph, wanted), tensors)
-    if found.device.type != "cpu":
-        DevicePlacement(target.on(found.device.type).name).run(graph)
-    return found
+    subject = Subject(title, Program.of(graph, wanted), tensors)
+    if subject.device.type != "cpu":
+        DevicePlacement(target.on(subject.device.type).name).run(graph)
+    return subject
 
 
 def _all_gradients(graph: Graph) -> Gradients:
@@ -149,28 +149,28 @@ def _all_gradients(graph: Graph) -> Gradients:
 def _tensors(graph: Graph, inputs: Sequence[Any]) -> dict[int, torch.Tensor]:
     """The given arrays, or random ones. Raises TypeError where number, type or shape do not fit."""
     if not inputs:
-        made = random_inputs(graph)
-        return {k: _tensor(graph, n, made[n]) for k, n in enumerate(graph.inputs)}
+        random = random_inputs(graph)
+        return {k: _tensor(graph, n, random[n]) for k, n in enumerate(graph.inputs)}
     if len(inputs) != len(graph.inputs):
         raise TypeError(f"the model takes {len(graph.inputs)} inputs, {len(inputs)} were given")
-    found = {}
+    tensors = {}
     for k, (name, value) in enumerate(zip(graph.inputs, inputs, strict=True)):
-        found[k] = _tensor(graph, name, value)
-        if not _fits(graph.shape(name), found[k].shape):
-            raise TypeError(f"input {k}: expected the shape {graph.shape(name)}, found {tuple(found[k].shape)}")
-    return found
+        tensors[k] = _tensor(graph, name, value)
+        if not _fits(graph.shape(name), tensors[k].shape):
+            raise TypeError(f"input {k}: expected the shape {graph.shape(name)}, found {tuple(tensors[k].shape)}")
+    return tensors
 
 
-def _fits(shape: Sequence[Any], given: Sequence[int]) -> bool:
-    return len(shape) == len(given) and all(e == n for e, n in zip(shape, given) if isinstance(e, int))
+def _fits(shape: Sequence[Any], extents: Sequence[int]) -> bool:
+    return len(shape) == len(extents) and all(e == n for e, n in zip(shape, extents) if isinstance(e, int))
 
 
 def _tensor(graph: Graph, name: str, value: Any) -> torch.Tensor:
     dtype = types.to_numpy(graph.dtype(name))
-    found = as_tensor(value, dtype, torch_dtype(dtype.name))
-    if found is None:
+    tensor = as_tensor(value, dtype, torch_dtype(dtype.name))
+    if tensor is None:
         raise TypeError(f"input {name}: expected an array of {dtype.name}, found {type(value).__name__}")
-    return found.to(torch_dtype(dtype.name)).contiguous()
+    return tensor.to(torch_dtype(dtype.name)).contiguous()
 
 
 def _array(tensor: torch.Tensor, dtype: Any) -> np.ndarray:

@@ -34,10 +34,10 @@ class Version:
 
     def line(self) -> list[Version]:
         """From the captured program to this version."""
-        found = [self]
-        while found[-1].parent is not None:
-            found.append(found[-1].parent)
-        return found[::-1]
+        versions = [self]
+        while versions[-1].parent is not None:
+            versions.append(versions[-1].parent)
+        return versions[::-1]
 
     def path(self) -> tuple[Transformation, ...]:
         """The steps that lead here from the captured program."""

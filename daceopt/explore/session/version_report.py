@@ -38,12 +38,12 @@ _LEAST = "none"  # the recipe that does what every program needs to run, and not
 def finish(program: Program) -> tuple[Program, list[str]]:
     """A copy that can be built, and the steps that this took: of the recipe ``none``, which lowers every operator, and
     where kernels run on an accelerator and some of them are not scheduled for it, of the recipe that does that."""
-    made, runner = program.copy(), Runner(recipes.get(_LEAST))
-    runner.apply(made, runner.recipe.resolve())
-    if not all(map(_is_scheduled, made.directions())):
-        schedules = recipes.get(target.get(made.forward.options.target).recipe).resolve()
-        runner.apply(made, [step for step in schedules if step.level == "hardware"])
-    return made, list(dict.fromkeys(r.name for r in runner.history if r.sites))
+    finished, runner = program.copy(), Runner(recipes.get(_LEAST))
+    runner.apply(finished, runner.recipe.resolve())
+    if not all(map(_is_scheduled, finished.directions())):
+        schedules = recipes.get(target.get(finished.forward.options.target).recipe).resolve()
+        runner.apply(finished, [step for step in schedules if step.level == "hardware"])
+    return finished, list(dict.fromkeys(r.name for r in runner.history if r.sites))
 
 
 def what_is_unfinished(program: Program) -> str:
@@ -91,10 +91,10 @@ def _program(
     lowered = all(not part.operators() for g in program.directions() for part in everything(g))
     with BuiltProgram.temporary(program, profiled=True) if measure else nullcontext() as built:
         times = shortest(built, subject.tensors) if built is not None else [{}, {}]
-        found = (
+        codes = (
             [by_result(e) for e in built.executables()] if built is not None else _print_code(program, code and lowered)
         )
-    directions = list(_directions(subject, program, times, found))
+    directions = list(_directions(subject, program, times, codes))
     assert report.machine is not None
     report.machine = collect.calibrate(report.machine, directions, sizes)
     if lowered:
@@ -107,28 +107,28 @@ def _program(
 
 def _print_code(program: Program, code: bool) -> list[dict[str, Shown]]:
     """The code of each direction as it would be compiled."""
-    found: list[dict[str, Shown]] = []
+    codes: list[dict[str, Shown]] = []
     for k, graph in enumerate(program.directions()):
-        found.append(_code(graph, program.roles(graph), k) if code else {})
-    return found
+        codes.append(_code(graph, program.roles(graph), k) if code else {})
+    return codes
 
 
 def _code(graph: Graph, roles: Mapping[str, str], position: int) -> dict[str, Shown]:
     try:
-        made = GeneratedProgram(graph, roles, libs.implement, position)
+        built = GeneratedProgram(graph, roles, libs.implement, position)
     except DaceoptError:  # said where it is built
         return {}
-    kernels = enumerate(made.manifest.kernels)
-    return {n: Shown(made.sources.of(k), made.sources.schedules[k]) for k, info in kernels for n in info.writes}
+    kernels = enumerate(built.manifest.kernels)
+    return {n: Shown(built.sources.of(k), built.sources.schedules[k]) for k, info in kernels for n in info.writes}
 
 
 def _directions(
-    subject: Subject, program: Program, times: list[Times], found: list[dict[str, Shown]]
+    subject: Subject, program: Program, times: list[Times], codes: list[dict[str, Shown]]
 ) -> Iterator[Direction]:
     for k, (name, graph) in enumerate(program.by_direction()):
         roles = program.roles(graph)
         names = {array: result_name(subject, role) for array, role in roles.items()}
-        yield Direction(name, graph, {n: text for n, text in names.items() if text}, times[k], found[k])
+        yield Direction(name, graph, {n: text for n, text in names.items() if text}, times[k], codes[k])
 
 
 def result_name(subject: Subject, role: str) -> str:

@@ -40,14 +40,14 @@ def measure(step: TrainingStep, *arguments: Any, runs: int = RUNS) -> list[StepE
     graphs = program.pair.graphs.directions()
     built = BuiltProgram.of(key("profile", *program.pair.report["programs"]), graphs, profiled=True)
     own = {k: t.detach().clone(memory_format=torch.contiguous_format) for k, t in enumerate(inputs)}
-    found = [built.times(own) for _ in range(runs)]
-    shortest = min(found, key=lambda times: sum(sum(t.values()) for t in times))
+    runs_times = [built.times(own) for _ in range(runs)]
+    shortest = min(runs_times, key=lambda times: sum(sum(t.values()) for t in times))
     return events(graphs[0][0], shortest[0])
 
 
 def events(graph: Graph, times: Times) -> list[StepEvent]:
     """Nodes in the order in which they ran, for so long; ``times``: seconds by the first array that a node writes."""
-    clock, began, found = 0.0, {}, []
+    clock, began, timeline = 0.0, {}, []
     nodes = {name: n for n in graph.nodes() for name in graph.outputs_of(n) if name is not None}
     for name, seconds in times.items():
         start, clock = clock, clock + seconds
@@ -56,10 +56,10 @@ def events(graph: Graph, times: Times) -> list[StepEvent]:
             began[graph.writes(node)["Handle"]] = start, f"{node.title} of {len(node.parameters)} tensors"
         if isinstance(node, CollectiveWait):
             at, said = began.pop(graph.reads(node)["Handle"], (start, type(node).__name__))
-            found.append(StepEvent("communication", said, at, clock))
+            timeline.append(StepEvent("communication", said, at, clock))
         waits = isinstance(node, (CollectiveWait, AgreementWait))
-        found.append(StepEvent("waiting" if waits else "computation", name, start, clock))
-    return sorted(found, key=lambda event: (event.lane, event.start))
+        timeline.append(StepEvent("waiting" if waits else "computation", name, start, clock))
+    return sorted(timeline, key=lambda event: (event.lane, event.start))
 
 
 def as_simulated(
@@ -72,8 +72,8 @@ def as_simulated(
     machine = rates().of_cores(1)
     captured = capture(step, arguments, world=strategy.identity.world)
     estimate = estimator_training.load(machine).estimate(machine)
-    found = time_step(captured, estimate, allreduce_measurement.measure(group))
-    return simulate(found.problem, strategy, found.groups).timeline()
+    timed = time_step(captured, estimate, allreduce_measurement.measure(group))
+    return simulate(timed.problem, strategy, timed.groups).timeline()
 
 
 def both(

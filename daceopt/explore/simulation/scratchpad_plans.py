@@ -64,10 +64,10 @@ def fastest(layers: Graph, target: MachineModel, sizes: Mapping[str, int], polic
 
 def _one_each(plans: Iterable[Planned]) -> Iterable[Planned]:
     """The fastest plan of each title."""
-    found: dict[str, Planned] = {}
+    best: dict[str, Planned] = {}
     for plan in plans:
-        found[plan.choice] = min(found.get(plan.choice, plan), plan, key=lambda one: one.run.seconds)
-    return found.values()
+        best[plan.choice] = min(best.get(plan.choice, plan), plan, key=lambda one: one.run.seconds)
+    return best.values()
 
 
 _FINER = "smaller instances where results found no room"
@@ -77,31 +77,31 @@ def _finer(start: Planned, tried: Callable[[tuple[str, ...]], Planned | None]) -
     """Plans with more instances of those sub-graphs that keep results out of the buffers: of those that run while a
     result finds no room; then, where that alone is fast enough and makes room, of its readers as well."""
     limit, spilled = _SLOWER * start.run.seconds, SpillCharges(start.graph, start.run).total
-    found = _path(start, limit, tried, readers=False)
-    if found and found[0].run.seconds <= limit and SpillCharges(found[0].graph, found[0].run).total <= _LESS * spilled:
-        found += _path(start, limit, tried, readers=True)
-    return found
+    plans = _path(start, limit, tried, readers=False)
+    if plans and plans[0].run.seconds <= limit and SpillCharges(plans[0].graph, plans[0].run).total <= _LESS * spilled:
+        plans += _path(start, limit, tried, readers=True)
+    return plans
 
 
 def _path(
     start: Planned, limit: float, tried: Callable[[tuple[str, ...]], Planned | None], readers: bool
 ) -> list[Planned]:
     """Each with smaller instances than the one before, which has left less without room and was fast enough."""
-    found: list[Planned] = []
+    plans: list[Planned] = []
     finer: tuple[int, ...] = ()
     before = SpillCharges(start.graph, start.run)
-    while len(found) < _ROUNDS:
+    while len(plans) < _ROUNDS:
         charged = before.running.keys() | (before.reading.keys() if readers else set())
         finer = (*finer, *sorted(charged))
         plan = tried(_instances("shared", finer)) if charged else None
         if plan is None:
             break
-        found.append(plan)
+        plans.append(plan)
         after = SpillCharges(plan.graph, plan.run)
         if after.total > _LESS * before.total or plan.run.seconds > limit:
             break
         before = after
-    return found
+    return plans
 
 
 def _title(level: str) -> str:

@@ -64,8 +64,8 @@ def simulate(
         scheduled = time.perf_counter() - start
         planned = Planned(graph, (), run(graph, target, _sizes(graph, values), policy), "as it is")
     else:
-        imported, given, title = _import(model, inputs, kwargs)
-        values, planned = _schedule(imported, given, recipe, target, policy)
+        imported, arguments, title = _import(model, inputs, kwargs)
+        values, planned = _schedule(imported, arguments, recipe, target, policy)
         scheduled = time.perf_counter() - start
     return SimulationReport(
         title, planned.run, policy, scheduled, planned.graph, values, planned.history, planned.choice
@@ -73,19 +73,19 @@ def simulate(
 
 
 def _schedule(
-    imported: Imported, given: Sequence[Any], recipe: str | Recipe, target: MachineModel, policy: Policy
+    imported: Imported, arguments: Sequence[Any], recipe: str | Recipe, target: MachineModel, policy: Policy
 ) -> tuple[dict[str, np.ndarray], Planned]:
     """The arrays of the inputs, and the graph as the recipe schedules it, with its run."""
     with machines.assume(target):
         first = "layer-wise" if recipe == _PLANNED else recipe
         derived = derivation.derive(imported, recipes.get(first) if isinstance(first, str) else first)
     graph, history = derived.forward, tuple(derived.history)
-    values = _values(graph, given)
+    values = _values(graph, arguments)
     sizes = _sizes(graph, values)
     if recipe != _PLANNED:
         return values, Planned(graph, history, run(graph, target, sizes, policy), "as the recipe has it")
-    found = fastest(graph, target, sizes, policy)
-    return values, replace(found, history=(*history, *found.history))
+    fastest_plan = fastest(graph, target, sizes, policy)
+    return values, replace(fastest_plan, history=(*history, *fastest_plan.history))
 
 
 def _import(model: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Imported, Sequence[Any], str]:

@@ -91,12 +91,12 @@ def _text(y: int, text: str) -> str:
 def occupancy(run: Run, bins: int = _BINS) -> dict[str, list[float]]:
     """Unit -> the share of each of ``bins`` equal moments in which it works."""
     width = run.seconds / bins if run.seconds else 1.0
-    found: dict[str, list[float]] = {}
+    shares: dict[str, list[float]] = {}
     for event in run.events:
-        row = found.setdefault(event.unit, [0.0] * bins)
+        row = shares.setdefault(event.unit, [0.0] * bins)
         for k in range(int(event.start / width), min(bins, int(event.end / width) + 1)):
             row[k] += max(0.0, min(event.end, (k + 1) * width) - max(event.start, k * width)) / width
-    return {unit: [min(1.0, share) for share in row] for unit, row in found.items()}
+    return {unit: [min(1.0, share) for share in row] for unit, row in shares.items()}
 
 
 # -------------------------------------------------------------------- the table

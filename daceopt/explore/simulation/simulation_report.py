@@ -45,8 +45,8 @@ class SimulationReport:
     def outputs(self) -> list[np.ndarray]:
         """The results, in call order: the schedule executed by the interpreter, node after node in its order, on real
         numbers. It runs when this is read first, and takes what NumPy takes."""
-        found = interpret(self.graph, self.values)
-        return [found[name] for name in self.graph.outputs]
+        arrays = interpret(self.graph, self.values)
+        return [arrays[name] for name in self.graph.outputs]
 
     @property
     def placements(self) -> Mapping[str, Placement]:

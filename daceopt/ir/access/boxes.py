@@ -64,11 +64,11 @@ def box_of(kernel: Kernel, accesses: Iterable[Access], shape: Shape, outer: Coll
             raise IllegalSchedule(f"the box of {listed[0].array} begins at {start} in dimension {d}, {before}")
         starts.append(start)
         extents.append(extent)
-        bounds.append(extent if inside.is_natural(whole - start - extent) else _bound_of(extent, dim(whole - start)))
+        bounds.append(extent if inside.is_natural(whole - start - extent) else _upper_bound(extent, dim(whole - start)))
     return Box(tuple(starts), tuple(extents), tuple(bounds))
 
 
-def _bound_of(extent: Dim, left: Dim) -> Dim:
+def _upper_bound(extent: Dim, left: Dim) -> Dim:
     return sympy.Min(extent, left, evaluate=False)
 
 

@@ -83,10 +83,10 @@ def _draws(expr: sympy.Expr) -> tuple[sympy.Integer, ...]:
 
 def _open(assignments: Iterable[Assignment], symbols: Mapping[Any, sympy.Expr]) -> Iterable[Assignment]:
     for a in assignments:
-        found = {
+        replacements = {
             u: u.func(u.args[0], symbols.get(u.args[1], u.args[1]), u.args[2]) for u in a.expr.atoms(scalar.uniform)
         }
-        yield replace(a, expr=a.expr.xreplace(found)) if found else a
+        yield replace(a, expr=a.expr.xreplace(replacements)) if replacements else a
 
 
 def _array(graph: Graph, name: str, numbers: Mapping[str, int]) -> tuple[Any, ...]:

@@ -18,11 +18,11 @@ def assume(graph: Graph, expression: Any) -> bool:
     sizes = graph.sizes
     if sizes.is_natural(expression):
         return True
-    found = _polynomial(sympy.sympify(expression))
-    if found is None or any(sizes.is_positive(-e) for e in (expression, found)):
+    polynomial = _polynomial(sympy.sympify(expression))
+    if polynomial is None or any(sizes.is_positive(-e) for e in (expression, polynomial)):
         return False
-    if not sizes.is_natural(found):
-        graph.assumptions.append(found)
+    if not sizes.is_natural(polynomial):
+        graph.assumptions.append(polynomial)
     return True
 
 
@@ -47,5 +47,5 @@ def _polynomial(expression: sympy.Expr) -> sympy.Expr | None:
         polynomial = sympy.Poly(expression, *sorted(expression.free_symbols, key=str))
     except sympy.PolynomialError:
         return None
-    found = polynomial.clear_denoms()[1]
-    return found.as_expr() if found.domain.is_ZZ or all(c.is_Integer for c in found.coeffs()) else None
+    cleared = polynomial.clear_denoms()[1]
+    return cleared.as_expr() if cleared.domain.is_ZZ or all(c.is_Integer for c in cleared.coeffs()) else None

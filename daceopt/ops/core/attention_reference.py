@@ -12,9 +12,9 @@ from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionForward
 
 @interprets("AttentionForward")
 def _forward(memory: Memory, node: AttentionForward) -> None:
-    given, written = _Operands(memory, node), memory.graph.writes(node)
+    operands, written = _Operands(memory, node), memory.graph.writes(node)
     with np.errstate(all="ignore"):
-        scores = given.scores()
+        scores = operands.scores()
         top = scores.max(axis=-1, keepdims=True)
         lse = (
             np.log(np.exp(scores - np.where(np.isinf(top), 0, top)).sum(axis=-1))
@@ -22,7 +22,7 @@ def _forward(memory: Memory, node: AttentionForward) -> None:
         )
         lse = np.where(np.isneginf(lse), 0, lse)  # a row that sees no key
         weights = np.exp(scores - lse[..., None])
-    given.store("Y", weights @ given.share("V"))
+    operands.store("Y", weights @ operands.share("V"))
     if "Lse" in written:
         stored = np.full(memory.array(written["Lse"]).shape, np.inf)
         stored[:, :, : lse.shape[2]] = lse
@@ -31,15 +31,15 @@ def _forward(memory: Memory, node: AttentionForward) -> None:
 
 @interprets("AttentionBackward")
 def _backward(memory: Memory, node: AttentionBackward) -> None:
-    given = _Operands(memory, node)
-    q, k, v, dy = given.four("Q"), given.share("K"), given.share("V"), given.four("dY")
+    operands = _Operands(memory, node)
+    q, k, v, dy = operands.four("Q"), operands.share("K"), operands.share("V"), operands.four("dY")
     with np.errstate(all="ignore"):
-        weights = np.exp(given.scores() - given.arrays["Lse"][:, :, : q.shape[2], None])
+        weights = np.exp(operands.scores() - operands.arrays["Lse"][:, :, : q.shape[2], None])
         of_weights = dy @ v.swapaxes(2, 3)
-        of_scores = weights * (of_weights - (dy * given.four("Y")).sum(axis=-1, keepdims=True)) * node.scale
-    given.store("dQ", of_scores @ k)
-    given.store("dK", of_scores.swapaxes(2, 3) @ q)
-    given.store("dV", weights.swapaxes(2, 3) @ dy)
+        of_scores = weights * (of_weights - (dy * operands.four("Y")).sum(axis=-1, keepdims=True)) * node.scale
+    operands.store("dQ", of_scores @ k)
+    operands.store("dK", of_scores.swapaxes(2, 3) @ q)
+    operands.store("dV", weights.swapaxes(2, 3) @ dy)
 
 
 class _Operands:
@@ -51,17 +51,17 @@ class _Operands:
         self.arrays = {c: a.astype(np.float64) if a.dtype.kind in "fV" else a for c, a in arrays.items()}
 
     def four(self, connector: str) -> np.ndarray:
-        found = self.arrays[connector]
-        if found.ndim == 4:
-            return found
+        array = self.arrays[connector]
+        if array.ndim == 4:
+            return array
         heads = self.node.heads if connector in ("Q", "Y", "dY") else self.node.kv_heads
-        batch, length, width = found.shape
-        return found.reshape(batch, length, heads, width // heads).swapaxes(1, 2)
+        batch, length, width = array.shape
+        return array.reshape(batch, length, heads, width // heads).swapaxes(1, 2)
 
     def share(self, connector: str) -> np.ndarray:
         """Keys, or values, for each head of queries."""
-        found = self.four(connector)
-        return np.repeat(found, self.four("Q").shape[1] // found.shape[1], axis=1)
+        heads = self.four(connector)
+        return np.repeat(heads, self.four("Q").shape[1] // heads.shape[1], axis=1)
 
     def scores(self) -> np.ndarray:
         s = self.four("Q") @ self.share("K").swapaxes(2, 3) * self.node.scale

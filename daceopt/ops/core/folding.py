@@ -61,10 +61,10 @@ class Folding:
         node = graph.producer(name)
         if not isinstance(node, Operator) or node.domain not in ("", "ai.onnx"):
             return None
-        found = self._compute(node, name)
-        if found is not None and types.is_integer(graph.dtype(name)):
-            graph.source.shape_values[name] = tuple(dim(v) for v in found.reshape(-1))
-        return found
+        value = self._compute(node, name)
+        if value is not None and types.is_integer(graph.dtype(name)):
+            graph.source.shape_values[name] = tuple(dim(v) for v in value.reshape(-1))
+        return value
 
     def _of_view(self, name: str) -> Value | None:
         graph = self.graph
@@ -90,23 +90,23 @@ class Folding:
             return None
         rule = _RULES.get(node.op_type)
         try:
-            found = rule(FoldingStep(self.graph, node, inputs, position)) if rule is not None else None
+            value = rule(FoldingStep(self.graph, node, inputs, position)) if rule is not None else None
         except (ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError):
-            found = None
-        if found is None:
-            found = self._refer(node, names, inputs, position)
-        return found if found is not None and found.shape == tuple(self.graph.shape(name)) else None
+            value = None
+        if value is None:
+            value = self._refer(node, names, inputs, position)
+        return value if value is not None and value.shape == tuple(self.graph.shape(name)) else None
 
     def _refer(self, node: Operator, names: Any, inputs: Sequence[Value | None], position: int) -> Value | None:
         """By ONNX's own implementation, for numbers."""
         if node.op_type.startswith(_IMPURE) or any(v is not None and not is_numeric(v) for v in inputs):
             return None
-        given = [
+        operands = [
             None if n is None or v is None else v.astype(types.to_numpy(self.graph.dtype(n)))
             for n, v in zip(names, inputs)
         ]
         try:
-            return _objects(reference.compute(node, given)[position])
+            return _objects(reference.compute(node, operands)[position])
         except (Unsupported, IndexError):
             return None
 
@@ -118,10 +118,10 @@ class FoldingStep:
         self.graph, self.node, self.inputs, self.position = graph, node, inputs, position
 
     def __getitem__(self, position: int) -> Value:
-        found = self.inputs[position]
-        if found is None:
+        value = self.inputs[position]
+        if value is None:
             raise IndexError(f"input {position} of {self.node.op_type} is absent")
-        return found
+        return value
 
     @property
     def dtype(self) -> Any:
@@ -146,9 +146,9 @@ def _objects(value: np.ndarray) -> Value:
 
 
 def _fill(elements: Sequence[Any], shape: Sequence[Any]) -> Value:
-    found = np.empty(len(elements), object)
-    found[:] = elements
-    return found.reshape([int(n) for n in shape])
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    return array.reshape([int(n) for n in shape])
 
 
 def is_numeric(value: Value) -> bool:
@@ -172,10 +172,10 @@ def _pointwise(combine: Callable[..., Any]) -> Rule:
     """A rule for integers and exact fractions; floats are left to the reference, unless sizes occur."""
 
     def rule(step: FoldingStep) -> Value | None:
-        given = [v for v in step.inputs if v is not None]
-        if all(is_numeric(v) for v in given) and any(isinstance(e, float) for v in given for e in v.reshape(-1)):
+        present = [v for v in step.inputs if v is not None]
+        if all(is_numeric(v) for v in present) and any(isinstance(e, float) for v in present for e in v.reshape(-1)):
             return None
-        arrays = np.broadcast_arrays(*given)
+        arrays = np.broadcast_arrays(*present)
         rows = zip(*(a.reshape(-1) for a in arrays))
         return _fill([_tidy(combine(*map(_exact, row))) for row in rows], arrays[0].shape)
 
@@ -316,8 +316,8 @@ def _reduction(combine: Callable[..., Any]) -> Rule:
         gone = sorted({a % x.ndim for a in axes or range(x.ndim)})
         kept = [k for k in range(x.ndim) if k not in gone]
         rows = x.transpose([*kept, *gone]).reshape([*(x.shape[k] for k in kept), -1])
-        found = [_tidy(combine(*row)) for row in rows.reshape(-1, rows.shape[-1])]
-        return _fill(found, step.shape)
+        reduced = [_tidy(combine(*row)) for row in rows.reshape(-1, rows.shape[-1])]
+        return _fill(reduced, step.shape)
 
     return rule
 

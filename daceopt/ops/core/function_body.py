@@ -31,8 +31,10 @@ def why_unsupported(graph: Graph, node: Operator) -> str | None:
         trial = declare_operands(graph, graph.inputs_of(node), graph.outputs_of(node))
         _import_body(Builder(trial[0]), body, *trial[1:])
     except NotKnownYet as error:
-        given = [k for k, name in enumerate(graph.inputs_of(node)) if name is not None and name not in graph.constants]
-        return values.UnknownValue.at(f"function body of {node.op_type}: {error}", *given)
+        present = [
+            k for k, name in enumerate(graph.inputs_of(node)) if name is not None and name not in graph.constants
+        ]
+        return values.UnknownValue.at(f"function body of {node.op_type}: {error}", *present)
     except Unsupported as error:
         return f"function body of {node.op_type}: {error}"
     return None
@@ -54,13 +56,13 @@ def _inline(graph: Graph, node: Operator, inputs: list[str | None], outputs: lis
     )
     values = [value_info(f"in{k}", graph, n) for k, n in enumerate(inputs) if n is not None]
     results = [value_info(f"out{k}", graph, n) for k, n in enumerate(outputs) if n is not None]
-    given = [
+    constants = [
         numpy_helper.from_array(graph.constants[n], f"in{k}") for k, n in enumerate(inputs) if n in graph.constants
     ]
     versions = {"": graph.source.opset.get("", onnx.defs.onnx_opset_version())}
     versions[node.domain] = max(node.since_version, graph.source.opset.get(node.domain, 0))
     model = helper.make_model(
-        helper.make_graph([call], "body", values, results, given),
+        helper.make_graph([call], "body", values, results, constants),
         opset_imports=[helper.make_opsetid(domain, version) for domain, version in versions.items()],
     )
     try:

@@ -42,20 +42,20 @@ def result_shapes(
     node = make(op_type, domain, len(inputs), outputs, attributes, graph.source.opset.get(domain))
     rule = _RULES.get(op_type) if not node.domain else None
     try:
-        found = rule(graph, node, list(inputs)) if rule is not None else None
+        shape = rule(graph, node, list(inputs)) if rule is not None else None
     except (ValueError, IndexError, TypeError, ZeroDivisionError):
-        found = None
-    if found is not None and outputs == 1:
-        return [tuple(dim(e) for e in found)]
+        shape = None
+    if shape is not None and outputs == 1:
+        return [tuple(dim(e) for e in shape)]
     return _by_onnx(graph, node, inputs, outputs)
 
 
 def _known_shape(graph: Graph, inputs: list[str | None], position: int) -> tuple[Dim, ...]:
     """Raises ValueError where the operand is absent or not known."""
-    found = values.known_elements(graph, values.at(inputs, position))
-    if found is None:
+    elements = values.known_elements(graph, values.at(inputs, position))
+    if elements is None:
         raise ValueError(f"operand {position} is not known")
-    return found
+    return elements
 
 
 def _shape(graph: Graph, inputs: list[str | None]) -> Shape:
@@ -180,8 +180,8 @@ def _resize(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape | N
         factors = [None] * len(sizes)
     else:
         at = 1 if node.op_type == "Upsample" or node.since_version == 10 else 2
-        given = values.constant(graph, values.at(inputs, at))
-        factors = given.tolist() if given is not None else node.attribute("scales")
+        scales = values.constant(graph, values.at(inputs, at))
+        factors = scales.tolist() if scales is not None else node.attribute("scales")
         sizes = (0,) * len(factors)
     for a, size, factor in zip(axes, sizes, factors, strict=True):
         shape[a] = size if factor is None else _scale(shape[a], factor)
@@ -256,17 +256,17 @@ def _by_onnx(graph: Graph, node: Operator, inputs: Sequence[str | None], outputs
         str(s): s for n in inputs if n is not None for e in graph.shape(n) for s in sympy.sympify(e).free_symbols
     }
     symbols |= {str(e): e for n in inputs if n is not None for e in graph.shape(n) if not isinstance(e, int)}
-    operands, given = [], []
+    operands, constants = [], []
     for label, name in zip(names_in, inputs):
         if name is None:
             continue
         shape = [e if isinstance(e, int) else str(e) for e in graph.shape(name)]
         operands.append(helper.make_tensor_value_info(label, types.to_onnx(graph.dtype(name)), shape))
         value = values.constant(graph, name) if types.is_integer(graph.dtype(name)) else None
-        given += [] if value is None else [numpy_helper.from_array(value, label)]
+        constants += [] if value is None else [numpy_helper.from_array(value, label)]
     results = [helper.make_empty_tensor_value_info(n) for n in names_out]
     version = [helper.make_opsetid(node.domain, max(node.since_version, graph.source.opset.get(node.domain, 1)))]
-    model = helper.make_model(helper.make_graph([proto], "one", operands, results, given), opset_imports=version)
+    model = helper.make_model(helper.make_graph([proto], "one", operands, results, constants), opset_imports=version)
     try:
         inferred = shape_inference.infer_shapes(model, data_prop=True)
     except Exception:  # InferenceError, or whatever the C++ side meets

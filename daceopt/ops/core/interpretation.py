@@ -51,10 +51,10 @@ def _finish(value: np.ndarray, node: Any) -> np.ndarray:
 
 @interprets("Contraction")
 def _contraction(memory: Memory, node: Contraction) -> None:
-    given = _read(memory, node)
+    operands = _read(memory, node)
     with np.errstate(all="ignore"):
-        y = node.alpha * np.matmul(given["A"], given["B"])
-        y = y + given.get("Bias", 0.0) + given.get("C", 0.0)
+        y = node.alpha * np.matmul(operands["A"], operands["B"])
+        y = y + operands.get("Bias", 0.0) + operands.get("C", 0.0)
     memory.store_sums(memory.graph.writes(node)["Y"], _finish(y, node))
 
 
@@ -98,41 +98,41 @@ def _store_image(memory: Memory, node: Node, connector: str, value: np.ndarray) 
 
 @interprets("Convolution")
 def _convolution(memory: Memory, node: Convolution) -> None:
-    given = _read_images(memory, node)
-    y = _convolve(node, _tensor(given["X"]), _tensor(given["W"]), _tensor(given.get("B"))).numpy()
-    scale, shift = (np.reshape(given.get(c, n), (-1, *[1] * (y.ndim - 2))) for c, n in (("S", 1.0), ("T", 0.0)))
-    _store_image(memory, node, "Y", _finish(y * scale + shift + given.get("Z", 0.0), node))
+    operands = _read_images(memory, node)
+    y = _convolve(node, _tensor(operands["X"]), _tensor(operands["W"]), _tensor(operands.get("B"))).numpy()
+    scale, shift = (np.reshape(operands.get(c, n), (-1, *[1] * (y.ndim - 2))) for c, n in (("S", 1.0), ("T", 0.0)))
+    _store_image(memory, node, "Y", _finish(y * scale + shift + operands.get("Z", 0.0), node))
 
 
 @interprets("ConvolutionBackwardData")
 def _convolution_data(memory: Memory, node: ConvolutionBackwardData) -> None:
     import torch
 
-    given, shape = _read_images(memory, node), blocked.shape_of(memory.graph, node, "dX")
+    operands, shape = _read_images(memory, node), blocked.shape_of(memory.graph, node, "dX")
     x = _zeros(tuple(map(memory.number, shape)))
     with torch.enable_grad():  # a program that is interpreted may itself stand in a backward pass
-        y = _convolve(node, x, _tensor(given["W"]))
-    _store_image(memory, node, "dX", torch.autograd.grad(y, x, _tensor(given["dY"]))[0].numpy())
+        y = _convolve(node, x, _tensor(operands["W"]))
+    _store_image(memory, node, "dX", torch.autograd.grad(y, x, _tensor(operands["dY"]))[0].numpy())
 
 
 @interprets("ConvolutionBackwardWeights")
 def _convolution_weights(memory: Memory, node: ConvolutionBackwardWeights) -> None:
     import torch
 
-    given, out = _read_images(memory, node), memory.graph.writes(node)
+    operands, out = _read_images(memory, node), memory.graph.writes(node)
     w = _zeros(memory.array(out["dW"]).shape)
     with torch.enable_grad():
-        y = _convolve(node, _tensor(given["X"]), w)
-    memory.store_sums(out["dW"], torch.autograd.grad(y, w, _tensor(given["dY"]))[0].numpy())
+        y = _convolve(node, _tensor(operands["X"]), w)
+    memory.store_sums(out["dW"], torch.autograd.grad(y, w, _tensor(operands["dY"]))[0].numpy())
 
 
 # -------------------------------------------------------------------- 8-bit integers
 
 
-def _requantize(memory: Memory, node: Node, sums: np.ndarray, given: dict[str, np.ndarray], last: int) -> None:
+def _requantize(memory: Memory, node: Node, sums: np.ndarray, operands: dict[str, np.ndarray], last: int) -> None:
     """Store what becomes of exact ``sums``; ``last``: the dimensions behind that of channels."""
     out = memory.graph.writes(node)["Y"]
-    scale, shift = (np.reshape(v, (-1, *[1] * last)) for v in (given["S"], given.get("B", np.zeros(1))))
+    scale, shift = (np.reshape(v, (-1, *[1] * last)) for v in (operands["S"], operands.get("B", np.zeros(1))))
     y = sums * scale + shift
     dtype = memory.graph.dtype(out)
     if dtype in quantized.BYTES:
@@ -144,17 +144,17 @@ def _requantize(memory: Memory, node: Node, sums: np.ndarray, given: dict[str, n
 
 @interprets("QuantizedConvolution")
 def _quantized_convolution(memory: Memory, node: QuantizedConvolution) -> None:
-    given = _read(memory, node)
-    x, w = given["X"].astype(np.float64) - node.zero_x, given["W"].astype(np.float64)
-    _requantize(memory, node, _convolve(node, _tensor(x), _tensor(w)).numpy(), given, x.ndim - 2)
+    operands = _read(memory, node)
+    x, w = operands["X"].astype(np.float64) - node.zero_x, operands["W"].astype(np.float64)
+    _requantize(memory, node, _convolve(node, _tensor(x), _tensor(w)).numpy(), operands, x.ndim - 2)
 
 
 @interprets("QuantizedProduct")
 def _quantized_product(memory: Memory, node: QuantizedProduct) -> None:
-    given = _read(memory, node)
-    x, w = given["X"].astype(np.float64) - node.zero_x, given["W"].astype(np.float64) - node.zero_w
+    operands = _read(memory, node)
+    x, w = operands["X"].astype(np.float64) - node.zero_x, operands["W"].astype(np.float64) - node.zero_w
     sums = np.matmul(x, w)
-    _requantize(memory, node, sums, given, 0)
+    _requantize(memory, node, sums, operands, 0)
 
 
 # -------------------------------------------------------------------- pooling
@@ -227,14 +227,14 @@ def _positions(windows: _Windows, parts: np.ndarray) -> np.ndarray:
 
 @interprets("PoolBackward")
 def _pool_backward(memory: Memory, node: PoolBackward) -> None:
-    given, out = _read(memory, node), memory.graph.writes(node)["dX"]
-    dy = given["dY"]
+    operands, out = _read(memory, node), memory.graph.writes(node)["dX"]
+    dy = operands["dY"]
     windows = _Windows(node, memory.array(out).shape[2:], dy.shape[2:])
     image = windows.image(dy.shape[:2], 0.0)
     share = dy / windows.counts(node.count_include_pad) if node.kind == "average" else dy
     for number, offset in enumerate(windows.offsets()):
         part = windows.at(image, offset)
-        part += share if node.kind == "average" else np.where(given["Workspace"] == number, share, 0.0)
+        part += share if node.kind == "average" else np.where(operands["Workspace"] == number, share, 0.0)
     memory.store(out, windows.inner(image))
 
 
@@ -243,9 +243,9 @@ def _pool_backward(memory: Memory, node: PoolBackward) -> None:
 
 @interprets("IndexAdd")
 def _index_add(memory: Memory, node: IndexAdd) -> None:
-    given, out = _read(memory, node), memory.graph.writes(node)["dW"]
+    operands, out = _read(memory, node), memory.graph.writes(node)["dW"]
     result = np.zeros(memory.array(out).shape)
-    np.add.at(result, given["Index"], given["dY"])
+    np.add.at(result, operands["Index"], operands["dY"])
     memory.store_sums(out, result)
 
 

@@ -99,14 +99,14 @@ def trial(
     graph: Graph, inputs: Sequence[str | None], outputs: Sequence[str | None]
 ) -> tuple[Graph, list[str | None], list[str | None]]:
     """A graph of nothing but arrays like these operands, in which a lowering may be tried."""
-    made, read, written = declare_operands(graph, inputs, outputs)
+    graph_of_trial, read, written = declare_operands(graph, inputs, outputs)
     for name, own in zip(inputs, read):
         if name is not None and own is not None and types.is_integer(graph.dtype(name)) and name not in graph.constants:
             known = values.known_elements(graph, name)
             if known is not None:
-                made.source.shape_values[own] = known
-    made.size_names |= graph.size_names
-    return made, read, written
+                graph_of_trial.source.shape_values[own] = known
+    graph_of_trial.size_names |= graph.size_names
+    return graph_of_trial, read, written
 
 
 def declare_operands(
@@ -186,8 +186,8 @@ def _import_region(
                 shape = extents(name, inferred.get(name), symbols)
                 arrays[name] = b.graph.add_array(b.label, shape, _dtype(inferred[name]))
         known.append(arrays.get(name))
-    made = _REGIONS[0](b, proto, read, attributes, known)
-    arrays.update((n, array) for n, array in zip(proto.output, made) if n and array is not None)
+    results = _REGIONS[0](b, proto, read, attributes, known)
+    arrays.update((n, array) for n, array in zip(proto.output, results) if n and array is not None)
 
 
 def _result_shape(
@@ -204,8 +204,8 @@ def _result_shape(
     try:
         return extents(name, inferred.get(name), symbols)
     except Unsupported:
-        found = inference.result_shapes(graph, proto.op_type, read, len(proto.output), attributes, proto.domain)
-        shape = found[position]
+        shapes = inference.result_shapes(graph, proto.op_type, read, len(proto.output), attributes, proto.domain)
+        shape = shapes[position]
         if name not in inferred or shape is None:
             raise
         return [_steady(graph, e) for e in shape]
@@ -217,8 +217,8 @@ def _steady(graph: Graph, extent: Dim) -> Dim:
     ranges = [range(graph.source.trips[str(s)]) for s in counters]
     if not counters or isinstance(extent, int) or prod(len(r) for r in ranges) > _ITERATIONS:
         return extent
-    found = {dim(extent.subs(dict(zip(counters, at)))) for at in product(*ranges)}
-    return found.pop() if len(found) == 1 else extent
+    extents = {dim(extent.subs(dict(zip(counters, at)))) for at in product(*ranges)}
+    return extents.pop() if len(extents) == 1 else extent
 
 
 def _dtype(tensor: Any) -> Any:

@@ -45,11 +45,11 @@ def coverage() -> list[Coverage]:
 
 def counts(rows: Iterable[Coverage]) -> dict[str, int]:
     """How many operators of the default domain there are of each kind."""
-    found = dict.fromkeys((NATIVE, LOWERED, FALLBACK), 0)
+    numbers = dict.fromkeys((NATIVE, LOWERED, FALLBACK), 0)
     for row in rows:
         if not row.domain:
-            found[row.how] += 1
-    return found
+            numbers[row.how] += 1
+    return numbers
 
 
 def compact(names: Iterable[str]) -> str:
@@ -74,10 +74,10 @@ _GROUPS = {
 
 def summary(rows: Iterable[Coverage]) -> str:
     """One sentence with the counts."""
-    found = counts(rows)
+    count = counts(rows)
     return (
-        f"{sum(found.values())} operators of the default domain: {found[NATIVE] + found[LOWERED]} compiled "
-        f"({found[NATIVE]} natively, {found[LOWERED]} through their function body), {found[FALLBACK]} left to ONNX "
+        f"{sum(count.values())} operators of the default domain: {count[NATIVE] + count[LOWERED]} compiled "
+        f"({count[NATIVE]} natively, {count[LOWERED]} through their function body), {count[FALLBACK]} left to ONNX "
         "Runtime"
     )
 
@@ -164,13 +164,13 @@ def main_operand(schema: Any) -> Any:
 def allowed_types(op_type: str, domain: str = "") -> list[types.DType]:
     """The element types, without text and complex numbers, that the newest schema allows for the main operand."""
     schema = schema_of(op_type, domain)
-    found = []
+    dtypes = []
     for text in sorted(main_operand(schema).types) if schema is not None else ():
         try:
-            found.append(types.from_name(_ONNX_NAMES.get(text, text)))
+            dtypes.append(types.from_name(_ONNX_NAMES.get(text, text)))
         except Unsupported:
             continue  # strings, complex numbers, sequences
-    return sorted(found, key=types.ALL.index)
+    return sorted(dtypes, key=types.ALL.index)
 
 
 _ONNX_NAMES = {

@@ -54,6 +54,6 @@ def _attributes(node: Operator) -> dict[str, Any]:
 
     schema = schema_of(node.op_type, node.domain, node.since_version)
     known = node.attributes.keys() if schema is None else schema.attributes.keys()
-    given = {k: node.attributes[k] for k in known if k in node.attributes}
-    given = {k: v for k, v in given.items() if v is not None and (not isinstance(v, list) or v)}
-    return {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in given.items()}
+    present = {k: node.attributes[k] for k in known if k in node.attributes}
+    present = {k: v for k, v in present.items() if v is not None and (not isinstance(v, list) or v)}
+    return {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in present.items()}

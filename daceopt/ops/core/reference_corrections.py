@@ -34,8 +34,8 @@ _CORRECTIONS: dict[str, _Correction] = {}
 
 def correction(node: Operator) -> Compute | None:
     """What computes ``node`` in the place of ONNX's evaluator; None where that is right."""
-    found = _CORRECTIONS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-    return found.compute if found and node.since_version < found.before and found.applies(node) else None
+    entry = _CORRECTIONS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    return entry.compute if entry and node.since_version < entry.before and entry.applies(node) else None
 
 
 def _corrects(*op_types: str, **when: Any) -> Callable[[Compute], Compute]:

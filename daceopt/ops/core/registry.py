@@ -276,8 +276,8 @@ def _wrong_type(graph: Graph, node: Operator, key: tuple[str, str]) -> str | Non
 def _too_large(node: Operator) -> str | None:
     """The standard's own shape inference cuts such numbers off, so that its shapes mean another operator."""
     flags = {k: v for k, v in node.attributes.items() if isinstance(v, int) and k not in _WIDE and not node.domain}
-    found = next((k for k, v in flags.items() if not -(2**31) <= v < 2**31), None)
-    return f"attribute {found} of {_title(node)} is {node.attributes[found]}; expected 32 bits" if found else None
+    name = next((k for k, v in flags.items() if not -(2**31) <= v < 2**31), None)
+    return f"attribute {name} of {_title(node)} is {node.attributes[name]}; expected 32 bits" if name else None
 
 
 def _negative(graph: Graph, node: Operator) -> str | None:
@@ -298,8 +298,8 @@ def has_gradient(node: Any) -> bool:
     """Is there a gradient rule for this operator or library node (or for the operator type named)?"""
     if isinstance(node, str):
         return ("", node) in _GRADIENTS
-    found = _GRADIENTS.get(_key(node))
-    return found is not None and found[1](node)
+    entry = _GRADIENTS.get(_key(node))
+    return entry is not None and entry[1](node)
 
 
 def gradient_rule(node: Any) -> Gradient:

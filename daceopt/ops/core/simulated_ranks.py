@@ -54,8 +54,8 @@ def reducing(reduce: Exchanged, gather: Exchanged | None = None, rank: int = 0) 
 
 def _sum(memory: Memory, node: Node) -> np.ndarray:
     value, ranks = memory.array(memory.graph.reads(node)["X"]), _ranks.get()
-    found: np.ndarray = value * node.world if ranks is None else ranks.reduce(tuple(node.parameters), value)
-    return found
+    total: np.ndarray = value * node.world if ranks is None else ranks.reduce(tuple(node.parameters), value)
+    return total
 
 
 def _own() -> int:

@@ -34,9 +34,9 @@ def free_names(graph: Any) -> list[str]:
     """The values that an ONNX graph reads and does not define, graphs inside of it included; each once."""
     defined = {v.name for v in graph.input} | {t.name for t in graph.initializer}
     defined |= {t.values.name for t in graph.sparse_initializer}
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for node in graph.node:
-        found.update(dict.fromkeys(n for n in (*node.input, *captures(node)) if n and n not in defined))
+        names.update(dict.fromkeys(n for n in (*node.input, *captures(node)) if n and n not in defined))
         defined.update(node.output)
-    found.update(dict.fromkeys(v.name for v in graph.output if v.name not in defined))
-    return list(found)
+    names.update(dict.fromkeys(v.name for v in graph.output if v.name not in defined))
+    return list(names)

@@ -23,8 +23,8 @@ def known_elements(graph: Graph, name: str | None) -> Values | None:
         return None
     if name in graph.constants:
         return tuple(dim(v) for v in graph.constants[name].reshape(-1).tolist())
-    found = Folding(graph).value(name)
-    return None if found is None else tuple(dim(v) for v in found.reshape(-1).tolist())
+    value = Folding(graph).value(name)
+    return None if value is None else tuple(dim(v) for v in value.reshape(-1).tolist())
 
 
 def constant(graph: Graph, name: str | None) -> np.ndarray | None:
@@ -47,8 +47,8 @@ def constant(graph: Graph, name: str | None) -> np.ndarray | None:
 
 
 def _fold(graph: Graph, name: str) -> np.ndarray | None:
-    found = Folding(graph).value(name)
-    return found.astype(types.to_numpy(graph.dtype(name))) if found is not None and is_numeric(found) else None
+    value = Folding(graph).value(name)
+    return value.astype(types.to_numpy(graph.dtype(name))) if value is not None and is_numeric(value) else None
 
 
 def scalar_value(graph: Graph, name: str | None) -> Any | None:
@@ -64,8 +64,8 @@ def integers(
     value = node.attribute(attribute)
     if value is not None:
         return [int(v) for v in value] if isinstance(value, (list, tuple)) else [int(value)]
-    found = known_elements(graph, at(inputs, position))
-    return [int(v) for v in found or ()] if found is not None and _all_ints(found) else None
+    elements = known_elements(graph, at(inputs, position))
+    return [int(v) for v in elements or ()] if elements is not None and _all_ints(elements) else None
 
 
 class UnknownValue(str):
@@ -76,9 +76,9 @@ class UnknownValue(str):
     @classmethod
     def at(cls, reason: str, *positions: int) -> UnknownValue:
         """The reason ``reason`` about these operands."""
-        found = cls(reason)
-        found.positions = positions
-        return found
+        error = cls(reason)
+        error.positions = positions
+        return error
 
 
 def unknown(graph: Graph, node: Operator, *positions: int) -> UnknownValue | None:
@@ -98,5 +98,5 @@ def at(names: Sequence[str | None], position: int) -> str | None:
     return names[position] if position < len(names) else None
 
 
-def _all_ints(found: Values | None) -> bool:
-    return found is not None and all(isinstance(v, int) for v in found)
+def _all_ints(elements: Values | None) -> bool:
+    return elements is not None and all(isinstance(v, int) for v in elements)

@@ -55,10 +55,10 @@ def add_operator(
 
 def _factors(graph: Graph, inputs: Sequence[str | None]) -> dict[str, Any]:
     """What queries, keys and values were, where they were of one narrow type, and the mask."""
-    found = {graph.dtype(n) for n in inputs[:3] if n is not None}
-    if len(found) != 1 or not found <= set(types.HALVES):
+    dtypes = {graph.dtype(n) for n in inputs[:3] if n is not None}
+    if len(dtypes) != 1 or not dtypes <= set(types.HALVES):
         return {}
-    were = {FACTORS_WERE: types.to_onnx(found.pop())}
+    were = {FACTORS_WERE: types.to_onnx(dtypes.pop())}
     mask = next((graph.dtype(n) for n in inputs[3:4] if n is not None), None)
     return were if mask is None or not types.is_narrow(mask) else were | {MASK_WAS: types.to_onnx(mask)}
 
@@ -77,9 +77,9 @@ def settle(graph: Graph) -> None:
         source = require(graph.inputs_of(waiting.pop()), 0)
         mover = graph.producer(source)
         moved = graph.inputs_of(mover) if getattr(mover, "op_type", "") in _SELECTS else []
-        found = [n for wide in (source, *moved) if wide for n in _roundings(graph, wide) if n not in settled]
-        settled.update(dict.fromkeys(found))
-        waiting += found
+        roundings = [n for wide in (source, *moved) if wide for n in _roundings(graph, wide) if n not in settled]
+        settled.update(dict.fromkeys(roundings))
+        waiting += roundings
     for wide in dict.fromkeys(graph.operand(n, 0) for n in settled):
         _round(graph, wide)
 

@@ -203,10 +203,10 @@ class Hiding:
     def _conditions(self, row: Any, key: Any, rows: Dim, length: Any) -> list[Any]:
         """What must hold for a key to be seen."""
         position = row + self.past if length is None else row + length - rows
-        found = [scalar.le(key, position)] if self.causal else []
-        found += [scalar.le(position - key, self.left)] if self.left >= 0 else []
-        found += [scalar.le(key - position, self.right)] if self.right >= 0 else []
-        return found + ([scalar.lt(key, length)] if length is not None else [])
+        conditions = [scalar.le(key, position)] if self.causal else []
+        conditions += [scalar.le(position - key, self.left)] if self.left >= 0 else []
+        conditions += [scalar.le(key - position, self.right)] if self.right >= 0 else []
+        return conditions + ([scalar.lt(key, length)] if length is not None else [])
 
 
 def _pad(b: Builder, mask: str, keys: Dim) -> str:
@@ -228,8 +228,8 @@ def why_not_attention(graph: Graph, node: Operator) -> str | None:
     width = graph.shape(require(inputs, 0))[-1]
     if not isinstance(width, int):
         return f"queries of size {width}; expected one that is known at compile time"
-    for cached, given, what in ((past, 1, "keys"), (values.at(inputs, 5), 2, "values")):
-        if cached is not None and (differing := _beside(graph, node, require(inputs, given), cached)):
+    for cached, position, what in ((past, 1, "keys"), (values.at(inputs, 5), 2, "values")):
+        if cached is not None and (differing := _beside(graph, node, require(inputs, position), cached)):
             return f"cached {what} {differing}"
     if mask is None or node.attribute(SEES_A_KEY, 0):
         return None
@@ -240,9 +240,9 @@ def why_not_attention(graph: Graph, node: Operator) -> str | None:
     return f"a mask of {columns} columns for {keys} keys; expected at most as many columns as keys"
 
 
-def _beside(graph: Graph, node: Operator, given: str, cached: str) -> str | None:
+def _beside(graph: Graph, node: Operator, new: str, cached: str) -> str | None:
     """Why what is cached does not stand before what is given; one may have a symbol where the other has a number."""
-    shape, before = graph.shape(given), graph.shape(cached)
+    shape, before = graph.shape(new), graph.shape(cached)
     if len(shape) == 3:
         heads = node.attribute("kv_num_heads")
         shape = (shape[0], heads, shape[1], dim(shape[2] // heads))

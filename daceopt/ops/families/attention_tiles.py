@@ -61,11 +61,11 @@ class AttentionTiles:
     def extents(self) -> dict[Any, Dim]:
         shape, (_, k, v) = self.b.graph.shape, self.operands
         (batch, _, length, size), heads = shape(self.operands[0]), shape(k)[1]
-        found: dict[Any, Dim] = {BATCH: batch, HEAD: heads, MEMBER: self._group}
-        found |= {ROWS: blocks(length, self.rows), KEYS: blocks(shape(k)[2], self.columns)}
-        found[KEYS] = self._seen_tiles(found[ROWS], found[KEYS])
-        found |= {Q: tile_extent(length, self.rows, ROWS), K: tile_extent(shape(k)[2], self.columns, KEYS)}
-        return found | {D: size, E: shape(v)[3]}
+        extents: dict[Any, Dim] = {BATCH: batch, HEAD: heads, MEMBER: self._group}
+        extents |= {ROWS: blocks(length, self.rows), KEYS: blocks(shape(k)[2], self.columns)}
+        extents[KEYS] = self._seen_tiles(extents[ROWS], extents[KEYS])
+        extents |= {Q: tile_extent(length, self.rows, ROWS), K: tile_extent(shape(k)[2], self.columns, KEYS)}
+        return extents | {D: size, E: shape(v)[3]}
 
     def _seen_tiles(self, tiles: Dim, count: Dim) -> Dim:
         """Of ``count`` tiles of keys those that the last query of a tile sees, if iterations have tiles of queries."""
@@ -159,9 +159,9 @@ class AttentionTiles:
     ) -> Stage:
         """``fn`` gives a value for each write, from what is read."""
         dtypes = {c: types.compute_type(self._dtype(a.array)) for c, a in reads.items()}
-        found = fn(*(scalar.symbol(c, t) for c, t in dtypes.items()))
+        result = fn(*(scalar.symbol(c, t) for c, t in dtypes.items()))
         own = types.compute_type(self._own)
-        results = found if isinstance(found, tuple) else (found,)
+        results = result if isinstance(result, tuple) else (result,)
         pairs = zip(writes, results, strict=True)
         code = tuple(Assignment(scalar.symbol(c, own), sympy.sympify(e), own) for c, e in pairs)
         return Stage((*self.outer, *params), reads, writes, code)
@@ -193,23 +193,23 @@ class AttentionTiles:
         """``fn`` of the scaled and masked score, and of what else is read; ``bias`` has what ``turned_mask`` wrote."""
         scale, causal = sympy.Float(self.node.attribute("scale")), self._is_causal
         row, key = self.row, self.key
-        given: dict[str, Access] = {}
+        masks: dict[str, Access] = {}
         if self.mask is not None:
-            given["m"] = bias or self._mask_access(self.mask)
+            masks["m"] = bias or self._mask_access(self.mask)
 
         def value(s: Any, *others: Any) -> Any:
-            found, rest = s * scale, others[len(given) :]
-            if given:
-                found = found + (others[0] if bias else self._add_mask(others[0]))
-            return fn(scalar.select(scalar.le(key, row), found, -scalar.infinity()) if causal else found, *rest)
+            score, rest = s * scale, others[len(masks) :]
+            if masks:
+                score = score + (others[0] if bias else self._add_mask(others[0]))
+            return fn(scalar.select(scalar.le(key, row), score, -scalar.infinity()) if causal else score, *rest)
 
-        return self.stage(params, {"s": scores, **given, **reads}, value, **writes)
+        return self.stage(params, {"s": scores, **masks, **reads}, value, **writes)
 
     def turned_mask(self, loop: Any, name: str) -> Stage:
         """What ``of_seen`` has to have done where its loops end with queries: what the mask adds to the scores, with
         queries side by side. Exponentials of elements that stand apart in memory would be computed one by one."""
-        given = {"m": self._mask_access(str(self.mask))}
-        return self.stage((loop, Q, K), given, self._add_mask, x=Access(name, (K, Q)))
+        masks = {"m": self._mask_access(str(self.mask))}
+        return self.stage((loop, Q, K), masks, self._add_mask, x=Access(name, (K, Q)))
 
     @property
     def has_turned_mask(self) -> bool:

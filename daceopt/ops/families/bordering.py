@@ -81,14 +81,14 @@ def border_pad_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """Axis by axis the gradient of each element and of its images, the innermost axis, which shortens most, first."""
-    found = grads_out[0]
-    if found is None or not wanted[0]:
+    gradient = grads_out[0]
+    if gradient is None or not wanted[0]:
         return [None]
     shape, images = b.graph.shape(require(inputs, 0)), _IMAGES[node.attribute("mode")]
     for axis in reversed(range(len(shape))):
-        if b.graph.shape(found)[axis] != shape[axis]:
-            found = _fold(b, found, axis, shape[axis], node.attribute("begins")[axis], images)
-    return [found]
+        if b.graph.shape(gradient)[axis] != shape[axis]:
+            gradient = _fold(b, gradient, axis, shape[axis], node.attribute("begins")[axis], images)
+    return [gradient]
 
 
 def _fold(

@@ -61,11 +61,11 @@ def bit_cast(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 @supports("BitCast")
 def why_not_bit_cast(graph: Graph, node: Operator) -> str | None:
-    found = graph.dtype(graph.operand(node, 0))
+    own = graph.dtype(graph.operand(node, 0))
     wanted = graph.dtype(graph.result(node, 0))
-    if found == wanted or _width(found) == _width(wanted) >= 8:
+    if own == wanted or _width(own) == _width(wanted) >= 8:
         return None
-    return f"{types.name_of(found)} to {types.name_of(wanted)}; expected types of the same whole number of bytes"
+    return f"{types.name_of(own)} to {types.name_of(wanted)}; expected types of the same whole number of bytes"
 
 
 def _width(dtype: types.DType) -> int:

@@ -134,14 +134,14 @@ def if_(b: Builder, node: Operator, inputs: Names, outputs: Results) -> None:
                 b.graph.add_operator("Identity", [result], [name])
         return
     choice = ChoiceBuilder(b.graph, "if", _single(b, condition))
-    made: list[str | _Open] = [out for out in outputs if out is not None]
+    declared: list[str | _Open] = [out for out in outputs if out is not None]
     for body, which in zip(choice.bodies, (True, False)):
         results = _Scope(body, outside).run(_branch(node, which), [])
         kept = [r for r, out in zip(results, outputs) if out is not None]
         what = f"a result of {'then_branch' if which else 'else_branch'}"
-        made = [_result(b.graph, o, body.graph.shape(r), body.graph.dtype(r), what) for r, o in zip(kept, made)]
+        declared = [_result(b.graph, o, body.graph.shape(r), body.graph.dtype(r), what) for r, o in zip(kept, declared)]
         body.declare_outputs(kept)
-    choice.finish([str(n) for n in made])
+    choice.finish([str(n) for n in declared])
 
 
 def _branch(node: Operator, taken: bool) -> Any:
@@ -249,11 +249,11 @@ def _stays_true(graph: Graph, name: str, previous: str) -> bool:
 @lowering("Scan", types=ANY)
 def scan(b: Builder, node: Operator, inputs: Names, outputs: Results) -> None:
     """One iteration for each slice of the scanned inputs; version 8 does this for each element of a batch."""
-    given, outside = _explicit(node, inputs), _outside(node, inputs)
+    explicit, outside = _explicit(node, inputs), _outside(node, inputs)
     batched = 1 if node.since_version < 9 else 0
     count = int(node.attribute("num_scan_inputs"))
-    _check_scanned(b.graph, given, count, batched)
-    operands = present(given[batched:])
+    _check_scanned(b.graph, explicit, count, batched)
+    operands = present(explicit[batched:])
     parts = _Scan(
         states=operands[: len(operands) - count],
         scanned=operands[len(operands) - count :],
@@ -282,9 +282,9 @@ class _Scan:
     out_backward: list[int]
 
 
-def _check_scanned(graph: Graph, given: Names, count: int, batched: int) -> None:
-    operands = given[batched:]
-    if batched and given[0] is not None:
+def _check_scanned(graph: Graph, explicit: Names, count: int, batched: int) -> None:
+    operands = explicit[batched:]
+    if batched and explicit[0] is not None:
         raise Unsupported("sequence_lens is given; expected sequences of the same length")
     if not 1 <= count <= len(operands) or None in operands:
         raise Unsupported(f"num_scan_inputs is {count} of {len(operands)}")
@@ -294,10 +294,10 @@ def _check_scanned(graph: Graph, given: Names, count: int, batched: int) -> None
 
 
 def _list(node: Operator, name: str, count: int) -> list[int]:
-    found = [int(v) for v in node.attribute(name) or [0] * count]
-    if len(found) < count:
-        raise Unsupported(f"{name} has {len(found)} entries, expected {count}")
-    return found[:count]
+    numbers = [int(v) for v in node.attribute(name) or [0] * count]
+    if len(numbers) < count:
+        raise Unsupported(f"{name} has {len(numbers)} entries, expected {count}")
+    return numbers[:count]
 
 
 def _scan(b: Builder, proto: Any, parts: _Scan, outside: Mapping[str, str]) -> None:
@@ -331,15 +331,15 @@ def _scan_batch(b: Builder, proto: Any, parts: _Scan, outside: Mapping[str, str]
     if any(b.graph.shape(n)[:1] != (count,) for n in (*parts.states, *parts.scanned)):
         raise Unsupported("the operands of Scan have batches of different sizes")
     own = {name: builder.capture(n) for name, n in outside.items()}
-    made = [None if out is None else _Open() for out in parts.outputs]
+    opened = [None if out is None else _Open() for out in parts.outputs]
     inner = replace(
         parts,
         states=[builder.slice_of(n, 0, builder.counter) for n in parts.states],
         scanned=[builder.slice_of(n, 0, builder.counter) for n in parts.scanned],
-        outputs=made,
+        outputs=opened,
     )
     _scan(builder.b, proto, inner, own)
-    results = [(part.name, out) for part, out in zip(made, parts.outputs) if part is not None and out is not None]
+    results = [(part.name, out) for part, out in zip(opened, parts.outputs) if part is not None and out is not None]
     stacked = [_stack(builder, str(name), out, 0, count, False) for name, out in results]
     builder.finish([], [], stacked, trips=count)
 
@@ -372,9 +372,9 @@ def expand(
     ``outputs``: arrays for its results, None where there is none yet; returns them all, None for those left out.
     Raises Unsupported, with the graph half done, for what cannot be lowered.
     """
-    asked = [n or (_Open() if name else None) for n, name in zip(outputs, proto.output, strict=True)]
-    _expand(b, proto, inputs, attributes, asked)
-    return [o.name if isinstance(o, _Open) else o for o in asked]
+    results = [n or (_Open() if name else None) for n, name in zip(outputs, proto.output, strict=True)]
+    _expand(b, proto, inputs, attributes, results)
+    return [o.name if isinstance(o, _Open) else o for o in results]
 
 
 def _expand(b: Builder, proto: Any, inputs: Names, attributes: dict[str, Any], outputs: Results) -> None:
@@ -389,12 +389,12 @@ def result_shapes(
 ) -> list[Shape | None]:
     """Shapes of the outputs of an ONNX node with graphs over arrays of ``graph``; None where they are not known."""
     trial, operands, _ = onnx_nodes.trial(graph, inputs, [])
-    asked = [_Open() if name else None for name in proto.output]
+    results = [_Open() if name else None for name in proto.output]
     try:
-        _expand(Builder(trial, "trial"), proto, operands, attributes, asked)
+        _expand(Builder(trial, "trial"), proto, operands, attributes, results)
     except Unsupported as error:  # what is known so far lets the node be judged, which gives the reason
         logger.debug("the results of %s have no known shapes: %s", proto.op_type, error)
-    return [None if o is None or o.name is None else trial.shape(o.name) for o in asked]
+    return [None if o is None or o.name is None else trial.shape(o.name) for o in results]
 
 
 def _decides(graph: Graph, name: str) -> bool:

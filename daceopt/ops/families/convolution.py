@@ -134,9 +134,9 @@ def steps(node: Operator, rank: int) -> dict[str, list[int]]:
 
 def why_not_steps(node: Operator, rank: int) -> str | None:
     """The reason for which strides or dilations say nothing about ``rank`` dimensions."""
-    for name, given in steps(node, rank).items():
-        if len(given) != rank or min(given, default=1) < 1:
-            return f"{name} {given}; expected {rank} positive ones"
+    for name, numbers in steps(node, rank).items():
+        if len(numbers) != rank or min(numbers, default=1) < 1:
+            return f"{name} {numbers}; expected {rank} positive ones"
     return None
 
 

@@ -198,8 +198,8 @@ def clip(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     low, high = ([*inputs, None, None])[1:3]
     bounds = [n for n in (low, high) if n is not None]
 
-    def fn(x: Any, *given: Any) -> Any:
-        values = iter(given)
+    def fn(x: Any, *bounds: Any) -> Any:
+        values = iter(bounds)
         lo = next(values) if low is not None else _literal(node.attribute("min"))
         hi = next(values) if high is not None else _literal(node.attribute("max"))
         x = x if lo is None else scalar.select(scalar.lt(x, lo), lo, x)

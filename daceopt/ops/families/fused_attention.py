@@ -50,10 +50,10 @@ def why_not_whole(graph: Graph, node: Operator) -> str | None:
     """Why operands are none of one node. Of four axes, or packed with the numbers of heads as attributes."""
     inputs = graph.inputs_of(node)
     names = all_required(inputs, 3)
-    found = {graph.dtype(n) for n in names}
-    if len(found) != 1 or not found <= set(FUSED_TYPES):
+    dtypes = {graph.dtype(n) for n in names}
+    if len(dtypes) != 1 or not dtypes <= set(FUSED_TYPES):
         listed = ", ".join(types.name_of(t) for t in FUSED_TYPES)
-        return f"element types {sorted(map(types.name_of, found))}; expected one of {listed}"
+        return f"element types {sorted(map(types.name_of, dtypes))}; expected one of {listed}"
     shapes = apart(graph, node)
     return _why_not_shapes(shapes) or _why_not_mask(graph, node, values.at(inputs, 3), shapes)
 
@@ -116,10 +116,10 @@ def fused_attention_gradient(
         return [None] * len(inputs)
     if len(wanted) > 3 and wanted[3]:
         return by_all_scores(b, node, inputs, y, dy)
-    found: Names = [_like(b, n) if w else None for n, w in zip(all_required(inputs, 3), wanted)]
-    given = [*all_required(inputs, 3), values.at(inputs, 3), y, require(outputs, 1), dy]
-    b.graph.add_operator(GRADIENT, given, found, node.attributes, DOMAIN)
-    return [*found, *[None] * (len(inputs) - len(found))]
+    gradients: Names = [_like(b, n) if w else None for n, w in zip(all_required(inputs, 3), wanted)]
+    operands = [*all_required(inputs, 3), values.at(inputs, 3), y, require(outputs, 1), dy]
+    b.graph.add_operator(GRADIENT, operands, gradients, node.attributes, DOMAIN)
+    return [*gradients, *[None] * (len(inputs) - len(gradients))]
 
 
 def _like(b: Builder, name: str) -> str:
@@ -139,10 +139,10 @@ def _call(
     b: Builder,
     kind: type[AttentionCall],
     node: Operator,
-    given: dict[str, str | None],
+    operands: dict[str, str | None],
     results: dict[str, str | None],
 ) -> None:
-    reads = {c: n for c, n in given.items() if n is not None}
+    reads = {c: n for c, n in operands.items() if n is not None}
     writes = {c: n for c, n in results.items() if n is not None}
-    made = kind(b.label, inputs=tuple(reads), outputs=tuple(writes), **attributes_of(node))
-    b.attach(made, reads, writes)
+    call = kind(b.label, inputs=tuple(reads), outputs=tuple(writes), **attributes_of(node))
+    b.attach(call, reads, writes)

@@ -74,10 +74,10 @@ class _Sampler:
         writes |= {f"w{t}": (name, lambda *i: i) for t, name in enumerate(weights) if name is not None}
 
         def element(i: Any, **at: Any) -> Any:
-            found: dict[str, Any] = {}
+            taps: dict[str, Any] = {}
             for t, (place, weight) in enumerate(self._taps_at([at[f"g{k}"] for k in range(rank)])):
-                found |= {f"k{t}": scalar.cast(place, self._index_type())} | ({f"w{t}": weight} if weighs else {})
-            return found
+                taps |= {f"k{t}": scalar.cast(place, self._index_type())} | ({f"w{t}": weight} if weighs else {})
+            return taps
 
         b.map(shape, reads, writes, element, label="grid_places")
         return list(zip(places, weights))

@@ -101,10 +101,10 @@ def why_empty(graph: Graph, indices: str, *extents: Dim) -> str | None:
 
 def why_other_shape(graph: Graph, name: str | None, expected: Sequence[Dim]) -> str | None:
     """The reason, when an operand that is given has another shape; nothing beyond its end may be read."""
-    found = None if name is None else graph.shape(name)
-    if found is None or (len(found) == len(expected) and all(dim(a - b) == 0 for a, b in zip(found, expected))):
+    shape = None if name is None else graph.shape(name)
+    if shape is None or (len(shape) == len(expected) and all(dim(a - b) == 0 for a, b in zip(shape, expected))):
         return None
-    return f"an operand of shape {tuple(map(str, found))}; expected {tuple(map(str, expected))}"
+    return f"an operand of shape {tuple(map(str, shape))}; expected {tuple(map(str, expected))}"
 
 
 # -------------------------------------------------------------------- by tuples

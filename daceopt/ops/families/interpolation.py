@@ -157,13 +157,13 @@ class Table:
         used = weight != 0
         source, output = self.index[used], np.broadcast_to(np.arange(count)[:, None], (count, taps))[used]
         order = np.argsort(source, kind="stable")
-        source, output, given = source[order], output[order], weight[used][order]
+        source, output, weights = source[order], output[order], weight[used][order]
         fan = np.bincount(source, minlength=extent)
         width = max(int(fan.max(initial=0)), 1)
         slot = np.arange(len(source)) - np.repeat(np.cumsum(fan) - fan, fan)
         index, values = np.zeros((extent, width), np.int64), np.zeros((extent, width))
         index[:] = _first_of_each(source, output, extent)[:, None]
-        index[source, slot], values[source, slot] = output, given
+        index[source, slot], values[source, slot] = output, weights
         return Table(index, values, None)
 
 

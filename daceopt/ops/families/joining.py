@@ -33,8 +33,8 @@ def concat(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
         value: Any = None
         for k, array in reversed(list(enumerate(arrays.values()))):
             inside = scalar.clamp(i[axis] - starts[k], sizes[k])
-            found = scalar.load(array, *i[:axis], inside, *i[axis + 1 :])
-            value = found if value is None else scalar.select(scalar.lt(i[axis], starts[k] + sizes[k]), found, value)
+            own = scalar.load(array, *i[:axis], inside, *i[axis + 1 :])
+            value = own if value is None else scalar.select(scalar.lt(i[axis], starts[k] + sizes[k]), own, value)
         return value
 
     whole = (None,) * len(b.graph.shape(out))
@@ -109,10 +109,10 @@ def pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
             same = begins.get(d, 0) == 0 and shape[d] == b.graph.shape(out)[d]
             place.append(q if same else scalar.clamp(q, shape[d]))
             inside += [] if same else [scalar.logical_and(scalar.ge(q, 0), scalar.lt(q, shape[d]))]
-        found = scalar.load(x, *place)
+        inside_value = scalar.load(x, *place)
         for condition in inside:
-            found = scalar.select(condition, found, value)
-        return found
+            inside_value = scalar.select(condition, inside_value, value)
+        return inside_value
 
     b.map(b.graph.shape(out), reads, {"out": (out, lambda *i: i)}, element, label="pad")
 
@@ -136,9 +136,9 @@ def _extend(b: Builder, x: str, out: str, begins: dict[int, int], coordinate: An
 
 
 def _value(b: Builder, node: Operator, inputs: Names) -> str:
-    given = values.at(inputs, 2)
-    if given is not None:
-        return b.reshape(given, ())
+    value = values.at(inputs, 2)
+    if value is not None:
+        return b.reshape(value, ())
     dtype = types.to_numpy(b.graph.dtype(require(inputs, 0)))
     return b.constant(np.asarray(node.attribute("value", 0), dtype))
 
@@ -187,10 +187,10 @@ def _unpad(b: Builder, dy: str, shape: Any, begins: dict[int, int]) -> str:
 
     def element(i: Any, g: Any) -> Any:
         moved = [p + s for p, s in zip(i, starts)]
-        found = scalar.load(g, *(scalar.clamp(q, n) for q, n in zip(moved, full)))
+        gradient = scalar.load(g, *(scalar.clamp(q, n) for q, n in zip(moved, full)))
         for q, n in zip(moved, full):
-            found = scalar.select(scalar.logical_and(scalar.ge(q, 0), scalar.lt(q, n)), found, 0)
-        return found
+            gradient = scalar.select(scalar.logical_and(scalar.ge(q, 0), scalar.lt(q, n)), gradient, 0)
+        return gradient
 
     b.map(shape, {"g": (dy, lambda *i: (None,) * len(shape))}, {"out": (out, lambda *i: i)}, element, label="pad_grad")
     return out

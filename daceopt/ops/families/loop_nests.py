@@ -32,9 +32,9 @@ class _Loops:
         self.extents: dict[Parameter, Dim] = {}
 
     def over(self, *extents: Dim) -> tuple[Parameter, ...]:
-        made = tuple(param(len(self.extents) + k) for k in range(len(extents)))
-        self.extents |= dict(zip(made, extents))
-        return made
+        params = tuple(param(len(self.extents) + k) for k in range(len(extents)))
+        self.extents |= dict(zip(params, extents))
+        return params
 
     def nest(self, graph: Graph, node: Node, index: Mapping[str, Index]) -> LoopNest:
         """``index``: connector -> indices."""

@@ -91,9 +91,9 @@ def _losses(
 
     def value(i: Any, x: Any, a0: Any, **rest: Any) -> Any:
         skip = _is_ignored(node, a0)
-        given = list(rest.values())
-        weight = given.pop() if weights is not None else 1
-        result = fn(scalar.load(x, i[0], _class_of(a0, skip), *i[1:]), *given) * weight
+        operands = list(rest.values())
+        weight = operands.pop() if weights is not None else 1
+        result = fn(scalar.load(x, i[0], _class_of(a0, skip), *i[1:]), *operands) * weight
         return result if skip is None else scalar.select(skip, 0, result)
 
     b.map(b.graph.shape(labels), reads, {"out": (out, lambda *i: i)}, value, label="loss")
@@ -110,14 +110,14 @@ def _class_of(label: Any, skip: Any) -> Any:
 
 def _weights(b: Builder, node: Operator, inputs: Names) -> str | None:
     """Each label's weight, 0 where it is ignored; None when all are 1."""
-    labels, given = require(inputs, 1), values.at(inputs, 2)
-    if given is None and node.attribute("ignore_index") is None:
+    labels, class_weights = require(inputs, 1), values.at(inputs, 2)
+    if class_weights is None and node.attribute("ignore_index") is None:
         return None
     dtype = b.graph.dtype(require(inputs, 0))
     weights = b.graph.add_array("loss_weights", b.graph.shape(labels), dtype)
     reads: dict[str, Any] = {"t": (labels, lambda *i: i)}
-    if given is not None:
-        reads["w"] = (given, lambda *i: (None,))
+    if class_weights is not None:
+        reads["w"] = (class_weights, lambda *i: (None,))
 
     def value(i: Any, t: Any, w: Any = None) -> Any:
         skip = _is_ignored(node, t)

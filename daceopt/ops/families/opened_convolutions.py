@@ -33,9 +33,9 @@ def why_not_opened(graph: Graph, node: Depthwise) -> str | None:
     weights, channels = graph.shape(names["W"]), graph.shape(x)[1]
     if weights[1] != 1 or weights[0] != node.group or channels != node.group:
         return f"{node.group} groups of {channels} channels with a kernel of shape {weights}; expected one group each"
-    found = {graph.dtype(n) for n in names.values()}
-    if len(found) != 1 or not found <= {dace.float32, dace.float64}:
-        return f"operands of {', '.join(sorted(map(str, found)))}; expected float32 or float64"
+    dtypes = {graph.dtype(n) for n in names.values()}
+    if len(dtypes) != 1 or not dtypes <= {dace.float32, dace.float64}:
+        return f"operands of {', '.join(sorted(map(str, dtypes)))}; expected float32 or float64"
     if any(not isinstance(k, int) for k in weights[2:]) or prod(weights[2:]) > MOST_READS:
         return f"a window of {' x '.join(map(str, weights[2:]))} elements; at most {MOST_READS} are a statement"
     if names.keys() & {"S", "T", "Z"} or getattr(node, "activation", None):
@@ -88,15 +88,15 @@ class _Windows:
 
     def reads(self, x: str, weights: str) -> dict[str, Any]:
         """What the statement reads: each weight, and each element of the image or, where some hang over, all of it."""
-        found: dict[str, Any] = {}
+        reads: dict[str, Any] = {}
         for t, offset in enumerate(self.offsets):
             at = tuple(k - 1 - o for k, o in zip(self.kernel, offset)) if self.turned else offset
-            found[f"w{t}"] = (weights, lambda *i, at=at: (i[1], 0, *at))
+            reads[f"w{t}"] = (weights, lambda *i, at=at: (i[1], 0, *at))
             if self.places.inside(offset) is None:
-                found[f"x{t}"] = (x, lambda *i, o=offset: (*i[:2], *self.places.nearest(o)))
+                reads[f"x{t}"] = (x, lambda *i, o=offset: (*i[:2], *self.places.nearest(o)))
             else:
-                found["x"] = (x, lambda *i: (None,) * len(self.image))
-        return found
+                reads["x"] = (x, lambda *i: (None,) * len(self.image))
+        return reads
 
     def element(self, i: tuple[Any, ...], **read: Any) -> Any:
         """One of the result."""

@@ -96,7 +96,7 @@ class _Gathered:
         return self._padded_index(axis) - self._strides[axis] * self._window(axis, back)
 
     def _reaches(self, back: tuple[int, ...]) -> Any:
-        found = None
+        condition = None
         for axis, b in enumerate(back):
             window = self._window(axis, b)
             tests = [
@@ -105,8 +105,8 @@ class _Gathered:
                 scalar.lt(self._within(axis, b), sympy.Integer(self._node.kernel[axis])),
             ]
             for test in tests:
-                found = test if found is None else scalar.logical_and(found, test)
-        return found
+                condition = test if condition is None else scalar.logical_and(condition, test)
+        return condition
 
     def _position(self, back: tuple[int, ...]) -> Any:
         """The row-major place of the element within the window."""

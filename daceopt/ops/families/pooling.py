@@ -217,14 +217,14 @@ def max_unpool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
     """Each value at its index in an array of zeros, then zeros around that up to ``output_shape``."""
     x, indices, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     inferred = _implied_shape(b.graph, node, x)
-    given = b.graph.shape(out)
+    shape = b.graph.shape(out)
     count, size = b.graph.size(x), sympy.Mul(*inferred)
     zeros = b.full([size], 0, b.graph.dtype(x))
     flat = b.graph.add_array("unpooled", [size], b.graph.dtype(x))
     b.graph.add_operator(
         "ScatterElements", [zeros, b.reshape(indices, [count]), b.reshape(x, [count])], [flat], {"axis": 0}
     )
-    ends = [g - n for g, n in zip(given, inferred)]
+    ends = [g - n for g, n in zip(shape, inferred)]
     b.copy(zero_padded(b, b.reshape(flat, inferred), [0] * len(ends), ends), out=out)
 
 

@@ -40,8 +40,8 @@ def stream(name: str, seed: int | None = None) -> int:
 
 def stream_of(node: Operator, name: str, seed: int | None = None) -> int:
     """The one that the attribute ``stream`` gives, where whoever made the node knows better than its output's name."""
-    given = node.attribute("stream")
-    return stream(name, seed) if given is None else int(given) & 0xFFFFFFFF
+    number = node.attribute("stream")
+    return stream(name, seed) if number is None else int(number) & 0xFFFFFFFF
 
 
 def as_attribute(number: int) -> int:
@@ -62,13 +62,13 @@ def _is_training(graph: Graph, node: Operator, inputs: Names) -> bool | None:
 def dropout(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     x, mask = require(inputs, 0), values.at(outputs, 1)
     out = outputs[0] or b.graph.add_array("dropout", b.graph.shape(x), b.graph.dtype(x))
-    given = values.at(inputs, 1)
-    ratio = node.attribute("ratio", 0.5) if given is None else values.scalar_value(b.graph, given)
+    operand = values.at(inputs, 1)
+    ratio = node.attribute("ratio", 0.5) if operand is None else values.scalar_value(b.graph, operand)
     if not _is_training(b.graph, node, inputs) or ratio == 0:
         if mask is not None:
             b.full(b.graph.shape(mask), True, b.graph.dtype(mask), out=mask)
         return alias(b, x, out)
-    level = str(given) if ratio is None else float(ratio)
+    level = str(operand) if ratio is None else float(ratio)
     _mask(b, x, out, mask, level, stream_of(node, out, node.attribute("seed")))
     return None
 
@@ -115,7 +115,7 @@ def _generate(
     if fixed is None:
         accesses["seed"] = (b.graph.seed(), lambda *i: (0,))
 
-    def value(i: Any, seed: Any = None, **given: Any) -> Any:
+    def value(i: Any, seed: Any = None, **operands: Any) -> Any:
         key = _bits(fixed) if fixed is not None else seed
         position = linear_index(i, shape)
 
@@ -126,7 +126,7 @@ def _generate(
             double = types.from_name("float64")
             return scalar.cast(high, double) + scalar.cast(low, double) * sympy.Rational(1, 2**24)
 
-        return fn(draw, **given)
+        return fn(draw, **operands)
 
     b.map(shape, accesses, {"out": (out, lambda *i: i)}, value, label=node.op_type.lower())
 

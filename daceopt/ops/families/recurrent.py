@@ -244,8 +244,8 @@ class _Step:
 
         def step(*symbols: Any) -> tuple[Any, ...]:
             old, rest = symbols[: len(states)], iter(symbols[len(states) :])
-            given = [None if n is None else next(rest) for n in operands]
-            new = cell(*old, *given)
+            values = [None if n is None else next(rest) for n in operands]
+            new = cell(*old, *values)
             if not mask:
                 return (*new, *new[: 1 if outputs[0] else 0])
             running = scalar.lt(self.time, scalar.cast(next(rest), dace.int64))
@@ -253,11 +253,11 @@ class _Step:
             return (*kept, *([scalar.select(running, new[0], 0)] if outputs[0] else []))
 
         dtypes += dtypes[:1] if outputs[0] else []
-        made = self.b.elementwise(step, *states, *present, *mask, dtype=dtypes, label=layer.node.op_type.lower())
+        results = self.b.elementwise(step, *states, *present, *mask, dtype=dtypes, label=layer.node.op_type.lower())
         stacked = []
         if outputs[0]:
-            stacked = [(made[-1], outputs[0], 1 if layer.batch_first else 0, layer.reverse)]
-        self._close(made[: len(states)], outputs[1:], stacked)
+            stacked = [(results[-1], outputs[0], 1 if layer.batch_first else 0, layer.reverse)]
+        self._close(results[: len(states)], outputs[1:], stacked)
 
     def project(self, cell: Callable[..., tuple[Any, ...]], c: str, operands: list[str | None], outputs: Names) -> None:
         """``finish`` for an LSTM whose hidden state is a product of what the cell gives."""
@@ -382,9 +382,9 @@ def why_not_recurrent(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
     if node.attribute("direction") not in DIRECTIONS:
         return f"direction {node.attribute('direction')!r}; expected one of {', '.join(DIRECTIONS)}"
-    given, wanted = list(node.attribute("activations") or ()), len(activation_names(node))
-    if given and len(given) < wanted:
-        return f"{len(given)} activations; expected {wanted}"
+    names, wanted = list(node.attribute("activations") or ()), len(activation_names(node))
+    if names and len(names) < wanted:
+        return f"{len(names)} activations; expected {wanted}"
     unknown = [n for n in activation_names(node) if n.lower() not in ACTIVATIONS]
     if unknown:
         return f"activation {unknown[0]!r}; expected one of {', '.join(ACTIVATIONS)}"

@@ -40,21 +40,21 @@ def functions(node: Operator) -> list[Function]:
     """
     alphas, betas = iter(node.attribute("activation_alpha", [])), iter(node.attribute("activation_beta", []))
     clip = node.attribute("clip")
-    found: list[Function] = []
+    result: list[Function] = []
     for k, name in enumerate(activation_names(node)):
         form, alpha, beta = ACTIVATIONS[name.lower()]
-        given = [next(source, default) for source, default in ((alphas, alpha), (betas, beta)) if default is not None]
-        parameters = [scalar.number(v) for v in given]
-        found.append(_clip(form, parameters, None if node.op_type == "LSTM" and k % 3 == 2 else clip))
-    return found
+        own = [next(source, default) for source, default in ((alphas, alpha), (betas, beta)) if default is not None]
+        parameters = [scalar.number(v) for v in own]
+        result.append(_clip(form, parameters, None if node.op_type == "LSTM" and k % 3 == 2 else clip))
+    return result
 
 
 def activation_names(node: Operator) -> list[str]:
     """One list for each direction, one after the other."""
     default = DEFAULT[node.op_type]
-    given = list(node.attribute("activations") or ())
+    names = list(node.attribute("activations") or ())
     wanted = len(default) * len(DIRECTIONS[node.attribute("direction")])
-    return given[:wanted] if len(given) >= wanted else default * (wanted // len(default))
+    return names[:wanted] if len(names) >= wanted else default * (wanted // len(default))
 
 
 def _clip(form: Callable[..., Any], parameters: Sequence[Any], clip: float | None) -> Function:

@@ -72,11 +72,11 @@ def pool_regions_gradient(
 def _align(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     x, largest = inputs[0], parameters[8]
     for (r, row, column), image, places, weights in _samples(inputs, parameters):
-        found = x[image][:, places[0], places[1]] * weights
+        samples = x[image][:, places[0], places[1]] * weights
         if largest:
-            outputs[0][r, :, row, column] = found.max(axis=1) if len(weights) else 0
+            outputs[0][r, :, row, column] = samples.max(axis=1) if len(weights) else 0
         else:
-            outputs[0][r, :, row, column] = found.sum(axis=1) / max(len(weights) // 4, 1)
+            outputs[0][r, :, row, column] = samples.sum(axis=1) / max(len(weights) // 4, 1)
 
 
 @algorithm.reference("roi_align_gradient")
@@ -84,12 +84,12 @@ def _align_gradient(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parame
     x, dy, dx, largest = inputs[0], inputs[4], outputs[0], parameters[8]
     for (r, row, column), image, places, weights in _samples(inputs, parameters):
         for c in range(x.shape[1] if len(weights) else 0):
-            given = dy[r, c, row, column]
+            grad = dy[r, c, row, column]
             if largest:
                 k = int((x[image, c, places[0], places[1]] * weights).argmax())
-                dx[image, c, places[0][k], places[1][k]] += given * weights[k]
+                dx[image, c, places[0][k], places[1][k]] += grad * weights[k]
             else:
-                np.add.at(dx[image, c], tuple(places), given * weights / (len(weights) // 4))
+                np.add.at(dx[image, c], tuple(places), grad * weights / (len(weights) // 4))
 
 
 def _samples(inputs: Sequence[Any], parameters: Sequence[int]) -> Iterator[tuple[Any, int, np.ndarray, np.ndarray]]:
@@ -102,12 +102,12 @@ def _samples(inputs: Sequence[Any], parameters: Sequence[int]) -> Iterator[tuple
         bins = [(s if half else max(s, 1.0)) / n for s, n in zip(spans, (rows, columns))]
         grids = [ratio if ratio > 0 else max(ceil(s), 0) for s in bins]
         for row, column in product(range(rows), range(columns)):
-            found: list[tuple[int, int, float]] = []
+            neighbours: list[tuple[int, int, float]] = []
             for i, j in product(range(grids[0]), range(grids[1])):
                 y = roi[1] + (row + (i + 0.5) / grids[0]) * bins[0]
                 z = roi[0] + (column + (j + 0.5) / grids[1]) * bins[1]
-                found += _neighbours(y, z, height, width)
-            table = np.array(found, np.float64).reshape(-1, 3)
+                neighbours += _neighbours(y, z, height, width)
+            table = np.array(neighbours, np.float64).reshape(-1, 3)
             yield (r, row, column), int(image), table[:, :2].T.astype(np.int64), table[:, 2]
 
 
@@ -130,8 +130,8 @@ def _neighbours(y: float, z: float, height: int, width: int) -> list[tuple[int, 
 def _pool(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     x = inputs[0]
     for (r, row, column), image, vertical, horizontal in _parts(inputs, parameters):
-        found = x[image, :, vertical, horizontal]
-        outputs[0][r, :, row, column] = found.max(axis=(1, 2)) if found.size else 0
+        window = x[image, :, vertical, horizontal]
+        outputs[0][r, :, row, column] = window.max(axis=(1, 2)) if window.size else 0
 
 
 @algorithm.reference("roi_pool_gradient")
@@ -139,9 +139,9 @@ def _pool_gradient(inputs: Sequence[Any], outputs: Sequence[np.ndarray], paramet
     x, dy, dx = inputs[0], inputs[3], outputs[0]
     for (r, row, column), image, vertical, horizontal in _parts(inputs, parameters):
         for c in range(x.shape[1]):
-            found, target = x[image, c, vertical, horizontal], dx[image, c, vertical, horizontal]
-            if found.size:
-                target[np.unravel_index(int(found.argmax()), found.shape)] += dy[r, c, row, column]
+            window, target = x[image, c, vertical, horizontal], dx[image, c, vertical, horizontal]
+            if window.size:
+                target[np.unravel_index(int(window.argmax()), window.shape)] += dy[r, c, row, column]
 
 
 def _parts(inputs: Sequence[Any], parameters: Sequence[int]) -> Iterator[tuple[Any, int, slice, slice]]:

@@ -46,11 +46,11 @@ def _operands(node: Operator) -> ResizeOperands:
 
 
 def _floats(graph: Graph, node: Operator, inputs: Names, position: int | None, attribute: str = "") -> list[float]:
-    given = node.attribute(attribute) if attribute else None
-    if given is not None or position is None:
-        return [float(v) for v in given or ()]
-    found = values.constant(graph, values.at(inputs, position))
-    return [] if found is None else [float(v) for v in found.reshape(-1)]
+    own = node.attribute(attribute) if attribute else None
+    if own is not None or position is None:
+        return [float(v) for v in own or ()]
+    array = values.constant(graph, values.at(inputs, position))
+    return [] if array is None else [float(v) for v in array.reshape(-1)]
 
 
 def _axes(graph: Graph, node: Operator, inputs: Names) -> list[int]:
@@ -67,24 +67,24 @@ def _resized_axes(graph: Graph, node: Operator, inputs: Names, shape: Any, resul
     axes = _axes(graph, node, inputs)
     scales = _scales(graph, node, inputs, axes, shape, result)
     roi = _floats(graph, node, inputs, _operands(node).roi) if coordinates == "tf_crop_and_resize" else []
-    found = {}
+    resized = {}
     for k, a in enumerate(axes):
         part = (roi[k], roi[k + len(axes)]) if roi else (0.0, 1.0)
         if scales[k] == 1 and dim(shape[a]) == dim(result[a]) and part == (0.0, 1.0):
             continue
-        found[a] = Axis(
+        resized[a] = Axis(
             shape[a], result[a], scales[k], mode, coordinates, rounding, part,
             node.attribute("cubic_coeff_a", -0.75), bool(node.attribute("antialias", 0)),
             bool(node.attribute("exclude_outside", 0)),
         )  # fmt: skip
-    return found
+    return resized
 
 
 def _scales(graph: Graph, node: Operator, inputs: Names, axes: list[int], shape: Any, result: Any) -> list[Any]:
     """The factor of each axis in ``axes``, given or from the sizes."""
-    given = _floats(graph, node, inputs, _operands(node).scales, "scales")
-    if given:
-        return given
+    scales = _floats(graph, node, inputs, _operands(node).scales, "scales")
+    if scales:
+        return scales
     policy = node.attribute("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return [_ratio(result[a], shape[a]) for a in axes]
@@ -136,14 +136,14 @@ def _why_not_mode(node: Operator) -> str | None:
 def _why_not_counts(graph: Graph, node: Operator, inputs: Names) -> str | None:
     """Scales, sizes and the region have as many elements as there are axes."""
     where, rank = _operands(node), len(graph.shape(require(inputs, 0)))
-    given = node.attribute("axes") or range(rank)
-    if not all(-rank <= a < rank for a in given):
-        return f"axes {list(given)} of an input of rank {rank}"
+    axes = node.attribute("axes") or range(rank)
+    if not all(-rank <= a < rank for a in axes):
+        return f"axes {list(axes)} of an input of rank {rank}"
     crops = node.attribute("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
     factors = [(where.scales, 1), (where.sizes, 1), (where.roi if crops else None, 2)]
     for name, each in ((values.at(inputs, k), each) for k, each in factors if k is not None):
-        if name is not None and graph.size(name) not in (0, each * len(given)):
-            return f"{graph.size(name)} elements in {name!r}; expected {each * len(given)}"
+        if name is not None and graph.size(name) not in (0, each * len(axes)):
+            return f"{graph.size(name)} elements in {name!r}; expected {each * len(axes)}"
     return None
 
 
@@ -230,8 +230,8 @@ def _mask_arrays(b: Builder, axes: dict[int, Axis], rank: int) -> list[str]:
             continue
         shape = [axis.result if k == a else 1 for k in range(rank)]
         if axis.is_constant:
-            found = table(axis).outside
-            masks += [] if found is None else [b.reshape(b.constant(found), shape)]
+            outside = table(axis).outside
+            masks += [] if outside is None else [b.reshape(b.constant(outside), shape)]
             continue
         mask = b.graph.add_array("outside", [axis.result], types.from_name("bool"))
         b.map(
@@ -272,15 +272,15 @@ def _nearest(b: Builder, x: str, axes: dict[int, Axis], out: str | None) -> str:
         count = repeats(axis)
         shape[a] = axis.result
         if count is not None:
-            places[a] = lambda i, given, a=a, count=count: scalar.idiv(i[a], count)
+            places[a] = lambda i, operands, a=a, count=count: scalar.idiv(i[a], count)
             continue
         taps = _graph_table(b, axis, None)
         reads[f"t{a}"] = (taps.index, lambda *i, a=a: (i[a], 0))
-        places[a] = lambda i, given, a=a: given[f"t{a}"]
+        places[a] = lambda i, operands, a=a: operands[f"t{a}"]
     y = out or b.graph.add_array("resize", shape, b.graph.dtype(x))
 
-    def element(i: Any, x: Any, **given: Any) -> Any:
-        return scalar.load(x, *(places[k](i, given) if k in places else p for k, p in enumerate(i)))
+    def element(i: Any, x: Any, **operands: Any) -> Any:
+        return scalar.load(x, *(places[k](i, operands) if k in places else p for k, p in enumerate(i)))
 
     b.map(shape, reads, {"out": (y, lambda *i: i)}, element, label="resize")
     return y

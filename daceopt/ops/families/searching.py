@@ -95,8 +95,8 @@ def _ranked_index(inputs: Sequence[Any], outputs: Sequence[Any], parameters: Seq
     ranks = np.unique(x, return_inverse=True)[1].reshape(x.shape).astype(np.float64)
     rows = torch.from_numpy(np.where(x != x, np.nan, ranks))
     if wanted == Wanted.RANK:
-        found = torch.kthvalue(rows, rank + 1, 1, keepdim=True)
+        ranked = torch.kthvalue(rows, rank + 1, 1, keepdim=True)
     else:
         median = torch.median if wanted == Wanted.MEDIAN else torch.nanmedian
-        found = median(rows, 1, keepdim=True)
-    outputs[0][...] = found.indices.numpy().reshape(outputs[0].shape)
+        ranked = median(rows, 1, keepdim=True)
+    outputs[0][...] = ranked.indices.numpy().reshape(outputs[0].shape)

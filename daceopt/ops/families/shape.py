@@ -145,11 +145,11 @@ def range_(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     out = require(outputs, 0)
     dtype = b.graph.dtype(out)
     fixed = {k: _one(b.graph, n) for k, n in (("start", inputs[0]), ("delta", inputs[2]))}
-    given = {"start": require(inputs, 0), "delta": require(inputs, 2)}
-    reads = {k: (b.reshape(n, ()), lambda *i: ()) for k, n in given.items() if fixed[k] is None}
+    operands = {"start": require(inputs, 0), "delta": require(inputs, 2)}
+    reads = {k: (b.reshape(n, ()), lambda *i: ()) for k, n in operands.items() if fixed[k] is None}
 
-    def element(i: Any, **found: Any) -> Any:
-        start, delta = (found[k] if fixed[k] is None else fixed[k] for k in ("start", "delta"))
+    def element(i: Any, **operands: Any) -> Any:
+        start, delta = (operands[k] if fixed[k] is None else fixed[k] for k in ("start", "delta"))
         return scalar.cast(start, dtype) + scalar.cast(delta, dtype) * scalar.cast(i[0], dtype)
 
     b.map(b.graph.shape(out), reads, {"out": (out, lambda *i: i)}, element, label="range")
@@ -159,8 +159,8 @@ def _one(graph: Graph, name: str | None) -> Any:
     """The integer that an array of one element holds, if it is known."""
     if name is None or not types.is_integer(graph.dtype(name)):
         return None
-    found = values.known_elements(graph, name)
-    return found[0] if found else None
+    elements = values.known_elements(graph, name)
+    return elements[0] if elements else None
 
 
 # -------------------------------------------------------------------- Slice and Split
@@ -177,8 +177,8 @@ def _bounds(graph: Graph, node: Operator, inputs: Names) -> tuple[list[int], lis
 
 
 def _list(graph: Graph, node: Operator, inputs: Names, attribute: str, position: int) -> list[Any]:
-    given = node.attribute(attribute)
-    return list(given) if given is not None else list(values.known_elements(graph, values.at(inputs, position)) or ())
+    own = node.attribute(attribute)
+    return list(own) if own is not None else list(values.known_elements(graph, values.at(inputs, position)) or ())
 
 
 @lowering("Slice", types=ANY)
@@ -257,10 +257,10 @@ def why_not_slice(graph: Graph, node: Operator) -> str | None:
     if unknown := values.unknown(graph, node, 3, 4):
         return unknown
     rank = len(graph.shape(require(inputs, 0)))
-    given = values.integers(graph, node, inputs, "axes", 3) or ()
+    sliced = values.integers(graph, node, inputs, "axes", 3) or ()
     axes, starts, ends, steps = _bounds(graph, node, inputs)
-    if len({a % rank for a in given if -rank <= a < rank}) != len(given):
-        return f"axes {list(given)} of an input of rank {rank}: expected each once"
+    if len({a % rank for a in sliced if -rank <= a < rank}) != len(sliced):
+        return f"axes {list(sliced)} of an input of rank {rank}: expected each once"
     if values.at(inputs, 2) is not None and values.known_elements(graph, inputs[2]) is None:
         # not needed: the result's extents say how much there is
         count = graph.shape(require(inputs, 2))[0]

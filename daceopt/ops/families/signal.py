@@ -33,9 +33,9 @@ def _transform(graph: Graph, node: Operator, inputs: Names) -> _Transform:
     shape = graph.shape(require(inputs, 0))
     axis = (values.integers(graph, node, inputs, "axis", 2) or [-2])[0] % len(shape)
     inverse, onesided = bool(node.attribute("inverse", 0)), bool(node.attribute("onesided", 0))
-    given = values.known_elements(graph, values.at(inputs, 1))
+    elements = values.known_elements(graph, values.at(inputs, 1))
     default = 2 * (shape[axis] - 1) if inverse and onesided else shape[axis]
-    return _Transform(axis, given[0] if given else dim(default), inverse, onesided)
+    return _Transform(axis, elements[0] if elements else dim(default), inverse, onesided)
 
 
 def _fourier(
@@ -130,10 +130,10 @@ def short_time_fourier_transform(b: Builder, node: Operator, inputs: Names, outp
 def _frames(graph: Graph, inputs: Names) -> tuple[int, Dim]:
     """(step, length): the length is the window's, or the whole signal, when it is not given."""
     (step,) = values.known_elements(graph, inputs[1]) or (1,)
-    given = values.known_elements(graph, values.at(inputs, 3))
+    elements = values.known_elements(graph, values.at(inputs, 3))
     window = values.at(inputs, 2)
     default = graph.shape(window)[0] if window is not None else graph.shape(require(inputs, 0))[1]
-    return int(step), given[0] if given else default
+    return int(step), elements[0] if elements else default
 
 
 @supports("STFT")

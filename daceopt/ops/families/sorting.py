@@ -33,9 +33,9 @@ from daceopt.ops.core.registry import (
 from daceopt.ops.families.indexing import axis_of, gather_along, gather_rows, scatter_along, why_empty, why_other_shape
 
 
-def _expect_count(operator: str, found: int, expected: int) -> None:
-    if found != expected:
-        raise DaceoptError(f"{operator}: expected {expected} results (the declared output shape), found {found}")
+def _expect_count(operator: str, count: int, expected: int) -> None:
+    if count != expected:
+        raise DaceoptError(f"{operator}: expected {expected} results (the declared output shape), found {count}")
 
 
 # -------------------------------------------------------------------- TopK
@@ -44,12 +44,12 @@ def _expect_count(operator: str, found: int, expected: int) -> None:
 @lowering("TopK", types=NUMBERS)
 def top_k(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The indices by selection, the values read at them; in order also where ``sorted=0`` would allow any."""
-    x, found, indices = require(inputs, 0), outputs[0], values.at(outputs, 1)
+    x, largest_of, indices = require(inputs, 0), outputs[0], values.at(outputs, 1)
     axis = axis_of(b.graph, node, x, -1)
-    shape = b.graph.shape(found or require(outputs, 1))
+    shape = b.graph.shape(largest_of or require(outputs, 1))
     places = _top_places(b, node, x, axis, shape, indices)
-    if found is not None:
-        gather_along(b, x, places, axis, found)
+    if largest_of is not None:
+        gather_along(b, x, places, axis, largest_of)
 
 
 def _top_places(b: Builder, node: Operator, x: str, axis: int, shape: Shape, out: str | None = None) -> str:
@@ -76,12 +76,12 @@ def top_indices(b: Builder, x: str, axis: int, out: str, largest: bool, ties: Ti
 
 @supports("TopK")
 def why_not_top_k(graph: Graph, node: Operator) -> str | None:
-    x, found = graph.operand(node, 0), graph.outputs_of(node)[0]
+    x, first = graph.operand(node, 0), graph.outputs_of(node)[0]
     if not graph.shape(x):
         return "an input of rank 0; expected at least one dimension"
     reason = values.unknown(graph, node, 1)
     axis = axis_of(graph, node, x, -1)
-    extent, k = graph.shape(x)[axis], graph.shape(found or graph.result(node, 1))[axis]
+    extent, k = graph.shape(x)[axis], graph.shape(first or graph.result(node, 1))[axis]
     if reason is None and isinstance(extent, int) and isinstance(k, int) and k > extent:
         return f"k of {k} along an axis of {extent} elements"
     return reason
@@ -116,8 +116,8 @@ def _top_indices(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameter
     elif ties == Ties.ATEN_SORT:
         order = torch.sort(torch.from_numpy(ranks), 1, bool(largest)).indices.numpy()
     else:
-        found = torch.topk(torch.from_numpy(ranks), k, 1, bool(largest), sorted=ties == Ties.ATEN)
-        order = found.indices.numpy()
+        top = torch.topk(torch.from_numpy(ranks), k, 1, bool(largest), sorted=ties == Ties.ATEN)
+        order = top.indices.numpy()
     outputs[0][...] = order.reshape(outputs[0].shape)
 
 
@@ -230,10 +230,10 @@ def non_max_suppression(b: Builder, node: Operator, inputs: Names, outputs: Name
 
 @supports("NonMaxSuppression")
 def why_not_non_max_suppression(graph: Graph, node: Operator) -> str | None:
-    boxes, _, *given = graph.inputs_of(node)
+    boxes, _, *scalars = graph.inputs_of(node)
     batches, _, count = graph.shape(graph.operand(node, 1))
     reason = why_other_shape(graph, boxes, (batches, count, 4))
-    empty = [n for n in given if n is not None and graph.size(n) != 1]
+    empty = [n for n in scalars if n is not None and graph.size(n) != 1]
     return reason or (f"limits {empty} of other than one element" if empty else None)
 
 

@@ -39,11 +39,11 @@ class Taps:
         return scalar.select(scalar.eq(weight, 0), 0, weight * value) if self.gaps else weight * value
 
 
-def constant_taps(b: Builder, found: Table, dtype: Any) -> Taps:
+def constant_taps(b: Builder, table: Table, dtype: Any) -> Taps:
     """A table whose numbers are known, weights as ``dtype``."""
-    weight = None if found.weight is None else b.constant(found.weight.astype(types.to_numpy(dtype)))
-    gaps = found.weight is not None and not found.weight.all()
-    return Taps(b.constant(found.index), weight, found.index.shape[1], gaps)
+    weight = None if table.weight is None else b.constant(table.weight.astype(types.to_numpy(dtype)))
+    gaps = table.weight is not None and not table.weight.all()
+    return Taps(b.constant(table.index), weight, table.index.shape[1], gaps)
 
 
 def weigh(b: Builder, x: str, a: int, taps: Taps, out: str | None = None) -> str:
@@ -69,9 +69,9 @@ def weigh(b: Builder, x: str, a: int, taps: Taps, out: str | None = None) -> str
         reads[f"t{k}"] = (taps.index, lambda *i, k=k: (i[a], k))
         reads[f"w{k}"] = (str(taps.weight), lambda *i, k=k: (i[a], k))
 
-    def element(i: Any, x: Any, **given: Any) -> Any:
-        read = (scalar.load(x, *i[:a], given[f"t{k}"], *i[a + 1 :]) for k in range(taps.width))
-        return sympy.Add(*(taps.term(given[f"w{k}"], value) for k, value in enumerate(read)))
+    def element(i: Any, x: Any, **operands: Any) -> Any:
+        read = (scalar.load(x, *i[:a], operands[f"t{k}"], *i[a + 1 :]) for k in range(taps.width))
+        return sympy.Add(*(taps.term(operands[f"w{k}"], value) for k, value in enumerate(read)))
 
     b.map(shape, reads, {"out": (y, lambda *i: i)}, element, label="resize")
     return y
@@ -82,21 +82,21 @@ def weigh(b: Builder, x: str, a: int, taps: Taps, out: str | None = None) -> str
 
 def attributes(tables: Mapping[int, Table]) -> dict[str, Any]:
     """Those of a ``Taps`` operator that applies a table along each axis given."""
-    found: dict[str, Any] = {"axes": list(tables)}
+    result: dict[str, Any] = {"axes": list(tables)}
     for k, table in enumerate(tables.values()):
-        found[f"index{k}"] = table.index.tolist()
+        result[f"index{k}"] = table.index.tolist()
         if table.weight is not None:
-            found[f"weight{k}"] = table.weight.tolist()
-    return found
+            result[f"weight{k}"] = table.weight.tolist()
+    return result
 
 
 def _tables(node: Operator) -> dict[int, Table]:
-    found = {}
+    tables = {}
     for k, axis in enumerate(node.attribute("axes")):
         weight = node.attribute(f"weight{k}")
         index = np.asarray(node.attribute(f"index{k}"), np.int64)
-        found[axis] = Table(index, None if weight is None else np.asarray(weight, np.float64), None)
-    return found
+        tables[axis] = Table(index, None if weight is None else np.asarray(weight, np.float64), None)
+    return tables
 
 
 @lowering("Taps", types=NUMBERS, domain=DOMAIN)
@@ -128,8 +128,8 @@ def _pick(b: Builder, x: str, tables: Mapping[int, Table], out: str) -> None:
     for a in [a for a, count in counts.items() if not count]:
         reads[f"t{a}"] = (b.constant(tables[a].index[:, 0]), lambda *i, a=a: (i[a],))
 
-    def element(i: Any, x: Any, **given: Any) -> Any:
-        places = {a: scalar.idiv(i[a], n) if n else given[f"t{a}"] for a, n in counts.items()}
+    def element(i: Any, x: Any, **operands: Any) -> Any:
+        places = {a: scalar.idiv(i[a], n) if n else operands[f"t{a}"] for a, n in counts.items()}
         return scalar.load(x, *(places.get(k, p) for k, p in enumerate(i)))
 
     b.map(shape, reads, {"out": (out, lambda *i: i)}, element)

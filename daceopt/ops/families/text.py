@@ -26,13 +26,13 @@ def _pool(node: Operator) -> list[tuple[tuple[int, ...], int]]:
     items: list[int] = node.attribute("pool_int64s", [])
     bounds = [*node.attribute("ngram_counts"), len(items)]
     columns = iter(node.attribute("ngram_indexes"))
-    found: dict[tuple[int, ...], int] = {}
+    column_of: dict[tuple[int, ...], int] = {}
     for size, (begin, end) in enumerate(pairwise(bounds), 1):
         for at in range(begin, end - size + 1, size):
             column = next(columns)
             if node.attribute("min_gram_length") <= size <= node.attribute("max_gram_length"):
-                found[tuple(items[at : at + size])] = column
-    return sorted(found.items(), key=lambda entry: (len(entry[0]), entry[0]))
+                column_of[tuple(items[at : at + size])] = column
+    return sorted(column_of.items(), key=lambda entry: (len(entry[0]), entry[0]))
 
 
 @lowering("TfIdfVectorizer", types=(dace.int32, dace.int64))
@@ -57,12 +57,12 @@ def count_ngrams(b: Builder, node: Operator, inputs: Names, outputs: Names) -> N
     algorithm.call(b, "ngrams", [x, *tables], [counts], [dim(rows), dim(tokens), width, widest, *limits])
     if plain:
         return
-    given = [b.constant(np.asarray(weights, np.float32))] if weighted else []
+    weights_of = [b.constant(np.asarray(weights, np.float32))] if weighted else []
 
     def value(count: Any, weight: Any = 1) -> Any:
         return scalar.select(scalar.gt(count, 0), weight, 0) if mode == "IDF" else count * weight
 
-    b.elementwise(value, counts, *given, out=out, label="tfidf")
+    b.elementwise(value, counts, *weights_of, out=out, label="tfidf")
 
 
 @supports("TfIdfVectorizer")
@@ -86,8 +86,8 @@ def _why_not_pool(node: Operator) -> str | None:
     if bounds != sorted(bounds) or bounds[0] < 0:
         return f"ngram_counts {bounds[:-1]} of a pool of {bounds[-1]}; expected ascending positions in it"
     count = sum((end - begin) // size for size, (begin, end) in enumerate(pairwise(bounds), 1))
-    given = len(node.attribute("ngram_indexes"))
-    return None if count <= given else f"{given} ngram_indexes for {count} n-grams"
+    columns = len(node.attribute("ngram_indexes"))
+    return None if count <= columns else f"{columns} ngram_indexes for {count} n-grams"
 
 
 @algorithm.reference("ngrams")

@@ -58,13 +58,13 @@ def tiled_attention_gradient(
     dot = b.reduce("sum", lambda g, r: g * r, dy, y, axes=(-1,), dtype=wide, label="attention_dot")
     base, inverse = (values.at(outputs, k) for k in (1, 2))
     names = all_required(inputs, 3)
-    found: Names = [
+    gradients: Names = [
         b.graph.add_array("attention_grad", b.graph.shape(n), b.graph.dtype(n)) if w else None
         for n, w in zip(names, wanted)
     ]
-    given = [*names, values.at(inputs, 3), dy, base, inverse, dot]
-    b.graph.add_operator(GRADIENT, given, found, node.attributes, DOMAIN)
-    return [*found, *[None] * (len(inputs) - len(found))]
+    operands = [*names, values.at(inputs, 3), dy, base, inverse, dot]
+    b.graph.add_operator(GRADIENT, operands, gradients, node.attributes, DOMAIN)
+    return [*gradients, *[None] * (len(inputs) - len(gradients))]
 
 
 @lowering(GRADIENT, domain=DOMAIN, types=TILED_TYPES)
@@ -262,13 +262,15 @@ def by_all_scores(b: Builder, node: Operator, inputs: Names, y: str, dy: str) ->
         factors = _factors(b, dropped, b.graph.shape(weights), b.graph.dtype(weights))
         d_weights, used = (b.elementwise(lambda x, f: x * f, x, factors, label="dropout") for x in (d_weights, weights))
     d_scores = b.elementwise(lambda p, g, r: p * (g - r), weights, d_weights, dot, label="attention_grad")
-    found = [
+    gradients = [
         b.matmul(d_scores, k, alpha=scale),
         b.matmul(b.transpose(d_scores, [0, 1, 3, 2]), q, alpha=scale),
         b.matmul(b.transpose(used, [0, 1, 3, 2]), dy),
     ]
-    found = [x if b.graph.shape(x)[1] == s[1] else _add_heads(b, x, s) for x, s in zip(found, shapes, strict=True)]
-    rounded: Names = [b.cast(x, own) if own != wide else x for x in found]
+    gradients = [
+        x if b.graph.shape(x)[1] == s[1] else _add_heads(b, x, s) for x, s in zip(gradients, shapes, strict=True)
+    ]
+    rounded: Names = [b.cast(x, own) if own != wide else x for x in gradients]
     by_mask = sum_to(b, None, d_scores, shape=b.graph.shape(mask), dtype=b.graph.dtype(mask))
     return [*rounded, by_mask, *[None] * (len(inputs) - 4)]
 

@@ -51,11 +51,11 @@ class WindowPlaces:
 
     def inside(self, offset: Sequence[int]) -> Any:
         """The condition on which that element of a window is one of the image, in scalar code; None: always."""
-        found = None
+        condition = None
         for axis, k in enumerate(offset):
             place = self.place(axis, k)
             tests = [] if self.never_before(axis, k) else [scalar.ge(place, 0)]
             tests += [] if self.never_behind(axis, k) else [scalar.lt(place, in_scalar_code(self.image[axis]))]
             for test in tests:
-                found = test if found is None else scalar.logical_and(found, test)
-        return found
+                condition = test if condition is None else scalar.logical_and(condition, test)
+        return condition

@@ -69,4 +69,4 @@ def test_no_rule_turns_an_operand_into_text() -> None:
     files = [f for folder in FOLDERS for f in sorted((root / folder).rglob("*.py"))]
     found = [f"{f.name}: {line.strip()}" for f in files for line in f.read_text().splitlines() if TEXT.search(line)]
     found = [line for line in found if not line.startswith("dataflow_graph.py: return")]
-    assert not found, "use graph.operand, graph.result or daceopt.ir.graph.operands.required"
+    assert not found, "use graph.operand, graph.result or daceopt.ir.graph.operands.require"

@@ -34,9 +34,9 @@ def copy(t: Translation, self: str, src: str, non_blocking: bool) -> str:
 @translates("view.dtype")
 def view_as(t: Translation, self: str, dtype: Any) -> str:
     """The same bits."""
-    found = t.dtype_of(self)
-    if found == t.dtype:
+    own = t.dtype_of(self)
+    if own == t.dtype:
         return self
-    if types.itemsize(found) != types.itemsize(t.dtype):
-        raise Unsupported(f"{types.name_of(found)} seen as {types.name_of(t.dtype)}; expected types of one size")
+    if types.itemsize(own) != types.itemsize(t.dtype):
+        raise Unsupported(f"{types.name_of(own)} seen as {types.name_of(t.dtype)}; expected types of one size")
     return str(t.operator("BitCast", self, to=types.to_onnx(t.dtype)))

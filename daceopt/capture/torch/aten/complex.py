@@ -28,10 +28,10 @@ def _rank(t: Translation, name: str) -> int:
 def operand_is_complex(t: Translation, name: str) -> bool:
     """Whether an operand of the call is; its array tells by the axis that it has more."""
     assert t.call is not None
-    found = [x for x in t.call.operands if len(x.shape) + x.is_complex() == len(t.shape_of(name))]
-    if any(x.is_complex() != found[0].is_complex() for x in found):
+    alike = [x for x in t.call.operands if len(x.shape) + x.is_complex() == len(t.shape_of(name))]
+    if any(x.is_complex() != alike[0].is_complex() for x in alike):
         raise Unsupported("operands of which one is complex, and another looks like it")
-    return bool(found and found[0].is_complex())
+    return bool(alike and alike[0].is_complex())
 
 
 def check_precision(t: Translation) -> None:

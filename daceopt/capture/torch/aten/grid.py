@@ -48,7 +48,7 @@ def _unknown(t: Translation, y: str, grid: str) -> str:
 
 
 def _one_or_nan(coordinates: Iterable[Any]) -> Any:
-    found: Any = sympy.Float(1)
+    factor: Any = sympy.Float(1)
     for g in coordinates:
-        found = scalar.select(scalar.logical_or(scalar.isnan(g), scalar.isinf(g)), scalar.nan(), found)
-    return found
+        factor = scalar.select(scalar.logical_or(scalar.isnan(g), scalar.isinf(g)), scalar.nan(), factor)
+    return factor

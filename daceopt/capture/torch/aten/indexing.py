@@ -70,8 +70,8 @@ def gather(t: Translation, self: str, dim: int, index: str, sparse_grad: bool) -
     if t.shape_of(data)[axis] == 0:
         raise Unsupported("indices into an axis without elements")
     promise = Promise(t.shape_of(places), t.dtype)
-    found = t.operator("TakeAlong", data, places, domain="daceopt", results=[promise], axis=axis)
-    return t.reshape(found, t.shape)
+    taken = t.operator("TakeAlong", data, places, domain="daceopt", results=[promise], axis=axis)
+    return t.reshape(taken, t.shape)
 
 
 # -------------------------------------------------------------------- x[i, :, j]
@@ -129,18 +129,18 @@ def index(t: Translation, self: str, indices: list[str | None]) -> str:
 def index_put(
     t: Translation, self: str, indices: list[str | None], values: str, accumulate: bool, unsafe: bool = False
 ) -> str:
-    given = [n for n in indices if n is not None]
-    if any(types.name_of(t.dtype_of(n)) in _MASKS for n in given):
+    present = [n for n in indices if n is not None]
+    if any(types.name_of(t.dtype_of(n)) in _MASKS for n in present):
         return _masked_put(t, self, indices, values, accumulate)
-    if 0 in t.shape or any(0 in t.shape_of(n) for n in given):
+    if 0 in t.shape or any(0 in t.shape_of(n) for n in present):
         return self
     check_reduction(t, accumulate)
     at = Places(t, t.shape, indices)
     flat = at.flat(t)
     rows = t.reshape(t.transpose(self, at.front), (at.rows, *at.kept))
     updates = _in_front(t, values, at)
-    found = put_rows(t, rows, flat, updates, "add" if accumulate else "none")
-    restored = t.reshape(found, [t.shape[k] for k in at.front])
+    written = put_rows(t, rows, flat, updates, "add" if accumulate else "none")
+    restored = t.reshape(written, [t.shape[k] for k in at.front])
     return t.transpose(restored, [at.front.index(k) for k in range(len(t.shape))])
 
 
@@ -235,13 +235,13 @@ def _masked_put(t: Translation, self: str, indices: Sequence[str | None], values
     mask = indices[0]
     if mask is None or len(indices) != 1:
         raise Unsupported("indices that are a mask: how many elements they take, only the data says")
-    given, shape = t.shape_of(mask), t.shape_of(values)
-    rest = t.shape[len(given) :]
-    if any(dim(a - b) != 0 for a, b in zip(given, t.shape)):
+    masked, shape = t.shape_of(mask), t.shape_of(values)
+    rest = t.shape[len(masked) :]
+    if any(dim(a - b) != 0 for a, b in zip(masked, t.shape)):
         raise Unsupported("a mask whose shape is not that of the axes that it indexes")
     if len(shape) == len(rest) + 1 and shape[0] != 1:
         return _put_by_mask(t, self, mask, values, accumulate)
-    along = t.reshape(mask, (*given, *[1] * len(rest)))
+    along = t.reshape(mask, (*masked, *[1] * len(rest)))
     value = t.reshape(values, shape[-len(rest) :] if rest else ())
     return t.kernel(lambda m, x, v: scalar.select(m, x + v if accumulate else v, x), along, self, value)
 
@@ -253,8 +253,8 @@ def _put_by_mask(t: Translation, self: str, mask: str, values: str, accumulate: 
     width = product(kept)
     at = _taken_rows(t, t.cast(t.reshape(mask, (rows,)), dace.int64), rows, count)
     updates = t.reshape(t.expand(values, (count, *kept)), (count, width))
-    found = put_rows(t, t.reshape(self, (rows, width)), at, updates, "add" if accumulate else "none")
-    return t.reshape(found, t.shape)
+    written = put_rows(t, t.reshape(self, (rows, width)), at, updates, "add" if accumulate else "none")
+    return t.reshape(written, t.shape)
 
 
 def _taken_rows(t: Translation, taken: str, rows: Dim, count: Dim) -> str:
@@ -263,7 +263,7 @@ def _taken_rows(t: Translation, taken: str, rows: Dim, count: Dim) -> str:
         "CumSum", taken, t.b.constant(np.asarray(0)), results=[Promise((rows,), dace.int64)], exclusive=1
     )
     total = t.b.reduce("sum", None, taken, axes=(0,), keepdims=False)
-    places, own, found = (t.graph.add_array("rows", (n,), dace.int64) for n in (rows, rows, count))
+    places, own, positions = (t.graph.add_array("rows", (n,), dace.int64) for n in (rows, rows, count))
 
     def place(i: Any, m: Any, k: Any, n: Any) -> Any:
         return scalar.checked(scalar.eq(n, count), scalar.select(scalar.gt(m, 0), k, count), checks.ROWS)
@@ -273,8 +273,8 @@ def _taken_rows(t: Translation, taken: str, rows: Dim, count: Dim) -> str:
     t.b.map((rows,), {}, {"out": (own, lambda i: (i,))}, lambda i: scalar.cast(i[0], dace.int64), label="rows")
     none = t.expand(t.b.constant(np.asarray(0)), (dim(count + 1),))
     all_of_them = put_rows(t, none, places, own, "none")  # those that are not taken stand at the end
-    t.b.map((count,), {"p": (all_of_them, lambda i: (i,))}, {"out": (found, lambda i: (i,))}, lambda i, p: p)
-    return found
+    t.b.map((count,), {"p": (all_of_them, lambda i: (i,))}, {"out": (positions, lambda i: (i,))}, lambda i, p: p)
+    return positions
 
 
 @translates("put")
@@ -284,5 +284,5 @@ def put(t: Translation, self: str, index: str, source: str, accumulate: bool) ->
     check_reduction(t, accumulate)
     count, size = product(t.shape_of(index)), product(t.shape)
     rows, flat = t.reshape(self, (size,)), t.reshape(index, (count,))
-    found = put_rows(t, rows, flat, t.reshape(source, (count,)), "add" if accumulate else "none")
-    return t.reshape(found, t.shape)
+    written = put_rows(t, rows, flat, t.reshape(source, (count,)), "add" if accumulate else "none")
+    return t.reshape(written, t.shape)

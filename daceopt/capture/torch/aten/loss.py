@@ -155,8 +155,8 @@ def _bounded_slope(t: Translation, arrays: list[str], reduction: int, bound: flo
     end, height = sympy.Float(bound, 17), sympy.Float(top, 17)
 
     def slope(g: Any, x: Any, y: Any) -> Any:
-        found = (x - y) * (height / end) if bound else x - y
-        ends = scalar.select(scalar.ge(x - y, end), height * g, found * g)
+        inner = (x - y) * (height / end) if bound else x - y
+        ends = scalar.select(scalar.ge(x - y, end), height * g, inner * g)
         return scalar.select(scalar.le(x - y, -end), -height * g, ends)
 
     return _shared_slope(t, slope, arrays, reduction)

@@ -122,9 +122,9 @@ def im2col(
         a, b, h, w = i[lead:]
         places = [windows.place(0, h, a), windows.place(1, w, b)]
         near = [scalar.clamp(p, n) for p, n in zip(places, extents)]
-        found = scalar.load(x, *i[:lead], *near)
+        value = scalar.load(x, *i[:lead], *near)
         inside = scalar.logical_and(_inside(places[0], extents[0]), _inside(places[1], extents[1]))
-        return scalar.select(inside, found, 0)
+        return scalar.select(inside, value, 0)
 
     whole = (None,) * (lead + 2)
     shape = t.shape_of(out)

@@ -134,8 +134,8 @@ def floor_quotient(a: Any, b: Any) -> Any:
     exact = (a - rest) / b - scalar.select(borrows, 1, 0)
     whole = scalar.floor(exact)
     whole = whole + scalar.select(scalar.gt(exact - whole, sympy.Rational(1, 2)), 1, 0)
-    found = scalar.select(scalar.eq(exact, 0), scalar.trunc(scalar.copysign(0, a / b)), whole)
-    return scalar.select(scalar.eq(b, 0), scalar.trunc(a / b), found)
+    floored = scalar.select(scalar.eq(exact, 0), scalar.trunc(scalar.copysign(0, a / b)), whole)
+    return scalar.select(scalar.eq(b, 0), scalar.trunc(a / b), floored)
 
 
 def floor_quotient_of_integers(a: Any, b: Any) -> Any:

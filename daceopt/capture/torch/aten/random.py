@@ -42,7 +42,7 @@ def generate(
     reads: dict[str, Any] = {f"in{k}": (_constant(t, a, shape), lambda *i: i) for k, a in enumerate(arrays)}
     reads["seed"] = (t.graph.seed(), lambda *i: (0,))
 
-    def value(i: Any, seed: Any, **given: Any) -> Any:
+    def value(i: Any, seed: Any, **operands: Any) -> Any:
         position = linear_index(i, shape)
 
         def draw(k: int) -> Any:
@@ -51,7 +51,7 @@ def generate(
             high, low = (scalar.uniform(seed, number, 4 * position + 2 * k + half) for half in (0, 1))
             return scalar.cast(high, _DOUBLE) + scalar.cast(low, _DOUBLE) * sympy.Rational(1, 2**24)
 
-        return scalar.cast(fn(draw, *given.values()), final)
+        return scalar.cast(fn(draw, *operands.values()), final)
 
     t.b.map(shape, reads, {"out": (out, lambda *i: i)}, value)
     return out
@@ -169,8 +169,8 @@ def normal(t: Translation, mean: Any, std: Any, **options: Any) -> str:
     tensors = [v for v in (mean, std) if isinstance(v, str)]
     numbers = [None if isinstance(v, str) else _number(v) for v in (mean, std)]
 
-    def fn(draw: Draw, *given: Any) -> Any:
-        rest = iter(given)
+    def fn(draw: Draw, *operands: Any) -> Any:
+        rest = iter(operands)
         m, s = (next(rest) if v is None else v for v in numbers)
         s = scalar.checked(scalar.ge(s, 0), s, checks.DEVIATION) if numbers[1] is None else s
         return _normal(draw) * s + m
@@ -233,14 +233,14 @@ def bernoulli_like(t: Translation, self: str, p: Any, **options: Any) -> str:
 
 def _weights(t: Translation, name: str, dtype: Any) -> str:
     """Weights to draw from, in ``dtype``; rows of them for which ATen raises an error raise one."""
-    given = t.cast(name, dtype)
-    total = t.b.reduce("sum", None, given, axes=(-1,), keepdims=True)
+    weights = t.cast(name, dtype)
+    total = t.b.reduce("sum", None, weights, axes=(-1,), keepdims=True)
 
     def element(w: Any, s: Any) -> Any:
         finite = scalar.logical_and(scalar.ge(w, 0), scalar.lt(w, scalar.infinity()))
         return scalar.checked(scalar.logical_and(finite, scalar.gt(s, 0)), w, checks.WEIGHT)
 
-    return str(t.b.elementwise(element, given, total, dtype=dtype, label="weights"))
+    return str(t.b.elementwise(element, weights, total, dtype=dtype, label="weights"))
 
 
 @translates("multinomial")

@@ -99,10 +99,10 @@ class _Stack:
             own = [self._rows(state, rows.start, rows.stop) for state in states]
             x, *final = self._layer(x, weights, own)
             x = self._drop(x) if layer < self.layers - 1 else x
-            for found, state in zip(last, final, strict=True):
-                found.append(state)
+            for of_layers, state in zip(last, final, strict=True):
+                of_layers.append(state)
         x = t.transpose(x, [1, 0, 2]) if batch_first else x
-        return x, *(self._join(found) for found in last)
+        return x, *(self._join(of_layers) for of_layers in last)
 
     def _check(self, x: str, states: list[str], params: Sequence[str]) -> None:
         shape, expected = self.t.shape_of(x), self.each * self.layers * self.directions
@@ -122,7 +122,7 @@ class _Stack:
             self._direction(x, own, [self._rows(s, k, k + 1) for s in states], bool(k)) for k, own in enumerate(weights)
         ]
         results, *final = zip(*done, strict=True)
-        return [self._join(results, axis=2), *(self._join(found) for found in final)]
+        return [self._join(results, axis=2), *(self._join(states) for states in final)]
 
     def _direction(self, x: str, own: Sequence[str], states: Sequence[str], reverse: bool) -> tuple[str, ...]:
         """The results as (length, batch, hidden) and the last states, (1, batch, hidden)."""

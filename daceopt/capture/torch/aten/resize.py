@@ -102,10 +102,10 @@ def upsample_backward(
 def apply_tables(t: Translation, x: str, tables: Sequence[Table | None]) -> str:
     """The tables along the last axes of ``x``; None leaves an axis as it is."""
     lead = len(t.shape) - len(tables)
-    given = {lead + k: table for k, table in enumerate(tables) if table is not None}
-    if not given:
+    present = {lead + k: table for k, table in enumerate(tables) if table is not None}
+    if not present:
         return x
-    return str(t.operator("Taps", x, domain=taps.DOMAIN, **taps.attributes(given)))
+    return str(t.operator("Taps", x, domain=taps.DOMAIN, **taps.attributes(present)))
 
 
 def _tables(
@@ -125,10 +125,10 @@ def _tables(
         raise Unsupported("a scale that depends on a size")
     # indices are found in the type in which PyTorch computes them; weights are as exact as can be
     wide = types.name_of(dtype) == "float64" or kind not in ("nearest", "exact")
-    found = []
+    tables = []
     for n, m, scale in zip(before[2:], after[2:], scales, strict=True):
-        found.append(_table(kind, wide, int(n), int(m), bool(align_corners), None if scale is None else float(scale)))
-    return found
+        tables.append(_table(kind, wide, int(n), int(m), bool(align_corners), None if scale is None else float(scale)))
+    return tables
 
 
 def _filter_of(label: str) -> str:

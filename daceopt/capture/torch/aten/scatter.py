@@ -65,8 +65,8 @@ class _Along:
     def put(self, data: str, updates: str, reduction: str) -> str:
         """``data`` with the updates, in its own shape."""
         shape = self.t.shape_of(data)
-        found = put_rows(self.t, self.t.reshape(data, (self.size,)), self.flat(), updates, reduction)
-        return self.t.reshape(found, shape)
+        written = put_rows(self.t, self.t.reshape(data, (self.size,)), self.flat(), updates, reduction)
+        return self.t.reshape(written, shape)
 
 
 def _fits(count: Dim, extent: Dim) -> bool:
@@ -218,8 +218,8 @@ def slice_scatter(t: Translation, self: str, src: str, dim: int, start: Any, end
         taken = scalar.logical_and(scalar.ge(ahead, 0), scalar.lt(place, count))
         if step != 1:
             taken = scalar.logical_and(taken, scalar.eq(scalar.pymod(ahead, step), 0))
-        found = scalar.load(s, *i[:axis], scalar.clamp(place, count), *i[axis + 1 :])
-        return scalar.select(taken, found, x)
+        value = scalar.load(s, *i[:axis], scalar.clamp(place, count), *i[axis + 1 :])
+        return scalar.select(taken, value, x)
 
     return _replace(t, self, src, element)
 
@@ -256,8 +256,8 @@ def diagonal_scatter(t: Translation, self: str, src: str, offset: int, dim1: int
     def element(i: Any, x: Any, s: Any) -> Any:
         place = i[row] if offset >= 0 else i[column]
         rest = [p for k, p in enumerate(i) if k not in (row, column)]
-        found = scalar.load(s, *rest, scalar.clamp(place, count))
-        return scalar.select(scalar.eq(i[column] - i[row], offset), found, x)
+        value = scalar.load(s, *rest, scalar.clamp(place, count))
+        return scalar.select(scalar.eq(i[column] - i[row], offset), value, x)
 
     return _replace(t, self, src, element)
 

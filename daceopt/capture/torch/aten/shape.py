@@ -22,9 +22,9 @@ _END = 2**63 - 1  # where ATen leaves the end of a slice open
 
 def extents_of(t: Translation, values: Sequence[Dim]) -> str:
     """An int64 operand with these values, whose contents stay known where they are expressions."""
-    found = t.integers(values)
-    if found is not None:
-        return found
+    integers = t.integers(values)
+    if integers is not None:
+        return integers
     out = t.graph.add_array("sizes", (len(values),), dace.int64)
     t.graph.source.shape_values[out] = tuple(values)
     parts = [t.reshape(t.array(v, dace.int64), (1,)) for v in values]
@@ -131,8 +131,8 @@ def _traced_start(t: Translation, axis: int, start: int) -> Any:
     assert result is not None
     offset = t.sizes.dim(result.storage_offset() - source.storage_offset())
     stride = t.sizes.dim(source.stride(axis))
-    found = None if stride == 0 else quotient(offset, stride)
-    return found if found is not None and assume(t.graph, found) else start
+    traced = None if stride == 0 else quotient(offset, stride)
+    return traced if traced is not None and assume(t.graph, traced) else start
 
 
 def take(t: Translation, name: str, axis: int, start: Any, end: Any, step: Any, count: Dim) -> str:
@@ -186,8 +186,8 @@ def unbind(t: Translation, self: str, dim: int) -> Any:
         return (drop_axes(t, self, [axis]),)
     part = Promise((*shape[:axis], 1, *shape[axis + 1 :]), t.dtype)
     sizes = t.integers([1] * len(t.promised))
-    found = t.operator("Split", self, sizes, axis=axis, results=[part] * len(t.promised))
-    return tuple(drop_axes(t, n, [axis]) for n in found)
+    parts = t.operator("Split", self, sizes, axis=axis, results=[part] * len(t.promised))
+    return tuple(drop_axes(t, n, [axis]) for n in parts)
 
 
 @translates("alias", "lift", "lift_fresh", "_lazy_clone")

@@ -99,9 +99,9 @@ def _pick(t: Translation, x: str, axis: int, wanted: Wanted, rank: int = 0) -> t
 
 
 def _elements_at(t: Translation, x: str, places: str, axis: int) -> str:
-    found = t.graph.add_array("found", t.shape_of(places), t.dtype_of(x))
-    gather_along(t.b, x, places, axis, found)
-    return found
+    elements = t.graph.add_array("found", t.shape_of(places), t.dtype_of(x))
+    gather_along(t.b, x, places, axis, elements)
+    return elements
 
 
 def _scalar(t: Translation, self: str) -> tuple[str, str]:

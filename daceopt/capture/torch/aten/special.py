@@ -34,8 +34,8 @@ def heaviside(x: Any, at_zero: Any) -> Any:
     return select(eq(x, 0), at_zero, select(scalar.gt(x, 0), 1, 0))
 
 
-def _of_equal_infinities(a: Any, b: Any, found: Any) -> Any:
-    return select(scalar.logical_and(scalar.isinf(a), eq(a, b)), a, found)
+def _of_equal_infinities(a: Any, b: Any, otherwise: Any) -> Any:
+    return select(scalar.logical_and(scalar.isinf(a), eq(a, b)), a, otherwise)
 
 
 @pointwise("logaddexp", by="self other", opaque=True, derivative="aten")

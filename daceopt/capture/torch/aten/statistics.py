@@ -59,8 +59,8 @@ def _moments(
     n = scalar.cast(count, wide)
 
     def deviation(s: Any, d: Any) -> Any:
-        found = divided(variance(s, d, n))
-        return sympy.sqrt(found) if root else found
+        moment = divided(variance(s, d, n))
+        return sympy.sqrt(moment) if root else moment
 
     spread = t.kernel(deviation, square, drift)
     flat = b.reshape(_collect(t, x, centre, axes), reduced_shape(t.shape_of(x), axes, keepdim))

@@ -58,7 +58,7 @@ def encoder_layer(
         lambda x: _normalize(t, x, norm_weight_1, norm_bias_1, eps),
         lambda x: _normalize(t, x, norm_weight_2, norm_bias_2, eps),
     )
-    return in_turn(src, (attend, feed), norms, lambda x, made: _add(t, x, made), norm_first)
+    return in_turn(src, (attend, feed), norms, lambda x, y: _add(t, x, y), norm_first)
 
 
 def _like(t: Translation, x: str) -> Promise:

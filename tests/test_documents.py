@@ -132,6 +132,13 @@ def test_the_picture_has_all_floors() -> None:
     assert [sorted(rooms) for rooms in _floors_of_picture()] == [sorted(rooms.split()) for rooms in FLOORS]
 
 
+def test_the_walk_goes_down_through_few_rooms() -> None:
+    (listed,) = re.findall(r"the picture below they are: ([^.]*)\.", _text(ARCHITECTURE))
+    floor = {room: k for k, rooms in enumerate(FLOORS) for room in rooms.split()}
+    floors = [floor[room.strip()] for room in listed.split(",")]
+    assert len(floors) <= 12 and floors == sorted(set(floors), reverse=True)
+
+
 def test_each_room_has_a_page() -> None:
     pages = {room for path in PAGES for room in _rooms(path)}
     rooms = [room for floor in FLOORS for room in floor.split()]

@@ -12,7 +12,7 @@ from typing import ClassVar
 import sympy
 
 from daceopt.ir.edits.attempt import Edited, attempt, exchange
-from daceopt.ir.edits.loops import KernelLoops, Nest
+from daceopt.ir.edits.loops import KernelLoops, Nest, loops_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.tasklet import Assignment
@@ -51,7 +51,7 @@ class KernelStep(Transformation):
     def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not fnmatchcase(node.label, self.kernel):
             return
-        after = attempt(graph, node, self.edit)
+        after = attempt(loops_of(graph, node), self.edit)
         if isinstance(after, str):
             yield NearMiss(node, after)
         elif after is not None:

@@ -7,7 +7,7 @@ schedules and their legality apart in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from daceopt.errors import IllegalSchedule, Unsupported
@@ -20,26 +20,33 @@ from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.legality.schedule_check import check
 from daceopt.ir.schedule.schedule import Tree
 
-Edited: TypeAlias = "Kernel | Tree | str | None"
+Edited: TypeAlias = "KernelLoops | Kernel | Tree | str | None"
 Edit: TypeAlias = Callable[[KernelLoops], Edited]
 
 
-def attempt(graph: Graph, node: KernelNode, edit: Edit) -> KernelLoops | str | None:
+def attempt(loops: KernelLoops, edit: Edit) -> KernelLoops | str | None:
     """The kernel in its loops after ``edit``. None: nothing changes; a text: the dependence, the loop or the element
     that forbids it, or what the edit says.
 
-    ``edit`` takes the kernel in its loops and gives other loops, another kernel with its loops, None or a text; it may
-    raise IllegalSchedule or Unsupported.
+    ``edit`` takes the kernel in its loops and gives other loops, another kernel with its loops, None, a text, or what
+    an attempt gave; it may raise IllegalSchedule or Unsupported.
     """
-    before = loops_of(graph, node)
     try:
-        result = edit(before)
-        if result is None or isinstance(result, str):
+        result = edit(loops)
+        if result is None or isinstance(result, (str, KernelLoops)):
             return result
-        after = _after(before, result)
-        return None if after.kernel == before.kernel else _checked(after)
+        after = _after(loops, result)
+        return None if after.kernel == loops.kernel else _checked(after)
     except (IllegalSchedule, Unsupported) as error:
         return str(error)
+
+
+def after_those_that_are_legal(loops: KernelLoops, edits: Iterable[Edit]) -> KernelLoops:
+    """The kernel after one edit and then the next: what is not legal is left out."""
+    for edit in edits:
+        after = attempt(loops, edit)
+        loops = after if isinstance(after, KernelLoops) else loops
+    return loops
 
 
 def commit(graph: Graph, node: KernelNode, after: Kernel | Tree) -> KernelNode:

@@ -84,14 +84,17 @@ def _check_dependences(graph: Graph, kernel: Kernel, tree: Tree) -> None:
 
 
 def _check_statements(kernel: Kernel, tree: Tree) -> None:
-    statements = [node.statement for node, _ in walk(tree) if isinstance(node, Do)]
+    dos: dict[int, list[Do]] = {}
+    for node, _ in walk(tree):
+        if isinstance(node, Do):
+            dos.setdefault(node.statement, []).append(node)
     for k, stage in enumerate(kernel.stages):
-        if statements.count(k) != 1:
-            refuse(kernel, f"statement {k} stands in it {statements.count(k)} times; expected once")
-        node = next(n for n, _ in walk(tree) if isinstance(n, Do) and n.statement == k)
-        if len(node.index) != len(stage.params):
-            refuse(kernel, f"statement {k} has {len(stage.params)} parameters; found {len(node.index)} values")
-    if extra := set(statements) - set(range(len(kernel.stages))):
+        instances = dos.get(k, [])
+        if len(instances) != 1:
+            refuse(kernel, f"statement {k} stands in it {len(instances)} times; expected once")
+        if len(instances[0].index) != len(stage.params):
+            refuse(kernel, f"statement {k} has {len(stage.params)} parameters; found {len(instances[0].index)} values")
+    if extra := dos.keys() - set(range(len(kernel.stages))):
         refuse(kernel, f"statements {sorted(extra)} do not exist; the kernel has {len(kernel.stages)}")
     for k, stage in enumerate(kernel.stages):
         kept = next((a.array for a in stage.writes.values() if a.wcr and a.array in kernel.kept_locals()), None)
@@ -217,8 +220,10 @@ def _check_domain(kernel: Kernel, do: Do, loops: Several[Loop]) -> None:
 def _packs_of(base: Any, loops: Several[Loop]) -> Any:
     """Of ``4*(x // m % n) + k`` with a loop over ``k < 4``, whose loop over packs was merged with others: the digit
     and the loop; None for everything else."""
+    if not isinstance(base, sympy.Add):
+        return None
     by_param = {loop.param: loop for loop in loops}
-    pack = next((by_param[t] for t in sympy.Add.make_args(base) if t in by_param), None)
+    pack = next((by_param[t] for t in base.args if t in by_param), None)
     if pack is None or not isinstance(pack.extent, int) or pack.rest is not None:
         return None
     packs = (base - pack.param) / pack.extent

@@ -434,12 +434,15 @@ def test_good_text_is_read() -> None:
     assert render(parse(GOOD)) == GOOD
 
 
-def test_the_text_in_the_documents_is_read() -> None:
-    document = (Path(__file__).parents[3] / "docs" / "rooms" / "ir-nodes.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"```\n(graph test\(.*?)```", document, re.DOTALL)
-    found = parse(text)
-    assert render(found) == text
-    found.validate()
+DOCUMENTS = [Path(__file__).parents[3] / "docs" / name for name in ("architecture.md", "rooms/ir-nodes.md")]
+TEXTS = [t for p in DOCUMENTS for t in re.findall(r"```\n(graph .*?)```", p.read_text(encoding="utf-8"), re.DOTALL)]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_the_text_in_the_documents_is_read(text: str) -> None:
+    graph = parse(text)
+    assert render(graph) == text
+    graph.validate()
 
 
 @pytest.mark.parametrize(("old", "new", "message"), WRONG, ids=range(len(WRONG)))

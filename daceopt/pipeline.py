@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from daceopt.passes.choice import recipe_for
 from daceopt.passes.recipe import Recipe, recipes
-from daceopt.programs.compiled import CompiledPair, compiled
+from daceopt.programs.compiled import CompiledPair, find_or_build
 from daceopt.programs.derivation import Load, Source
 from daceopt.store.cache import key
 
@@ -30,7 +30,7 @@ def compile_graph(
     ``verify`` as in :class:`daceopt.passes.runner.Runner`. Raises Unsupported, BuildError or VerificationError with the
     reason.
     """
-    return compiled(source_of(load, recipe, verify), fingerprint)
+    return find_or_build(source_of(load, recipe, verify), fingerprint)
 
 
 def compile_model(
@@ -68,11 +68,11 @@ def compile_model(
 
     source = source_of(load, recipe_for(device, recipe), verify, model)
     if bundle is not None:
-        return bundled(source, bundle)
-    return compiled(source, key("onnx", model.SerializeToString(deterministic=True), fallback, patient, device))
+        return compile_in_bundle(source, bundle)
+    return find_or_build(source, key("onnx", model.SerializeToString(deterministic=True), fallback, patient, device))
 
 
-def bundled(source: Source, bundle: Bundle) -> CompiledPair:
+def compile_in_bundle(source: Source, bundle: Bundle) -> CompiledPair:
     """Compile as part of ``bundle``, past the cache: many small programs in one library."""
     from daceopt import libs
 

@@ -18,7 +18,7 @@ from daceopt.codegen.code_flow import size_text
 from daceopt.codegen.compiler import CompileJob, Flags, Requirements, compile_objects
 from daceopt.codegen.entry import BufferAddress, ProgramSource
 from daceopt.codegen.frame import ProgramFrame
-from daceopt.codegen.kernel_joining import joined
+from daceopt.codegen.kernel_joining import join
 from daceopt.codegen.lending import SAVED_BLOCK
 from daceopt.errors import BuildError, Unsupported
 from daceopt.ir.control import region, region_settling
@@ -86,7 +86,7 @@ class GeneratedProgram:
         region_settling.settle(self.graph)
         failing = in_place.fallible(self.graph) if self.graph.replaced else set()
         if self.graph.replaced:
-            self.graph.order = in_place.ordered(self.graph)
+            self.graph.order = in_place.order_of(self.graph)
         needs = implement(self.graph)
         order.check(self.graph, self.graph.nodes())
         ticks = self._add_ticks() if profiled else None
@@ -94,17 +94,17 @@ class GeneratedProgram:
         self.plan = memory_plan.as_built(self.graph)
         self.graph.overwrites = self.plan.over
         if not self.target.has_stream:  # its kernels may still run when the host looks whether one has failed
-            self.graph.in_place = in_place.decided(self.graph, failing)
+            self.graph.in_place = in_place.decide(self.graph, failing)
         self.frame = ProgramFrame(self.graph, ticks, reports=bool(needs.flags.includes))
         self.inputs = [n for n in self.graph.inputs if n in roles]
         self.bound = [n for n in self.graph.constants if n in self.frame.buffers]
         self.manifest = self._manifest(needs)
         self.source = self._source(needs)
         self.jobs = self._jobs(needs)
-        self.constants = {f"constant:{k}": self._stored_constant(n) for k, n in enumerate(self.bound)}
+        self.constants = {f"constant:{k}": self._constant_bits(n) for k, n in enumerate(self.bound)}
         self.sources = self._sources()
 
-    def _stored_constant(self, name: str) -> np.ndarray:
+    def _constant_bits(self, name: str) -> np.ndarray:
         """NumPy's files know no narrow types: their bits are stored."""
         value = self.graph.constants[name]
         return value.view(types.to_numpy(types.bits(self.graph.dtype(name))))
@@ -131,11 +131,11 @@ class GeneratedProgram:
             assumptions=tuple(self._assumptions()),
             has_stream=self.target.has_stream,
             repeats=needs.repeats and not self.frame.seen,
-            saved=tuple(self._saved()) if _writes_saved(graph) else (),
+            saved=tuple(self._saved_arrays()) if _writes_saved(graph) else (),
             numbers=tuple(self._numbers()),
         )
 
-    def _saved(self) -> Iterator[SavedArray]:
+    def _saved_arrays(self) -> Iterator[SavedArray]:
         for name, offset in self.plan.saved.items():
             desc = self.graph.desc(name)
             is_dense = dim(desc.total_size - prod(self.graph.shape(name))) == 0
@@ -194,7 +194,7 @@ class GeneratedProgram:
         if self.target.has_stream:
             kernels.append(CompileJob(self.target.support, "kernel", own_flags, "support", self.target.name))
         if not self.suffix:  # a bundle joins those of all its programs
-            kernels = joined(kernels, self.target.toolchain.unit)
+            kernels = join(kernels, self.target.toolchain.unit)
         around = Flags(headers=("daceopt/device_calls.h",)) if self.target.has_stream else Flags()
         calls = CompileJob(self.source.text(), "frame", needs.flags + around, self.graph.name)
         return [*kernels, calls, *needs.jobs]

@@ -106,7 +106,7 @@ def _build(programs: Sequence[BundledProgram]) -> None:
 
 
 def _library(jobs: Sequence[CompileJob]) -> ctypes.CDLL:
-    objects = compile_objects([*_joined(jobs), *(job for job in jobs if not _joinable(job))], workers=1)
+    objects = compile_objects([*_join(jobs), *(job for job in jobs if not _joinable(job))], workers=1)
     flags = reduce(Flags.__add__, (job.flags for job in jobs), Flags())
     with tempfile.TemporaryDirectory(dir=default_cache().scratch()) as folder:
         path = Path(folder) / LIBRARY
@@ -120,7 +120,7 @@ def _joinable(job: CompileJob) -> bool:
     return job.kind != "kernel" or not job.flags.includes or not job.flags.compile
 
 
-def _joined(jobs: Iterable[CompileJob]) -> Iterator[CompileJob]:
+def _join(jobs: Iterable[CompileJob]) -> Iterator[CompileJob]:
     """Few sources for many: those of one kind and target with equal compile flags, each text once."""
     groups: dict[tuple[object, ...], list[CompileJob]] = {}
     for job in dict.fromkeys(j for j in jobs if _joinable(j)):

@@ -170,7 +170,7 @@ def _write_object(store: Cache, folder: Path, name: str, job: CompileJob) -> Non
     if prelude is not None:
         command += ["-include", str(prelude)]
     command += [f"-I{path}" for path in _include_folders(job)]
-    command += ["-x", job.toolchain.language, "-c", _given(job, folder), "-o", str(folder / OBJECT)]
+    command += ["-x", job.toolchain.language, "-c", _input_argument(job, folder), "-o", str(folder / OBJECT)]
     done = _start(command, _source(job), folder)
     if done.returncode == 0:
         return
@@ -207,7 +207,7 @@ def _write_prelude(folder: Path, compiler: Sequence[str]) -> None:
         Path(f"{header}.gch").unlink(missing_ok=True)
 
 
-def _given(job: CompileJob, folder: Path) -> str:
+def _input_argument(job: CompileJob, folder: Path) -> str:
     """Where the compiler reads the source: C++ comes on standard input."""
     if job.toolchain.language == "c++":
         return "-"

@@ -71,7 +71,7 @@ class ProgramSource:
         reports = manifest.has_stream and (kernels_report or self.status_header)  # library calls may do so, too
         return _TEMPLATE.format(
             declarations=self.declarations,
-            body=_indented(self.body),
+            body=_indent(self.body),
             parameters=", ".join(
                 [*(f"{t}* {n}" for n, (t, _) in self.buffers.items()), *(f"int64_t {n}" for n in symbols)]
             ),
@@ -122,7 +122,7 @@ class ProgramSource:
         return pointer
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"    {line}" if line else line for line in text.splitlines())
 
 

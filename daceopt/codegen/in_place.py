@@ -60,7 +60,7 @@ def waits(graph: Graph) -> Waits:
     """What has to run first, beside what computes operands, so that outputs can be written in place: the other readers
     of what is replaced, and what may fail. Nothing is asked that an order cannot have."""
     failing = fallible(graph) if graph.replaced else set()
-    risky = [n for n in graph.nodes() if not failing.isdisjoint(_written(graph, n))] if failing else []
+    risky = [n for n in graph.nodes() if not failing.isdisjoint(_results_of(graph, n))] if failing else []
     found: Waits = {}
     order, replaced = graph.nodes(), pairs(graph)
     bits = {node: 1 << k for k, node in enumerate(order)}
@@ -71,7 +71,7 @@ def waits(graph: Graph) -> Waits:
         readers = [n for n in graph.all_consumers(old) if n is not writer]
         if not later[writer] & (risk | _union(bits, readers)):
             found.setdefault(writer, []).extend([*readers, *(n for n in risky if n is not writer)])
-    return found if len(_sorted(graph, order, found)) == len(order) else {}
+    return found if len(_sort(graph, order, found)) == len(order) else {}
 
 
 def _later(graph: Graph, order: Sequence[Any], bits: Mapping[Any, int]) -> dict[Any, int]:
@@ -79,7 +79,7 @@ def _later(graph: Graph, order: Sequence[Any], bits: Mapping[Any, int]) -> dict[
     hundreds of parameters."""
     found: dict[Any, int] = {}
     for node in reversed(order):
-        readers = {n: None for name in _written(graph, node) for n in graph.all_consumers(name)}
+        readers = {n: None for name in _results_of(graph, node) for n in graph.all_consumers(name)}
         found[node] = _union(bits, readers) | _union(found, readers)
     return found
 
@@ -88,24 +88,24 @@ def _union(bits: Mapping[Any, int], nodes: Iterable[Any]) -> int:
     return reduce(or_, (bits[n] for n in nodes), 0)
 
 
-def ordered(graph: Graph) -> list[Any]:
+def order_of(graph: Graph) -> list[Any]:
     """The order of ``graph``, changed no more than writing in place asks for."""
     order = graph.nodes()
     found = waits(graph)
-    return _sorted(graph, order, found) if found else order
+    return _sort(graph, order, found) if found else order
 
 
-def _sorted(graph: Graph, order: Sequence[Any], found: Waits) -> list[Any]:
+def _sort(graph: Graph, order: Sequence[Any], found: Waits) -> list[Any]:
     """``order`` with ``found`` kept; shorter where there is a cycle."""
     sources = {n: [*(source for _, source in sources_of(graph, n)), *found.get(n, ())] for n in order}
     return by_priority(order, sources, {node: k for k, node in enumerate(order)})
 
 
-def decided(graph: Graph, failing: Collection[str]) -> dict[str, str]:
+def decide(graph: Graph, failing: Collection[str]) -> dict[str, str]:
     """Output -> input where it stands, for the order that ``graph`` has; what ``failing`` names is written before."""
     order = graph.nodes()
     position = {node: k for k, node in enumerate(order)}
-    last = max((k for node, k in position.items() if not set(failing).isdisjoint(_written(graph, node))), default=-1)
+    last = max((k for node, k in position.items() if not set(failing).isdisjoint(_results_of(graph, node))), default=-1)
     found: dict[str, str] = {}
     for new, old in pairs(graph):
         writer = graph.producer(new)
@@ -131,5 +131,5 @@ def _only_its_own(graph: Graph, writer: Any, new: str, old: str) -> bool:
     return all(same_elements(graph, writes[0][1], a) for _, a in reads)
 
 
-def _written(graph: Graph, node: Node) -> Iterator[str]:
+def _results_of(graph: Graph, node: Node) -> Iterator[str]:
     return (n for n in graph.outputs_of(node) if n is not None)

@@ -12,7 +12,7 @@ from daceopt.codegen.toolchain import UnitSize
 _NAMED = 3  # kernels of a unit that its label tells
 
 
-def joined(jobs: Sequence[CompileJob], size: UnitSize) -> list[CompileJob]:
+def join(jobs: Sequence[CompileJob], size: UnitSize) -> list[CompileJob]:
     """Kernels of one program and target as units of this size, those together that are compiled with equal flags.
 
     Their texts define no equal names, but for the headers that they begin with, which the compiler skips from the

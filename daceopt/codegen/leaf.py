@@ -12,10 +12,10 @@ from typing import Any
 import dace
 import sympy
 
-from daceopt.codegen.lines import Line, stored_as_bits
+from daceopt.codegen.lines import Line, store_bits
 from daceopt.codegen.names import Names
 from daceopt.codegen.scalar.algebra import simplify
-from daceopt.codegen.scalar.printer import Printer, converted, statements
+from daceopt.codegen.scalar.printer import Printer, convert, statements
 from daceopt.ir.access.references import KernelBuffer, Param, Reference, StatementInstance
 from daceopt.ir.kernel.tasklet import Assignment, eliminate_dead, share, substitute
 from daceopt.ir.scalar import functions, scalar, types
@@ -226,7 +226,7 @@ class Leaf:
         if reference.whole:
             self._loads[symbol] = reference
         else:
-            element = loaded(self._element(reference, self._opaque_step(reference)), reference.buffer.dtype)
+            element = load_text(self._element(reference, self._opaque_step(reference)), reference.buffer.dtype)
             if self._is_same(reference):
                 self._same.add(str(symbol))
                 element = element if self._surely_runs else f"{self._runs()} ? {element} : {types.cpp(dtype)}(0)"
@@ -256,11 +256,11 @@ class Leaf:
         if not buffer.local:
             self._written.setdefault(buffer.array, set()).add(_element_key(reference))
         if not (buffer.local and buffer.array in self._registers):
-            kept = self._unrounded(value, buffer.dtype)
-            code = stored(self._converted(kept, types.compute_type(buffer.dtype)), buffer.dtype)
+            kept = self._exact_source(value, buffer.dtype)
+            code = store_text(self._convert(kept, types.compute_type(buffer.dtype)), buffer.dtype)
             self._stores.append((kept, f"{self._guard(buffer)}{self._element(reference)} = {code};"))
 
-    def _unrounded(self, value: sympy.Symbol, dtype: types.DType) -> sympy.Symbol:
+    def _exact_source(self, value: sympy.Symbol, dtype: types.DType) -> sympy.Symbol:
         """What ``value`` is rounded from, where storing it as ``dtype`` rounds that alike."""
         where = next((k for k, a in enumerate(self._code) if a.symbol == value), None)
         if where is None or types.name_of(dtype) not in _HALVES:
@@ -291,13 +291,13 @@ class Leaf:
         self._steps[step] = self._steps.get(step) or self._names.step()
         return {self._inner.param: self._steps[step]}
 
-    def _converted(self, value: sympy.Symbol, dtype: types.DType) -> str:
-        return converted(str(value), self._types[value], dtype)
+    def _convert(self, value: sympy.Symbol, dtype: types.DType) -> str:
+        return convert(str(value), self._types[value], dtype)
 
     def _collect(self, value: sympy.Symbol, a: Accumulator) -> str:
-        code = self._converted(value, types.compute_type(a.target.buffer.dtype))
+        code = self._convert(value, types.compute_type(a.target.buffer.dtype))
         if types.is_bool(a.dtype):
-            code = converted(code, a.dtype, dace.uint8)
+            code = convert(code, a.dtype, dace.uint8)
         if not a.lanes:
             return a.add(self._names, code)
         if a.operator:
@@ -317,16 +317,16 @@ class Leaf:
         code = eliminate_dead(share(code, self._types, live), live)
         self._types |= {a.symbol: a.dtype for a in code}
         printer = Printer(self._types, loads=self._load, computed=self._calls)
-        self._lines += self._defined(code, printer)
+        self._lines += self._definitions(code, printer)
         stores = [
-            stored_as_bits(self._lines, statement, self._same) for _, statement in self._stores
+            store_bits(self._lines, statement, self._same) for _, statement in self._stores
         ]  # which may add lines
         self._lines += [Line(statement) for statement in stores]
         self.checks_index |= any(a.expr.has(scalar.checked) for a in code)
         self._elements = {k: v for k, v in self._elements.items() if k[0].array not in self._written or k[0].local}
         self._code, self._stores, self._written = [], [], {}
 
-    def _defined(self, code: Sequence[Assignment], printer: Printer) -> Iterator[Line]:
+    def _definitions(self, code: Sequence[Assignment], printer: Printer) -> Iterator[Line]:
         """One line for each assignment, behind those that look up its positions and make its calls."""
         names = {a.symbol: str(a.symbol) for a in code}
         for a in code:
@@ -401,7 +401,7 @@ class Leaf:
         ]
         base = self._names.address(reference)
         element = f"{self._names.buffer(reference.buffer)}[{' + '.join([*terms, *([base] if base != '0' else [])])}]"
-        value = loaded(element, reference.buffer.dtype)
+        value = load_text(element, reference.buffer.dtype)
         unsure = [(i, e) for i, (e, _) in zip(index, reference.whole) if not isinstance(e, int) or e < 1]
         if not unsure:
             return value
@@ -412,14 +412,14 @@ class Leaf:
         return f"({exists} ? {value} : dop::nothing<{computed}>(bad, {missing}))"
 
 
-def loaded(element: str, dtype: types.DType) -> str:
+def load_text(element: str, dtype: types.DType) -> str:
     """An element of memory as a value of the type in which it is computed."""
     if types.is_bool(dtype):
         return f"dop::truth({element})"
     return f"dop::{types.name_of(dtype)}::load({element})" if types.is_narrow(dtype) else element
 
 
-def stored(value: str, dtype: types.DType) -> str:
+def store_text(value: str, dtype: types.DType) -> str:
     """A value of the type in which ``dtype`` is computed, as it is kept in memory."""
     return f"dop::{types.name_of(dtype)}::store({value})" if types.is_narrow(dtype) else value
 

@@ -46,7 +46,7 @@ def lenders(
     order = graph.nodes() if order is None else order
     found = []
     if places and all(isinstance(n, int) for n in (*places.values(), *sizes.values())):
-        times = needed(graph, list(places), order)
+        times = lifetimes(graph, list(places), order)
         held = tuple((Span(int(sizes[n]), *times[n]), int(at)) for n, at in places.items())
         found.append(Lender(SAVED_BLOCK, Room(sum(span.bytes for span, _ in held), held)))
     replacing = {graph.outputs[k] for k in graph.replaced if k < len(graph.outputs)}
@@ -59,7 +59,7 @@ def lenders(
     return found
 
 
-def needed(graph: Graph, saved: Sequence[str], order: Sequence[Any]) -> dict[str, tuple[int, int]]:
+def lifetimes(graph: Graph, saved: Sequence[str], order: Sequence[Any]) -> dict[str, tuple[int, int]]:
     """Positions in ``order`` from which and up to which each saved array is needed: of those that the forward writes
     from then on, of those that the backward gets up to the last that reads them."""
     first, last = _uses(graph, order)

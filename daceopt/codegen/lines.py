@@ -20,7 +20,7 @@ class Line:
     uses: frozenset[str] = frozenset()
 
 
-def stored_as_bits(lines: list[Line], store: str, elsewhere: Collection[str]) -> str:
+def store_bits(lines: list[Line], store: str, elsewhere: Collection[str]) -> str:
     """The statement ``store``; where it stores an element that ``lines`` loaded of an array of the same narrow type,
     nothing is converted: its bits are kept, in a further line, and stored. But for values that stand ``elsewhere``."""
     found = _STORED.fullmatch(store)

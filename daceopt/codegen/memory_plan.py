@@ -11,7 +11,7 @@ from typing import Any
 
 import sympy
 
-from daceopt.codegen.lending import SAVED_BLOCK, Lender, Loan, lenders, needed
+from daceopt.codegen.lending import SAVED_BLOCK, Lender, Loan, lenders, lifetimes
 from daceopt.codegen.offsets import Span, least_bytes, offsets
 from daceopt.codegen.regions import FrameBuffer, Inner, Scope
 from daceopt.ir.access.dataflow import same_elements
@@ -132,7 +132,7 @@ def residents(graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True, le
     owners = _owners(graph, places, None) if lending and reuse else []
     shared = any(owner.name == SAVED_BLOCK for owner in owners)
     end = len(graph.nodes()) - 1
-    times = needed(graph, saved, graph.nodes()) if shared else dict.fromkeys(saved, (0, end))
+    times = lifetimes(graph, saved, graph.nodes()) if shared else dict.fromkeys(saved, (0, end))
     held = (Resident(n, max(i, 0), min(k, end), aligned_bytes(graph, n), SAVED_BLOCK) for n, (i, k) in times.items())
     return [*_Planner(Scope(graph), set(saved), reuse, None, owners).residents(), *held]
 
@@ -153,10 +153,10 @@ def saved_offsets(graph: Graph, saved: Sequence[str]) -> tuple[dict[str, Dim], D
 
 def aligned_bytes(graph: Graph, name: str) -> Dim:
     """Bytes of the buffer ``name``, rounded up to whole cache lines."""
-    return _aligned(graph.desc(name).total_size, graph.dtype(name))
+    return _align(graph.desc(name).total_size, graph.dtype(name))
 
 
-def _aligned(elements: Dim, dtype: types.DType) -> Dim:
+def _align(elements: Dim, dtype: types.DType) -> Dim:
     size = dim(elements * types.itemsize(dtype))
     if isinstance(size, int):
         return -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
@@ -283,7 +283,7 @@ class _Planner:
     def _in_place(self, name: str, position: int, node: Any) -> _Block | None:
         given: Sequence[str | None] = self._graph.inputs_of(node)
         if not isinstance(node, KernelNode):
-            given = _taken_over(self._graph, node, name)
+            given = _overwritable(self._graph, node, name)
         dying = [
             r
             for r in self._roots(given)
@@ -300,7 +300,7 @@ class _Planner:
         return None if chosen is None else self._block_of[chosen]
 
 
-def _taken_over(graph: Graph, node: Node, name: str) -> list[str]:
+def _overwritable(graph: Graph, node: Node, name: str) -> list[str]:
     """The operand in whose memory the call ``node`` writes ``name``, if it has one and reads it there only."""
     places = getattr(node, "in_place", {})
     operand = next((places[c] for c, n in graph.writes(node).items() if c in places and n == name), None)
@@ -326,7 +326,7 @@ def _workspace(inner: Inner) -> MemoryPlan:
 
 
 def _bytes(buffer: FrameBuffer) -> Dim:
-    return _aligned(buffer.elements, buffer.dtype)
+    return _align(buffer.elements, buffer.dtype)
 
 
 def _same_elements(graph: Graph, kernel: Kernel, source: str, target: str, alone: bool) -> bool:

@@ -54,7 +54,7 @@ def offsets(spans: Sequence[Span], rooms: Sequence[Room] = ()) -> tuple[list[Spo
     least, best = least_bytes(spans, rooms), None
     for order in _ORDERS:
         keys = [order(span) for span in spans]
-        plan = space.placed(spans, sorted(range(len(spans)), key=keys.__getitem__))
+        plan = space.assign(spans, sorted(range(len(spans)), key=keys.__getitem__))
         best = plan if best is None or plan[1] < best[1] else best
         if best[1] == least:
             break
@@ -101,7 +101,7 @@ class _Space:
         room = bisect_right(self._starts, start) - 1
         return Spot(start - self._starts[room], room)
 
-    def placed(self, spans: Sequence[Span], order: Sequence[int]) -> tuple[list[int], int]:
+    def assign(self, spans: Sequence[Span], order: Sequence[int]) -> tuple[list[int], int]:
         """The address of each span, and how far the arena reaches."""
         known = self._fixed.shape[1]
         rows = np.zeros((4, known + len(spans)), np.int64)

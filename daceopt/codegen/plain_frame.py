@@ -101,7 +101,7 @@ class PlainFrame(FrameWalk):
 
     def _embed(self, name: str, value: np.ndarray) -> None:
         """Write a constant from the code; its bytes as integers, so that no number changes on the way."""
-        raw = np.ascontiguousarray(_laid_out(self._top, name, value)).view(np.uint8)
+        raw = np.ascontiguousarray(_memory_image(self._top, name, value)).view(np.uint8)
         data = f"static const uint8_t bytes[] = {{{', '.join(map(str, raw.reshape(-1).tolist()))}}};"
         self._tasklet("constant", f"{data}\nmemcpy(Out_0, bytes, sizeof bytes);", {}, {"Out_0": name})
 
@@ -232,7 +232,7 @@ def _leave(state: Any, tasklet: Any, connector: str, exit_: Any, target: nodes.A
     state.add_edge(tasklet, connector, exit_, f"IN_{target.data}", memlet)
 
 
-def _laid_out(graph: Graph, name: str, value: np.ndarray) -> np.ndarray:
+def _memory_image(graph: Graph, name: str, value: np.ndarray) -> np.ndarray:
     """A constant as it stands in memory."""
     span = 1 + sum(max(int(n) - 1, 0) * int(s) for n, s in zip(graph.shape(name), graph.strides(name), strict=True))
     flat = np.zeros(span, types.to_numpy(graph.dtype(name)))

@@ -84,18 +84,18 @@ def _inner(scope: Scope, node: Region, prefix: str) -> Inner:
     writes = scope.graph.writes(node)
     scopes = []
     for which, body in enumerate(node.bodies):
-        bound = _captured(scope, node, which)
+        bound = _captures(scope, node, which)
         bound |= {name: scope.place(writes[f"Out{k}"]) for k, name in enumerate(body.outputs)}
         scopes.append(Scope(body, f"{prefix}B{which}_", bound))
     return Inner(tuple(scopes))
 
 
 def _inner_of_loop(scope: Scope, node: Repeat, prefix: str) -> Inner:
-    body, writes, bound = node.body, scope.graph.writes(node), _captured(scope, node, 0)
+    body, writes, bound = node.body, scope.graph.writes(node), _captures(scope, node, 0)
     buffers = []
     for k, c in enumerate(node.carried):
         desc = body.desc(c.input)
-        step = _rounded(dim(desc.total_size))
+        step = _round_up(dim(desc.total_size))
         buffer = FrameBuffer(f"{prefix}C{k}", dim(2 * step), desc.dtype)
         buffers.append(buffer)
         bound[c.input] = buffer, dim(odd(node) * step)
@@ -107,13 +107,13 @@ def _inner_of_loop(scope: Scope, node: Repeat, prefix: str) -> Inner:
     return Inner((Scope(body, f"{prefix}B0_", bound),), tuple(buffers))
 
 
-def _rounded(elements: Dim) -> Dim:
+def _round_up(elements: Dim) -> Dim:
     if isinstance(elements, int):
         return elements if elements < _LINE else -(-elements // _LINE) * _LINE
     return elements
 
 
-def _captured(scope: Scope, node: Region, which: int) -> dict[str, Place]:
+def _captures(scope: Scope, node: Region, which: int) -> dict[str, Place]:
     reads = scope.graph.reads(node)
     bound = {name: scope.place(reads[connector]) for name, connector in node.captures[which].items()}
     if node.bodies[which].uses_seed:  # which the graph around has from the time when regions are settled

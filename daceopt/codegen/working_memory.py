@@ -64,9 +64,9 @@ class WorkingMemory:
         return list(fullest.alive[:count]) if fullest is not None else []
 
 
-def planned(program: Program, sizes: Mapping[str, int] | None = None) -> WorkingMemory:
+def plan_memory(program: Program, sizes: Mapping[str, int] | None = None) -> WorkingMemory:
     """As the programs will be built; sizes that are not given count as ``ir.scalar.dims.HINT``."""
-    graphs = [_settled(graph) for graph in program.directions()]
+    graphs = [_settle(graph) for graph in program.directions()]
     saved = tuple((n, hint(aligned_bytes(graphs[0], n), sizes)) for n in graphs[0].saved)
     directions = tuple(
         _direction(name, graph, sizes) for name, graph in zip(("forward", "backward"), graphs, strict=False)
@@ -74,12 +74,12 @@ def planned(program: Program, sizes: Mapping[str, int] | None = None) -> Working
     return WorkingMemory(saved, sum(size for _, size in saved), directions)
 
 
-def _settled(graph: Graph) -> Graph:
+def _settle(graph: Graph) -> Graph:
     """As ``build`` settles it before it plans."""
     graph = graph.copy()
     region_settling.settle(graph)
     if graph.replaced:
-        graph.order = in_place.ordered(graph)
+        graph.order = in_place.order_of(graph)
     return graph
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from daceopt.codegen.working_memory import WorkingMemory, planned
+from daceopt.codegen.working_memory import WorkingMemory, plan_memory
 from daceopt.errors import MemoryBudgetError
 from daceopt.ir.control.program import Program
 from daceopt.passes import memory_budget
@@ -57,7 +57,7 @@ def run(recipe: Recipe, program: Program, verify: str | None) -> tuple[Program, 
     for target in _targets(budget, attempts):
         twin, own = program.copy(), Runner(recipe, verify)
         own.apply(twin, [*recipe.within(target).resolve()[len(before) : len(before) + 1], *after])
-        attempts.append(_Attempt(target, twin, own, planned(twin, wanted.sizes)))
+        attempts.append(_Attempt(target, twin, own, plan_memory(twin, wanted.sizes)))
     fitting = [a for a in attempts if a.memory.peak <= budget]
     if not fitting:
         raise MemoryBudgetError(_refusal(recipe, budget, min(attempts, key=lambda a: a.memory.peak).memory))

@@ -70,7 +70,7 @@ class CompiledPair:
         return self.source.model
 
 
-def compiled(source: Source, fingerprint: str) -> CompiledPair:
+def find_or_build(source: Source, fingerprint: str) -> CompiledPair:
     """The programs of ``source`` from the cache, or built into it; ``fingerprint`` identifies what it loads."""
     identity = key(
         "pair",
@@ -141,11 +141,11 @@ def _write(folder: Path, identity: str, source: Source) -> None:
 
     derived = source.graphs = source.derive()
     _check_device(derived)
-    with derived.timed("build"):
+    with derived.time_phase("build"):
         names = build.build(identity, derived.directions(), libs.implement)
     _trace(derived, names)
     if source.verify == "numerics":
-        with derived.timed("verify"):
+        with derived.time_phase("verify"):
             _check_built(derived, names)
     (folder / REPORT).write_text(json.dumps(report(derived, names), default=str))
 

@@ -60,7 +60,7 @@ class Derived:
         return [(graph, self.program.roles(graph)) for graph in self.program.directions()]
 
     @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
+    def time_phase(self, phase: str) -> Iterator[None]:
         """Count the time inside as ``phase``, and show it as that."""
         start = time.perf_counter()
         try:
@@ -104,10 +104,10 @@ def derive(imported: Imported, recipe: Recipe, verify: str | None = None) -> Der
     if verify is None and recipe.budget is None and not any(map(_tells_layers_apart, _steps(recipe))):
         layers = layers.shorten()
     try:
-        return _derived(layers, recipe, verify)
+        return _run_recipe(layers, recipe, verify)
     except UnequalLayers as reason:
         logger.info("the recipe runs on all layers: %s", reason)
-        return _derived(EqualLayers(imported), recipe, verify)
+        return _run_recipe(EqualLayers(imported), recipe, verify)
 
 
 def _steps(recipe: Recipe) -> Iterator[Transformation]:
@@ -121,7 +121,7 @@ def _tells_layers_apart(step: Transformation) -> bool:
     return step.names_places or not identity.is_own(step.inner.defined_by.__module__)
 
 
-def _derived(layers: EqualLayers, recipe: Recipe, verify: str | None) -> Derived:
+def _run_recipe(layers: EqualLayers, recipe: Recipe, verify: str | None) -> Derived:
     """The recipe on what is left of the layers, and its result for all of them."""
     from daceopt import libs
     from daceopt.ir.control.program import Program
@@ -130,7 +130,7 @@ def _derived(layers: EqualLayers, recipe: Recipe, verify: str | None) -> Derived
     derived = Derived(Program.of(imported.graph, imported.gradients), layers.full)
     if imported.device == "cpu":
         libs.anticipate(imported.graph)
-    with derived.timed("recipe"):
+    with derived.time_phase("recipe"):
         if isinstance(recipe, Choice):
             run = choice.run(recipe, derived.program, verify, layers.lengthen)
             derived.program, derived.history, derived.choice = run[0], run[1], str(run[2])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from daceopt.programs.sdfg_view import shown_in_notebooks
+from daceopt.programs.sdfg_view import show_in_notebooks
 
 if TYPE_CHECKING:
     import dace
@@ -43,5 +43,5 @@ def plain(graph: Graph) -> PlainSdfg:
     region_settling.settle(lowered)
     support = libs.plain.implement_plain(lowered)
     frame = PlainFrame(lowered, support)
-    sdfg = shown_in_notebooks(frame.sdfg)
+    sdfg = show_in_notebooks(frame.sdfg)
     return PlainSdfg(sdfg, {n: v for n, v in frame.arguments.items() if n in sdfg.arrays})

@@ -65,13 +65,13 @@ def view(subject: Any) -> SdfgView:
     return SdfgView(sdfg)
 
 
-def shown_in_notebooks(sdfg: dace.SDFG) -> dace.SDFG:
+def show_in_notebooks(sdfg: dace.SDFG) -> dace.SDFG:
     """The same, whose ``view()`` shows it in a notebook's cell; elsewhere, and with a file's name, as DaCe does."""
-    sdfg.view = partial(_viewed, sdfg)  # no subclass, which DaCe would write into files, and not read again
+    sdfg.view = partial(_view, sdfg)  # no subclass, which DaCe would write into files, and not read again
     return sdfg
 
 
-def _viewed(sdfg: dace.SDFG, filename: str | int | None = None, verbose: bool = False) -> None:
+def _view(sdfg: dace.SDFG, filename: str | int | None = None, verbose: bool = False) -> None:
     from dace import SDFG, jupyter
 
     if filename is not None or not jupyter.isnotebook():

@@ -39,14 +39,17 @@ def _one_graph(records: Sequence[Record], sizes: Mapping[str, int]) -> Effect:
     lowerings = [r for r in records if r["name"].partition("{")[0] == _LOWERING]
     first, later = (lowerings[0], lowerings[1:]) if lowerings else (None, [])
     last = records[-1]
-    kernels, moved = first["nodes_after"] if first else records[0]["nodes_before"], _moved(first, records[0], sizes)
+    kernels, moved = (
+        first["nodes_after"] if first else records[0]["nodes_before"],
+        _bytes_moved(first, records[0], sizes),
+    )
     for record in later:
         kernels += record["nodes_after"] - record["nodes_before"]
         moved += number(record["bytes_after"], sizes) - number(record["bytes_before"], sizes)
     return Effect((kernels, last["nodes_after"]), (moved, number(last["bytes_after"], sizes)))
 
 
-def _moved(lowered: Record | None, first: Record, sizes: Mapping[str, int]) -> int:
+def _bytes_moved(lowered: Record | None, first: Record, sizes: Mapping[str, int]) -> int:
     return number(lowered["bytes_after"] if lowered else first["bytes_before"], sizes)
 
 

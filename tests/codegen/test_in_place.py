@@ -19,7 +19,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.text.parse import parse
 from daceopt.ir.text.render import render
-from daceopt.runtime.executable import Executable
+from daceopt.runtime.executable import CHANGED, Executable
 from tests.ir.graph_text_checking import read_back
 
 N = 37
@@ -39,9 +39,9 @@ class Case:
         self.graph.add_output(new)
         return new
 
-    def decided(self) -> dict[str, str]:
-        self.graph.order = in_place.ordered(self.graph)
-        return in_place.decided(self.graph, in_place.fallible(self.graph))
+    def decide(self) -> dict[str, str]:
+        self.graph.order = in_place.order_of(self.graph)
+        return in_place.decide(self.graph, in_place.fallible(self.graph))
 
     def built(self) -> Executable:
         roles = {n: f"input:{k}" for k, n in enumerate(self.graph.inputs)}
@@ -147,7 +147,7 @@ def test_what_is_written_in_place_and_what_comes_of_it(make: Callable[[Case], No
     case, twin = Case(), Case()
     make(case)
     make(twin)
-    assert len(case.decided()) == count
+    assert len(case.decide()) == count
     twin.graph.replaced = {}
     rng = np.random.default_rng(0)
     given = {"input:0": rng.standard_normal(N, np.float32), "input:1": rng.standard_normal(N, np.float32)}
@@ -179,7 +179,7 @@ def test_a_failure_after_the_first_change_is_told_apart() -> None:
     moved(program)
     built = program.built()
     with pytest.raises(ArgumentsChanged, match="while it wrote its arguments"):
-        built._fail(4)
+        built._fail(CHANGED)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what Dynamo imports

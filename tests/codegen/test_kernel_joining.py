@@ -6,7 +6,7 @@ import pytest
 
 from daceopt import system
 from daceopt.codegen.compiler import CompileJob
-from daceopt.codegen.kernel_joining import joined
+from daceopt.codegen.kernel_joining import join
 from daceopt.codegen.toolchain import UnitSize
 
 
@@ -27,7 +27,7 @@ def _kernels(count: int) -> list[CompileJob]:
 def test_number_of_units(size: UnitSize, kernels: int, units: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "cores", lambda: 2)
     assert size.units(kernels) == units
-    found = joined(_kernels(kernels), size)
+    found = join(_kernels(kernels), size)
     assert len(found) <= units
     assert sorted(line for unit in found for line in unit.source.splitlines()) == sorted(
         job.source for job in _kernels(kernels)
@@ -35,18 +35,18 @@ def test_number_of_units(size: UnitSize, kernels: int, units: int, monkeypatch: 
 
 
 def test_equal_kernels_are_one() -> None:
-    assert len(joined(_kernels(5) + _kernels(5), UnitSize())) == 5
+    assert len(join(_kernels(5) + _kernels(5), UnitSize())) == 5
 
 
 def test_kernels_of_other_flags_are_apart() -> None:
     """Wrapping integers would cost the other kernels what the compiler concludes about their loops."""
     plain = [CompileJob(f"float v{k};") for k in range(3)]
     whole = [CompileJob(f"int64_t v{k};") for k in range(3)]
-    assert len(joined([*plain, *whole], UnitSize(4, 8))) == 2
+    assert len(join([*plain, *whole], UnitSize(4, 8))) == 2
 
 
 def test_a_change_leaves_most_units_as_they_are() -> None:
-    before = {unit.source for unit in joined(_kernels(80), UnitSize(4, 8))}
+    before = {unit.source for unit in join(_kernels(80), UnitSize(4, 8))}
     changed = [CompileJob("void other();"), *_kernels(80)[1:]]
-    after = {unit.source for unit in joined(changed, UnitSize(4, 8))}
+    after = {unit.source for unit in join(changed, UnitSize(4, 8))}
     assert len(after - before) <= 2

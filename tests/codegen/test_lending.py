@@ -5,7 +5,7 @@ from __future__ import annotations
 import dace
 import sympy
 
-from daceopt.codegen.lending import SAVED_BLOCK, needed
+from daceopt.codegen.lending import SAVED_BLOCK, lifetimes
 from daceopt.codegen.memory_plan import plan, residents
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
@@ -32,7 +32,7 @@ def _forward() -> tuple[Graph, list[str]]:
 def test_a_forward_writes_where_it_will_save_later() -> None:
     graph, names = _forward()
     graph.saved = [names[4]]
-    assert needed(graph, graph.saved, graph.nodes())[names[4]][0] == 3
+    assert lifetimes(graph, graph.saved, graph.nodes())[names[4]][0] == 3
     found = plan(graph, graph.saved, lending=True)
     assert found.arena_bytes == 0 and {loan.owner for loan in found.lent.values()} == {SAVED_BLOCK, names[5]}
     assert plan(graph, graph.saved).arena_bytes == 2 * SIZE

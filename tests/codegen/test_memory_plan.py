@@ -9,7 +9,7 @@ import dace
 import sympy
 
 from daceopt.codegen.cpu.kernel_source import kernel_source
-from daceopt.codegen.memory_plan import _aligned, _larger, aligned_bytes, least_arena, plan, residents
+from daceopt.codegen.memory_plan import _align, _larger, aligned_bytes, least_arena, plan, residents
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar
@@ -168,9 +168,9 @@ def test_the_least_arena_is_a_bound() -> None:
 def test_the_larger_of_many_open_sizes() -> None:
     """What is never less is kept alone; others stand beside each other, without SymPy's comparison of all pairs."""
     batch, width = size("s0"), size("s1")
-    sizes = [_aligned(k * batch + extra, dace.float32) for k in range(1, 60) for extra in (0, 7)]
+    sizes = [_align(k * batch + extra, dace.float32) for k in range(1, 60) for extra in (0, 7)]
     assert reduce(_larger, sizes, 0) == sizes[-1]
-    others = [_aligned(k * batch + (60 - k) * width, dace.float32) for k in range(1, 24)]
+    others = [_align(k * batch + (60 - k) * width, dace.float32) for k in range(1, 24)]
     found = reduce(_larger, others, 0)
     for values in ({batch: 1, width: 9}, {batch: 9, width: 1}, {batch: 0, width: 0}):
         assert found.subs(values) == max(other.subs(values) for other in others)

@@ -96,7 +96,7 @@ def right(net: nn.Module, *inputs: torch.Tensor, recipe: str = "cpu") -> Derived
 
 def whole(derived: Derived, recipe: str = "cpu") -> Derived:
     """The same program, of which all layers are derived."""
-    return derivation._derived(EqualLayers(derived.imported), recipes.get(recipe), None)
+    return derivation._run_recipe(EqualLayers(derived.imported), recipes.get(recipe), None)
 
 
 def _values(graph: Graph) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from torch import nn
 import daceopt
 from daceopt import optimized_module
 from daceopt.capture.torch.eager_memory import saved_bytes
-from daceopt.codegen.working_memory import planned
+from daceopt.codegen.working_memory import plan_memory
 from daceopt.errors import MemoryBudgetError
 from daceopt.runtime.invocation import ExecutableEntry
 from tests.numerics import assert_within_rounding
@@ -72,7 +72,7 @@ def test_a_module_stays_within_its_budget_with_the_same_gradients(allocated: lis
     taken = backward[1] + max(forward[2], backward[2])
     assert 0 < taken <= budget and forward[1] == backward[1]
     (graph,) = ours.forward.dispatcher.graphs
-    plan = planned(graph.pair.graphs.program)
+    plan = plan_memory(graph.pair.graphs.program)
     assert plan.peak == taken  # what was planned is what is allocated, to the byte
     assert plan.saved_bytes == backward[1] and [d.arena for d in plan.directions] == [forward[2], backward[2]]
     assert forward[0] == ARRAY  # the result

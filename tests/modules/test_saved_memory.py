@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from daceopt import optimized_module
-from daceopt.codegen.working_memory import planned
+from daceopt.codegen.working_memory import plan_memory
 from daceopt.errors import DaceoptError
 from daceopt.runtime.executable import Executable
 from tests.numerics import assert_within_rounding
@@ -126,7 +126,7 @@ def test_what_hooks_packed_is_what_they_unpack(ours: nn.Module) -> None:
 def test_intermediates_stand_in_memory_that_nobody_needs(ours: nn.Module) -> None:
     """Beside the saved block there is next to nothing."""
     (graph,) = ours.forward.dispatcher.graphs
-    memory = planned(graph.pair.graphs.program)
+    memory = plan_memory(graph.pair.graphs.program)
     array = 4 * WIDTH * ROWS
     assert memory.saved_bytes >= 3 * array
     assert max(d.arena for d in memory.directions) <= array
@@ -157,4 +157,4 @@ def test_attention_keeps_no_weights() -> None:
         assert_within_rounding(mine.detach(), wanted.detach(), theirs.detach())
     (graph,) = ours.forward.dispatcher.graphs
     weights = 2 * 3 * 64 * 64 * 4
-    assert planned(graph.pair.graphs.program).saved_bytes < weights
+    assert plan_memory(graph.pair.graphs.program).saved_bytes < weights

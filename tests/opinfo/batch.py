@@ -145,7 +145,7 @@ class _Bundled:
         self.bundle = bundle
 
     def compile(self, fingerprint: str, load: Callable[[], Any], *, recipe: str, **_: Any) -> Any:
-        return pipeline.bundled(_Source(**vars(pipeline.source_of(load, recipe))), self.bundle)
+        return pipeline.compile_in_bundle(_Source(**vars(pipeline.source_of(load, recipe))), self.bundle)
 
 
 class _Source(Source):

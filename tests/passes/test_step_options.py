@@ -77,7 +77,7 @@ WRONG = [
 @pytest.mark.parametrize(("text", "said"), WRONG, ids=[text for text, _ in WRONG])
 def test_wrong_values(text: str, said: str) -> None:
     options = eval(f"dict({text})")
-    for make in (Knobs.with_options, Knobs().changed):
+    for make in (Knobs.with_options, Knobs().with_changes):
         with pytest.raises(DaceoptError) as error:
             make(options)
         assert said in str(error.value)

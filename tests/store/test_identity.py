@@ -195,7 +195,9 @@ def test_own_rules_leave_no_text(table: Any) -> None:
     import daceopt.pipeline
 
     assert table.foreign_source() == ""
-    table.lowering("aten.some.call", domain="aten")(daceopt.pipeline.bundled)  # as a front end does, call by call
+    table.lowering("aten.some.call", domain="aten")(
+        daceopt.pipeline.compile_in_bundle
+    )  # as a front end does, call by call
     assert table.foreign_source() == ""
 
 

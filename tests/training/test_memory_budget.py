@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from daceopt import pipeline, training_step
-from daceopt.codegen.working_memory import planned
+from daceopt.codegen.working_memory import plan_memory
 from daceopt.errors import MemoryBudgetError
 from daceopt.runtime.invocation import ExecutableEntry
 from tests.capture.torch.interpreted import compile_interpreted
@@ -55,7 +55,7 @@ def _steps(
 def test_a_step_within_a_budget_is_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, expected, all_of_it = _steps(monkeypatch, _model(), None)
     losses, parameters, pairs = _steps(monkeypatch, _model(), "60%")
-    before, after = (planned(p[0].graphs.program).peak for p in (all_of_it, pairs))
+    before, after = (plan_memory(p[0].graphs.program).peak for p in (all_of_it, pairs))
     assert after < 0.8 * before
     reference = _model().double()
     optimizer = torch.optim.AdamW(reference.parameters(), lr=0.01)
@@ -107,7 +107,7 @@ def test_a_loop_runs_again_with_all_that_it_writes(monkeypatch: pytest.MonkeyPat
     found = re.search(r"possible is (\d+)", str(error.value))
     assert found is not None
     losses, parameters, pairs = _steps(monkeypatch, model, int(found[1]))
-    assert planned(pairs[0].graphs.program).peak <= int(found[1])
+    assert plan_memory(pairs[0].graphs.program).peak <= int(found[1])
     assert losses == pytest.approx(plain, rel=1e-5)
     for ours, usual in zip(parameters, expected, strict=True):
         torch.testing.assert_close(ours, usual, rtol=1e-4, atol=1e-5)
@@ -152,7 +152,7 @@ def test_a_built_step_allocates_what_was_planned(monkeypatch: pytest.MonkeyPatch
     )
     found, losses = step(x, target), []
     (pair,) = pairs
-    assert arenas == [planned(pair.graphs.program).peak]
+    assert arenas == [plan_memory(pair.graphs.program).peak]
     assert share is None or ", computes 0 nodes again" not in pair.report["choice"]
     for reference, values in ((usual, x), (exact, x.double())):
         losses.append(nn.functional.cross_entropy(reference(values), target))

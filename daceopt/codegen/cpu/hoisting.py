@@ -32,7 +32,7 @@ class Hoisted:
         self.inner: dict[int, Loop] = {}
         self.unrolled: dict[int, Loop] = {}
         for loop in (n for n in schedule.loops(tree) if n.kind.endswith("vector")):
-            unrolled = _unrolled(loop.body)
+            unrolled = _unrolled_loop(loop.body)
             if unrolled is not None:
                 self.unrolled[_key(loop)] = unrolled
             if unrolled is not None or _is_run(loop.body):
@@ -67,7 +67,7 @@ def _is_run(tree: Tree) -> bool:
     return isinstance(tree, Do) or (isinstance(tree, Sequence) and all(isinstance(c, Do) for c in tree.children))
 
 
-def _unrolled(tree: Tree) -> Loop | None:
+def _unrolled_loop(tree: Tree) -> Loop | None:
     """The unrolled loop that is one iteration, and collects in it at most."""
     while isinstance(tree, Accumulate):
         tree = tree.body

@@ -12,7 +12,7 @@ from math import prod
 from daceopt.codegen.cpu.hoisting import Hoisted
 from daceopt.codegen.cpu.tile_calls import call_of, declarations
 from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, home, support_header
-from daceopt.codegen.leaf import Accumulator, Leaf, identity, stored
+from daceopt.codegen.leaf import Accumulator, Leaf, identity, store_text
 from daceopt.codegen.names import Names
 from daceopt.errors import Unsupported
 from daceopt.ir.access.kernel_pattern import draw, with_open_draws
@@ -156,7 +156,7 @@ class Emitter:
             self._top(tree.body)
             self._close()
         elif isinstance(tree, Guard):
-            self._guarded(tree, self._top)
+            self._guard_body(tree, self._top)
         elif isinstance(tree, schedule.Sequence):
             for child in tree.children:
                 self._top(child)
@@ -209,7 +209,7 @@ class Emitter:
         self._line(f"{a.cpp} {total} = {identity(a.op, a.dtype)};")
         value = f"{a.name}_all.data[t * {a.name}_stride + {a.index(self._names)}]"
         self._line(f"for (int t = 0; t < threads; ++t) {total} = {a.join(total, value)};")
-        self._line(self._stored(a.target, total))
+        self._line(self._element_store(a.target, total))
         for _ in a.dims:
             self._close()
 
@@ -226,7 +226,7 @@ class Emitter:
             self._line(f"{a.cpp}* __restrict__ const {a.name} = {thread};")
         self._thread_memory(tree)
         if pragma and isinstance(tree, Loop):
-            self._shared_loops(tree)
+            self._share_loops(tree)
         else:
             self._inside(tree)
         if self._checks:
@@ -249,7 +249,7 @@ class Emitter:
         self._line(f"dop::Scratch<{cpp}> {name}_memory({self._names.size_text(size)});")
         self._line(f"{cpp}* __restrict__ const {name} = {name}_memory.data;")
 
-    def _shared_loops(self, tree: Loop) -> None:
+    def _share_loops(self, tree: Loop) -> None:
         """The parallel loops directly inside one another, as one space that the threads share."""
         band, body = schedule.chain(tree)
         count = next((k for k, loop in enumerate(band) if loop.kind != "parallel"), len(band))
@@ -268,11 +268,11 @@ class Emitter:
         elif isinstance(tree, schedule.Sequence):
             self._sequence(tree)
         elif isinstance(tree, Alloc):
-            self._allocated(tree)
+            self._allocate(tree)
         elif isinstance(tree, Accumulate):
-            self._collected(tree, collecting)
+            self._collect(tree, collecting)
         elif isinstance(tree, Guard):
-            self._guarded(tree, self._inside)
+            self._guard_body(tree, self._inside)
         elif isinstance(tree, Call):
             self._call(self._tiles[id(tree)])
         else:
@@ -290,7 +290,7 @@ class Emitter:
     def _branches(self, guards: Sequence[Guard]) -> None:
         """Of many, the one that may hold is found by halves."""
         if len(guards) == 1:
-            self._guarded(guards[0], self._inside)
+            self._guard_body(guards[0], self._inside)
             return
         half = len(guards) // 2
         param, first = start_of(guards[half])
@@ -301,7 +301,7 @@ class Emitter:
         self._branches(guards[half:])
         self._close()
 
-    def _guarded(self, guard: Guard, print_body: Callable[[Tree], None]) -> None:
+    def _guard_body(self, guard: Guard, print_body: Callable[[Tree], None]) -> None:
         self._open(f"if ({' && '.join(map(self._names.relation_text, guard.condition))}) {{")
         print_body(guard.body)
         self._close()
@@ -315,7 +315,7 @@ class Emitter:
         self._run(run)
         self._close()
 
-    def _allocated(self, tree: Tree) -> None:
+    def _allocate(self, tree: Tree) -> None:
         """Locals that live equally long, in the order of their names: equal kernels may list them in another."""
         found = []
         while isinstance(tree, Alloc):
@@ -331,7 +331,7 @@ class Emitter:
         buffer = next(r.buffer for r in references if r.buffer.local and r.buffer.array == node.array)
         return self._names.local(buffer), buffer.dtype, dim(prod(self._kernel.locals[node.array][1]))
 
-    def _collected(self, node: Accumulate, collecting: Sequence[Accumulator]) -> None:
+    def _collect(self, node: Accumulate, collecting: Sequence[Accumulator]) -> None:
         made = [self._accumulators[id(node), p] for p in node.partials]
         for a in made:
             self._start(a)
@@ -353,7 +353,7 @@ class Emitter:
         for loop in a.dims:
             self._for(loop)
         value = a.total if not a.dims else f"{a.name}[{a.index(self._names)}]"
-        self._line(self._stored(a.target, value) if a.outer is None else a.outer.add(self._names, value))
+        self._line(self._element_store(a.target, value) if a.outer is None else a.outer.add(self._names, value))
         for _ in a.dims:
             self._close()
 
@@ -394,9 +394,9 @@ class Emitter:
     def _fill(self, target: str, count: str, a: Accumulator) -> None:
         self._line(f"for (int64_t j = 0; j < {count}; ++j) {target}[j] = {identity(a.op, a.dtype)};")
 
-    def _stored(self, target: Reference, value: str) -> str:
+    def _element_store(self, target: Reference, value: str) -> str:
         dtype = target.buffer.dtype
-        code = stored(f"{types.cpp(types.compute_type(dtype))}({value})", dtype)
+        code = store_text(f"{types.cpp(types.compute_type(dtype))}({value})", dtype)
         return f"{self._names.element(target)} = {code};"
 
     def _line(self, *texts: str) -> None:

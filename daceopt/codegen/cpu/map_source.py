@@ -115,7 +115,7 @@ class _MapEmitter(Emitter):
         start = sympy.Add(*(s * t for s, t in zip(box.starts, strides, strict=True)))
         ends = [s + b - 1 for s, b in zip(box.starts, box.bounds, strict=True)]
         named = {loop.param: sympy.Symbol(self._counter(loop), integer=True) for loop in self._loops}
-        ranges = [(_named(s, named), _named(e, named), 1) for s, e in zip(box.starts, ends)]
+        ranges = [(_rename(s, named), _rename(e, named), 1) for s, e in zip(box.starts, ends)]
         return TaskletPointer(
             name, argument, subsets.Range(ranges or [(0, 0, 1)]), dim(argument.offset - start), written
         )
@@ -134,5 +134,5 @@ class _MapEmitter(Emitter):
             return None
 
 
-def _named(expr: Any, names: dict[Any, Any]) -> Any:
+def _rename(expr: Any, names: dict[Any, Any]) -> Any:
     return expr.xreplace(names) if isinstance(expr, sympy.Expr) else expr

@@ -77,7 +77,7 @@ class _CudaEmitter(Emitter):
             self._innermost,
             registers,
             lambda buffer: "" if self._is_own(buffer) else guard,
-            packed=lambda r: self._held(r) or (packs.element(r) if packs else None),
+            packed=lambda r: self._thread_element(r) or (packs.element(r) if packs else None),
         )
         self._checks |= leaf.checks_index
         return leaf
@@ -94,7 +94,7 @@ class _CudaEmitter(Emitter):
         self._packs[id(loop)] = made
         return made
 
-    def _held(self, reference: Reference) -> str | None:
+    def _thread_element(self, reference: Reference) -> str | None:
         """Where a thread has the element of a local that is spread over threads; None for other elements."""
         buffer = reference.buffer
         if not buffer.local or self._scopes.get(buffer.array) != "spread":
@@ -135,7 +135,7 @@ class _CudaEmitter(Emitter):
         arguments, parameters = self._arguments()
         lines = "\n".join(self._lines)
         bounds = f"__launch_bounds__({self._threads.count})"
-        template = "template <int ALIGN>\n" if self._aligned() else ""
+        template = "template <int ALIGN>\n" if self._packed_arrays() else ""
         device = f"{template}static __global__ void {bounds} KERNEL_device({', '.join(parameters)}) {{\n{lines}\n}}\n"
         text = f"{device}\n{self._launcher(blocks, parameters)}"
         name = f"k_{hashlib.sha256((support_header(text, HEADERS) + text).encode()).hexdigest()[:16]}"
@@ -145,7 +145,7 @@ class _CudaEmitter(Emitter):
         names = [p.rsplit(" ", 1)[1] for p in parameters]
         shape = ["stream", f"int64_t({blocks})", str(self._threads.count)]
         taken = ", ".join(["void* stream", *parameters])
-        aligned = self._aligned()
+        aligned = self._packed_arrays()
         made = [f"KERNEL_device<{n}>" for n in (16, 1)] if aligned else ["KERNEL_device"]
         calls = [f"dop::launch({', '.join([*shape, kernel, *names])});" for kernel in made]
         if aligned:
@@ -153,7 +153,7 @@ class _CudaEmitter(Emitter):
         lines = "\n".join(f"  {call}" for call in calls)
         return f'extern "C" void KERNEL({taken}) {{\n{lines}\n}}\n'
 
-    def _aligned(self) -> list[str]:
+    def _packed_arrays(self) -> list[str]:
         """The arrays of which packs are moved."""
         return list(dict.fromkeys(self._names.buffer(p.buffer) for packs in self._packs.values() for p in packs))
 
@@ -248,7 +248,7 @@ class _CudaEmitter(Emitter):
 
     # ---------------------------------------------------------------- memory
 
-    def _allocated(self, tree: Tree) -> None:
+    def _allocate(self, tree: Tree) -> None:
         found = []
         while isinstance(tree, Alloc):
             if tree.scope != "register":
@@ -264,10 +264,10 @@ class _CudaEmitter(Emitter):
                 start = " = {}" if scope == "spread" else ""
                 self._line(f"[[maybe_unused]] {cpp} {name}[{count}]{start};")
             else:
-                self._shared(name, cpp, count)
+                self._allocate_shared(name, cpp, count)
         self._inside(tree)
 
-    def _shared(self, name: str, cpp: str, count: int) -> None:
+    def _allocate_shared(self, name: str, cpp: str, count: int) -> None:
         """One instance for each iteration of the block loops around."""
         loops = block_loops(self._around)
         if not loops:
@@ -291,7 +291,7 @@ class _CudaEmitter(Emitter):
         self._line(f"{a.cpp} {a.name}[{max(int(a.size), 1)}];")
         self._fill(a.name, str(a.size), a)
 
-    def _collected(self, node: Accumulate, collecting: Sequence[Accumulator]) -> None:
+    def _collect(self, node: Accumulate, collecting: Sequence[Accumulator]) -> None:
         made = [self._accumulators[id(node), p] for p in node.partials]
         for a in made:
             self._start(a)
@@ -304,7 +304,7 @@ class _CudaEmitter(Emitter):
 
     def _together(self, node: Accumulate, partial: Partial, a: Accumulator) -> None:
         """Every thread that takes part gets the whole, of each element; all have as many, partial tiles or not."""
-        reduced = self._reduced(node, partial)
+        reduced = self._reduction_loops(node, partial)
         for loop in a.dims:
             self._for(replace(loop, rest=None))
         value = a.name if not a.dims else f"{a.name}[{a.index(self._names)}]"
@@ -316,7 +316,7 @@ class _CudaEmitter(Emitter):
         for _ in a.dims:
             self._close()
 
-    def _reduced(self, node: Accumulate, partial: Partial) -> list[Loop]:
+    def _reduction_loops(self, node: Accumulate, partial: Partial) -> list[Loop]:
         target = self._bodies[partial.statement].writes[partial.connector]
         loops = schedule.loops_to(node.body, partial)
         return [loop for loop in loops if loop.kind in HARDWARE and loop.param not in target.params()]
@@ -347,7 +347,7 @@ class _CudaEmitter(Emitter):
                 self._for(loop)
             value = a.name if not a.dims else f"{a.name}[{a.index(self._names)}]"
             guard = "" if self._is_own(a.target.buffer) else self._guard(self._around)
-            self._line(a.outer.add(self._names, value) if a.outer else guard + self._stored(a.target, value))
+            self._line(a.outer.add(self._names, value) if a.outer else guard + self._element_store(a.target, value))
             for _ in loops:
                 self._close()
 

@@ -76,12 +76,12 @@ class _Rewriter:
 
     def _tanh_softplus(self, x: Any) -> Any:
         e = self._exponential(x)
-        n = self._shared("n", e * (e + 2), self._float_type(x))
-        return self._shared("q", n / (n + 2), self._float_type(x))
+        n = self._share("n", e * (e + 2), self._float_type(x))
+        return self._share("q", n / (n + 2), self._float_type(x))
 
     def _sigmoid(self, x: Any) -> Any:
         e = self._exponential(x)
-        return self._shared("s", e / (1 + e), self._float_type(x))
+        return self._share("s", e / (1 + e), self._float_type(x))
 
     def _softplus(self, x: Any) -> Any:
         e = self._exponential(x)
@@ -96,9 +96,9 @@ class _Rewriter:
     def _exponential(self, x: Any) -> Any:
         dtype = self._float_type(x)
         limit = _SATURATION[types.name_of(dtype)]
-        return self._shared("e", sympy.exp(scalar.minimum(self._rewrite(x), limit)), dtype)
+        return self._share("e", sympy.exp(scalar.minimum(self._rewrite(x), limit)), dtype)
 
-    def _shared(self, hint: str, expr: Any, dtype: types.DType) -> Any:
+    def _share(self, hint: str, expr: Any, dtype: types.DType) -> Any:
         """The symbol assigned ``expr``, made at its first use.
 
         Quotients get symbols of their own: merged into a larger product, their numerators would overflow.

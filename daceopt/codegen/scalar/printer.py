@@ -53,7 +53,7 @@ class Printer(CXX17CodePrinter):
         outer, self._dtype = self._dtype, own
         code = self._print(expr)
         self._dtype = outer
-        return converted(code, own, dtype)
+        return convert(code, own, dtype)
 
     def size(self, extent: Any) -> str:
         """An extent, stride or offset, which is whole for all sizes that can occur, as an int64 expression."""
@@ -137,7 +137,7 @@ class Printer(CXX17CodePrinter):
         operands = self._infer.operands(expr, dtype)
         args = [self.text(a, t) for a, t in zip(expr.args, operands, strict=True)]
         if expr.row.rule == "cast" and not expr.row.cpp:
-            return converted(args[0], operands[0], dtype)
+            return convert(args[0], operands[0], dtype)
         return str(expr.row.cpp.format(*args, type=types.cpp(dtype)))
 
     def _of_our_own(self, expr: Any) -> str:
@@ -232,7 +232,7 @@ def to_float(value: Any) -> float:
     return float(number)
 
 
-def converted(code: str, source: types.DType, target: types.DType) -> str:
+def convert(code: str, source: types.DType, target: types.DType) -> str:
     """A value of the type ``source`` as one of ``target``."""
     if source == target:
         return code

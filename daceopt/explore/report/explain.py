@@ -13,7 +13,7 @@ from torch import nn
 
 from daceopt import pipeline
 from daceopt.codegen.shown import by_result
-from daceopt.codegen.working_memory import planned
+from daceopt.codegen.working_memory import plan_memory
 from daceopt.cost.device_machine import machine_of
 from daceopt.errors import BuildError, DaceoptError, FallbackWarning, Unsupported
 from daceopt.explore.report import collect, memory, model_error
@@ -266,7 +266,7 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: ModelN
     modelled = measure and not pair.forward.manifest.has_stream  # the model of time is of processors
     off = model_error.summary(model_error.modelled_and_measured(directions, sizes)) if modelled else None
     report.notes += [line for line in (pair.report.get("choice"), off) if line and line not in report.notes]
-    found_memory = planned(pair.graphs.program, sizes)
+    found_memory = plan_memory(pair.graphs.program, sizes)
     report.memory += memory.rows(found_memory)
     report.peak, report.saved = report.peak + found_memory.peak, report.saved + found_memory.saved_bytes
     for direction in directions:

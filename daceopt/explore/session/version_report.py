@@ -10,7 +10,7 @@ from daceopt import libs
 from daceopt.codegen import target
 from daceopt.codegen.build import GeneratedProgram
 from daceopt.codegen.shown import Shown, by_result
-from daceopt.codegen.working_memory import planned
+from daceopt.codegen.working_memory import plan_memory
 from daceopt.cost.device_machine import machine_of
 from daceopt.errors import DaceoptError
 from daceopt.explore.report import collect, memory
@@ -98,7 +98,7 @@ def _program(
     assert report.machine is not None
     report.machine = collect.calibrate(report.machine, directions, sizes)
     if lowered:
-        working = planned(program, sizes)
+        working = plan_memory(program, sizes)
         report.memory, report.peak, report.saved = memory.rows(working), working.peak, working.saved_bytes
     for direction in directions:
         report.edges += collect.edges(direction, sizes, len(report.kernels))

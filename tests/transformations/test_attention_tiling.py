@@ -18,6 +18,7 @@ from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.schedule import schedule_text
 from daceopt.ops.families.attention import SEES_A_KEY
 from daceopt.transformations.coarse.attention_tiling import AttentionTiling
+from daceopt.transformations.hardware.threading import Threading
 from daceopt.transformations.hardware.tile_scheduling import TileScheduling
 from tests.ir.graph_text_checking import read_back
 from tests.ir.isl_checking import assert_agrees
@@ -73,6 +74,7 @@ def _tiled(graph: Graph, step: AttentionTiling = STEP) -> Graph:
     ops.lower_all(graph)
     graph.prune()
     assert TileScheduling().run(graph).sites == ["attention"]
+    Threading().run(graph)
     graph.validate()
     return graph
 

@@ -17,6 +17,7 @@ from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.schedule import schedule_text
 from daceopt.ir.text.render import render
+from daceopt.transformations.hardware.threading import Threading
 from daceopt.transformations.hardware.tile_scheduling import TileScheduling
 from daceopt.transformations.local.panel_fusion import PanelFusion
 from tests.numerics import assert_within_rounding
@@ -47,6 +48,7 @@ def test_before_and_after() -> None:
     (entry,) = graph.kernels()
     assert "outer i1\n    serial i0, i2\n" in render(graph)
     assert TileScheduling().run(graph).sites != []
+    Threading().run(graph)
     assert_same(before, graph)
     names = sorted(entry.kernel.locals)
     shown = schedule_text.text(entry.tree)
@@ -97,6 +99,7 @@ def test_it_computes_the_same(name: str) -> None:
     before = finish(graph, tanh(b, y, c)).copy()
     assert apply(STEP, graph).sites != []
     TileScheduling().run(graph)
+    Threading().run(graph)
     assert_same(before, graph)
 
 
@@ -135,6 +138,7 @@ def test_other_readers(build: Callable[[Builder, str, str], list[str]]) -> None:
     before = graph.copy()
     assert apply(STEP, graph).sites != []
     TileScheduling().run(graph)
+    Threading().run(graph)
     assert_same(before, graph)
 
 

@@ -13,6 +13,7 @@ from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.schedule import schedule_text
+from daceopt.transformations.hardware.threading import Threading
 from daceopt.transformations.hardware.tile_scheduling import TileScheduling
 from daceopt.transformations.local.prologue_fusion import PrologueFusion
 from tests.properties.graph_checking import Case, failures
@@ -38,6 +39,7 @@ def test_before_and_after() -> None:
     assert len(apply(STEP, graph).sites) == 1
     assert [type(n).__name__ for n in graph.nodes()] == ["KernelNode"]
     assert TileScheduling().run(graph).sites != []
+    Threading().run(graph)
     assert_same(before, graph)
     (entry,) = graph.kernels()
     shown = schedule_text.text(entry.tree)
@@ -84,6 +86,7 @@ def test_it_computes_the_same(name: str) -> None:
     before = graph.copy()
     assert apply(STEP, graph).sites != []
     TileScheduling().run(graph)
+    Threading().run(graph)
     assert_same(before, graph)
 
 
@@ -105,6 +108,7 @@ def test_other_readers(build: Callable[[Builder, str, str], list[str]]) -> None:
     before = finish(graph, *build(b, b.elementwise(sympy.tanh, x), w)).copy()
     assert len(apply(STEP, graph).sites) == 1
     TileScheduling().run(graph)
+    Threading().run(graph)
     assert_same(before, graph)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 import sympy
@@ -11,6 +12,7 @@ import sympy
 from daceopt.cost.limits import limits
 from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Loop, Tree
 from daceopt.transformations.hardware._scheduling import KernelStep, at_least, chosen, cost, count, reduced_params
 
@@ -32,10 +34,23 @@ class Threading(KernelStep):
     few: int | None = None
 
     def edit(self, form: KernelLoops) -> Tree | None:
+        if form.kernel.is_tiled:
+            return self._of_tiles(form)
         if form.shared or form.locals:
             return self._of_shared(form)
         nests = [self._of_nest(form, nest) for nest in form.nests]
         return None if not any(nests) else form.with_nests(new or old for new, old in zip(nests, form.nests))
+
+    def _of_tiles(self, form: KernelLoops) -> Tree | None:
+        """The loops around all tiles are shared by threads."""
+        kernel = form.kernel
+        band, body = schedule.chain(form.tree)
+        shared = list(takewhile(lambda loop: loop.param in kernel.outer, band))
+        work = sum(cost(s.assignments) * kernel.most(dict.fromkeys((*kernel.outer, *s.params))) for s in kernel.stages)
+        when = self._when(shared, dim(work))
+        if when is None:
+            return None
+        return schedule.nested((*self._parallel(shared, len(shared), *when), *band[len(shared) :]), body)
 
     def _of_shared(self, form: KernelLoops) -> Tree | None:
         """The loops around all nests are shared by threads."""

@@ -6,20 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import sympy
-
-from daceopt.cost.limits import limits
 from daceopt.ir.access.kernel_pattern import pattern, rename_locals
 from daceopt.ir.access.references import StatementInstance
 from daceopt.ir.edits import schedule_edits as edits
 from daceopt.ir.edits.attempt import Edit, after_those_that_are_legal, attempt
 from daceopt.ir.edits.loops import KernelLoops
-from daceopt.ir.kernel.kernel import Kernel, Stage
 from daceopt.ir.legality.microkernels import PRODUCT, TRANSPOSITION
-from daceopt.ir.scalar.dims import dim
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Call, Do, Loop, Param, Tree
-from daceopt.transformations.hardware._scheduling import KernelStep, at_least, chosen, cost
+from daceopt.transformations.hardware._scheduling import KernelStep
 
 
 @dataclass(frozen=True)
@@ -27,58 +22,34 @@ class TileScheduling(KernelStep):
     """Give a kernel with serial loops or tiles of its own the loops that fit: each decision where it is legal.
 
     before:  for qb: for kb:  { for q: for k: for d: s[q, k] += a[q, d] * b[d, k];  for q: for k: p[q, k] = f(s[q, k]) }
-    after:   parallel for qb: for kb: { call product;  for q: vector for k: p[q, k] = f(s[q, k]) }
+    after:   for qb: for kb: { call product;  for q: vector for k: p[q, k] = f(s[q, k]) }
 
     Sums of products, and tiles that are turned round, become calls of micro-kernels, neighbouring loops over the same
-    elements one loop, the innermost
-    loops vector loops, and the shared loops parallel, as many as it takes for ``enough`` iterations, where the whole
-    kernel has ``work`` weighted iterations; what is None says the machine (``cost/limits.py``).
+    elements one loop, and the innermost loops vector loops.
     """
 
-    work: int | None = None
-    enough: int | None = None
-
     def edit(self, loops: KernelLoops) -> KernelLoops | None:
-        return None if loops.is_scheduled or not loops.kernel.is_tiled else loops.on(self._known(loops))
-
-    def _known(self, loops: KernelLoops) -> Tree:
-        """The loops of a kernel, from those of one that is alike but for names: layers of a network are."""
-        like = pattern(loops.graph, loops.kernel)
-        key = self, limits(), like.form
-        if key not in _SCHEDULES:
-            if len(_SCHEDULES) >= _MOST:
-                _SCHEDULES.clear()
-            _SCHEDULES[key] = like.number(self._scheduled(loops).tree)
-        return rename_locals(_SCHEDULES[key], {str(k): name for k, name in enumerate(like.names)})
-
-    def _scheduled(self, loops: KernelLoops) -> KernelLoops:
-        for k in range(len(loops.kernel.stages)):
-            loops = _called(loops, k)
-        loops = after_those_that_are_legal(loops, (_fuse(p) for p in loops.kernel.extents))
-        return after_those_that_are_legal(_vectorized(loops), [self._threaded])
-
-    def _threaded(self, loops: KernelLoops) -> Tree | None:
-        kernel = loops.kernel
-        work = dim(sum(cost(s.assignments) * kernel.most((*kernel.outer, *_others(kernel, s))) for s in kernel.stages))
-        least, enough = chosen(self.work, limits().worthwhile), chosen(self.enough, limits().enough)
-        if not at_least(work, least):
-            return None
-        when = None if isinstance(work, int) else sympy.Ge(work, least, evaluate=False)
-        band, body = schedule.chain(loops.tree)
-        count = 1
-        for k, loop in enumerate(band):
-            if loop.param in kernel.outer and loop.kind == "serial" and count < enough:
-                band[k] = replace(loop, kind="parallel", when=when)
-                count *= loop.extent if isinstance(loop.extent, int) else 1
-        return schedule.nested(band, body)
+        return None if loops.is_scheduled or not loops.kernel.is_tiled else loops.on(_known(loops))
 
 
 _MOST = 128
 _SCHEDULES: dict[Any, Tree] = {}  # by pattern; with the numbers of locals for their names
 
 
-def _others(kernel: Kernel, stage: Stage) -> list[Any]:
-    return [p for p in stage.params if p not in kernel.outer]
+def _known(loops: KernelLoops) -> Tree:
+    """The loops of a kernel, from those of one that is alike but for names: layers of a network are."""
+    like = pattern(loops.graph, loops.kernel)
+    if like.form not in _SCHEDULES:
+        if len(_SCHEDULES) >= _MOST:
+            _SCHEDULES.clear()
+        _SCHEDULES[like.form] = like.number(_scheduled(loops).tree)
+    return rename_locals(_SCHEDULES[like.form], {str(k): name for k, name in enumerate(like.names)})
+
+
+def _scheduled(loops: KernelLoops) -> KernelLoops:
+    for k in range(len(loops.kernel.stages)):
+        loops = _called(loops, k)
+    return _vectorized(after_those_that_are_legal(loops, (_fuse(p) for p in loops.kernel.extents)))
 
 
 def _fuse(p: Param) -> Edit:

@@ -20,14 +20,14 @@ from benchmarks.world import command as world
 
 def main(argv: list[str] | None = None) -> int:
     """Run what the arguments name; 0 when every goal was met, 1 otherwise."""
-    given = sys.argv[1:] if argv is None else argv
-    if given[:1] == ["world"]:
-        return world.main(given[1:])
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["world"]:
+        return world.main(words[1:])
     parser = _parser()
-    options = parser.parse_args(given)
+    options = parser.parse_args(words)
     names = [case for name in options.names or SUITES for case in SUITES.get(name, (name,))]
     _refuse(parser, "benchmark", (name.partition(":")[0] for name in names), [*SUITES, *CASES])
-    peers = None if options.peers is None else listed(options.peers, [*ENTRIES, "JAX"])
+    peers = None if options.peers is None else split_names(options.peers, [*ENTRIES, "JAX"])
     _refuse(parser, "contender", peers or (), [*ENTRIES, "JAX"])
     if options.output is not None:
         options.output.mkdir(parents=True, exist_ok=True)  # an error now, not after the measurements
@@ -61,14 +61,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def listed(text: str, known: Sequence[str]) -> tuple[str, ...]:
+def split_names(text: str, known: Sequence[str]) -> tuple[str, ...]:
     """The names in a list with commas, where ``known`` ones may have commas themselves."""
-    found = []
+    names = []
     while text := text.lstrip(" ,"):
         whole = [name for name in known if text == name or text.startswith(f"{name},")]
-        found.append(max(whole, key=len, default=text.partition(",")[0]))
-        text = text[len(found[-1]) :]
-    return tuple(found)
+        names.append(max(whole, key=len, default=text.partition(",")[0]))
+        text = text[len(names[-1]) :]
+    return tuple(names)
 
 
 def _refuse(parser: argparse.ArgumentParser, kind: str, names: Iterable[str], known: Sequence[str]) -> None:

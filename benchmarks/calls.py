@@ -28,11 +28,11 @@ def tiny_call(budget: Budget) -> Iterator[Result]:
 
 def in_turns(calls: Mapping[str, Call], budget: Budget) -> dict[str, float]:
     """Microseconds of one call of each contender."""
-    medians = interleave({who: _repeated(call) for who, call in calls.items()}, seconds=budget.seconds)
+    medians = interleave({who: _repeat(call) for who, call in calls.items()}, seconds=budget.seconds)
     return {who: seconds / _CALLS * 1e6 for who, seconds in medians.items()}
 
 
-def _repeated(call: Call) -> Call:
+def _repeat(call: Call) -> Call:
     def calls() -> None:
         for _ in range(_CALLS):
             call()

@@ -29,25 +29,25 @@ class Check:
     ) -> None:
         self._exact = [x.double() for x in exact]
         self._negligible = _NEGLIGIBLE * max(map(norm, self._exact), default=0.0)
-        self._allowed = [self._bound(e, x) for e, x in zip(eager, self._exact, strict=True)]
+        self._allowed = [self._limit(e, x) for e, x in zip(eager, self._exact, strict=True)]
         self._others = others
 
-    def _bound(self, eager: torch.Tensor, exact: torch.Tensor) -> float:
+    def _limit(self, eager: torch.Tensor, exact: torch.Tensor) -> float:
         ulp = torch.finfo(eager.dtype).eps if eager.dtype.is_floating_point else 0.0
         return _FACTOR * distance(eager, exact) + _ULPS * ulp * norm(exact) + self._negligible
 
-    def fault(self, found: Sequence[torch.Tensor]) -> str | None:
+    def fault(self, results: Sequence[torch.Tensor]) -> str | None:
         """What is wrong with the first results of a contender, None if rounding explains them; a contender without
         gradients gives fewer of them."""
-        if not found:
+        if not results:
             return "no result"
-        for k, (mine, exact, allowed) in enumerate(zip(found, self._exact, self._allowed)):
+        for k, (mine, exact, allowed) in enumerate(zip(results, self._exact, self._allowed)):
             if mine.shape != exact.shape:
                 return f"result {k} has shape {tuple(mine.shape)}, expected {tuple(exact.shape)}"
             error = distance(mine, exact)
             if not error <= allowed and self._others is not None:
                 self._look_at(self._others)
-                return self.fault(found)
+                return self.fault(results)
             if not error <= allowed:
                 return f"result {k} is off by {error:.3g}, where rounding explains {allowed:.3g}"
         return None
@@ -55,8 +55,8 @@ class Check:
     def _look_at(self, others: Results) -> None:
         self._others = None
         for _ in range(_OTHERS):
-            found = [self._bound(x, e) for x, e in zip(others(), self._exact, strict=True)]
-            self._allowed = list(map(max, self._allowed, found))
+            limits = [self._limit(x, e) for x, e in zip(others(), self._exact, strict=True)]
+            self._allowed = list(map(max, self._allowed, limits))
 
 
 def norm(exact: torch.Tensor) -> float:
@@ -64,29 +64,29 @@ def norm(exact: torch.Tensor) -> float:
     return float(exact.double().nan_to_num(0.0, 0.0, 0.0).norm())
 
 
-def distance(found: torch.Tensor, exact: torch.Tensor) -> float:
+def distance(result: torch.Tensor, exact: torch.Tensor) -> float:
     """The norm of the difference; elements that are infinite or NaN alike in both do not count."""
-    difference = found.detach().double() - exact
-    same = (found == exact) | (found.isnan() & exact.isnan())
+    difference = result.detach().double() - exact
+    same = (result == exact) | (result.isnan() & exact.isnan())
     return float(difference.masked_fill(same, 0.0).norm())
 
 
 def reference(model: nn.Module, inputs: Sequence[torch.Tensor], training: bool) -> Check:
     """The check for ``model``: results, and with ``training`` gradients of parameters and inputs (:func:`results`)."""
     wide = copy.deepcopy(model).double()
-    exact = results(wide, [widened(x) for x in inputs], training)()
-    others = disturbed(model, inputs, lambda other, moved: results(other, moved, training))
+    exact = results(wide, [widen(x) for x in inputs], training)()
+    others = disturb(model, inputs, lambda other, moved: results(other, moved, training))
     return Check(exact, results(copy.deepcopy(model), inputs, training)(), others)
 
 
-def disturbed(
+def disturb(
     model: nn.Module, inputs: Sequence[torch.Tensor], of: Callable[[nn.Module, Sequence[torch.Tensor]], Results]
 ) -> Results:
     """What ``of`` gives for a copy of ``model`` and ``inputs`` with all numbers moved by a unit in the last place or
     none, another way at each call."""
     noise = torch.Generator().manual_seed(0)
 
-    def moved(x: torch.Tensor) -> torch.Tensor:
+    def move(x: torch.Tensor) -> torch.Tensor:
         if not x.is_floating_point():
             return x
         up_or_down = torch.randint(-1, 2, x.shape, generator=noise).to(x.device)
@@ -96,8 +96,8 @@ def disturbed(
         other = copy.deepcopy(model)
         with torch.no_grad():
             for parameter in other.parameters():
-                parameter.copy_(moved(parameter))
-        return of(other, [moved(x) for x in inputs])()
+                parameter.copy_(move(parameter))
+        return of(other, [move(x) for x in inputs])()
 
     return call
 
@@ -121,6 +121,6 @@ def _gradients(model: nn.Module, leaves: Sequence[torch.Tensor], y: torch.Tensor
     return [g for g in torch.autograd.grad(y, wanted, seed, allow_unused=True) if g is not None]
 
 
-def widened(x: torch.Tensor) -> torch.Tensor:
+def widen(x: torch.Tensor) -> torch.Tensor:
     """``x`` in float64 if it has floating point."""
     return x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x

@@ -31,24 +31,24 @@ def compare(
     notes = {**absent, **{who: f"WRONG: {text}" for who, text in faults.items()}}
     if OURS in faults:
         return Result(case, name, "ms", {}, "right results", False, notes)
-    found = _steady({who: c for who, c in contenders.items() if who not in faults}, budget)
-    values = {who: seconds * 1e3 for who, seconds in found.medians.items()}
+    measured = _steady({who: c for who, c in contenders.items() if who not in faults}, budget)
+    values = {who: seconds * 1e3 for who, seconds in measured.medians.items()}
     goal, met = at_least(values, 1.0, *(who for who in values if who != OURS))
-    if not found.is_steady:
-        notes["too noisy to tell"] = f"halves differ by {found.drift:.0%}"
-    verdict, ms = met if found.is_steady else None, None if limit is None else limit * 1e3
-    return Result(case, name, "ms", values, goal, verdict, notes, found.spread, ms)
+    if not measured.is_steady:
+        notes["too noisy to tell"] = f"halves differ by {measured.drift:.0%}"
+    verdict, ms = met if measured.is_steady else None, None if limit is None else limit * 1e3
+    return Result(case, name, "ms", values, goal, verdict, notes, measured.spread, ms)
 
 
 def _steady(contenders: Mapping[str, Contender], budget: Budget) -> Measurement:
     """The first measurement that is steady, or the steadiest."""
     calls = {who: c.call for who, c in contenders.items()}
-    found: list[Measurement] = []
-    while not found or (not found[-1].is_steady and len(found) < _TRIES):
-        found.append(measure(calls, budget))
-    return min(found, key=lambda m: m.drift)
+    measurements: list[Measurement] = []
+    while not measurements or (not measurements[-1].is_steady and len(measurements) < _TRIES):
+        measurements.append(measure(calls, budget))
+    return min(measurements, key=lambda m: m.drift)
 
 
-def entered(names: Sequence[str], budget: Budget) -> tuple[str, ...]:
+def participants(names: Sequence[str], budget: Budget) -> tuple[str, ...]:
     """Who takes part: those that the budget names beside ours, or ``names``."""
     return tuple(names) if budget.peers is None else tuple(dict.fromkeys([*budget.peers, OURS]))

@@ -101,7 +101,7 @@ def images_last(inputs: Inputs) -> list[torch.Tensor]:
     ]
 
 
-def _compiled(mode: str | None) -> Entry:
+def _compile(mode: str | None) -> Entry:
     def entry(model: nn.Module, inputs: Inputs, training: bool) -> Contender:
         return _of_module(torch.compile(copy.deepcopy(model), dynamic=False, mode=mode), inputs, training)
 
@@ -116,8 +116,8 @@ ENTRIES: dict[str, Entry] = {
     EAGER: _eager,
     OURS: _ours,
     CHANNELS_LAST: _channels_last,
-    COMPILED: _compiled(None),
-    AUTOTUNED: _compiled("max-autotune"),
+    COMPILED: _compile(None),
+    AUTOTUNED: _compile("max-autotune"),
 }
 """Contender -> its entry, in the order in which they take turns; ``peers/`` adds those of other libraries."""
 
@@ -130,14 +130,14 @@ def enter(
 ) -> tuple[dict[str, Contender], dict[str, str]]:
     """The contenders of these names, and for those that cannot take part the reason. Raises what ours raises."""
     torch._dynamo.reset()  # as above
-    found: dict[str, Contender] = {}
+    contenders: dict[str, Contender] = {}
     absent: dict[str, str] = {}
     for name in names:
         try:
-            found[name] = ENTRIES[name](model, inputs, training)
+            contenders[name] = ENTRIES[name](model, inputs, training)
         except Unavailable as reason:
             absent[name] = str(reason)
-    return found, absent
+    return contenders, absent
 
 
 def wrong(contenders: Mapping[str, Contender], fault: Callable[[Sequence[torch.Tensor]], str | None]) -> dict[str, str]:

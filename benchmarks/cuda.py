@@ -31,7 +31,7 @@ def cuda_kernels(budget: Budget) -> Iterator[Result]:
     for name, (make, shape) in _FIGURE_5.items():
         if budget.wants(name):
             for training in (False, True):
-                yield _measured(name, make, shape, training, budget)
+                yield _measure(name, make, shape, training, budget)
 
 
 def without_device(case: str) -> bool:
@@ -41,7 +41,7 @@ def without_device(case: str) -> bool:
     return not torch.cuda.is_available()
 
 
-def _measured(
+def _measure(
     name: str, make: Callable[[], nn.Module], shape: tuple[int, ...], training: bool, budget: Budget
 ) -> Result:
     torch._dynamo.reset()

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.calls import in_turns
 from benchmarks.checking import reference
-from benchmarks.comparison import compare, entered
+from benchmarks.comparison import compare, participants
 from benchmarks.contenders import CHANNELS_LAST, COMPILED, EAGER, Contender, enter, forward, step, torch_modules
 from benchmarks.cuda import without_device
 from benchmarks.harness import OURS, Budget, Result, at_most, case
@@ -92,9 +92,9 @@ def _rows(what: str, budget: Budget, row: Row) -> Iterator[Result]:
 def _of_kind(training: bool, mixed: bool = False) -> Row:
     def row(what: str, name: str, make: Callable[[], Example], budget: Budget) -> Result:
         torch.manual_seed(0)
-        model, inputs = _placed(make())
+        model, inputs = _place(make())
         model = Mixed(model, "cuda") if mixed else model
-        contenders, absent = enter(model, inputs, training, entered(_KNOWN, budget))
+        contenders, absent = enter(model, inputs, training, participants(_KNOWN, budget))
         check = reference(model, inputs, training)
         return compare(what, name, _on_stream(contenders), check, budget, limit=None, absent=absent)
 
@@ -103,13 +103,13 @@ def _of_kind(training: bool, mixed: bool = False) -> Row:
 
 def _step(what: str, name: str, make: Callable[[], Example], budget: Budget) -> Result:
     torch.manual_seed(0)
-    model, inputs = _placed(make())
-    contenders, absent = steps(model.train(), inputs, entered(_KNOWN, budget))
+    model, inputs = _place(make())
+    contenders, absent = steps(model.train(), inputs, participants(_KNOWN, budget))
     check = step_reference(model, inputs)
     return compare(what, name, _on_stream(contenders), check, budget, limit=None, absent=absent)
 
 
-def _placed(example: Example) -> Example:
+def _place(example: Example) -> Example:
     """On the device, with a batch that keeps it busy."""
     model, inputs = example
     if len(inputs) == 1:

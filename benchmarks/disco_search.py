@@ -31,7 +31,7 @@ PAPER = {"VGG-19": 0.101, "ResNet-50": 0.125, "Transformer": 0.267, "RNNLM": 0.0
 MOST_SECONDS = 120.0
 
 
-def prepared(subject: Any, batch: Sequence[Any], world: int = 4, measured: bool = False) -> TimedStep:
+def prepare(subject: Any, batch: Sequence[Any], world: int = 4, measured: bool = False) -> TimedStep:
     """Captured with reductions; which workers they are between changes no kernel but by how many they are.
 
     ``subject``: a module that computes its loss, or a training step of one. ``measured``: of ``time_step``.
@@ -41,9 +41,9 @@ def prepared(subject: Any, batch: Sequence[Any], world: int = 4, measured: bool 
     return time_step(capture(subject, batch, world=world), estimate, reduction, measured=measured)
 
 
-def between(found: TimedStep, world: int, bandwidth: float) -> FusionProblem:
+def between(step: TimedStep, world: int, bandwidth: float) -> FusionProblem:
     """The problem of workers that are linked like this."""
-    return found.problem._replace(reduction=AllReduceTime.ring(world, bandwidth, LATENCY))
+    return step.problem._replace(reduction=AllReduceTime.ring(world, bandwidth, LATENCY))
 
 
 @case
@@ -53,21 +53,21 @@ def disco_search(budget: Budget) -> Iterator[Result]:
     for name, make in STEPS.items():
         torch._dynamo.reset()
         start = time.perf_counter()
-        found = prepared(*make())
+        step = prepare(*make())
         spent = time.perf_counter() - start
-        size = {"operators": len(found.operators.graph.computations), "gradients": len(found.operators.graph.gradients)}
+        size = {"operators": len(step.operators.graph.computations), "gradients": len(step.operators.graph.gradients)}
         yield Result(name, "captured", "s", {OURS: spent}, notes=size)
         for world, bandwidth in LINKS:
-            yield from _searched(name, found, world, bandwidth, budget)
-        yield from _methods(name, found, budget)
-        yield from _parameters(name, found, budget)
-        yield _simulations(name, found)
+            yield from _search(name, step, world, bandwidth, budget)
+        yield from _methods(name, step, budget)
+        yield from _parameters(name, step, budget)
+        yield _simulations(name, step)
 
 
-def _searched(name: str, found: TimedStep, world: int, bandwidth: float, budget: Budget) -> Iterator[Result]:
-    problem = between(found, world, bandwidth)
+def _search(name: str, step: TimedStep, world: int, bandwidth: float, budget: Budget) -> Iterator[Result]:
+    problem = between(step, world, bandwidth)
     start = time.perf_counter()
-    rules = baselines(problem, found.groups)
+    rules = baselines(problem, step.groups)
     search = BacktrackingSearch(problem, rules.values(), SearchEffort())
     search.run(seconds=6 * budget.seconds)
     best = enactable(problem, [search.best_moves, *rules.values()])
@@ -94,9 +94,9 @@ def _run(problem: FusionProblem, starts: Sequence[Sequence[Move]], effort: Searc
     return 1e3 * search.cost
 
 
-def _methods(name: str, found: TimedStep, budget: Budget) -> Iterator[Result]:
+def _methods(name: str, step: TimedStep, budget: Budget) -> Iterator[Result]:
     """Figure 10: methods added one by one, from nothing fused."""
-    problem = between(found, 4, 10e9)
+    problem = between(step, 4, 10e9)
     values = {"none": 1e3 * FusionState(problem).time.seconds}
     used: tuple[Method, ...] = ()
     for method in METHODS:
@@ -106,19 +106,19 @@ def _methods(name: str, found: TimedStep, budget: Budget) -> Iterator[Result]:
     yield Result(name, "methods (figure 10), 4 workers, 10 Gbit/s", "ms", values)
 
 
-def _parameters(name: str, found: TimedStep, budget: Budget) -> Iterator[Result]:
+def _parameters(name: str, step: TimedStep, budget: Budget) -> Iterator[Result]:
     """Tables 3 and 4."""
-    problem = between(found, 4, 10e9)
-    starts = list(baselines(problem, found.groups).values())
+    problem = between(step, 4, 10e9)
+    starts = list(baselines(problem, step.groups).values())
     alphas = {f"alpha {a:g}": _run(problem, starts, SearchEffort(alpha=a), budget) for a in (1.0, 1.05, 1.1)}
     yield Result(name, "alpha (table 3), 4 workers, 10 Gbit/s", "ms", alphas)
     betas = {f"beta {b}": _run(problem, starts, SearchEffort(beta=b), budget) for b in (1, 5, 10, 30)}
     yield Result(name, "beta (table 4), 4 workers, 10 Gbit/s", "ms", betas)
 
 
-def _simulations(name: str, found: TimedStep) -> Result:
+def _simulations(name: str, step: TimedStep) -> Result:
     """Steps simulated per second when kernels changed since the last one."""
-    state, count = FusionState(between(found, 4, 10e9)), 500
+    state, count = FusionState(between(step, 4, 10e9)), 500
     start = time.process_time()
     for _ in range(count):
         state.__dict__.pop("_arrays", None)

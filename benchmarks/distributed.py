@@ -33,7 +33,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import daceopt
-from benchmarks.disco_search import prepared
+from benchmarks.disco_search import prepare
 from benchmarks.models.data_parallel import STEPS
 from daceopt.distributed.search import allreduce_measurement
 from daceopt.distributed.search.allreduce_time import AllReduceTime
@@ -80,7 +80,7 @@ def perceptron() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(1024, 10))
 
 
-def _classified(make: Callable[[], nn.Module], *shape: int) -> Callable[[], Work]:
+def _classify(make: Callable[[], nn.Module], *shape: int) -> Callable[[], Work]:
     """A batch of ``shape`` and a class for each of its rows."""
 
     def work() -> Work:
@@ -104,8 +104,8 @@ def _of_paper(name: str) -> Callable[[], Work]:
 
 
 NETWORKS: Mapping[str, Callable[[], Work]] = {
-    "perceptron": _classified(perceptron, 64, 512),
-    "encoder": _classified(Encoder, 8, 64, 256),
+    "perceptron": _classify(perceptron, 64, 512),
+    "encoder": _classify(Encoder, 8, 64, 256),
     **{name: _of_paper(name) for name in STEPS},
 }
 
@@ -116,18 +116,18 @@ NETWORKS: Mapping[str, Callable[[], Work]] = {
 def contenders(work: Work, compiled: bool) -> dict[str, Step]:
     """Name -> step; each has a model and an optimizer of its own. ``compiled``: DDP under torch.compile as well."""
     model = work.module
-    found: dict[str, Step] = {}
+    steps: dict[str, Step] = {}
     for cap in CAPS:
-        found[f"DDP, {cap} MB"] = _eager(DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=cap), work.loss)
+        steps[f"DDP, {cap} MB"] = _eager(DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=cap), work.loss)
     if compiled:
         parallel = DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=_DEFAULT_CAP)
-        found[f"DDP, {_DEFAULT_CAP} MB, torch.compile"] = _eager(torch.compile(parallel, dynamic=False), work.loss)
+        steps[f"DDP, {_DEFAULT_CAP} MB, torch.compile"] = _eager(torch.compile(parallel, dynamic=False), work.loss)
     for strategy in ("auto", "none", "sharded"):
         ours = daceopt.data_parallel(copy.deepcopy(model), strategy=strategy, fallback="raise")
-        found[f"daceopt, {strategy}"] = daceopt.training_step(ours, work.loss, _sgd(ours), fallback="raise")
+        steps[f"daceopt, {strategy}"] = daceopt.training_step(ours, work.loss, _sgd(ours), fallback="raise")
     alone = copy.deepcopy(model)
-    found[ALONE] = daceopt.training_step(alone, work.loss, _sgd(alone), fallback="raise")
-    return found
+    steps[ALONE] = daceopt.training_step(alone, work.loss, _sgd(alone), fallback="raise")
+    return steps
 
 
 def _sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -170,8 +170,8 @@ def worker(network: str, steps: int, out: str, compiled: bool) -> None:
     slowest = torch.tensor(seconds[ALONE])
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     if dist.get_rank() == 0:
-        found = {"seconds": {**seconds, ALONE: slowest.tolist()}, "reduction": asdict(reduction)}
-        Path(out).write_text(json.dumps(found))
+        content = {"seconds": {**seconds, ALONE: slowest.tolist()}, "reduction": asdict(reduction)}
+        Path(out).write_text(json.dumps(content))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -221,14 +221,14 @@ def _join(hub: str, name: str, k: int, rate: str, latency: str) -> None:
         _run(*added, "parent", "1:", "handle", "2:", "netem", "delay", latency)
 
 
-def measure(given: argparse.Namespace, out: Path) -> tuple[dict[str, list[float]], AllReduceTime]:
+def measure(options: argparse.Namespace, out: Path) -> tuple[dict[str, list[float]], AllReduceTime]:
     """Seconds of each step by contender, and what an all-reduce takes between these workers."""
-    world = given.world
-    own = [sys.executable, "-m", "benchmarks.distributed", "--worker", "--network", given.network]
-    own += ["--steps", str(given.steps), "--out", str(out), *(["--compiled"] if given.compiled else [])]
+    world = options.world
+    own = [sys.executable, "-m", "benchmarks.distributed", "--worker", "--network", options.network]
+    own += ["--steps", str(options.steps), "--out", str(out), *(["--compiled"] if options.compiled else [])]
     shared = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world), "GLOO_SOCKET_IFNAME": "net0"}
     shared |= {"MASTER_ADDR": ADDRESS.format(1), "MASTER_PORT": "29500"}
-    with namespaces(world, given.rate, given.latency) as names:
+    with namespaces(world, options.rate, options.latency) as names:
         children = []
         for rank, name in enumerate(names):
             environment = {**os.environ, **shared, "RANK": str(rank)}
@@ -241,8 +241,8 @@ def measure(given: argparse.Namespace, out: Path) -> tuple[dict[str, list[float]
                 child.wait()
         if any(codes):
             raise SystemExit(f"workers ended with {codes}")
-    found = json.loads(out.read_text())
-    return found["seconds"], AllReduceTime.of_fields(found["reduction"])
+    content = json.loads(out.read_text())
+    return content["seconds"], AllReduceTime.of_fields(content["reduction"])
 
 
 def table(seconds: Mapping[str, list[float]]) -> list[str]:
@@ -268,7 +268,7 @@ class Simulated(NamedTuple):
     slowdown: float
 
 
-def simulated(network: str, reduction: AllReduceTime, alone: float) -> dict[str, Simulated]:
+def simulate_network(network: str, reduction: AllReduceTime, alone: float) -> dict[str, Simulated]:
     """A step by the simulator that the search asks: strategy as the measured ones are called -> seconds.
 
     Of the very training step, on one thread: library calls and kernels as measured alone, reductions as measured
@@ -281,13 +281,13 @@ def simulated(network: str, reduction: AllReduceTime, alone: float) -> dict[str,
     torch.manual_seed(0)
     module, batch = STEPS[network]()
     step = daceopt.training_step(module, None, _sgd(module))
-    found = prepared(step, batch, reduction.world, measured=True)
-    print(f"simulated with {found.said}")
-    moves = baselines(found.problem, found.groups)
-    slowdown = alone / apply_moves(found.problem, moves[OPERATORS]).time.computation
+    timed = prepare(step, batch, reduction.world, measured=True)
+    print(f"simulated with {timed.said}")
+    moves = baselines(timed.problem, timed.groups)
+    slowdown = alone / apply_moves(timed.problem, moves[OPERATORS]).time.computation
 
     def seconds(rule: str, slower: float) -> float:
-        problem = found.problem._replace(reduction=reduction, simulator=StepSimulator((slower,)))
+        problem = timed.problem._replace(reduction=reduction, simulator=StepSimulator((slower,)))
         return apply_moves(problem, moves[rule]).time.seconds
 
     return {
@@ -299,12 +299,15 @@ def simulated(network: str, reduction: AllReduceTime, alone: float) -> dict[str,
 def comparison(seconds: Mapping[str, list[float]], expected: Mapping[str, Simulated]) -> list[str]:
     """A line for each strategy that was simulated: simulated, measured, and how far off that is."""
     lines = []
-    for name, found in expected.items():
+    for name, simulated_step in expected.items():
         actual = statistics.median(seconds[name])
-        said = [f"{1e3 * value:.1f} ms ({value / actual - 1:+.1%})" for value in (found.free, found.slowed)]
+        said = [
+            f"{1e3 * value:.1f} ms ({value / actual - 1:+.1%})"
+            for value in (simulated_step.free, simulated_step.slowed)
+        ]
         lines.append(
             f"{name}: measured {1e3 * actual:.1f} ms; simulated {said[0]}, {said[1]} where computing takes "
-            f"{found.slowdown:.2f} times as long, as it did"
+            f"{simulated_step.slowdown:.2f} times as long, as it did"
         )
     return lines
 
@@ -320,22 +323,22 @@ def main() -> int:
     parser.add_argument("--compiled", action="store_true", help="DistributedDataParallel under torch.compile, too")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", default="", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker:
-        worker(given.network, given.steps, given.out, given.compiled)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options.network, options.steps, options.out, options.compiled)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which removes what was made
     out = Path(os.environ.get("TMPDIR", "/tmp")) / f"daceopt-distributed-{os.getpid()}.json"
     try:
-        seconds, reduction = measure(given, out)
+        seconds, reduction = measure(options, out)
     except Forbidden as error:
         print(f"skipped: network namespaces cannot be made here: {error}")
         return 3
     finally:
         out.unlink(missing_ok=True)
-    print(f"{given.network}, {given.world} workers, {given.rate}, {given.latency}, {given.steps} steps")
+    print(f"{options.network}, {options.world} workers, {options.rate}, {options.latency}, {options.steps} steps")
     print("\n".join([*table(seconds), str(reduction)]))
-    expected = simulated(given.network, reduction, statistics.median(seconds[ALONE]))
+    expected = simulate_network(options.network, reduction, statistics.median(seconds[ALONE]))
     print("\n".join(comparison(seconds, expected)))
     return 0
 

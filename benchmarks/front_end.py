@@ -16,15 +16,15 @@ class _CapturedError(Exception):
     """Ends the call where the graph would run."""
 
 
-def captured(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
+def capture_graph(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
     """The one graph of ``module(*args, **kwargs)``, which does not run. Raises what Dynamo raises where it breaks."""
     from daceopt.modules import frames
     from daceopt.modules.description import describe
 
-    found: list[Traced] = []
+    graphs: list[Traced] = []
 
     def backend(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        found.append(describe(graph, inputs))
+        graphs.append(describe(graph, inputs))
         return stop
 
     def stop(*_: Any) -> Any:
@@ -32,4 +32,4 @@ def captured(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
     with suppress(_CapturedError):
         frames.compile_frames(module.forward, backend, nopython=True, dynamic=False)(*args, **kwargs)
-    return found[0]
+    return graphs[0]

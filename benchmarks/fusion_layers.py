@@ -47,23 +47,23 @@ def apollo_subgraphs(budget: Budget) -> Iterator[Result]:
             continue
         torch._dynamo.reset()
         torch.manual_seed(0)
-        given = operands()
+        inputs = operands()
         modules = {EAGER: module, COMPILED: torch.compile(copy.deepcopy(module), dynamic=False)}
         for who, recipe in _as_published().items():
             modules[who] = optimized_module(copy.deepcopy(module), recipe=recipe, fallback="raise")
-        faults = _faults(modules, given)
-        calls = {who: forward(m, given) for who, m in modules.items() if who not in faults}
+        faults = _faults(modules, inputs)
+        calls = {who: forward(m, inputs) for who, m in modules.items() if who not in faults}
         values = {who: s * 1e6 for who, s in interleave(calls, seconds=budget.seconds).items()}
         notes = {**faults, "paper": paper}
         yield Result("apollo-subgraphs", f"figure {name}", "us", values, *at_least(values, 1.0, EAGER, COMPILED), notes)
 
 
-def _faults(modules: dict[str, nn.Module], given: Sequence[torch.Tensor]) -> dict[str, str]:
+def _faults(modules: dict[str, nn.Module], inputs: Sequence[torch.Tensor]) -> dict[str, str]:
     """Contender -> how its results are wrong; raises AssertionError where these are ours."""
     with torch.no_grad():
-        exact: Tensors = modules[EAGER](*(x.double() for x in given))
-        check = Check(exact, modules[EAGER](*given))
-        found: dict[str, str | None] = {who: check.fault(m(*given)) for who, m in modules.items()}
-    wrong = {who: f"WRONG: {fault}" for who, fault in found.items() if fault is not None}
+        exact: Tensors = modules[EAGER](*(x.double() for x in inputs))
+        check = Check(exact, modules[EAGER](*inputs))
+        faults: dict[str, str | None] = {who: check.fault(m(*inputs)) for who, m in modules.items()}
+    wrong = {who: f"WRONG: {fault}" for who, fault in faults.items() if fault is not None}
     assert not wrong.keys() - {EAGER, COMPILED}, wrong
     return wrong

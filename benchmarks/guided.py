@@ -92,22 +92,22 @@ def guided_bert(budget: Budget) -> Iterator[Result]:
 def _steps(name: str, prefix: str, study: Study, budget: Budget) -> Iterator[Result]:
     """Each stage beside eager, all of them in turns; forward keeps what backward needs, as in the paper."""
     torch.manual_seed(0)
-    model, given = study.make()
-    inputs = [x.requires_grad_(x.is_floating_point()) for x in given]
+    model, arguments = study.make()
+    inputs = [x.requires_grad_(x.is_floating_point()) for x in arguments]
     stages = list(study.walk(daceopt.explore(model, *inputs)))
     torch._dynamo.reset()  # or what earlier cases compiled counts towards the limit of recompilations
-    modules = {EAGER: copy.deepcopy(model), **{s.title: _built(model, s) for s in stages}}
+    modules = {EAGER: copy.deepcopy(model), **{s.title: _build(model, s) for s in stages}}
     contenders = {who: Contender(step(m, inputs), results(m, inputs, True)) for who, m in modules.items()}
     faults = wrong(contenders, reference(model, inputs, True).fault)
     calls = {who: m for who, m in modules.items() if who not in faults}
     for what, timed in ((FORWARD, _forward), (BOTH, step)):
-        found = measure({who: timed(m, inputs) for who, m in calls.items()}, budget)
+        measured = measure({who: timed(m, inputs) for who, m in calls.items()}, budget)
         for k, stage in enumerate(stages):
             notes = {"paper": study.paper[what]} if k == 0 and study.paper[what] else {}
-            yield _row(name, f"{prefix}{what}: {stage.title}", stage, found, faults.get(stage.title), notes)
+            yield _row(name, f"{prefix}{what}: {stage.title}", stage, measured, faults.get(stage.title), notes)
 
 
-def _built(model: nn.Module, stage: Stage) -> nn.Module:
+def _build(model: nn.Module, stage: Stage) -> nn.Module:
     return optimized_module(copy.deepcopy(model), recipe=Recipe(stage.title, stage.steps), fallback="raise")
 
 
@@ -116,12 +116,12 @@ def _forward(model: nn.Module, inputs: Inputs) -> Call:
 
 
 def _row(
-    name: str, measured: str, stage: Stage, found: Measurement, fault: str | None, notes: dict[str, str]
+    name: str, measured: str, stage: Stage, measurement: Measurement, fault: str | None, notes: dict[str, str]
 ) -> Result:
     notes = {"kernels": str(stage.kernels), "moves": f"{stage.bytes / 1e6:.3g} MB", **notes}
     if fault is not None:
         return Result(name, measured, "ms", {}, "right results", False, {**notes, "WRONG": fault})
-    pair = Measurement({EAGER: found.samples[EAGER], OURS: found.samples[stage.title]})
+    pair = Measurement({EAGER: measurement.samples[EAGER], OURS: measurement.samples[stage.title]})
     if not pair.is_steady:
         notes["too noisy to tell"] = f"halves differ by {pair.drift:.0%}"
     values = {who: seconds * 1e3 for who, seconds in pair.medians.items()}
@@ -162,6 +162,6 @@ def daceml_networks(budget: Budget) -> Iterator[Result]:
             continue
         what = BOTH if training else FORWARD
         eager, compiler, automatic = paper[training]
-        found = network(what, name, make, training, budget)
+        result = network(what, name, make, training, budget)
         said = f"PyTorch / DaCeML {eager / automatic:.2f}, best compiler / DaCeML {compiler / automatic:.2f}"
-        yield replace(found, case="daceml-networks", measure=f"{name}, {what}", notes={**found.notes, "paper": said})
+        yield replace(result, case="daceml-networks", measure=f"{name}, {what}", notes={**result.notes, "paper": said})

@@ -29,12 +29,12 @@ def instances(budget: Budget) -> Iterator[Result]:
     for label, network in NETWORKS.items():
         torch._dynamo.reset()
         try:
-            found = list(_network(f"{label} {network.title}", network))
+            rows = list(_network(f"{label} {network.title}", network))
         except DaceoptError as error:
             yield Result(f"{label} {network.title}", "refused", "", {}, notes={"reason": str(error)})
             continue
-        gains.append(found[0].ratios()[LAYERS])
-        yield from found
+        gains.append(rows[0].ratios()[LAYERS])
+        yield from rows
     if gains:
         mean = statistics.geometric_mean(gains)
         goal = f"{PAPER_GAIN} (the paper's mean)"
@@ -45,7 +45,7 @@ def _network(name: str, network: Network) -> Iterator[Result]:
     module = network.make().eval()
     runs, seconds = _variants(module, network)
     clusters = machines.get("stcp920").clusters
-    each = {who: found.seconds / batch / clusters * 1e6 for who, (found, batch) in runs.items()}
+    each = {who: run.seconds / batch / clusters * 1e6 for who, (run, batch) in runs.items()}
     yield Result(name, "one input, all clusters", "us", each, notes=_busy(runs[OURS][0]))
     placed, paper = runs[OURS][0].places_by_level(), network.placed
     values = {"DDR": float(placed["memory"]), "LLB": float(placed["shared"]), "L1": float(placed["local"])}
@@ -65,7 +65,7 @@ def _variants(module: nn.Module, network: Network) -> tuple[dict[str, tuple[Run,
     for batch in (network.layer_wise, network.instances):
         layers = simulate(module, *network.inputs(batch), recipe="layer-wise", keep="memory", pipelined=False)
         baselines.append((layers.run, batch))
-    runs[LAYERS] = min(baselines, key=lambda found: found[0].seconds / found[1])
+    runs[LAYERS] = min(baselines, key=lambda pair: pair[0].seconds / pair[1])
     assert layers is not None
     with machines.assume(machine.cluster):
         Recipe("bound", ("core-binding",)).run(layers.graph)
@@ -79,10 +79,10 @@ def _variants(module: nn.Module, network: Network) -> tuple[dict[str, tuple[Run,
     return runs, seconds
 
 
-def _busy(found: Run) -> dict[str, Any]:
+def _busy(run: Run) -> dict[str, Any]:
     """Shares of the time in which units work (figure 16), and what moves."""
-    shares = {unit: f"{share * 100:.0f} %" for unit, share in sorted(found.busy.items())}
-    return shares | {"MB in memory": round(found.traffic["memory"] / 1e6)}
+    shares = {unit: f"{share * 100:.0f} %" for unit, share in sorted(run.busy.items())}
+    return shares | {"MB in memory": round(run.traffic["memory"] / 1e6)}
 
 
 class Tailored(nn.Module):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from benchmarks.checking import reference
-from benchmarks.comparison import compare, entered
+from benchmarks.comparison import compare, participants
 from benchmarks.contenders import COMPILED, EAGER, Contender, Unavailable, enter
 from benchmarks.harness import OURS, Budget, Result, case
 from benchmarks.kernel_set import KERNELS, Applied
@@ -23,11 +23,11 @@ _CONTENDERS = (EAGER, OURS, COMPILED, jax_process.JAX)
 def kernels(budget: Budget) -> Iterator[Result]:
     """Forward, and forward and backward, of the kernels of ``kernel_set``."""
     for training in (False, True):
-        found = []
+        rows = []
         for name in filter(budget.wants, KERNELS):
-            found.append(_kernel(name, training, budget))
-            yield found[-1]
-        ratios = [ratio for r in found if (ratio := r.best) is not None]
+            rows.append(_kernel(name, training, budget))
+            yield rows[-1]
+        ratios = [ratio for r in rows if (ratio := r.best) is not None]
         if ratios:
             mean = statistics.geometric_mean(ratios)
             values, measure = {"best peer / ours": mean}, f"{_what(training)}, mean of {len(ratios)}"
@@ -39,7 +39,7 @@ def _kernel(name: str, training: bool, budget: Budget) -> Result:
     kernel = KERNELS[name]
     module = Applied(kernel.function)
     inputs = [x.requires_grad_(training and x.is_floating_point()) for x in kernel.inputs()]
-    who = entered(_CONTENDERS, budget)
+    who = participants(_CONTENDERS, budget)
     contenders, absent = enter(module, inputs, training, [w for w in who if w != jax_process.JAX])
     if jax_process.JAX in who:
         _enter_jax(name, inputs, training, contenders, absent)

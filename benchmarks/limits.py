@@ -19,11 +19,11 @@ from daceopt.cost.rates import rates
 def byte_limit(model: nn.Module, inputs: Inputs, training: bool) -> float:
     """Seconds in which memory delivers what a kernel that keeps everything in registers has to move: its inputs and
     result; backward again the inputs, the result's gradient and the gradients."""
-    found = results(copy.deepcopy(model), inputs, training)()
-    given = _bytes([*inputs, *model.parameters()])
-    moved = given + _bytes(found[:1])
+    results_of = results(copy.deepcopy(model), inputs, training)()
+    read = _bytes([*inputs, *model.parameters()])
+    moved = read + _bytes(results_of[:1])
     if training:
-        moved += given + _bytes(found)
+        moved += read + _bytes(results_of)
     return rates().seconds(moved, 0.0, threads=torch.get_num_threads())
 
 
@@ -35,8 +35,8 @@ def product_limit(model: nn.Module, inputs: Inputs, training: bool) -> float:
         display=False, custom_mapping={torch.ops.aten.convolution_backward: _convolution_gradients}
     )
     with counter, _counted_layers():
-        found = run()
-    moved = _bytes([*inputs, *model.parameters(), *found])
+        outputs = run()
+    moved = _bytes([*inputs, *model.parameters(), *outputs])
     machine = rates()
     product = max([machine.product, *(rate for _, rate in machine.products)])
     return machine.seconds(moved, 0.0, threads=torch.get_num_threads()) + counter.get_total_flops() / product
@@ -49,8 +49,8 @@ def _convolution_gradients(
 
     PyTorch's own formula takes the weight's gradient of a convolution in groups for a dense one.
     """
-    *_, transposed, _output_padding, _groups, asked = rest
-    return sum(asked[:2]) * conv_flop_count([*x], [*weight], [*gradient], transposed=transposed)
+    *_, transposed, _output_padding, _groups, is_wanted = rest
+    return sum(is_wanted[:2]) * conv_flop_count([*x], [*weight], [*gradient], transposed=transposed)
 
 
 @contextmanager

@@ -46,10 +46,10 @@ def memory_budget(budget: Budget) -> Iterator[Result]:
         notes: dict[str, str] = {}
         for share in SHARES:
             label = f"{share}%"
-            found = _within(model, inputs, label, notes)
-            if found is None:
+            call = _within(model, inputs, label, notes)
+            if call is None:
                 break  # less is not possible either
-            calls[label] = found
+            calls[label] = call
         values = {who: s * 1e3 for who, s in interleave(calls, seconds=budget.seconds).items()}
         bound = f"{_HELD} in at most {_SLOWER} of the time without a budget"
         goal = at_most(values.get(_HELD, float("inf")), _SLOWER * values[OURS], bound)

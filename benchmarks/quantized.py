@@ -12,7 +12,7 @@ from torch import nn
 
 import daceopt
 from benchmarks.checking import Check, Results
-from benchmarks.comparison import compare, entered
+from benchmarks.comparison import compare, participants
 from benchmarks.contenders import Contender, Inputs, Unavailable
 from benchmarks.harness import OURS, Budget, Result, case
 from benchmarks.models.suite import Example
@@ -34,20 +34,20 @@ def _row(what: str, name: str, make: Callable[[], Example], budget: Budget) -> R
     torch.manual_seed(0)
     module, inputs = make()
     try:
-        model = quantized(module.eval(), inputs)
+        model = quantize(module.eval(), inputs)
     except Unavailable as reason:
         return Result(what, name, "ms", {}, notes={OURS: str(reason)})
-    given = arrays(inputs)
+    values = arrays(inputs)
     contenders, absent = {}, {}
-    for who in entered(("ONNX Runtime", "OpenVINO", OURS), budget):
+    for who in participants(("ONNX Runtime", "OpenVINO", OURS), budget):
         try:
-            contenders[who] = _ENTRIES[who](model, given)
+            contenders[who] = _ENTRIES[who](model, values)
         except (Unavailable, KeyError) as reason:
             absent[who] = str(reason)
-    return compare(what, name, contenders, _check(model, given), budget, limit=None, absent=absent)
+    return compare(what, name, contenders, _check(model, values), budget, limit=None, absent=absent)
 
 
-def quantized(module: nn.Module, inputs: Inputs) -> bytes:
+def quantize(module: nn.Module, inputs: Inputs) -> bytes:
     """The module as an ONNX file with QuantizeLinear and DequantizeLinear around what is computed with 8 bits.
 
     Raises Unavailable where ONNX Runtime's quantizer is missing, or the module is not exported.
@@ -84,22 +84,22 @@ class _Batches:
         return next(self._left, None)
 
 
-def _ours(model: bytes, given: Sequence[np.ndarray]) -> Contender:
+def _ours(model: bytes, values: Sequence[np.ndarray]) -> Contender:
     program = daceopt.from_onnx(model, fallback=False)
-    return Contender(lambda: program(*given), lambda: [torch.as_tensor(np.asarray(program(*given)))])
+    return Contender(lambda: program(*values), lambda: [torch.as_tensor(np.asarray(program(*values)))])
 
 
 _ENTRIES = {"ONNX Runtime": onnx_runtime.of_model, "OpenVINO": open_vino.of_model, OURS: _ours}
 
 
-def _check(model: bytes, given: Sequence[np.ndarray]) -> Check:
+def _check(model: bytes, values: Sequence[np.ndarray]) -> Check:
     """The graph evaluated in float64. Rounding explains what ONNX Runtime does in float32 with operands a unit in the
     last place beside: what becomes another integer goes on as such."""
-    exact = [torch.from_numpy(v) for v in _in_float64(model, given)]
-    return Check(exact, onnx_runtime.of_model(model, given).results(), _disturbed(model, given))
+    exact = [torch.from_numpy(v) for v in _in_float64(model, values)]
+    return Check(exact, onnx_runtime.of_model(model, values).results(), _disturb(model, values))
 
 
-def _in_float64(model: bytes, given: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _in_float64(model: bytes, values: Sequence[np.ndarray]) -> list[np.ndarray]:
     from daceopt import ops
     from daceopt.capture.onnx.file import load
     from daceopt.capture.onnx.importer import import_model
@@ -107,15 +107,15 @@ def _in_float64(model: bytes, given: Sequence[np.ndarray]) -> list[np.ndarray]:
 
     graph = import_model(load(model))
     ops.lower_all(graph)
-    found = interpret(graph, dict(zip(graph.inputs, given)), np.float64)
-    return [found[name] for name in graph.outputs]
+    results = interpret(graph, dict(zip(graph.inputs, values)), np.float64)
+    return [results[name] for name in graph.outputs]
 
 
-def _disturbed(model: bytes, given: Sequence[np.ndarray]) -> Results:
+def _disturb(model: bytes, values: Sequence[np.ndarray]) -> Results:
     noise = np.random.default_rng(0)
 
     def call() -> Sequence[torch.Tensor]:
-        moved = [x * (1 + noise.integers(-1, 2, x.shape) * np.finfo(x.dtype).eps).astype(x.dtype) for x in given]
+        moved = [x * (1 + noise.integers(-1, 2, x.shape) * np.finfo(x.dtype).eps).astype(x.dtype) for x in values]
         return onnx_runtime.of_model(model, moved, optimized=False).results()
 
     return call

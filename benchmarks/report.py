@@ -20,11 +20,11 @@ def record(results: Sequence[Result], machine: dict[str, Any], path: Path = RESU
     """
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     for case, rows in groupby(sorted(results, key=lambda r: r.case), key=lambda r: r.case):
-        text = _replaced(text, case, table(list(rows), machine))
+        text = _replace(text, case, table(list(rows), machine))
     path.write_text(text, encoding="utf-8")
 
 
-def _replaced(text: str, case: str, content: str) -> str:
+def _replace(text: str, case: str, content: str) -> str:
     first, last = f"<!-- {case}: written by `python -m daceopt bench --record` -->", f"<!-- end of {case} -->"
     block = f"{first}\n{content}\n{last}"
     if first in text:

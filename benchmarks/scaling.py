@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from benchmarks.front_end import captured
+from benchmarks.front_end import capture_graph
 from benchmarks.harness import Budget, Result, at_most, case
 from benchmarks.importing import bert_large
-from benchmarks.models.named import stacked
+from benchmarks.models.named import stack
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.importing import Traced
@@ -74,8 +74,8 @@ def _seconds(layers: int) -> dict[str, float]:
 
     What TorchDynamo does is PyTorch's own work and does not count.
     """
-    model, inputs = stacked(layers)
-    ticks = [time.process_time() for _ in through(captured(model, inputs, {}))]
+    model, inputs = stack(layers)
+    ticks = [time.process_time() for _ in through(capture_graph(model, inputs, {}))]
     seconds = {phase: end - begin for phase, begin, end in zip(PHASES, ticks, ticks[1:])}
     return {**seconds, "all": ticks[-1] - ticks[0]}
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from benchmarks.checking import Check, Results, disturbed, widened
+from benchmarks.checking import Check, Results, disturb, widen
 from benchmarks.contenders import CHANNELS_LAST, COMPILED, EAGER, Call, Contender, Inputs, Unavailable, images_last
 from benchmarks.harness import OURS
 from daceopt import training_step
@@ -19,24 +19,24 @@ _RATE, _MOMENTUM = 1e-3, 0.9
 def steps(model: nn.Module, inputs: Inputs, names: Sequence[str]) -> tuple[dict[str, Contender], dict[str, str]]:
     """The contenders of these names, each with a copy of ``model``, and for those that cannot take part the reason."""
     torch._dynamo.reset()  # what an earlier case compiled must not count towards the limit of recompilations
-    found: dict[str, Contender] = {}
+    contenders: dict[str, Contender] = {}
     absent: dict[str, str] = {}
     for name in names:
         try:
-            found[name] = _contender(name, copy.deepcopy(model), inputs)
+            contenders[name] = _contender(name, copy.deepcopy(model), inputs)
         except Unavailable as reason:
             absent[name] = str(reason)
-    return found, absent
+    return contenders, absent
 
 
 def step_reference(model: nn.Module, inputs: Inputs) -> Check:
     """The check: what two steps add to the parameters, so that the optimizer's state has taken part."""
     wide = copy.deepcopy(model).double()
-    exact = _updates(wide, _of_torch(wide, [widened(x) for x in inputs], fused=False))()
+    exact = _updates(wide, _of_torch(wide, [widen(x) for x in inputs], fused=False))()
     narrow = copy.deepcopy(model)
-    found = _updates(narrow, _of_torch(narrow, inputs, fused=False))()
-    others = disturbed(model, inputs, lambda other, moved: _updates(other, _of_torch(other, tuple(moved), fused=False)))
-    return Check(exact, found, others)
+    updated = _updates(narrow, _of_torch(narrow, inputs, fused=False))()
+    others = disturb(model, inputs, lambda other, moved: _updates(other, _of_torch(other, tuple(moved), fused=False)))
+    return Check(exact, updated, others)
 
 
 def _contender(name: str, model: nn.Module, inputs: Inputs) -> Contender:

@@ -42,9 +42,9 @@ def _optimizer(make: Optimizer) -> torch.optim.Optimizer:
     parameters = [torch.randn(SHAPES[k % len(SHAPES)], requires_grad=True) for k in range(PARAMETERS)]
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter)
-    made = make(parameters)
-    made.step()
-    return made
+    optimizer = make(parameters)
+    optimizer.step()
+    return optimizer
 
 
 class Recommender(nn.Module):
@@ -58,8 +58,8 @@ class Recommender(nn.Module):
 
     def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
         bottom = self.bottom(dense)
-        found = torch.stack([bottom, *(table(sparse[:, k]).sum(1) for k, table in enumerate(self.tables))], 1)
-        pairs = torch.bmm(found, found.transpose(1, 2)).flatten(1)
+        stacked = torch.stack([bottom, *(table(sparse[:, k]).sum(1) for k, table in enumerate(self.tables))], 1)
+        pairs = torch.bmm(stacked, stacked.transpose(1, 2)).flatten(1)
         return torch.sigmoid(self.top(torch.cat([bottom, pairs], 1)))
 
 

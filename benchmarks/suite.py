@@ -12,7 +12,7 @@ from torch import nn
 
 from benchmarks import peers as _peers  # noqa: F401  (enters other libraries)
 from benchmarks.checking import reference
-from benchmarks.comparison import compare, entered
+from benchmarks.comparison import compare, participants
 from benchmarks.contenders import AUTOTUNED, CHANNELS_LAST, COMPILED, EAGER, ENTRIES, QUICK, Inputs, enter
 from benchmarks.harness import OURS, Budget, Result, case
 from benchmarks.limits import product_limit
@@ -67,9 +67,9 @@ def networks(
         yield result
         gc.collect()
     if ratios:
-        found = statistics.geometric_mean(ratios)
-        values = {"best peer / ours": found}
-        yield Result(what, f"mean of {len(ratios)}", "x", values, f"{mean:g}x the best peer", found >= mean)
+        mean_ratio = statistics.geometric_mean(ratios)
+        values = {"best peer / ours": mean_ratio}
+        yield Result(what, f"mean of {len(ratios)}", "x", values, f"{mean:g}x the best peer", mean_ratio >= mean)
 
 
 def _of_kind(training: bool) -> Row:
@@ -78,11 +78,11 @@ def _of_kind(training: bool) -> Row:
 
 def _of_mixed(training: bool) -> Row:
     def row(what: str, name: str, make: Callable[[], Example], budget: Budget) -> Result:
-        def mixed() -> Example:
+        def make_mixed() -> Example:
             model, inputs = make()
             return Mixed(model), inputs
 
-        return network(what, name, mixed, training, budget, limit=None)  # the rates that are known are of float32
+        return network(what, name, make_mixed, training, budget, limit=None)  # the rates that are known are of float32
 
     return row
 
@@ -103,7 +103,7 @@ def network(
     model, inputs = make()
     model.train(training)
     known = QUICK if budget.repeats == 1 else tuple(who for who in ENTRIES if who != AUTOTUNED)
-    contenders, absent = enter(model, inputs, training, entered(known, budget))
+    contenders, absent = enter(model, inputs, training, participants(known, budget))
     check = reference(model, inputs, training)
     seconds = None if limit is None else limit(model, inputs, training)
     return compare(what, name, contenders, check, budget, limit=seconds, absent=absent)
@@ -114,6 +114,6 @@ def whole_step(what: str, name: str, make: Callable[[], Example], budget: Budget
     torch.manual_seed(0)
     model, inputs = make()
     known = (EAGER, OURS, CHANNELS_LAST) if budget.repeats == 1 else (EAGER, OURS, CHANNELS_LAST, COMPILED)
-    contenders, absent = steps(model.train(), inputs, entered(known, budget))
+    contenders, absent = steps(model.train(), inputs, participants(known, budget))
     limit = product_limit(model, inputs, True)
     return compare(what, name, contenders, step_reference(model, inputs), budget, limit=limit, absent=absent)

@@ -30,7 +30,7 @@ def training_peak(budget: Budget) -> Iterator[Result]:
         model, inputs = SUITE[name]()
         theirs = eager_peak(model.train(), inputs)
         for kind in ("step", "module"):
-            program = derived(copy.deepcopy(model).train(), inputs, one_program=kind == "step")
+            program = derive(copy.deepcopy(model).train(), inputs, one_program=kind == "step")
             values = {EAGER: theirs / 1e6, OURS: program_peak(program) / 1e6}
             goal = at_most(values[OURS], values[EAGER], "at most eager's")
             yield Result("training-peak", f"{name}, {kind}", "MB", values, *goal)
@@ -49,9 +49,9 @@ def eager_peak(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> int:
 
     step()
     model.zero_grad()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         step()
-    events = [e for e in found.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
     alive = peak = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
         alive += event.nbytes()
@@ -66,23 +66,23 @@ class _Derived(BaseException):
         self.program = program
 
 
-def derived(model: nn.Module, inputs: tuple[torch.Tensor, ...], one_program: bool) -> Program:
+def derive(model: nn.Module, inputs: tuple[torch.Tensor, ...], one_program: bool) -> Program:
     """What the recipe ``cpu`` makes of a training step, or of a module and its backward."""
 
-    def stopped(fingerprint: str, load: Any, **options: Any) -> Any:
+    def stop(fingerprint: str, load: Any, **options: Any) -> Any:
         raise _Derived(pipeline.source_of(load, options["recipe"]).derive().program)
 
     torch._dynamo.reset()
     options: dict[str, Any] = {"recipe": "cpu", "fallback": "raise", "dynamic": False}
-    with mock.patch.object(pipeline, "compile_graph", stopped):
+    with mock.patch.object(pipeline, "compile_graph", stop):
         try:
             if one_program:
                 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
                 training_step(model, _loss, optimizer, **options)(*inputs, torch.tensor(0.01))
             else:
                 optimized_module(model, **options)(*inputs)
-        except _Derived as found:
-            return found.program
+        except _Derived as stopped_at:
+            return stopped_at.program
     raise AssertionError("no program was derived")
 
 

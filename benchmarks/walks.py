@@ -35,13 +35,13 @@ Walk = Callable[[Session], Iterator[Stage]]
 
 def branch(at: Session, name: str, *steps: str) -> Session:
     """A branch of the session, some steps further."""
-    made = at.branch(name)
+    session = at.branch(name)
     for step in steps:
-        made.apply(step)
-    return made
+        session.apply(step)
+    return session
 
 
-def _finished(at: Session, title: str, *steps: str) -> Stage:
+def _finish(at: Session, title: str, *steps: str) -> Stage:
     return Stage.of(title, branch(at, title, *steps, *MEMORY, *LOOPS))
 
 
@@ -58,7 +58,7 @@ def kernel_walk(start: Session) -> Iterator[Stage]:
     yield Stage.of("+ subgraph fusion", branch(start, "fused", _STORED, *fusion))
     recomputed = branch(start, "recomputed", "tasklet-fusion", "differentiate", *fusion)
     yield Stage.of("+ tasklet fusion before the derivative", recomputed)
-    yield _finished(recomputed, "+ vectorization")
+    yield _finish(recomputed, "+ vectorization")
     yield automatic
 
 
@@ -66,18 +66,18 @@ def mbconv_walk(start: Session) -> Iterator[Stage]:
     """Of the MBConv block (section 6.3, figure 7)."""
     derivative = _LOWER, "tasklet-fusion", "differentiate"
     fusion = [step for step in FUSION if step not in _LAYOUTS]
-    yield _finished(start, "one by one", _LOWER, "differentiate", "lower-operators")
+    yield _finish(start, "one by one", _LOWER, "differentiate", "lower-operators")
     cleaned = branch(start, "cleaned", *CLEANUP, *LIFTING, *ALGEBRA)
-    yield _finished(cleaned, "+ constant folding, pad-conv fusion, Swish", *derivative, "lower-operators")
-    yield _finished(branch(cleaned, "automatic", *derivative, *FUSION), AUTOMATIC)
+    yield _finish(cleaned, "+ constant folding, pad-conv fusion, Swish", *derivative, "lower-operators")
+    yield _finish(branch(cleaned, "automatic", *derivative, *FUSION), AUTOMATIC)
     fused = branch(cleaned, "channels first", *derivative, *fusion)
-    yield _finished(fused, "guided: channels first")
+    yield _finish(fused, "guided: channels first")
     lowered, *others = fusion
     fused = branch(cleaned, "fused convolution", *derivative, lowered, "convolution-opening", *others)
-    yield _finished(fused, "guided: + fused convolution")
-    yield _finished(fused, "guided: + map fission and fusion anew", "map-fission", "fusion-exploration")
+    yield _finish(fused, "guided: + fused convolution")
+    yield _finish(fused, "guided: + map fission and fusion anew", "map-fission", "fusion-exploration")
     recomputed = _LOWER, "tasklet-fusion", "differentiate{recompute=['@elementwise']}"
-    yield _finished(
+    yield _finish(
         cleaned, "guided: fused convolution, computed again", *recomputed, lowered, "convolution-opening", *others
     )
 
@@ -87,14 +87,14 @@ def bert_walk(start: Session) -> Iterator[Stage]:
     automatic = _automatic(start)
     derivative = _LOWER, "differentiate", "lower-operators"
     at = branch(start, "guided", *CLEANUP, *LIFTING, *ALGEBRA, *derivative)
-    yield _finished(at, "algebraic fusion and libraries")
-    yield _finished(branch(at, "guided", "product-transposition", "relayout-fusion"), "+ relayout fusion")
-    yield _finished(fused(at, "softmax"), "+ softmax fusion")
-    yield _finished(fused(at, "layernormalization"), "+ layer normalization fusion")
+    yield _finish(at, "algebraic fusion and libraries")
+    yield _finish(branch(at, "guided", "product-transposition", "relayout-fusion"), "+ relayout fusion")
+    yield _finish(fuse(at, "softmax"), "+ softmax fusion")
+    yield _finish(fuse(at, "layernormalization"), "+ layer normalization fusion")
     yield automatic
 
 
-def fused(at: Session, operator: str) -> Session:
+def fuse(at: Session, operator: str) -> Session:
     """The session, after ``map-fusion`` at all sites with parts of an operator, forward and backward."""
     for site in at.sites("map-fusion"):
         if operator in str(site):

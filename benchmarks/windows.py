@@ -44,21 +44,21 @@ class Blur(nn.Module):
 @case
 def stem_pool(budget: Budget) -> Iterator[Result]:
     """Convolution, bias, relu and max pool of 8x3x224x224."""
-    yield from _compared("stem-pool", Stem(), (8, 3, 224, 224), budget)
+    yield from _compare("stem-pool", Stem(), (8, 3, 224, 224), budget)
 
 
 @case
 def blur_chain(budget: Budget) -> Iterator[Result]:
     """Four blurs of three neighbours behind a relu, of 8x16x256x256."""
-    yield from _compared("blur-chain", Blur(), (8, 16, 256, 256), budget)
+    yield from _compare("blur-chain", Blur(), (8, 16, 256, 256), budget)
 
 
-def _compared(name: str, module: nn.Module, shape: tuple[int, ...], budget: Budget) -> Iterator[Result]:
+def _compare(name: str, module: nn.Module, shape: tuple[int, ...], budget: Budget) -> Iterator[Result]:
     plain = recipes.get("cpu")
-    made = {OURS: plain.after("map-fusion", "polyhedral-fusion"), WITHOUT: plain}
+    recipe_of = {OURS: plain.after("map-fusion", "polyhedral-fusion"), WITHOUT: plain}
     for measure, make, training in (("forward", forward, False), ("forward + backward", step, True)):
         inputs = (torch.randn(shape, requires_grad=training),)
-        modules = {who: optimized_module(deepcopy(module), recipe=r, fallback="raise") for who, r in made.items()}
+        modules = {who: optimized_module(deepcopy(module), recipe=r, fallback="raise") for who, r in recipe_of.items()}
         calls = {who: make(m, inputs) for who, m in {**modules, EAGER: module}.items()}
         values = {who: seconds * 1e3 for who, seconds in interleave(calls, seconds=budget.seconds).items()}
         yield Result(name, measure, "ms", values, *at_least(values, 1.0, WITHOUT))

@@ -39,8 +39,8 @@ def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
     output, _ = process.communicate()
     if process.returncode != 0:
         raise RuntimeError(f"{' '.join(map(str, process.args))} ended with {process.returncode}")  # type: ignore[arg-type]
-    found: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return result
 
 
 def caches(folder: Path) -> Mapping[str, str]:
@@ -57,13 +57,13 @@ def _measure(who: str, name: str) -> dict[str, float]:
     model, inputs = MODELS[name]()
     model(*inputs)  # eager kernels that set themselves up at their first call are not compilation
     begun = time.perf_counter()
-    demo.step(_compiled(who, model), inputs)
+    demo.step(_compile(who, model), inputs)
     seconds = time.perf_counter() - begun
-    found = [p.grad for p in model.parameters() if p.grad is not None]
-    return {"seconds": seconds, "error": demo.error(found, _exact_gradients(name, inputs))}
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return {"seconds": seconds, "error": demo.error(gradients, _exact_gradients(name, inputs))}
 
 
-def _compiled(who: str, model: nn.Module) -> nn.Module:
+def _compile(who: str, model: nn.Module) -> nn.Module:
     if who != OURS:
         return torch.compile(model)
     from daceopt import optimized_module

@@ -25,8 +25,8 @@ class _Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, size = x.shape
         q, k, v = self.qkv(self.norm(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        found = functional.scaled_dot_product_attention(q, k, v)
-        return self.out(found.transpose(1, 2).reshape(batch, length, size))
+        attended = functional.scaled_dot_product_attention(q, k, v)
+        return self.out(attended.transpose(1, 2).reshape(batch, length, size))
 
 
 class _Convolution(nn.Module):

@@ -122,8 +122,8 @@ class HashedAttention(nn.Module):
         k, v = (torch.cat([t, t.roll(1, 2)], 3) for t in (k, v))
         mixed = (q @ k.transpose(-1, -2) * split[3] ** -0.5).softmax(-1) @ v
         back = order.argsort(dim=2, stable=True).expand(-1, -1, -1, split[3])
-        found = mixed.reshape(batch, self.heads, length, split[3]).gather(2, back)
-        return self.out(found.transpose(1, 2).reshape(batch, length, size))
+        attended = mixed.reshape(batch, self.heads, length, split[3]).gather(2, back)
+        return self.out(attended.transpose(1, 2).reshape(batch, length, size))
 
 
 class Reformer(nn.Module):
@@ -165,8 +165,8 @@ def resnet50(batch: int = 8, edge: int = 64, classes: int = 1000, **sizes: Any) 
 
 def transformer(**sizes: Any) -> Step:
     """Base, 2 of 6 layers on each side, batch 8 of 64 tokens, vocabulary 10,000. ``sizes``: those of ``translator``."""
-    made = translator(**sizes)
-    return Step(made.module, made.batch)
+    example = translator(**sizes)
+    return Step(example.module, example.batch)
 
 
 class _Scores(nn.Module):
@@ -190,8 +190,8 @@ def rnnlm(batch: int = 8, length: int = 20, vocabulary: int = 10_000, size: int 
 
 def bert(**sizes: Any) -> Step:
     """Base, 4 of 12 layers, batch 4 of 128 tokens. ``sizes``: those of ``bert_base``."""
-    made = bert_base(**sizes)
-    return Step(made.module, made.batch)
+    example = bert_base(**sizes)
+    return Step(example.module, example.batch)
 
 
 def reformer(

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 
-def _convolved(inputs: int, outputs: int, size: int) -> nn.Sequential:
+def _convolution(inputs: int, outputs: int, size: int) -> nn.Sequential:
     conv = nn.Conv2d(inputs, outputs, size, padding=size // 2, bias=False)
     return nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU(), conv)
 
@@ -16,14 +16,14 @@ class _Block(nn.Module):
         super().__init__()
         inputs = [channels + k * growth for k in range(layers)]
         self.layers = nn.ModuleList(
-            nn.Sequential(_convolved(n, 4 * growth, 1), _convolved(4 * growth, growth, 3)) for n in inputs
+            nn.Sequential(_convolution(n, 4 * growth, 1), _convolution(4 * growth, growth, 3)) for n in inputs
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found = [x]
+        features = [x]
         for layer in self.layers:
-            found.append(layer(torch.cat(found, 1)))
-        return torch.cat(found, 1)
+            features.append(layer(torch.cat(features, 1)))
+        return torch.cat(features, 1)
 
 
 class DenseNet(nn.Module):
@@ -37,7 +37,7 @@ class DenseNet(nn.Module):
             parts.append(_Block(layers, channels, growth))
             channels += layers * growth
             if k < len(blocks) - 1:
-                parts += [_convolved(channels, channels // 2, 1), nn.AvgPool2d(2)]
+                parts += [_convolution(channels, channels // 2, 1), nn.AvgPool2d(2)]
                 channels //= 2
         self.features = nn.Sequential(*parts, nn.BatchNorm2d(channels), nn.ReLU())
         self.last = nn.Linear(channels, 1000)

@@ -29,8 +29,8 @@ class First(nn.Module):
         self.model, self.result = model, result
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = getattr(self.model(*inputs), self.result)
-        return found
+        result: torch.Tensor = getattr(self.model(*inputs), self.result)
+        return result
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def tiny() -> Example:
     return nn.Sequential(nn.Linear(8, 8), nn.Tanh()), (torch.randn(4, 8),)
 
 
-def stacked(layers: int, size: int = 64) -> Example:
+def stack(layers: int, size: int = 64) -> Example:
     """A BERT encoder of ``layers`` equal layers and little arithmetic: batch 2, length 16."""
     from transformers import BertConfig, BertModel
 

@@ -23,10 +23,10 @@ class _Whole(nn.Module):
         self.model, self.name = model, name
 
     def forward(self, *arguments: torch.Tensor) -> torch.Tensor:
-        found = self.model(*arguments)
+        outputs = self.model(*arguments)
         if self.name is not None:
-            return getattr(found, self.name)  # type: ignore[no-any-return]
-        return torch.cat([part.flatten(1) for part in found], 1) if isinstance(found, list) else found[0]
+            return getattr(outputs, self.name)  # type: ignore[no-any-return]
+        return torch.cat([part.flatten(1) for part in outputs], 1) if isinstance(outputs, list) else outputs[0]
 
 
 def _image(batch: int, edge: int) -> tuple[torch.Tensor, ...]:
@@ -69,11 +69,11 @@ def mobilenet_v2() -> Example:
 
 def efficientnet() -> Example:
     options = {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280, "image_size": 224}
-    return _settled(_vision("EfficientNet", 8, 224, **options, dropout_rate=0.0, drop_connect_rate=0.0))
+    return _settle(_vision("EfficientNet", 8, 224, **options, dropout_rate=0.0, drop_connect_rate=0.0))
 
 
 @torch.no_grad()
-def _settled(example: Example) -> Example:
+def _settle(example: Example) -> Example:
     """With normalizations that let images pass as they are, and the running statistics of these. Those of a new network
     (factors drawn with a deviation of 0.02) let images and gradients fade from layer to layer into numbers that are no
     normal ones, for which some CPUs take a hundred times as long."""

@@ -28,10 +28,10 @@ class Translator(nn.Module):
         angles = torch.arange(512)[:, None] / 10_000 ** (torch.arange(0, size, 2) / size)
         self.register_buffer("positions", torch.cat([angles.sin(), angles.cos()], 1), persistent=False)
 
-    def _embedded(self, tokens: torch.Tensor) -> torch.Tensor:
+    def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.embedding(tokens) * self.scale + self.positions[: tokens.shape[1]]
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=target.device)
-        states = self.network(self._embedded(source), self._embedded(target), tgt_mask=mask, tgt_is_causal=True)
+        states = self.network(self._embed(source), self._embed(target), tgt_mask=mask, tgt_is_causal=True)
         return states @ self.embedding.weight.T

@@ -28,7 +28,7 @@ def enter(kernel: str, inputs: Inputs, training: bool) -> Contender:
     python = os.environ.get(VARIABLE)
     if not python:
         raise Unavailable(f"{VARIABLE} names no interpreter (make .venv-jax)")
-    process = _started(python, torch.get_num_threads())
+    process = _start(python, torch.get_num_threads())
     with tempfile.TemporaryDirectory() as folder:
         for k, x in enumerate(inputs):
             np.save(Path(folder) / f"{k:03}.npy", x.detach().numpy())
@@ -43,7 +43,7 @@ def _results(process: subprocess.Popen[str]) -> list[torch.Tensor]:
 
 
 @cache
-def _started(python: str, threads: int) -> subprocess.Popen[str]:
+def _start(python: str, threads: int) -> subprocess.Popen[str]:
     """One process for all kernels, kept to as many cores as PyTorch has threads: XLA asks how many it may use."""
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:threads]))
     command = ["taskset", "-c", cores, python, str(Path(__file__).with_name("jax_kernels.py"))]

@@ -22,7 +22,7 @@ def enter(model: nn.Module, inputs: Inputs, training: bool) -> Contender:
         return of_model(export(model, inputs, folder), arrays(inputs))
 
 
-def of_model(model: Path | bytes, given: Sequence[np.ndarray], optimized: bool = True) -> Contender:
+def of_model(model: Path | bytes, values: Sequence[np.ndarray], optimized: bool = True) -> Contender:
     """A file, or its content; ``optimized``: with the operators that it fuses."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -31,7 +31,7 @@ def of_model(model: Path | bytes, given: Sequence[np.ndarray], optimized: bool =
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    feeds = dict(zip((i.name for i in session.get_inputs()), given))
+    feeds = dict(zip((i.name for i in session.get_inputs()), values))
     return Contender(lambda: session.run(None, feeds), lambda: [torch.from_numpy(session.run(None, feeds)[0])])
 
 

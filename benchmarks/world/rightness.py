@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.checking import Check, distance, disturbed, norm
+from benchmarks.checking import Check, distance, disturb, norm
 from benchmarks.contenders import Unavailable
 from benchmarks.world.capturing import first_line
 from benchmarks.world.catalogue import Row
@@ -148,7 +148,7 @@ def _verdict(
 
 def _others(program: Program, training: bool) -> Callable[[], Sequence[torch.Tensor]]:
     """Eager results where all weights are moved by a unit in the last place."""
-    return disturbed(program.networks, (), lambda other, _: lambda: flat(run(program, other, training)))
+    return disturb(program.networks, (), lambda other, _: lambda: flat(run(program, other, training)))
 
 
 def largest(found: Tensors, reference: Tensors) -> float:

@@ -85,7 +85,7 @@ def test_an_unknown_case_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_peers_whose_names_have_commas(text: str, names: tuple[str, ...]) -> None:
-    assert command.listed(text, ["eager", "eager, channels last", "torch.compile", "JAX"]) == names
+    assert command.split_names(text, ["eager", "eager, channels last", "torch.compile", "JAX"]) == names
 
 
 def test_ratios_and_goals() -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 import torch
 from torch import nn
 
-from benchmarks.front_end import captured
+from benchmarks.front_end import capture_graph
 from benchmarks.scaling import PHASES, growth, through
 
 _LAYERS = (3, 9)
@@ -29,7 +29,7 @@ class Layer(nn.Module):
 def _calls(layers: int) -> dict[str, Counter[str]]:
     """Calls of each function, C's included, by phase."""
     torch._dynamo.reset()
-    phases = through(captured(nn.Sequential(*(Layer() for _ in range(layers))), (torch.randn(4, 8),), {}))
+    phases = through(capture_graph(nn.Sequential(*(Layer() for _ in range(layers))), (torch.randn(4, 8),), {}))
     next(phases)
     found = {}
     for phase in PHASES:

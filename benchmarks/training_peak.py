@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.harness import OURS, Budget, Result, at_most, case
 from benchmarks.models.suite import SUITE
 from daceopt import optimized_module, pipeline, training_step
-from daceopt.codegen.working_memory import planned
+from daceopt.codegen.working_memory import plan_memory
 from daceopt.ir.control.program import Kind, Program
 from daceopt.ir.graph.graph import Graph
 
@@ -88,7 +88,7 @@ def derive(model: nn.Module, inputs: tuple[torch.Tensor, ...], one_program: bool
 
 def program_peak(program: Program) -> int:
     """Bytes of the saved block, the larger arena, results, and gradients in both directions."""
-    peak = planned(program).peak
+    peak = plan_memory(program).peak
     if program.backward is None:
         return peak
     received = [n for n, role in program.received.items() if role.kind == Kind.GRADIENT_OF_OUTPUT]

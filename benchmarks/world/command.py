@@ -77,17 +77,29 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _results(jobs: Sequence[Job], options: argparse.Namespace) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Results that are kept, and those of new processes: one for each job, or for many (captures, ``together``)."""
+    """Results that are kept, and those of new processes."""
     kept = {} if options.again else _kept(jobs, options.results)
     yield from kept.items()
-    new = [job for job in jobs if job not in kept]
-    for (stage, environment), group in groupby(new, key=lambda job: (job.stage, job.row.environment)):
-        together = list(group)
-        shared = stage == "capture" or options.together
-        for batch in [together] if shared else [[job] for job in together]:
-            for job, found in _ran(batch, interpreter(environment), options):
-                job.file(options.results).write_text(json.dumps(found, indent=1), encoding="utf-8")
-                yield job, found
+    for processes in _processes([job for job in jobs if job not in kept], options.together):
+        with tempfile.TemporaryDirectory(prefix="daceopt-world-") as folder:
+            for batch in processes:
+                for job, result in _run(batch, folder, options):
+                    job.file(options.results).write_text(json.dumps(result, indent=1), encoding="utf-8")
+                    yield job, result
+
+
+def _processes(jobs: Sequence[Job], together: bool) -> Iterator[list[list[Job]]]:
+    """The jobs of each process, by the caches that processes share: many rows for captures and ``together``, else a
+    stage of a row. Stages of one row share caches, in the order of ``STAGES``: what one compiles the next one loads.
+    """
+    many = [job for job in jobs if together or job.stage == "capture"]
+    for _, group in groupby(many, key=lambda job: (job.stage, job.row.environment)):
+        yield [list(group)]
+    rows: dict[tuple[str, str], list[Job]] = {}
+    for job in sorted(set(jobs).difference(many), key=lambda job: list(STAGES).index(job.stage)):
+        rows.setdefault((job.row.label, job.mode), []).append(job)
+    for row in dict.fromkeys((job.row.label, job.mode) for job in jobs):
+        yield [[job] for job in rows.get(row, [])]
 
 
 def _kept(jobs: Sequence[Job], folder: Path) -> dict[Job, dict[str, Any]]:
@@ -99,24 +111,25 @@ def _kept(jobs: Sequence[Job], folder: Path) -> dict[Job, dict[str, Any]]:
     return {job: result for job, result in kept.items() if result is not None}
 
 
-def _ran(batch: Sequence[Job], python: str, options: argparse.Namespace) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """What a process finds with empty caches, or ``failure``; after one that ends early the rest has another."""
+def _run(batch: Sequence[Job], folder: str, options: argparse.Namespace) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """What a process with its caches in ``folder`` finds, or ``failure``; after one that ends early the rest has
+    another process."""
     rest = list(batch)
     while rest:
-        with tempfile.TemporaryDirectory(prefix="daceopt-world-") as folder, _started(rest, python, folder) as process:
+        with _worker(rest, interpreter(rest[0].row.environment), folder) as process:
             while rest:
-                begun = time.perf_counter()
-                found = _next(process, options.limit)
+                begin = time.perf_counter()
+                result = _next(process, options.limit)
                 job = rest.pop(0)
                 about = {"label": job.row.label, "package": job.row.package, "mode": job.mode, "stage": job.stage}
-                seconds = round(time.perf_counter() - begun, 1)
-                yield job, {**about, **found, "seconds": seconds, **_circumstances(options.note)}
-                if found.get("ended"):
+                seconds = round(time.perf_counter() - begin, 1)
+                yield job, {**about, **result, "seconds": seconds, **_circumstances(options.note)}
+                if result.get("ended"):
                     break
 
 
 @contextmanager
-def _started(jobs: Sequence[Job], python: str, folder: str) -> Iterator[subprocess.Popen[str]]:
+def _worker(jobs: Sequence[Job], python: str, folder: str) -> Iterator[subprocess.Popen[str]]:
     named = [f"{job.row.label}:{job.mode}" for job in jobs]
     command = [python, "-m", "benchmarks.world.worker", jobs[0].stage, str(SECONDS), *named]
     environment = {**os.environ, **caches(Path(folder))}

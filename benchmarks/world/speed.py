@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 import time
 from typing import Any
@@ -17,24 +18,30 @@ from daceopt.cost.measure import sample
 CONTENDERS = {EAGER: lambda network: network, COMPILED: inductor, OURS: ours}
 
 
-def timed(row: Row, training: bool, seconds: float) -> dict[str, Any]:
-    """``medians`` in seconds of interleaved steps, ``first`` steps, and who cannot take part (``absent``)."""
+def measure(row: Row, training: bool, seconds: float) -> dict[str, Any]:
+    """``medians`` in seconds of interleaved steps; ``first`` steps in seconds, and in ``first processor seconds`` of
+    this process and of those that it waited for; who cannot take part (``absent``)."""
     program = built(row)
     program.networks.train(training)
-    calls, first, absent = {}, {}, {}
+    calls, first, spent, absent = {}, {}, {}, {}
     for who, prepare in CONTENDERS.items():
-        begun = time.perf_counter()
+        begin, before = time.perf_counter(), _processor_seconds()
         try:
             networks = prepared(program.networks, prepare).train(training)
             stepped(program, networks, training)
         except Exception as error:
             absent[who] = first_line(error)
             continue
-        first[who] = time.perf_counter() - begun
+        first[who], spent[who] = time.perf_counter() - begin, _processor_seconds() - before
         calls[who] = _call(program, networks, training)
     samples = sample(calls, seconds=seconds)
     medians = {who: statistics.median(values) for who, values in samples.items()}
-    return {"medians": medians, "first": first, "absent": absent}
+    return {"medians": medians, "first": first, "first processor seconds": spent, "absent": absent}
+
+
+def _processor_seconds() -> float:
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def peer(row: Row, training: bool) -> dict[str, Any]:

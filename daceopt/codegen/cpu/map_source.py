@@ -92,12 +92,12 @@ class _MapEmitter(Emitter):
         lines = self._lines
         starts = [f"{p.argument.cpp} {p.name} = {p.connector}{self._shift(p)};" for p in pointers]
         sizes = self._names.sizes()
-        given = [f"const int64_t {name.capitalize()} = {symbol};" for symbol, name in sizes.items()]
-        given += [f"const int64_t {name} = {name.capitalize()};" for name in sizes.values()]
+        values = [f"const int64_t {n.capitalize()} = {self._draws.get(symbol, symbol)};" for symbol, n in sizes.items()]
+        values += [f"const int64_t {name} = {name.capitalize()};" for name in sizes.values()]
         # DaCe counts in int
         counters = [f"const int64_t {self._names.loop(p.param)} = {self._counter(p)};" for p in self._loops]
         parameters = {self._counter(loop): loop.extent for loop in self._loops}
-        return MapSource(parameters, "\n".join([*counters, *given, *starts, *lines]), pointers)
+        return MapSource(parameters, "\n".join([*counters, *values, *starts, *lines]), pointers)
 
     def _counter(self, loop: Loop) -> str:
         """The parameter of the map; arrays and sizes have no capitals."""

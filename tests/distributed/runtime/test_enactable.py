@@ -117,7 +117,7 @@ def test_merges_in_another_order_are_refused_and_named() -> None:
     refused = subject.problem.model.refusals(others)
     assert refused and set(refused) <= {tree for group in others for tree in joints(group.tree)}
     with pytest.raises(RefusedMerge, match="cannot be one kernel"):
-        OperatorGrouping(tuple(map(subject.problem.graph.named, others))).run_program(subject.step.program.copy())
+        OperatorGrouping(tuple(map(subject.problem.graph.name, others))).run_program(subject.step.program.copy())
 
 
 def folded(members: list[int]) -> Tree:

@@ -143,7 +143,6 @@ def test_what_is_refused_is_left_out(problem: FusionProblem, data: st.DataObject
     state = enactable(strict, candidates)
     assert not refused(several(state))
     least = min(apply_moves(problem, made).time.seconds for made in candidates)
-    assert state.time.seconds >= least
     free = [s for made in candidates if not refused(several(s := apply_moves(problem, made)))]
     assert all(state.time.seconds <= s.time.seconds for s in free)
     assert enactable(problem, candidates).time.seconds == least

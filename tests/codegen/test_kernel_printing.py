@@ -83,7 +83,9 @@ def test_numbers_by_which_kernels_draw_are_arguments() -> None:
     assert _printed(graph) == 1
     sources = [kernel_source(graph, node.kernel) for node in graph.kernels()]
     assert [[a.value for a in s.arguments if a.kind == "draw"] for s in sources] == [[5], [7]]
-    for node, number in zip(graph.kernels(), (5, 7), strict=True):  # a map of DaCe has no arguments but arrays and sizes
+    for node, number in zip(
+        graph.kernels(), (5, 7), strict=True
+    ):  # a map of DaCe has no arguments but arrays and sizes
         code = map_source(graph, node.kernel).code
         assert f" = {number};" in code and "draw0" not in code
 

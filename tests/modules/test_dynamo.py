@@ -59,6 +59,20 @@ def test_graph_breaks_leave_python_in_between():
         torch.testing.assert_close(compiled(a), function(a))
 
 
+def breaks_in_a_loop(a):
+    for _ in range(2):
+        torch._dynamo.graph_break()
+        a = torch.tanh(a)
+    return a
+
+
+def test_other_backends_compile_what_they_did():
+    torch.compile(torch.tanh, backend="daceopt")(torch.ones(4))  # Dynamo's methods are replaced by now
+    torch.testing.assert_close(
+        torch.compile(breaks_in_a_loop, backend="eager")(torch.ones(4)), torch.ones(4).tanh().tanh()
+    )
+
+
 def test_options_reach_the_backend():
     with pytest.raises(Exception, match="did you mean 'auto'"):
         torch.compile(lambda a: a.cumsum(0), backend="daceopt", options={"recipe": "atuo"})(torch.ones(4))

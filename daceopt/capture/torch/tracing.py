@@ -84,9 +84,10 @@ _UNTRACED = frozenset({"retains_grad", "_backward_hooks", "_post_accumulate_grad
 def install() -> None:
     """Replace the methods, if that is not done yet."""
     for owner, name, method in _REPLACED:
-        original = getattr(owner, name)
+        original, defined = getattr(owner, name), inspect.getattr_static(owner, name)
         if original.__module__ != __name__:
-            setattr(owner, name, _for_ours(original, method))
+            replaced = _for_ours(original, method)
+            setattr(owner, name, staticmethod(replaced) if isinstance(defined, staticmethod) else replaced)
     builder.VariableBuilder._type_dispatch_impl.cache_clear()  # it holds the methods themselves
     _renew_tables(symbolic_convert.InstructionTranslatorBase)
     marks.install()
@@ -101,10 +102,8 @@ def _renew_tables(cls: Any) -> None:
 
 def _for_ours(original: Method, ours: Callable[..., Any]) -> Method:
     @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_ours():
-            return original(self, *args, **kwargs)
-        return ours(original, self, *args, **kwargs)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return ours(original, *args, **kwargs) if _is_ours() else original(*args, **kwargs)
 
     method.__module__ = __name__
     return method
@@ -355,7 +354,7 @@ def _note_break(original: Method, self: Any, options: Any, reason: str, exc: Exc
     original(self, options, reason, exc)
 
 
-def _end_in_loop(original: Method, self: Any, code: Any, exc: Exception) -> None:
+def _end_in_loop(original: Method, code: Any, exc: Exception) -> None:
     """A break in a loop, for which Dynamo gives the frame up."""
     items.leave_named(str(exc))
     original(code, exc)

@@ -23,6 +23,7 @@ from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.schedule.schedule import Loop
 
 _VECTOR_BYTES = 64  # of the widest vectors
+_VALUE = re.compile(r"v\d+")
 _NAME = re.compile(r"\bv\d+\b")  # of a value
 _HALVES = ("bfloat16", "float16")  # storing rounds a float to them as a cast does; of others, beyond their range not
 
@@ -328,22 +329,24 @@ class Leaf:
 
     def _definitions(self, code: Sequence[Assignment], printer: Printer) -> Iterator[Line]:
         """One line for each assignment, behind those that look up its positions and make its calls."""
-        names = {a.symbol: str(a.symbol) for a in code}
         for a in code:
             yield from self._calls_before(a, printer)
             self._sure = set(_evaluated_loads(a.expr)) if self._surely_runs else set()
-            line = self._line(a, printer, names)  # which may look up positions
+            name = str(a.symbol)
             if self._is_fixed(a.expr):
-                self._fixed.add(str(a.symbol))
-            yield line
+                self._fixed.add(name)
+                if not _VALUE.fullmatch(name):  # it may stand before the loop, beside what others have called alike
+                    self._calls[a.symbol] = name = str(self._names.value(a.dtype))
+                    self._fixed.add(name)
+            yield self._line(a, printer, {a.symbol: name})  # which may look up positions
 
     def _line(self, a: Assignment, printer: Printer, names: Mapping[Any, str]) -> Line:
         (text,) = statements([a], printer, names)
         uses = {*map(str, a.expr.free_symbols), *(name for call, name in self._calls.items() if a.expr.has(call))}
-        return Line(text, str(a.symbol), frozenset(uses))
+        return Line(text, names[a.symbol], frozenset(uses))
 
     def _calls_before(self, a: Assignment, printer: Printer) -> Iterator[Line]:
-        """Those of its calls that come before, and were not made for another assignment.
+        """Those of its calls and conditions that come before, and were not made for another assignment.
 
         They stay in the expression, whose terms are added in an order that SymPy finds by what they are.
         """
@@ -355,6 +358,17 @@ class Leaf:
                 yield self._line(Assignment(symbol, call, dtype), printer, {symbol: str(symbol)})
                 self._calls[call] = str(symbol)
                 self._fixed.add(str(symbol))
+        for condition in self._fixed_conditions(a.expr):
+            symbol = self._names.value(dace.bool_)
+            line = self._line(Assignment(symbol, condition, dace.bool_), printer, {symbol: str(symbol)})
+            yield replace(line, text=line.text.replace("const bool", "const dop::Mask", 1))
+            self._calls[condition] = str(symbol)
+            self._fixed.add(str(symbol))
+
+    def _fixed_conditions(self, expr: sympy.Expr) -> list[sympy.Expr]:
+        """Conditions of its choices that are the same in all iterations of ``inner`` and were not evaluated before."""
+        conditions = dict.fromkeys(e.args[0] for e in sympy.preorder_traversal(expr) if isinstance(e, scalar.select))
+        return [c for c in conditions if c.free_symbols and c not in self._calls and self._is_fixed(c)]
 
     def _is_fixed_call(self, expr: sympy.Expr) -> bool:
         return isinstance(expr, scalar.TRANSCENDENTAL) and bool(expr.free_symbols) and self._is_fixed(expr)
@@ -381,8 +395,10 @@ class Leaf:
             self._lines.append(Line(f"const int64_t {known} = {code};", known, uses))
         return known
 
-    def _is_clamped(self, index: sympy.Expr, extent: Dim) -> bool:
-        """Is it an integer that was brought inside of its axis, so that nothing is left to check?"""
+    def _is_inside(self, index: sympy.Expr, extent: Dim) -> bool:
+        """Is it a place of its axis, so that nothing is left to check: as loops run, or as it was brought inside?"""
+        if self._names.is_inside(index, extent):
+            return True
         if not isinstance(index, scalar.minimum) or not isinstance(extent, int) or extent < 1:
             return False
         low, high = index.args
@@ -391,18 +407,22 @@ class Leaf:
 
     def _load(self, array: sympy.Symbol, index: list[str], places: Sequence[sympy.Expr]) -> str:
         reference = self._loads[array]
-        given = zip(index, places, reference.whole, strict=True)
+        axes = zip(index, places, reference.whole, strict=True)
         is_sure = scalar.load(array, *places) in self._sure
         terms = [
             f"{text} * {self._names.size_text(axis[1])}"
-            if self._is_clamped(expr, axis[0])
+            if self._is_inside(expr, axis[0])
             else self._place(text, expr if is_sure else None, *axis)
-            for text, expr, axis in given
+            for text, expr, axis in axes
         ]
         base = self._names.address(reference)
         element = f"{self._names.buffer(reference.buffer)}[{' + '.join([*terms, *([base] if base != '0' else [])])}]"
         value = load_text(element, reference.buffer.dtype)
-        unsure = [(i, e) for i, (e, _) in zip(index, reference.whole) if not isinstance(e, int) or e < 1]
+        unsure = [
+            (i, e)
+            for i, p, (e, _) in zip(index, places, reference.whole)
+            if (not isinstance(e, int) or e < 1) and not self._names.is_inside(p, e)
+        ]
         if not unsure:
             return value
         self.checks_index = True

@@ -11,6 +11,8 @@ from daceopt.codegen.scalar.printer import Printer
 from daceopt.ir.access.references import KernelBuffer, Param, Reference
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.sizes import ALL_SIZES
+from daceopt.ir.schedule.schedule import Loop
 
 
 class Names:
@@ -19,6 +21,7 @@ class Names:
 
     def __init__(self) -> None:
         self._loops: dict[Param, sympy.Symbol] = {}
+        self._extents: dict[sympy.Symbol, Dim] = {}  # of loops, by their canonical symbols
         self._sizes: dict[str, sympy.Symbol] = {}
         self._buffers: dict[KernelBuffer, str] = {}
         self._locals: dict[KernelBuffer, str] = {}
@@ -29,6 +32,25 @@ class Names:
 
     def loop(self, p: Param) -> str:
         return str(self._loops.setdefault(p, _index(f"i{len(self._loops)}")))
+
+    def add_loop(self, loop: Loop) -> None:
+        """Name a loop. Of two with one parameter, which stand side by side, the longer one counts, if either is known
+        to be."""
+        self.loop(loop.param)
+        symbol = self._loops[loop.param]
+        known = self._extents.setdefault(symbol, loop.extent)
+        if ALL_SIZES.is_natural(loop.extent - known):
+            self._extents[symbol] = loop.extent
+        elif not ALL_SIZES.is_natural(known - loop.extent):
+            self._extents[symbol] = sympy.oo
+
+    def is_inside(self, index: sympy.Expr, extent: Dim) -> bool:
+        """Is an integer, in canonical names, 0 or more and below ``extent`` in all iterations of all loops?"""
+        loops = {s: self._extents[s] for s in index.free_symbols & self._extents.keys()}
+        if index.free_symbols != loops.keys() or not index.is_polynomial() or sympy.oo in loops.values():
+            return False
+        sizes = ALL_SIZES.inside(loops)
+        return sizes.is_natural(index) and sizes.is_natural(extent - 1 - index)
 
     def buffer(self, buffer: KernelBuffer) -> str:
         return self._buffers.setdefault(buffer, f"p{len(self._buffers)}")

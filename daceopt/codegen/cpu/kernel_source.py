@@ -56,7 +56,7 @@ class Emitter:
         self._depth = 1
         self._checks = False
         for loop in schedule.loops(self._tree):
-            self._names.loop(loop.param)
+            self._names.add_loop(loop)
         self._bodies = resolve_all(graph, kernel, self._tree)
         for body in self._bodies.values():
             for reference in body.references():

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import dace
+import numpy as np
+import pytest
 import sympy
 
 from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.ir.edits import schedule_edits as edits
 from daceopt.ir.edits.attempt import commit
 from daceopt.ir.edits.loops import loops_of
-from daceopt.ir.scalar import scalar
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import scalar, types
 from daceopt.ops.families.indexing import position
 from daceopt.passes.transform import Transformation
+from tests.codegen.cpu.kernels import run
 from tests.transformations.lowered import finish, size_symbol, start
 
 
@@ -160,3 +165,51 @@ def test_a_place_that_was_brought_inside_is_not_checked() -> None:
     (entry,) = graph.kernels()
     text = kernel_source(graph, entry.kernel).text
     assert "dop::index(" not in text and "status" not in text and "dop::minimum(" in text
+
+
+def every_second_row(dtype: Any = dace.float32) -> Graph:
+    """Rows of x at even places and ones between them, nearly as the gradient of a slice with a step has them."""
+    graph, b, (x,) = start((4, 16), dtype=dtype)
+    out = graph.add_array("y", (8, 16), dtype)
+
+    def element(place: Any, v: Any) -> Any:
+        row = scalar.minimum(scalar.maximum(scalar.idiv(place[0], 2), 0), 3)
+        return scalar.select(scalar.eq(scalar.pymod(place[0], 2), 0), scalar.load(v, row, place[1]), 1)
+
+    reads = {"v": (x, lambda i, j: (None, None))}
+    b.map((8, 16), reads, {"o": (out, lambda i, j: (i, j))}, element)
+    finish(graph, out)
+    (entry,) = graph.kernels()
+    commit(graph, entry, edits.bind(loops_of(graph, entry).tree, "i1", "vector"))
+    return graph
+
+
+def test_places_that_loops_keep_inside_are_not_checked() -> None:
+    graph = every_second_row()
+    source = kernel_source(graph, graph.kernels()[0].kernel)
+    assert "dop::index(" not in source.text and not [a for a in source.arguments if a.kind == "status"]
+
+
+def test_a_place_beyond_its_axis_is_checked() -> None:
+    graph, b, (x,) = start((8, 63))
+    out = graph.add_array("y", (8, 64), dace.float32)
+    reads = {"v": (x, lambda i, j: (None, None))}
+    b.map((8, 64), reads, {"o": (out, lambda i, j: (i, j))}, lambda place, v: scalar.load(v, *place))
+    finish(graph, out)
+    text = kernel_source(graph, graph.kernels()[0].kernel).text
+    assert "dop::index(i1, 63, bad)" in text and "dop::index(i0" not in text
+
+
+@pytest.mark.parametrize("dtype", [dace.float32, dace.float64, dace.int64, dace.uint8], ids=str)
+def test_a_condition_of_a_row_is_a_mask_before_the_loop(dtype: Any, tmp_path: Path) -> None:
+    graph = every_second_row(dtype)
+    lines = [line.strip() for line in kernel_source(graph, graph.kernels()[0].kernel).text.splitlines()]
+    loop = lines.index("#pragma omp simd")
+    mask = lines[loop - 1].split()
+    assert mask[:2] == ["const", "dop::Mask"] and any(f"dop::select({mask[2]}, " in line for line in lines[loop:])
+    x = np.arange(-32, 32).reshape(4, 16).astype(types.to_numpy(dtype))
+    if types.is_float(dtype):
+        x[1:3] = [[np.nan], [-np.inf]]
+    expected = np.ones((8, 16), x.dtype)
+    expected[::2] = x
+    np.testing.assert_array_equal(run(graph, {graph.inputs[0]: x}, tmp_path)[graph.outputs[0]], expected)

@@ -81,6 +81,29 @@ template <> struct Bits<2> { typedef uint16_t type; };
 template <> struct Bits<4> { typedef uint32_t type; };
 template <> struct Bits<8> { typedef uint64_t type; };
 
+// A condition that is the same in all iterations of a vector loop. Of a bool gcc 12 makes a vector of bytes, for which
+// the loop needs as many iterations as a vector has bytes; with fewer it branches in each.
+struct Mask {
+  int32_t bits;
+  Mask() = default;
+  Mask(bool condition) : bits(condition ? -1 : 0) {}
+  operator bool() const { return bits != 0; }
+};
+template <class T> DOP T select(Mask mask, T a, T b) {
+  if constexpr (sizeof(T) == 4 || sizeof(T) == 8) {
+    typedef typename Bits<sizeof(T)>::type Word;
+    const Word chosen = Word(int64_t(mask.bits));
+    Word x, y;
+    __builtin_memcpy(&x, &a, sizeof(T));
+    __builtin_memcpy(&y, &b, sizeof(T));
+    x = (x & chosen) | (y & ~chosen);
+    __builtin_memcpy(&a, &x, sizeof(T));
+    return a;
+  } else {
+    return mask.bits ? a : b;
+  }
+}
+
 #if __has_builtin(__builtin_shufflevector)
 #define DOP_SHUFFLED(Row, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else  // gcc up to 11

@@ -43,7 +43,7 @@ def test_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None
         archive.extractall(tmp_path / "site")
     code = (
         "import daceopt.recipes, daceopt.transformations.coarse.gelu_lifting as g, daceopt.transformations as t;"
-        "print(g.__file__); print(len(t.names())); daceopt.recipes.get('cpu').resolved()"
+        "print(g.__file__); print(len(t.names())); daceopt.recipes.get('cpu').resolve()"
     )
     packages = [p for p in sys.path if p.endswith("site-packages")]
     path = os.pathsep.join([str(tmp_path / "site"), *packages])

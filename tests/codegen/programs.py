@@ -24,7 +24,7 @@ def scale_source(body: str = _BODY) -> ProgramSource:
     """``y = 3 x`` over ``n`` floats, or another body over (x, y, n, status)."""
     buffers = {"x": ("float", "input"), "y": ("float", "output"), "status": ("int64_t", "status")}
     addresses = {name: (ctype, BufferAddress(source)) for name, (ctype, source) in buffers.items()}
-    return ProgramSource(SCALE, body, addresses, shapes=(("n",),))
+    return ProgramSource(SCALE, body, addresses, "#include <stdexcept>", shapes=(("n",),))
 
 
 def scale_jobs(body: str = _BODY) -> list[CompileJob]:

@@ -171,8 +171,6 @@ def test_manifest_round_trip() -> None:
         (Symbol("n", "x", 1),),
         True,
         True,
-        ("f",),
-        ("/lib/x.so",),
         (KernelInfo("k", ("y", "z")),),
     )
     assert Manifest.from_json(manifest.to_json()) == manifest

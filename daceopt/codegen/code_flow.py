@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
+from daceopt.codegen.frame_walk import CountedLoop
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.ir.scalar.dims import Dim
 
@@ -50,15 +51,9 @@ class CodeFlow:
             self.add(f"{name} = {value};")
 
     @contextmanager
-    def loop(
-        self,
-        counter: str,
-        trips: str | None,
-        test: Callable[[], str] | None,
-        first: Mapping[str, str],
-        descending: bool = False,
-    ) -> Iterator[None]:
+    def loop(self, loop: CountedLoop) -> Iterator[None]:
         """See :class:`daceopt.codegen.frame_walk.FrameFlow`."""
+        counter, trips, test, first, descending = loop
         ascending = f"{counter} = 0; {f'{counter} < {trips}' if trips else ''}; ++{counter}"
         head = f"{counter} = ({trips}) - 1; {counter} >= 0; --{counter}" if descending else ascending
         with self.block(f"for ({head})"):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import dace
 from dace import nodes
@@ -17,6 +17,19 @@ from daceopt.ir.control.region import CONDITION, TRIPS, Conditional, Repeat
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar.dims import Dim, dim
+
+
+class CountedLoop(NamedTuple):
+    """``for counter in range(trips)``, or the same counting down; stops before an iteration for which ``test`` does not
+    hold (it is called where code that it needs may be added, once); ``first`` is assigned at the begin of each
+    iteration. An ascending ``counter`` is left at the number of iterations made.
+    """
+
+    counter: str
+    trips: str | None
+    test: Callable[[], str] | None
+    first: Mapping[str, str]
+    descending: bool = False
 
 
 class FrameFlow(Protocol):
@@ -32,18 +45,8 @@ class FrameFlow(Protocol):
     def assign(self, values: Mapping[str, str]) -> None:
         """Set what is declared."""
 
-    def loop(
-        self,
-        counter: str,
-        trips: str | None,
-        test: Callable[[], str] | None,
-        first: Mapping[str, str],
-        descending: bool = False,
-    ) -> AbstractContextManager[None]:
-        """``for counter in range(trips)``, or the same counting down; stops before an iteration for which ``test`` does
-        not hold (it is called where code that it needs may be added, once); ``first`` is assigned at the begin of each
-        iteration. An ascending ``counter`` is left at the number of iterations made.
-        """
+    def loop(self, loop: CountedLoop) -> AbstractContextManager[None]:
+        """What is added inside is its body."""
 
     def branches(self, condition: str) -> AbstractContextManager[Callable[[bool], AbstractContextManager[None]]]:
         """Gives ``branch(taken)``, in which the code of either case is added; that for True comes first."""
@@ -124,7 +127,8 @@ class FrameWalk(ABC):
             test = partial(self._value, flag, f"({counter} % 2) * {self._flow.size(slot(flag))}")
         trips = self._trips(node)
         iteration = f"({trips}) - 1 - {counter}" if node.descending else counter
-        with self._flow.loop(counter, trips, test, {half: f"({iteration}) % 2"}, node.descending):
+        loop = CountedLoop(counter, trips, test, {half: f"({iteration}) % 2"}, node.descending)
+        with self._flow.loop(loop):
             self._add_body(inner.scopes[0])
         self._flow.assign({half: f"({iteration}) % 2"})
         for buffer, carried in zip(inner.carried, node.carried):

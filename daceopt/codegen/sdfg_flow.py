@@ -11,6 +11,7 @@ from dace.properties import CodeBlock
 from dace.sdfg.state import BreakBlock, ConditionalBlock, ControlFlowRegion, LoopRegion, SDFGState
 from dace.symbolic import symstr
 
+from daceopt.codegen.frame_walk import CountedLoop
 from daceopt.ir.scalar.dims import Dim
 
 _ENDLESS = str(2**63 - 1)
@@ -51,15 +52,9 @@ class SdfgFlow:
         self._assignments = dict(values)
 
     @contextmanager
-    def loop(
-        self,
-        counter: str,
-        trips: str | None,
-        test: Callable[[], str] | None,
-        first: Mapping[str, str],
-        descending: bool = False,
-    ) -> Iterator[None]:
+    def loop(self, loop: CountedLoop) -> Iterator[None]:
         """See :class:`daceopt.codegen.frame_walk.FrameFlow`."""
+        counter, trips, test, first, descending = loop
         begin, goes_on, step = "0", f"< {trips or _ENDLESS}", "+ 1"
         if descending:
             begin, goes_on, step = f"({trips}) - 1", ">= 0", "- 1"

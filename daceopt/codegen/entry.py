@@ -13,6 +13,16 @@ from daceopt.runtime.manifest import Manifest
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _EXPRESSION = re.compile(r"[A-Za-z0-9_+\-*/%()<>=!?:&|, ]+")
+_CODES = {
+    "abi": ABI_VERSION,
+    "ok": OK,
+    "failed": FAILED,
+    "bad_index": BAD_INDEX,
+    "changed": CHANGED,
+    "earlier": EARLIER,
+    "index": checks.INDEX,
+    "changing": checks.CHANGING,
+}
 _FUNCTIONS = frozenset({"INT64_C", "int64_t", "std", "min", "max", "int_floor", "int_ceil"})
 
 
@@ -61,45 +71,48 @@ class ProgramSource:
 
         Raises BuildError for a name or expression that is not plain C++, and for buffers that a call does not pass.
         """
-        manifest = self.manifest
-        symbols = [symbol.name for symbol in manifest.symbols]
+        symbols = [symbol.name for symbol in self.manifest.symbols]
         for name in (f"run{self.suffix}", *symbols, *self.buffers):
             if not _IDENTIFIER.fullmatch(name):
                 raise BuildError(f"{name!r} is not a C++ identifier")
-        addresses = [address for _, address in self.buffers.values()]
-        kernels_report = any(a.source == "reports" for a in addresses)
-        reports = manifest.has_stream and (kernels_report or self.status_header)  # library calls may do so, too
         return _TEMPLATE.format(
-            declarations=self.declarations,
-            body=_indent(self.body),
-            parameters=", ".join(
-                [*(f"{t}* {n}" for n, (t, _) in self.buffers.items()), *(f"int64_t {n}" for n in symbols)]
-            ),
-            arguments="".join(f"\n            {value}," for value in [*map(self._argument, self.buffers), *symbols])[
-                :-1
-            ],
-            reports_declaration=_REPORTS if reports else "",
-            reported=_REPORTED.format(index=checks.INDEX, checks=_checks("failed")) if reports else "",
-            earlier=EARLIER,
-            seen=1 + max((a.index for a in addresses if a.source == "seen"), default=0),
-            status_include='#include "daceopt/status.h"' if self.status_header else "",
-            clear="daceopt::clear_status();" if self.status_header else "",
-            library_failed=_LIBRARY_CHECK if self.status_header else "",
-            attempt=_ATTEMPT if self.status_header else "program();",
-            at_end="if (daceopt::at_end) daceopt::at_end();" if self.status_header else "",
-            abi=ABI_VERSION,
-            ok=OK,
-            failed=FAILED,
-            bad_index=BAD_INDEX,
-            index=checks.INDEX,
-            checks=_checks(FAILED),
-            changing=checks.CHANGING,
-            changed=CHANGED,
+            **_CODES,
+            **self._frame_parts(symbols),
+            **self._reporting_parts(),
             suffix=self.suffix,
-            outputs=manifest.results,
+            outputs=self.manifest.results,
             symbols="\n".join(_symbol(i, name) for i, name in enumerate(symbols)),
             sizes="\n".join(f"    out[{i}] = {_expression(text, symbols)};" for i, text in enumerate(self._sizes())),
         )
+
+    def _frame_parts(self, symbols: Sequence[str]) -> dict[str, object]:
+        """The function of the calls, and what is passed to it."""
+        pointers = [f"{ctype}* {name}" for name, (ctype, _) in self.buffers.items()]
+        values = [*map(self._argument, self.buffers), *symbols]
+        seen = (address.index for _, address in self.buffers.values() if address.source == "seen")
+        return {
+            "declarations": self.declarations,
+            "body": _indent(self.body),
+            "parameters": ", ".join([*pointers, *(f"int64_t {name}" for name in symbols)]),
+            "arguments": ",".join(f"\n            {value}" for value in values),
+            "seen": 1 + max(seen, default=0),
+        }
+
+    def _reporting_parts(self) -> dict[str, str]:
+        """How errors of kernels and of library calls are told."""
+        kernels_report = any(address.source == "reports" for _, address in self.buffers.values())
+        reports = self.manifest.has_stream and (kernels_report or self.status_header)  # library calls may do so, too
+        shared = self.status_header
+        return {
+            "reports_declaration": _REPORTS if reports else "",
+            "reported": _REPORTED.format(index=checks.INDEX, checks=_checks("failed")) if reports else "",
+            "checks": _checks(FAILED),
+            "status_include": '#include "daceopt/status.h"' if shared else "",
+            "clear": "daceopt::clear_status();" if shared else "",
+            "library_failed": _LIBRARY_CHECK if shared else "",
+            "attempt": _ATTEMPT if shared else "program();",
+            "at_end": "if (daceopt::at_end) daceopt::at_end();" if shared else "",
+        }
 
     def _sizes(self) -> list[str]:
         return [self.arena, self.saved, *(extent for shape in self.shapes for extent in shape)]

@@ -350,20 +350,23 @@ class Leaf:
 
         They stay in the expression, whose terms are added in an order that SymPy finds by what they are.
         """
+        if not self._surely_runs:
+            return
         infer = scalar.Types(self._types)
-        for call in _outermost(a.expr, self._is_fixed_call) if self._surely_runs else ():
+        for call in _outermost(a.expr, self._is_fixed_call):
             if call not in self._calls:
-                dtype = infer.strong(call, a.dtype)
-                symbol = self._names.value(dtype)
-                yield self._line(Assignment(symbol, call, dtype), printer, {symbol: str(symbol)})
-                self._calls[call] = str(symbol)
-                self._fixed.add(str(symbol))
+                yield self._line_before(call, infer.strong(call, a.dtype), printer)
         for condition in self._fixed_conditions(a.expr):
-            symbol = self._names.value(dace.bool_)
-            line = self._line(Assignment(symbol, condition, dace.bool_), printer, {symbol: str(symbol)})
+            line = self._line_before(condition, dace.bool_, printer)
             yield replace(line, text=line.text.replace("const bool", "const dop::Mask", 1))
-            self._calls[condition] = str(symbol)
-            self._fixed.add(str(symbol))
+
+    def _line_before(self, expr: sympy.Expr, dtype: types.DType, printer: Printer) -> Line:
+        """Computes ``expr`` before the loop, wherever it occurs from here on."""
+        symbol = self._names.value(dtype)
+        line = self._line(Assignment(symbol, expr, dtype), printer, {symbol: str(symbol)})
+        self._calls[expr] = str(symbol)
+        self._fixed.add(str(symbol))
+        return line
 
     def _fixed_conditions(self, expr: sympy.Expr) -> list[sympy.Expr]:
         """Conditions of its choices that are the same in all iterations of ``inner`` and were not evaluated before."""

@@ -21,7 +21,7 @@ class Names:
 
     def __init__(self) -> None:
         self._loops: dict[Param, sympy.Symbol] = {}
-        self._extents: dict[sympy.Symbol, Dim] = {}  # of loops, by their canonical symbols
+        self._extents: dict[sympy.Symbol, Dim | None] = {}  # of loops, by their canonical symbols
         self._sizes: dict[str, sympy.Symbol] = {}
         self._buffers: dict[KernelBuffer, str] = {}
         self._locals: dict[KernelBuffer, str] = {}
@@ -34,20 +34,16 @@ class Names:
         return str(self._loops.setdefault(p, _index(f"i{len(self._loops)}")))
 
     def add_loop(self, loop: Loop) -> None:
-        """Name a loop. Of two with one parameter, which stand side by side, the longer one counts, if either is known
-        to be."""
+        """Name a loop. Of several with one parameter, side by side, the longest counts, where it is known which."""
         self.loop(loop.param)
         symbol = self._loops[loop.param]
-        known = self._extents.setdefault(symbol, loop.extent)
-        if ALL_SIZES.is_natural(loop.extent - known):
-            self._extents[symbol] = loop.extent
-        elif not ALL_SIZES.is_natural(known - loop.extent):
-            self._extents[symbol] = sympy.oo
+        self._extents[symbol] = _longer(self._extents.get(symbol, 0), loop.extent)
 
     def is_inside(self, index: sympy.Expr, extent: Dim) -> bool:
         """Is an integer, in canonical names, 0 or more and below ``extent`` in all iterations of all loops?"""
-        loops = {s: self._extents[s] for s in index.free_symbols & self._extents.keys()}
-        if index.free_symbols != loops.keys() or not index.is_polynomial() or sympy.oo in loops.values():
+        extents = {s: self._extents.get(s) for s in index.free_symbols}
+        loops = {s: n for s, n in extents.items() if n is not None}
+        if len(loops) < len(extents) or not index.is_polynomial():
             return False
         sizes = ALL_SIZES.inside(loops)
         return sizes.is_natural(index) and sizes.is_natural(extent - 1 - index)
@@ -115,6 +111,13 @@ class Names:
 
     def _term(self, p: Param, step: Dim, given: str | None) -> str:
         return self.loop(p) if step == 1 else f"{given or self.size_text(step)} * {self.loop(p)}"
+
+
+def _longer(first: Dim | None, second: Dim) -> Dim | None:
+    """The larger of two extents, if it is known which."""
+    if first is None or ALL_SIZES.is_natural(first - second):
+        return first
+    return second if ALL_SIZES.is_natural(second - first) else None
 
 
 def _index(name: str) -> Any:

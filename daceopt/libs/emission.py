@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import sympy
 
 from daceopt.codegen import target
+from daceopt.codegen.code_flow import size_text
 from daceopt.codegen.frame import STREAM
-from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import Unsupported
 from daceopt.ir.scalar import expression_text, types
 
@@ -42,7 +42,7 @@ def extent(value: Any) -> str:
 
 def whole(value: Any) -> str:
     """An integer expression over the graph's symbols as C++, also with quotients and remainders, for frames alone."""
-    return Printer({}, floor_division="int_floor").size(sympy.sympify(value))
+    return size_text(sympy.sympify(value))
 
 
 def _fold(function: str, terms: list[str]) -> str:

@@ -37,7 +37,7 @@ class Names:
         """Name a loop. Of several with one parameter, side by side, the longest counts, where it is known which."""
         self.loop(loop.param)
         symbol = self._loops[loop.param]
-        self._extents[symbol] = _longer(self._extents.get(symbol, 0), loop.extent)
+        self._extents[symbol] = _longer(self._extents.setdefault(symbol, loop.extent), loop.extent)
 
     def is_inside(self, index: sympy.Expr, extent: Dim) -> bool:
         """Is an integer, in canonical names, 0 or more and below ``extent`` in all iterations of all loops?"""

@@ -11,11 +11,14 @@ import pytest
 import sympy
 
 from daceopt.codegen.cpu.kernel_source import kernel_source
+from daceopt.codegen.names import Names
 from daceopt.ir.edits import schedule_edits as edits
 from daceopt.ir.edits.attempt import commit
 from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.symbols import Parameter
+from daceopt.ir.schedule.schedule import Do, Loop
 from daceopt.ops.families.indexing import position
 from daceopt.passes.transform import Transformation
 from tests.codegen.cpu.kernels import run
@@ -213,3 +216,18 @@ def test_a_condition_of_a_row_is_a_mask_before_the_loop(dtype: Any, tmp_path: Pa
     expected = np.ones((8, 16), x.dtype)
     expected[::2] = x
     np.testing.assert_array_equal(run(graph, {graph.inputs[0]: x}, tmp_path)[graph.outputs[0]], expected)
+
+
+def test_of_loops_of_one_parameter_the_longest_counts_if_it_is_known() -> None:
+    first, second, *_ = sizes = [sympy.Symbol(name, integer=True) for name in ("n", "m", "k")]
+    p = Parameter("p")
+
+    def is_inside(axis: Any, *extents: Any) -> bool:
+        names = Names()
+        for extent in extents:
+            names.add_loop(Loop(p, extent, Do(0, ())))
+        return names.is_inside(sympy.Symbol(names.loop(p), integer=True), axis)
+
+    assert is_inside(9, 4, 9, 7) and not is_inside(8, 4, 9, 7)
+    assert is_inside(first + 2, first, first + 2, first + 1) and not is_inside(first, first, first + 1)
+    assert not is_inside(first, *sizes) and not is_inside(second, first, second, second)

@@ -22,20 +22,20 @@ COMPARED = ("max", "min", "prod")  # reductions whose gradient compares elements
 
 
 @preparation(KernelNode)
-def materialize(b: Builder, entry: KernelNode) -> None:
+def materialize(b: Builder, node: KernelNode) -> None:
     """Let each such reduction of the kernel read its elements from memory."""
-    kernel = entry.kernel
+    kernel = node.kernel
     if not any(_comparing_writes(kernel, s) for s in kernel.stages):
         return
-    for part in split(b.graph, entry)[0]:
+    for part in split(b.graph, node)[0]:
         _materialize(b.graph, part)
 
 
 def compared_arrays(graph: Graph) -> set[str]:
     """The arrays that kernels of one stage reduce by such a reduction."""
     arrays: set[str] = set()
-    for entry in graph.kernels():
-        kernel = entry.kernel
+    for node in graph.kernels():
+        kernel = node.kernel
         if not kernel.locals and any(w.wcr in COMPARED for w in kernel.writes()):
             arrays |= {graph.root(a.array)[0] for a in kernel.reads()}
     return arrays
@@ -57,13 +57,13 @@ def _source(stage: Stage, conn: str) -> str:
     return name
 
 
-def _materialize(graph: Graph, entry: KernelNode) -> None:
-    kernel = entry.kernel
+def _materialize(graph: Graph, node: KernelNode) -> None:
+    kernel = node.kernel
     (stage,) = kernel.stages
     connectors = _comparing_writes(kernel, stage)
     if not connectors:
         return
-    graph.remove(entry)
+    graph.remove(node)
     elements = {c: _elements(graph, kernel, stage, c) for c in connectors}
     kept = {c: elements.get(c, a) for c, a in stage.writes.items()}
     extents = {p: kernel.extents[p] for p in stage.params}

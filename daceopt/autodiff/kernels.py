@@ -35,9 +35,9 @@ class GradientTarget:
 
 
 @adjoint(KernelNode)
-def kernel_adjoint(b: Builder, entry: KernelNode, grads: Grads, wanted: Collection[str]) -> Contributions:
+def kernel_adjoint(b: Builder, node: KernelNode, grads: Grads, wanted: Collection[str]) -> Contributions:
     """One backward stage per set of reduced parameters, over the forward stage's own domain."""
-    kernel = entry.kernel
+    kernel = node.kernel
     if len(kernel.stages) != 1 or kernel.locals:
         raise Unsupported(
             f"kernel {kernel.label} has {len(kernel.stages)} stages; split it with autodiff.splitting first"

@@ -11,7 +11,7 @@ from daceopt.ir.kernel.kernel_node import KernelNode
 
 
 def split(
-    graph: Graph, entry: KernelNode, runs: Sequence[Sequence[int]] | None = None
+    graph: Graph, node: KernelNode, runs: Sequence[Sequence[int]] | None = None
 ) -> tuple[list[KernelNode], set[str]]:
     """Replace a kernel of several stages by one kernel per stage, or one for each of ``runs`` of stages that have the
     loops alone which all share; all of its name.
@@ -19,12 +19,12 @@ def split(
     Returns the new kernels in order and the names of the arrays that were local: they exist in no forward program, so
     they can be recomputed but not stored.
     """
-    kernel = entry.kernel
+    kernel = node.kernel
     if kernel.is_tiled:
         raise Unsupported(f"kernel {kernel.label} carries values along a loop; differentiate before a step tiles it")
     if len(kernel.stages) == 1 and not kernel.locals:
-        return [entry], set()
-    graph.remove(entry)
+        return [node], set()
+    graph.remove(node)
     parts = [[kernel.stages[k] for k in run] for run in runs or [[k] for k in range(len(kernel.stages))]]
     names = _arrays_between(graph, kernel, parts)
     nodes = [graph.add_kernel(_part(kernel, stages, names)) for stages in parts]

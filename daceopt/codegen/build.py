@@ -259,10 +259,10 @@ class GeneratedProgram:
         raise BuildError(f"{graph.name}: the frame reads {name!r}, which is no input, output, constant or intermediate")
 
 
-def _schedule(graph: Graph, entry: KernelNode) -> str:
+def _schedule(graph: Graph, node: KernelNode) -> str:
     """How the loops of a kernel run; why there is no text for them, rather than no program."""
     try:
-        return schedule_text.text(schedule.schedule_of(entry.kernel))
+        return schedule_text.text(schedule.schedule_of(node.kernel))
     except Unsupported as error:
         return f"# {error}\n"
 

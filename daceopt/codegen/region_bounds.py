@@ -25,8 +25,8 @@ def check(graph: Graph, ranges: Ranges | None = None) -> None:
         for name in graph.arrays():
             if graph.is_view(name):
                 _check_view(graph, name, ranges)
-        for entry in graph.kernels():
-            _check_kernel(graph, entry, ranges)
+        for kernel in graph.kernels():
+            _check_kernel(graph, kernel, ranges)
     for node in regions(graph):
         own = {node.counter: _most(node)} if isinstance(node, Repeat) else {}
         if 0 in own.values():
@@ -61,8 +61,8 @@ def _check_view(graph: Graph, name: str, ranges: Ranges) -> None:
             )
 
 
-def _check_kernel(graph: Graph, entry: KernelNode, ranges: Ranges) -> None:
-    for stage in entry.kernel.stages:
+def _check_kernel(graph: Graph, node: KernelNode, ranges: Ranges) -> None:
+    for stage in node.kernel.stages:
         for access in (*stage.reads.values(), *stage.writes.values()):
             if any(_counters(i, ranges) for i in access.index if i is not None):
                 raise Unsupported(f"{access.array} is read in steps that depend on the iteration of a loop")

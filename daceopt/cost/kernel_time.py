@@ -64,19 +64,19 @@ class KernelTimes:
     def _moved(self) -> Mapping[Any, tuple[Any, Any]]:
         return data_movement(self._graph).nodes
 
-    def work(self, entry: Any) -> Work:
-        """Of the kernel at ``entry``, in the schedule that it has now."""
-        if entry not in self._known:
-            kernel = entry.kernel
-            names = [n for n in self._graph.outputs_of(entry) if n is not None]
+    def work(self, node: Any) -> Work:
+        """Of the kernel at ``node``, in the schedule that it has now."""
+        if node not in self._known:
+            kernel = node.kernel
+            names = [n for n in self._graph.outputs_of(node) if n is not None]
             width = max(1.0, max((self._graph.dtype(n).bytes for n in names), default=4) / 4)
-            moved = self.number(sum(self._moved[entry]))
-            self._known[entry] = Work(moved, width * self.number(kernel_flops(kernel)), self._threads(kernel))
-        return self._known[entry]
+            moved = self.number(sum(self._moved[node]))
+            self._known[node] = Work(moved, width * self.number(kernel_flops(kernel)), self._threads(kernel))
+        return self._known[node]
 
-    def seconds(self, entry: Any) -> float:
-        """Of the kernel at ``entry`` by itself."""
-        return self.work(entry).seconds(self.machine)
+    def seconds(self, node: Any) -> float:
+        """Of the kernel at ``node`` by itself."""
+        return self.work(node).seconds(self.machine)
 
     def _threads(self, kernel: Kernel) -> int:
         """The threads that start: a band of parallel loops has no more than iterations."""

@@ -257,11 +257,11 @@ def _implement_node(graph: Graph, node: DenseNode) -> Requirements:
     return needs
 
 
-def _micro_kernels(graph: Graph, entry: KernelNode) -> Iterator[Any]:
+def _micro_kernels(graph: Graph, node: KernelNode) -> Iterator[Any]:
     """The micro-kernels of libraries that the schedule of a kernel calls."""
-    if not microkernels.calls(entry.tree):
+    if not microkernels.calls(node.tree):
         return
-    kernel, tree = entry.kernel, entry.tree
+    kernel, tree = node.kernel, node.tree
     for tile in microkernels.tiles(kernel, tree, resolve_all(graph, kernel, tree)).values():
         if isinstance(tile, microkernels.TileProduct):
             yield microkernels.MicroProduct(kernel.label, tile.dtype)

@@ -140,10 +140,10 @@ def check_kernels(graph: Graph) -> None:
     from daceopt.ir.access.references import check_overlaps
     from daceopt.ir.legality.schedule_check import check
 
-    for entry in graph.kernels():
-        check_overlaps(graph, entry.kernel)
-        if entry.tree is not None:
-            check(graph, entry.kernel, entry.tree)
+    for node in graph.kernels():
+        check_overlaps(graph, node.kernel)
+        if node.tree is not None:
+            check(graph, node.kernel, node.tree)
 
 
 class Numerics:

@@ -242,17 +242,17 @@ def _is_cut(flow: Flow, own: int, axis: int) -> bool:
     return flow.dims[own].kind == "bijective" and flow.dims[own].axis == axis and all(r.axis != axis for r in others)
 
 
-def _loop(graph: Graph, entry: KernelNode, axis: SplitAxis) -> Any:
+def _loop(graph: Graph, node: KernelNode, axis: SplitAxis) -> Any:
     """The parameter of a kernel that walks along the axis."""
-    kernel = entry.kernel
+    kernel = node.kernel
     if kernel.is_tiled or kernel.schedule is not None:
         raise CannotSplit(f"kernel {kernel.label} has loops of its own already")
     access = kernel.writes()[0]
     return access.index[axis.dims[access.array]]
 
 
-def _check_whole_reads(graph: Graph, entry: KernelNode, along: Any, sliced: set[str]) -> None:
-    kernel = entry.kernel
+def _check_whole_reads(graph: Graph, node: KernelNode, along: Any, sliced: set[str]) -> None:
+    kernel = node.kernel
     for access in (a for stage in kernel.stages for a in stage.reads.values()):
         if access.array not in sliced and access.array not in kernel.locals and along in access.params():
             raise CannotSplit(f"kernel {kernel.label} reads {access.array} in more than one way along the axis")

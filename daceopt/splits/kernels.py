@@ -21,14 +21,14 @@ from daceopt.splits.rules import CannotSplit, Division, Piece, splits
 
 
 @splits(KernelNode)
-def kernel_split(graph: Graph, entry: KernelNode, axis: int) -> Division:
+def kernel_split(graph: Graph, node: KernelNode, axis: int) -> Division:
     """Every array that the kernel writes is split by the parameter that walks along the axis of the first.
 
     Refused: an axis that no single parameter walks with step 1, a result that does not depend on it, a reduction over
     it, and values inside of one iteration that are read at other elements of it (a softmax along the axis).
     """
-    kernel = entry.kernel
-    first = next(n for n in graph.outputs_of(entry) if n is not None)
+    kernel = node.kernel
+    first = next(n for n in graph.outputs_of(node) if n is not None)
     own = axis % max(len(graph.shape(first)), 1)
     index = next(a.index for a in kernel.writes() if a.array == first)
     if not graph.shape(first) or index[own] not in kernel.extents:

@@ -96,8 +96,8 @@ _SUMS: dict[type, Callable[[Graph, Any, SplitAxis], Axes]] = {
 # -------------------------------------------------------------------- kernels
 
 
-def _of_kernel(graph: Graph, entry: KernelNode, axis: SplitAxis, summed: frozenset[str]) -> NodeCut:
-    kernel = entry.kernel
+def _of_kernel(graph: Graph, node: KernelNode, axis: SplitAxis, summed: frozenset[str]) -> NodeCut:
+    kernel = node.kernel
     if kernel.is_tiled or kernel.schedule is not None:
         raise CannotSplit(f"kernel {kernel.label} has loops of its own already")
     if kernel.forwarded_arrays():

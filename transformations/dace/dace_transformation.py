@@ -112,9 +112,9 @@ class DaceTransformation(Transformation):
         graph = site.graph
         graph.take_out(site.nodes)
         for read in site["kernels"]:
-            entry = graph.add_kernel(read.kernel.rename_locals_apart(graph))
+            node = graph.add_kernel(read.kernel.rename_locals_apart(graph))
             if read.tree is not None or (self.of in _LOOPS and len(read.kernel.stages) == 1):
-                commit(graph, entry, read.tree or loops_of(graph, entry).tree)
+                commit(graph, node, read.tree or loops_of(graph, node).tree)
 
 
 class _Trial:

@@ -49,9 +49,9 @@ class GridReduction(Transformation):
                 yield Site(graph, (node,), {"loop": found[0], "parts": found[1]})
 
     def apply(self, site: Site) -> None:
-        graph, entry = site.graph, site.nodes[0]
-        kernel = entry.kernel
-        graph.remove(entry)
+        graph, node = site.graph, site.nodes[0]
+        kernel = node.kernel
+        graph.remove(node)
         for made in _in_parts(graph, kernel, site["loop"], site["parts"]):
             graph.add_kernel(made)
 

@@ -50,15 +50,15 @@ class KernelFission(Transformation):
                 yield Site(graph, (node,), {"apart": apart})
 
     def apply(self, site: Site) -> None:
-        graph, entry = site.graph, site.nodes[0]
-        kernel = entry.kernel
+        graph, node = site.graph, site.nodes[0]
+        kernel = node.kernel
         if site["apart"]:
-            parts, _ = splitting.split(graph, entry, _small_runs(kernel))
+            parts, _ = splitting.split(graph, node, _small_runs(kernel))
         elif _waiting(kernel):
-            graph.remove(entry)
+            graph.remove(node)
             parts = [graph.add_kernel(made) for made in _detached(graph, kernel)]
         else:
-            parts = [entry]
+            parts = [node]
         for part in parts:
             _split_sums(graph, part)
 
@@ -217,14 +217,14 @@ def _reduced_sets(kernel: Kernel) -> set[frozenset[Param]]:
     return {frozenset(stage.reduced_params(c)) for c in stage.writes} - {frozenset()}
 
 
-def _split_sums(graph: Graph, entry: KernelNode) -> None:
+def _split_sums(graph: Graph, node: KernelNode) -> None:
     """A kernel for each set of reduced loops, the first with all that is not reduced."""
-    kernel = entry.kernel
+    kernel = node.kernel
     different = sorted(_reduced_sets(kernel), key=lambda found: sorted(map(str, found)))
     if len(different) < 2:
         return
     (stage,) = kernel.stages
-    graph.remove(entry)
+    graph.remove(node)
     for k, reduced in enumerate(different):
         wanted = [reduced, frozenset()] if k == 0 else [reduced]
         writes = {c: a for c, a in stage.writes.items() if frozenset(stage.reduced_params(c)) in wanted}

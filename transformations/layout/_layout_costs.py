@@ -199,8 +199,8 @@ class _Reading:
 
     # ---------------------------------------------------------------- kernels
 
-    def _add_kernel(self, entry: KernelNode) -> None:
-        kernel = entry.kernel
+    def _add_kernel(self, node: KernelNode) -> None:
+        kernel = node.kernel
         for stage in kernel.stages:
             walks = [w for a in _accesses(kernel, stage) if (w := self._walk(kernel, stage, a)) is not None]
             if any(len(set(w.modes)) > 1 for w in walks):

@@ -47,12 +47,12 @@ class CastAbsorption(Transformation):
         graph.add_node(twin, reads, {**writes, site["connector"]: site["out"]})
 
 
-def _converted_copy(graph: Graph, node: DenseNode, connector: str, entry: KernelNode) -> str | None:
-    """The array that ``entry`` fills with the result, converted, if it does nothing else."""
+def _converted_copy(graph: Graph, node: DenseNode, connector: str, cast: KernelNode) -> str | None:
+    """The array that ``cast`` fills with the result, converted, if it does nothing else."""
     result = graph.writes(node)[connector]
     if graph.is_kept(result) or graph.views_of(result) or graph.is_part(result):
         return None
-    pair = conversion(graph, entry)
+    pair = conversion(graph, cast)
     if pair is None or pair[0] != result:
         return None
     return pair[1] if may_write(node, connector, graph.dtype(pair[1]), graph) else None

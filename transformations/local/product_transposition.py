@@ -66,9 +66,9 @@ def _transpose(graph: Graph, name: str) -> str:
     return graph.add_view(name, "transposed", [shape[k] for k in swap], [strides[k] for k in swap])
 
 
-def _transposing_copy(graph: Graph, node: Contraction, product: str, entry: KernelNode) -> str | None:
-    """The array that ``entry`` fills with the product, its last two dimensions exchanged, if it does nothing else."""
-    kernel = entry.kernel
+def _transposing_copy(graph: Graph, node: Contraction, product: str, copy: KernelNode) -> str | None:
+    """The array that ``copy`` fills with the product, its last two dimensions exchanged, if it does nothing else."""
+    kernel = copy.kernel
     stage = kernel.stages[0]
     if len(kernel.stages) != 1 or len(stage.reads) != 1 or len(stage.writes) != 1:
         return None

@@ -71,6 +71,6 @@ def _why_not(graph: Graph, node: Node) -> str | None:
 
 def _source_of(graph: Graph, name: str) -> str | None:
     """The array of float32 of which ``name`` is a rounded copy, in the same layout."""
-    entry = graph.producer(name)
-    pair = conversion(graph, entry) if isinstance(entry, KernelNode) and not graph.is_kept(name) else None
+    node = graph.producer(name)
+    pair = conversion(graph, node) if isinstance(node, KernelNode) and not graph.is_kept(name) else None
     return pair[0] if pair is not None and pair[1] == name else None

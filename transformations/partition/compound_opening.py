@@ -56,6 +56,6 @@ class CompoundOpening(Transformation):
         return opened
 
 
-def _has_stages(graph: Graph, entry: KernelNode) -> bool:
-    kernel = entry.kernel
+def _has_stages(graph: Graph, node: KernelNode) -> bool:
+    kernel = node.kernel
     return not kernel.is_tiled and (len(kernel.stages) > 1 or bool(kernel.locals))

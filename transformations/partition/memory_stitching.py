@@ -56,8 +56,8 @@ class MemoryStitching(Transformation):
 
     def apply(self, site: Site) -> None:
         """The tensors in between live in each thread until a later step finds that a register or a block has them."""
-        entry = emit(site.graph, site.nodes, site["kernel"])
-        entry.tree = schedule.default(entry.kernel)
+        node = emit(site.graph, site.nodes, site["kernel"])
+        node.tree = schedule.default(node.kernel)
 
 
 class _Stitching:

@@ -54,7 +54,7 @@ def what_is_unfinished(program: Program) -> str:
 def _is_scheduled(graph: Graph) -> bool:
     """Can each of its kernels run as it is scheduled? On a processor any can."""
     parts = [part for part in everything(graph) if part.options.target in LIMITS]
-    trees = (schedule.schedule_of(entry.kernel) for part in parts for entry in part.kernels())
+    trees = (schedule.schedule_of(node.kernel) for part in parts for node in part.kernels())
     return all(map(is_mapped, trees))
 
 

@@ -27,7 +27,7 @@ def settle(graph: Graph) -> None:
     limits = LIMITS.get(graph.options.target)
     if limits is not None:
         for body, kernels in before.items():
-            _bind_copies(body, [entry for entry in body.kernels() if entry not in kernels], limits)
+            _bind_copies(body, [node for node in body.kernels() if node not in kernels], limits)
 
 
 def _settle(graph: Graph) -> None:
@@ -46,8 +46,8 @@ def _settle(graph: Graph) -> None:
 
 def _bind_copies(graph: Graph, copies: Sequence[Any], limits: TargetLimits) -> None:
     """Copies that were made here, behind all steps, run on an accelerator as what it can run: blocks and threads."""
-    for entry in copies:
-        tree = schedule.schedule_of(entry.kernel)
+    for node in copies:
+        tree = schedule.schedule_of(node.kernel)
         loops = schedule.loops(tree)
         if not loops:
             continue
@@ -55,7 +55,7 @@ def _bind_copies(graph: Graph, copies: Sequence[Any], limits: TargetLimits) -> N
         inner = loops[-1]
         if len(loops) > 1 and isinstance(inner.extent, int) and inner.extent <= limits.threads:
             tree = bind(tree, inner.param, "block")
-        entry.tree = tree
+        node.tree = tree
 
 
 def _places(node: Region) -> range:
@@ -77,7 +77,7 @@ def _move_constants(graph: Graph, node: Region, which: int, known: dict[Any, str
 def _share_seed(graph: Graph, node: Region, body: Graph) -> None:
     if not body.uses_seed:
         return
-    if isinstance(node, Repeat) and not all(node.counter in _symbols_drawn(body, entry) for entry in _random(body)):
+    if isinstance(node, Repeat) and not all(node.counter in _symbols_drawn(body, kernel) for kernel in _random(body)):
         raise Unsupported(f"{node.label}: random numbers in a loop would be the same in every iteration")
     graph.seed()
 
@@ -87,9 +87,9 @@ def _random(body: Graph) -> list[Any]:
     return [n for n in body.kernels() if SEED in body.inputs_of(n)]
 
 
-def _symbols_drawn(body: Graph, entry: KernelNode) -> set[Any]:
+def _symbols_drawn(body: Graph, node: KernelNode) -> set[Any]:
     """What the kernel's scalar code names: numbers are drawn by the element that it computes, of all iterations."""
-    stages = entry.kernel.stages
+    stages = node.kernel.stages
     return {s for stage in stages for a in stage.assignments for s in a.expr.free_symbols}
 
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
 
 
-def conversion(graph: Graph, entry: KernelNode) -> tuple[str, str] | None:
+def conversion(graph: Graph, node: KernelNode) -> tuple[str, str] | None:
     """(array read, array written) of a kernel that converts each element where it stands; None for others."""
-    kernel = entry.kernel
+    kernel = node.kernel
     stage = kernel.stages[0]
     if len(kernel.stages) != 1 or len(stage.writes) != 1 or kernel.locals or not only_converts(graph, stage):
         return None

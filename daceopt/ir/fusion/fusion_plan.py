@@ -202,7 +202,7 @@ class FusionPlan:
 
 
 def emit(graph: Graph, members: Iterable[Any], kernel: Kernel) -> KernelNode:
-    """Put ``kernel``, as a plan has it, in the place of ``members``; returns its entry."""
+    """Put ``kernel``, as a plan has it, in the place of ``members``; returns its node."""
     graph.take_out(members)
     return graph.add_kernel(plan(kernel))
 

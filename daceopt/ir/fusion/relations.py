@@ -227,11 +227,11 @@ def _unknown(graph: Graph, node: Node) -> Flows:
     return {(a, w): Flow((_OPAQUE,) * len(graph.shape(a)), graph.shape(w)) for a in reads for w in writes}
 
 
-def _of_kernel(graph: Graph, entry: KernelNode) -> Flows:
+def _of_kernel(graph: Graph, node: KernelNode) -> Flows:
     try:
-        kernel = expand_locals(entry.kernel)
+        kernel = expand_locals(node.kernel)
     except Unsupported:
-        return _unknown(graph, entry)
+        return _unknown(graph, node)
     return kernel_flows(graph, kernel)
 
 

@@ -121,9 +121,9 @@ def lane(access: Access, kernel: Kernel, shape: Shape) -> _Lane | None:
     return _Lane(outer, inner) if isinstance(outer, Parameter) and kernel.extents[outer] * BLOCK == shape[1] else None
 
 
-def _plain(graph: Graph, entry: KernelNode) -> Kernel | None:
-    """The kernel at ``entry``, if its loops are not scheduled yet."""
-    kernel = entry.kernel
+def _plain(graph: Graph, node: KernelNode) -> Kernel | None:
+    """The kernel at ``node``, if its loops are not scheduled yet."""
+    kernel = node.kernel
     return kernel if kernel.schedule is None and not kernel.is_tiled else None
 
 
@@ -187,12 +187,12 @@ def _rewrite_call(graph: Graph, node: Node, stored: dict[str, str]) -> None:
     graph.add_node(node, reads, writes)
 
 
-def _rewrite_kernel(graph: Graph, entry: KernelNode, stored: Mapping[str, str]) -> KernelNode:
-    """Let the kernel read and write blocks; returns its new entry."""
-    kernel = entry.kernel
+def _rewrite_kernel(graph: Graph, node: KernelNode, stored: Mapping[str, str]) -> KernelNode:
+    """Let the kernel read and write blocks; returns its new node."""
+    kernel = node.kernel
     lane_of = {a: lane(a, kernel, graph.shape(a.array)) for a in kernel_accesses(kernel) if a.array in stored}
     lanes = {a: own for a, own in lane_of.items() if own is not None}
-    graph.remove(entry)
+    graph.remove(node)
     return graph.add_kernel(
         _Split(kernel, [own.outer for own in lanes.values() if own.inner is None]).kernel(stored, lanes)
     )
@@ -238,18 +238,18 @@ class _Split:
 # -------------------------------------------------------------------- kernels beside those that were split
 
 
-def _split_neighbours(graph: Graph, entries: Sequence[KernelNode]) -> None:
+def _split_neighbours(graph: Graph, nodes: Sequence[KernelNode]) -> None:
     """Split the loops of kernels that exchange images with kernels that are split: only equal loops can be fused."""
-    waiting = list(entries)
+    waiting = list(nodes)
     while waiting:
-        entry = waiting.pop()
-        kernel = entry.kernel
+        node = waiting.pop()
+        kernel = node.kernel
         shared = dict.fromkeys(a.array for a in kernel_accesses(kernel) if _is_split_image(graph, kernel, a))
-        for node in dict.fromkeys(n for array in shared for n in _beside(graph, array) if n is not entry):
-            other = _plain(graph, node)
+        for neighbour in dict.fromkeys(n for array in shared for n in _beside(graph, array) if n is not node):
+            other = _plain(graph, neighbour)
             own = [] if other is None else _whole_lanes(graph, other, shared)
             if other is not None and own:
-                graph.remove(node)
+                graph.remove(neighbour)
                 waiting.append(graph.add_kernel(_Split(other, own).kernel({}, {})))
 
 

@@ -196,13 +196,13 @@ class _Lines:
         except Unsupported as error:
             return f"unreadable {json.dumps(str(error))}"
 
-    def _kernel(self, entry: KernelNode) -> list[str]:
+    def _kernel(self, node: KernelNode) -> list[str]:
         graph = self._graph
-        outputs = _list(self._declare(n) for n in graph.outputs_of(entry) if n is not None)
+        outputs = _list(self._declare(n) for n in graph.outputs_of(node) if n is not None)
         try:
-            head, *lines = kernel_text.lines(entry.kernel)
+            head, *lines = kernel_text.lines(node.kernel)
         except Unsupported as error:
-            operands = _list(n for n in graph.inputs_of(entry) if n is not None)
+            operands = _list(n for n in graph.inputs_of(node) if n is not None)
             return [f"{outputs} = unreadable kernel({operands}) {json.dumps(str(error))}"]
         return [f"{outputs} = {head}", *(_INDENT + line for line in lines)]
 

@@ -10,17 +10,19 @@ from dace.sdfg.graph import generate_element_id
 from dace.sdfg.nodes import LibraryNode
 
 from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.map_scope import ExpandKernel
 
 
 @dace.library.node
 class KernelNode(LibraryNode):
     """Loops over statements, which it holds as a value: ``kernel``. An edit of the kernel exchanges that.
 
-    Connectors In0, In1, ... read whole arrays and Out0, Out1, ... write them.
+    Connectors In0, In1, ... read whole arrays and Out0, Out1, ... write them. DaCe expands it into a map scope;
+    programs are printed from the kernel itself.
     """
 
-    implementations: ClassVar[dict[str, Any]] = {}
-    default_implementation: ClassVar[str | None] = None
+    implementations: ClassVar[dict[str, type]] = {"map scope": ExpandKernel}
+    default_implementation: ClassVar[str | None] = "map scope"
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel.label)

@@ -77,3 +77,17 @@ def test_a_part_is_copied_into_its_box() -> None:
     (whole,) = (n for n in made.state.data_nodes() if n.data == graph.outputs[0])
     assert [str(e.data.dst_subset) for e in made.state.in_edges(whole)] == ["0:n, 0:4", "0:n, 4:8"]
     validation.check_parts(graph, graph.outputs[0])
+
+
+@pytest.mark.parametrize("make", [views_and_parts, fused])
+def test_dace_expands_kernels_into_map_scopes(make) -> None:  # type: ignore[no-untyped-def]
+    """Those that ``expand`` makes, in nested SDFGs over the node's connectors."""
+    graph = make()
+    made = sdfg_of(graph.copy())
+    for node in [n for n in made.state.nodes() if isinstance(n, KernelNode)]:
+        node.expand(made.sdfg, made.state)
+    made.sdfg.validate()
+    nested = [n.sdfg for n in made.state.nodes() if isinstance(n, nodes.NestedSDFG)]
+    scopes = [n.map for s in nested for n, _ in s.all_nodes_recursive() if isinstance(n, nodes.MapEntry)]
+    direct = [n.map for n in expand(graph).state.nodes() if isinstance(n, nodes.MapEntry)]
+    assert sorted(map(str, scopes)) == sorted(map(str, direct)) != []

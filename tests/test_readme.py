@@ -1,4 +1,4 @@
-"""README and CONTRIBUTING: their Python blocks run, in order, and so do their commands; what they name exists."""
+"""Pages with examples: their Python blocks run, in order, and so do their commands; what they name exists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from tests.modules.devices import on_device
 from tests.registered import restored
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md")
+FOLDERS = ("docs/how-to", "docs/extending")
+PAGES = (path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.md")))
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", *PAGES)
 SLOW_COMMANDS = {"demo", "bench"}
 
 
@@ -85,8 +87,9 @@ def test_the_readme_runs_on_a_device(workplace: Path) -> None:
         torch.set_default_device(None)
 
 
-def test_the_operator_of_contributing_and_its_gradient_rule_are_right(workplace: Path) -> None:
-    for number, code in enumerate(c for c in blocks("CONTRIBUTING.md", "python") if "CentredMean" in c):
+def test_the_operator_that_is_shown_and_its_gradient_rule_are_right(workplace: Path) -> None:
+    shown = (code for document in DOCUMENTS for code in blocks(document, "python") if "CentredMean" in code)
+    for number, code in enumerate(shown):
         run_block(code, number, workplace)
     graph = Graph("centred_mean")
     x = graph.add_input("x", (3, 4), dace.float64)
@@ -109,13 +112,15 @@ def test_files_that_the_document_names_exist(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     code = re.findall(r"`((?:daceopt|transformations|recipes|tests|docs|benchmarks|notebooks)/[\w./-]*)`", text)
-    missing = [name for name in (*links, *code) if not (ROOT / name).exists()]
+    folder = (ROOT / document).parent
+    missing = [name for name in links if not (folder / name).exists()]
+    missing += [name for name in code if not (ROOT / name).exists()]
     assert not missing
 
 
 def test_the_table_of_environment_variables_is_complete() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = "".join((ROOT / document).read_text(encoding="utf-8") for document in DOCUMENTS)
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "daceopt").rglob("*.py")]
     read = {name for text in sources for name in re.findall(r"\"(DACEOPT_[A-Z_]+)\"", text)}
-    assert read == set(re.findall(r"^\| `(DACEOPT_[A-Z_]+)`", readme, re.MULTILINE))
-    assert all(f"`{artifact}`" in readme for artifact in ARTIFACTS)
+    assert read == set(re.findall(r"^\| `(DACEOPT_[A-Z_]+)`", page, re.MULTILINE))
+    assert all(f"`{artifact}`" in page for artifact in ARTIFACTS)

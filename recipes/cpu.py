@@ -101,7 +101,7 @@ LOOPS = (
     # the hardware: what computes beside what, in which order, by which unit (5.5; 5.6, steps 4 and 5)
     "index-set-splitting",
     "scalar-expansion",
-    "tile-scheduling",
+    "micro-kernel-call",
     "loop-fusion",
     "loop-merging",
     "vectorization",

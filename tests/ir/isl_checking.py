@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import islpy as isl
 import numpy as np
 
@@ -36,12 +38,12 @@ def assert_computes(graph: Graph, entry: KernelNode, tree: Tree) -> None:
     rng = np.random.default_rng(0)
     data = {n: rng.uniform(0.5, 1.5, [e if isinstance(e, int) else 5 for e in graph.shape(n)]) for n in graph.inputs}
     expected = interpret(graph, data, dtype=np.float64, sizes={"n": 5})
-    before = entry.tree
-    entry.tree = tree
+    before = entry.kernel
+    entry.kernel = replace(before, schedule=tree)
     try:
         found = interpret(graph, data, dtype=np.float64, sizes={"n": 5})
     finally:
-        entry.tree = before
+        entry.kernel = before
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-12)
 

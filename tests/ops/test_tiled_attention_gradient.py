@@ -17,7 +17,7 @@ from daceopt.ir.schedule import schedule_text
 from daceopt.ops.families import tiled_attention_gradient as family
 from daceopt.ops.families.attention import DOMAIN, DROPOUT, SEES_A_KEY
 from daceopt.transformations.coarse.attention_tiling import AttentionTiling
-from daceopt.transformations.hardware.tile_scheduling import TileScheduling
+from tests.transformations.lowered import schedule_tiles
 
 LENGTH, KEYS, SIZE, WIDTH = 21, 37, 8, 9
 STEP = AttentionTiling(rows=16, keys=32)
@@ -162,7 +162,7 @@ def test_no_scores_stand_in_memory(panels: tuple[int, int]) -> None:
     _, backward = _gradients(graph, 3)
     lowered = _lowered(backward)
     assert max(int(np.prod(lowered.shape(n))) for n in lowered.arrays()) <= 2 * 3 * 300 * WIDTH
-    TileScheduling().run(lowered)
+    schedule_tiles(lowered)
     kernels = [e for e in lowered.kernels() if e.kernel.serial]
     texts = [schedule_text.text(e.tree) for e in kernels]
     assert [t.count("call product:") for t in texts] == ([5] if panels[1] else [3, 4])

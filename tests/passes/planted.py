@@ -121,7 +121,7 @@ class Race(Planted):
             yield Site(graph, (node,), {"tree": wrong})
 
     def apply(self, site: Site) -> None:
-        site.nodes[0].tree = site["tree"]
+        site.nodes[0].kernel = replace(site.nodes[0].kernel, schedule=site["tree"])
 
 
 def _shared(node: Any) -> Any:

@@ -137,7 +137,7 @@ def test_edits_of_recipes_suggest_the_nearest_step_and_option() -> None:
             edit("map-fusio")
     with pytest.raises(DaceoptError, match="differentiate has no option 'budgt'; it has .*; did you mean 'budget'?"):
         cpu.with_options("differentiate", budgt=3)
-    tiled = cpu.before("tile-scheduling", "dace:MapTiling{tile_sizes=[4, 4]}")
+    tiled = cpu.before("micro-kernel-call", "dace:MapTiling{tile_sizes=[4, 4]}")
     edited = tiled.with_options("dace:MapTiling", tile_sizes=[8, 8])
     assert "dace:MapTiling{tile_sizes=[8, 8]}" in map(str, edited)
     with pytest.raises(DaceoptError, match="dace:MapTiling has no option 'tile_size'"):

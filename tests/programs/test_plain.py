@@ -20,9 +20,9 @@ from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import HostCall
 from daceopt.ir.scalar import scalar, types
 from daceopt.programs.plain import plain
-from daceopt.transformations.hardware.tile_scheduling import TileScheduling
 from tests.onnx_models import FLOAT, proto
 from tests.programs import plain_checking
+from tests.transformations.lowered import schedule_tiles
 
 F = dace.float32
 
@@ -72,7 +72,7 @@ def attention(dtype: Any, **attributes: Any) -> Graph:
     graph.add_output(y)
     ops.lower_all(graph)
     graph.prune()
-    assert TileScheduling().run(graph).sites
+    assert schedule_tiles(graph)
     return graph
 
 

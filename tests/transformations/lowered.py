@@ -19,6 +19,9 @@ from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar
 from daceopt.passes.transform import Outcome, Transformation
+from daceopt.transformations.hardware.loop_fusion import LoopFusion
+from daceopt.transformations.hardware.micro_kernel_call import MicroKernelCall
+from daceopt.transformations.hardware.vectorization import Vectorization
 from tests.numerics import assert_within_rounding
 
 F = dace.float32
@@ -37,6 +40,11 @@ def start(*shapes: tuple[Any, ...], dtype: Any = F) -> tuple[Graph, Builder, lis
             if not isinstance(extent, int):
                 graph.symbols.setdefault(str(extent), (name, axis))
     return graph, Builder(graph, "k"), names
+
+
+def schedule_tiles(graph: Graph) -> list[str]:
+    """Schedule kernels with serial loops or tiles of their own as recipes do, but for threads; the sites."""
+    return [site for step in (MicroKernelCall(), LoopFusion(), Vectorization()) for site in step.run(graph).sites]
 
 
 def size_symbol() -> Any:

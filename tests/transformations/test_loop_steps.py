@@ -164,7 +164,6 @@ def test_computation_placement() -> None:
         (plus_one, "loop-peeling", "names no loop"),
         (plus_one, "computation-placement", "expected numbers of statements"),
         (pair, "computation-placement{statements=(0,), loop='i1'}", "lives in one iteration of i0 already"),
-        (plus_one, "micro-kernel-call", "names no loops"),
         (plus_one, "micro-kernel-call{loops=('i0', 'i1')}", "does not sum into one array"),
         (plus_one, "micro-kernel-call{loops=('i1', 'i2')}", "the innermost loops around s0 are not those"),
     ],

@@ -18,10 +18,9 @@ from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.schedule import schedule_text
 from daceopt.ir.text.render import render
 from daceopt.transformations.hardware.threading import Threading
-from daceopt.transformations.hardware.tile_scheduling import TileScheduling
 from daceopt.transformations.local.panel_fusion import PanelFusion
 from tests.numerics import assert_within_rounding
-from tests.transformations.lowered import apply, assert_same, finish, misses, size_symbol, start
+from tests.transformations.lowered import apply, assert_same, finish, misses, schedule_tiles, size_symbol, start
 
 STEP = PanelFusion(rows=16, columns=8)
 N = size_symbol()
@@ -47,7 +46,7 @@ def test_before_and_after() -> None:
     assert [type(n).__name__ for n in graph.nodes()] == ["KernelNode"]
     (entry,) = graph.kernels()
     assert "outer i1\n    serial i0, i2\n" in render(graph)
-    assert TileScheduling().run(graph).sites != []
+    assert schedule_tiles(graph) != []
     Threading().run(graph)
     assert_same(before, graph)
     names = sorted(entry.kernel.locals)
@@ -98,7 +97,7 @@ def test_it_computes_the_same(name: str) -> None:
     graph, b, y, c = product(**SHAPES[name])
     before = finish(graph, tanh(b, y, c)).copy()
     assert apply(STEP, graph).sites != []
-    TileScheduling().run(graph)
+    schedule_tiles(graph)
     Threading().run(graph)
     assert_same(before, graph)
 
@@ -137,7 +136,7 @@ def test_other_readers(build: Callable[[Builder, str, str], list[str]]) -> None:
     graph.prune()
     before = graph.copy()
     assert apply(STEP, graph).sites != []
-    TileScheduling().run(graph)
+    schedule_tiles(graph)
     Threading().run(graph)
     assert_same(before, graph)
 

@@ -14,10 +14,9 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.schedule import schedule_text
 from daceopt.transformations.hardware.threading import Threading
-from daceopt.transformations.hardware.tile_scheduling import TileScheduling
 from daceopt.transformations.local.prologue_fusion import PrologueFusion
 from tests.properties.graph_checking import Case, failures
-from tests.transformations.lowered import apply, assert_same, finish, misses, size_symbol, start
+from tests.transformations.lowered import apply, assert_same, finish, misses, schedule_tiles, size_symbol, start
 
 STEP = PrologueFusion(rows=16, columns=8)
 N = size_symbol()
@@ -38,7 +37,7 @@ def test_before_and_after() -> None:
     before = graph.copy()
     assert len(apply(STEP, graph).sites) == 1
     assert [type(n).__name__ for n in graph.nodes()] == ["KernelNode"]
-    assert TileScheduling().run(graph).sites != []
+    assert schedule_tiles(graph) != []
     Threading().run(graph)
     assert_same(before, graph)
     (entry,) = graph.kernels()
@@ -85,7 +84,7 @@ def test_it_computes_the_same(name: str) -> None:
     graph = product(**SHAPES[name])
     before = graph.copy()
     assert apply(STEP, graph).sites != []
-    TileScheduling().run(graph)
+    schedule_tiles(graph)
     Threading().run(graph)
     assert_same(before, graph)
 
@@ -107,7 +106,7 @@ def test_other_readers(build: Callable[[Builder, str, str], list[str]]) -> None:
     graph, b, (x, w) = start((37, 6), (6, 20))
     before = finish(graph, *build(b, b.elementwise(sympy.tanh, x), w)).copy()
     assert len(apply(STEP, graph).sites) == 1
-    TileScheduling().run(graph)
+    schedule_tiles(graph)
     Threading().run(graph)
     assert_same(before, graph)
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from daceopt.ir.access.references import StatementInstance, same_element
+from daceopt.ir.edits.attempt import Edit, Edited, after_those_that_are_legal
 from daceopt.ir.edits.loops import KernelLoops, Nest
+from daceopt.ir.edits.schedule_edits import fuse_loops
 from daceopt.ir.schedule import schedule
-from daceopt.ir.schedule.schedule import Tree
+from daceopt.ir.schedule.schedule import Param
 from daceopt.transformations.hardware._scheduling import KernelStep
 
 
@@ -19,10 +21,13 @@ class LoopFusion(KernelStep):
     before:  for j < n: e[j] = exp(x[j])    for j < n: s += e[j]
     after:   for j < n: { e[j] = exp(x[j]);  s += e[j] }
 
-    Not where the second reads what the first reduces, or at another element than the same iteration writes.
+    Not where the second reads what the first reduces, or at another element than the same iteration writes. In kernels
+    with serial loops or tiles of their own: neighbouring loops over one parameter, one parameter after the other.
     """
 
-    def edit(self, form: KernelLoops) -> Tree | None:
+    def edit(self, form: KernelLoops) -> Edited:
+        if form.kernel.is_tiled:
+            return after_those_that_are_legal(form, map(_fused, form.kernel.extents))
         nests: list[Nest] = []
         for nest in form.nests:
             if nests and _may_join(form, nests[-1], nest):
@@ -30,6 +35,10 @@ class LoopFusion(KernelStep):
                 nest = Nest(last.loops, schedule.sequence([last.body, nest.body]))
             nests.append(nest)
         return None if len(nests) == len(form.nests) else form.with_nests(nests)
+
+
+def _fused(p: Param) -> Edit:
+    return lambda loops: fuse_loops(loops.tree, p)
 
 
 def _may_join(form: KernelLoops, first: Nest, second: Nest) -> bool:

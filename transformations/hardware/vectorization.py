@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from daceopt.ir.access.references import Reference, StatementInstance
+from daceopt.ir.edits.attempt import Edit, Edited, after_those_that_are_legal, attempt
 from daceopt.ir.edits.loops import KernelLoops, Nest, pack
-from daceopt.ir.schedule.schedule import Loop, Param, Tree
+from daceopt.ir.schedule import schedule
+from daceopt.ir.schedule.schedule import Call, Do, Loop, Param, Tree
 from daceopt.transformations.hardware._scheduling import KernelStep, at_least
 
 _LARGE = 1 << 10
@@ -29,12 +31,15 @@ class Vectorization(KernelStep):
     before:  for i < n: for j < 2: y[i, j] = f(j, x[i, 0], x[i, 1])
     after:   vector for i < n: unroll for j < 2: y[i, j] = f(j, x[i, 0], x[i, 1])
 
-    ``volume``: accesses count by how many elements they touch, where caches do not make up for few of them.
+    ``volume``: accesses count by how many elements they touch, where caches do not make up for few of them. Kernels
+    with serial loops or tiles of their own keep the order of their loops.
     """
 
     volume: bool = False
 
-    def edit(self, form: KernelLoops) -> Tree | None:
+    def edit(self, form: KernelLoops) -> Edited:
+        if form.kernel.is_tiled:
+            return _innermost_vectorized(form)
         nests = [_vectorized(nest, form.bodies_of(nest), self.volume) for nest in form.nests]
         return None if tuple(nests) == form.nests else form.with_nests(nests)
 
@@ -93,3 +98,31 @@ def _unit(reference: Reference, p: Param) -> float:
     if step == 1:
         return 1.0
     return 0.5 if step == 0 or (step is None and not reference.whole) else 0.0
+
+
+# ---------------------------------------------------------------- loops that stay where they are
+
+
+def _innermost_vectorized(loops: KernelLoops) -> Edited:
+    """The innermost loops along which what they access lies side by side: all of them, or those that may be."""
+    inner = [n for n, around in schedule.walk(loops.tree) if isinstance(n, Loop) and _is_innermost(n, around)]
+    even = [loop for loop in inner if loop.param not in loops.kernel.serial and _is_even(loop, loops.bodies)]
+    after = attempt(loops, _vectors(even))
+    return after if isinstance(after, KernelLoops) else after_those_that_are_legal(loops, (_vectors([n]) for n in even))
+
+
+def _is_innermost(loop: Loop, around: tuple[Tree, ...]) -> bool:
+    plain = all(isinstance(n, (Do, schedule.Sequence)) for n, _ in schedule.walk(loop.body))
+    return loop.kind == "serial" and plain and not any(isinstance(n, Call) for n in around)
+
+
+def _is_even(loop: Loop, bodies: Mapping[int, StatementInstance]) -> bool:
+    references = [r for do in schedule.dos(loop) for r in bodies[do.statement].references()]
+    return all(r.step(loop.param) in (None, 0, 1) for r in references)
+
+
+def _vectors(vectors: Sequence[Loop]) -> Edit:
+    def bind(node: Tree) -> Tree:
+        return replace(node, kind="vector") if isinstance(node, Loop) and node in vectors else node
+
+    return lambda loops: schedule.transformed(loops.tree, bind)

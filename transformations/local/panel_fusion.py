@@ -33,9 +33,8 @@ class PanelFusion(Transformation):
                      for i, j, k: tile[i, j] += a[i, k] * panel[k, j]
                      for i, j: z[i, j] = gelu(tile[i, j] + c[j])
 
-    The sum is a micro-kernel's call (``tile-scheduling``). Where somebody else reads y, or the backward graph does, it
-    is written as well. ``rows`` and ``columns``: the size of a panel, as measured
-    (docs/decisions/014-carried-values.md).
+    The sum becomes a ``micro-kernel-call``. Where somebody else reads y, or the backward graph does, it is written as
+    well. ``rows`` and ``columns``: the size of a panel, as measured (docs/decisions/014-carried-values.md).
     """
 
     level: ClassVar[str] = "local"

@@ -40,8 +40,8 @@ class PrologueFusion(Transformation):
                      for i, j, k: tile[i, j] += rows[i, k] * b[k, j]
                      for i, j: y[i, j] = tile[i, j]
 
-    The counterpart of ``panel-fusion``: a passes through no memory, unless somebody else reads it. The sum is a
-    micro-kernel's call (``tile-scheduling``), slower than a library's product: worth it where there are few columns.
+    The counterpart of ``panel-fusion``: a passes through no memory, unless somebody else reads it. The sum
+    becomes a ``micro-kernel-call``, slower than a library's product: worth it where there are few columns.
     ``rows`` and ``columns``: the size of a panel.
     """
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from daceopt.cost.limits import limits
 from daceopt.ir.access.reduction_form import forms
+from daceopt.ir.edits.attempt import commit
 from daceopt.ir.fusion import fusion_profit
 from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan, emit
 from daceopt.ir.graph.graph import Graph
@@ -57,7 +58,7 @@ class MemoryStitching(Transformation):
     def apply(self, site: Site) -> None:
         """The tensors in between live in each thread until a later step finds that a register or a block has them."""
         node = emit(site.graph, site.nodes, site["kernel"])
-        node.tree = schedule.default(node.kernel)
+        commit(site.graph, node, schedule.default(node.kernel))
 
 
 class _Stitching:

@@ -8,6 +8,7 @@ from typing import Any
 from daceopt.errors import Unsupported
 from daceopt.ir.control.region import Region, Repeat, everything, operand, regions
 from daceopt.ir.data.arrays import SEED
+from daceopt.ir.edits.attempt import commit
 from daceopt.ir.edits.schedule_edits import bind
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel_node import KernelNode
@@ -55,7 +56,7 @@ def _bind_copies(graph: Graph, copies: Sequence[Any], limits: TargetLimits) -> N
         inner = loops[-1]
         if len(loops) > 1 and isinstance(inner.extent, int) and inner.extent <= limits.threads:
             tree = bind(tree, inner.param, "block")
-        node.tree = tree
+        commit(graph, node, tree)
 
 
 def _places(node: Region) -> range:

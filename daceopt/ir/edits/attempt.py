@@ -34,7 +34,7 @@ def attempt(loops: KernelLoops, edit: Edit) -> KernelLoops | str | None:
     try:
         result = edit(loops)
         if result is None or isinstance(result, (str, KernelLoops)):
-            return result
+            return None if result is loops else result
         after = _after(loops, result)
         return None if after.kernel == loops.kernel else _checked(after)
     except (IllegalSchedule, Unsupported) as error:
@@ -70,7 +70,8 @@ def _checked(loops: KernelLoops) -> KernelLoops:
 def exchange(graph: Graph, node: KernelNode, after: KernelLoops) -> KernelNode:
     """Put what :func:`attempt` gave in the place of a kernel; returns its node."""
     if after.kernel.stages is node.kernel.stages:
-        node.tree, node.loops = after.placed.schedule, after
+        node.kernel = after.placed
+        node.loops = after
         return node
     graph.take_out([node])
     return graph.add_kernel(after.placed, as_it_is=True)

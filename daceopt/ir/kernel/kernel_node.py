@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import dace.library
@@ -43,10 +42,6 @@ class KernelNode(LibraryNode):
         """The schedule of its kernel, an ``schedule.Tree``; None where no step has scheduled its loops. (DaCe's
         ``schedule`` of a node says on which device it runs.)"""
         return self._kernel.schedule
-
-    @tree.setter
-    def tree(self, tree: Any) -> None:
-        self._kernel, self.loops = replace(self._kernel, schedule=tree), None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KernelNode:
         twin = KernelNode(self._kernel)

@@ -215,7 +215,8 @@ def test_a_collective_operation_in_a_loop_is_added_once(tmp_path: Path) -> None:
         "        warp for i1 < 32, 100 - 32*i1_chunk:",
         "          s0(i0, i1 + 32*i1_chunk)",
     ]
-    graph.kernels()[0].tree = parse("\n".join(lines))
+    (node,) = graph.kernels()[:1]
+    node.kernel = replace(node.kernel, schedule=parse("\n".join(lines)))
     data = np.ones((3, 100), np.float32) * np.array([[1], [2], [3]], np.float32)
     np.testing.assert_array_equal(run(graph, {x: data}, tmp_path)[y], [100, 200, 300])
 

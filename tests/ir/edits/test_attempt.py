@@ -91,7 +91,7 @@ def test_loops_are_read_anew_when_the_kernel_changes_and_in_copies() -> None:
     graph, node = two_stages()
     first = loops_of(graph, node)
     assert loops_of(graph, node) is first and not first.is_scheduled
-    node.tree = first.placed.schedule
+    node.kernel = first.placed
     assert loops_of(graph, node) is not first and loops_of(graph, node).is_scheduled
     other = graph.copy()
     (twin,) = other.kernels()

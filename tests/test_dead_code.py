@@ -62,8 +62,9 @@ def _uses(tree: ast.AST) -> Iterator[str]:
 @cache
 def _named() -> frozenset[str]:
     used = {name for file in sources(*CODE, "examples") for name in _uses(tree_of(file))}
-    texts = [*(ROOT / name for name in DOCUMENTS), *(ROOT / "docs" / "rooms").glob("*.md")]
+    texts = [*(ROOT / name for name in DOCUMENTS)]
     texts += [
+        *(page for folder in ("rooms", "extending", "how-to") for page in (ROOT / "docs" / folder).glob("*.md")),
         *(ROOT / "notebooks").glob("*.ipynb"),
         *(ROOT / "daceopt").rglob("*.cpp"),
         *(ROOT / "daceopt").rglob("*.h"),

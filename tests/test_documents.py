@@ -14,6 +14,7 @@ from tests.test_import_layers import CODE, FLOORS, ROOT
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 PAGES = sorted((ROOT / "docs" / "rooms").glob("*.md"))
 DOCUMENTS = [ARCHITECTURE, *PAGES]
+LINKED = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "extending").glob("*.md"))]
 MOST_WORDS, MOST_WORDS_OF_A_PAGE = 5000, 1200
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -152,7 +153,7 @@ def test_architecture_links_all_pages() -> None:
     assert not [path.name for path in PAGES if f"rooms/{path.name}" not in linked]
 
 
-@pytest.mark.parametrize("path", PARAMETRIZED)
+@pytest.mark.parametrize("path", LINKED, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(path: Path) -> None:
     assert not list(_broken_links(path))
 

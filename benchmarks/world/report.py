@@ -23,7 +23,8 @@ _INSTALLED = re.compile(r"/[^\s`\"]*/(?=site-packages/|python3\.\d+/)")  # folde
 _HIDDEN = ("label", "package", "mode", "stage", "traceback", "machine", "commit")
 _HEAD = """# The world's programs
 
-Written by `python -m benchmarks world --record` from the rows measured so far; CONTRIBUTING says what a row is.
+Written by `python -m benchmarks world --record` from the rows measured so far;
+docs/extending/benchmark.md says what a row is.
 
 - right: two steps (results, gradients and buffers, with an update between them) are as near to float64 as rounding
   explains, beside the same steps of eager PyTorch. Where eager PyTorch itself is off by more than a thousandth (relus

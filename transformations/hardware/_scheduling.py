@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import sympy
 
+from daceopt.cost.limits import limits
+from daceopt.ir.access.kernel_pattern import pattern
 from daceopt.ir.edits.attempt import Edited, attempt, exchange
 from daceopt.ir.edits.loops import KernelLoops, Nest, loops_of
 from daceopt.ir.graph.graph import Graph
@@ -24,6 +26,8 @@ from daceopt.passes.transform import NearMiss, Site, Transformation
 
 _COSTLY = (*scalar.TRANSCENDENTAL, scalar.uniform)
 _COSTLY_WEIGHT = 8
+_MOST = 512
+_AFTER: dict[Any, Tree | None] = {}  # loops that a step gave a kernel, with the numbers of locals for their names
 
 
 @dataclass(frozen=True)
@@ -51,11 +55,28 @@ class KernelStep(Transformation):
     def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not fnmatchcase(node.label, self.kernel):
             return
-        after = attempt(loops_of(graph, node), self.edit)
+        after = self._after(loops_of(graph, node))
         if isinstance(after, str):
             yield NearMiss(node, after)
         elif after is not None:
             yield Site(graph, (node,), {"kernel": after})
+
+    def _after(self, loops: KernelLoops) -> KernelLoops | str | None:
+        """What ``attempt`` gives: once for all kernels with tiles that are alike but for names, as layers of a network
+        are, because what their loops may do takes long to prove."""
+        if not loops.kernel.is_tiled:
+            return attempt(loops, self.edit)
+        like = pattern(loops.graph, loops.kernel)
+        key = type(self), str(self), limits(), like.form, like.number(loops.tree), loops.is_scheduled
+        if key not in _AFTER:
+            after = attempt(loops, self.edit)
+            if isinstance(after, str) or (after is not None and after.kernel.stages is not loops.kernel.stages):
+                return after
+            if len(_AFTER) >= _MOST:
+                _AFTER.clear()
+            _AFTER[key] = None if after is None else like.number(after.tree)
+        tree = _AFTER[key]
+        return None if tree is None else loops.on(like.name(tree))
 
     def apply(self, site: Site) -> None:
         exchange(site.graph, site.nodes[0], site["kernel"])

@@ -33,6 +33,10 @@ class KernelPattern:
         """A schedule of the kernel with the numbers of its locals in the place of their names."""
         return rename_locals(tree, {name: str(k) for k, name in enumerate(self.names)})
 
+    def name(self, tree: Tree) -> Tree:
+        """The schedule that :meth:`number` made of one of a kernel like this, for this one."""
+        return rename_locals(tree, {str(k): name for k, name in enumerate(self.names)})
+
 
 def pattern(graph: Graph, kernel: Kernel) -> KernelPattern:
     """The pattern of a kernel of ``graph``. Its label and its schedule are no part of it."""

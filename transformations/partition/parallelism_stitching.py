@@ -125,9 +125,9 @@ class _Plan:
         if self._times.gain(works, deal) <= self._options.least * spent or not self._is_independent(members):
             return False
         try:
-            kernels = [n.kernel for n in members]
-            parts = [cut(kernels[k], count) for k, count in zip(deal.order, deal.blocks)]
-            kernel = side_by_side(self._graph, parts, self._worthwhile(members))
+            kernels = [members[k].kernel for k in deal.order]
+            blocks = [cut(kernel, count) for kernel, count in zip(kernels, deal.blocks)]
+            kernel = side_by_side(self._graph, kernels, blocks, self._worthwhile(members))
         except (IllegalSchedule, Unsupported) as error:
             self.misses.append(NearMiss(members[0], str(error)))
             return False
@@ -139,7 +139,7 @@ class _Plan:
     def _most(self, node: Any) -> float:
         """How many blocks a kernel has at most."""
         if node not in self._blocks:
-            self._blocks[node] = self._times.number(cut(node.kernel, 1 << 30).count)
+            self._blocks[node] = self._times.number(cut(node.kernel, 1 << 30).extent)
         return self._blocks[node]
 
     def _is_independent(self, members: Sequence[Any]) -> bool:

@@ -308,7 +308,7 @@ def shift(tree: Tree, param: Param | str, by: int, extent: Dim | None = None) ->
     return _each(tree, param, change)
 
 
-def side_by_side(trees: Several[Tree], name: str = "block") -> Tree:
+def side_by_side(trees: Several[Tree], name: str = "block") -> Loop:
     """Loops that have nothing to do with one another as one: each does its work in iterations of its own.
 
     before:  for p < m: f(p)    for q < n: g(q)
@@ -323,8 +323,8 @@ def side_by_side(trees: Several[Tree], name: str = "block") -> Tree:
         if not isinstance(tree, Loop) or tree.rest is not None:
             raise IllegalSchedule("only whole loops, without partial tiles, can stand side by side")
         end = first + tree.extent
-        bounds = ((first, "<=", block),) if done else ()
-        condition = [relation(*c) for c in (*bounds, (block, "<", end))]
+        one, bounds = tree.extent == 1, ((first, "<=", block),) if done else ()
+        condition = [relation(*c) for c in (((block, "==", first),) if one else (*bounds, (block, "<", end)))]
         done.append(Guard(tuple(condition), substituted(tree.body, {tree.param: block - first})))
         first = end
     head = trees[0]

@@ -36,7 +36,8 @@ def join(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool])
     for kernel in kernels:
         parts.append(replace(apart(expand_locals(kernel), *parts), outer=()))
     results = {a.array for k in parts for a in k.writes()}
-    passed = [a for a in results if any(_source(graph, r.array, results) == a for k in parts for r in k.reads())]
+    sources = (_source(graph, r.array, results) for k in parts for r in k.reads())
+    passed = {source for source in sources if source is not None}
     local = {n: kind for k in parts for n, kind in k.locals.items()}
     joint = _Joint(graph, tuple(sorted(passed)), frozenset(local), needed)
     stages = [joint.stage(s) for k in parts for s in k.stages]

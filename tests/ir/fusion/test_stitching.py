@@ -67,7 +67,7 @@ def stitch(graph: Graph, *pieces: int) -> str:
     """Put all kernels of ``graph`` into one; returns its schedule."""
     entries = graph.kernels()
     kernels = [e.kernel for e in entries]
-    kernel = side_by_side(graph, [cut(k, n) for k, n in zip(kernels, pieces)])
+    kernel = side_by_side(graph, kernels, [cut(k, n) for k, n in zip(kernels, pieces)])
     for entry in entries:
         graph.remove(entry)
     made = graph.add_kernel(kernel, as_it_is=True)
@@ -91,7 +91,7 @@ parallel for t < 8:
         accumulate own s1.out0:
           vector for i1 < 256, 500 - 256*i1_chunk:
             s1(i1 + 256*i1_chunk)
-  if t >= 5 and t < 8:
+  if 5 <= t < 8:
     for i2 < 3, 22 - 3*t:
       local kernel_acc in thread:
         accumulate s2.out0:

@@ -17,7 +17,7 @@ JOBS ?= 2
 # tests start processes by the dozen, all of which import the same files: their bytecode is kept even where others say no
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test test-fast test-isa test-onnx test-opinfo test-fuzz test-models test-breadth test-world world test-gpu bench-gpu lint format types bench clean setup
+.PHONY: help demo docs test test-fast test-isa test-onnx test-opinfo test-fuzz test-models test-breadth test-world world test-gpu bench-gpu lint format types bench clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -35,6 +35,15 @@ $(READY): constraints.txt pyproject.toml setup.py
 
 demo: $(READY) ## optimize four models, check them against PyTorch and compare the times
 	$(BIN)/python -m daceopt demo
+
+docs: $(VENV)-docs/.ready ## build the site of all documents into build/site; broken links are errors
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
+
+# what builds the site reads the code without importing it, and stands apart from what runs it
+$(VENV)-docs/.ready: constraints.txt
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt mkdocs-material "mkdocstrings[python]" mkdocs-jupyter
+	@touch $@
 
 test: $(READY) ## each mechanism, with a part of ONNX's backend suite
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not onnx and not fuzz and not models and not breadth"
@@ -117,5 +126,5 @@ $(VENV)-world/.ready $(VENV)-vision/.ready: $(VENV)-%/.ready: benchmarks/world/r
 	@touch $@
 
 clean: ## remove .venv and everything that was built here
-	rm -rf $(VENV) $(VENV)-jax $(VENV)-world $(VENV)-vision build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-docs $(VENV)-jax $(VENV)-world $(VENV)-vision build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

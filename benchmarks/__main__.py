@@ -1,4 +1,4 @@
-"""``python -m benchmarks [names]``: run benchmarks, print a table; on request also JSON, a plot and ``RESULTS.md``."""
+"""``python -m benchmarks [names]``: run benchmarks, print a table; on request JSON, a plot, ``docs/results``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="a folder for results as JSON and a plot (default: none)"
     )
-    parser.add_argument("--record", action="store_true", help="put the tables into benchmarks/RESULTS.md")
+    parser.add_argument("--record", action="store_true", help="put the tables into docs/results")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Results as tables in ``RESULTS.md``, each between two marks, and as a plot."""
+"""Results as tables on the pages of ``docs/results``, each between two marks, and as a plot."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ from typing import Any
 
 from benchmarks.harness import OURS, Result
 
-RESULTS = Path(__file__).with_name("RESULTS.md")
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 
 
-def record(results: Sequence[Result], machine: dict[str, Any], path: Path = RESULTS) -> None:
-    """Put a table for each case into ``path``, in place of the one that an earlier run wrote, or at its end.
+def record(results: Sequence[Result], machine: dict[str, Any], folder: Path = RESULTS) -> None:
+    """Put a table for each case on the page of ``folder`` that has one of an earlier run, in its place; a new one at
+    the end of ``index.md``.
 
     Rows of a case that this run did not measure go with the old table: a table is one run's.
     """
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
     for case, rows in groupby(sorted(results, key=lambda r: r.case), key=lambda r: r.case):
-        text = _replace(text, case, table(list(rows), machine))
-    path.write_text(text, encoding="utf-8")
+        pages = {path: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
+        page = next((path for path, text in pages.items() if _mark(case) in text), folder / "index.md")
+        page.write_text(_replace(pages.get(page, ""), case, table(list(rows), machine)), encoding="utf-8")
+
+
+def _mark(case: str) -> str:
+    return f"<!-- {case}: written by `python -m daceopt bench --record` -->"
 
 
 def _replace(text: str, case: str, content: str) -> str:
-    first, last = f"<!-- {case}: written by `python -m daceopt bench --record` -->", f"<!-- end of {case} -->"
+    first, last = _mark(case), f"<!-- end of {case} -->"
     block = f"{first}\n{content}\n{last}"
     if first in text:
         return re.sub(rf"{re.escape(first)}.*?{re.escape(last)}", lambda _: block, text, flags=re.DOTALL)

@@ -10,7 +10,7 @@ import nbclient
 import nbformat
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "tutorials"
 
 
 QUICK = [(f"seconds=0.{k}", "seconds=0.02") for k in (5, 3, 2)]  # how long is measured is not what is tested

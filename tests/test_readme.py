@@ -24,7 +24,7 @@ from tests.modules.devices import on_device
 from tests.registered import restored
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("docs/how-to", "docs/extending")
+FOLDERS = ("docs", "docs/how-to", "docs/extending", "docs/reference")
 PAGES = (path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.md")))
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", *PAGES)
 SLOW_COMMANDS = {"demo", "bench"}
@@ -107,11 +107,16 @@ def test_the_operator_that_is_shown_and_its_gradient_rule_are_right(workplace: P
     np.testing.assert_allclose(interpret(backward, {given: dy})[found], dy - dy.mean(-1, keepdims=True), atol=1e-12)
 
 
+def test_the_readme_is_short() -> None:
+    text = re.sub(r"^```.*?^```$", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    assert len(text.split()) <= 800
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_files_that_the_document_names_exist(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
-    code = re.findall(r"`((?:daceopt|transformations|recipes|tests|docs|benchmarks|notebooks)/[\w./-]*)`", text)
+    code = re.findall(r"`((?:daceopt|transformations|recipes|tests|docs|benchmarks)/[\w./-]*)`", text)
     folder = (ROOT / document).parent
     missing = [name for name in links if not (folder / name).exists()]
     missing += [name for name in code if not (ROOT / name).exists()]

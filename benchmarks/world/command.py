@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of a process")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where results are kept")
     parser.add_argument("--again", action="store_true", help="measure what has a result, too")
-    parser.add_argument("--record", action="store_true", help="write benchmarks/WORLD.md")
+    parser.add_argument("--record", action="store_true", help="write docs/results/world.md")
     parser.add_argument("--together", action="store_true", help="a process for many rows: quicker, no cold first steps")
     parser.add_argument("--note", default="", help="about the machine, kept with each result")
     return parser

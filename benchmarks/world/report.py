@@ -1,4 +1,4 @@
-"""``benchmarks/WORLD.md``, from the results that are kept: totals by package, then rows."""
+"""``docs/results/world.md``, from the results that are kept: totals by package, then rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 from benchmarks.contenders import COMPILED, EAGER
 from benchmarks.harness import OURS
 
-WORLD = Path(__file__).resolve().parents[1] / "WORLD.md"
+WORLD = Path(__file__).resolve().parents[2] / "docs" / "results" / "world.md"
 RECORDED = Path(__file__).resolve().parent / "results.jsonl"
-"""The results that `WORLD.md` shows, a line for each, so that other machines and days measure what is left."""
+"""The results that ``WORLD`` shows, a line for each, so that other machines and days measure what is left."""
 
 Stages = dict[str, dict[str, Any]]
 Key = tuple[str, str, str]

@@ -21,7 +21,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--quick", action="store_true", help="fewer repetitions, no contender that compiles for minutes"
     )
     parser.add_argument("--peers", metavar="A,B", help="beside whom (default: what the case says)")
-    parser.add_argument("--record", action="store_true", help="put the tables into benchmarks/RESULTS.md")
+    parser.add_argument("--record", action="store_true", help="put the tables into docs/results")
     parser.add_argument(
         "-o",
         "--output",

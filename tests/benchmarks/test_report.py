@@ -18,14 +18,17 @@ def _result(case: str, ours: float) -> Result:
 
 
 def test_a_table_replaces_its_own_and_leaves_the_rest(tmp_path: Path) -> None:
-    path = tmp_path / "RESULTS.md"
-    path.write_text("# Results\n\nwords\n")
-    record([_result("one", 2.0), _result("two", 2.0)], MACHINE, path)
-    record([_result("one", 1.5)], MACHINE, path)
-    text = path.read_text()
-    assert text.startswith("# Results\n\nwords\n") and text.count("<!-- one:") == text.count("<!-- two:") == 1
+    page, index = tmp_path / "kernels.md", tmp_path / "index.md"
+    page.write_text(
+        "# Kernels\n\nwords\n<!-- one: written by `python -m daceopt bench --record` -->\n<!-- end of one -->\nmore\n"
+    )
+    record([_result("one", 2.0), _result("two", 2.0)], MACHINE, tmp_path)
+    record([_result("one", 1.5)], MACHINE, tmp_path)
+    text, other = page.read_text(), index.read_text()
+    assert text.startswith("# Kernels\n\nwords\n") and text.endswith("\nmore\n")
+    assert text.count("<!-- one:") == other.count("<!-- two:") == 1 and "<!-- two:" not in text
     assert "| row | 3 ms | 1.5 ms | 2.00 | 0.67 | 7% | a: b/c |" in text
-    assert "| row | 3 ms | 2 ms | 1.50 | 0.50 | 7% | a: b/c |" in text
+    assert "| row | 3 ms | 2 ms | 1.50 | 0.50 | 7% | a: b/c |" in other
 
 
 def test_a_row_without_ours_has_no_ratio() -> None:

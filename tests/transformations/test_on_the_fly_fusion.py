@@ -46,13 +46,11 @@ def test_halves_of_a_row() -> None:
         == """graph test(x_1: float32[4, 6]) -> k_5
   k_5: float32[4, 3] = kernel k
     s0(i0 < 4, i1 < 3):
-      at0read0 <- x_1[i0, i1]
-      at1read1 <- x_1[i0, i1 + 3]
-      at0_out0: float32 = tanh(at0read0)
-      in0: float32 = at0_out0
-      at1_out0: float32 = tanh(at1read1)
-      in1: float32 = at1_out0
-      out0: float32 = in0*sigmoid(in1)
+      in0 <- x_1[i0, i1]
+      in1 <- x_1[i0, i1 + 3]
+      t0: float32 = tanh(in0)
+      t1: float32 = tanh(in1)
+      out0: float32 = t0*sigmoid(t1)
       out0 -> k_5[i0, i1]
 """
     )

@@ -13,7 +13,6 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
-from daceopt.ir.kernel.tasklet import eliminate_dead, free_symbols
 from daceopt.ir.nodes.attention_calls import AttentionCall
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
@@ -188,8 +187,4 @@ def _without(kernel: Kernel, connector: str) -> Kernel | None:
     """The kernel without one of its writes; None where it has no other."""
     (stage,) = kernel.stages
     writes = {c: w for c, w in stage.writes.items() if c != connector}
-    assignments = eliminate_dead(stage.assignments, writes)
-    used = {str(s) for s in free_symbols(assignments)}
-    reads = {c: r for c, r in stage.reads.items() if c in used}
-    rest = replace(stage, reads=reads, writes=writes, assignments=assignments)
-    return replace(kernel, stages=[rest]) if writes else None
+    return replace(kernel, stages=[stage.with_writes(writes)]) if writes else None

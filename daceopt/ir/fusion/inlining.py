@@ -7,20 +7,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from itertools import count
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
 
-from daceopt.errors import Unsupported
 from daceopt.ir.access.dataflow import is_bijective
 from daceopt.ir.data.provenance import fused_label
+from daceopt.ir.fusion.fusion import collapse
+from daceopt.ir.fusion.joining import place_read
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.view_index import source_index
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
-from daceopt.ir.kernel.tasklet import Assignment, substitute, symbol_like
-from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar import types
 from daceopt.ir.scalar.affine import affine
 from daceopt.ir.scalar.dims import dim
 
@@ -49,23 +47,11 @@ class Evaluation:
 
 
 def evaluations(graph: Graph, first: Kernel, second: Kernel) -> list[Evaluation]:
-    """Where ``second`` reads what ``first`` writes. Raises Unsupported for run-time indices, parts, and views that have
-    no index for each dimension."""
+    """Where ``second`` reads what ``first`` writes. Raises Unsupported as ``place_read`` does."""
     results = {a.array for a in first.writes()}
-    evaluations = []
-    for k, stage in enumerate(second.stages):
-        for connector, access in stage.reads.items():
-            if access.array in second.locals or results.isdisjoint(sources := graph.sources(access.array)):
-                continue
-            if len(sources) > 1:
-                raise Unsupported(f"{access.array} is written in parts")
-            if None in access.index:
-                raise Unsupported(f"{access.array} is read at a run-time index")
-            index = source_index(graph, access.array, sources[0], access.index)
-            if index is None:
-                raise Unsupported(f"{access.array} has no index for each dimension of {sources[0]}")
-            evaluations.append(Evaluation(k, connector, sources[0], tuple(map(dim, index))))
-    return evaluations
+    own = ((k, c, a) for k, s in enumerate(second.stages) for c, a in s.reads.items() if a.array not in second.locals)
+    places = ((k, c, place_read(graph, access, results)) for k, c, access in own)
+    return [Evaluation(k, connector, *place) for k, connector, place in places if place is not None]
 
 
 def inline(graph: Graph, first: Kernel, second: Kernel) -> Kernel:
@@ -73,11 +59,9 @@ def inline(graph: Graph, first: Kernel, second: Kernel) -> Kernel:
 
     Raises Unsupported as ``evaluations`` does.
     """
-    stages = list(second.stages)
-    for k in range(len(stages)):
-        own = [e for e in evaluations(graph, first, second) if e.stage == k]
-        if own:
-            stages[k] = _Inlining(graph, first, stages[k]).stage_with(own)
+    needed = evaluations(graph, first, second)
+    own = [[e for e in needed if e.stage == k] for k in range(len(second.stages))]
+    stages = [_computing(graph, first, stage, here) if here else stage for stage, here in zip(second.stages, own)]
     return replace(second, label=fused_label(first.label, second.label), stages=stages, schedule=None)
 
 
@@ -92,55 +76,21 @@ def iteration_writing(kernel: Kernel, access: Access, element: Sequence[Any]) ->
     return places
 
 
-@dataclass
-class _Inlining:
-    """One statement that gets the code of ``first`` for each element that it reads."""
-
-    graph: Graph
-    first: Kernel
-    stage: Stage
-    _reads: dict[str, Access] = field(default_factory=dict)
-    _code: list[Assignment] = field(default_factory=list)
-    _known: dict[Any, Assignment] = field(default_factory=dict)
-
-    def stage_with(self, evaluations: list[Evaluation]) -> Stage:
-        self._reads = {c: a for c, a in self.stage.reads.items() if c not in {e.connector for e in evaluations}}
-        for each in evaluations:
-            value = self._known.get((each.array, each.index)) or self._compute(each)
-            self._known[each.array, each.index] = value
-            dtype = types.compute_type(self.graph.dtype(each.array))
-            self._code.append(Assignment(scalar.symbol(each.connector, dtype), value.symbol, dtype))
-        return replace(self.stage, reads=self._reads, assignments=(*self._code, *self.stage.assignments))
-
-    def _compute(self, evaluation: Evaluation) -> Assignment:
-        """The code of ``first`` for one element; returns the assignment of the result."""
-        (producer,) = self.first.stages
-        write, access = next((c, a) for c, a in producer.writes.items() if a.array == evaluation.array)
-        stage = producer.subs(iteration_writing(self.first, access, evaluation.index), self.stage.params)
-        prefix = self._fresh_prefix()
-        names: dict[Any, Any] = {}
-        read = {s for a in stage.assignments for s in a.expr.free_symbols if str(s) in stage.reads}
-        for symbol in sorted(read, key=str):
-            names[symbol] = symbol_like(symbol, self._read(stage.reads[str(symbol)], prefix))
-        for assignment in stage.assignments:
-            target = symbol_like(assignment.symbol, f"{prefix}_{assignment.symbol}")
-            result = Assignment(target, substitute(assignment.expr, names), assignment.dtype)
-            names[assignment.symbol] = target
-            self._code.append(result)
-            if str(assignment.symbol) == write:
-                return result
-        raise AssertionError(f"{self.first.label} does not assign {write}")
-
-    def _fresh_prefix(self) -> str:
-        """One with which no name of the statement begins: it may have such code already."""
-        names = [*self.stage.reads, *self.stage.writes, *(str(a.symbol) for a in self.stage.assignments)]
-        names += [str(a.symbol) for a in self._code]
-        prefixes = (f"at{k}" for k in count())
-        return next(p for p in prefixes if not any(n.startswith(p) for n in names))
-
-    def _read(self, access: Access, prefix: str) -> str:
-        known = next((c for c, a in self._reads.items() if a == access), None)
-        if known is None:
-            known = f"{prefix}read{len(self._reads)}"
-            self._reads[known] = access
-        return known
+def _computing(graph: Graph, first: Kernel, stage: Stage, needed: Sequence[Evaluation]) -> Stage:
+    """One statement that does what ``first`` does for each element that ``stage`` reads, and then that."""
+    (producer,) = first.stages
+    values: dict[Any, str] = {}  # element -> the local that has it, under a name that no array has
+    before: list[Stage] = []
+    for each in needed:
+        element = each.array, each.index
+        if element not in values:
+            values[element] = f"{each.array}@{len(values)}"
+            write, access = next((c, a) for c, a in producer.writes.items() if a.array == each.array)
+            here = producer.subs(iteration_writing(first, access, each.index), stage.params)
+            before.append(here.with_writes({write: Access(values[element], ())}))
+    reads = {e.connector: Access(values[e.array, e.index], ()) for e in needed}
+    kinds = {name: (types.compute_type(graph.dtype(array)), ()) for (array, _), name in values.items()}
+    both = Kernel(first.label, {}, [*before, replace(stage, reads={**stage.reads, **reads})], (), kinds)
+    whole = collapse(both)
+    assert whole is not None
+    return whole.stages[0]

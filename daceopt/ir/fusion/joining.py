@@ -6,7 +6,7 @@ local with the extents of the whole array, and a schedule has to say how the loo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -20,7 +20,7 @@ from daceopt.ir.graph.view_index import source_index
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.scalar import types
-from daceopt.ir.scalar.dims import hint
+from daceopt.ir.scalar.dims import dim, hint
 
 
 def join(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool]) -> Kernel:
@@ -36,8 +36,8 @@ def join(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool])
     for kernel in kernels:
         parts.append(replace(apart(expand_locals(kernel), *parts), outer=()))
     results = {a.array for k in parts for a in k.writes()}
-    sources = (_source(graph, r.array, results) for k in parts for r in k.reads())
-    passed = {source for source in sources if source is not None}
+    places = (place_read(graph, r, results) for k in parts for r in k.reads())
+    passed = {place[0] for place in places if place is not None}
     local = {n: kind for k in parts for n, kind in k.locals.items()}
     joint = _Joint(graph, tuple(sorted(passed)), frozenset(local), needed)
     stages = [joint.stage(s) for k in parts for s in k.stages]
@@ -45,14 +45,24 @@ def join(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool])
     return Kernel(reduce(fused_label, [k.label for k in parts]), extents, stages, (), local | joint.locals())
 
 
-def _source(graph: Graph, array: str, results: set[str]) -> str | None:
-    """Which of the arrays ``results`` is read as ``array``. Raises Unsupported where only a part of ``array`` is."""
-    sources = graph.sources(array)
-    if results.isdisjoint(sources):
+def place_read(graph: Graph, access: Access, results: Collection[str]) -> tuple[str, tuple[Any, ...]] | None:
+    """Which of the arrays ``results`` is read by ``access``, views seen through, and at which element; None where it
+    reads none of them.
+
+    Raises Unsupported for run-time indices, for what is written in parts, and for views that have no index for each
+    dimension.
+    """
+    source, *parts = graph.sources(access.array)
+    if source not in results and not any(part in results for part in parts):
         return None
-    if len(sources) > 1:
-        raise Unsupported(f"{array} is written in parts")
-    return sources[0]
+    if parts:
+        raise Unsupported(f"{access.array} is written in parts")
+    if None in access.index:
+        raise Unsupported(f"{access.array} is read at a run-time index")
+    index = source_index(graph, access.array, source, access.index)
+    if index is None:
+        raise Unsupported(f"{access.array} has no index for each dimension of {source}, or shows parts")
+    return source, tuple(map(dim, index))
 
 
 class _Joint:
@@ -101,15 +111,8 @@ class _Joint:
         return replace(stage, reads=reads, writes=writes, assignments=(*stage.assignments, *extra))
 
     def _read(self, access: Access) -> Access:
-        source = None if access.array in self._own else _source(self._graph, access.array, set(self._passed))
-        if source is None:
-            return access
-        if None in access.index:
-            raise Unsupported(f"{access.array} is read at a run-time index")
-        index = source_index(self._graph, access.array, source, access.index)
-        if index is None:
-            raise Unsupported(f"{access.array} has no index for each dimension of {source}, or shows parts")
-        return self._local(source, index)
+        place = None if access.array in self._own else place_read(self._graph, access, self._passed)
+        return access if place is None else self._local(*place)
 
 
 def _tile(array: str) -> str:

@@ -16,7 +16,7 @@ import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir.data.arrays import Arrays
-from daceopt.ir.kernel.tasklet import Assignment, check_order
+from daceopt.ir.kernel.tasklet import Assignment, check_order, eliminate_dead, free_symbols
 from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ir.scalar.symbols import param
 
@@ -71,6 +71,12 @@ class Stage:
     def arrays(self) -> set[str]:
         """All that it reads and writes."""
         return {a.array for a in (*self.reads.values(), *self.writes.values())}
+
+    def with_writes(self, writes: Mapping[str, Access]) -> Stage:
+        """The statement with these writes, of values that it has, in the place of its own, and what they need alone."""
+        assignments = eliminate_dead(self.assignments, writes)
+        used = {str(s) for s in free_symbols(assignments)}
+        return Stage(self.params, {c: a for c, a in self.reads.items() if c in used}, writes, assignments)
 
     def subs(self, mapping: dict[Any, Any], params: tuple[sympy.Symbol, ...] | None = None) -> Stage:
         """Replace parameters in the domain, accesses and scalar code; ``params`` gives the new domain if it is not one

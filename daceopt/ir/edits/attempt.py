@@ -18,7 +18,7 @@ from daceopt.ir.graph.scopes import puts
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.legality.schedule_check import check
-from daceopt.ir.schedule.schedule import Tree
+from daceopt.ir.schedule.schedule import Tree, bare
 
 Edited: TypeAlias = "KernelLoops | Kernel | Tree | str | None"
 Edit: TypeAlias = Callable[[KernelLoops], Edited]
@@ -58,7 +58,7 @@ def commit(graph: Graph, node: KernelNode, after: Kernel | Tree) -> KernelNode:
 
 
 def _after(before: KernelLoops, after: Kernel | Tree) -> KernelLoops:
-    return KernelLoops(before.graph, after) if isinstance(after, Kernel) else before.on(after)
+    return KernelLoops(before.graph, after) if isinstance(after, Kernel) else before.on(bare(after))
 
 
 def _checked(loops: KernelLoops) -> KernelLoops:

@@ -11,6 +11,7 @@ from daceopt.ir.edits import schedule_edits as edits
 from daceopt.ir.edits.attempt import Edit, after_those_that_are_legal, attempt, commit, exchange
 from daceopt.ir.edits.kernel_edits import stage_reads
 from daceopt.ir.edits.loops import KernelLoops, loops_of
+from daceopt.ir.schedule.schedule import default
 from daceopt.ir.schedule.schedule_text import text
 from tests.ir.edits.test_schedule_edits import copy, total, two_stages
 
@@ -85,6 +86,15 @@ def test_commit_raises() -> None:
     with pytest.raises(IllegalSchedule, match="schedule of pair: "):
         commit(graph, node, _fused(loops_of(graph, node)))
     assert node.tree is None
+
+
+def test_what_is_committed_may_have_its_accumulators() -> None:
+    """The steps after it find the usual form, without them."""
+    graph, node = two_stages(reduced=True)
+    nests = loops_of(graph, node).nests
+    commit(graph, node, default(node.kernel))
+    assert "accumulate" in text(node.tree)
+    assert loops_of(graph, node).nests == nests
 
 
 def test_loops_are_read_anew_when_the_kernel_changes_and_in_copies() -> None:

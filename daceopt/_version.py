@@ -1,3 +1,3 @@
 """The version, in one place: read by setup and by ``daceopt.__version__``."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

@@ -32,6 +32,17 @@ class NotKnownYet(Unsupported):
         self.sizes = sizes
 
 
+class PyTorchChanged(DaceoptError, ImportError):
+    """PyTorch has another release than daceopt was made for, and lacks a private name; says which, and what to do."""
+
+    def __init__(self, missing: str, installed: str, tested: Iterable[str]):
+        known = ", ".join(tested)
+        super().__init__(
+            f"PyTorch {installed} lacks what daceopt uses of its internals: {missing}. This release of daceopt is "
+            f"tested with PyTorch {known}: install that, or a daceopt for PyTorch {installed}"
+        )
+
+
 class CaptureError(DaceoptError):
     """The model could not be turned into a graph (data-dependent control flow, untraceable Python)."""
 

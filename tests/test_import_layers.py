@@ -25,7 +25,7 @@ MAX_FILE, MAX_FUNCTION = 500, 48
 FLOORS = (
     "errors _version",
     "highs logs progress scoped versions",
-    "system",
+    "system torch_internals",
     "ir.scalar",
     "ir.data",
     "ir.kernel",

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 
-_LOGGERS = ("torch.fx", "torch._dynamo", "torch._functorch", "torch._subclasses")
+from daceopt.torch_internals.logger_names import NOISY
 
 
 @contextlib.contextmanager
@@ -42,6 +42,6 @@ def _silent_loggers() -> Iterator[None]:
 def _noisy_loggers() -> list[logging.Logger]:
     """Each noisy root, and every existing child with a level of its own (torch sets levels on many)."""
     known = list(logging.root.manager.loggerDict)
-    names = [n for n in known if n.startswith(tuple(f"{root}." for root in _LOGGERS))]
+    names = [n for n in known if n.startswith(tuple(f"{root}." for root in NOISY))]
     children = [logging.getLogger(n) for n in names]
-    return [logging.getLogger(n) for n in _LOGGERS] + [c for c in children if c.level != logging.NOTSET]
+    return [logging.getLogger(n) for n in NOISY] + [c for c in children if c.level != logging.NOTSET]

@@ -21,6 +21,7 @@ from torch import nn
 import daceopt
 from daceopt import optimized_module
 from daceopt.cost.measure import interleave
+from daceopt.torch_internals import inductor
 
 Call = Callable[[], Any]
 
@@ -292,10 +293,8 @@ def _mega(count: float) -> str:
 @contextmanager
 def _cold_caches() -> Iterator[None]:
     """Cold compile times are measured cold: what an earlier run left on disk serves neither side."""
-    import torch._inductor.config as inductor
-
     before = os.environ.get("DACEOPT_CACHE_DIR")
-    with tempfile.TemporaryDirectory(prefix="daceopt-demo-") as folder, inductor.patch(force_disable_caches=True):
+    with tempfile.TemporaryDirectory(prefix="daceopt-demo-") as folder, inductor.without_caches():
         os.environ["DACEOPT_CACHE_DIR"] = folder
         try:
             yield

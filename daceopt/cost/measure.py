@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from daceopt.torch_internals import cuda_state
+
 if TYPE_CHECKING:
     import torch
 
@@ -32,7 +34,7 @@ def on_stream(
         with torch.cuda.device(device):
             first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             if ahead:
-                torch.cuda._sleep(_CYCLES)
+                cuda_state.spin(_CYCLES)
             first.record()
             call()
             last.record()

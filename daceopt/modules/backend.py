@@ -13,10 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._dynamo.exc import RestartAnalysis
-from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._dynamo.utils import counters
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from daceopt import pipeline
 from daceopt.capture.torch import conditions, cutting, decided, effects, guards, inner_leaves, items, numbers, tracing
@@ -44,6 +40,9 @@ from daceopt.runtime import absent_gradients, overlap
 from daceopt.runtime.binding import Binding, ResultStage
 from daceopt.runtime.places import device_of
 from daceopt.runtime.seeds import own_random_numbers
+from daceopt.torch_internals import torch_operators
+from daceopt.torch_internals.dynamo_tracing import RestartAnalysis, current_translator, frame_count
+from daceopt.torch_internals.fx_tracing import compile_forward
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
@@ -85,7 +84,7 @@ class Backend(Breaks):
     @staticmethod
     def frames() -> int:
         """How many pieces of code Dynamo has looked at."""
-        return int(counters["frames"]["total"])
+        return frame_count()
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         """Dynamo's interface: a callable for ``graph``, which takes its placeholders and gives a sequence."""
@@ -127,7 +126,7 @@ class Backend(Breaks):
             program = self._in_parts(whole, [*inputs, *held])
         else:
             results = [getattr(n, "meta", {}).get("example_value") for n in graph.graph.output_node().args[0]]
-            items.leave(InstructionTranslator.current_tx().output, *results)
+            items.leave(current_translator().output, *results)
             traced, arguments_given = describe(whole, [*inputs, *held]), [_concrete(x) for x in (*inputs, *held)]
             program = self._program(traced, arguments_given)
         return (lambda *arguments: program(*arguments, *held)) if held else program
@@ -251,7 +250,7 @@ class Backend(Breaks):
         """Run a call in eager PyTorch after a compiled program, or the compiler, failed."""
         before = breaks.versions(arguments)
         try:
-            _LazyGraphModule.force_recompile(traced.graph)  # which would print the error as well
+            compile_forward(traced.graph)  # which would print the error as well
             result = traced.graph.forward(*arguments)
         except Exception as wrong:  # the call itself is, and the error says how
             # what it has changed until then (running statistics) must not change a second time
@@ -335,7 +334,7 @@ class CompiledGraph:
     def operators(self) -> Counter[str]:
         """How often each ATen operator occurs in the graph."""
         nodes = functional(self.traced.graph, self.traced.inputs).graph.graph.nodes
-        called = [n.target for n in nodes if isinstance(n.target, torch._ops.OpOverload)]
+        called = [n.target for n in nodes if isinstance(n.target, torch_operators.OpOverload)]
         return Counter(str(t).removeprefix("aten.") for t in called)
 
     def _load(self, target: str) -> Any:

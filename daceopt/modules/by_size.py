@@ -12,6 +12,7 @@ import torch
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import Unsupported
 from daceopt.modules.description import specialise
+from daceopt.torch_internals import autograd_engine, functorch
 
 SIZE_LIMIT = 16
 """Programs of one graph whose sizes cannot be symbols."""
@@ -21,14 +22,14 @@ SIZE_LIMIT = 16
 def own_mode() -> Iterator[None]:
     """Compilation inside a user's scope: its saved-tensor hooks (checkpointing) must not see what compilation does, and
     a trace that fails leaves no transform of torch.func behind that it has entered."""
-    hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    hooked = autograd_engine.saved_tensors_hooks() is not None
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t) if hooked else nullcontext()
-    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+    depth = functorch.depth()
     with torch.inference_mode(False), hooks:
         try:
             yield
         finally:
-            torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+            functorch.leave_transforms(depth)
 
 
 class Programs(Protocol):

@@ -20,6 +20,8 @@ from daceopt.capture.torch.shape_changes import as_views
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import Unsupported
 from daceopt.runtime.places import DEVICES, common_device
+from daceopt.torch_internals.fake_tensors import FakeTensorMode
+from daceopt.torch_internals.modes import is_traceable_wrapper_subclass
 
 
 def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
@@ -79,7 +81,7 @@ def _check_input(name: str, value: Any) -> None:
         return
     if value.layout is not torch.strided or value.is_quantized or value.is_nested:
         raise Unsupported(f"{name} has layout {value.layout}; expected a dense tensor")
-    if torch.utils._python_dispatch.is_traceable_wrapper_subclass(value):
+    if is_traceable_wrapper_subclass(value):
         raise Unsupported(f"{name} is a {type(value).__name__}; expected a plain torch.Tensor")
 
 
@@ -129,8 +131,6 @@ def is_symbolic(traced: Traced) -> bool:
 
 def specialise(traced: Traced, arguments: Sequence[Any]) -> Traced:
     """The same graph for the sizes of these arguments."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     with FakeTensorMode():
         fakes = [_like(x) if isinstance(x, torch.Tensor) else x for x in arguments]
     return replace(traced, inputs=tuple(fakes))

@@ -17,12 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
 from torch.compiler import is_compiling
-from torch.nn.modules.module import _has_any_global_hook
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
 
 from daceopt.capture.torch.dynamic import mark
 from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, MemoryBudgetError
@@ -34,6 +30,10 @@ from daceopt.modules.options import Options
 from daceopt.modules.small_calls import SmallCall, SmallCalls
 from daceopt.modules.structure import structure
 from daceopt.programs.stats import Stats
+from daceopt.torch_internals import autograd_engine, functorch, modes
+from daceopt.torch_internals.frame_evaluation import is_error_of_dynamo
+from daceopt.torch_internals.modes import has_global_module_hook
+from daceopt.torch_internals.pytree import tree_map_only
 
 if TYPE_CHECKING:
     from daceopt.modules.backend import Backend, CompiledGraph
@@ -113,10 +113,10 @@ class Dispatcher:
         if is_transformed():
             return original(module, *args, **kwargs)
         self.stats.calls += 1
-        if _has_any_global_hook():
+        if has_global_module_hook():
             reason = breaks.to_break("hooks of all modules are registered", breaks.WHOLE)
             return self._eagerly(module, original, args, kwargs, reason)
-        if torch._C._len_torch_function_stack() and (mode := strange_mode()):
+        if modes.function_mode_count() and (mode := strange_mode()):
             reason = breaks.to_break(f"a mode of functions is active ({mode})", breaks.WHOLE)
             return self._eagerly(module, original, args, kwargs, reason)
         compiled = self._compiled
@@ -132,7 +132,7 @@ class Dispatcher:
             return self._run(compiled, module, args, kwargs)
         with torch.set_grad_enabled(wanted):
             result = self._run(compiled, module, args, kwargs)
-        return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result) if wanted else result
+        return tree_map_only(torch.Tensor, torch.Tensor.detach, result) if wanted else result
 
     def _noting_small(
         self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -214,7 +214,7 @@ class Dispatcher:
                 self._forget(compiled)
             # where a program has run before, the model's own code would change a second time what that has changed
             is_wrong = is_wrong_call(error) and backend.ran == ran
-            if not (is_wrong or type(error).__module__ == "torch._dynamo.exc"):
+            if not (is_wrong or is_error_of_dynamo(error)):
                 raise
             failure = error
         if failure is not None:  # out of the block: the error that eager PyTorch has does not come from it
@@ -434,16 +434,15 @@ def _forget() -> None:
 def strange_mode() -> str:
     """The class of an active ``TorchFunctionMode`` that would see what a program does in place of the model's calls; a
     default device is none."""
-    modes = [type(mode) for mode in _get_current_function_mode_stack()]
-    return next((cls.__name__ for cls in modes if cls is not DeviceContext), "")
+    return next((type(mode).__name__ for mode in modes.function_modes()), "")
 
 
 def is_transformed() -> bool:
     """Whether something else is looking at the call: a compiler, an exporter, a tracer, functorch, or a tensor-mode."""
     return (
         torch.compiler.is_compiling()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._get_tracing_state() is not None
-        or torch.autograd.forward_ad._current_level >= 0
+        or functorch.innermost_transform() is not None
+        or modes.operator_mode_count() > 0
+        or modes.jit_trace() is not None
+        or autograd_engine.is_forward_differentiated()
     )

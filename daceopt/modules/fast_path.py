@@ -12,10 +12,9 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch._dynamo.eval_frame import _get_cache_entries_for_region
-
 from daceopt.capture.torch import function_parts
 from daceopt.modules.written_frames import is_as_written
+from daceopt.torch_internals.dynamo_frames import backend_callable, programs_of
 
 _COMPILED = "__compiled_fn"
 
@@ -137,7 +136,7 @@ class FastPath:
         has to be run by Dynamo, too."""
         if self._function is None:
             return
-        cached = _get_cache_entries_for_region(self._function.__code__, self._region)
+        cached = programs_of(self._function.__code__, self._region)
         entries = [entry for entry in cached if entry.code is not None]  # the others' guards are of objects that died
         for entry in entries:
             if entry.guard_manager not in self._programs:
@@ -164,7 +163,7 @@ class FastPath:
         """The name, among the function's globals, of the backend's own callable behind Dynamo's ``name``."""
         assert self._function is not None
         wrapped = self._function.__globals__[name]
-        inner = getattr(wrapped, "_torchdynamo_orig_callable", None)
+        inner = backend_callable(wrapped)
         if inner is None:
             return name
         plain = f"__daceopt{name}"

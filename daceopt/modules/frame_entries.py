@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from torch._C._dynamo.eval_frame import set_code_exec_strategy
-from torch._dynamo.convert_frame import output_codes
-
-from daceopt.runtime.stages import SKIP
+from daceopt.torch_internals.dynamo_frames import output_codes
+from daceopt.torch_internals.frame_evaluation import never_compile
 
 
 class Entries:
@@ -26,7 +24,7 @@ class Entries:
             self.count += 1
 
 
-set_code_exec_strategy(Entries.see.__code__, SKIP)  # else Dynamo would look at it
+never_compile(Entries.see.__code__)  # else Dynamo would look at it
 
 
 @contextmanager

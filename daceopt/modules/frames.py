@@ -6,7 +6,6 @@ import logging
 import os
 import types
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,8 @@ import torch
 from daceopt.capture.torch import decided
 from daceopt.capture.torch.collection import pause
 from daceopt.errors import DaceoptError
+from daceopt.torch_internals import functorch
+from daceopt.torch_internals.logger_names import HANDLERS
 
 if TYPE_CHECKING:
     from daceopt.modules.frame_parts import Parts
@@ -31,11 +32,6 @@ _NOISE = (
 
 _SPOKEN = (str(Path(logging.__file__).parent) + os.sep, warnings.__file__)
 """What is said behind a graph break is no part of a model: nothing of it is compiled."""
-
-_TRANSFORMS = str(Path(torch._functorch.__file__ or "").parent)
-
-_LOGGERS = ("torch", "torch._dynamo", "torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
-"""Whose handlers show what Dynamo says while it looks."""
 
 
 class Listener(Protocol):
@@ -54,15 +50,14 @@ class Listener(Protocol):
 def compile_frames(function: Function, backend: Any, seen: SeenSizes | None = None, **options: Any) -> Any:
     """``function``, which Dynamo compiles with ``backend`` when it is called; programs are shared with nobody, nor is
     which sizes vary, unless ``seen`` is."""
-    from torch import _dynamo
-
     from daceopt.modules.frame_parts import Parts
+    from daceopt.torch_internals.dynamo_frames import optimize, region_of
 
-    context = _dynamo.optimize(backend, isolate_recompiles=True, **options)
+    context = optimize(backend, isolate_recompiles=True, **options)
     parts = Parts()
     context.callback = FrameCompiler(context.callback, parts, None if options.get("nopython") else backend, seen)
     compiled = context(function)
-    parts.region = compiled._isolate_recompiles_id
+    parts.region = region_of(compiled)
     return compiled
 
 
@@ -75,20 +70,23 @@ class FrameCompiler:
     def __init__(
         self, callback: Function, parts: Parts, listener: Listener | None = None, seen: SeenSizes | None = None
     ) -> None:
+        from daceopt.torch_internals.dynamo_frames import wrap_conversion
+
         self._torchdynamo_orig_backend = callback  # by which Dynamo finds whose programs these are
         self._parts = parts
         self._listener = listener
-        if listener is not None:  # Dynamo itself passes over most of what it cannot compile
-            convert = callback._torchdynamo_orig_backend  # type: ignore[attr-defined]
-            convert._inner_convert = _Told(convert._inner_convert, listener)
+        if listener is not None:
+            wrap_conversion(callback, lambda convert: _Told(convert, listener))
         self._seen = seen or SeenSizes()
 
     def __call__(self, frame: Any, *args: Any) -> Any:
+        from daceopt.torch_internals.dynamo_frames import leave_call, leave_frame_and_calls
+
         code = frame.f_code
         if _is_transformed(code):
-            return _leave_alone()
+            return leave_call()
         if code.co_filename.startswith(_SPOKEN):
-            return _as_all_is()
+            return leave_frame_and_calls()
         known = self._parts.of(code)
         if known is not None:
             return known
@@ -101,7 +99,8 @@ class FrameCompiler:
         return split
 
     def _convert(self, frame: Any, *args: Any) -> Any:
-        from torch._dynamo.symbolic_convert import TensorifyState
+        from daceopt.torch_internals.dynamo_frames import as_error_of_dynamo
+        from daceopt.torch_internals.dynamo_tracing import forget_constants
 
         with self._seen.in_place(), warnings.catch_warnings(), _settings(), pause():
             for noise in _NOISE:
@@ -111,17 +110,17 @@ class FrameCompiler:
                 return self._trace(frame, *args)
             except Exception as error:
                 if self._listener is None:
-                    named = _as_dynamo_error(error)
+                    named = error if isinstance(error, DaceoptError | Warning) else as_error_of_dynamo(error)
                     if named is error:  # no error is its own cause: who follows causes would not come back
                         raise
                     raise named from error
                 return _as_it_is(error)
             finally:
-                TensorifyState.clear()  # which numbers are constants in this code: in other code they are not
+                forget_constants()  # which numbers are constants in this code: in other code they are not
 
     def _trace(self, frame: Any, *args: Any) -> Any:
         """Sizes that only the data decide are in the graph; where that fails, it breaks at what decides them."""
-        from torch._dynamo import config
+        from daceopt.torch_internals.dynamo_frames import without_open_results
 
         with decided.watch() as sizes:
             try:
@@ -131,7 +130,7 @@ class FrameCompiler:
                     raise
         if self._listener is not None:
             self._listener.begins_again()
-        with config.patch(capture_dynamic_output_shape_ops=False):
+        with without_open_results():
             return self._torchdynamo_orig_backend(frame, *args)
 
 
@@ -166,26 +165,12 @@ class SeenSizes:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Dynamo's in exchange for these; nobody else compiles meanwhile."""
-        from torch._dynamo import pgo
-        from torch._dynamo.convert_frame import compile_lock
+        from daceopt.torch_internals.dynamo_frames import no_sizes, sizes_in_place
 
-        with compile_lock:
-            if self._states is None:
-                self._states = defaultdict(pgo.CodeState)
-            before, pgo._CODE_STATE = pgo._CODE_STATE, self._states
-            try:
-                yield
-            finally:
-                pgo._CODE_STATE = before
-
-
-def _as_dynamo_error(error: Exception) -> Exception:
-    """The error as one of Dynamo's, where it is nobody else's: nothing of the user runs while Dynamo looks."""
-    from torch._dynamo.exc import InternalTorchDynamoError
-
-    if type(error).__module__ == InternalTorchDynamoError.__module__ or isinstance(error, DaceoptError | Warning):
-        return error
-    return InternalTorchDynamoError(f"{type(error).__name__}: {error}")
+        if self._states is None:
+            self._states = no_sizes()
+        with sizes_in_place(self._states):
+            yield
 
 
 def _as_it_is(error: Exception) -> Any:
@@ -194,63 +179,30 @@ def _as_it_is(error: Exception) -> Any:
     Where an operator failed as it was traced, nothing that the frame calls is compiled either: a model may ask whether
     it is compiled and do something else, which must not meet in one call with what it does if it is not.
     """
-    from torch._dynamo.exc import TorchRuntimeError
-    from torch._dynamo.types import ConvertFrameReturn
+    from daceopt.torch_internals.dynamo_frames import TorchRuntimeError, leave_frame, leave_frame_and_calls
 
-    return _as_all_is() if isinstance(error, TorchRuntimeError) else ConvertFrameReturn()
-
-
-def _as_all_is() -> Any:
-    """What tells Dynamo to compile nothing of a frame, nor of what it calls."""
-    from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
-
-    return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
+    return leave_frame_and_calls() if isinstance(error, TorchRuntimeError) else leave_frame()
 
 
 def _is_transformed(code: types.CodeType) -> bool:
     """Whether a transform of ``torch.func`` calls the frame, or is it: a graph of it would mean something else."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or code.co_filename.startswith(_TRANSFORMS)
-
-
-def _leave_alone() -> Any:
-    """What tells Dynamo to run this call of a frame as it is, and all that it calls."""
-    from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
-
-    return ConvertFrameReturn(FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP), apply_to_code=False)
+    return functorch.innermost_transform() is not None or code.co_filename.startswith(functorch.FOLDER)
 
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """Dynamo takes recurrent layers, and sees hooks of children that come and go; what it says is not shown. Its guards
-    are not timed, which takes 0.02 s for each frame, half of the time of a small one; nor is what a call does before a
-    graph, of which a profiler would be told: that is a fifth of what it takes to enter Dynamo."""
-    from torch._dynamo import config, guards
+    """Dynamo's for frames; what it says is not shown."""
+    from daceopt.torch_internals.dynamo_frames import settings_of_frames
 
-    handlers = [handler for name in _LOGGERS for handler in logging.getLogger(name).handlers]
+    handlers = [handler for name in HANDLERS for handler in logging.getLogger(name).handlers]
     for handler in handlers:
         handler.addFilter(_is_asked_for)
-    timed, guards.profile_guard_manager = guards.profile_guard_manager, _not_timed
     try:
-        with config.patch(
-            allow_rnn=True,
-            allow_empty_graphs=True,
-            skip_nnmodule_hook_guards=False,
-            suppress_errors=False,
-            allow_unspec_int_on_nn_module=True,
-            record_runtime_overhead=False,
-            capture_scalar_outputs=True,  # where a number is read decides (``capture/torch/items.py``)
-            capture_dynamic_output_shape_ops=True,  # and where a size is (``capture/torch/cutting.py``)
-        ):
+        with settings_of_frames():
             yield
     finally:
-        guards.profile_guard_manager = timed
         for handler in handlers:
             handler.removeFilter(_is_asked_for)
-
-
-def _not_timed(root: Any, scope: Any, runs: int) -> float:
-    """Microseconds that guards take, which Dynamo reports among its metrics and nobody reads here."""
-    return 0.0
 
 
 def _is_asked_for(record: logging.LogRecord) -> bool:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.utils._pytree as pytree
 from torch import fx, nn
 
 from daceopt.capture.quiet import quiet
@@ -33,6 +32,7 @@ from daceopt.runtime.bridge import TorchProgram
 from daceopt.runtime.places import DEVICES
 from daceopt.runtime.tensors import to_numpy
 from daceopt.store.cache import key
+from daceopt.torch_internals.pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map_only
 
 if TYPE_CHECKING:
     from daceopt.ir.control.imported import Imported
@@ -48,7 +48,7 @@ class _Call:
 
     def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         """The tensors of the results: new ones, row by row in memory."""
-        leaves = pytree.tree_leaves(own_forward(self.module)(*args, **kwargs))
+        leaves = tree_leaves(own_forward(self.module)(*args, **kwargs))
         return [t.clone(memory_format=torch.contiguous_format) for t in leaves if isinstance(t, torch.Tensor)]
 
     def run(self) -> list[np.ndarray]:
@@ -57,7 +57,7 @@ class _Call:
 
     def widen(self) -> _Call:
         """The same in float64."""
-        args, kwargs = pytree.tree_map_only(torch.Tensor, _widen, (self.args, dict(self.kwargs)))
+        args, kwargs = tree_map_only(torch.Tensor, _widen, (self.args, dict(self.kwargs)))
         return _Call(copy.deepcopy(self.module).double(), args, kwargs)
 
 
@@ -203,8 +203,8 @@ def _names(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             arguments.update(arguments.pop(parameter.name, {}))
-    named, _ = pytree.tree_flatten_with_path(arguments)
-    return {id(leaf): path[0].key + pytree.keystr(path[1:]) for path, leaf in named}
+    named, _ = tree_flatten_with_path(arguments)
+    return {id(leaf): path[0].key + keystr(path[1:]) for path, leaf in named}
 
 
 def _check_plain(binding: Binding) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import fx, nn
 
 from daceopt.errors import CaptureError
@@ -23,6 +22,7 @@ from daceopt.modules.dispatch import first_line
 from daceopt.modules.options import Options
 from daceopt.programs.stats import Stats
 from daceopt.runtime.seeds import own_random_numbers
+from daceopt.torch_internals.pytree import tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
@@ -95,7 +95,7 @@ def call_twin(
     own = own_forward(twin)
     grad = torch.is_grad_enabled() if options.backward is None else options.backward
     dynamic = options.dynamic if isinstance(options.dynamic, bool) else None
-    tensors = [*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))]
+    tensors = [*model.parameters(), *model.buffers(), *tree_leaves((args, kwargs))]
     with own_random_numbers(tensors), torch.inference_mode(False), torch.set_grad_enabled(grad):
         frames.compile_frames(own, backend, dynamic=dynamic)(*arguments, **named)
 
@@ -113,6 +113,6 @@ def _without_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
         return value.detach().clone().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
 
     try:
-        return copy.deepcopy(model), pytree.tree_map(leaf, list(args)), pytree.tree_map(leaf, dict(kwargs))
+        return copy.deepcopy(model), tree_map(leaf, list(args)), tree_map(leaf, dict(kwargs))
     except Exception as error:
         raise CaptureError(f"{type(model).__name__} cannot be copied: {first_line(error)}") from error

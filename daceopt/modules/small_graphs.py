@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from daceopt.capture.torch import effects
 from daceopt.modules import call_times
 from daceopt.modules.description import specialise
 from daceopt.modules.tuning import trains
+from daceopt.torch_internals import torch_operators
+from daceopt.torch_internals.fake_tensors import FakeTensorMode
+from daceopt.torch_internals.fx_tracing import compile_forward
+from daceopt.torch_internals.modes import TorchDispatchMode
+from daceopt.torch_internals.pytree import tree_leaves
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
@@ -97,7 +100,7 @@ def _is_plain(graph: fx.GraphModule) -> bool:
 
 
 def _is_special(node: fx.Node) -> bool:
-    return node.op == "call_module" or isinstance(node.target, torch._ops.HigherOrderOperator)
+    return node.op == "call_module" or isinstance(node.target, torch_operators.HigherOrderOperator)
 
 
 def _modules(graph: fx.Graph) -> int:
@@ -110,14 +113,12 @@ def _elements(values: Sequence[Any]) -> int:
 
 
 def _work(traced: Traced, inputs: Sequence[Any]) -> _Work:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     fakes = specialise(traced, inputs).inputs
     for fake, like, real in zip(fakes, traced.inputs, inputs):
         if getattr(like, "item_memo", None) is not None:  # a number of Python, which the graph reads
             fake.constant = real
     mode = next((f.fake_mode for f in fakes if isinstance(f, torch.Tensor)), None) or FakeTensorMode()
-    _LazyGraphModule.force_recompile(traced.graph)  # which would print the error as well
+    compile_forward(traced.graph)  # which would print the error as well
     with torch.no_grad(), mode, _Work() as work:
         traced.graph.forward(*fakes)
     return work
@@ -159,5 +160,5 @@ def _name(func: Any) -> str:
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    leaves = torch.utils._pytree.tree_leaves(values)
+    leaves = tree_leaves(values)
     return (t for t in leaves if isinstance(t, torch.Tensor))

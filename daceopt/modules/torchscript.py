@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
-from torch.jit import _recursive
 
-_make_stub_from_method = _recursive.make_stub_from_method
+from daceopt.torch_internals.replacements import replace
+from daceopt.torch_internals.scripting import make_stub
 
 
 def install() -> None:
     """Let TorchScript read original forwards, if that is not done yet."""
-    _recursive.make_stub_from_method = _stub
+    replace("make_stub_from_method", _stub)
 
 
-def _stub(module: nn.Module, name: str) -> Any:
+def _stub(make: Callable[[nn.Module, str], Any], module: nn.Module, name: str) -> Any:
     original = getattr(getattr(module, name), "daceopt_original", None)
     if original is None:
-        return _make_stub_from_method(module, name)
+        return make(module, name)
     bound = original if isinstance(original, types.MethodType) else types.MethodType(original, module)
-    return _recursive.make_stub(bound, name)
+    return make_stub(bound, name)

@@ -10,9 +10,14 @@ from types import CodeType
 from typing import Any
 
 from torch import fx
-from torch._dynamo.bytecode_transformation import create_call_function, create_instruction, transform_code_object
-from torch._dynamo.convert_frame import register_bytecode_hook
-from torch._dynamo.utils import ExactWeakKeyDictionary
+
+from daceopt.torch_internals.dynamo_frames import (
+    create_call_function,
+    create_instruction,
+    register_bytecode_hook,
+    transform_code_object,
+)
+from daceopt.torch_internals.dynamo_tracing import ExactWeakKeyDictionary
 
 _refused: dict[str, Callable[[], None]] = {}  # Dynamo's name for a graph -> what counts the calls that have none
 _written: Any = ExactWeakKeyDictionary()  # the copies of users' code that run

@@ -11,25 +11,24 @@ from contextlib import nullcontext
 from typing import Any, Protocol
 
 import torch
-from torch._C import _functorch
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
-_OLD, _OLD_MODE = map(torch._C._dispatch_key_parse, ("Batched", "VmapMode"))
+from daceopt.torch_internals import functorch
+from daceopt.torch_internals.functorch import outside_of_transform
 
 Gradients = Sequence["torch.Tensor | None"]
 
 
 def is_batched(grads: Gradients) -> bool:
     """Whether one of them stands for a batch, as it may inside of ``vmap`` alone."""
-    if _functorch.peek_interpreter_stack() is None and not torch._C._dispatch_tls_is_dispatch_key_included(_OLD_MODE):
+    if functorch.innermost_transform() is None and not functorch.is_in_old_vmap():
         return False
-    return any(g is not None and (_functorch.is_batchedtensor(g) or _is_old(g)) for g in grads)
+    return any(g is not None and (functorch.is_batched(g) or functorch.is_old_batched(g)) for g in grads)
 
 
 def each(backward: Callable[[Gradients], Gradients], grads: Gradients) -> list[torch.Tensor | None]:
     """What ``backward`` gives for every gradient of the innermost batch, as a batch."""
     tensors = [g for g in grads if g is not None]
-    modern = [_functorch.maybe_get_level(g) for g in tensors if _functorch.is_batchedtensor(g)]
+    modern = [functorch.level_of(g) for g in tensors if functorch.is_batched(g)]
     batch: _Batch = _Modern(max(modern)) if modern else _Old(max(level for g in tensors for level in _old_levels(g)))
     parts = [None if g is None else batch.parts(g) for g in grads]
     size = next(len(p) for p in parts if isinstance(p, tuple))
@@ -55,15 +54,15 @@ class _Modern:
         self.level = level
 
     def parts(self, grad: torch.Tensor) -> Any:
-        if not _functorch.is_batchedtensor(grad) or _functorch.maybe_get_level(grad) != self.level:
+        if not functorch.is_batched(grad) or functorch.level_of(grad) != self.level:
             return grad
-        return _functorch.get_unwrapped(grad).unbind(_functorch.maybe_get_bdim(grad))
+        return functorch.unwrapped(grad).unbind(functorch.batch_axis(grad))
 
     def join(self, stacked: torch.Tensor) -> torch.Tensor:
-        return _functorch._add_batch_dim(stacked, 0, self.level)
+        return functorch.add_batch(stacked, 0, self.level)
 
     def outside(self) -> Any:
-        return temporarily_pop_interpreter_stack()
+        return outside_of_transform()
 
 
 class _Old:
@@ -73,24 +72,19 @@ class _Old:
     def parts(self, grad: torch.Tensor) -> Any:
         if self.level not in _old_levels(grad):
             return grad
-        return torch._remove_batch_dim(grad, self.level, 1, 0).unbind()
+        return functorch.remove_old_batch(grad, self.level, 1, 0).unbind()
 
     def join(self, stacked: torch.Tensor) -> torch.Tensor:
-        return torch._add_batch_dim(stacked, 0, self.level)
+        return functorch.add_old_batch(stacked, 0, self.level)
 
     def outside(self) -> Any:
         return nullcontext()
 
 
-def _is_old(tensor: torch.Tensor) -> bool:
-    return torch._C._dispatch_keys(tensor).has(_OLD)
-
-
 def _old_levels(tensor: torch.Tensor) -> list[int]:
     """The levels at which it is a batch: at others, the batch that is taken off has the size that one says."""
-    if not _is_old(tensor):
+    if not functorch.is_old_batched(tensor):
         return []
-    deepest = torch._C._vmapmode_increment_nesting() - 1
-    torch._C._vmapmode_decrement_nesting()
-    sizes = {k: [torch._remove_batch_dim(tensor, k, n, 0).shape[0] for n in (2, 3)] for k in range(1, deepest + 1)}
+    deepest = functorch.old_vmap_depth()
+    sizes = {k: [functorch.remove_old_batch(tensor, k, n, 0).shape[0] for n in (2, 3)] for k in range(1, deepest + 1)}
     return [level for level, (a, b) in sizes.items() if a == b]

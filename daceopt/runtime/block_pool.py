@@ -19,14 +19,13 @@ from typing import Any
 import torch
 
 from daceopt.runtime.result_forms import row_major
+from daceopt.torch_internals.cuda_state import empty_strided_cpu, storage_use_count
 
 THRESHOLD = 256 * 1024
 """Tensors of fewer bytes come from PyTorch's allocator: below this, page faults cost less than the pool."""
 
 _HUGE_PAGE = 2 * 1024 * 1024
 _SWEEP_EVERY = 64
-_use_count = getattr(torch._C, "_storage_Use_Count", None)
-_direct = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", None)
 
 
 def allocate(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | None = None) -> torch.Tensor:
@@ -34,7 +33,7 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...
     caller alone.
     """
     nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes < THRESHOLD or _use_count is None:
+    if nbytes < THRESHOLD:
         return _fresh(shape, dtype, strides)
     return _pool.tensor(shape, dtype, nbytes, strides)
 
@@ -51,9 +50,9 @@ def allocator(
     """:func:`allocate` of this shape and type, again and again: small tensors by the function by which Inductor's code
     allocates, which takes no dispatcher and half the time.
     """
-    if _direct is None or math.prod(shape) * dtype.itemsize >= THRESHOLD:
+    if math.prod(shape) * dtype.itemsize >= THRESHOLD:
         return partial(allocate, shape, dtype, strides)
-    return partial(_direct, shape, row_major(shape) if strides is None else strides, dtype)
+    return partial(empty_strided_cpu, shape, row_major(shape) if strides is None else strides, dtype)
 
 
 def stats() -> dict[str, int]:
@@ -85,7 +84,7 @@ class _Block:
     def _owners(self) -> tuple[int, int]:
         # The Python wrapper of a storage is one object; holding only that does not add to the native count.
         storage = self.base.untyped_storage()
-        return _use_count(self.handle), sys.getrefcount(storage)  # type: ignore[misc]
+        return storage_use_count(self.handle), sys.getrefcount(storage)
 
     def is_free(self) -> bool:
         return self._owners() == self.idle

@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch._C._dynamo.eval_frame import set_code_exec_strategy
-from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd.graph import increment_version
 
 from daceopt.errors import BuildError, Unsupported
@@ -23,6 +21,10 @@ from daceopt.runtime.device_entry import entry_of
 from daceopt.runtime.result_forms import ResultForm
 from daceopt.runtime.seeds import draw_seed
 from daceopt.runtime.unversioned import HIDDEN, NewValues
+from daceopt.torch_internals import functorch
+from daceopt.torch_internals.autograd_engine import keeps_graph
+from daceopt.torch_internals.frame_evaluation import never_compile
+from daceopt.torch_internals.functorch import unwrap_dead_wrappers
 
 
 class Pair(Protocol):
@@ -316,7 +318,7 @@ _apply_directly = super(torch.autograd.Function, _Compiled).apply
 
 
 def _apply(program: TorchProgram, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    if torch._C._are_functorch_transforms_active():
+    if functorch.are_transforms_active():
         return _Compiled.apply(program, *tensors)
     return _apply_directly(program, *tensors)
 
@@ -356,7 +358,7 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor | None], one_of_many: bool 
     elif program.backward is None or len(absent) == len(program.seen):
         gradients = [None] * program.input_count
     else:
-        gradients = _gradients(ctx, program, grads, wanted, one_of_many or engine.keeps_graph())
+        gradients = _gradients(ctx, program, grads, wanted, one_of_many or keeps_graph())
         present = program.boundary.present
         if absent and present is not None and absent_gradients.has_spread(program.grads, grads, gradients):
             gradients = present(ctx.operands, grads, wanted, _changed_arguments(ctx), ctx.seed)
@@ -365,7 +367,7 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor | None], one_of_many: bool 
     return gradients
 
 
-set_code_exec_strategy(_Compiled.backward.__code__, stages.SKIP)
+never_compile(_Compiled.backward.__code__)
 
 
 def _gradients(

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from daceopt.torch_internals import torch_operators
+
 HOST = "cpu"  # where a copy of its own costs less than a list
 
 
@@ -15,11 +17,11 @@ def write(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> No
         for tensor, value in zip(tensors, values):
             tensor.copy_(value)
     elif len({t.dtype for t in tensors}) < 2:
-        torch._foreach_copy_(tensors, values)
+        torch_operators.foreach_copy(tensors, values)
     else:  # lists of several types are copied one by one
         for dtype in dict.fromkeys(t.dtype for t in tensors):
             own = [k for k, t in enumerate(tensors) if t.dtype == dtype]
-            torch._foreach_copy_([tensors[k] for k in own], [values[k] for k in own])
+            torch_operators.foreach_copy([tensors[k] for k in own], [values[k] for k in own])
 
 
 def copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

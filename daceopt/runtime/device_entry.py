@@ -16,6 +16,7 @@ from daceopt.runtime import device_graphs
 from daceopt.runtime.invocation import KNOWN_SIZES, ExecutableEntry
 from daceopt.runtime.manifest import Manifest
 from daceopt.runtime.result_forms import row_major
+from daceopt.torch_internals import cuda_state
 
 
 def entry_of(executable: Any) -> ExecutableEntry:
@@ -128,7 +129,7 @@ class PlacedEntry(ExecutableEntry):
 
         if self.graphs is not None and not device_graphs.are_recorded():
             self.executable.raise_earlier()
-            key = (self._stream(), symbols, *inputs, *written, *device_graphs.library_modes())
+            key = (self._stream(), symbols, *inputs, *written, *cuda_state.library_modes())
             if self.graphs.launch(key, start, seed):
                 return
         # filled by a kernel, whose argument the number is: nothing is copied from the host
@@ -150,9 +151,8 @@ def _allocator(
     code allocates, which takes the current device and no dispatcher; elsewhere a tensor like one without memory, which
     takes half the time of one whose type and device are said.
     """
-    direct = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None) if device.type == "cuda" else None
-    if direct is not None and torch.cuda.device_count() == 1:
-        return partial(direct, shape, row_major(shape) if strides is None else strides, dtype)
+    if device.type == "cuda" and torch.cuda.device_count() == 1:
+        return partial(cuda_state.empty_strided_cuda, shape, row_major(shape) if strides is None else strides, dtype)
     pattern = torch.empty_strided(shape, row_major(shape) if strides is None else strides, dtype=dtype, device=device)
     pattern.untyped_storage().resize_(0)
     return partial(torch.empty_like, pattern)
@@ -162,15 +162,11 @@ def _current_device(device: torch.device) -> Callable[[], int | None]:
     """What gives the index of the current device of this kind."""
     if device.type != "cuda":
         return lambda: device.index
-    current: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
-    return current
+    return cuda_state.current_device_getter()
 
 
 def _current_stream(device: torch.device) -> Callable[[], int]:
     """What gives the address of the stream on which torch's own operators would run on ``device``."""
     if device.type != "cuda":
         return lambda: 0
-    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    if raw is not None:
-        return partial(raw, device.index)
-    return lambda: int(torch.cuda.current_stream(device).cuda_stream)
+    return cuda_state.current_stream_getter(device)

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import torch
 
 from daceopt.errors import DaceoptError
+from daceopt.torch_internals import cuda_state
 
 logger = logging.getLogger("daceopt.dispatch")
 
@@ -126,37 +127,6 @@ are_recorded: Callable[[], bool] = torch.cuda.is_current_stream_capturing if tor
 """Whether the caller is itself recording what the current stream is given."""
 
 
-_PRECISION = getattr(torch._C, "_get_fp32_precision_getter", None)
-_MODES: list[Callable[[], Any]] = [
-    getattr(torch._C, name)
-    for name in (
-        "_get_blas_preferred_backend",
-        "_get_cublas_allow_bf16_reduced_precision_reduction",
-        "_get_cublas_allow_fp16_accumulation",
-        "_get_cublas_allow_fp16_reduced_precision_reduction",
-        "_get_cudnn_benchmark",
-        "_get_cudnn_deterministic",
-        "_get_cudnn_enabled",
-        "_get_cudnn_sdp_enabled",
-        "_get_deterministic_algorithms",
-        "_get_flash_sdp_enabled",
-        "_get_math_sdp_allow_fp16_bf16_reduction",
-        "_get_math_sdp_enabled",
-        "_get_mem_efficient_sdp_enabled",
-        "_get_sm_carveout_experimental",
-        *(() if _PRECISION else ("_get_cublas_allow_tf32", "_get_cudnn_allow_tf32")),
-    )
-    if hasattr(torch._C, name)
-]
-if _PRECISION is not None:
-    _MODES += [partial(_PRECISION, "cuda", kind) for kind in ("matmul", "conv")]
-
-
-def library_modes() -> tuple[Any, ...]:
-    """The user's switches that decide which kernels torch's operators start."""
-    return (*[mode() for mode in _MODES], *torch._C._get_sdp_priority_order())
-
-
 # ---------------------------------------------------------------- CUDA
 
 
@@ -187,7 +157,7 @@ def _record(device: torch.device, start: Callable[[], None]) -> Recorded:
     with place.lock, torch.cuda.stream(place.stream), _NoCollection():
         pool, _keeper = place.pool()
         # products keep a workspace for each stream: this one has to be of the graph's memory, and no one else's later
-        torch._C._cuda_clearCublasWorkspaces()
+        cuda_state.clear_product_workspaces()
         try:
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
@@ -195,7 +165,7 @@ def _record(device: torch.device, start: Callable[[], None]) -> Recorded:
             finally:
                 _end(device, graph, pool)
         finally:
-            torch._C._cuda_clearCublasWorkspaces()
+            cuda_state.clear_product_workspaces()
         place.graphs.add(graph)
     logger.info("a graph of a program's calls on %s is recorded", device)
     return _Graph(device, graph)
@@ -212,8 +182,7 @@ def _end(device: torch.device, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
         # torch leaves before its allocator and its generator know that the recording is over
         _refused.append(graph)  # which the allocator may still ask
         generator = torch.cuda.default_generators[device.index]
-        with suppress(RuntimeError, AttributeError):
-            torch._C._cuda_endAllocateToPool(device.index, pool)
+        cuda_state.end_allocation(device.index, pool)
         with suppress(RuntimeError, AttributeError):
             generator.graphsafe_set_state(generator.clone_state())
         raise

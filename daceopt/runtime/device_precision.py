@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
-_get = getattr(torch._C, "_get_fp32_precision_getter", None)  # newer than the switches called allow_tf32
-_set = getattr(torch._C, "_set_fp32_precision_setter", None)
+from daceopt.torch_internals.cuda_state import precision, set_precision
+
 _OPERATIONS = ("matmul", "conv", "rnn")
 _REDUCED = (
     "allow_bf16_reduced_precision_reduction",
@@ -19,9 +19,7 @@ _REDUCED = (
 
 def uses_tf32() -> bool:
     """Do products of float32 round their factors to TF32?"""
-    if _get is None:
-        return bool(torch.backends.cuda.matmul.allow_tf32)
-    return bool(_get("cuda", "matmul") == "tf32")
+    return bool(precision("cuda", "matmul") == "tf32")
 
 
 @contextmanager
@@ -42,30 +40,19 @@ def exact() -> Iterator[None]:
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    if _get is None or _set is None:
-        places = (torch.backends.cuda.matmul, torch.backends.cudnn)
-        before = [place.allow_tf32 for place in places]
-        for place in places:
-            place.allow_tf32 = False
-        try:
-            yield
-        finally:
-            for place, allowed in zip(places, before):
-                place.allow_tf32 = allowed
-        return
-    rounded = [operation for operation in _OPERATIONS if _get("cuda", operation) == "tf32"]
+    rounded = [operation for operation in _OPERATIONS if precision("cuda", operation) == "tf32"]
     told = _older_switch()
     if told not in (None, "highest"):
         torch.set_float32_matmul_precision("highest")  # operators refuse to run where both kinds of switches differ
     for operation in rounded:
-        _set("cuda", operation, "ieee")
+        set_precision("cuda", operation, "ieee")
     try:
         yield
     finally:
         if told not in (None, "highest"):
             torch.set_float32_matmul_precision(told)
         for operation in rounded:
-            _set("cuda", operation, "tf32")
+            set_precision("cuda", operation, "tf32")
 
 
 def _older_switch() -> str | None:

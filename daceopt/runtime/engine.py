@@ -1,26 +1,20 @@
-"""What PyTorch's engine of autograd is doing in this thread: which backward runs, and what it asks for."""
+"""What the backward that runs in this thread asks for, of PyTorch's engine of autograd."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 import torch
-from torch.autograd import graph as autograd_graph
 
-# Whether the backward that runs in this thread leaves the graph for another one; True outside of any
-keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
-
-# The number of the backward that runs in this thread
-task = torch._C._current_graph_task_id
+from daceopt.torch_internals.autograd_engine import inputs_of_backward, will_execute
 
 
 def is_executed(node: Any) -> bool:
     """Whether the backward that runs wants what a node gets: ``autograd.grad`` asks for few gradients of many."""
     try:
-        return bool(torch._C._will_engine_execute_node(node))
+        return bool(will_execute(node))
     except RuntimeError:  # a leaf by which is differentiated; or no backward runs
         return True
 
@@ -29,14 +23,7 @@ def inputs() -> Sequence[Any] | None:
     """By which tensors, or edges of the graph, the backward that runs in this thread differentiates; empty for all
     leaves. PyTorch does not tell, but the call that has started it stands on this thread's stack; None where it does
     not, as in threads of devices."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code is not _START:
-        frame = frame.f_back
-    return None if frame is None else frame.f_locals["args"][_INPUTS]
-
-
-_START = autograd_graph._engine_run_backward.__code__
-_INPUTS = 3  # among its arguments, behind gradients of the results, retain_graph and create_graph
+    return inputs_of_backward(sys._getframe())
 
 
 def gradients_wanted(context: Any, operands: Sequence[torch.Tensor]) -> list[bool]:

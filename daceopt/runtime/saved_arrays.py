@@ -13,6 +13,7 @@ import torch
 from daceopt.runtime.arithmetic import evaluate
 from daceopt.runtime.invocation import torch_dtype
 from daceopt.runtime.manifest import Manifest
+from daceopt.torch_internals import autograd_engine
 
 Kind = tuple[torch.dtype, torch.Size]
 Place = tuple[int, torch.dtype, tuple[int, ...]]
@@ -20,7 +21,7 @@ Place = tuple[int, torch.dtype, tuple[int, ...]]
 
 def are_hooked() -> bool:
     """Whether hooks on saved tensors are in force where a call is made."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return autograd_engine.saved_tensors_hooks() is not None
 
 
 def kinds(tensors: Sequence[torch.Tensor]) -> list[Kind]:

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 
 from daceopt.runtime import batched, engine, result_hooks
 from daceopt.runtime.binding import ResultStage
+from daceopt.torch_internals.autograd_engine import current_task
+from daceopt.torch_internals.frame_evaluation import never_compile
 
 Gradients = list["torch.Tensor | None"]
 
@@ -48,8 +49,7 @@ _apply = super(torch.autograd.Function, _Stage).apply
 
 
 # A backward that some forward calls is no code for Dynamo to look at, nor is what it calls in its turn.
-SKIP = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
-set_code_exec_strategy(_Stage.backward.__code__, SKIP)
+never_compile(_Stage.backward.__code__)
 
 
 def attach(stage: ResultStage, outputs: list[torch.Tensor], held: Sequence[torch.Tensor]) -> None:
@@ -63,7 +63,7 @@ def with_direct(base: Any, gradients: Gradients) -> Gradients:
     """The gradients by the inputs that the node of a program has found, with what stages have found beside it."""
     if not base.direct:
         return gradients
-    for outputs, direct in base.direct.pop(engine.task(), ()):
+    for outputs, direct in base.direct.pop(current_task(), ()):
         for k, gradient in enumerate(direct):
             if gradient is not None:
                 gradients[k] = gradient if gradients[k] is None else gradients[k] + gradient
@@ -91,7 +91,7 @@ def _through(ctx: Any, grads: Sequence[torch.Tensor | None]) -> Gradients:
     count = base.program.input_count
     if is_needed:
         outputs = {k for k, g in zip(stage.outputs, grads) if g is not None}
-        base.direct.setdefault(engine.task(), []).append((outputs, gradients[:count]))
+        base.direct.setdefault(current_task(), []).append((outputs, gradients[:count]))
     return gradients[count:]
 
 

@@ -7,10 +7,10 @@ from itertools import chain
 
 import torch
 from torch import nn
-from torch.nn.modules.module import _has_any_global_hook
-from torch.optim import optimizer as optimizers
 
 from daceopt.modules.dispatch import is_transformed, strange_mode
+from daceopt.torch_internals import modes
+from daceopt.torch_internals.modes import has_global_module_hook
 from daceopt.training.optimizers import BY_CLASS
 from daceopt.training.sharded_state import ShardGuard
 
@@ -39,9 +39,9 @@ def of_call(optimizer: torch.optim.Optimizer) -> str | None:
 def _around() -> Iterator[str]:
     if not torch.is_grad_enabled():
         yield "gradients are switched off"
-    if _has_any_global_hook():
+    if has_global_module_hook():
         yield "hooks of all modules are registered"
-    if torch._C._len_torch_function_stack() and (mode := strange_mode()):
+    if modes.function_mode_count() and (mode := strange_mode()):
         yield f"a mode of functions is active ({mode})"
     if is_transformed():
         yield "another tracer or transform looks at the step"
@@ -54,7 +54,7 @@ def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[str]:
     hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
     if any(not isinstance(hook, ShardGuard) for hook in hooks):
         yield "the optimizer has hooks"
-    if optimizers._global_optimizer_pre_hooks or optimizers._global_optimizer_post_hooks:
+    if modes.has_global_optimizer_hook():
         yield "hooks of all optimizers are registered"
     if getattr(optimizer, "grad_scale", None) is not None or getattr(optimizer, "found_inf", None) is not None:
         yield "a GradScaler drives the optimizer"

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
+
+from daceopt.torch_internals.pytree import tree_flatten
 
 LIMIT = 16
 """Kinds of calls that are tried again; beyond it nothing is that was not compiled before."""
@@ -39,7 +40,7 @@ class Refusals:
 
 def _kind(objective: nn.Module, arguments: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What of a call may decide whether it is refused, but its sizes: they change from batch to batch."""
-    leaves, form = pytree.tree_flatten((arguments, dict(kwargs)))
+    leaves, form = tree_flatten((arguments, dict(kwargs)))
     parameters = tuple((p.requires_grad, p.grad is not None and p.grad.layout) for p in objective.parameters())
     autocast = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
     return form, tuple(map(_leaf, leaves)), parameters, tuple(map(_module, objective.modules())), autocast

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from daceopt.torch_internals import torch_operators
+
 
 class StepCounts:
     """The numbers in tensors that count steps. One on a device is read once: reading it again in each call would have
@@ -29,7 +31,7 @@ class StepCounts:
     def advance(self, steps: list[torch.Tensor]) -> None:
         """Add one to each."""
         before = [(step, self.value(step)) for step in self._far(steps)]
-        torch._foreach_add_(steps, _ONE, alpha=1.0)
+        torch_operators.foreach_add(steps, _ONE, alpha=1.0)
         for step, number in before:
             self._known[step] = step._version, number + 1
 

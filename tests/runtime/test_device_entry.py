@@ -16,6 +16,7 @@ from daceopt.runtime.device_entry import DeviceEntry, PlacedEntry
 from daceopt.runtime.executable import ProgramSizes
 from daceopt.runtime.manifest import Manifest, Tensor
 from daceopt.runtime.result_forms import ResultForm, row_major
+from daceopt.torch_internals import cuda_state
 
 
 class _Program:
@@ -158,7 +159,7 @@ def test_streams_by_the_public_interface(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_memory_of_the_only_device_needs_no_look_at_which(devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
-    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cuda", lambda *of: asked.append(of), raising=False)
+    monkeypatch.setattr(cuda_state, "empty_strided_cuda", lambda *of: asked.append(of))
     empty = torch.empty_strided
     monkeypatch.setattr(torch, "empty_strided", lambda *of, dtype, device: empty(*of, dtype=dtype))
     for strides in ((3, 1), (1, 2)):

@@ -9,7 +9,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from daceopt.runtime import device_graphs
-from daceopt.runtime.device_graphs import GRAPHS, CallGraphs, graphs_for, library_modes
+from daceopt.runtime.device_graphs import GRAPHS, CallGraphs, graphs_for
+from daceopt.torch_internals.cuda_state import library_modes
 from tests.runtime.recorded import Replayed
 
 _HOST = torch.device("cpu")

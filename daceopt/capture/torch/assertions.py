@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._subclasses.fake_tensor import FakeTensor
 
 from daceopt.capture.torch import items
+from daceopt.torch_internals import torch_operators
+from daceopt.torch_internals.dynamo_tracing import current_translator
+from daceopt.torch_internals.fake_tensors import FakeTensor
 
 _UNSAID = "assertion error"
 """What Dynamo gives as the message of an assertion that has none."""
@@ -24,7 +25,12 @@ def assertion(condition: Any, message: str = "") -> None:
 
 fx.node.has_side_effect(assertion)
 _MESSAGE = "daceopt_message"  # where an attempt of Dynamo keeps what the statement says that it is at
-_CALLS = (torch._assert_async, torch._assert, torch.ops.aten._assert_async.msg, torch.ops.aten._assert_async.default)
+_CALLS = (
+    torch_operators.assert_async,
+    torch_operators.assert_true,
+    torch.ops.aten._assert_async.msg,
+    torch.ops.aten._assert_async.default,
+)
 
 
 def note_message(original: Callable[..., bool], self: Any, *args: Any) -> bool:
@@ -37,7 +43,7 @@ def note_message(original: Callable[..., bool], self: Any, *args: Any) -> bool:
 def assert_relation(original: Callable[..., bool], self: Any, *place: Any) -> bool:
     """A statement that asserts something of numbers that a graph has read stands in the graph: Dynamo forgets it where
     one side is a float, and has an error of its own for it."""
-    output = InstructionTranslator.current_tx().output
+    output = current_translator().output
     message = output.__dict__.pop(_MESSAGE, None)
     if message is None or not items.is_taken(output, self.expr):
         return original(self, *place)

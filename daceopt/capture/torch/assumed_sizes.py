@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import fx
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
-from torch.utils._pytree import tree_leaves
+
+from daceopt.torch_internals.pytree import tree_leaves
+from daceopt.torch_internals.symbolic_shapes import free_unbacked_symbols, statically_known_true
 
 
 def excluded_sizes(node: fx.Node) -> list[tuple[torch.SymInt, int, str]]:

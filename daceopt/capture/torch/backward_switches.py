@@ -14,10 +14,11 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._dynamo.variables.base import VariableTracker
 from torch.autograd.function import once_differentiable
 
 from daceopt.scoped import scoped
+from daceopt.torch_internals import autograd_engine
+from daceopt.torch_internals.dynamo_tracing import VariableTracker
 
 RECORDED = "daceopt_recorded"
 """In the meta of a node that switches: whether gradients are on there by the backward's own code, in which they are at
@@ -65,7 +66,7 @@ def note_question(tx: Any) -> None:
 
 
 def _note(tx: Any, recorded: bool | None) -> fx.Node:
-    node = tx.output.create_node("call_function", torch._C._set_grad_enabled, (torch.is_grad_enabled(),), {})
+    node = tx.output.create_node("call_function", autograd_engine.set_grad_enabled, (torch.is_grad_enabled(),), {})
     node.meta[RECORDED] = recorded
     return cast(fx.Node, node)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.constant import ConstantVariable
+
+from daceopt.torch_internals.dynamo_tracing import ConstantVariable, VariableTracker
 
 
 def momentum_of(args: Any, kwargs: Any) -> VariableTracker:

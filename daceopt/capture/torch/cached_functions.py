@@ -8,14 +8,16 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
-from torch._dynamo.exc import unimplemented
-from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._dynamo.utils import is_lru_cache_wrapper_trace_without_warning_allowed
-from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.tensor import SymNodeVariable
 
 from daceopt.capture.torch.conditions import check_same, condition
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
+from daceopt.torch_internals.dynamo_tracing import (
+    SymNodeVariable,
+    VariableTracker,
+    break_graph,
+    current_translator,
+    is_traced_without_cache,
+)
 
 _LITERALS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 
@@ -30,7 +32,7 @@ def call(original: Callable[..., Any], self: Any, tx: Any, args: list[Any], kwar
 def is_cache(function: Any) -> bool:
     """Has the user put a cache around it? Those of torch are its own affair."""
     module = getattr(getattr(function, "__wrapped__", None), "__module__", None) or ""
-    own = module.split(".")[0] == "torch" or is_lru_cache_wrapper_trace_without_warning_allowed(function)
+    own = module.split(".")[0] == "torch" or is_traced_without_cache(function)
     return hasattr(function, "cache_info") and not own
 
 
@@ -47,7 +49,7 @@ def call_cached(tx: Any, cached: Callable[..., Any], args: list[Any], kwargs: di
 def constant(value: VariableTracker) -> Any:
     """The number or string that a variable of Dynamo is. Breaks the graph where it is none."""
     if isinstance(value, SymNodeVariable):
-        return value.evaluate_expr(InstructionTranslator.current_tx().output)
+        return value.evaluate_expr(current_translator().output)
     if not value.is_python_constant() or not _is_literal(value.as_python_constant()):
         _break()
     return value.as_python_constant()
@@ -59,4 +61,4 @@ def _is_literal(value: Any) -> bool:
 
 def _break() -> NoReturn:
     reason = "a functools.lru_cache of something other than numbers and strings"
-    raise unimplemented(gb_type=reason, context="", explanation=UNLIKE_PYTHON, hints=["take the cache away"])
+    break_graph(reason, UNLIKE_PYTHON, ["take the cache away"])

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from daceopt.capture.torch.calls import AtenCall, Context, Item, Operand
 from daceopt.errors import Unsupported
 from daceopt.ir.text import literal_text
+from daceopt.torch_internals.fake_tensors import FakeTensorMode
 
 _PLAIN = (bool, int, float, str, type(None))
 _WORDS = (torch.dtype, torch.layout, torch.memory_format)

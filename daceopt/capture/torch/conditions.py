@@ -18,18 +18,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C._dynamo.guards import DictGuardManager
-from torch._dynamo.exc import (
+
+from daceopt.capture.torch import spelling
+from daceopt.torch_internals import cuda_state
+from daceopt.torch_internals.dynamo_guards import DictGuardManager, GlobalStateSource, Guard, Source, is_tracing
+from daceopt.torch_internals.dynamo_tracing import (
     ObservedAttributeError,
     ObservedException,
     ObservedLookupError,
     ObservedUserStopIteration,
+    current_translator,
 )
-from torch._dynamo.source import GlobalStateSource
-from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._guards import Guard, Source, TracingContext
-
-from daceopt.capture.torch import spelling
 
 Check = Callable[[Any], bool]
 
@@ -52,9 +51,9 @@ READ_OF_TENSORS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 def install() -> None:
     """Add the conditions of the program that Dynamo is making in this thread, if it is."""
-    if TracingContext.try_get() is None:
+    if not is_tracing():
         return
-    output: Any = InstructionTranslator.current_tx().output
+    output: Any = current_translator().output
     codes = frozenset(output.tracing_context.traced_code)
     output.guards.add(condition(functools.partial(_check_surroundings, codes)))
     output.guards.add(condition(_check_precision))
@@ -111,7 +110,7 @@ def _check_tensor(read: list[Callable[[torch.Tensor], Any]], builder: Any, guard
 
 
 def _check_precision(builder: Any, guard: Guard) -> None:
-    get = torch._C._get_float32_matmul_precision
+    get = cuda_state.matmul_precision
     precision, text = get(), "the precision of products of float32 has changed"
     builder.guard_manager.root.add_lambda_guard(lambda _: get() == precision, [text], None)
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from daceopt.capture.torch.gradient_scopes import is_wrapped, requires_grad, storage, without_gradients
 from daceopt.capture.torch.operand_gradients import with_gradient
 from daceopt.capture.torch.writes import unrecorded_nodes, written_nodes
 from daceopt.runtime.binding import Binding
+from daceopt.torch_internals.fake_tensors import FakeTensor
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from daceopt.capture.torch.functional_values import plain, replace, snapshot
+from daceopt.capture.torch.functional_values import plain, snapshot
 from daceopt.scoped import scoped
+from daceopt.torch_internals.functional_tensors import set_value
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +118,7 @@ def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -
     marked = iter(mark([r.detach() for r in own], [args[k] for k in operands], tensors, backward))
     results = [next(marked) if flag else r for r, flag in zip(results, flags)]
     for k, operand in changed.items():
-        replace(operand, plain(results[k]))
+        set_value(operand, plain(results[k]))
         results[k] = operand
     return results[0] if isinstance(result, torch.Tensor) else type(result)(results)
 

@@ -16,19 +16,7 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
-from torch.fx.experimental.symbolic_shapes import (
-    CallMethodKey,
-    ConvertIntKey,
-    DivideByKey,
-    free_unbacked_symbols,
-)
 from torch.fx.proxy import GraphAppendingTracer, Proxy
-from torch.utils._pytree import SequenceKey, tree_leaves, tree_map
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.reference import PythonReferenceAnalysis
-from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from daceopt.capture.torch import assumed_sizes
 from daceopt.capture.torch.assertions import assertion
@@ -37,15 +25,19 @@ from daceopt.capture.torch.mask_places import BINDINGS, COMPARISONS, as_places
 from daceopt.capture.torch.numbers import stand_for_number
 from daceopt.capture.torch.writes import written_nodes
 from daceopt.errors import Unsupported
+from daceopt.torch_internals import autograd_engine, symbol_functions, torch_operators
+from daceopt.torch_internals.fake_tensors import FakeTensor
+from daceopt.torch_internals.pytree import SequenceKey, tree_leaves, tree_map
+from daceopt.torch_internals.symbolic_shapes import CallMethodKey, ConvertIntKey, DivideByKey, free_unbacked_symbols
+from daceopt.torch_internals.torch_operators import enter_autocast, exit_autocast
 
 Make = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 """Makes the program of a part, of which the (fake) arguments are given."""
 
-_STATES = (torch._C._set_grad_enabled, _enter_autocast, _exit_autocast)
+_STATES = (autograd_engine.set_grad_enabled, enter_autocast, exit_autocast)
 """Calls that change what those behind them do, and have neither arguments nor results that are tensors."""
 
 _CHECK = torch.ops.aten._assert_scalar.default
-_FLOATS = (SymT.FLOAT, SymT.UNBACKED_FLOAT)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -142,7 +134,7 @@ class _Numbers:
         expr = value.node._expr if self._is_raw else value.node.expr
         tracer = GraphAppendingTracer(self.graph)
         symbols = {s: Proxy(self.symbol(s), tracer) for s in sorted(expr.free_symbols, key=str)}
-        number = sympy_interp(PythonReferenceAnalysis, symbols, expr)
+        number = symbol_functions.evaluate(expr, symbols)
         return number.node if isinstance(number, Proxy) else number
 
     def symbol(self, symbol: sympy.Symbol) -> fx.Node:
@@ -190,7 +182,7 @@ class _Cutter:
         """The symbol as an argument of a graph: a size, or a fake tensor that stands for a number."""
         environment = self._mode.shape_env
         known = environment.backed_var_to_val.get(symbol)
-        if not symbol_is_type(symbol, _FLOATS):
+        if not symbol_functions.is_float(symbol):
             return environment.create_symintnode(symbol, hint=None if known is None else int(known))
         with self._mode:
             fake = torch.empty((), dtype=torch.float64, device="cpu")
@@ -220,7 +212,7 @@ class _Cutter:
         for node in self.graph.nodes:
             if not _decides(node):
                 continue
-            if isinstance(node.target, torch._ops.HigherOrderOperator):
+            if isinstance(node.target, torch_operators.HigherOrderOperator):
                 raise Unsupported(f"a size that only the data decides, inside of {node.target}")
             if has_states and any(requires_grad(n) for n in (node, *node.users)):
                 raise Unsupported(
@@ -291,7 +283,7 @@ class _Cutter:
         if isinstance(argument, fx.Node):
             return self._made[argument]
         node = self._outer.symbol(argument)
-        return self._outer.graph.call_function(number_tensor, (node,)) if symbol_is_type(argument, _FLOATS) else node
+        return self._outer.graph.call_function(number_tensor, (node,)) if symbol_functions.is_float(argument) else node
 
 
 class _Part:
@@ -390,7 +382,7 @@ def _unify(graph: fx.Graph, environment: Any) -> None:
         values = [_value(x) if isinstance(x, fx.Node) else x for x in condition.args]
         one, other = (v.node.expr if isinstance(v, torch.SymInt) else sympy.sympify(v) for v in values)
         for symbol, expr in ((one, other), (other, one)):
-            is_decided = symbol.is_Symbol and symbol_is_type(symbol, SymT.UNBACKED_INT)
+            is_decided = symbol.is_Symbol and symbol_functions.is_unbacked_integer(symbol)
             if is_decided and symbol not in expr.free_symbols:
                 environment.replacements[symbol] = expr
                 environment._replacements_version_counter += 1

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves
 
 from daceopt.capture.torch import guards
 from daceopt.capture.torch.calls import AtenCall, Item, Operand
@@ -30,6 +29,7 @@ from daceopt.ir.nodes.builder import Builder
 from daceopt.libs import aten_call
 from daceopt.ops.core import registry
 from daceopt.ops.families.elementwise import alias
+from daceopt.torch_internals.pytree import tree_leaves
 
 Names = list["str | None"]
 

@@ -7,17 +7,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch.export import Dim
 
 from daceopt.errors import CaptureError
+from daceopt.torch_internals.pytree import TreeSpec, tree_flatten, tree_unflatten
 
 Spec = Mapping[int, Any] | Sequence[Any] | None
 
 
-def flat_specs(
-    dynamic: Any, leaves: Sequence[Any], in_tree: pytree.TreeSpec, forward: Callable[..., Any]
-) -> dict[int, Spec]:
+def flat_specs(dynamic: Any, leaves: Sequence[Any], in_tree: TreeSpec, forward: Callable[..., Any]) -> dict[int, Spec]:
     """Per flat input index, the ``torch.export`` specification of that tensor.
 
     ``dynamic`` is None (static), ``{flat index: {axis, ...}}`` (those axes may vary), or what ``torch.export.export``
@@ -36,14 +34,14 @@ def flat_specs(
 
 def mark(dynamic: Any, forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Tell Dynamo which axes of a call's tensors vary. Raises CaptureError for what the call does not have."""
-    from torch._dynamo import maybe_mark_dynamic
+    from daceopt.torch_internals.dynamo_frames import mark_dynamic
 
-    leaves, tree = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    leaves, tree = tree_flatten((tuple(args), dict(kwargs)))
     for index, spec in flat_specs(dynamic, leaves, tree, forward).items():
         axes = spec.items() if isinstance(spec, Mapping) else enumerate(spec or ())
         for axis, dim in axes:
             if dim not in (None, Dim.STATIC) and not isinstance(dim, int):
-                maybe_mark_dynamic(leaves[index], axis)
+                mark_dynamic(leaves[index], axis)
 
 
 def _axes(index: int, axes: Any) -> Collection[int]:
@@ -52,11 +50,11 @@ def _axes(index: int, axes: Any) -> Collection[int]:
     raise CaptureError(f"dynamic[{index}] is {axes!r}; expected a set of axes, as in {{0: {{0}}}}")
 
 
-def _index_tree(count: int, in_tree: pytree.TreeSpec, forward: Callable[..., Any], dynamic: Any) -> Any:
+def _index_tree(count: int, in_tree: TreeSpec, forward: Callable[..., Any], dynamic: Any) -> Any:
     """The call's arguments with each leaf replaced by its flat index, by parameter name or by position like
     ``dynamic``.
     """
-    args, kwargs = pytree.tree_unflatten(list(range(count)), in_tree)
+    args, kwargs = tree_unflatten(list(range(count)), in_tree)
     named = inspect.signature(forward).bind(*args, **kwargs).arguments
     return {**kwargs, **named} if isinstance(dynamic, Mapping) else list(named.values())
 

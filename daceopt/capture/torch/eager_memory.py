@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_leaves
 
 from daceopt.capture.torch import guards
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError
+from daceopt.torch_internals.fake_tensors import FakeTensorMode
+from daceopt.torch_internals.pytree import tree_leaves
 
 _UNTOLD = ("MkldnnRnnLayerBackward",)
 """Nodes of autograd for operators whose fake form leaves out what they save (torch 2.13: the workspace is empty)."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import sympy
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 from daceopt.capture.torch.calls import Operand
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.ir.scalar import scalar, types
+from daceopt.torch_internals.decompositions import promoted_type
 
 Function = Callable[..., Any]
 
@@ -49,8 +49,7 @@ def common_dtype(t: Translation, *names: str) -> Any:
     assert t.call is not None
     traced = [t.call.traced[n] for n in names]
     values = [t.call.operands[v] if isinstance(v, Operand) else v for v in traced]
-    _, promoted = elementwise_dtypes(*values, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
-    return types.from_torch(promoted)
+    return types.from_torch(promoted_type(values))
 
 
 def literal(value: Any, dtype: Any) -> Any:

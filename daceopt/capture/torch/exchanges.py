@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 
 from daceopt.capture.torch.gradient_scopes import is_wrapped, storage
 from daceopt.capture.torch.shape_changes import Geometry
 from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.writes import SEQUENCE, WRITES, written_nodes
 from daceopt.errors import Unsupported
+from daceopt.torch_internals import autograd_engine
+from daceopt.torch_internals.fake_tensors import FakeTensor
+from daceopt.torch_internals.functional_tensors import FunctionalTensor
 
 
 def assign(tensor: Any, value: Any) -> None:
@@ -35,7 +36,7 @@ fx.node.has_side_effect(assign)
 def insert(graph: Any, tensor: fx.Proxy, value: fx.Proxy) -> None:
     """Call ``assign`` in a graph that Dynamo makes; both proxies are of it."""
     node = graph.create_proxy("call_function", assign, (tensor, value), {}).node
-    node.meta[WRITES], node.meta[SEQUENCE] = {0: False}, torch._C._autograd._get_sequence_nr()
+    node.meta[WRITES], node.meta[SEQUENCE] = {0: False}, autograd_engine.next_sequence_number()
 
 
 def is_in_place(tensor: fx.Node, value: fx.Node) -> bool:
@@ -73,7 +74,7 @@ def behind(graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
 
 
 def _is_data(node: fx.Node) -> bool:
-    while node.target is not torch._C._autograd._get_data_attr:
+    while node.target is not autograd_engine.data_of:
         source = next((x for x in node.all_input_nodes if storage(x) == storage(node)), None)
         if source is None or storage(node) is None:
             return False

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from daceopt.torch_internals import torch_operators
+from daceopt.torch_internals.fake_tensors import unset_fake_temporarily
 
 LIMIT = 1 << 16
 """Elements of the largest result that is kept as a constant; what is larger is cheaper to compute than to read."""
@@ -49,7 +51,7 @@ def is_repeated(node: fx.Node) -> bool:
 
 def _is_foldable(node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> bool:
     value, target = node.meta.get("val"), node.target
-    if not isinstance(target, torch._ops.OpOverload) or not isinstance(value, torch.Tensor) or value.is_complex():
+    if not isinstance(target, torch_operators.OpOverload) or not isinstance(value, torch.Tensor) or value.is_complex():
         return False
     if torch.Tag.nondeterministic_seeded in target.tags or target.namespace != "aten":
         return False

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from daceopt.torch_internals import torch_operators
+
 _PREFIX = "_foreach_"
 _OTHERS = ("norm", "max", "mm")  # no functions of single elements
 
@@ -19,7 +21,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _overloads() -> Iterator[tuple[Any, Any]]:
-    names = (n.removeprefix("aten::") for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::_foreach_"))
+    names = (n.removeprefix("aten::") for n in torch_operators.operator_names() if n.startswith("aten::_foreach_"))
     for packet, _, overload in (n.partition(".") for n in sorted(names)):
         name = packet.removeprefix(_PREFIX)
         element = getattr(torch.ops.aten, name, None)

@@ -14,12 +14,11 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch._library.custom_ops import OPDEFS, CustomOpDef
-from torch._library.simple_registry import singleton as registry
-from torch._ops import OpOverload, OpOverloadPacket
 
 from daceopt.store.identity import is_known, never_again, take_apart, text_of
 from daceopt.store.own_text import home
+from daceopt.torch_internals import torch_operators
+from daceopt.torch_internals.torch_operators import CustomOpDef, OpOverload, OpOverloadPacket
 
 _OF_PYTORCH = frozenset("aten prims prim daceopt".split())  # namespaces that the versions in every key stand for
 _REGISTERED = re.compile(r"registered at (.*):\d+")
@@ -57,7 +56,7 @@ def has_derivative(target: OpOverload) -> bool:
     anything, which no trace shows."""
     keys = ("Autograd", "AutogradCPU", "AutogradCUDA", "CompositeImplicitAutograd")
     own = target.namespace in _OF_PYTORCH
-    return own or any(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key) for key in keys)
+    return own or any(torch_operators.has_kernel(target.name(), key) for key in keys)
 
 
 def _operator(target: OpOverload | OpOverloadPacket) -> list[Any]:
@@ -72,11 +71,11 @@ def _operator(target: OpOverload | OpOverloadPacket) -> list[Any]:
 
 def _overload(name: str) -> Iterator[Any]:
     """The schema with its default arguments, and the code: of Python itself, of C++ the libraries in this process."""
-    table = torch._C._dispatch_dump(name)
+    table = torch_operators.registrations(name)
     yield table.partition("debug:")[0]
     files = set(_REGISTERED.findall(table))
-    definition, fake = OPDEFS.get(name), registry.find(name).fake_impl.kernels
-    yield [kernel.func for kernel in fake]
+    definition = torch_operators.custom_definition(name)
+    yield torch_operators.fake_kernels(name)
     if definition is not None:
         yield from _definitions(definition)
     written = {f for f in files if f.endswith((".py", ">")) and not _is_described(f, definition is not None)}

@@ -18,11 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from torch._dynamo.utils import ExactWeakKeyDictionary
-
 from daceopt.capture.torch import variables
 from daceopt.capture.torch.function_text import FunctionText, compile_tree, text_of
 from daceopt.capture.torch.own_lists import own_lists
+from daceopt.torch_internals.dynamo_tracing import ExactWeakKeyDictionary
 
 _ON, _BREAK, _RETURN, _CONTINUE = 0, 1, 2, 3
 _UNBOUND = "\0 a variable without a value"

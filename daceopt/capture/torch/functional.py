@@ -15,13 +15,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._higher_order_ops.associative_scan import generic_associative_scan
-from torch._higher_order_ops.register_hook import register_hook_op
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_leaves, tree_map
 
 from daceopt.capture.torch import assertions, custom_gradient, hooks, marks
 from daceopt.capture.torch.encoder_layer import encoder_layer
@@ -40,6 +33,19 @@ from daceopt.capture.torch.placement import place
 from daceopt.capture.torch.table import decompositions, rules
 from daceopt.capture.torch.writes import written_nodes
 from daceopt.errors import Unsupported
+from daceopt.torch_internals import torch_operators
+from daceopt.torch_internals.decompositions import enable_python_dispatcher, whole_operators
+from daceopt.torch_internals.fake_tensors import FakeTensor, FakeTensorMode
+from daceopt.torch_internals.functional_tensors import (
+    FunctionalTensor,
+    FunctionalTensorMode,
+    has_new_storage,
+    is_written,
+    without_functionalization,
+)
+from daceopt.torch_internals.fx_tracing import make_fx
+from daceopt.torch_internals.pytree import tree_leaves, tree_map
+from daceopt.torch_internals.torch_operators import generic_associative_scan, register_hook_op
 
 _aten = torch.ops.aten
 
@@ -80,7 +86,8 @@ _NARROWED: dict[Any, tuple[str, ...]] = {
     **dict.fromkeys((torch.lstm, torch.rnn_tanh, torch.rnn_relu), ("cpu", "cuda")),
     torch.gru: ("cuda",),  # cuDNN's
 }
-_OPENED: dict[Any, Callable[..., Any]] = {torch._transformer_encoder_layer_fwd: encoder_layer}
+_CHECKS = "aten::_linalg_check_errors"  # stays a call like others, as ``_keep_checks`` expects it
+_OPENED: dict[Any, Callable[..., Any]] = {torch_operators.transformer_encoder_layer: encoder_layer}
 
 
 @dataclass(frozen=True)
@@ -321,9 +328,9 @@ def _narrow(value: Any, dtype: torch.dtype) -> Any:
 
 def _check_lengths(query: Any, key: Any, value: Any, attn_mask: Any = None, *_: Any, **__: Any) -> None:
     """Note that keys, values and mask are of one length, which PyTorch's shape rule of attention leaves open."""
-    torch._check(key.shape[-2] == value.shape[-2])
+    torch_operators.check(key.shape[-2] == value.shape[-2])
     if attn_mask is not None and attn_mask.dim():
-        torch._check(attn_mask.shape[-1] in (1, key.shape[-2]))
+        torch_operators.check(attn_mask.shape[-1] in (1, key.shape[-2]))
 
 
 class _Functionalized:
@@ -334,8 +341,8 @@ class _Functionalized:
         self.mutated: tuple[int, ...] = ()
 
     def __call__(self, *inputs: Any) -> list[Any]:
-        above = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))
-        with above, _plain_checks(), FunctionalTensorMode():
+        above = without_functionalization()
+        with above, torch_operators.without_effect(_CHECKS), FunctionalTensorMode():
             wrapped = [FunctionalTensor.to_functional(x) if isinstance(x, torch.Tensor) else x for x in inputs]
             results = self.body(*wrapped)
             changed = [k for k, x in enumerate(wrapped) if isinstance(x, torch.Tensor) and _is_changed(x)]
@@ -344,23 +351,10 @@ class _Functionalized:
             return [*values, *(plain(wrapped[k]) for k in changed)]
 
 
-@contextmanager
-def _plain_checks() -> Iterator[None]:
-    """Checks of linear algebra stay calls like others, as ``_keep_checks`` expects them, without tokens for order."""
-    checks = torch._library.simple_registry.singleton.find("aten::_linalg_check_errors").effect
-    before = checks.effect
-    checks.register(None)
-    try:
-        yield
-    finally:
-        checks.register(before)
-
-
 def _is_changed(tensor: Any) -> bool:
-    torch._sync(tensor)
-    if torch._functionalize_was_storage_changed(tensor.elem):
+    if has_new_storage(tensor):
         raise Unsupported("an argument gets another storage (by set_ or .data)")
-    return bool(torch._functionalize_has_data_mutation(tensor.elem))
+    return is_written(tensor)
 
 
 def _name(target: Any) -> str:
@@ -393,10 +387,8 @@ def on_fakes(inputs: Sequence[Any]) -> Iterator[None]:
 @contextmanager
 def _keep_whole() -> Iterator[None]:
     """Operators of ``KEPT`` reach the trace as they are (PyTorch's own way for ``torch.export``)."""
-    from torch.export.exported_program import _override_composite_implicit_decomp
-
     with ExitStack() as stack:
-        stack.enter_context(_override_composite_implicit_decomp({**dict.fromkeys(KEPT, _as_it_is), **_REWRITTEN}))
+        stack.enter_context(whole_operators({**dict.fromkeys(KEPT, _as_it_is), **_REWRITTEN}))
         stack.enter_context(_not_rewritten())
         yield
 
@@ -407,18 +399,17 @@ def _not_rewritten() -> Iterator[None]:
 
     Their derivatives differ from those of the operators at NaN and infinity.
     """
-    key = torch._C.DispatchKey.Autograd
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    key, composite = torch_operators.AUTOGRAD, torch_operators.COMPOSITE
     composites = [op for op in rules() if key in op.py_kernels and composite not in op.py_kernels]
     removed = {op: op.py_kernels.pop(key) for op in composites}
     for op in composites:
-        op._dispatch_cache.clear()
+        torch_operators.forget_kernels(op)
     try:
         yield
     finally:
         for op, kernel in removed.items():
             op.py_kernels[key] = kernel
-            op._dispatch_cache.clear()
+            torch_operators.forget_kernels(op)
 
 
 def _as_it_is(*args: Any, **kwargs: Any) -> Any:

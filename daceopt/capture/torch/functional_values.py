@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch._subclasses.functional_tensor import FunctionalTensor
+from daceopt.torch_internals.functional_tensors import FunctionalTensor, value_of
 
 
 def plain(value: Any) -> Any:
     """A tensor as it is now below functionalization; other values as they are."""
     if not isinstance(value, FunctionalTensor):
         return value
-    torch._sync(value)
-    return torch._from_functional_tensor(value.elem)
+    return value_of(value)
 
 
 def snapshot(value: Any) -> Any:
     """A tensor of its own that stays as this one is now; other values as they are."""
     return FunctionalTensor.to_functional(plain(value)) if isinstance(value, FunctionalTensor) else value
-
-
-def replace(tensor: FunctionalTensor, value: torch.Tensor) -> None:
-    """Give a tensor, and what it is a view of, a new value."""
-    torch._functionalize_replace(tensor.elem, value)
-    torch._functionalize_commit_update(tensor.elem)
-    torch._sync(tensor)

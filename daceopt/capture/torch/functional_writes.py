@@ -9,14 +9,13 @@ from functools import reduce
 from typing import Any
 
 import torch
-from torch._C import _functionalization
-from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from daceopt.capture.torch import custom_gradient
-from daceopt.capture.torch.functional_values import plain, replace
+from daceopt.capture.torch.functional_values import plain
 from daceopt.capture.torch.strides import dense_order
 from daceopt.errors import Unsupported
+from daceopt.torch_internals.functional_tensors import FunctionalTensor, set_value, views_of
+from daceopt.torch_internals.modes import TorchDispatchMode
 
 
 class Before:
@@ -37,7 +36,7 @@ class Before:
         value, order = plain(self._whole), dense_order(self._before)
         is_same = value.stride() == self._before.stride() or self._whole.stride() != self._strides  # as by ``t_``
         if order is not None and not is_same:
-            replace(self._whole, value.permute(order).contiguous().permute([*map(order.index, range(len(order)))]))
+            set_value(self._whole, value.permute(order).contiguous().permute([*map(order.index, range(len(order)))]))
 
     def keep_gradient(self) -> None:
         """Autograd does not see the write: the gradient of what was there is that of the new value."""
@@ -45,7 +44,7 @@ class Before:
         if value is not self._kept:
             before = FunctionalTensor.to_functional(self._kept)
             self._kept = plain(custom_gradient.as_gradient_of(self._whole, before))
-            replace(self._whole, self._kept)
+            set_value(self._whole, self._kept)
 
 
 class _KeepingGradients(TorchDispatchMode):
@@ -104,7 +103,7 @@ def check_views(changed: FunctionalTensor, differentiated: bool) -> None:
     stand in one place, as by ``expand``: eager PyTorch may refuse to write them."""
     if any(stride == 0 and size != 1 for size, stride in zip(changed.shape, changed.stride())):
         raise Unsupported("a write into elements that share memory (by expand)")
-    views = {type(view).__name__ for view in _functionalization.get_view_meta_sequence(changed.elem)}
+    views = {type(view).__name__ for view in views_of(changed)}
     if "unfold_ViewMeta" in views:
         raise Unsupported("a write into windows (by unfold) that overlap, or end apart from their source")
     if "as_strided_ViewMeta" in views and (differentiated or _may_overlap(changed)):

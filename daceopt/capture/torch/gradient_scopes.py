@@ -13,6 +13,7 @@ from torch import fx
 
 from daceopt.capture.torch.writes import unrecorded_nodes, written_nodes
 from daceopt.errors import Unsupported
+from daceopt.torch_internals import autograd_engine, functorch
 
 
 def stop_gradients(graph: fx.GraphModule) -> None:
@@ -205,7 +206,7 @@ def without_gradients(graph: fx.Graph, recorded: bool = True) -> set[fx.Node]:
     result may say that it requires one, which it does once something that requires one has been written into it."""
     nodes = set()
     for node in graph.nodes:
-        if node.target is torch._C._set_grad_enabled:
+        if node.target is autograd_engine.set_grad_enabled:
             recorded = bool(node.args[0])
         elif not recorded and node.op in ("call_function", "call_method", "call_module") and not _is_operand(node):
             nodes.add(node)
@@ -214,7 +215,7 @@ def without_gradients(graph: fx.Graph, recorded: bool = True) -> set[fx.Node]:
 
 def is_wrapped(tensor: torch.Tensor) -> bool:
     """Whether this is ``torch.vmap``'s view of a tensor, which never says that it requires a gradient."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+    return bool(functorch.is_wrapped(tensor))
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

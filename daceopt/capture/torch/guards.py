@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.guards import GuardBuilder
-from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._sympy.value_ranges import bound_sympy
 
 from daceopt.capture.torch import relation_text
 from daceopt.errors import Unsupported
+from daceopt.torch_internals.dynamo_guards import KEYS_OF_DICTIONARY
+from daceopt.torch_internals.dynamo_tracing import current_translator
+from daceopt.torch_internals.fake_tensors import FakeTensor
+from daceopt.torch_internals.symbol_functions import upper_bound
 
 _MANY = 1024
 """Where nothing tells how large a size may be."""
@@ -110,7 +110,7 @@ def example(value: Any) -> int:
         return int(value)
     if value.node.has_hint():
         return int(value.node.hint)
-    most = bound_sympy(value.node.expr, value.node.shape_env.var_to_range).upper
+    most = upper_bound(value.node.expr, value.node.shape_env.var_to_range)
     return int(most) if most.is_Integer and most < _MANY else _MANY
 
 
@@ -134,6 +134,7 @@ def _is_read(number: torch.SymInt | torch.SymFloat, tensor: fx.Node) -> bool:
 def keep_key_order() -> None:
     """Let Dynamo, while it compiles, guard the order of each dictionary whose keys it guards: it does not by itself
     where one is passed on as ``**kwargs``, and a callee that goes through them would get the order of another call."""
-    output = InstructionTranslator.current_tx().output
-    keys = GuardBuilder.DICT_KEYS_MATCH.__name__
-    output.guard_on_key_order.update(g.originating_source for g in output.guards if g.create_fn_name() == keys)
+    output = current_translator().output
+    output.guard_on_key_order.update(
+        g.originating_source for g in output.guards if g.create_fn_name() == KEYS_OF_DICTIONARY
+    )

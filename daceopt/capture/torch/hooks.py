@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._higher_order_ops.register_hook import register_hook_op
 
 from daceopt.capture.torch.custom_gradient import Backward, Slot, mark
 from daceopt.capture.torch.writes import written_nodes
 from daceopt.errors import Unsupported
+from daceopt.torch_internals.torch_operators import register_hook_op
 
 
 def check(graph: fx.GraphModule) -> None:

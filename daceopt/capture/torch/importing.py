@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves
 
 from daceopt.capture.torch import call_text as call_text
 from daceopt.capture.torch import derivative, exchanges, guards, saved
@@ -31,6 +30,7 @@ from daceopt.ops.core import widening
 from daceopt.ops.core.assumptions import assume
 from daceopt.runtime.arithmetic import names
 from daceopt.runtime.binding import Binding, Output, Result
+from daceopt.torch_internals.pytree import tree_leaves
 
 logger = logging.getLogger("daceopt.importer")
 

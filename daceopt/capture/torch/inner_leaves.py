@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.exc import TensorifyScalarRestartAnalysis
-from torch._dynamo.variables.constant import ConstantVariable
 
 from daceopt.capture.torch.gradient_scopes import requires_grad, storage
 from daceopt.capture.torch.items import Place
 from daceopt.capture.torch.writes import written_nodes
+from daceopt.torch_internals.dynamo_tracing import ConstantVariable, restart_tracing
 
 _LEAF = "daceopt_leaf"  # in the meta of a node of Dynamo's: where the value was made to require a gradient
 
@@ -76,4 +75,4 @@ def _has_none(node: fx.Node) -> bool:
 
 def _restart(place: Place) -> None:
     _breaking.add(place)
-    raise TensorifyScalarRestartAnalysis
+    restart_tracing()

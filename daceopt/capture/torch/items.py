@@ -14,14 +14,18 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch._dynamo import config, utils
-from torch._dynamo.exc import TensorifyScalarRestartAnalysis, unimplemented
-from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.lists import BaseListVariable
 
 from daceopt.capture.torch import state_values
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
+from daceopt.torch_internals.dynamo_tracing import (
+    BaseListVariable,
+    ExactWeakKeyDictionary,
+    VariableTracker,
+    break_graph,
+    current_translator,
+    restart_tracing,
+    settings,
+)
 
 Place = tuple[CodeType, int]
 
@@ -36,7 +40,7 @@ _MOST = 3  # of those
 _SUBSCRIPTS = ("BINARY_SUBSCR", "STORE_SUBSCR", "BINARY_SLICE", "STORE_SLICE", "BUILD_SLICE")
 """Instructions that want a number, of which sizes depend, where a bound is a tensor."""
 
-_indices: Any = utils.ExactWeakKeyDictionary()
+_indices: Any = ExactWeakKeyDictionary()
 """Code of a frame -> the source of an index in it -> its numbers so far."""
 
 _REFUSED = "Unsupported Tensor.item() call with capture_scalar_outputs=False"
@@ -54,8 +58,8 @@ def take_item(call: Callable[[], Any], variable: Any, tx: Any, name: str) -> Any
     if is_wanted and (number := _kept_value(variable, tx, name, place)) is not None:
         return VariableTracker.build(tx, number)
     if place in _breaking and isinstance(example, torch.Tensor) and example.ndim:  # Dynamo takes a list in any case
-        unimplemented(gb_type=_REFUSED, context="", explanation=UNLIKE_PYTHON, hints=[])
-    with config.patch(capture_scalar_outputs=is_number and place not in _breaking):
+        break_graph(_REFUSED, UNLIKE_PYTHON)
+    with settings(capture_scalar_outputs=is_number and place not in _breaking):
         result = call()
     for one in _leaves(result):
         if isinstance(number := getattr(one, "sym_num", None), torch.SymInt | torch.SymFloat):
@@ -120,7 +124,7 @@ def check_index(tx: Any, key: Any) -> None:
     if len(known - {number.node.hint}) > 1:
         reason = "an index that is a tensor of one number, which changes"
         hints = ["Index by a tensor with an axis."]
-        unimplemented(gb_type=reason, context="", explanation=UNLIKE_PYTHON, hints=hints)
+        break_graph(reason, UNLIKE_PYTHON, hints)
     known.add(number.node.hint)
 
 
@@ -144,14 +148,12 @@ def leave_all() -> None:
 
 def _current() -> dict[str, Place]:
     """The numbers of the attempt that runs; none where Dynamo traces nothing in this thread."""
-    try:
-        return _places(InstructionTranslator.current_tx().output)
-    except AttributeError:
-        return {}
+    translator = current_translator()
+    return {} if translator is None else _places(translator.output)
 
 
 def _restart(places: set[Place]) -> None:
     places = places - _breaking
     if places:
         _breaking.update(places)
-        raise TensorifyScalarRestartAnalysis
+        restart_tracing()

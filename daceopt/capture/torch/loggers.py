@@ -7,12 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from torch._dynamo.source import AttrSource
-from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.constant import ConstantVariable
-
 from daceopt.capture.torch.cached_functions import call_cached, is_cache
 from daceopt.capture.torch.conditions import check_same, condition
+from daceopt.torch_internals.dynamo_guards import AttrSource
+from daceopt.torch_internals.dynamo_tracing import ConstantVariable, VariableTracker
 
 _LEVELS = {
     **{name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error", "critical")},

@@ -22,13 +22,13 @@ from weakref import WeakKeyDictionary
 import sympy
 import torch
 from torch import fx
-from torch._guards import TracingContext
-from torch.fx.experimental import proxy_tensor
-from torch.fx.experimental.sym_node import SymNode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from daceopt.errors import Unsupported
 from daceopt.scoped import scoped
+from daceopt.torch_internals.dynamo_guards import is_tracing
+from daceopt.torch_internals.fx_tracing import SymNode
+from daceopt.torch_internals.pytree import tree_leaves, tree_map_only
+from daceopt.torch_internals.replacements import replace
 
 _FORMS: tuple[tuple[Callable[[float], float], Callable[[Any], Any]], ...] = (
     (lambda x: x, lambda x: x),
@@ -144,7 +144,7 @@ def note_original(symbol: torch.SymFloat, number: torch.SymFloat) -> None:
 def trace_with_marks(trace: Callable[[], Traced], is_derivative: bool) -> Traced:
     """What ``trace`` gives, of which the first is the graph that it records: numbers are symbols in it where C++ does
     no more than to hand them on. Others become constants, which are guarded; of a derivative they raise Unsupported."""
-    may_guard = not is_derivative or TracingContext.try_get() is not None
+    may_guard = not is_derivative or is_tracing()
     traced, marked = _with_marks(trace, Marks(False, may_guard))
     if not marked or _texts(traced[0]) == _texts(_with_marks(trace, Marks(True, may_guard))[0][0]):
         return traced
@@ -201,29 +201,21 @@ def _shapes(value: Any) -> list[Any]:
 
 def install() -> None:
     """Let numbers of a trace be marks for C++."""
-    if SymNode.guard_float.__module__ != __name__:
-        SymNode.guard_float = _read(SymNode.guard_float)
-        proxy_tensor.proxy_call = _record(proxy_tensor.proxy_call)
+    replace("SymNode.guard_float", _read)
+    replace("proxy_call", _record)
 
 
-def _read(original: Callable[..., float]) -> Callable[..., float]:
-    @functools.wraps(original)
-    def guard_float(self: SymNode, file: str, line: int) -> float:
-        marks = _reader.get()
-        mark = None if marks is None else marks.read(self)
-        return original(self, file, line) if mark is None else mark
-
-    guard_float.__module__ = __name__
-    return guard_float
+def _read(original: Callable[..., float], number: SymNode, file: str, line: int) -> float:
+    """A number whose value an operator asks for."""
+    marks = _reader.get()
+    mark = None if marks is None else marks.read(number)
+    return original(number, file, line) if mark is None else mark
 
 
-def _record(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def proxy_call(mode: Any, func: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> Any:
-        marks = _reader.get()
-        if marks:
-            with mode:  # what is computed of numbers is recorded, too
-                args, kwargs = marks.numbers_of((args, kwargs))
-        return original(mode, func, pre_dispatch, args, kwargs)
-
-    return proxy_call
+def _record(original: Callable[..., Any], mode: Any, func: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> Any:
+    """A call of an operator that a trace records."""
+    marks = _reader.get()
+    if marks:
+        with mode:  # what is computed of numbers is recorded, too
+            args, kwargs = marks.numbers_of((args, kwargs))
+    return original(mode, func, pre_dispatch, args, kwargs)

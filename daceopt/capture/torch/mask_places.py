@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.experimental.symbolic_shapes import CallMethodKey, free_unbacked_symbols
-from torch.utils._pytree import SequenceKey
 
 from daceopt.capture.torch.gradient_scopes import storage
 from daceopt.capture.torch.writes import written_nodes
+from daceopt.torch_internals.pytree import SequenceKey
+from daceopt.torch_internals.symbolic_shapes import CallMethodKey, free_unbacked_symbols
 
 BINDINGS = "unbacked_bindings"
 """In the meta of Dynamo's nodes: symbols of sizes that the call decides -> where in its result each is read."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch._dynamo.variables import lazy, tensor
-from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.constant import ConstantVariable
+from daceopt.torch_internals.dynamo_tracing import (
+    ConstantVariable,
+    LazySymNodeFormatString,
+    LazyVariableTracker,
+    SymNodeVariable,
+    VariableTracker,
+)
 
 Method = Callable[..., Any]
 
@@ -22,7 +26,7 @@ def call_context(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -
 
 def _decide(value: VariableTracker, tx: Any) -> VariableTracker:
     value = value.realize()
-    is_number = isinstance(value, tensor.SymNodeVariable)
+    is_number = isinstance(value, SymNodeVariable)
     return ConstantVariable.create(value.evaluate_expr(tx.output)) if is_number else value
 
 
@@ -30,11 +34,11 @@ def format_value(original: Method, self: Any, spec: VariableTracker, flags: int)
     """Dynamo gives the number itself where its text is a result."""
     value = self.stack[-1]
     original(self, spec, flags)
-    if isinstance(value, tensor.SymNodeVariable):
-        self.stack[-1] = lazy.LazyVariableTracker.create(_Text(value.realize(), spec, flags), source=None)
+    if isinstance(value, SymNodeVariable):
+        self.stack[-1] = LazyVariableTracker.create(_Text(value.realize(), spec, flags), source=None)
 
 
-class _Text(lazy.LazySymNodeFormatString):
+class _Text(LazySymNodeFormatString):
     """The text of a number, which becomes a constant where the text is wanted."""
 
     def __init__(self, number: Any, spec: VariableTracker, flags: int) -> None:

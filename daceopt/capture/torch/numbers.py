@@ -12,13 +12,12 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch._dynamo.exc import TensorifyScalarRestartAnalysis
-from torch._dynamo.symbolic_convert import TensorifyState
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from daceopt.capture.torch import marks
 from daceopt.capture.torch.recurrent_shapes import RECURRENT, are_of_one_type, whole_layer
+from daceopt.torch_internals.dynamo_tracing import make_constant, restart_tracing
+from daceopt.torch_internals.fake_tensors import FakeTensor
+from daceopt.torch_internals.pytree import tree_leaves, tree_map
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _SIZED = frozenset("arange range linspace logspace".split())
@@ -183,5 +182,5 @@ def specialise(inputs: Sequence[Any]) -> None:
     names = [str(m.node._expr) for m in memos if isinstance(m, torch.SymFloat)]
     if names:
         for name in names:
-            TensorifyState.specialize(name)
-        raise TensorifyScalarRestartAnalysis
+            make_constant(name)
+        restart_tracing()

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from torch._dynamo.guards import GuardBuilder
-from torch._dynamo.variables import tensor
-from torch._dynamo.variables.base import VariableTracker
+
+from daceopt.torch_internals.dynamo_guards import GuardBuilder
+from daceopt.torch_internals.dynamo_tracing import NumpyNdarrayVariable, VariableTracker
 
 Method = Callable[..., Any]
 
@@ -18,7 +18,7 @@ _SCALAR = "daceopt_scalar"  # where an argument of a graph keeps the class that 
 def wrap(original: Method, self: Any, value: Any) -> Any:
     """Dynamo's variable for a value of Python; the graph depends on the class of a scalar."""
     wrapped = original(self, value)
-    if isinstance(value, np.generic) and isinstance(wrapped, tensor.NumpyNdarrayVariable):
+    if isinstance(value, np.generic) and isinstance(wrapped, NumpyNdarrayVariable):
         self.install_guards(GuardBuilder.TYPE_MATCH)
         wrapped.as_proxy().node.meta[_SCALAR] = type(value)
     return wrapped
@@ -40,7 +40,7 @@ def class_of(original: Method, self: Any, tx: Any, value: Any) -> Any:
 
 def _class(value: Any) -> type | None:
     """Of a scalar of NumPy; None of all else."""
-    if not isinstance(value, tensor.NumpyNdarrayVariable):
+    if not isinstance(value, NumpyNdarrayVariable):
         return None
     kind: type | None = value.as_proxy().node.meta.get(_SCALAR)
     return kind

@@ -8,8 +8,10 @@ from functools import reduce
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import fx
+
+from daceopt.torch_internals import torch_operators
+from daceopt.torch_internals.pytree import tree_leaves
 
 
 def with_gradient(node: fx.Node, operands: Sequence[fx.Node]) -> Sequence[fx.Node]:
@@ -18,7 +20,7 @@ def with_gradient(node: fx.Node, operands: Sequence[fx.Node]) -> Sequence[fx.Nod
     For one of several results of a call they are the call's operands: each may depend on others (of ``meshgrid``).
     """
     call, path = _origin(node)
-    if call.op not in ("call_function", "call_method") or isinstance(call.target, torch._ops.HigherOrderOperator):
+    if call.op not in ("call_function", "call_method") or isinstance(call.target, torch_operators.HigherOrderOperator):
         return operands
     operands_of = call.all_input_nodes if path else operands
     wanted = [x for x in operands_of if _requires_grad(x.meta.get("example_value"))]
@@ -48,7 +50,7 @@ def _gradients(call: fx.Node, path: tuple[int, ...], wanted: Sequence[fx.Node]) 
         target = getattr(args[0], str(call.target)) if call.op == "call_method" else call.target
         rest = args[1:] if call.op == "call_method" else args
         outcome = reduce(operator.getitem, path, target(*rest, **kwargs))
-        results = [r for r in pytree.tree_leaves(outcome) if _requires_grad(r)]
+        results = [r for r in tree_leaves(outcome) if _requires_grad(r)]
         grads = [torch.ones_like(r) for r in results]
         return torch.autograd.grad(results, [values[x] for x in wanted], grads, allow_unused=True)
 

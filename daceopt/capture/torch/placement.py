@@ -12,18 +12,19 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._prims_common import (
+from torch.nn import functional
+
+from daceopt.capture.torch.strides import layout
+from daceopt.torch_internals import torch_operators
+from daceopt.torch_internals.decompositions import (
     compute_elementwise_output_logical_to_physical_perm,
     compute_elementwise_output_strides,
     suggest_memory_format,
 )
-from torch.nn import functional
-
-from daceopt.capture.torch.strides import layout
 
 Placement = Callable[..., torch.Tensor]
 
-_SPACES = (torch, functional, torch.special, torch._C._nn, torch._C._special, torch.Tensor, torch.ops.aten, operator)
+_SPACES = (torch, functional, torch.special, *torch_operators.NAMESPACES, torch.Tensor, torch.ops.aten, operator)
 
 
 def place(target: Any, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -45,7 +46,7 @@ def _name(target: Any) -> str:
     """``xlogy`` of ``torch.xlogy``, ``torch.special.xlogy``, ``torch.ops.aten.xlogy.Tensor`` and ``Tensor.xlogy``; none
     of what is not PyTorch's, whatever it is called."""
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, torch_operators.OpOverload):
         name = name.partition(".")[0] if target.namespace == "aten" else ""
     elif not isinstance(target, str) and all(getattr(space, name, None) is not target for space in _SPACES):
         return ""
@@ -65,7 +66,7 @@ def _pointwise(name: str) -> frozenset[str]:
     """The overloads of an operator that work element by element, into new memory."""
     is_new = name.isidentifier() and not name.endswith("_") and name not in _AS_THEIR_OPERAND
     packet = getattr(torch.ops.aten, name, None) if is_new else None
-    overloads = packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else []
+    overloads = packet.overloads() if isinstance(packet, torch_operators.OpOverloadPacket) else []
     return frozenset(o for o in overloads if torch.Tag.pointwise in getattr(packet, o).tags)
 
 

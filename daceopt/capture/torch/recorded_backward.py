@@ -13,6 +13,7 @@ from daceopt.capture.torch.derivative import fresh
 from daceopt.capture.torch.functional import DynamoInterpreter, Functional, functional, on_fakes
 from daceopt.capture.torch.writes import SEQUENCE, WRITES, note
 from daceopt.errors import Unsupported
+from daceopt.torch_internals import autograd_engine
 
 
 @torch.library.custom_op("daceopt::differentiated_once", mutates_args=())
@@ -64,7 +65,7 @@ def _with_own_switches(graph: fx.GraphModule) -> fx.GraphModule:
     body = fx.Graph()
     body.output(body.graph_copy(graph.graph, {}))
     for node in body.nodes:
-        if node.target is torch._C._set_grad_enabled:
+        if node.target is autograd_engine.set_grad_enabled:
             recorded = node.meta.get(RECORDED, True)
             if recorded is None:
                 raise Unsupported("a gradient of a gradient where a backward asks whether gradients are on")

@@ -7,14 +7,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+
+from daceopt.torch_internals import torch_operators
+from daceopt.torch_internals.pytree import tree_leaves
 
 RECURRENT = tuple(getattr(torch.ops.aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
 
 FUNCTIONS = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 """What layers call. With a sixth operand, lengths, they are other operators."""
 
-_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+_KEYS = (torch_operators.AUTOGRAD, torch_operators.COMPOSITE)
 
 
 def whole_layer(
@@ -57,4 +59,4 @@ def whole_layers() -> Iterator[None]:
 
 def _replace(op: Any, kernels: dict[Any, Any]) -> None:
     op.py_kernels.update(kernels)
-    op._dispatch_cache.clear()
+    torch_operators.forget_kernels(op)

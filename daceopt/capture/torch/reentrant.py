@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo.variables import higher_order_ops
-from torch._higher_order_ops.wrap import TagActivationCheckpoint
+
+from daceopt.torch_internals.dynamo_tracing import switch_gradients
+from daceopt.torch_internals.torch_operators import checkpoint_arguments
 
 
 def call(original: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
@@ -15,9 +16,8 @@ def call(original: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: An
     nothing in one that is has any."""
     if not torch.is_grad_enabled() or not _is_reentrant(kwargs) or any(_requires_grad(a) for a in args[1:]):
         return original(self, tx, args, kwargs)
-    _, own = TagActivationCheckpoint.divide_kwargs(kwargs)
-    with higher_order_ops.dynamo_enable_grad(tx, False):
-        return args[0].call_function(tx, list(args[1:]), own)
+    with switch_gradients(tx, False):
+        return args[0].call_function(tx, list(args[1:]), checkpoint_arguments(kwargs))
 
 
 def _is_reentrant(kwargs: Any) -> bool:

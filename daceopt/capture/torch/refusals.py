@@ -14,11 +14,12 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import fx
 
 from daceopt.capture.torch.lines import line_of, note_line
 from daceopt.errors import Unsupported
+from daceopt.torch_internals import torch_operators
+from daceopt.torch_internals.pytree import tree_leaves, tree_map
 
 _OF_TYPES = re.compile(
     "not implemented for '|dtype|scalar type|can't be cast|converted to type|bool (tensor|input)|floating point"
@@ -69,7 +70,7 @@ def _try(node: fx.Node) -> None:
 
 def _one(node: fx.Node) -> Any:
     """The value of a node with one number in each tensor, and 1 for each size."""
-    return pytree.tree_map(_shrunk, node.meta.get("example_value"))
+    return tree_map(_shrunk, node.meta.get("example_value"))
 
 
 def _shrunk(value: Any) -> Any:
@@ -96,14 +97,14 @@ def _is_tried(target: Any) -> bool:
 @cache
 def _is_pointwise(name: str) -> bool:
     packet = getattr(torch.ops.aten, name, None)
-    overloads = packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else ()
+    overloads = packet.overloads() if isinstance(packet, torch_operators.OpOverloadPacket) else ()
     return any(torch.Tag.pointwise in getattr(packet, o).tags for o in overloads)
 
 
 def _may_be_refused(node: fx.Node) -> bool:
     """Calls on numbers of one floating type are not, but where only deterministic ones are allowed."""
     values = [x.meta.get("example_value") for x in node.all_input_nodes]
-    leaves = [*pytree.tree_leaves([node.args, node.kwargs]), *pytree.tree_leaves(values)]
+    leaves = [*tree_leaves([node.args, node.kwargs]), *tree_leaves(values)]
     results = _dtypes(node.meta.get("example_value"))
     if not results or any(v is None for v in values) or any(isinstance(g, torch.Generator) for g in leaves):
         return False
@@ -113,4 +114,4 @@ def _may_be_refused(node: fx.Node) -> bool:
 
 
 def _dtypes(value: Any) -> list[torch.dtype]:
-    return [t.dtype for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+    return [t.dtype for t in tree_leaves(value) if isinstance(t, torch.Tensor)]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import sympy
-from torch.utils._sympy import functions
+
+from daceopt.torch_internals.symbol_functions import functions
 
 _MOST_BITS = 4096  # of a power of numbers: a short text can say one that no memory holds
 

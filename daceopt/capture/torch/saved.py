@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves
 
 from daceopt.capture.torch import exchanges
 from daceopt.capture.torch.gradient_scopes import storage
 from daceopt.capture.torch.writes import SEQUENCE, written_nodes
 from daceopt.errors import Unsupported
+from daceopt.torch_internals.pytree import tree_leaves
 
 _MODIFIED = "modified by an inplace operation"
 

@@ -9,13 +9,12 @@ from typing import Any
 import dace
 import sympy
 import torch
-from torch.utils._sympy import functions as torch_functions
-from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from daceopt.errors import Unsupported
 from daceopt.ir.scalar import scalar
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.symbols import size
+from daceopt.torch_internals import symbol_functions
 
 
 def _power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
@@ -57,21 +56,25 @@ _WHOLE: dict[Any, Callable[..., Any]] = {
     sympy.Add: lambda *terms: sympy.Add(*terms),
     sympy.Mul: lambda *factors: sympy.Mul(*factors),
     sympy.Pow: sympy.Pow,
-    torch_functions.PowByNatural: sympy.Pow,
-    **dict.fromkeys((sympy.Max, torch_functions.Max), lambda *terms: sympy.Max(*terms)),
-    **dict.fromkeys((sympy.Min, torch_functions.Min), lambda *terms: sympy.Min(*terms)),
+    symbol_functions.functions.PowByNatural: sympy.Pow,
+    **dict.fromkeys((sympy.Max, symbol_functions.functions.Max), lambda *terms: sympy.Max(*terms)),
+    **dict.fromkeys((sympy.Min, symbol_functions.functions.Min), lambda *terms: sympy.Min(*terms)),
     sympy.Abs: lambda value: sympy.Max(value, -value),
-    **dict.fromkeys((torch_functions.FloorDiv, torch_functions.CleanDiv), lambda a, b: sympy.floor(a / b)),
-    **dict.fromkeys((torch_functions.Mod, torch_functions.PythonMod), lambda a, b: a - b * sympy.floor(a / b)),
-    torch_functions.IntTrueDiv: lambda a, b: a / b,
-    torch_functions.ToFloat: lambda value: value,
-    torch_functions.FloorToInt: sympy.floor,
-    torch_functions.CeilToInt: lambda quotient: -sympy.floor(-quotient),
-    torch_functions.TruncToInt: lambda x: sympy.Max(sympy.floor(x), 0) - sympy.Max(sympy.floor(-x), 0),
+    **dict.fromkeys(
+        (symbol_functions.functions.FloorDiv, symbol_functions.functions.CleanDiv), lambda a, b: sympy.floor(a / b)
+    ),
+    **dict.fromkeys(
+        (symbol_functions.functions.Mod, symbol_functions.functions.PythonMod), lambda a, b: a - b * sympy.floor(a / b)
+    ),
+    symbol_functions.functions.IntTrueDiv: lambda a, b: a / b,
+    symbol_functions.functions.ToFloat: lambda value: value,
+    symbol_functions.functions.FloorToInt: sympy.floor,
+    symbol_functions.functions.CeilToInt: lambda quotient: -sympy.floor(-quotient),
+    symbol_functions.functions.TruncToInt: lambda x: sympy.Max(sympy.floor(x), 0) - sympy.Max(sympy.floor(-x), 0),
 }
 """What PyTorch computes with sizes, as extents."""
 
-_GROWING = (sympy.Add, sympy.Mul, sympy.Pow, torch_functions.PowByNatural)
+_GROWING = (sympy.Add, sympy.Mul, sympy.Pow, symbol_functions.functions.PowByNatural)
 
 
 ROUNDED = frozenset("TruncToInt FloorToInt CeilToInt RoundToInt".split())
@@ -124,7 +127,7 @@ class SizeNames:
         return all(map(self._is_told, value.node.expr.free_symbols))
 
     def _is_told(self, symbol: Any) -> bool:
-        is_size = symbol_is_type(symbol, SymT.SIZE) and str(symbol) not in self.held
+        is_size = symbol_functions.is_size(symbol) and str(symbol) not in self.held
         return is_size or str(symbol) in self.told
 
     def _real(self, expr: Any, floats: Mapping[str, Any]) -> sympy.Expr:

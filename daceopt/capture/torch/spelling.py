@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
-from torch._guards import Guard
+
+from daceopt.torch_internals.dynamo_guards import Guard
 
 _BY_EQUALITY = ("CONSTANT_MATCH", "EQUALS_MATCH")
 _COLLECTIONS = (tuple, list, set, frozenset, slice)

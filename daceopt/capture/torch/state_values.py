@@ -13,17 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import fx
-from torch._dynamo import guards
-from torch._dynamo.source import LocalSource
-from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.constant import ConstantVariable
-from torch._guards import ChainedSource, Guard, Source
 from torch.fx.node import map_arg
 
 from daceopt.capture.torch.conditions import condition
 from daceopt.capture.torch.gradient_scopes import storage
 from daceopt.capture.torch.writes import written_nodes
+from daceopt.torch_internals.dynamo_guards import ChainedSource, Guard, LocalSource, Source, names_in_guards
+from daceopt.torch_internals.dynamo_tracing import ConstantVariable, VariableTracker
 
 _LARGEST = 4096  # elements: looked at in each call
 
@@ -39,13 +35,6 @@ _OF_ARRAYS = (np.allclose, np.array_equal, np.array_equiv)
 
 _COMPARED = (*_OF_ARRAYS, torch.equal, torch.allclose)
 """Functions whose answer is True or False."""
-
-BRANCHES = [
-    name
-    for name, method in vars(InstructionTranslatorBase).items()
-    if getattr(method, "__qualname__", "").startswith("generic_jump.")
-]
-"""The instructions that branch on a value."""
 
 
 class _Computation(NamedTuple):
@@ -173,7 +162,7 @@ class _Question(NamedTuple):
         """Add the guard that the answer is the same of what the tensors hold now."""
         names = ", ".join(source.name for source in self.sources)
         answered = repr(self.answered)  # NaN is no other answer, a negative zero is one
-        find = eval(f"lambda L: [{names}]", {**guards._get_closure_vars(), **builder.scope})
+        find = eval(f"lambda L: [{names}]", {**names_in_guards(), **builder.scope})
 
         def same(frame: Any) -> bool:
             values = find(frame)

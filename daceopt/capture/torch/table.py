@@ -106,7 +106,7 @@ def _load() -> None:
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions of operators that have no rule and are not left to ATen."""
-    from torch._decomp import core_aten_decompositions
+    from daceopt.torch_internals.decompositions import core_aten_decompositions
 
     _load()
     unpooled = {torch.ops.aten.max_unpool2d.default: _max_unpool2d, torch.ops.aten.max_unpool3d.default: _max_unpool3d}
@@ -117,15 +117,14 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 def _max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: Any) -> torch.Tensor:
     """PyTorch's decomposition, in the memory format of the operator's own kernel."""
-    from torch._decomp.decompositions import max_unpool2d
-    from torch._prims_common import suggest_memory_format
+    from daceopt.torch_internals.decompositions import max_unpool2d, suggest_memory_format
 
     result = max_unpool2d(self, _in_plane(indices, output_size), output_size)
     return result.contiguous(memory_format=suggest_memory_format(self))
 
 
 def _max_unpool3d(self: torch.Tensor, indices: torch.Tensor, output_size: Any, *window: Any) -> torch.Tensor:
-    from torch._decomp.decompositions import max_unpool3d
+    from daceopt.torch_internals.decompositions import max_unpool3d
 
     return max_unpool3d(self, _in_plane(indices, output_size), output_size, *window)
 

@@ -9,7 +9,7 @@ import collections
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NoReturn, get_origin
 
@@ -17,26 +17,6 @@ import numpy as np
 import sympy
 import torch
 from torch import fx, nn
-from torch._dynamo import symbolic_convert, utils
-from torch._dynamo.exc import ObservedException, raise_observed_exception, unimplemented
-from torch._dynamo.guards import GuardBuilder
-from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._dynamo.variables import (
-    builder,
-    builtin,
-    ctx_manager,
-    functions,
-    higher_order_ops,
-    misc,
-    tensor,
-    user_defined,
-)
-from torch._dynamo.variables import torch as torch_functions
-from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.constant import ConstantVariable
-from torch._functorch.autograd_function import autograd_function_apply
-from torch._guards import GuardSource
-from torch.fx.experimental.sym_node import SymNode
 
 from daceopt.capture.torch import (
     assertions,
@@ -68,6 +48,21 @@ from daceopt.capture.torch.recurrent_shapes import FUNCTIONS, are_of_one_type, w
 from daceopt.capture.torch.shape_changes import BEFORE, CHANGES, Geometry
 from daceopt.capture.torch.spelling import is_negative_zero
 from daceopt.capture.torch.writes import note
+from daceopt.torch_internals.dynamo_guards import GuardBuilder, is_of_global
+from daceopt.torch_internals.dynamo_tracing import (
+    ConstantVariable,
+    ObservedException,
+    SymNodeVariable,
+    UserDefinedObjectVariable,
+    VariableTracker,
+    break_graph,
+    current_backend,
+    current_translator,
+    function_of,
+    raise_in_code,
+)
+from daceopt.torch_internals.replacements import branches, renew_tables, replace
+from daceopt.torch_internals.torch_operators import batch_norm_forward
 
 Method = Callable[..., Any]
 
@@ -83,49 +78,18 @@ _UNTRACED = frozenset({"retains_grad", "_backward_hooks", "_post_accumulate_grad
 
 def install() -> None:
     """Replace the methods, if that is not done yet."""
-    for owner, name, method in _REPLACED:
-        original, defined = getattr(owner, name), inspect.getattr_static(owner, name)
-        if original.__module__ != __name__:
-            replaced = _for_ours(original, method)
-            setattr(owner, name, staticmethod(replaced) if isinstance(defined, staticmethod) else replaced)
-    builder.VariableBuilder._type_dispatch_impl.cache_clear()  # it holds the methods themselves
-    _renew_tables(symbolic_convert.InstructionTranslatorBase)
+    for name, method in _REPLACED.items():
+        replace(name, method, when=_is_ours)
+    renew_tables()
     marks.install()
 
 
-def _renew_tables(cls: Any) -> None:
-    """The tables of a translator, and of those derived from it, hold the methods themselves, too."""
-    type(cls).__init__(cls, cls.__name__, cls.__bases__, {})
-    for derived in cls.__subclasses__():
-        _renew_tables(derived)
-
-
-def _for_ours(original: Method, ours: Callable[..., Any]) -> Method:
-    @functools.wraps(original)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return ours(original, *args, **kwargs) if _is_ours() else original(*args, **kwargs)
-
-    method.__module__ = __name__
-    return method
-
-
 def _is_ours() -> bool:
-    try:
-        return bool(getattr(_backend(), OURS, False))
-    except AttributeError:  # Dynamo traces nothing in this thread
-        return False
-
-
-def _backend() -> Any:
-    """What Dynamo compiles for."""
-    backend: Any = InstructionTranslator.current_tx().output.compiler_fn
-    for name in ("_torchdynamo_orig_backend", "compiler_fn"):
-        backend = getattr(backend, name, backend)
-    return backend
+    return bool(getattr(current_backend(), OURS, False))
 
 
 def _break(reason: str, hint: str) -> NoReturn:
-    raise unimplemented(gb_type=reason, context="", explanation=UNLIKE_PYTHON, hints=[hint])
+    break_graph(reason, UNLIKE_PYTHON, [hint])
 
 
 def _draw(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -155,7 +119,7 @@ def _wrap_tensor(original: Method, self: Any, value: torch.Tensor) -> Any:
     return _Sparse(value, source=self.source)
 
 
-class _Sparse(user_defined.UserDefinedObjectVariable):
+class _Sparse(UserDefinedObjectVariable):
     """A sparse tensor, of which nothing is known: another call may bring a dense one."""
 
     def _break(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -201,7 +165,7 @@ def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) ->
     if self.value is torch.is_grad_enabled:
         backward_switches.note_question(tx)
     _check_domain(tx, self.value, args)
-    if self.value in MATHEMATICS and any(isinstance(a.realize(), tensor.SymNodeVariable) for a in args):
+    if self.value in MATHEMATICS and any(isinstance(a.realize(), SymNodeVariable) for a in args):
         return tx.inline_user_function_return(VariableTracker.build(tx, MATHEMATICS[self.value]), args, kwargs)
     if self.value in _EMBEDDINGS and _has_sparse_gradient(self.value, args, kwargs):
         _break("an embedding with sparse gradients", "make it with sparse=False")
@@ -239,8 +203,8 @@ def _call_builtin(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) 
         return ConstantVariable.create(truth)
     if self.fn is range:
         args = [items.constant(x, tx) if x.is_tensor() else x for x in args]
-    function = builtin.IN_PLACE_DESUGARING_MAP.get(self.fn, self.fn)
-    if function not in PARTIAL or not any(isinstance(x, tensor.SymNodeVariable) for x in args):
+    function = function_of(self.fn)
+    if function not in PARTIAL or not any(isinstance(x, SymNodeVariable) for x in args):
         return original(self, tx, args, kwargs)
     _check_domain(tx, function, args)
     if function is operator.floordiv and torch.SymFloat in [type(_number(x)) for x in args]:
@@ -254,12 +218,12 @@ def _check_domain(tx: Any, function: Any, args: Sequence[VariableTracker]) -> No
     """Raise, as Python would, for numbers of which a function has no value: Dynamo's symbols have one, NaN say."""
     error = error_of(function, [_number(x.realize()) for x in args])
     if error is not None:
-        raise_observed_exception(type(error), tx, args=[str(error)])
+        raise_in_code(error, tx)
 
 
 def _number(value: VariableTracker) -> Any:
     """The number, or its symbol, that a variable stands for; None for anything else."""
-    if isinstance(value, tensor.SymNodeVariable):
+    if isinstance(value, SymNodeVariable):
         return value.sym_num
     return value.value if isinstance(value, ConstantVariable) else None
 
@@ -307,7 +271,7 @@ def _set_attribute(original: Method, self: Any, tx: Any, owner: Any, name: Any, 
 
 def _float_of_tensor(original: Method, self: Any, tx: Any) -> Any:
     """A layer of batch normalization without a momentum makes a number of its counter: a tensor does as well, here."""
-    if tx.f_code.co_code != nn.modules.batchnorm._BatchNorm.forward.__code__.co_code:
+    if tx.f_code.co_code != batch_norm_forward.__code__.co_code:
         return original(self, tx)
     return self.call_method(tx, "to", [VariableTracker.build(tx, torch.float64)], {})
 
@@ -349,7 +313,7 @@ def _names_classes(kind: VariableTracker) -> bool:
 
 def _note_break(original: Method, self: Any, options: Any, reason: str, exc: Exception) -> None:
     items.leave_named(str(exc))
-    if not getattr(exc, "logged", False) and hasattr(backend := _backend(), "broke"):
+    if not getattr(exc, "logged", False) and hasattr(backend := current_backend(), "broke"):
         backend.broke(exc)
     original(self, options, reason, exc)
 
@@ -376,7 +340,7 @@ def _apply_custom(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any
 
 
 def _evaluate(original: Method, self: Any, output_graph: Any = None) -> Any:
-    items.leave(InstructionTranslator.current_tx().output, self.sym_num)
+    items.leave(current_translator().output, self.sym_num)
     return original(self, output_graph)
 
 
@@ -384,13 +348,13 @@ def _guard_truth(original: Method, number: torch.SymBool | bool) -> bool:
     """Of ``if n``. Dynamo breaks its graph where a comparison depends on data, and ends where a number does."""
     if not isinstance(number, torch.SymBool):
         return bool(original(number))
-    return bool(tensor.SymNodeVariable(None, number).evaluate_expr(InstructionTranslator.current_tx().output))
+    return bool(SymNodeVariable(None, number).evaluate_expr(current_translator().output))
 
 
 def _is_constant_int(original: Method, value: Any, source: Any) -> bool:
     """Whether an integer of Python stays one in a program after it has changed: those of layers of torch decide about
     code, those of globals do not."""
-    if source.guard_source is GuardSource.GLOBAL:
+    if is_of_global(source):
         return False
     return bool(source.guard_source.is_unspecialized_builtin_nn_module() or original(value, source))
 
@@ -410,47 +374,47 @@ def _round(original: Method, self: torch.SymInt, ndigits: int | None = None) -> 
     return original(self, ndigits) if ndigits is None or ndigits >= 0 else round(int(self), ndigits)
 
 
-_REPLACED: Iterable[tuple[Any, str, Method]] = (
-    (misc.RandomVariable, "call_method", _draw),
-    (misc.NumpyVariable, "call_function", _call_numpy),
-    (builder.VariableBuilder, "wrap_listlike", _wrap_list),
-    (builder.VariableBuilder, "_wrap", numpy_scalars.wrap),
-    (builtin.BuiltinVariable, "call_isinstance", numpy_scalars.is_instance),
-    (builtin.BuiltinVariable, "call_type", numpy_scalars.class_of),
-    (builder.VariableBuilder, "wrap_tensor", _wrap_tensor),
-    (builder.VariableBuilder, "wrap_symfloat", _wrap_float),
-    (ctx_manager.InferenceModeVariable, "enter", _enter_inference_mode),
-    (tensor.TensorVariable, "var_getattr", _attribute_of_tensor),
-    (tensor.TensorVariable, "call_method", _call_method),
-    (builtin.BuiltinVariable, "_handle_insert_op_in_graph", _insert),
-    (builtin.BuiltinVariable, "call_function", _call_builtin),
-    (builtin.SetAttrBuiltinVariable, "_call_setattr", _set_attribute),
-    (tensor.TensorVariable, "nb_float_impl", _float_of_tensor),
-    (torch_functions.TorchInGraphFunctionVariable, "call_function", _call_torch),
-    (torch_functions.TorchCtxManagerClassVariable, "call_function", number_constants.call_context),
-    (symbolic_convert.InstructionTranslatorBase, "_format_value", number_constants.format_value),
-    (symbolic_convert.InstructionTranslatorBase, "exception_handler", _handle_exception),
-    (symbolic_convert.InstructionTranslatorBase, "log_graph_break", _note_break),
-    (symbolic_convert.InstructionTranslatorBase, "raise_loop_graph_break", _end_in_loop),
-    (higher_order_ops.AutogradFunctionApplyVariable, "trace_forward_graph", _trace_custom_forward),
-    (higher_order_ops.AutogradFunctionApplyVariable, "trace_backward_graph", backward_switches.trace_backward),
-    (higher_order_ops.CheckpointHigherOrderVariable, "_call_function", reentrant.call),
-    (tensor.TensorVariable, "_method_register_hook", backward_switches.trace_backward),
-    (misc.AutogradFunctionVariable, "call_apply", backward_switches.call_custom),
-    (higher_order_ops, "dynamo_enable_grad", backward_switches.own_switch),
-    (ctx_manager.GradModeVariable, "_call_func", backward_switches.switch),
-    (functions.WrapperUserFunctionVariable, "call_function", cached_functions.call),
-    (functions.SkipFunctionVariable, "call_function", _call_skipped),
-    (misc.LoggingLoggerVariable, "call_method", loggers.call),
-    (misc.LoggingLoggerVariable, "var_getattr", loggers.attribute),
-    (utils, "run_node", _run_node),
-    (type(autograd_function_apply), "__call__", _apply_custom),
-    (tensor.SymNodeVariable, "evaluate_expr", _evaluate),
-    (builder, "is_int_specialization_case", _is_constant_int),
-    (SymNode, "guard_float", _constant_float),
-    (SymNode, "expect_true", assertions.assert_relation),
-    (symbolic_convert, "guard_bool", _guard_truth),
-    (symbolic_convert, "_detect_and_normalize_assert_statement", assertions.note_message),
-    (torch.SymInt, "__round__", _round),
-    *((symbolic_convert.InstructionTranslatorBase, name, state_values.branch) for name in state_values.BRANCHES),
-)
+_REPLACED: Mapping[str, Method] = {
+    "RandomVariable.call_method": _draw,
+    "NumpyVariable.call_function": _call_numpy,
+    "VariableBuilder.wrap_listlike": _wrap_list,
+    "VariableBuilder._wrap": numpy_scalars.wrap,
+    "BuiltinVariable.call_isinstance": numpy_scalars.is_instance,
+    "BuiltinVariable.call_type": numpy_scalars.class_of,
+    "VariableBuilder.wrap_tensor": _wrap_tensor,
+    "VariableBuilder.wrap_symfloat": _wrap_float,
+    "InferenceModeVariable.enter": _enter_inference_mode,
+    "TensorVariable.var_getattr": _attribute_of_tensor,
+    "TensorVariable.call_method": _call_method,
+    "BuiltinVariable._handle_insert_op_in_graph": _insert,
+    "BuiltinVariable.call_function": _call_builtin,
+    "SetAttrBuiltinVariable._call_setattr": _set_attribute,
+    "TensorVariable.nb_float_impl": _float_of_tensor,
+    "TorchInGraphFunctionVariable.call_function": _call_torch,
+    "TorchCtxManagerClassVariable.call_function": number_constants.call_context,
+    "InstructionTranslatorBase._format_value": number_constants.format_value,
+    "InstructionTranslatorBase.exception_handler": _handle_exception,
+    "InstructionTranslatorBase.log_graph_break": _note_break,
+    "InstructionTranslatorBase.raise_loop_graph_break": _end_in_loop,
+    "AutogradFunctionApplyVariable.trace_forward_graph": _trace_custom_forward,
+    "AutogradFunctionApplyVariable.trace_backward_graph": backward_switches.trace_backward,
+    "CheckpointHigherOrderVariable._call_function": reentrant.call,
+    "TensorVariable._method_register_hook": backward_switches.trace_backward,
+    "AutogradFunctionVariable.call_apply": backward_switches.call_custom,
+    "dynamo_enable_grad": backward_switches.own_switch,
+    "GradModeVariable._call_func": backward_switches.switch,
+    "WrapperUserFunctionVariable.call_function": cached_functions.call,
+    "SkipFunctionVariable.call_function": _call_skipped,
+    "LoggingLoggerVariable.call_method": loggers.call,
+    "LoggingLoggerVariable.var_getattr": loggers.attribute,
+    "run_node": _run_node,
+    "AutogradFunctionApply.__call__": _apply_custom,
+    "SymNodeVariable.evaluate_expr": _evaluate,
+    "is_int_specialization_case": _is_constant_int,
+    "SymNode.guard_float": _constant_float,
+    "SymNode.expect_true": assertions.assert_relation,
+    "guard_bool": _guard_truth,
+    "_detect_and_normalize_assert_statement": assertions.note_message,
+    "SymInt.__round__": _round,
+    **dict.fromkeys(branches(), state_values.branch),
+}

@@ -13,7 +13,6 @@ import numpy as np
 import sympy
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from daceopt.capture.torch import sizes, table
 from daceopt.capture.torch.calls import AtenCall, Context, Item, NumberArray, Operand, Promise, by_name, to_numpy
@@ -31,6 +30,8 @@ from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.libs import aten_call
 from daceopt.ops.core import widening
 from daceopt.ops.families.random import stream
+from daceopt.torch_internals import torch_operators
+from daceopt.torch_internals.fake_tensors import FakeTensor
 
 logger = logging.getLogger("daceopt.importer")
 
@@ -367,7 +368,7 @@ class Importer:
             return self.values[source][index]
         if isinstance(value, torch.SymBool):
             raise Unsupported(f"a size that only the data decides ({getattr(node.target, '__name__', '')}{node.args})")
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, torch_operators.OpOverload):
             raise Unsupported(f"{node.target} stands in the graph; expected operators of ATen")
         call, operands = self._bind(node, value)
         number = self.t.apply(call, operands)

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves
+
+from daceopt.torch_internals import autograd_engine, functorch
+from daceopt.torch_internals.pytree import tree_leaves
 
 _BODIES = {torch.ops.higher_order.autograd_function_apply: 2, torch.ops.higher_order.tag_activation_checkpoint: 1}
 """Calls of a graph, their first argument -> where its own arguments begin."""
@@ -31,7 +33,7 @@ def note(call: Callable[[], Any], node: fx.Node) -> Any:
     if changed:
         kept = set(_written_positions(node, changed))
         node.meta[WRITES] = {k: state.is_recorded() for k, state in changed if k in kept}
-        node.meta[SEQUENCE] = torch._C._autograd._get_sequence_nr()
+        node.meta[SEQUENCE] = autograd_engine.next_sequence_number()
     return result
 
 
@@ -120,5 +122,5 @@ def _written_positions(node: fx.Node, changed: list[tuple[int, _State]]) -> list
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    wrapped = functorch.is_wrapped(tensor)
     return id(tensor) if wrapped else int(tensor.untyped_storage()._cdata)

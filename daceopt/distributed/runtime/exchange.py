@@ -22,6 +22,8 @@ from daceopt.ir.control.imported import Reduction
 from daceopt.ir.nodes.collective import Exchanged, listed_number, sequence_number
 from daceopt.passes.choice import Choice
 from daceopt.passes.recipe import Recipe, recipes
+from daceopt.torch_internals import autograd_engine
+from daceopt.torch_internals.process_groups import broadcast_together
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _BROADCAST_BYTES = 250 << 20  # as DistributedDataParallel has it
@@ -157,15 +159,15 @@ class Exchange:
         """All ranks take the buffers of rank ``source`` of the group."""
         buffers = [b.detach() for b in self.model.buffers()] if self.broadcasts_buffers and self.world > 1 else []
         if buffers:
-            with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(tuple(buffers)), self.watch.inside():
-                dist._broadcast_coalesced(self.group, buffers, _BROADCAST_BYTES, source)
+            with torch.no_grad(), autograd_engine.unversioned_writes(tuple(buffers)), self.watch.inside():
+                broadcast_together(self.group, buffers, _BROADCAST_BYTES, source)
 
     def broadcast_all(self, source: int = 0) -> None:
         """All ranks take parameters and buffers of rank ``source`` of the group."""
         tensors = [t.detach() for t in (*self.model.parameters(), *self.model.buffers())]
         if tensors and self.world > 1:
             with torch.no_grad(), self.watch.inside():
-                dist._broadcast_coalesced(self.group, tensors, _BROADCAST_BYTES, source)
+                broadcast_together(self.group, tensors, _BROADCAST_BYTES, source)
 
 
 class _Watched:

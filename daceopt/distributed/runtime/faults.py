@@ -14,9 +14,9 @@ from itertools import count
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from daceopt.errors import WorkerError
+from daceopt.torch_internals.process_groups import store_of
 
 POLL = 0.5  # seconds between two looks at the store
 PATIENCE = 4.0  # seconds that the others have to answer
@@ -43,7 +43,7 @@ class Watch:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group, self._rank, self._world = group, group.rank(), group.size()
         self._key = f"daceopt/{group.group_name}/{next(_numbers)}"
-        self._store: Any = distributed_c10d._get_process_group_store(group)
+        self._store: Any = store_of(group)
         self.begun, self.is_inside = 0, False
         if self._world > 1:
             own = weakref.ref(self)

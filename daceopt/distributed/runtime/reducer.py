@@ -11,6 +11,7 @@ from torch import nn
 from daceopt.distributed.runtime.exchange import Exchange
 from daceopt.errors import WorkerError
 from daceopt.ir.nodes.collective import ENDED, listed_number
+from daceopt.torch_internals import autograd_engine, torch_operators
 
 
 class Reducer:
@@ -39,7 +40,7 @@ class Reducer:
     def _on_computed(self, _: torch.Tensor) -> None:
         if not self._is_queued:
             self._is_queued = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._exchange_all)
+            autograd_engine.call_after_backward(self._exchange_all)
 
     def _exchange_all(self) -> None:
         self._is_queued = False
@@ -60,7 +61,7 @@ class Reducer:
             waiting = [self._start([named[n] for n in names]) for names, _, _ in buckets]
             for flat, parameters, work in waiting:
                 work.wait()
-                torch._foreach_copy_([p.grad for p in parameters], _parts(flat, parameters))
+                torch_operators.foreach_copy([p.grad for p in parameters], _parts(flat, parameters))
 
     def _agree(self, number: int, present: list[str], names: list[str]) -> None:
         """All ranks tell the ``number`` of the gradients that they have, where programs tell their sequences."""

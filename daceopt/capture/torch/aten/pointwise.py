@@ -8,7 +8,6 @@ from functools import reduce
 from typing import Any
 
 import sympy
-import torch._inductor.inductor_prims  # noqa: F401  (makes prims::fma)
 
 from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.elements import elements, literal, operand, operators, pointwise
@@ -16,6 +15,9 @@ from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir.scalar import checks, scalar, types
+from daceopt.torch_internals import inductor
+
+inductor.define_primitives()  # ``prims::fma``
 
 operators(
     {

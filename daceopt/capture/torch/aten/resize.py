@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from daceopt.capture.torch.aten.reduction import reduce
 from daceopt.capture.torch.table import translates
@@ -19,6 +18,7 @@ from daceopt.ir.scalar.affine import quotient
 from daceopt.ir.scalar.dims import Dim
 from daceopt.ops.families import taps
 from daceopt.ops.families.interpolation import Table
+from daceopt.torch_internals.modes import without_modes
 
 _aten = torch.ops.aten
 _LARGEST = 2**24  # elements of a matrix that is made to see the taps of an axis
@@ -144,7 +144,7 @@ def _table(kind: str, wide: bool, extent: int, result: int, align_corners: bool,
     """Which elements an operator takes along one axis, seen by what it makes of an identity matrix."""
     if extent * max(extent, result) > _LARGEST:
         raise Unsupported(f"resizing an axis from {extent} to {result}: too long to see its taps")
-    with _disable_current_modes(), torch.no_grad():
+    with without_modes(), torch.no_grad():
         one = torch.eye(extent, dtype=torch.float64 if wide else torch.float32, device="cpu")[None]
         matrix = _resize_tensor(kind, one, result, align_corners, scale)[0].double().numpy()
     return _from_matrix(matrix, whole=kind in ("nearest", "exact"))

@@ -6,6 +6,7 @@ import logging
 import os
 import types
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -160,17 +161,21 @@ class SeenSizes:
     """
 
     def __init__(self) -> None:
-        self._states: Any = None
+        self._states: Any = defaultdict(_nothing_seen)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Dynamo's in exchange for these; nobody else compiles meanwhile."""
-        from daceopt.torch_internals.dynamo_frames import no_sizes, sizes_in_place
+        from daceopt.torch_internals.dynamo_frames import sizes_in_place
 
-        if self._states is None:
-            self._states = no_sizes()
         with sizes_in_place(self._states):
             yield
+
+
+def _nothing_seen() -> Any:
+    from daceopt.torch_internals.dynamo_frames import CodeState
+
+    return CodeState()
 
 
 def _as_it_is(error: Exception) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import CodeType
 from typing import Any
@@ -18,7 +17,6 @@ with private_names():
     from torch._dynamo import config as _config
     from torch._dynamo import maybe_mark_dynamic as _mark_dynamic
     from torch._dynamo import optimize as optimize
-    from torch._dynamo import pgo as _pgo
     from torch._dynamo.bytecode_transformation import create_call_function as create_call_function
     from torch._dynamo.bytecode_transformation import create_instruction as create_instruction
     from torch._dynamo.bytecode_transformation import transform_code_object as transform_code_object
@@ -29,6 +27,7 @@ with private_names():
     from torch._dynamo.exc import InternalTorchDynamoError as InternalTorchDynamoError
     from torch._dynamo.exc import TorchRuntimeError as TorchRuntimeError
     from torch._dynamo.guards import DeletedGuardManagerWrapper, GuardManagerWrapper
+    from torch._dynamo.pgo import CodeState as CodeState
     from torch._dynamo.resume_execution import ContinueExecutionCache
     from torch._dynamo.types import (
         ConvertFrameReturn,
@@ -104,14 +103,10 @@ def forget_programs(code: CodeType, region: int, reason: str) -> None:
             entry.guard_manager.extra_state.invalidate(entry, DeletedGuardManagerWrapper(reason))
 
 
-def no_sizes() -> Any:
-    """What Dynamo keeps of the sizes that lines of code were called with, before the first call."""
-    return defaultdict(_pgo.CodeState)
-
-
 @contextmanager
-def sizes_in_place(sizes: Any) -> Iterator[None]:
-    """A block in which Dynamo knows these sizes in exchange for its own; nobody else compiles meanwhile."""
+def sizes_in_place(sizes: Mapping[Any, CodeState]) -> Iterator[None]:
+    """A block in which Dynamo knows these sizes, by the code that was called with them, in exchange for its own; nobody
+    else compiles meanwhile."""
     with compile_lock, exchange("sizes of frames", sizes):
         yield
 

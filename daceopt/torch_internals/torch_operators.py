@@ -11,7 +11,6 @@ import torch
 from daceopt.torch_internals.release import private_names
 
 with private_names():
-    from torch._functorch.autograd_function import autograd_function_apply as autograd_function_apply
     from torch._higher_order_ops.associative_scan import generic_associative_scan as generic_associative_scan
     from torch._higher_order_ops.register_hook import register_hook_op as register_hook_op
     from torch._higher_order_ops.wrap import TagActivationCheckpoint

@@ -17,7 +17,7 @@ JOBS ?= 2
 # tests start processes by the dozen, all of which import the same files: their bytecode is kept even where others say no
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo docs test test-fast test-isa test-onnx test-opinfo test-fuzz test-models test-breadth test-world world test-gpu bench-gpu lint format types bench clean setup
+.PHONY: help demo docs test test-fast test-wheel test-isa test-onnx test-opinfo test-fuzz test-models test-breadth test-world world test-gpu bench-gpu lint format types bench clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -50,6 +50,14 @@ test: $(READY) ## each mechanism, with a part of ONNX's backend suite
 
 test-fast: $(READY) ## the tests without those marked slow
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not onnx and not fuzz and not models and not breadth"
+
+test-wheel: ## sdist and wheel in an empty environment, with the newest versions that they allow: a first call
+	rm -rf build/wheel
+	$(PYTHON) -m venv build/wheel/env
+	build/wheel/env/bin/python -m pip install --quiet --disable-pip-version-check build
+	build/wheel/env/bin/python -m build --outdir build/wheel/dist . > build/wheel/log 2>&1 || { cat build/wheel/log >&2; exit 1; }
+	build/wheel/env/bin/python -m pip install --quiet --disable-pip-version-check build/wheel/dist/*.whl
+	cd build/wheel && DACEOPT_CACHE_DIR=cache env/bin/python ../../examples/first_call.py
 
 # libraries, compiler and PyTorch are told of an older CPU than this one; what depends on vector units says so
 AVX2 := DACEOPT_MARCH=x86-64-v3 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2

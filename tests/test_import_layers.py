@@ -240,7 +240,7 @@ def test_files_and_functions_are_short(folder: str) -> None:
 def test_no_file_mentions_a_folder_of_somebodys_machine() -> None:
     pattern = re.compile(r"(?<![\w.~$}])/(?:work|home|root|Users)/[\w.]")
     kinds = {".py", ".md", ".toml", ".txt", ".h", ".cpp", ".ipynb", ".html", ".css", ""}
-    hidden = {".git", ".venv", "__pycache__"}
+    hidden = {".git", ".venv", "__pycache__", "build", "dist"}
     found = []
     for top in sorted(ROOT.iterdir()):
         if top.name in hidden or (top.is_dir() and top.name.startswith(".") and top.name != ".ci"):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.ir.access.iteration import canonical
-from daceopt.ir.fusion.fusion import collapse, expand_locals, merge
+from daceopt.ir.fusion.fusion import collapse, merge
+from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
-from daceopt.passes.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import Site, Transformation
 
 
 @dataclass(frozen=True)
@@ -29,74 +30,49 @@ class TaskletFusion(Transformation):
     sites_are_independent: ClassVar[bool] = True
     max_assignments: int = 64
 
-    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        chains = _Chains(graph, self.max_assignments)
-        for node in reversed(graph.kernels()):
-            chains.absorb(node)
-        for kernel, members in chains.result():
-            yield Site(graph, tuple(members), {"kernel": kernel})
+    def match(self, graph: Graph) -> Iterator[Site]:
+        kernels = [n for n in graph.kernels() if len(n.kernel.stages) == 1]
+        plan = FusionPlan(graph, eligible=frozenset(kernels), keeps_order=False)
+        for node in reversed(kernels):
+            if len(plan.group_of(node).members) == 1:
+                self._absorb(plan, node)
+        for group in sorted(plan.fused_groups(), key=lambda g: g.last, reverse=True):
+            yield Site(graph, group.members, {"kernel": group.kernel})
 
     def apply(self, site: Site) -> None:
-        site.graph.take_out(reversed(site.nodes))
+        site.graph.take_out(site.nodes)
         site.graph.add_kernel(canonical(site["kernel"]))
 
-
-class _Chains:
-    def __init__(self, graph: Graph, limit: int):
-        self.graph, self.limit = graph, limit
-        self.kernels: dict[Any, Kernel] = {}
-        self.members: dict[Any, list[Any]] = {}
-        self.home: dict[Any, Any] = {}  # absorbed producer -> the consumer that holds it
-
-    def result(self) -> list[tuple[Kernel, list[Any]]]:
-        return [(self.kernels[n], m) for n, m in self.members.items() if len(m) > 1 and n not in self.home]
-
-    def absorb(self, node: Any) -> None:
+    def _absorb(self, plan: FusionPlan, node: KernelNode) -> None:
         """Pull into ``node`` every producer that nothing else reads, and theirs in turn."""
-        kernel = self._kernel(node)
-        if node in self.home or kernel is None:
-            return
-        self.members.setdefault(node, [node])
-        waiting = [a.array for a in kernel.reads()]
+        waiting = _read(plan.group_of(node))
         while waiting:
-            producer = self._lone_producer(waiting.pop(), node)
-            fused = self._fuse(producer, node) if producer is not None else None
-            if fused is None:
-                continue
-            self.kernels[node] = fused
-            self.home[producer] = node
-            self.members[node].append(producer)
-            waiting = [a.array for a in fused.reads()]
+            group = plan.group_of(node)
+            producer = _lone_producer(plan, waiting.pop(), group)
+            fused = None if producer is None else self._fuse(plan.graph, producer.kernel, group.kernel)
+            if producer is not None and fused is not None:
+                waiting = _read(plan.join(producer, group, fused))
 
-    def _kernel(self, node: Any) -> Kernel | None:
-        if node not in self.kernels:
-            kernel = node.kernel
-            if len(kernel.stages) != 1 or kernel.is_tiled:
-                return None
-            self.kernels[node] = kernel
-        return self.kernels[node]
-
-    def _lone_producer(self, array: str, node: Any) -> Any:
-        """The kernel that writes ``array`` alone and whose result only ``node`` (with what it holds) reads."""
-        producer = self.graph.producer(array)
-        if not isinstance(producer, KernelNode) or producer in self.home or producer is node:
+    def _fuse(self, graph: Graph, first: Kernel | None, second: Kernel | None) -> Kernel | None:
+        if first is None or second is None:
             return None
-        for written in self.graph.outputs_of(producer):
-            aliases = self.graph.aliases(written)  # type: ignore[arg-type]
-            readers = {self.home.get(c, c) for a in aliases for c in self.graph.consumers(a)}
-            if readers != {node} or self.graph.is_kept(written):  # type: ignore[arg-type]
-                return None
-        return producer
-
-    def _fuse(self, producer: Any, node: Any) -> Kernel | None:
-        first, second = self._kernel(producer), self.kernels[node]
-        if first is None or len(first.stages[0].params) != len(second.stages[0].params) or _reduces(first):
+        (early,), (late,) = first.stages, second.stages
+        if len(early.params) != len(late.params) or any(a.wcr for a in early.writes.values()):
             return None
-        if len(first.stages[0].assignments) + len(second.stages[0].assignments) > self.limit:
+        if len(early.assignments) + len(late.assignments) > self.max_assignments:
             return None
-        merged = merge(self.graph, expand_locals(first), expand_locals(second), lambda array: False)
+        merged = merge(graph, first, second, lambda array: False)
         return collapse(merged) if isinstance(merged, Kernel) else None
 
 
-def _reduces(kernel: Kernel) -> bool:
-    return any(a.wcr for a in kernel.stages[0].writes.values())
+def _read(group: FusionGroup) -> list[str]:
+    return [] if group.kernel is None else [access.array for access in group.kernel.reads()]
+
+
+def _lone_producer(plan: FusionPlan, array: str, reader: FusionGroup) -> FusionGroup | None:
+    """The group that writes ``array`` alone and whose results only ``reader`` reads."""
+    sources = plan.graph.sources(array)
+    group = plan.writer.get(sources[0]) if len(sources) == 1 else None
+    if group is None or plan.readers_of(group) != [reader] or any(map(plan.graph.is_kept, group.writes)):
+        return None
+    return group

@@ -166,28 +166,25 @@ class _Merger:
         return next(n for n in names if n not in self._locals and self._graph.is_free(n))
 
     def _write_locally(self, stage: Stage) -> Stage:
-        """Writes of arrays with a local copy go there; to the array itself too if somebody else needs it."""
-        writes: dict[str, Access] = {}
-        extra: list[Assignment] = []
-        for conn, access in stage.writes.items():
-            name = self._local_of.get(access.array)
-            if name is None:
-                writes[conn] = access
-                continue
-            keep = self._needed(access.array)
-            if any(other.array == name for other in stage.writes.values()):  # an earlier merge made the copy
-                writes |= {conn: access} if keep else {}
-                continue
-            local = replace(self._local_copy(access), wcr=access.wcr)
-            if not keep:
-                writes[conn] = local
-                continue
-            assignment = next(a for a in stage.assignments if str(a.symbol) == conn)
-            twin = f"{conn}_l"
-            symbol = type(assignment.symbol)(twin, **assignment.symbol.assumptions0)
-            extra.append(Assignment(symbol, assignment.symbol, assignment.dtype))
-            writes[conn], writes[twin] = access, local
-        return replace(stage, writes=writes, assignments=(*stage.assignments, *extra))
+        locals_ = {a.array: self._local_copy(a) for a in stage.writes.values() if a.array in self._local_of}
+        return written_to_locals(stage, locals_, self._needed)
+
+
+def written_to_locals(stage: Stage, locals_: Mapping[str, Access], needed: Callable[[str], bool]) -> Stage:
+    """The statement with writes of ``locals_`` (by the arrays that they stand for) in the place of those of the arrays:
+    beside them where somebody else needs these."""
+    for connector, access in stage.writes.items():
+        if access.array not in locals_:
+            continue
+        local = replace(locals_[access.array], wcr=access.wcr)
+        is_copied = any(other.array == local.array for other in stage.writes.values())  # by an earlier fusion
+        if needed(access.array):
+            stage = stage if is_copied else stage.writing_twice(connector, local)
+        elif is_copied:
+            stage = replace(stage, writes={c: a for c, a in stage.writes.items() if c != connector})
+        else:
+            stage = replace(stage, writes={**stage.writes, connector: local})
+    return stage
 
 
 def _is_rounded(graph: Graph, stage: Stage, conn: str) -> bool:

@@ -14,11 +14,10 @@ from typing import Any
 from daceopt.errors import Unsupported
 from daceopt.ir.access.iteration import apart
 from daceopt.ir.data.provenance import fused_label
-from daceopt.ir.fusion.fusion import expand_locals
+from daceopt.ir.fusion.fusion import expand_locals, written_to_locals
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.view_index import source_index
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
-from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import dim, hint
 
@@ -92,23 +91,8 @@ class _Joint:
     def stage(self, stage: Stage) -> Stage:
         """The statement with locals where it reads or writes what passes."""
         reads = {c: self._read(a) for c, a in stage.reads.items()}
-        writes: dict[str, Access] = {}
-        extra: list[Assignment] = []
-        for conn, access in stage.writes.items():
-            if access.array not in self._passed:
-                writes[conn] = access
-                continue
-            if any(other.array == _tile(access.array) for other in stage.writes.values()):  # joined before
-                writes |= {conn: access} if self._needed(access.array) else {}
-                continue
-            local = replace(self._local(access.array, access.index), wcr=access.wcr)
-            if not self._needed(access.array):
-                writes[conn] = local
-                continue
-            twin = _twin(stage, conn)
-            extra.append(twin)
-            writes |= {conn: access, str(twin.symbol): local}
-        return replace(stage, reads=reads, writes=writes, assignments=(*stage.assignments, *extra))
+        writes = {a.array: self._local(a.array, a.index) for a in stage.writes.values() if a.array in self._passed}
+        return written_to_locals(replace(stage, reads=reads), writes, self._needed)
 
     def _read(self, access: Access) -> Access:
         place = None if access.array in self._own else place_read(self._graph, access, self._passed)
@@ -118,10 +102,3 @@ class _Joint:
 def _tile(array: str) -> str:
     """The local for what passes: another one than that of ``fusion.merge``, which has the loops' dimensions."""
     return f"{array}_tile"
-
-
-def _twin(stage: Stage, connector: str) -> Assignment:
-    """What is written there once more, for a local."""
-    known = next(a for a in stage.assignments if str(a.symbol) == connector)
-    symbol = type(known.symbol)(f"{connector}_tile", **known.symbol.assumptions0)
-    return Assignment(symbol, known.symbol, known.dtype)

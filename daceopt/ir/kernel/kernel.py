@@ -16,7 +16,7 @@ import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir.data.arrays import Arrays
-from daceopt.ir.kernel.tasklet import Assignment, check_order, eliminate_dead, free_symbols
+from daceopt.ir.kernel.tasklet import Assignment, check_order, eliminate_dead, free_symbols, fresh, symbol_like
 from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ir.scalar.symbols import param
 
@@ -77,6 +77,16 @@ class Stage:
         assignments = eliminate_dead(self.assignments, writes)
         used = {str(s) for s in free_symbols(assignments)}
         return Stage(self.params, {c: a for c, a in self.reads.items() if c in used}, writes, assignments)
+
+    def writing_twice(self, connector: str, access: Access) -> Stage:
+        """The statement, which writes what it writes at ``connector`` by ``access``, too."""
+        value = next(a for a in self.assignments if str(a.symbol) == connector)
+        twin = fresh(f"{connector}_l", (*self.reads, *self.writes, *(str(a.symbol) for a in self.assignments)))
+        writes: dict[str, Access] = {}
+        for c, known in self.writes.items():
+            writes |= {c: known, twin: access} if c == connector else {c: known}
+        copied = Assignment(symbol_like(value.symbol, twin), value.symbol, value.dtype)
+        return replace(self, writes=writes, assignments=(*self.assignments, copied))
 
     def subs(self, mapping: dict[Any, Any], params: tuple[sympy.Symbol, ...] | None = None) -> Stage:
         """Replace parameters in the domain, accesses and scalar code; ``params`` gives the new domain if it is not one

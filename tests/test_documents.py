@@ -153,6 +153,11 @@ def test_architecture_links_all_pages() -> None:
     assert not [path.name for path in PAGES if f"rooms/{path.name}" not in linked]
 
 
+def test_the_site_lists_all_pages() -> None:
+    navigation = _text(ROOT / "mkdocs.yml")
+    assert not [path.name for path in PAGES if f"rooms/{path.name}" not in navigation]
+
+
 @pytest.mark.parametrize("path", LINKED, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(path: Path) -> None:
     assert not list(_broken_links(path))

@@ -15,27 +15,9 @@ class GreedyFusion:
 
     def run(self) -> None:
         """Leave the plan with the groups that it ends in."""
-        self._fuse_producers()
-        self._fuse_siblings()
-
-    # ------------------------------------------------------------ vertical
-
-    def _fuse_producers(self) -> None:
         for node in self._plan.nodes:
-            tried: set[FusionGroup] = set()
-            while (producer := self._next_producer(self._plan.group_of(node), tried)) is not None:
-                tried.add(producer)
-                self._try(producer, self._plan.group_of(node))
-
-    def _next_producer(self, group: FusionGroup, tried: set[FusionGroup]) -> FusionGroup | None:
-        if group.kernel is None:
-            return None
-        plan = self._plan
-        options = {plan.writer[a]: plan.elements_of(a) for a in group.reads if a in plan.writer}
-        options = {g: b for g, b in options.items() if g is not group and g.kernel is not None and g not in tried}
-        return max(options, key=lambda g: options[g], default=None)
-
-    # ------------------------------------------------------------ siblings
+            self._plan.take_producers(node, self._try)
+        self._fuse_siblings()
 
     def _fuse_siblings(self) -> None:
         plan = self._plan
@@ -48,16 +30,15 @@ class GreedyFusion:
                     if first in plan.readers[array] and second in plan.readers[array] and first is not second:
                         early, late = sorted((first, second), key=lambda g: g.last)
                         pair = (late, early) if early in plan.readers_of(late) else (early, late)
-                        self._try(*pair, siblings=True)
+                        reason = self._try(*pair, siblings=True)
+                        if reason is not None:
+                            plan.misses.append((pair[1].members[0], reason))
 
-    # ------------------------------------------------------------ one step
-
-    def _try(self, first: FusionGroup, second: FusionGroup, siblings: bool = False) -> None:
+    def _try(self, first: FusionGroup, second: FusionGroup, siblings: bool = False) -> str | None:
+        """Why their loops cannot be one; None where they are, and where nothing else lets them."""
         if self._plan.why_not(first, second) is not None:
-            return
-        reason = self._plan.attempt(first, second, self._siblings if siblings else self._accept)
-        if reason is not None:
-            self._plan.misses.append((second.members[0], reason))
+            return None
+        return self._plan.attempt(first, second, self._siblings if siblings else self._accept)
 
     def _accept(self, first: FusionGroup, second: FusionGroup, merged: Kernel) -> str | None:
         assert first.kernel is not None and second.kernel is not None

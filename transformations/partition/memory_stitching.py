@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import Any, ClassVar
 
 from daceopt.cost.limits import limits
 from daceopt.ir.access.reduction_form import forms
 from daceopt.ir.edits.attempt import commit
 from daceopt.ir.fusion import fusion_profit
+from daceopt.ir.fusion.fusion import local_elements
 from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan, emit
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
@@ -89,19 +89,13 @@ class _Stitching:
         return "their tiles or hardware loops differ" if len(loops) > 1 else None
 
     def _too_large(self, merged: Kernel) -> str | None:
-        sizes = {name: _bytes(merged, name) for name in merged.locals}
+        elements = local_elements(merged).items()
+        sizes = {name: count * types.itemsize(merged.locals[name][0]) for name, count in elements}
         total = sum(sizes.values())
         if isinstance(total, int) and total <= self._capacity:
             return None
         name = max(sizes, key=lambda n: float(sizes[n]) if isinstance(sizes[n], int) else float("inf"))
         return f"{name} stays in memory: {total} bytes for each iteration are more than {self._capacity}"
-
-
-def _bytes(kernel: Kernel, name: str) -> Any:
-    """Of a local for one iteration of the shared loops."""
-    dtype, shape = kernel.locals[name]
-    index = next(a.index for s in kernel.stages for a in s.writes.values() if a.array == name)
-    return prod(n for n, e in zip(shape, index) if e not in kernel.outer) * types.itemsize(dtype)
 
 
 def _shared_loops(graph: Graph, node: Node) -> tuple[Any, ...] | None:

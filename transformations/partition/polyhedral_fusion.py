@@ -97,22 +97,8 @@ class _Layer:
         self.tilings: dict[FusionGroup, Tiling] = {}
 
     def fuse_producers(self, node: Any) -> None:
-        """Take in one producer after the other, those of most data first, as long as that is a gain."""
-        tried: set[FusionGroup] = set()
-        while (producer := self._next(self._plan.group_of(node), tried)) is not None:
-            tried.add(producer)
-            group = self._plan.group_of(node)
-            reason = self._attempt(producer, group)
-            if isinstance(reason, str):
-                self._plan.misses.append((node, reason))
-
-    def _next(self, group: FusionGroup, tried: set[FusionGroup]) -> FusionGroup | None:
-        if group.kernel is None:
-            return None
-        plan = self._plan
-        options = [p for p in plan.producers_of(group) if p.kernel is not None and p not in tried]
-        options = [p for p in options if self._is_neighbourhood(p, group)]
-        return max(options, key=lambda p: max(map(plan.elements_of, plan.edge(p, group))), default=None)
+        """Take in one producer after the other, as long as that is a gain."""
+        self._plan.take_producers(node, self._attempt, self._is_neighbourhood)
 
     def _is_neighbourhood(self, first: FusionGroup, second: FusionGroup) -> bool:
         """Does the second read windows, neighbours or steps of what the first writes? What it reads element by element

@@ -247,12 +247,19 @@ def _read_elsewhere(read: Access, written: tuple[Any, ...]) -> set[Any]:
 
 
 def _too_large(kernel: Kernel) -> str | None:
-    for name, (_, shape) in kernel.locals.items():
-        index = _written_index(kernel.stages, name) or ()
-        size: Dim = prod(n for n, e in zip(shape, index) if e not in kernel.outer)
+    for name, size in local_elements(kernel).items():
         if not isinstance(size, int) or size > MAX_LOCAL_ELEMENTS:
             return f"{name} needs {size} elements per iteration of the shared loops, more than {MAX_LOCAL_ELEMENTS}"
     return None
+
+
+def local_elements(kernel: Kernel) -> dict[str, Dim]:
+    """Local -> its elements in one iteration of the shared loops. Locals are in the form of :func:`expand_locals`."""
+    indices = {name: _written_index(kernel.stages, name) or () for name in kernel.locals}
+    return {
+        name: prod(n for n, e in zip(shape, indices[name]) if e not in kernel.outer)
+        for name, (_, shape) in kernel.locals.items()
+    }
 
 
 def _written_index(stages: Sequence[Stage], name: str) -> tuple[Any, ...] | None:

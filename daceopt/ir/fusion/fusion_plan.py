@@ -39,6 +39,8 @@ class FusionGroup:
 
 
 Accept: TypeAlias = Callable[[FusionGroup, FusionGroup, Kernel], str | None]
+Attempt: TypeAlias = Callable[[FusionGroup, FusionGroup], str | None]
+May: TypeAlias = Callable[[FusionGroup, FusionGroup], bool]
 
 
 class FusionPlan:
@@ -172,6 +174,21 @@ class FusionPlan:
         if reason is None:
             self.join(first, second, kernel)
         return reason
+
+    def take_producers(self, node: Any, attempt: Attempt, may: May = lambda first, second: True) -> None:
+        """Let the producers of a kernel that ``may`` join its group, one after the other, those of most data first.
+
+        ``attempt(first, second)`` makes one group of both, or gives a text that is a miss of ``node``.
+        """
+        tried: set[FusionGroup] = set()
+        while (group := self.group_of(node)).kernel is not None:
+            left = [p for p in self.producers_of(group) if p.kernel is not None and p not in tried and may(p, group)]
+            if not left:
+                return
+            tried.add(producer := max(left, key=lambda p: max(map(self.elements_of, self.edge(p, group)))))
+            reason = attempt(producer, group)
+            if reason is not None:
+                self.misses.append((node, reason))
 
     def join(self, first: FusionGroup, second: FusionGroup, kernel: Kernel | None) -> FusionGroup:
         """Make one group of both, of which ``kernel`` says what it does. Raises CyclicMerge."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import sympy
 
+from daceopt.codegen.c_tree import Declare, Statement
 from daceopt.codegen.names import Names
 from daceopt.ir.access.references import Reference, StatementInstance
 from daceopt.ir.schedule import schedule
@@ -19,7 +20,7 @@ from daceopt.ir.schedule.schedule import Accumulate, Do, Loop, Sequence, Tree
 
 
 class Hoisted:
-    """``bodies``: the statements with symbols in the place of such positions; ``lines(loop)`` defines them.
+    """``bodies``: the statements with symbols in the place of such positions; ``statements(loop)`` define them.
 
     ``inner``: id of a first statement -> the vector loop directly around it, or around the unrolled loop around it,
     which ``unrolled`` has then.
@@ -42,10 +43,10 @@ class Hoisted:
                 reads = {c: self._outside(loop, r) for c, r in body.reads.items()}
                 self.bodies[do.statement] = replace(body, reads=reads)
 
-    def lines(self, loop: Loop) -> list[str]:
+    def statements(self, loop: Loop) -> list[Statement]:
         """What stands before ``loop``."""
-        known = self._before.get(_key(loop), {})
-        return [f"const int64_t {self._names.loop(s)} = {self._names.size_text(e)};" for e, s in known.items()]
+        known, names = self._before.get(_key(loop), {}), self._names
+        return [Declare("int64_t", names.loop(s), names.size_text(e), const=True) for e, s in known.items()]
 
     def run_of(self, loop: Loop) -> int | None:
         """The key of ``inner`` for which it is ``loop``."""

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 
+from daceopt.codegen import c_tree
+from daceopt.codegen.accumulator import Accumulator, identity
+from daceopt.codegen.c_tree import Assign, Block, Body, Declare, Expression, For, If, Pragma, Statement, Stored
 from daceopt.codegen.cpu.hoisting import Hoisted
 from daceopt.codegen.cpu.tile_calls import call_of, declarations
 from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, home, support_header
-from daceopt.codegen.leaf import Accumulator, Leaf, identity, store_text
+from daceopt.codegen.leaf import Leaf
 from daceopt.codegen.names import Names
 from daceopt.errors import Unsupported
 from daceopt.ir.access.kernel_pattern import draw, with_open_draws
@@ -29,7 +33,8 @@ from daceopt.ir.schedule.local_storage import folded
 from daceopt.ir.schedule.schedule import Accumulate, Alloc, Call, Do, Guard, Loop, Partial, Tree
 
 _STACK_BYTES = 1 << 15
-_REPORT = "if (bad && !*status) *status = bad;"
+BAD = Declare("int32_t", "bad", "0")
+_REPORT = If("bad && !*status", Assign("*status", "bad"))
 
 
 def kernel_source(graph: Graph, kernel: Kernel) -> KernelSource:
@@ -52,8 +57,6 @@ class Emitter:
         if len(kernel.writes()) > 1:  # it may read an element for one result after another one was written over it
             self._in_place |= graph.overwrites
         self._names = Names()
-        self._lines: list[str] = []
-        self._depth = 1
         self._checks = False
         for loop in schedule.loops(self._tree):
             self._names.add_loop(loop)
@@ -111,8 +114,7 @@ class Emitter:
     # ---------------------------------------------------------------- the function
 
     def source(self) -> KernelSource:
-        self._top(self._tree)
-        body = "\n".join(self._lines)
+        body = c_tree.text(self._top(self._tree), 1)
         arguments, parameters = self._arguments()
         text = f"void KERNEL({', '.join(parameters)}) {{\n{body}\n}}\n"
         text = declarations(self._tiles.values()) + text
@@ -140,45 +142,31 @@ class Emitter:
 
     # ---------------------------------------------------------------- outside of the threads
 
-    def _top(self, tree: Tree) -> None:
+    def _top(self, tree: Tree) -> Body:
         """What stands around parallel loops runs in one thread; where there are none, everything does."""
         inside = [loop.kind for loop in schedule.loops(tree)]
         if isinstance(tree, Loop) and tree.kind == "parallel vector":
-            self._flat(tree)
-        elif not any(kind.startswith("parallel") for kind in inside):
-            self._region(tree, None)
-        elif isinstance(tree, Loop) and tree.kind.startswith("parallel"):
-            self._region(tree, f"omp parallel{self._if_clause(tree)}")
-        elif isinstance(tree, Accumulate) and tree.private:
-            self._private(tree)
-        elif isinstance(tree, Loop):
-            self._for(tree)
-            self._top(tree.body)
-            self._close()
-        elif isinstance(tree, Guard):
-            self._guard_body(tree, self._top)
-        elif isinstance(tree, schedule.Sequence):
-            for child in tree.children:
-                self._top(child)
-        else:
-            raise Unsupported(f"kernel {self._kernel.label}: a parallel loop inside of memory that threads would share")
+            return self._flat(tree)
+        if not any(kind.startswith("parallel") for kind in inside):
+            return (self._region(tree),)
+        if isinstance(tree, Loop) and tree.kind.startswith("parallel"):
+            return Pragma(f"omp parallel{self._if_clause(tree)}"), self._region(tree, shared=True)
+        if isinstance(tree, Accumulate) and tree.private:
+            return self._private(tree)
+        if isinstance(tree, Loop):
+            return self._nest([tree], lambda: self._top(tree.body))
+        if isinstance(tree, Guard):
+            return (self._guarded(tree, self._top),)
+        if isinstance(tree, schedule.Sequence):
+            return tuple(s for child in tree.children for s in self._top(child))
+        raise Unsupported(f"kernel {self._kernel.label}: a parallel loop inside of memory that threads would share")
 
-    def _flat(self, loop: Loop) -> None:
-        bad = self._bad_clause(loop)
-        if bad:
-            self._open("{")  # each of a kernel's loops has its own
-            self._line("int32_t bad = 0;")
-        self._line(f"#pragma omp parallel{self._if_clause(loop)}")
-        self._open("{")
-        self._before(loop)
-        self._line(f"#pragma omp for simd schedule(static) nowait{bad}")
-        self._for(loop)
-        self._inside(loop.body)
-        self._close()
-        self._close()
-        if bad:
-            self._line(_REPORT)
-            self._close()
+    def _flat(self, loop: Loop) -> Body:
+        bad, condition = self._bad_clause(loop), self._if_clause(loop)
+        shared = Pragma(f"omp for simd schedule(static) nowait{bad}")
+        region = Block((*self._before(loop), shared, *self._nest([loop], lambda: self._inside(loop.body))))
+        parallel = Pragma(f"omp parallel{condition}"), region
+        return (Block((BAD, *parallel, _REPORT)),) if bad else parallel  # each of a kernel's loops has its own
 
     def _if_clause(self, loop: Loop) -> str:
         return "" if loop.when is None else f" if({self._condition(loop)})"
@@ -186,229 +174,200 @@ class Emitter:
     def _condition(self, loop: Loop) -> str:
         return self._names.relation_text(loop.when)
 
-    def _private(self, node: Accumulate) -> None:
+    def _private(self, node: Accumulate) -> Body:
         """Memory for each thread around the parallel loop, and the sum over the threads, in their order, behind it."""
         band = node.body
         if not isinstance(band, Loop) or band.kind != "parallel":
             raise Unsupported(f"kernel {self._kernel.label}: private accumulators stand around a parallel loop")
-        condition = "" if band.when is None else f"{self._condition(band)} ? "
-        self._line(f"const int threads = {condition}omp_get_max_threads(){' : 1' if condition else ''};")
+        threads = "omp_get_max_threads()"
+        if band.when is not None:
+            threads = f"{self._condition(band)} ? {threads} : 1"
         made = [self._accumulators[id(node), p] for p in node.partials]
-        for a in made:
-            self._line(f"const int64_t {a.name}_stride = ({self._names.size_text(a.size)} + 7) / 8 * 8;")
-            self._line(f"dop::Scratch<{a.cpp}> {a.name}_all(threads * {a.name}_stride);")
-            self._fill(f"{a.name}_all.data", f"threads * {a.name}_stride", a)
-        self._region(band, "omp parallel num_threads(threads)", made)
-        for a in made:
-            self._combine(a)
+        memory = [s for a in made for s in self._private_memory(a)]
+        region = Pragma("omp parallel num_threads(threads)"), self._region(band, made, shared=True)
+        combined = [s for a in made for s in self._combine(a)]
+        return Declare("int", "threads", threads, const=True), *memory, *region, *combined
 
-    def _combine(self, a: Accumulator) -> None:
-        for loop in a.dims:
-            self._for(loop)
-        total = f"{a.name}_total"
-        self._line(f"{a.cpp} {total} = {identity(a.op, a.dtype)};")
-        value = f"{a.name}_all.data[t * {a.name}_stride + {a.index(self._names)}]"
-        self._line(f"for (int t = 0; t < threads; ++t) {total} = {a.join(total, value)};")
-        self._line(self._element_store(a.target, total))
-        for _ in a.dims:
-            self._close()
+    def _private_memory(self, a: Accumulator) -> Body:
+        size = f"({self._names.size_text(a.size)} + 7) / 8 * 8"
+        return (
+            Declare("int64_t", f"{a.name}_stride", size, const=True),
+            Expression(f"dop::Scratch<{a.cpp}> {a.name}_all(threads * {a.name}_stride)"),
+            fill(f"{a.name}_all.data", f"threads * {a.name}_stride", a),
+        )
+
+    def _combine(self, a: Accumulator) -> Body:
+        def total() -> Body:
+            name = f"{a.name}_total"
+            value = f"{a.name}_all.data[t * {a.name}_stride + {a.index(self._names)}]"
+            joined = For("t", "threads", Assign(name, a.join(name, value)), "int")
+            return Declare(a.cpp, name, identity(a.op, a.dtype)), joined, self._element_store(a.target, name)
+
+        return self._nest(a.dims, total)
 
     # ---------------------------------------------------------------- one thread
 
-    def _region(self, tree: Tree, pragma: str | None, private: Sequence[Accumulator] = ()) -> None:
-        if pragma:
-            self._line(f"#pragma {pragma}")
-        self._open("{")
-        if self._checks:
-            self._line("int32_t bad = 0;")
-        for a in private:
-            thread = f"{a.name}_all.data + omp_get_thread_num() * {a.name}_stride"
-            self._line(f"{a.cpp}* __restrict__ const {a.name} = {thread};")
-        self._thread_memory(tree)
-        if pragma and isinstance(tree, Loop):
-            self._share_loops(tree)
-        else:
-            self._inside(tree)
-        if self._checks:
-            self._line(_REPORT)
-        self._close()
+    def _region(self, tree: Tree, private: Sequence[Accumulator] = (), shared: bool = False) -> Block:
+        """What one thread does; of a ``shared`` loop, its part."""
+        threads = [(a, f"{a.name}_all.data + omp_get_thread_num() * {a.name}_stride") for a in private]
+        own = [Declare(f"{a.cpp}* __restrict__ const", a.name, thread) for a, thread in threads]
+        memory = self._thread_memory(tree)
+        body = self._share_loops(tree) if shared and isinstance(tree, Loop) else self._inside(tree)
+        bad, report = ((BAD,), (_REPORT,)) if self._checks else ((), ())
+        return Block((*bad, *own, *memory, *body, *report))
 
-    def _thread_memory(self, tree: Tree) -> None:
+    def _thread_memory(self, tree: Tree) -> Body:
         """What is too large for the stack, allocated once for all iterations of the thread."""
+        memory: list[Statement] = []
         for node, _ in schedule.walk(tree):
             if isinstance(node, Accumulate):
                 for a in (self._accumulators[id(node), p] for p in node.partials):
                     if not a.private and a.dims and not _on_stack(a.size, a.dtype):
-                        self._scratch(a.name, a.cpp, a.size)
+                        memory += self._scratch(a.name, a.cpp, a.size)
             if isinstance(node, Alloc) and node.scope == "thread":
                 name, dtype, size = self._local(node)
                 if not _on_stack(size, dtype):
-                    self._scratch(name, types.cpp(dtype), size)
+                    memory += self._scratch(name, types.cpp(dtype), size)
+        return tuple(memory)
 
-    def _scratch(self, name: str, cpp: str, size: Dim) -> None:
-        self._line(f"dop::Scratch<{cpp}> {name}_memory({self._names.size_text(size)});")
-        self._line(f"{cpp}* __restrict__ const {name} = {name}_memory.data;")
+    def _scratch(self, name: str, cpp: str, size: Dim) -> Body:
+        allocated = Expression(f"dop::Scratch<{cpp}> {name}_memory({self._names.size_text(size)})")
+        return allocated, Declare(f"{cpp}* __restrict__ const", name, f"{name}_memory.data")
 
-    def _share_loops(self, tree: Loop) -> None:
+    def _share_loops(self, tree: Loop) -> Body:
         """The parallel loops directly inside one another, as one space that the threads share."""
         band, body = schedule.chain(tree)
         count = next((k for k, loop in enumerate(band) if loop.kind != "parallel"), len(band))
         collapse = f" collapse({count})" if count > 1 else ""
-        self._line(f"#pragma omp for{collapse} schedule(static) nowait")
-        for loop in band[:count]:
-            self._for(loop)
-        self._inside(schedule.nested(band[count:], body))
-        for _ in band[:count]:
-            self._close()
+        inner = schedule.nested(band[count:], body)
+        loops = self._nest(band[:count], lambda: self._inside(inner))
+        return Pragma(f"omp for{collapse} schedule(static) nowait"), *loops
 
-    def _inside(self, tree: Tree, collecting: Sequence[Accumulator] = ()) -> None:
+    def _inside(self, tree: Tree, collecting: Sequence[Accumulator] = ()) -> Body:
         """``collecting``: the accumulators of lanes directly around ``tree``."""
         if isinstance(tree, Do):
-            self._run([tree])
-        elif isinstance(tree, schedule.Sequence):
-            self._sequence(tree)
-        elif isinstance(tree, Alloc):
-            self._allocate(tree)
-        elif isinstance(tree, Accumulate):
-            self._collect(tree, collecting)
-        elif isinstance(tree, Guard):
-            self._guard_body(tree, self._inside)
-        elif isinstance(tree, Call):
-            self._call(self._tiles[id(tree)])
-        else:
-            self._loop(tree, collecting)
+            return self._run([tree])
+        if isinstance(tree, schedule.Sequence):
+            return self._sequence(tree)
+        if isinstance(tree, Alloc):
+            return self._allocate(tree)
+        if isinstance(tree, Accumulate):
+            return self._collect(tree, collecting)
+        if isinstance(tree, Guard):
+            return (self._guarded(tree, self._inside),)
+        return (self._call(self._tiles[id(tree)]),) if isinstance(tree, Call) else self._loop(tree, collecting)
 
-    def _sequence(self, tree: schedule.Sequence) -> None:
-        for run in in_branches(schedule.in_runs(tree.children)):
-            if isinstance(run, Branches):
-                self._branches(run.guards)
-            elif isinstance(run, list):
-                self._block(run)
-            else:
-                self._inside(run)
+    def _sequence(self, tree: schedule.Sequence) -> Body:
+        return tuple(s for part in in_branches(schedule.in_runs(tree.children)) for s in self._part(part))
 
-    def _branches(self, guards: Sequence[Guard]) -> None:
+    def _part(self, part: Branches | list[Do] | Tree) -> Body:
+        """A part of a sequence; code without a loop of its own is apart from what stands beside it, which may use the
+        same names."""
+        if isinstance(part, Branches):
+            return (self._branches(part.guards),)
+        return (Block(self._run(part)),) if isinstance(part, list) else self._inside(part)
+
+    def _branches(self, guards: Sequence[Guard]) -> If:
         """Of many, the one that may hold is found by halves."""
         if len(guards) == 1:
-            self._guard_body(guards[0], self._inside)
-            return
+            return self._guarded(guards[0], self._inside)
         half = len(guards) // 2
         param, first = start_of(guards[half])
-        self._open(f"if ({self._names.loop(param)} < {self._names.size_text(first)}) {{")
-        self._branches(guards[:half])
-        self._depth -= 1
-        self._open("} else {")
-        self._branches(guards[half:])
-        self._close()
+        condition = f"{self._names.loop(param)} < {self._names.size_text(first)}"
+        return If(condition, (self._branches(guards[:half]),), (self._branches(guards[half:]),))
 
-    def _guard_body(self, guard: Guard, print_body: Callable[[Tree], None]) -> None:
-        self._open(f"if ({' && '.join(map(self._names.relation_text, guard.condition))}) {{")
-        print_body(guard.body)
-        self._close()
+    def _guarded(self, guard: Guard, body_of: Callable[[Tree], Body]) -> If:
+        return If(" && ".join(map(self._names.relation_text, guard.condition)), body_of(guard.body))
 
-    def _run(self, run: Sequence[Do]) -> None:
-        self._line(*self._leaves[id(run[0])].lines())
+    def _run(self, run: Sequence[Do]) -> Body:
+        return tuple(self._leaves[id(run[0])].statements)
 
-    def _block(self, run: Sequence[Do]) -> None:
-        """Code without a loop of its own, apart from what stands beside it, which may use the same names."""
-        self._open("{")
-        self._run(run)
-        self._close()
-
-    def _allocate(self, tree: Tree) -> None:
+    def _allocate(self, tree: Tree) -> Body:
         """Locals that live equally long, in the order of their names: equal kernels may list them in another."""
-        found = []
+        own: list[tuple[str, types.DType, Dim]] = []
         while isinstance(tree, Alloc):
-            found += [self._local(tree)] if tree.scope == "thread" else []
+            own += [self._local(tree)] if tree.scope == "thread" else []
             tree = tree.body
-        for name, dtype, size in sorted(found, key=lambda local: int(local[0][1:])):
-            if _on_stack(size, dtype):
-                self._line(f"alignas(64) {types.cpp(dtype)} {name}[{max(int(size), 1)}];")
-        self._inside(tree)
+        arrays = [(n, t, size) for n, t, size in sorted(own, key=lambda local: int(local[0][1:])) if _on_stack(size, t)]
+        return *(_stack_array(name, types.cpp(t), size) for name, t, size in arrays), *self._inside(tree)
 
     def _local(self, node: Alloc) -> tuple[str, types.DType, Dim]:
         references = [r for b in self._bodies.values() for r in b.references()]
         buffer = next(r.buffer for r in references if r.buffer.local and r.buffer.array == node.array)
         return self._names.local(buffer), buffer.dtype, dim(prod(self._kernel.locals[node.array][1]))
 
-    def _collect(self, node: Accumulate, collecting: Sequence[Accumulator]) -> None:
+    def _collect(self, node: Accumulate, collecting: Sequence[Accumulator]) -> Body:
         made = [self._accumulators[id(node), p] for p in node.partials]
-        for a in made:
-            self._start(a)
-        self._inside(node.body, [*collecting, *(a for a in made if a.lanes)])
-        for a in made:
-            self._store(a)
+        starts = [s for a in made for s in self._start(a)]
+        body = self._inside(node.body, [*collecting, *(a for a in made if a.lanes)])
+        return *starts, *body, *(s for a in made for s in self._store(a))
 
-    def _start(self, a: Accumulator) -> None:
+    def _start(self, a: Accumulator) -> Body:
         if not a.dims:
-            self._line(f"{a.cpp} {a.name} = {identity(a.op, a.dtype)};")
-            if a.notes_nan:
-                self._line(f"int32_t {a.name}_nan = 0;")
-            return
-        if _on_stack(a.size, a.dtype):
-            self._line(f"alignas(64) {a.cpp} {a.name}[{max(int(a.size), 1)}];")
-        self._fill(a.name, self._names.size_text(a.size), a)
+            noted = (Declare("int32_t", f"{a.name}_nan", "0"),) if a.notes_nan else ()
+            return Declare(a.cpp, a.name, identity(a.op, a.dtype)), *noted
+        array = (_stack_array(a.name, a.cpp, a.size),) if _on_stack(a.size, a.dtype) else ()
+        return *array, fill(a.name, self._names.size_text(a.size), a)
 
-    def _store(self, a: Accumulator) -> None:
-        for loop in a.dims:
-            self._for(loop)
+    def _store(self, a: Accumulator) -> Body:
+        return self._nest(a.dims, lambda: (self._passed_on(a),))
+
+    def _passed_on(self, a: Accumulator) -> Assign:
+        """What it has collected, in the accumulator around it or in its array."""
         value = a.total if not a.dims else f"{a.name}[{a.index(self._names)}]"
-        self._line(self._element_store(a.target, value) if a.outer is None else a.outer.add(self._names, value))
-        for _ in a.dims:
-            self._close()
+        return self._element_store(a.target, value) if a.outer is None else a.outer.add(self._names, value)
 
-    def _loop(self, loop: Loop, collecting: Sequence[Accumulator]) -> None:
+    def _loop(self, loop: Loop, collecting: Sequence[Accumulator]) -> Body:
+        before, pragma = self._pragma(loop, collecting)
+        return *before, *pragma, *self._nest([loop], lambda: self._iteration(loop))
+
+    def _iteration(self, loop: Loop) -> Body:
+        body = loop.body
+        is_run = isinstance(body, schedule.Sequence) and all(isinstance(c, Do) for c in body.children)
+        return self._run(schedule.runs(body)[0]) if is_run else self._inside(body)
+
+    def _pragma(self, loop: Loop, collecting: Sequence[Accumulator]) -> tuple[Body, Body]:
+        """What stands before a loop, and what the compiler is told about it."""
         if loop.kind == "vector":
-            self._before(loop)
-            clauses = "".join(a.clause for a in collecting)
-            self._line(f"#pragma omp simd{clauses}{self._bad_clause(loop)}")
-        elif loop.kind == "unroll":
-            self._line(f"#pragma GCC unroll {loop.extent if isinstance(loop.extent, int) else 4}")
-        elif loop.kind == "serial" and _cuts_vectors(loop):
-            self._line("#pragma GCC unroll 1")
-        elif loop.kind != "serial":
+            before, clauses = self._before(loop), "".join(a.clause for a in collecting)
+            return before, (Pragma(f"omp simd{clauses}{self._bad_clause(loop)}"),)
+        if loop.kind == "unroll":
+            return (), (Pragma(f"GCC unroll {loop.extent if isinstance(loop.extent, int) else 4}"),)
+        if loop.kind != "serial":
             raise Unsupported(f"kernel {self._kernel.label}: a {loop.kind} loop inside of another thread's loop")
-        self._for(loop)
-        if isinstance(loop.body, schedule.Sequence) and all(isinstance(c, Do) for c in loop.body.children):
-            self._run(loop.body.children)  # type: ignore[arg-type]
-        else:
-            self._inside(loop.body)
-        self._close()
+        return (), ((Pragma("GCC unroll 1"),) if _cuts_vectors(loop) else ())
 
-    def _before(self, loop: Loop) -> None:
+    def _before(self, loop: Loop) -> Body:
         """What all iterations of a vector loop have in common."""
         run = self._hoisted.run_of(loop)
-        self._line(*self._hoisted.lines(loop), *(self._leaves[run].before() if run is not None else ()))
+        return *self._hoisted.statements(loop), *(self._leaves[run].before if run is not None else ())
 
-    def _call(self, tile: Tile) -> None:
+    def _call(self, tile: Tile) -> Expression:
         sizes = ["1" if loop is None else self._extent(loop) for loop in tile.loops]
         collector = self._innermost.get((tile.statement, tile.connector)) if isinstance(tile, TileProduct) else None
-        self._line(call_of(self._names, tile, sizes, collector))
+        return call_of(self._names, tile, sizes, collector)
 
     def _bad_clause(self, tree: Tree) -> str:
         leaves = (self._leaves.get(id(run[0])) for run in schedule.runs(tree))
         return " reduction(| : bad)" if any(leaf is not None and leaf.checks_index for leaf in leaves) else ""
 
-    # ---------------------------------------------------------------- text
+    # ---------------------------------------------------------------- statements
 
-    def _fill(self, target: str, count: str, a: Accumulator) -> None:
-        self._line(f"for (int64_t j = 0; j < {count}; ++j) {target}[j] = {identity(a.op, a.dtype)};")
-
-    def _element_store(self, target: Reference, value: str) -> str:
+    def _element_store(self, target: Reference, value: str) -> Assign:
         dtype = target.buffer.dtype
-        code = store_text(f"{types.cpp(types.compute_type(dtype))}({value})", dtype)
-        return f"{self._names.element(target)} = {code};"
+        stored = Stored(f"{types.cpp(types.compute_type(dtype))}({value})", dtype)
+        return Assign(self._names.element(target), stored)
 
-    def _line(self, *texts: str) -> None:
-        self._lines += ["  " * self._depth + text for text in texts]
+    def _nest(self, loops: Sequence[Loop], body_of: Callable[[], Body]) -> Body:
+        """Loops inside one another, and inside of them what ``body_of`` makes behind them: names are in this order."""
+        heads = [self._head(loop) for loop in loops]
+        body = body_of()
+        for head in reversed(heads):
+            body = (head(body),)
+        return body
 
-    def _open(self, text: str) -> None:
-        self._line(text)
-        self._depth += 1
-
-    def _for(self, loop: Loop) -> None:
-        name = self._names.loop(loop.param)
-        self._open(f"for (int64_t {name} = 0; {name} < {self._extent(loop)}; ++{name}) {{")
+    def _head(self, loop: Loop) -> Callable[[Body], Statement]:
+        return partial(For, self._names.loop(loop.param), self._extent(loop))
 
     def _extent(self, loop: Loop) -> str:
         extent = self._names.size_text(loop.extent)
@@ -416,9 +375,14 @@ class Emitter:
             return extent
         return f"dop::minimum<int64_t>({extent}, {self._names.size_text(loop.rest)})"
 
-    def _close(self) -> None:
-        self._depth -= 1
-        self._line("}")
+
+def fill(target: str, count: str, a: Accumulator) -> For:
+    """Lets an accumulator's array begin as its reduction does."""
+    return For("j", count, Assign(f"{target}[j]", identity(a.op, a.dtype)))
+
+
+def _stack_array(name: str, cpp: str, size: Dim) -> Declare:
+    return Declare(f"alignas(64) {cpp}", name, size=str(max(int(size), 1)))
 
 
 def _vector_loop(node: Accumulate) -> Loop | None:

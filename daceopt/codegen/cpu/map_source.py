@@ -9,7 +9,9 @@ from typing import Any
 import sympy
 from dace import subsets
 
-from daceopt.codegen.cpu.kernel_source import Emitter
+from daceopt.codegen import c_tree
+from daceopt.codegen.c_tree import Declare, Expression, If
+from daceopt.codegen.cpu.kernel_source import BAD, Emitter
 from daceopt.codegen.kernel_unit import KernelArgument
 from daceopt.errors import IllegalSchedule
 from daceopt.ir.access.boxes import box_of
@@ -56,10 +58,6 @@ def map_source(graph: Graph, kernel: Kernel, moved: Collection[str] = ()) -> Map
     return _MapEmitter(graph, folded(plain, schedule.schedule_of(plain)), moved).map()
 
 
-# plain DaCe has no other way to report an error
-_REPORT = 'if (bad) { fprintf(stderr, "{label}: an index is out of range, or a number is refused\\n"); abort(); }'
-
-
 class _MapEmitter(Emitter):
     """What stands inside of the map, with the map's parameters as loops that are open already."""
 
@@ -80,24 +78,19 @@ class _MapEmitter(Emitter):
         return loops, body
 
     def map(self) -> MapSource:
-        self._depth = 0
-        if self._checks:
-            self._line("int32_t bad = 0;")
-        self._thread_memory(self._body)
-        self._inside(self._body)
-        if self._checks:
-            self._line(_REPORT.replace("{label}", self._kernel.label))
+        body = (*self._thread_memory(self._body), *self._inside(self._body))
         arguments = [a for a in self._arguments()[0] if a.kind == "pointer"]
         pointers = tuple(self._pointer(a, name) for a, name in zip(arguments, self._names.buffers().values()))
-        lines = self._lines
-        starts = [f"{p.argument.cpp} {p.name} = {p.connector}{self._shift(p)};" for p in pointers]
+        starts = [Declare(p.argument.cpp, p.name, f"{p.connector}{self._shift(p)}") for p in pointers]
         sizes = self._names.sizes()
-        values = [f"const int64_t {n.capitalize()} = {self._draws.get(symbol, symbol)};" for symbol, n in sizes.items()]
-        values += [f"const int64_t {name} = {name.capitalize()};" for name in sizes.values()]
+        values = [_number(n.capitalize(), str(self._draws.get(symbol, symbol))) for symbol, n in sizes.items()]
+        values += [_number(name, name.capitalize()) for name in sizes.values()]
         # DaCe counts in int
-        counters = [f"const int64_t {self._names.loop(p.param)} = {self._counter(p)};" for p in self._loops]
+        counters = [_number(self._names.loop(p.param), self._counter(p)) for p in self._loops]
         parameters = {self._counter(loop): loop.extent for loop in self._loops}
-        return MapSource(parameters, "\n".join([*counters, *values, *starts, *lines]), pointers)
+        if self._checks:
+            body = (BAD, *body, _report(self._kernel.label))
+        return MapSource(parameters, c_tree.text([*counters, *values, *starts, *body]), pointers)
 
     def _counter(self, loop: Loop) -> str:
         """The parameter of the map; arrays and sizes have no capitals."""
@@ -132,6 +125,16 @@ class _MapEmitter(Emitter):
             return box_of(self._kernel, same, self._graph.shape(argument.array), outer)
         except IllegalSchedule:
             return None
+
+
+def _number(name: str, value: str) -> Declare:
+    return Declare("int64_t", name, value, const=True)
+
+
+def _report(label: str) -> If:
+    """Plain DaCe has no other way to report an error."""
+    message = f"{label}: an index is out of range, or a number is refused"
+    return If("bad", (Expression(f'fprintf(stderr, "{message}\\n")'), Expression("abort()")))
 
 
 def _rename(expr: Any, names: dict[Any, Any]) -> Any:

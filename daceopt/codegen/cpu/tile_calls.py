@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import dace
 
-from daceopt.codegen.leaf import Accumulator
+from daceopt.codegen.accumulator import Accumulator
+from daceopt.codegen.c_tree import Expression
 from daceopt.codegen.names import Names
 from daceopt.ir.access.references import Reference
 from daceopt.ir.legality.microkernels import Tile, TileProduct, TileTransposition
@@ -42,11 +43,11 @@ def declarations(tiles: Iterable[Tile]) -> str:
     )
 
 
-def call_of(names: Names, tile: Tile, sizes: Sequence[str], collector: Accumulator | None) -> str:
+def call_of(names: Names, tile: Tile, sizes: Sequence[str], collector: Accumulator | None) -> Expression:
     """The statement that does the work of ``tile``, whose loops have ``sizes``; a product is added to ``collector``."""
     if isinstance(tile, TileTransposition):
-        return _transposition(names, tile, sizes)
-    return _product(names, tile, sizes, collector)
+        return Expression(_transposition(names, tile, sizes))
+    return Expression(_product(names, tile, sizes, collector))
 
 
 def _transposition(names: Names, tile: TileTransposition, sizes: Sequence[str]) -> str:
@@ -54,7 +55,7 @@ def _transposition(names: Names, tile: TileTransposition, sizes: Sequence[str]) 
     operands = []
     for reference, rows in ((tile.source, tile.n), (tile.target, tile.m)):
         operands += [_start_of(names, reference, loops), names.size_text(reference.step(rows.param) or 0)]
-    return f"dop::transposed({', '.join([*sizes, *operands])});"
+    return f"dop::transposed({', '.join([*sizes, *operands])})"
 
 
 def _product(names: Names, product: TileProduct, sizes: Sequence[str], collector: Accumulator | None) -> str:
@@ -65,7 +66,7 @@ def _product(names: Names, product: TileProduct, sizes: Sequence[str], collector
         c, leading[2] = _collector_tile(names, collector, product)
     steps = ", ".join(map(names.size_text, leading))
     name, add = _MICROKERNELS[product.dtype, product.turned], "true" if collector is not None else "false"
-    return f"{name}({', '.join(sizes)}, {steps}, {add}, {a}, {b}, {c});"
+    return f"{name}({', '.join(sizes)}, {steps}, {add}, {a}, {b}, {c})"
 
 
 def _start_of(names: Names, reference: Reference, loops: Set[Param]) -> str:

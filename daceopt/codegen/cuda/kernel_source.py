@@ -8,15 +8,19 @@ executes what stands outside of these loops too, but only one of those that do t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from math import prod
 
-from daceopt.codegen.cpu.kernel_source import Emitter
+from daceopt.codegen import c_tree
+from daceopt.codegen.accumulator import Accumulator, identity
+from daceopt.codegen.c_tree import Assign, Block, Body, Declare, Expression, For, If, Pragma, Statement
+from daceopt.codegen.cpu.kernel_source import BAD, Emitter, fill
 from daceopt.codegen.cuda.packs import Packs
 from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, support_header
-from daceopt.codegen.leaf import Accumulator, Leaf, identity
+from daceopt.codegen.leaf import Leaf
 from daceopt.errors import Unsupported
 from daceopt.ir.access.references import KernelBuffer, Reference
 from daceopt.ir.graph.graph import Graph
@@ -25,12 +29,14 @@ from daceopt.ir.legality.hardware import CUDA, Threads, block_loops, copies, is_
 from daceopt.ir.legality.schedule_check import check
 from daceopt.ir.legality.spread import elements, held
 from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ir.schedule import schedule
-from daceopt.ir.schedule.guards import Branches, in_branches
+from daceopt.ir.schedule.guards import in_branches
 from daceopt.ir.schedule.schedule import HARDWARE, Accumulate, Alloc, Do, Loop, Partial, Tree
 
 HEADERS = ("cuda.h", "scalar.h", "collectives.h")
-_MEET, _MEET_IN_WARP = "__syncthreads();", "__syncwarp();"
+_MEET, _MEET_IN_WARP = Expression("__syncthreads()"), Expression("__syncwarp()")
+_REPORT = If("bad", Expression("atomicCAS(status, 0, bad)"))
 
 
 def kernel_source(graph: Graph, kernel: Kernel) -> KernelSource:
@@ -116,7 +122,7 @@ class _CudaEmitter(Emitter):
         if not self._threads.is_one_group(around):
             steps = [(self._names.loop(n.param), self._threads.place(n).stride) for n in block_loops(around)]
             terms.append(f"group == {' + '.join(f'{i} * {step}' for i, step in steps) or '0'}")
-        return f"if ({' && '.join(terms)}) " if terms else ""
+        return " && ".join(terms)
 
     # ---------------------------------------------------------------- the functions
 
@@ -124,16 +130,9 @@ class _CudaEmitter(Emitter):
         """The unit's text: what runs on the device, then what the frame calls."""
         grid, body = _grid(self._tree)
         blocks = " * ".join(self._names.size_text(loop.extent) for loop in grid) or "1"
-        self._numbers()
-        self._blocks(grid)
-        with self._within(grid):
-            self._inside(body)
-        for _ in (g for g in grid if g.rest is not None):
-            self._close()
-        if self._checks:
-            self._line("if (bad) atomicCAS(status, 0, bad);")
+        report = (_REPORT,) if self._checks else ()
+        lines = c_tree.text((*self._numbers(), *self._blocks(grid, body), *report), 1)
         arguments, parameters = self._arguments()
-        lines = "\n".join(self._lines)
         bounds = f"__launch_bounds__({self._threads.count})"
         template = "template <int ALIGN>\n" if self._packed_arrays() else ""
         device = f"{template}static __global__ void {bounds} KERNEL_device({', '.join(parameters)}) {{\n{lines}\n}}\n"
@@ -157,28 +156,29 @@ class _CudaEmitter(Emitter):
         """The arrays of which packs are moved."""
         return list(dict.fromkeys(self._names.buffer(p.buffer) for packs in self._packs.values() for p in packs))
 
-    def _numbers(self) -> None:
+    def _numbers(self) -> Body:
         lanes = self._threads.lanes
+        number = "[[maybe_unused]] const unsigned"
+        group = Declare(number, "group", "threadIdx.x")
         if lanes > 1:
-            self._line(f"[[maybe_unused]] const unsigned lane = threadIdx.x % {lanes}, group = threadIdx.x / {lanes};")
-        else:
-            self._line("[[maybe_unused]] const unsigned group = threadIdx.x;")
-        if self._checks:
-            self._line("int32_t bad = 0;")
+            group = Declare(number, "lane", f"threadIdx.x % {lanes}, group = threadIdx.x / {lanes}")
+        return group, *((BAD,) if self._checks else ())
 
-    def _blocks(self, grid: Sequence[Loop]) -> None:
-        """The grid's loops as digits of the block's number, the innermost one first."""
+    def _blocks(self, grid: Sequence[Loop], body: Tree) -> Body:
+        """The grid's loops as digits of the block's number, the innermost one first, and what one block does."""
         left = "int64_t(blockIdx.x)"
-        found: list[tuple[Loop, str]] = []
+        digits: list[Declare] = []
         for k, loop in reversed(list(enumerate(grid))):
             extent = self._names.size_text(loop.extent)
-            found.append((loop, left if k == 0 else f"{left} % ({extent})"))
+            digit = left if k == 0 else f"{left} % ({extent})"
+            digits.insert(0, Declare("int64_t", self._names.loop(loop.param), digit, const=True))
             left = f"{left} / ({extent})"
-        for loop, value in reversed(found):
-            name = self._names.loop(loop.param)
-            self._line(f"const int64_t {name} = {value};")
-            if loop.rest is not None:
-                self._open(f"if ({name} < {self._names.size_text(loop.rest)}) {{")
+        ends = [None if loop.rest is None else self._names.size_text(loop.rest) for loop in grid]
+        with self._within(grid):
+            inner = self._inside(body)
+        for place, end in zip(reversed(digits), reversed(ends), strict=True):
+            inner = (place, *(inner if end is None else (If(f"{place.name} < {end}", inner),)))
+        return inner
 
     # ---------------------------------------------------------------- loops
 
@@ -188,37 +188,28 @@ class _CudaEmitter(Emitter):
         yield
         del self._around[len(self._around) - len(nodes) :]
 
-    def _loop(self, loop: Loop, collecting: Sequence[Accumulator]) -> None:
-        packs = list(self._packs.get(id(loop), ()))
-        if packs:
-            self._open("{")
-        for pack in packs:
-            self._line(pack.before(self._names.buffer(pack.buffer)))
+    def _loop(self, loop: Loop, collecting: Sequence[Accumulator]) -> Body:
+        moved = [(pack, self._names.buffer(pack.buffer)) for pack in self._packs.get(id(loop), ())]
+        before = [pack.before(pointer) for pack, pointer in moved]
+        pragma: Body = ()
         if loop.kind in ("vector", "unroll"):
-            self._line("#pragma unroll" if isinstance(loop.extent, int) and loop.extent <= 32 else "#pragma unroll 4")
-        self._for(loop)
-        with self._within([loop]):
-            if isinstance(loop.body, schedule.Sequence) and all(isinstance(c, Do) for c in loop.body.children):
-                self._run(loop.body.children)  # type: ignore[arg-type]
-            else:
-                self._inside(loop.body)
-            if loop.kind not in HARDWARE:
-                self._meet()
-        self._close()
-        for pack in packs:
-            if pack.written:
-                self._line(pack.behind(self._names.buffer(pack.buffer)))
-        if packs:
-            self._close()
+            is_short = isinstance(loop.extent, int) and loop.extent <= 32
+            pragma = (Pragma("unroll" if is_short else "unroll 4"),)
+        body = *pragma, *self._nest([loop], lambda: self._iteration(loop))
+        behind = [pack.behind(pointer) for pack, pointer in moved if pack.written]
+        return (Block((*before, *body, *behind)),) if moved else body
 
-    def _for(self, loop: Loop) -> None:
+    def _iteration(self, loop: Loop) -> Body:
+        with self._within([loop]):
+            return *super()._iteration(loop), *(self._meet() if loop.kind not in HARDWARE else ())
+
+    def _head(self, loop: Loop) -> Callable[[Body], Statement]:
         if loop.kind not in HARDWARE:
-            super()._for(loop)
-            return
+            return super()._head(loop)
         name, extent = self._names.loop(loop.param), self._names.size_text(loop.extent)
         if loop.rest is not None:
             extent = f"dop::minimum<int64_t>({extent}, {self._names.size_text(loop.rest)})"
-        self._open(f"if (const int64_t {name} = {self._number(loop)}; {name} < {extent}) {{")
+        return partial(If, f"const int64_t {name} = {self._number(loop)}; {name} < {extent}")
 
     def _number(self, loop: Loop) -> str:
         """The value of a thread's loop."""
@@ -228,128 +219,119 @@ class _CudaEmitter(Emitter):
         within = "group" if place.below is None else f"group % {place.below}"
         return within if place.stride == 1 else f"{within} / {place.stride}"
 
-    def _sequence(self, tree: schedule.Sequence) -> None:
-        for k, run in enumerate(in_branches(schedule.in_runs(tree.children))):
-            if k:
-                self._meet()
-            if isinstance(run, Branches):
-                self._branches(run.guards)
-            elif isinstance(run, list):
-                self._block(run)
-            else:
-                self._inside(run)
+    def _sequence(self, tree: schedule.Sequence) -> Body:
+        parts = in_branches(schedule.in_runs(tree.children))
+        return tuple(s for k, part in enumerate(parts) for s in (*(self._meet() if k else ()), *self._part(part)))
 
-    def _meet(self) -> None:
+    def _meet(self) -> Body:
         """What stands in turn outside of a thread is in turn for all threads, which shows in what they share."""
         kinds = [n.kind for n in self._around if isinstance(n, Loop)]
         if not self._shares or "warp" in kinds or (self._threads.lanes == 1 and "block" in kinds):
-            return
-        self._line(_MEET_IN_WARP if "block" in kinds else _MEET)
+            return ()
+        return (_MEET_IN_WARP if "block" in kinds else _MEET,)
 
     # ---------------------------------------------------------------- memory
 
-    def _allocate(self, tree: Tree) -> None:
-        found = []
+    def _allocate(self, tree: Tree) -> Body:
+        own: list[tuple[str, types.DType, Dim, str]] = []
         while isinstance(tree, Alloc):
             if tree.scope != "register":
                 name, dtype, size = self._local(tree)
                 if tree.scope == "spread":
                     size = elements(held(self._tree, self._bodies, tree.array))
-                found.append((name, dtype, size, tree.scope))
+                own.append((name, dtype, size, tree.scope))
             tree = tree.body
-        for name, dtype, size, scope in sorted(found, key=lambda local: int(local[0][1:])):
+        arrays: list[Statement] = []
+        for name, dtype, size, scope in sorted(own, key=lambda local: int(local[0][1:])):
             count, cpp = max(int(size), 1), types.cpp(dtype)
             if scope in ("thread", "spread"):
                 # where the last tile is partial, compilers do not see that a thread reads what it has written
-                start = " = {}" if scope == "spread" else ""
-                self._line(f"[[maybe_unused]] {cpp} {name}[{count}]{start};")
+                start = "{}" if scope == "spread" else ""
+                arrays.append(Declare(f"[[maybe_unused]] {cpp}", name, start, size=str(count)))
             else:
-                self._allocate_shared(name, cpp, count)
-        self._inside(tree)
+                arrays += self._shared(name, cpp, count)
+        return *arrays, *self._inside(tree)
 
-    def _allocate_shared(self, name: str, cpp: str, count: int) -> None:
+    def _shared(self, name: str, cpp: str, count: int) -> Body:
         """One instance for each iteration of the block loops around."""
         loops = block_loops(self._around)
         if not loops:
-            self._line(f"[[maybe_unused]] __shared__ __align__(16) {cpp} {name}[{count}];")
-            return
+            return (Declare(f"[[maybe_unused]] __shared__ __align__(16) {cpp}", name, size=str(count)),)
         index = "0"
         for loop in loops:
             index = f"({index} * {loop.extent} + {self._names.loop(loop.param)})"
-        self._line(f"__shared__ __align__(16) {cpp} {name}_all[{max(copies(loops) * count, 1)}];")
-        self._line(f"{cpp}* const {name} = {name}_all + {index} * {count};")
+        instances = f"__shared__ __align__(16) {cpp}"
+        return (
+            Declare(instances, f"{name}_all", size=str(max(copies(loops) * count, 1))),
+            Declare(f"{cpp}* const", name, f"{name}_all + {index} * {count}"),
+        )
 
     # ---------------------------------------------------------------- collecting
 
-    def _start(self, a: Accumulator) -> None:
-        start = identity(a.op, a.dtype)
+    def _start(self, a: Accumulator) -> Body:
         if not a.dims:
-            self._line(f"{a.cpp} {a.name} = {start};")
-            return
+            return (Declare(a.cpp, a.name, identity(a.op, a.dtype)),)
         if int(a.size) * types.itemsize(a.dtype) > CUDA.own:
             raise Unsupported(f"kernel {self._kernel.label}: each thread collects {a.size} elements")
-        self._line(f"{a.cpp} {a.name}[{max(int(a.size), 1)}];")
-        self._fill(a.name, str(a.size), a)
+        return Declare(a.cpp, a.name, size=str(max(int(a.size), 1))), fill(a.name, str(a.size), a)
 
-    def _collect(self, node: Accumulate, collecting: Sequence[Accumulator]) -> None:
+    def _collect(self, node: Accumulate, collecting: Sequence[Accumulator]) -> Body:
         made = [self._accumulators[id(node), p] for p in node.partials]
-        for a in made:
-            self._start(a)
+        starts = [s for a in made for s in self._start(a)]
         with self._within([node]):
-            self._inside(node.body, collecting)
-        for partial, a in zip(node.partials, made, strict=True):
-            if node.across:
-                self._together(node, partial, a)
-            self._store(a)
+            body = self._inside(node.body, collecting)
+        ends: list[Statement] = []
+        for entry, a in zip(node.partials, made, strict=True):
+            ends += (*(self._together(node, entry, a) if node.across else ()), *self._store(a))
+        return *starts, *body, *ends
 
-    def _together(self, node: Accumulate, partial: Partial, a: Accumulator) -> None:
+    def _together(self, node: Accumulate, partial: Partial, a: Accumulator) -> Body:
         """Every thread that takes part gets the whole, of each element; all have as many, partial tiles or not."""
         reduced = self._reduction_loops(node, partial)
-        for loop in a.dims:
-            self._for(replace(loop, rest=None))
-        value = a.name if not a.dims else f"{a.name}[{a.index(self._names)}]"
-        if any(loop.kind == "warp" for loop in reduced):
-            self._line(f"{value} = dop::across_warp<dop::{a.op.capitalize()}>({value});")
-        blocks = [loop for loop in reduced if loop.kind == "block"]
-        if blocks:
-            self._across_block(a, value, blocks)
-        for _ in a.dims:
-            self._close()
+
+        def whole() -> Body:
+            value = a.name if not a.dims else f"{a.name}[{a.index(self._names)}]"
+            across = f"dop::across_warp<dop::{a.op.capitalize()}>({value})"
+            warp = (Assign(value, across),) if any(loop.kind == "warp" for loop in reduced) else ()
+            blocks = [loop for loop in reduced if loop.kind == "block"]
+            return *warp, *(self._across_block(a, value, blocks) if blocks else ())
+
+        return self._nest([replace(loop, rest=None) for loop in a.dims], whole)
 
     def _reduction_loops(self, node: Accumulate, partial: Partial) -> list[Loop]:
         target = self._bodies[partial.statement].writes[partial.connector]
         loops = schedule.loops_to(node.body, partial)
         return [loop for loop in loops if loop.kind in HARDWARE and loop.param not in target.params()]
 
-    def _across_block(self, a: Accumulator, value: str, blocks: Sequence[Loop]) -> None:
+    def _across_block(self, a: Accumulator, value: str, blocks: Sequence[Loop]) -> Body:
         """Through memory that the block shares: each thread adds up what those that differ in ``blocks`` bring."""
-        lanes, shared = self._threads.lanes, f"{a.name}_all"
-        self._line(f"__shared__ {a.cpp} {shared}[{self._threads.count}];")
-        self._line(_MEET)
-        self._line(f"{shared}[threadIdx.x] = {value};")
-        self._line(_MEET)
+        lanes, shared, at = self._threads.lanes, f"{a.name}_all", f"{a.name}_at"
         steps = [self._threads.place(loop).stride * lanes for loop in blocks]
         own = [f"({self._number(loop)}) * {step}" for loop, step in zip(blocks, steps, strict=True)]
         others = [f"t{k} * {step}" for k, step in enumerate(steps)]
-        self._line(f"const unsigned {a.name}_at = threadIdx.x - {' - '.join(own)};")
-        self._line(f"{value} = {identity(a.op, a.dtype)};")
-        for k, loop in enumerate(blocks):
-            self._open(f"for (unsigned t{k} = 0; t{k} < {loop.extent}; ++t{k}) {{")
-        other = f"{shared}[{a.name}_at + {' + '.join(others)}]"
-        self._line(f"{value} = {a.join(value, other)};")
-        for _ in blocks:
-            self._close()
+        joined: Body = (Assign(value, a.join(value, f"{shared}[{at} + {' + '.join(others)}]")),)
+        for k, loop in reversed(list(enumerate(blocks))):
+            joined = (For(f"t{k}", str(loop.extent), joined, "unsigned"),)
+        return (
+            Declare(f"__shared__ {a.cpp}", shared, size=str(self._threads.count)),
+            _MEET,
+            Assign(f"{shared}[threadIdx.x]", value),
+            _MEET,
+            Declare("unsigned", at, f"threadIdx.x - {' - '.join(own)}", const=True),
+            Assign(value, identity(a.op, a.dtype)),
+            *joined,
+        )
 
-    def _store(self, a: Accumulator) -> None:
+    def _store(self, a: Accumulator) -> Body:
         loops = self._elements[a.name]
+
+        def store() -> Body:
+            stored = self._passed_on(a)
+            guard = "" if a.outer or self._is_own(a.target.buffer) else self._guard(self._around)
+            return (If(guard, stored) if guard else stored,)
+
         with self._within(loops):
-            for loop in loops:
-                self._for(loop)
-            value = a.name if not a.dims else f"{a.name}[{a.index(self._names)}]"
-            guard = "" if self._is_own(a.target.buffer) else self._guard(self._around)
-            self._line(a.outer.add(self._names, value) if a.outer else guard + self._element_store(a.target, value))
-            for _ in loops:
-                self._close()
+            return self._nest(loops, store)
 
 
 def _grid(tree: Tree) -> tuple[list[Loop], Tree]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import sympy
 
+from daceopt.codegen.c_tree import Declare, Expression
 from daceopt.codegen.names import Names
 from daceopt.ir.access.references import KernelBuffer, Reference, StatementInstance
 from daceopt.ir.scalar import types
@@ -28,16 +29,14 @@ class Pack:
     read: bool
     written: bool
 
-    def before(self, pointer: str) -> str:
+    def before(self, pointer: str) -> Declare:
         """What declares it, loaded if it is read."""
-        kind = f"dop::Pack<{types.cpp(self.buffer.dtype)}, {self.extent}>"
-        if not self.read:
-            return f"{kind} {self.name};"
-        return f"{kind} {self.name} = dop::load_pack<ALIGN, {self.extent}>({pointer} + {self.address});"
+        loaded = f"dop::load_pack<ALIGN, {self.extent}>({pointer} + {self.address})" if self.read else ""
+        return Declare(f"dop::Pack<{types.cpp(self.buffer.dtype)}, {self.extent}>", self.name, loaded)
 
-    def behind(self, pointer: str) -> str:
+    def behind(self, pointer: str) -> Expression:
         """What stores it."""
-        return f"dop::store_pack<ALIGN>({pointer} + {self.address}, {self.name});"
+        return Expression(f"dop::store_pack<ALIGN>({pointer} + {self.address}, {self.name})")
 
 
 class Packs:

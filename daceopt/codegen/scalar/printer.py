@@ -25,7 +25,7 @@ class Printer(CXX17CodePrinter):
 
     ``names`` says how symbols are called in the code (default: their own names); ``loads`` prints ``load(array, i...)``
     from the array symbol, the printed indices and these themselves; ``floor_division`` is the function for sizes that
-    are quotients. ``computed``: expressions that have a variable already, which may grow while printing.
+    are quotients. ``computed`` may be set: expressions that have a variable already.
     """
 
     def __init__(
@@ -34,14 +34,13 @@ class Printer(CXX17CodePrinter):
         names: Mapping[Any, str] | None = None,
         loads: Any = None,
         floor_division: str = "dop::floordiv",
-        computed: Mapping[Any, str] | None = None,
     ):
         super().__init__()
         self._infer = scalar.Types(symbols)
         self._names = names or {}
         self._loads = loads
         self._floor_division = floor_division
-        self._computed = {} if computed is None else computed
+        self.computed: Mapping[Any, str] = {}
         self._dtype = dace.float32  # in which the expression at hand is computed
 
     def text(self, expr: Any, dtype: types.DType) -> str:
@@ -62,8 +61,8 @@ class Printer(CXX17CodePrinter):
         return self.text(extent, dace.int64)
 
     def _print(self, expr: Any, **kwargs: Any) -> str:
-        if expr in self._computed:
-            return self._computed[expr]
+        if expr in self.computed:
+            return self.computed[expr]
         # SymPy dispatches on class names, and has printers of its own for some of ours (isnan, log1p, floor)
         if isinstance(expr, ScalarFunction):
             return self._print_Function(expr)

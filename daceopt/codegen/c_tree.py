@@ -26,7 +26,7 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Load:
+class ElementLoad:
     """An element of memory, kept as ``dtype``, as a value of the type in which that is computed; ``reference`` says
     which element it is, where loops alone choose it."""
 
@@ -44,16 +44,16 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Ternary:
     """``condition ? value : other``."""
 
     condition: str
-    value: Load
+    value: ElementLoad
     other: str
 
 
 @dataclass(frozen=True)
-class Scalar:
+class ScalarValue:
     """A scalar expression that is no text yet. ``known``: parts of it that have a variable already. ``places``: (load,
     number of its axis) -> the variable that has the position along it."""
 
@@ -81,12 +81,12 @@ class Scalar:
 class Position:
     """The distance of a checked index from the first element of its axis, which is no text yet."""
 
-    index: Scalar
+    index: ScalarValue
     extent: Dim
     stride: Dim
 
 
-Expr: TypeAlias = str | Name | Load | Stored | Choice | Scalar | Position
+Expr: TypeAlias = str | Name | ElementLoad | Stored | Ternary | ScalarValue | Position
 
 
 def expression(value: Expr) -> str:
@@ -95,14 +95,14 @@ def expression(value: Expr) -> str:
         return value
     if isinstance(value, Name):
         return value.name
-    if isinstance(value, Load):
+    if isinstance(value, ElementLoad):
         if types.is_bool(value.dtype):
             return f"dop::truth({value.element})"
         return f"{_converter(value.dtype)}load({value.element})" if types.is_narrow(value.dtype) else value.element
     if isinstance(value, Stored):
         inner = expression(value.value)
         return f"{_converter(value.dtype)}store({inner})" if types.is_narrow(value.dtype) else inner
-    if isinstance(value, Choice):
+    if isinstance(value, Ternary):
         return f"{value.condition} ? {expression(value.value)} : {value.other}"
     raise TypeError(f"{type(value).__name__} is no text yet")
 
@@ -158,7 +158,7 @@ class Pragma:
 
 
 @dataclass(frozen=True)
-class Block:
+class Compound:
     """Statements with names of their own."""
 
     body: Body
@@ -183,7 +183,7 @@ class If:
     otherwise: Body = ()
 
 
-Statement: TypeAlias = Declare | Assign | Expression | Together | Pragma | Block | For | If
+Statement: TypeAlias = Declare | Assign | Expression | Together | Pragma | Compound | For | If
 Body: TypeAlias = tuple[Statement, ...]
 
 
@@ -193,7 +193,7 @@ def text(statements: Iterable[Statement], depth: int = 0) -> str:
 
 
 def _lines(s: Statement, indent: str) -> Iterator[str]:
-    if isinstance(s, Block | For | If):
+    if isinstance(s, Compound | For | If):
         yield from _compound(s, indent)
     elif isinstance(s, Pragma):
         yield f"{indent}#pragma {s.text}"
@@ -210,7 +210,7 @@ def _simple(s: Any) -> str:
     return " ".join(map(_simple, s.parts)) if isinstance(s, Together) else f"{s.text};"
 
 
-def _compound(s: Block | For | If, indent: str) -> Iterator[str]:
+def _compound(s: Compound | For | If, indent: str) -> Iterator[str]:
     head = _head(s)
     if isinstance(s.body, Assign | Expression):
         yield f"{indent}{head}{_simple(s.body)}"
@@ -225,8 +225,8 @@ def _compound(s: Block | For | If, indent: str) -> Iterator[str]:
     yield f"{indent}}}"
 
 
-def _head(s: Block | For | If) -> str:
-    if isinstance(s, Block):
+def _head(s: Compound | For | If) -> str:
+    if isinstance(s, Compound):
         return ""
     if isinstance(s, If):
         return f"if ({s.condition}) "

@@ -10,7 +10,7 @@ import dace
 import sympy
 
 from daceopt.codegen.accumulator import Accumulator
-from daceopt.codegen.c_tree import Assign, Declare, If, Load, Name, Scalar, Statement, Stored
+from daceopt.codegen.c_tree import Assign, Declare, ElementLoad, If, Name, ScalarValue, Statement, Stored
 from daceopt.codegen.lookups import Lookups
 from daceopt.codegen.names import Names
 from daceopt.codegen.scalar.algebra import simplify
@@ -143,7 +143,9 @@ class _Lowering:
             self.loads[symbol] = reference
         else:
             packed = self._packed(reference)
-            load = Load(packed or self._names.element(reference), reference.buffer.dtype, None if packed else reference)
+            load = ElementLoad(
+                packed or self._names.element(reference), reference.buffer.dtype, None if packed else reference
+            )
             self._statements.append(Declare(types.cpp(dtype), str(symbol), load, const=True))
         return symbol
 
@@ -180,7 +182,7 @@ class _Lowering:
         self.shared |= {str(a.symbol): a.symbol for a in code if a.symbol not in self.values}
         self.values |= {a.symbol: a.dtype for a in code}
         self._statements += [
-            Declare(types.cpp(a.dtype), str(a.symbol), Scalar(a.expr, a.dtype), const=True) for a in code
+            Declare(types.cpp(a.dtype), str(a.symbol), ScalarValue(a.expr, a.dtype), const=True) for a in code
         ]
         self._statements += [statement for _, statement in self._stores]
         self._elements = {k: v for k, v in self._elements.items() if k[0].array not in self._written or k[0].local}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import dace
 import sympy
 
-from daceopt.codegen.c_tree import Choice, Expr, Load, Name, Position, Scalar, expression
+from daceopt.codegen.c_tree import ElementLoad, Expr, Name, Position, ScalarValue, Ternary, expression
 from daceopt.codegen.names import Names
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.ir.access.references import Reference
@@ -33,12 +33,12 @@ class Lookups:
         """``value`` as text; a name or a load where it is just that."""
         if isinstance(value, Position):
             return self._position(self._text(value.index), value.extent, value.stride)
-        if not isinstance(value, Scalar):
+        if not isinstance(value, ScalarValue):
             return value
         expr = value.expr
         self.checks |= expr.has(scalar.checked)
         if isinstance(expr, scalar.load) and types.compute_type(self._arrays[expr.args[0]].buffer.dtype) == value.dtype:
-            index = [self._text(Scalar(i, dace.int64, value.known, value.places)) for i in expr.args[1:]]
+            index = [self._text(ScalarValue(i, dace.int64, value.known, value.places)) for i in expr.args[1:]]
             return self._load(expr.args[0], index, expr.args[1:])
         text = self._text(value)
         return Name(text) if expr.is_Symbol and self._values.get(expr) == value.dtype else text
@@ -57,7 +57,7 @@ class Lookups:
         is_clamped = high == extent - 1 and isinstance(low, scalar.maximum) and low.args[1] == 0
         return is_clamped and types.is_integer(scalar.Types(self._values).strong(index, dace.int64))
 
-    def _text(self, value: Scalar) -> str:
+    def _text(self, value: ScalarValue) -> str:
         self._printer.computed, self._places = value.known, value.places
         return self._printer.text(value.expr, value.dtype)
 
@@ -65,13 +65,13 @@ class Lookups:
         size = self._names.size_text
         return f"dop::index({index}, {size(extent)}, bad) * {size(stride)}"
 
-    def _load(self, array: sympy.Symbol, index: Sequence[str], places: Sequence[sympy.Expr]) -> Load | str:
+    def _load(self, array: sympy.Symbol, index: Sequence[str], places: Sequence[sympy.Expr]) -> ElementLoad | str:
         """An element whose indices have the texts ``index``; a choice where its array may have no elements."""
         reference, load = self._arrays[array], scalar.load(array, *places)
         terms = [self._term(load, k, text) for k, text in enumerate(index)]
         base = self._names.address(reference)
         at = " + ".join([*terms, *([base] if base != "0" else [])])
-        value = Load(f"{self._names.buffer(reference.buffer)}[{at}]", reference.buffer.dtype)
+        value = ElementLoad(f"{self._names.buffer(reference.buffer)}[{at}]", reference.buffer.dtype)
         unsure = [
             (text, extent)
             for text, (place, extent, _) in zip(index, self.axes(load))
@@ -83,7 +83,7 @@ class Lookups:
         exists = " && ".join(f"{self._names.size_text(n)} > 0" for n in dict.fromkeys(n for _, n in unsure))
         missing = ", ".join(dict.fromkeys(text for text, _ in unsure))
         computed = types.cpp(types.compute_type(reference.buffer.dtype))
-        return f"({expression(Choice(exists, value, f'dop::nothing<{computed}>(bad, {missing})'))})"
+        return f"({expression(Ternary(exists, value, f'dop::nothing<{computed}>(bad, {missing})'))})"
 
     def _term(self, load: sympy.Expr, axis: int, text: str) -> str:
         """How far the element is from the array's first one because of an index."""

@@ -12,7 +12,7 @@ from math import prod
 
 from daceopt.codegen import c_tree
 from daceopt.codegen.accumulator import Accumulator, identity
-from daceopt.codegen.c_tree import Assign, Block, Body, Declare, Expression, For, If, Pragma, Statement, Stored
+from daceopt.codegen.c_tree import Assign, Body, Compound, Declare, Expression, For, If, Pragma, Statement, Stored
 from daceopt.codegen.cpu.hoisting import Hoisted
 from daceopt.codegen.cpu.tile_calls import call_of, declarations
 from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, home, support_header
@@ -164,9 +164,9 @@ class Emitter:
     def _flat(self, loop: Loop) -> Body:
         bad, condition = self._bad_clause(loop), self._if_clause(loop)
         shared = Pragma(f"omp for simd schedule(static) nowait{bad}")
-        region = Block((*self._before(loop), shared, *self._nest([loop], lambda: self._inside(loop.body))))
+        region = Compound((*self._before(loop), shared, *self._nest([loop], lambda: self._inside(loop.body))))
         parallel = Pragma(f"omp parallel{condition}"), region
-        return (Block((BAD, *parallel, _REPORT)),) if bad else parallel  # each of a kernel's loops has its own
+        return (Compound((BAD, *parallel, _REPORT)),) if bad else parallel  # each of a kernel's loops has its own
 
     def _if_clause(self, loop: Loop) -> str:
         return "" if loop.when is None else f" if({self._condition(loop)})"
@@ -207,14 +207,14 @@ class Emitter:
 
     # ---------------------------------------------------------------- one thread
 
-    def _region(self, tree: Tree, private: Sequence[Accumulator] = (), shared: bool = False) -> Block:
+    def _region(self, tree: Tree, private: Sequence[Accumulator] = (), shared: bool = False) -> Compound:
         """What one thread does; of a ``shared`` loop, its part."""
         threads = [(a, f"{a.name}_all.data + omp_get_thread_num() * {a.name}_stride") for a in private]
         own = [Declare(f"{a.cpp}* __restrict__ const", a.name, thread) for a, thread in threads]
         memory = self._thread_memory(tree)
         body = self._share_loops(tree) if shared and isinstance(tree, Loop) else self._inside(tree)
         bad, report = ((BAD,), (_REPORT,)) if self._checks else ((), ())
-        return Block((*bad, *own, *memory, *body, *report))
+        return Compound((*bad, *own, *memory, *body, *report))
 
     def _thread_memory(self, tree: Tree) -> Body:
         """What is too large for the stack, allocated once for all iterations of the thread."""
@@ -265,7 +265,7 @@ class Emitter:
         same names."""
         if isinstance(part, Branches):
             return (self._branches(part.guards),)
-        return (Block(self._run(part)),) if isinstance(part, list) else self._inside(part)
+        return (Compound(self._run(part)),) if isinstance(part, list) else self._inside(part)
 
     def _branches(self, guards: Sequence[Guard]) -> If:
         """Of many, the one that may hold is found by halves."""

@@ -16,7 +16,7 @@ from math import prod
 
 from daceopt.codegen import c_tree
 from daceopt.codegen.accumulator import Accumulator, identity
-from daceopt.codegen.c_tree import Assign, Block, Body, Declare, Expression, For, If, Pragma, Statement
+from daceopt.codegen.c_tree import Assign, Body, Compound, Declare, Expression, For, If, Pragma, Statement
 from daceopt.codegen.cpu.kernel_source import BAD, Emitter, fill
 from daceopt.codegen.cuda.packs import Packs
 from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, support_header
@@ -197,7 +197,7 @@ class _CudaEmitter(Emitter):
             pragma = (Pragma("unroll" if is_short else "unroll 4"),)
         body = *pragma, *self._nest([loop], lambda: self._iteration(loop))
         behind = [pack.behind(pointer) for pack, pointer in moved if pack.written]
-        return (Block((*before, *body, *behind)),) if moved else body
+        return (Compound((*before, *body, *behind)),) if moved else body
 
     def _iteration(self, loop: Loop) -> Body:
         with self._within([loop]):

@@ -21,7 +21,7 @@ from dataclasses import replace
 import dace
 import sympy
 
-from daceopt.codegen.c_tree import Choice, Declare, Load, Position, Scalar, Statement
+from daceopt.codegen.c_tree import Declare, ElementLoad, Position, ScalarValue, Statement, Ternary
 from daceopt.codegen.lookups import Lookups
 from daceopt.codegen.names import Names
 from daceopt.ir.scalar import scalar, types
@@ -69,9 +69,9 @@ class InvariantCode:
 
     def _parts(self, s: Statement) -> Iterator[Statement]:
         """A statement, behind those that compute what it has in common with other iterations."""
-        if isinstance(s, Declare) and isinstance(s.value, Load):
+        if isinstance(s, Declare) and isinstance(s.value, ElementLoad):
             yield self._loading(s, s.value)
-        elif not isinstance(s, Declare) or not isinstance(s.value, Scalar):
+        elif not isinstance(s, Declare) or not isinstance(s.value, ScalarValue):
             yield s
         elif not self._surely_runs:
             yield replace(s, uses=s.value.uses)
@@ -82,7 +82,7 @@ class InvariantCode:
             value = self._with_known(s.value.expr, s.value.dtype, places)
             yield replace(s, name=self._name(s, s.value), value=value, uses=value.uses)
 
-    def _loading(self, s: Declare, load: Load) -> Declare:
+    def _loading(self, s: Declare, load: ElementLoad) -> Declare:
         """Of an element that is the same in all iterations, and that nothing writes."""
         reference = load.reference
         if reference is None or reference.buffer.array in self._written or self._loop.param in reference.params():
@@ -93,9 +93,9 @@ class InvariantCode:
             return s
         sizes = [self._loop.extent, *([] if self._loop.rest is None else [self._loop.rest])]
         runs = " && ".join(f"{self._names.size_text(n)} > 0" for n in sizes)
-        return replace(s, value=Choice(runs, load, f"{s.type}(0)"))
+        return replace(s, value=Ternary(runs, load, f"{s.type}(0)"))
 
-    def _name(self, s: Declare, value: Scalar) -> str:
+    def _name(self, s: Declare, value: ScalarValue) -> str:
         """The variable of a value; a new one where it may come to stand beside what others have called alike."""
         if not self._is_fixed(value.expr):
             return s.name
@@ -107,7 +107,7 @@ class InvariantCode:
         self._first.add(name)
         return name
 
-    def _before(self, value: Scalar) -> Iterator[Declare]:
+    def _before(self, value: ScalarValue) -> Iterator[Declare]:
         """Its calls and conditions that are the same in all iterations, each once.
 
         They stay in the expression, whose terms are added in an order that SymPy finds by what they are.
@@ -141,8 +141,10 @@ class InvariantCode:
                     yield Declare("int64_t", self._places[key], Position(value, extent, stride), const=True, uses=uses)
                 places[load, k] = self._places[key]
 
-    def _with_known(self, expr: sympy.Expr, dtype: types.DType, places: Mapping[tuple[sympy.Expr, int], str]) -> Scalar:
-        return Scalar(expr, dtype, {e: name for e, name in self._known.items() if expr.has(e)}, places)
+    def _with_known(
+        self, expr: sympy.Expr, dtype: types.DType, places: Mapping[tuple[sympy.Expr, int], str]
+    ) -> ScalarValue:
+        return ScalarValue(expr, dtype, {e: name for e, name in self._known.items() if expr.has(e)}, places)
 
     def _fixed_conditions(self, expr: sympy.Expr) -> list[sympy.Expr]:
         """Conditions of its choices that are the same in all iterations and were not evaluated before."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from daceopt.codegen.c_tree import Assign, Declare, Expr, Load, Name, Statement, Stored
+from daceopt.codegen.c_tree import Assign, Declare, ElementLoad, Expr, Name, Statement, Stored
 from daceopt.ir.scalar import types
 
 
@@ -28,7 +28,7 @@ def _keeping(statement: Statement, declared: dict[str, Declare], bits: dict[str,
         return statement
     dtype = statement.value.dtype
     source = _source(statement.value.value, declared) if types.is_narrow(dtype) else None
-    if source is None or not isinstance(source.value, Load) or source.value.dtype != dtype:
+    if source is None or not isinstance(source.value, ElementLoad) or source.value.dtype != dtype:
         return statement
     kept = Declare("auto", f"{source.name}_bits", source.value.element, const=True, uses=source.uses)
     bits[source.name] = kept

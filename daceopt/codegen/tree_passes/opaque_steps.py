@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from daceopt.codegen.c_tree import Declare, Load, Statement
+from daceopt.codegen.c_tree import Declare, ElementLoad, Statement
 from daceopt.codegen.names import Names
 from daceopt.ir.schedule.schedule import Loop
 
@@ -27,7 +27,7 @@ def opaque_steps(statements: Sequence[Statement], loop: Loop, names: Names) -> t
 
 
 def _stepping(statement: Statement, loop: Loop, names: Names, steps: dict[int, str]) -> Statement:
-    if not isinstance(statement, Declare) or not isinstance(statement.value, Load):
+    if not isinstance(statement, Declare) or not isinstance(statement.value, ElementLoad):
         return statement
     reference = statement.value.reference
     step = None if reference is None else reference.step(loop.param)

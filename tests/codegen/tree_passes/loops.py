@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dace
 
-from daceopt.codegen.c_tree import Declare, Load
+from daceopt.codegen.c_tree import Declare, ElementLoad
 from daceopt.codegen.names import Names
 from daceopt.ir.access.references import KernelBuffer, Reference
 from daceopt.ir.scalar import types
@@ -28,4 +28,4 @@ def load(
 ) -> Declare:
     """A value of an element of ``array``."""
     reference = Reference(KernelBuffer(array, 0, dtype), steps)
-    return Declare("float", name, Load(names.element(reference), dtype, reference), const=True)
+    return Declare("float", name, ElementLoad(names.element(reference), dtype, reference), const=True)

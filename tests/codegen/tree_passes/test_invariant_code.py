@@ -9,7 +9,7 @@ from typing import Any
 import dace
 import sympy
 
-from daceopt.codegen.c_tree import Declare, Scalar, Statement, text
+from daceopt.codegen.c_tree import Declare, ScalarValue, Statement, text
 from daceopt.codegen.lookups import Lookups
 from daceopt.codegen.names import Names
 from daceopt.codegen.tree_passes.invariant_code import InvariantCode
@@ -28,7 +28,7 @@ def apart(expr: Any, extent: Dim = 64, written: Sequence[str] = (), dtype: types
     loop = vector_loop(names, extent)
     v0, v1, v2, v3 = (names.value(F) for _ in range(4))
     values, arrays = dict.fromkeys((v0, v1, v2, v3), F), {v3: Reference(KernelBuffer("t", 0, F), (), whole=((50, 64),))}
-    value = Declare(types.cpp(dtype), "v2", Scalar(expr(v0, v1, v3), dtype), const=True)
+    value = Declare(types.cpp(dtype), "v2", ScalarValue(expr(v0, v1, v3), dtype), const=True)
     statements = [load(names, "v0", "x", (ROW, 1)), load(names, "v1", "y", (ROW, 64), (LANE, 1)), value]
     lookups = Lookups(names, values, arrays)
     code, first = InvariantCode(names, loop, values, {}, lookups, written).run(statements)

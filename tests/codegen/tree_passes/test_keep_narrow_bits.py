@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from daceopt.codegen.c_tree import Assign, Declare, Load, Name, Statement, Stored, text
+from daceopt.codegen.c_tree import Assign, Declare, ElementLoad, Name, Statement, Stored, text
 from daceopt.codegen.tree_passes.keep_narrow_bits import keep_narrow_bits
 from daceopt.ir.scalar import types
 
@@ -13,7 +13,7 @@ HALF, OTHER, WIDE = map(types.from_name, ("float16", "bfloat16", "float32"))
 
 def moved(source: types.DType, target: types.DType) -> list[Statement]:
     return [
-        Declare("float", "v0", Load("p0[i0]", source), const=True),
+        Declare("float", "v0", ElementLoad("p0[i0]", source), const=True),
         Declare("float", "v1", Name("v0"), const=True),
         Assign("p1[i0]", Stored(Name("v1"), target)),
         Assign("p2[i0]", Stored(Name("v0"), target)),

@@ -206,10 +206,8 @@ class _CudaEmitter(Emitter):
     def _head(self, loop: Loop) -> Callable[[Body], Statement]:
         if loop.kind not in HARDWARE:
             return super()._head(loop)
-        name, extent = self._names.loop(loop.param), self._names.size_text(loop.extent)
-        if loop.rest is not None:
-            extent = f"dop::minimum<int64_t>({extent}, {self._names.size_text(loop.rest)})"
-        return partial(If, f"const int64_t {name} = {self._number(loop)}; {name} < {extent}")
+        name = self._names.loop(loop.param)
+        return partial(If, f"const int64_t {name} = {self._number(loop)}; {name} < {self._extent(loop)}")
 
     def _number(self, loop: Loop) -> str:
         """The value of a thread's loop."""

@@ -41,7 +41,8 @@ class Lookups:
             index = [self._text(ScalarValue(i, dace.int64, value.known, value.places)) for i in expr.args[1:]]
             return self._load(expr.args[0], index, expr.args[1:])
         text = self._text(value)
-        return Name(text) if expr.is_Symbol and self._values.get(expr) == value.dtype else text
+        own = {str(s) for s in expr.free_symbols if self._values.get(s) == value.dtype}
+        return Name(text) if text in own else text  # also of a cast to its own type
 
     def axes(self, load: sympy.Expr) -> list[tuple[sympy.Expr, Dim, Dim]]:
         """(index, extent, stride) of the axes of a load."""

@@ -62,12 +62,13 @@ class KernelStep(Transformation):
             yield Site(graph, (node,), {"kernel": after})
 
     def _after(self, loops: KernelLoops) -> KernelLoops | str | None:
-        """What ``attempt`` gives: once for all kernels with tiles that are alike but for names, as layers of a network
-        are, because what their loops may do takes long to prove."""
+        """What ``attempt`` gives: once for all kernels with tiles that are alike but for names of arrays, as layers of
+        a network are, because what their loops may do takes long to prove."""
         if not loops.kernel.is_tiled:
             return attempt(loops, self.edit)
         like = pattern(loops.graph, loops.kernel)
-        key = type(self), str(self), limits(), like.form, like.number(loops.tree), loops.is_scheduled
+        step = type(self), str(self), limits()
+        key = step, loops.kernel.label, like.form, like.number(loops.tree), loops.is_scheduled
         if key not in _AFTER:
             after = attempt(loops, self.edit)
             if isinstance(after, str) or (after is not None and after.kernel.stages is not loops.kernel.stages):

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import networkx
 import pytest
 
+from tests.torch_internals.names import ROOM, is_private, names_of
+
 ROOT = Path(__file__).parents[1]
 HOUSE = {
     "daceopt": ROOT / "daceopt",
@@ -187,6 +189,13 @@ def test_imports_stand_at_the_top_unless_they_are_heavy() -> None:
         if weight(found.target) <= weight(found.source)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_one_room_names_what_pytorch_keeps_private() -> None:
+    files = [path for folder in HOUSE.values() for path in folder.rglob("*.py") if path.parent != ROOM]
+    wrong = {(f"{path.relative_to(ROOT)}:{line}", name) for path in files for name, line in names_of(tree_of(path))}
+    named = sorted(f"{place}: {name}" for place, name in wrong if is_private(name))
+    assert not named, "daceopt/torch_internals is the place for these:\n" + "\n".join(named)
 
 
 def test_no_modules_import_each_other() -> None:

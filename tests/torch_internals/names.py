@@ -11,9 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.test_import_layers import ROOT
-
-ROOM = ROOT / "daceopt" / "torch_internals"
+ROOM = Path(__file__).parents[2] / "daceopt" / "torch_internals"
 
 
 def is_private(name: str) -> bool:

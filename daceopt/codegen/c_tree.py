@@ -71,7 +71,7 @@ class ScalarValue:
         if expr in self.known:
             yield self.known[expr]
         elif isinstance(expr, sympy.Symbol):
-            yield str(expr)
+            yield expr.name
         else:
             for axis, part in enumerate(expr.args, -1):  # of a load, whose first argument is the array
                 yield from [self.places[expr, axis]] if (expr, axis) in self.places else self._names(part)

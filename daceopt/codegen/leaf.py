@@ -113,12 +113,12 @@ class _Lowering:
         renaming: dict[sympy.Symbol, sympy.Symbol] = {}
         for a in body.assignments:
             free = a.expr.free_symbols - set(renaming)
-            known = {s: mapping[str(s)] for s in free if str(s) in mapping}
+            known = {s: mapping[s.name] for s in free if s.name in mapping}
             renaming |= known | self._names.canonical(free - set(known))
             symbol = self._value(a.dtype)
             self._code.append(Assignment(symbol, substitute(a.expr, renaming), a.dtype))
             renaming[a.symbol] = symbol
-        by_name = {str(s): v for s, v in renaming.items()}
+        by_name = {s.name: v for s, v in renaming.items()}
         for connector, reference in body.writes.items():
             self._write(by_name[connector], reference, self._accumulators.get((body.statement, connector)))
 
@@ -146,7 +146,7 @@ class _Lowering:
             load = ElementLoad(
                 packed or self._names.element(reference), reference.buffer.dtype, None if packed else reference
             )
-            self._statements.append(Declare(types.cpp(dtype), str(symbol), load, const=True))
+            self._statements.append(Declare(types.cpp(dtype), symbol.name, load, const=True))
         return symbol
 
     def _write(self, value: sympy.Symbol, reference: Reference, collector: Accumulator | None) -> None:
@@ -161,28 +161,28 @@ class _Lowering:
             return
         kept = stored_value(value, buffer.dtype, self._code, self.values, self._names)
         same = self.values[kept] == types.compute_type(buffer.dtype)
-        stored = Stored(Name(str(kept)) if same else self._convert(kept, buffer.dtype), buffer.dtype)
+        stored = Stored(Name(kept.name) if same else self._convert(kept, buffer.dtype), buffer.dtype)
         element = self._packed(reference) or self._names.element(reference)
-        store, condition = Assign(element, stored, uses=frozenset([str(kept)])), self._guard(buffer)
+        store, condition = Assign(element, stored, uses=frozenset([kept.name])), self._guard(buffer)
         self._stores.append((kept, If(condition, store) if condition else store))
 
     def _convert(self, value: sympy.Symbol, dtype: types.DType) -> str:
-        return convert(str(value), self.values[value], types.compute_type(dtype))
+        return convert(value.name, self.values[value], types.compute_type(dtype))
 
     def _collect(self, value: sympy.Symbol, a: Accumulator) -> Statement:
-        code, uses = self._convert(value, a.target.buffer.dtype), frozenset([str(value)])
+        code, uses = self._convert(value, a.target.buffer.dtype), frozenset([value.name])
         if types.is_bool(a.dtype):
             code = convert(code, a.dtype, dace.uint8)
         return a.add_in_lanes(code, uses) if a.lanes else a.add(self._names, code, uses)
 
     def _finish(self, values: Iterable[sympy.Symbol] = ()) -> None:
         """A stage, what has been noted so far, with its stores; ``values`` may be needed behind it."""
-        live = [str(v) for v in (*(v for v, _ in self._stores), *values)]
+        live = [v.name for v in (*(v for v, _ in self._stores), *values)]
         code = eliminate_dead(share(simplify(self._code, self.values), self.values, live), live)
-        self.shared |= {str(a.symbol): a.symbol for a in code if a.symbol not in self.values}
+        self.shared |= {a.symbol.name: a.symbol for a in code if a.symbol not in self.values}
         self.values |= {a.symbol: a.dtype for a in code}
         self._statements += [
-            Declare(types.cpp(a.dtype), str(a.symbol), ScalarValue(a.expr, a.dtype), const=True) for a in code
+            Declare(types.cpp(a.dtype), a.symbol.name, ScalarValue(a.expr, a.dtype), const=True) for a in code
         ]
         self._statements += [statement for _, statement in self._stores]
         self._elements = {k: v for k, v in self._elements.items() if k[0].array not in self._written or k[0].local}

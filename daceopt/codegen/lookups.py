@@ -41,8 +41,8 @@ class Lookups:
             index = [self._text(ScalarValue(i, dace.int64, value.known, value.places)) for i in expr.args[1:]]
             return self._load(expr.args[0], index, expr.args[1:])
         text = self._text(value)
-        own = {str(s) for s in expr.free_symbols if self._values.get(s) == value.dtype}
-        return Name(text) if text in own else text  # also of a cast to its own type
+        is_name = any(s.name == text and self._values.get(s) == value.dtype for s in expr.free_symbols)
+        return Name(text) if is_name else text  # also of a cast to its own type
 
     def axes(self, load: sympy.Expr) -> list[tuple[sympy.Expr, Dim, Dim]]:
         """(index, extent, stride) of the axes of a load."""

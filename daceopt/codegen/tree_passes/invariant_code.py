@@ -47,7 +47,7 @@ class InvariantCode:
     ):
         self._names, self._loop, self._values, self._shared = names, loop, values, shared
         self._lookups, self._written = lookups, written
-        self._infer = scalar.Types(values)
+        self._infer, self._counter = scalar.Types(values), names.loop(loop.param)
         self._surely_runs = isinstance(loop.extent, int) and loop.extent > 0 and loop.rest is None
         self._fixed: set[str] = set()  # values that are the same in all iterations
         self._first: set[str] = set()  # those that stand before the loop, but for what these are computed from
@@ -137,7 +137,7 @@ class InvariantCode:
                 if key not in self._places:
                     self._places[key] = str(self._names.value(dace.int64))
                     self._first.add(self._places[key])
-                    value, uses = self._with_known(index, dace.int64, {}), frozenset(map(str, index.free_symbols))
+                    value, uses = self._with_known(index, dace.int64, {}), frozenset(s.name for s in index.free_symbols)
                     yield Declare("int64_t", self._places[key], Position(value, extent, stride), const=True, uses=uses)
                 places[load, k] = self._places[key]
 
@@ -158,9 +158,9 @@ class InvariantCode:
         """Is it the same in all iterations? Loads and checks may fail, and are not."""
         if expr.has(scalar.load, scalar.checked):
             return False
-        names = {str(s) for s in expr.free_symbols}
-        values = {str(s) for s in expr.free_symbols if s in self._values}
-        return values <= self._fixed and self._names.loop(self._loop.param) not in names
+        symbols = expr.free_symbols
+        is_fixed = all(s.name in self._fixed for s in symbols if s in self._values)
+        return is_fixed and all(s.name != self._counter for s in symbols)
 
 
 def _outermost(expr: sympy.Expr, holds: Callable[[sympy.Expr], bool]) -> Iterator[sympy.Expr]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import random
-import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -146,15 +145,8 @@ def built() -> None:
 
 @pytest.fixture
 def fresh_cache(tmp_path: Path) -> Path:
-    """A cache folder in which nothing is but the precompiled header of frames, which is the same always."""
-    from daceopt.codegen.compiler import _prelude
-    from daceopt.store.cache import default_cache
-
-    folder, shared = tmp_path / "cache", Path(os.environ[_CACHE])
-    headers = _prelude(default_cache())
-    if headers is not None:
-        shutil.copytree(headers.parent, folder / headers.parent.relative_to(shared))
-    return folder
+    """A cache folder of the test's own, with nothing in it."""
+    return tmp_path / "cache"
 
 
 @pytest.fixture

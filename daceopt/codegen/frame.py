@@ -19,7 +19,6 @@ from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar import checks
 from daceopt.ir.scalar.dims import Dim, dim
 
-_CLOCK = "std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)"
 STATUS = "kernel_status"  # int32: kernels set it to what failed (daceopt/ir/scalar/checks.py)
 REPORTS = "kernel_reports"  # the same for kernels that the host does not wait for: in memory of both
 SEEN = "kernel_seen_"  # and a number: memory of the host, for an element of a device that control flow reads
@@ -84,7 +83,7 @@ class ProgramFrame(FrameWalk):
         if self._target.has_stream:
             self._code.add(f"daceopt_tick({self._stream()}, {k});")
         else:
-            self._code.add(f"{self._ticks}[{k}] = {_CLOCK};")
+            self._code.add(f"{self._ticks}[{k}] = daceopt_now();")
 
     def _stream(self) -> str:
         return self._buffer(FrameBuffer(STREAM, 1, dace.uint8))

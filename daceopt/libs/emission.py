@@ -36,7 +36,7 @@ def extent(value: Any) -> str:
         top, bottom = sympy.fraction(sympy.together(expr.args[0]))
         return f"({extent(top)} / {extent(bottom)})"  # sizes are never negative
     if isinstance(expr, (sympy.Max, sympy.Min)):
-        return _fold("std::max" if isinstance(expr, sympy.Max) else "std::min", [extent(a) for a in expr.args])
+        return _fold("max" if isinstance(expr, sympy.Max) else "min", [extent(a) for a in expr.args])
     raise Unsupported(f"size {expr}: expected sums, products, powers, floor, min or max of integers and size symbols")
 
 

@@ -350,3 +350,13 @@ def test_a_result_that_no_library_writes_is_copied(library: str) -> None:
     (rows,) = graph.inputs_of(copy)
     assert graph.outputs_of(product) == [rows] and graph.is_contiguous(rows)
     assert graph.outputs_of(copy) == graph.outputs and graph.strides(graph.outputs[0]) == (1, 12, 2)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_more_batch_dimensions_than_calls_hold_are_refused(library: str) -> None:
+    for batches, refused in ((12, False), (13, True)):
+        x = np.zeros((1,) * batches + (2, 2), np.float32)
+        graph, _ = build(x, x, x.copy())
+        (node,) = graph.nodes()
+        reason = libs.why_not(library, node, graph) or ""
+        assert ("13 batch dimensions, expected at most 12" in reason) == refused

@@ -11,10 +11,10 @@ namespace {
 using namespace detail;
 
 // An operand over [batch..., rows, columns]; extents along which it broadcasts are 1.
-Tensor tensor_of(const Place& x, const std::vector<int64_t>& batch, int64_t rows, int64_t cols) {
-    std::vector<int64_t> dims = batch, strides = x.batch;
-    dims.insert(dims.end(), {rows, cols});
-    strides.insert(strides.end(), {x.row, x.col});
+Tensor tensor_of(const Place& x, const Sizes& batch, int64_t rows, int64_t cols) {
+    Sizes dims = batch, strides = x.batch;
+    dims.append({rows, cols});
+    strides.append({x.row, x.col});
     int64_t step = 1;
     for (size_t d = dims.size(); d-- > 0;) {
         if (strides[d] == 0) dims[d] = 1, strides[d] = step;
@@ -26,7 +26,7 @@ Tensor tensor_of(const Place& x, const std::vector<int64_t>& batch, int64_t rows
 memory::desc layout(const Tensor& x) { return memory::desc(x.dims, data_type_of(x.type), x.strides); }
 
 // A contiguous copy for factors with unit stride in neither dimension, or rows that overlap.
-std::unique_ptr<uint16_t[]> compact(Place& x, int64_t rows, int64_t cols, const std::vector<int64_t>& extents) {
+std::unique_ptr<uint16_t[]> compact(Place& x, int64_t rows, int64_t cols, const Sizes& extents) {
     normalise(x, rows, cols);
     if (blas_ready(x, rows, cols)) return nullptr;
     Matrix<const uint16_t> matrix{static_cast<const uint16_t*>(x.data), x.row, x.col, x.batch};
@@ -64,9 +64,9 @@ std::shared_ptr<Entry> make(const NarrowProduct& p, const Tensor& a, const Tenso
 }
 
 // Weights of float32 as bfloat16, one after the other, for a product that does not prepare them.
-std::unique_ptr<uint16_t[]> rounded(Place& x, int64_t rows, int64_t cols, const std::vector<int64_t>& extents) {
+std::unique_ptr<uint16_t[]> rounded(Place& x, int64_t rows, int64_t cols, const Sizes& extents) {
     if (x.type != Element::kFloat) return nullptr;
-    std::vector<int64_t> kept = extents, strides(extents.size(), 0);
+    Sizes kept = extents, strides = Sizes::zeros(extents.size());
     int64_t step = rows * cols;
     for (size_t d = extents.size(); d-- > 0; step *= kept[d]) {
         if (x.batch[d] == 0) kept[d] = 1;

@@ -1,9 +1,9 @@
 // Batched matrix products: what generated code calls. Compiled once, in libs/src.
 #pragma once
 #include <cstdint>
-#include <vector>
 
 #include "daceopt/element.h"
+#include "daceopt/sizes.h"
 #include "daceopt/status.h"
 
 namespace daceopt {
@@ -12,13 +12,13 @@ template <typename T>
 struct Matrix {  // data, strides of row, column and of each batch dimension (0 = broadcast)
     T* data;
     int64_t row, col;
-    std::vector<int64_t> batch;
+    Sizes batch;
 };
 
 template <typename T>
 struct Product {
     int64_t m, n, k;
-    std::vector<int64_t> batch;
+    Sizes batch;
     T alpha;
     Matrix<const T> a, b, bias, residual;  // bias and residual: data may be null; strides are those of y's elements
     Matrix<T> y;
@@ -28,14 +28,14 @@ struct Product {
 struct Place {  // a Matrix whose element type is known at run time
     void* data;
     int64_t row, col;
-    std::vector<int64_t> batch;
+    Sizes batch;
     Element type;
 };
 
 // A product of bfloat16 factors: sums in float, the result rounded once. Every other operand has a type of its own.
 struct NarrowProduct {
     int64_t m, n, k;
-    std::vector<int64_t> batch;
+    Sizes batch;
     float alpha;
     Place a, b, bias, residual, y;
     bool relu;

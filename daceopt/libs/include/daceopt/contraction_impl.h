@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <memory>
 #include <new>
+#include <vector>
 
 #include "daceopt/contraction.h"
 
@@ -36,9 +37,9 @@ bool adjacent(const M& x, size_t outer, size_t inner, int64_t extent) {
 
 template <typename P>
 void erase_batch(P& p, size_t d) {
-    p.batch.erase(p.batch.begin() + d);
-    for (auto* x : {&p.a, &p.b, &p.bias, &p.residual}) x->batch.erase(x->batch.begin() + d);
-    p.y.batch.erase(p.y.batch.begin() + d);
+    p.batch.erase(d);
+    for (auto* x : {&p.a, &p.b, &p.bias, &p.residual}) x->batch.erase(d);
+    p.y.batch.erase(d);
 }
 
 // Batch dimensions of extent 1 vanish; neighbours that step alike in every operand become one.
@@ -95,14 +96,14 @@ void lengthen_rows(P& p) {
     merge_batch_into_rows(p);
 }
 
-inline int64_t count(const std::vector<int64_t>& extents) {
+inline int64_t count(const Sizes& extents) {
     int64_t total = 1;
     for (int64_t n : extents) total *= n;
     return total;
 }
 
 template <typename M>
-int64_t batch_offset(const M& x, const std::vector<int64_t>& extents, int64_t index) {
+int64_t batch_offset(const M& x, const Sizes& extents, int64_t index) {
     int64_t offset = 0;
     for (size_t d = extents.size(); d-- > 0; index /= extents[d]) offset += index % extents[d] * x.batch[d];
     return offset;
@@ -137,8 +138,8 @@ bool settle(P& p) {
 
 // A contiguous copy of x for operands that no BLAS takes; broadcast batch dimensions stay broadcast.
 template <typename T>
-std::unique_ptr<T[]> pack(Matrix<const T>& x, int64_t rows, int64_t cols, const std::vector<int64_t>& extents) {
-    std::vector<int64_t> kept = extents, strides(extents.size(), 0);
+std::unique_ptr<T[]> pack(Matrix<const T>& x, int64_t rows, int64_t cols, const Sizes& extents) {
+    Sizes kept = extents, strides = Sizes::zeros(extents.size());
     int64_t step = rows * cols;
     for (size_t d = extents.size(); d-- > 0;) {
         if (x.batch[d] == 0) { kept[d] = 1; continue; }

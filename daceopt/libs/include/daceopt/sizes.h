@@ -1,11 +1,10 @@
 // Sizes, strides or paddings, one per dimension, which stand in the object itself: a list of calls with vectors in their place
-// takes five times as long to compile, and each call allocates some twenty of them.
+// takes five times as long to compile, and each call allocates some twenty of them. Reads no header that has vectors.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <new>
-#include <vector>
 
 namespace daceopt {
 
@@ -15,19 +14,45 @@ public:
 
     Sizes() = default;
     Sizes(std::initializer_list<int64_t> values) : Sizes(values.begin(), values.size()) {}
-    Sizes(const std::vector<int64_t>& values) : Sizes(values.data(), values.size()) {}
+    template <typename Vector, typename = typename Vector::allocator_type>
+    Sizes(const Vector& values) : Sizes(values.data(), values.size()) {}
 
-    operator std::vector<int64_t>() const { return {begin(), end()}; }
+    static Sizes zeros(size_t size) {
+        Sizes all;
+        all.resize(size);
+        for (size_t i = 0; i < size; ++i) all.values_[i] = 0;
+        return all;
+    }
+
+    template <typename Vector, typename = typename Vector::allocator_type>
+    operator Vector() const { return {begin(), end()}; }
 
     size_t size() const { return size_; }
+    bool empty() const { return size_ == 0; }
     int64_t operator[](size_t i) const { return values_[i]; }
+    int64_t& operator[](size_t i) { return values_[i]; }
     const int64_t* begin() const { return values_; }
     const int64_t* end() const { return values_ + size_; }
 
+    void erase(size_t i) {
+        for (--size_; i < size_; ++i) values_[i] = values_[i + 1];
+    }
+
+    void append(std::initializer_list<int64_t> values) {
+        const size_t before = size_;
+        resize(size_ + values.size());
+        for (size_t i = before; i < size_; ++i) values_[i] = values.begin()[i - before];
+    }
+
 private:
-    Sizes(const int64_t* values, size_t size) : size_(size) {
-        if (size > kMost) throw std::bad_array_new_length();
+    Sizes(const int64_t* values, size_t size) {
+        resize(size);
         for (size_t i = 0; i < size; ++i) values_[i] = values[i];
+    }
+
+    void resize(size_t size) {
+        if (size > kMost) throw std::bad_array_new_length();
+        size_ = size;
     }
 
     size_t size_ = 0;

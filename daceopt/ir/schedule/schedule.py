@@ -153,9 +153,13 @@ def with_children(tree: Tree, new: Several[Tree]) -> Tree:
 
 def walk(tree: Tree, around: tuple[Tree, ...] = ()) -> Iterator[tuple[Tree, tuple[Tree, ...]]]:
     """Every node with all that stands around it, outermost first; parents before children, in execution order."""
-    yield tree, around
-    for child in children(tree):
-        yield from walk(child, (*around, tree))
+    waiting = [(tree, around)]
+    while waiting:
+        node, above = waiting.pop()
+        yield node, above
+        if below := children(node):
+            inside = (*above, node)
+            waiting += [(child, inside) for child in reversed(below)]
 
 
 def loops(tree: Tree) -> list[Loop]:

@@ -72,8 +72,9 @@ def test_fifty_branches_are_found_by_halves(tmp_path: Path) -> None:
     tree = edits.side_by_side([edits.split(nest, f"i{k}", 4) for k, nest in enumerate(nests)])
     commit(graph, entry, edits.bind(tree, "block", "parallel"))
     text = kernel_source(graph, entry.kernel).text
-    depths = [len(line) - len(line.lstrip()) for line in text.splitlines() if " && i0 < " in line]
-    assert len(depths) == count - 1 and max(depths) <= 2 * 9  # six halvings inside of region and loop
+    guards = [line for line in text.splitlines() if " && i0 < " in line or "if (i0 == " in line]
+    depths = [len(line) - len(line.lstrip()) for line in guards]
+    assert len(depths) == count and max(depths) <= 2 * 9  # six halvings inside of region and loop
     data = random_inputs(graph, {})
     found = kernels.run(graph, data, tmp_path)
     for k, (x, y) in enumerate(zip(read, written)):

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import Contraction
 
-_MOST_BATCHES = 12  # as many as the C++ class Sizes holds
-
 
 def why_not(node: Contraction, graph: Graph, dtypes: Sequence[Any], *, prepares: bool = False) -> str | None:
     """Return the reason why an operand's type or shape is not one a product can have; None if all are. ``prepares``:
@@ -29,9 +27,6 @@ def why_not(node: Contraction, graph: Graph, dtypes: Sequence[Any], *, prepares:
         return f"element types {sorted(map(str, kinds))}, expected one of {sorted(map(str, dtypes))}"
     if any(len(graph.shape(names[c])) < 2 for c in ("A", "B", "Y")):
         return "operands A, B and Y need at least two dimensions"
-    batches = len(graph.shape(names["Y"])) - 2
-    if batches > _MOST_BATCHES:
-        return f"{batches} batch dimensions, expected at most {_MOST_BATCHES}"
     a, b = graph.shape(names["A"])[-2:], graph.shape(names["B"])[-2:]
     if graph.shape(names["Y"])[-2:] != (a[0], b[1]) or a[1:] != b[:1]:
         return (

@@ -11,7 +11,7 @@ namespace {
 using namespace detail;
 
 // An operand over [batch..., rows, columns]; extents along which it broadcasts are 1.
-Tensor tensor_of(const Place& x, const Sizes& batch, int64_t rows, int64_t cols) {
+Tensor tensor_of(const Place& x, const BatchSizes& batch, int64_t rows, int64_t cols) {
     Sizes dims = batch, strides = x.batch;
     dims.append({rows, cols});
     strides.append({x.row, x.col});
@@ -26,7 +26,7 @@ Tensor tensor_of(const Place& x, const Sizes& batch, int64_t rows, int64_t cols)
 memory::desc layout(const Tensor& x) { return memory::desc(x.dims, data_type_of(x.type), x.strides); }
 
 // A contiguous copy for factors with unit stride in neither dimension, or rows that overlap.
-std::unique_ptr<uint16_t[]> compact(Place& x, int64_t rows, int64_t cols, const Sizes& extents) {
+std::unique_ptr<uint16_t[]> compact(Place& x, int64_t rows, int64_t cols, const BatchSizes& extents) {
     normalise(x, rows, cols);
     if (blas_ready(x, rows, cols)) return nullptr;
     Matrix<const uint16_t> matrix{static_cast<const uint16_t*>(x.data), x.row, x.col, x.batch};
@@ -64,9 +64,9 @@ std::shared_ptr<Entry> make(const NarrowProduct& p, const Tensor& a, const Tenso
 }
 
 // Weights of float32 as bfloat16, one after the other, for a product that does not prepare them.
-std::unique_ptr<uint16_t[]> rounded(Place& x, int64_t rows, int64_t cols, const Sizes& extents) {
+std::unique_ptr<uint16_t[]> rounded(Place& x, int64_t rows, int64_t cols, const BatchSizes& extents) {
     if (x.type != Element::kFloat) return nullptr;
-    Sizes kept = extents, strides = Sizes::zeros(extents.size());
+    BatchSizes kept = extents, strides = BatchSizes::zeros(extents.size());
     int64_t step = rows * cols;
     for (size_t d = extents.size(); d-- > 0; step *= kept[d]) {
         if (x.batch[d] == 0) kept[d] = 1;

@@ -12,13 +12,13 @@ template <typename T>
 struct Matrix {  // data, strides of row, column and of each batch dimension (0 = broadcast)
     T* data;
     int64_t row, col;
-    Sizes batch;
+    BatchSizes batch;
 };
 
 template <typename T>
 struct Product {
     int64_t m, n, k;
-    Sizes batch;
+    BatchSizes batch;
     T alpha;
     Matrix<const T> a, b, bias, residual;  // bias and residual: data may be null; strides are those of y's elements
     Matrix<T> y;
@@ -28,14 +28,14 @@ struct Product {
 struct Place {  // a Matrix whose element type is known at run time
     void* data;
     int64_t row, col;
-    Sizes batch;
+    BatchSizes batch;
     Element type;
 };
 
 // A product of bfloat16 factors: sums in float, the result rounded once. Every other operand has a type of its own.
 struct NarrowProduct {
     int64_t m, n, k;
-    Sizes batch;
+    BatchSizes batch;
     float alpha;
     Place a, b, bias, residual, y;
     bool relu;

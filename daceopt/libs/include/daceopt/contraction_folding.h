@@ -23,7 +23,7 @@ bool shared(const M& x) {
 
 // Strides of matrices that stand one after the other, row by row.
 template <typename M>
-void lay_out(M& x, int64_t rows, int64_t cols, const Sizes& extents) {
+void lay_out(M& x, int64_t rows, int64_t cols, const BatchSizes& extents) {
     x.row = cols, x.col = 1;
     int64_t step = rows * cols;
     for (size_t d = extents.size(); d-- > 0; step *= extents[d]) x.batch[d] = step;
@@ -56,7 +56,7 @@ void in_parts(int64_t blocks, int64_t rows, const Multiply& multiply) {
 
 // The rows of a part of x's matrices, one after the other; x has unit stride in its rows or in its columns.
 template <typename T>
-void copy_rows(const Matrix<const T>& x, int64_t rows, int64_t cols, const Sizes& extents, Part part, T* out) {
+void copy_rows(const Matrix<const T>& x, int64_t rows, int64_t cols, const BatchSizes& extents, Part part, T* out) {
 #pragma omp parallel for collapse(3) if ((part.end - part.begin) * rows * cols > kParallelElements)
     for (int64_t block = part.begin; block < part.end; ++block)
         for (int64_t i = 0; i < rows; i += kTile)

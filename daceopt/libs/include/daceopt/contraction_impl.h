@@ -96,14 +96,14 @@ void lengthen_rows(P& p) {
     merge_batch_into_rows(p);
 }
 
-inline int64_t count(const Sizes& extents) {
+inline int64_t count(const BatchSizes& extents) {
     int64_t total = 1;
     for (int64_t n : extents) total *= n;
     return total;
 }
 
 template <typename M>
-int64_t batch_offset(const M& x, const Sizes& extents, int64_t index) {
+int64_t batch_offset(const M& x, const BatchSizes& extents, int64_t index) {
     int64_t offset = 0;
     for (size_t d = extents.size(); d-- > 0; index /= extents[d]) offset += index % extents[d] * x.batch[d];
     return offset;
@@ -138,8 +138,8 @@ bool settle(P& p) {
 
 // A contiguous copy of x for operands that no BLAS takes; broadcast batch dimensions stay broadcast.
 template <typename T>
-std::unique_ptr<T[]> pack(Matrix<const T>& x, int64_t rows, int64_t cols, const Sizes& extents) {
-    Sizes kept = extents, strides = Sizes::zeros(extents.size());
+std::unique_ptr<T[]> pack(Matrix<const T>& x, int64_t rows, int64_t cols, const BatchSizes& extents) {
+    BatchSizes kept = extents, strides = BatchSizes::zeros(extents.size());
     int64_t step = rows * cols;
     for (size_t d = extents.size(); d-- > 0;) {
         if (x.batch[d] == 0) { kept[d] = 1; continue; }

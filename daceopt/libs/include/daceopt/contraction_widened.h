@@ -11,10 +11,10 @@ struct Floats {  // an operand as floats: itself, or a contiguous copy that broa
     std::unique_ptr<float[]> memory;
 };
 
-inline Floats floats(const Place& x, int64_t rows, int64_t cols, const Sizes& extents) {
+inline Floats floats(const Place& x, int64_t rows, int64_t cols, const BatchSizes& extents) {
     if (!x.data || x.type == Element::kFloat) return {{static_cast<const float*>(x.data), x.row, x.col, x.batch}, nullptr};
     const int64_t kept_rows = x.row ? rows : 1, kept_cols = x.col ? cols : 1;
-    Sizes kept = extents, strides = Sizes::zeros(extents.size());
+    BatchSizes kept = extents, strides = BatchSizes::zeros(extents.size());
     int64_t step = kept_rows * kept_cols;
     for (size_t d = extents.size(); d-- > 0;) {
         if (x.batch[d] == 0) { kept[d] = 1; continue; }
@@ -37,7 +37,7 @@ inline Floats floats(const Place& x, int64_t rows, int64_t cols, const Sizes& ex
     return {{out, x.row ? kept_cols : 0, x.col ? 1 : 0, strides}, std::move(memory)};
 }
 
-inline void round_into(const Place& y, const float* from, int64_t m, int64_t n, const Sizes& extents) {
+inline void round_into(const Place& y, const float* from, int64_t m, int64_t n, const BatchSizes& extents) {
     const int64_t blocks = count(extents);
 #pragma omp parallel for collapse(2) if (blocks * m * n > kParallelElements)
     for (int64_t block = 0; block < blocks; ++block)
@@ -60,7 +60,7 @@ void widened(const NarrowProduct& p) try {
         wide.y = {static_cast<float*>(p.y.data), p.y.row, p.y.col, p.y.batch};
         return contract<Blas, float>(wide);
     }
-    Sizes strides = p.batch;
+    BatchSizes strides = p.batch;
     int64_t step = p.m * p.n;
     for (size_t d = p.batch.size(); d-- > 0; step *= p.batch[d]) strides[d] = step;
     std::unique_ptr<float[]> result(new float[step]);

@@ -8,17 +8,24 @@
 
 namespace daceopt {
 
-class Sizes {
+template <size_t most>
+class SmallSizes {
 public:
-    static constexpr size_t kMost = 12;  // as many as oneDNN takes
+    static constexpr size_t kMost = most;
 
-    Sizes() = default;
-    Sizes(std::initializer_list<int64_t> values) : Sizes(values.begin(), values.size()) {}
-    template <typename Vector, typename = typename Vector::allocator_type>
-    Sizes(const Vector& values) : Sizes(values.data(), values.size()) {}
+    SmallSizes() = default;
+    SmallSizes(const SmallSizes& other) { copy(other.values_, other.size_); }
+    SmallSizes(std::initializer_list<int64_t> values) { copy(values.begin(), values.size()); }
+    template <typename Range, typename = decltype(static_cast<const Range*>(nullptr)->data())>
+    SmallSizes(const Range& values) { copy(values.data(), values.size()); }
 
-    static Sizes zeros(size_t size) {
-        Sizes all;
+    SmallSizes& operator=(const SmallSizes& other) {
+        copy(other.values_, other.size_);
+        return *this;
+    }
+
+    static SmallSizes zeros(size_t size) {
+        SmallSizes all;
         all.resize(size);
         for (size_t i = 0; i < size; ++i) all.values_[i] = 0;
         return all;
@@ -31,6 +38,7 @@ public:
     bool empty() const { return size_ == 0; }
     int64_t operator[](size_t i) const { return values_[i]; }
     int64_t& operator[](size_t i) { return values_[i]; }
+    const int64_t* data() const { return values_; }
     const int64_t* begin() const { return values_; }
     const int64_t* end() const { return values_ + size_; }
 
@@ -45,7 +53,7 @@ public:
     }
 
 private:
-    Sizes(const int64_t* values, size_t size) {
+    void copy(const int64_t* values, size_t size) {
         resize(size);
         for (size_t i = 0; i < size; ++i) values_[i] = values[i];
     }
@@ -58,5 +66,8 @@ private:
     size_t size_ = 0;
     int64_t values_[kMost];
 };
+
+using Sizes = SmallSizes<12>;       // as many as oneDNN takes
+using BatchSizes = SmallSizes<62>;  // of products of tensors of PyTorch, which have 64 dimensions at most
 
 }  // namespace daceopt

@@ -79,4 +79,4 @@ def _unrolled_loop(tree: Tree) -> Loop | None:
 
 def _key(loop: Loop) -> int:
     """What tells a vector loop from others, also where the loops around it were put together anew."""
-    return id(next(iter(schedule.dos(loop))))
+    return id(next(node for node, _ in schedule.walk(loop) if isinstance(node, Do)))

@@ -20,7 +20,7 @@ from daceopt.codegen.leaf import Leaf
 from daceopt.codegen.names import Names
 from daceopt.errors import Unsupported
 from daceopt.ir.access.kernel_pattern import draw, with_open_draws
-from daceopt.ir.access.references import Reference, resolve_all
+from daceopt.ir.access.references import KernelBuffer, Reference, resolve_all
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.legality.microkernels import Tile, TileProduct, tiles
@@ -60,11 +60,15 @@ class Emitter:
         self._checks = False
         for loop in schedule.loops(self._tree):
             self._names.add_loop(loop)
+        self._paths = schedule.paths(self._tree)
         self._bodies = resolve_all(graph, kernel, self._tree)
+        self._locals: dict[str, KernelBuffer] = {}
         for body in self._bodies.values():
-            for reference in body.references():
-                if not reference.buffer.local:
-                    self._names.buffer(reference.buffer)
+            for buffer in (reference.buffer for reference in body.references()):
+                if buffer.local:
+                    self._locals[buffer.array] = buffer
+                else:
+                    self._names.buffer(buffer)
         self._accumulators: dict[tuple[int, Partial], Accumulator] = {}  # id of the Accumulate node, partial
         self._innermost: dict[tuple[int, str], Accumulator] = {}
         self._note_accumulators(self._tree, {})
@@ -89,7 +93,7 @@ class Emitter:
 
     def _accumulator(self, node: Accumulate, partial: Partial, outer: Accumulator | None) -> Accumulator:
         target = self._bodies[partial.statement].writes[partial.connector]
-        loops = schedule.loops_to(node.body, partial)
+        loops = schedule.loops_below(node, self._paths[partial.statement])
         own = types.compute_type(target.buffer.dtype)
         assert target.wcr is not None
         return Accumulator(
@@ -292,8 +296,7 @@ class Emitter:
         return *(_stack_array(name, types.cpp(t), size) for name, t, size in arrays), *self._inside(tree)
 
     def _local(self, node: Alloc) -> tuple[str, types.DType, Dim]:
-        references = [r for b in self._bodies.values() for r in b.references()]
-        buffer = next(r.buffer for r in references if r.buffer.local and r.buffer.array == node.array)
+        buffer = self._locals[node.array]
         return self._names.local(buffer), buffer.dtype, dim(prod(self._kernel.locals[node.array][1]))
 
     def _collect(self, node: Accumulate, collecting: Sequence[Accumulator]) -> Body:

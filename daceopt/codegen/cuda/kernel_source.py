@@ -74,7 +74,7 @@ class _CudaEmitter(Emitter):
         return replace(made, dims=dims, lanes=False)
 
     def _leaf(self, run: Sequence[Do]) -> Leaf:
-        around = next(a for n, a in schedule.walk(self._tree) if n is run[0])
+        around = self._paths[run[0].statement][:-1]
         guard, packs = self._guard(around), self._packs_of(run, around)
         registers = {a for a, scope in self._scopes.items() if scope == "register"}
         leaf = Leaf(
@@ -298,7 +298,7 @@ class _CudaEmitter(Emitter):
 
     def _reduction_loops(self, node: Accumulate, partial: Partial) -> list[Loop]:
         target = self._bodies[partial.statement].writes[partial.connector]
-        loops = schedule.loops_to(node.body, partial)
+        loops = schedule.loops_below(node, self._paths[partial.statement])
         return [loop for loop in loops if loop.kind in HARDWARE and loop.param not in target.params()]
 
     def _across_block(self, a: Accumulator, value: str, blocks: Sequence[Loop]) -> Body:

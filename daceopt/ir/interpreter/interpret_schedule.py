@@ -37,7 +37,8 @@ from daceopt.ir.schedule.schedule import (
     Tree,
     children,
     collected,
-    loops_to,
+    loops_below,
+    paths,
     schedule_of,
     walk,
 )
@@ -116,7 +117,7 @@ class _Execution:
     def __init__(self, memory: Memory, kernel: Kernel, tree: Tree):
         self._memory, self._kernel = memory, kernel
         self._bodies: dict[int, StatementInstance] = resolve_all(memory.graph, kernel, tree)
-        self._tiles = tiles(kernel, tree, self._bodies)
+        self._tiles, self._paths = tiles(kernel, tree, self._bodies), paths(tree)
         self._params = {n.param for n, _ in walk(tree) if isinstance(n, Loop)}
         self._ordered = {s for n, _ in walk(tree) if isinstance(n, Do) for s in self._carrying(n)}
         for n, _ in walk(tree):
@@ -232,7 +233,9 @@ class _Execution:
 
     def _collector(self, tree: Accumulate, partial: Partial, rows: _Rows) -> _Collector:
         target = self._bodies[partial.statement].writes[partial.connector]
-        dims = tuple(loop for loop in loops_to(tree.body, partial) if loop.param in target.params())
+        dims = tuple(
+            loop for loop in loops_below(tree, self._paths[partial.statement]) if loop.param in target.params()
+        )
         own = types.compute_type(target.buffer.dtype)
         assert target.wcr is not None
         kind = self._memory.numpy_dtype(collected(own, target.wcr) if partial.wide else own)

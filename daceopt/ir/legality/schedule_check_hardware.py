@@ -6,6 +6,7 @@ Raises ``IllegalSchedule`` with the size or the dependence that forbids it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from math import prod
 from typing import NoReturn
@@ -26,6 +27,7 @@ from daceopt.ir.schedule.schedule import (
     Sequence,
     Tree,
     collective,
+    paths,
     reduced_loops,
     walk,
 )
@@ -44,13 +46,14 @@ def check_hardware(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstan
             refuse(kernel, f"a {type(node).__name__.lower()}, which an accelerator does not run")
         if isinstance(node, Do):
             _check_reduced(kernel, node, around)
+    to = paths(tree)
     for node, around in walk(tree):
         if isinstance(node, Loop):
             _check_place(kernel, node, around)
         elif isinstance(node, Alloc) and node.scope == "shared":
             _check_shared(kernel, node, around, any(loop.kind == "warp" for loop in used))
         elif isinstance(node, Accumulate):
-            _check_collective(kernel, tree, node, around)
+            _check_collective(kernel, to, node, around)
         elif isinstance(node, Guard):
             _check_alike(kernel, tree, node, around)
     _check_own_memory(kernel, tree, limits.own)
@@ -116,14 +119,15 @@ def _check_reduced(kernel: Kernel, do: Do, around: Several[Tree]) -> None:
                 refuse(kernel, f"{reason}: blocks do not wait for one another")
 
 
-def _check_collective(kernel: Kernel, tree: Tree, node: Accumulate, around: Several[Tree]) -> None:
-    """Lanes and threads that reduce collect together, and no others do: each would add the same once more."""
+def _check_collective(kernel: Kernel, to: Mapping[int, Several[Tree]], node: Accumulate, around: Several[Tree]) -> None:
+    """Lanes and threads that reduce collect together, and no others do: each would add the same once more. ``to``: the
+    way to each statement."""
     if node.private:
         refuse(kernel, "private accumulators are for a CPU's threads")
     for partial in node.partials:
         name = f"s{partial.statement}.{partial.connector}"
-        inside = next(a for n, a in walk(tree) if isinstance(n, Do) and n.statement == partial.statement)
-        do = next(n for n, _ in walk(tree) if isinstance(n, Do) and n.statement == partial.statement)
+        *inside, do = to[partial.statement]
+        assert isinstance(do, Do)
         reduced = reduced_loops(kernel.stages[partial.statement], partial.connector, do, inside)
         position = next(k for k, n in enumerate(inside) if n is node)
         ends = (k for k, n in enumerate(inside) if k > position and _collects(n, partial.statement, partial.connector))

@@ -23,6 +23,7 @@ from daceopt.ir.schedule.schedule import (
     Guard,
     Loop,
     Tree,
+    paths,
     runs,
     walk,
 )
@@ -33,7 +34,7 @@ def check_locals(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance
 
     Returns the locals about which loops alone do not tell, because guards let their users run in different iterations.
     """
-    places = {n.statement: (*around, n) for n, around in walk(tree) if isinstance(n, Do)}
+    places = paths(tree)
     order = list(places)
     kept = kernel.kept_locals()
     unsure = _unsure(kernel, places)

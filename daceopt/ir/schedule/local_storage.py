@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import sympy
 
 from daceopt.ir.kernel.kernel import Access, Kernel
 from daceopt.ir.schedule import schedule
-from daceopt.ir.schedule.schedule import Alloc, Loop, Tree
+from daceopt.ir.schedule.schedule import Alloc, Do, Loop, Tree
 
 
 def folded(kernel: Kernel, tree: Tree) -> Kernel:
@@ -21,10 +21,11 @@ def folded(kernel: Kernel, tree: Tree) -> Kernel:
     ``tree`` alone.
     """
     gone: dict[str, set[int]] = {}
+    dos = schedule.dos(tree)
     for node, around in schedule.walk(tree):
         if isinstance(node, Alloc) and node.array not in kernel.kept_locals():
             outside = {n.param for n in around if isinstance(n, Loop)}
-            gone[node.array] = _single(kernel, tree, node.array, outside)
+            gone[node.array] = _single(kernel, dos, node.array, outside)
     if not any(gone.values()):
         return kernel
     shapes = {n: (t, _without(shape, gone.get(n, set()))) for n, (t, shape) in kernel.locals.items()}
@@ -40,10 +41,10 @@ def _without(items: tuple[Any, ...], gone: set[int]) -> tuple[Any, ...]:
     return tuple(e for k, e in enumerate(items) if k not in gone)
 
 
-def _single(kernel: Kernel, tree: Tree, array: str, outside: set[Any]) -> set[int]:
+def _single(kernel: Kernel, dos: Sequence[Do], array: str, outside: set[Any]) -> set[int]:
     """Dimensions in which all accesses have one and the same place in each iteration of the loops ``outside``."""
     places: list[list[Any]] = [[] for _ in kernel.locals[array][1]]
-    for do in schedule.dos(tree):
+    for do in dos:
         stage = kernel.stages[do.statement]
         values = dict(zip(stage.params, do.index))
         for access in (*stage.reads.values(), *stage.writes.values()):

@@ -172,6 +172,19 @@ def dos(tree: Tree) -> list[Do]:
     return [node for node, _ in walk(tree) if isinstance(node, Do)]
 
 
+def paths(tree: Tree) -> dict[int, tuple[Tree, ...]]:
+    """Statement -> the nodes from the top of ``tree`` down to its ``Do``."""
+    return {node.statement: (*around, node) for node, around in walk(tree) if isinstance(node, Do)}
+
+
+def loops_below(node: Tree, path: Several[Tree]) -> list[Loop]:
+    """The loops of a path inside of ``node``. Raises IllegalSchedule where that does not stand on it."""
+    start = next((k for k, n in enumerate(path) if n is node), None)
+    if start is None:
+        raise IllegalSchedule(f"a statement does not stand inside of a {type(node).__name__.lower()} that names it")
+    return [n for n in path[start + 1 :] if isinstance(n, Loop)]
+
+
 def runs(tree: Tree) -> list[list[Do]]:
     """Statements that run in one iteration directly one after the other."""
     if isinstance(tree, Do):
@@ -438,14 +451,6 @@ def reduced_loops(stage: Stage, connector: str, do: Do, around: Several[Tree]) -
     end = next((k for k, n in enumerate(around) if isinstance(n, Call)), len(around))
     over = {p for q, e in zip(stage.params, do.index) if q in gone for p in sympy.sympify(e).free_symbols}
     return [n for n in around[start:end] if isinstance(n, Loop) and n.param in over]
-
-
-def loops_to(tree: Tree, partial: Partial) -> list[Loop]:
-    """The loops between an accumulator's node and its statement."""
-    for node, around in walk(tree):
-        if isinstance(node, Do) and node.statement == partial.statement:
-            return [n for n in around if isinstance(n, Loop)]
-    raise IllegalSchedule(f"statement {partial.statement} does not stand inside of its accumulator")
 
 
 def collected(dtype: types.DType, op: str) -> types.DType:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
-from typing import Any
 
 import sympy
 
@@ -15,7 +14,7 @@ from daceopt.ir.scalar.affine import affine
 from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ir.scalar.sizes import ALL_SIZES
 
-Index = Several[Any]
+Index = Several["Dim | None"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Box:
     """Elements ``starts[d] <= e < starts[d] + extents[d]`` of an array; ``starts`` in the loops around, ``extents``
     numbers or sizes. ``bounds``: the extents where the array may end before the box does."""
 
-    starts: tuple[Any, ...]
+    starts: tuple[Dim, ...]
     extents: Shape
     bounds: Shape
 
@@ -32,16 +31,16 @@ class Box:
         """The dimensions in which it has not just one element: more, or, behind the array's end, none."""
         return [d for d, bound in enumerate(self.bounds) if bound != 1]
 
-    def inside(self, index: Index) -> tuple[Any, ...]:
+    def inside(self, index: Index) -> tuple[Dim, ...]:
         """The place in the box of an element of the array."""
         return tuple(dim(sympy.expand(sympy.sympify(index[d]) - self.starts[d])) for d in self.open)
 
-    def element(self, place: Mapping[int, Any]) -> tuple[Any, ...]:
+    def element(self, place: Mapping[int, Dim]) -> tuple[Dim, ...]:
         """The element of the array at ``place``, which has a number for each open dimension."""
         return tuple(dim(start + place.get(d, 0)) for d, start in enumerate(self.starts))
 
 
-def box_of(kernel: Kernel, accesses: Iterable[Access], shape: Shape, outer: Collection[Any]) -> Box:
+def box_of(kernel: Kernel, accesses: Iterable[Access], shape: Shape, outer: Collection[sympy.Symbol]) -> Box:
     """What ``accesses`` of one array of ``shape`` reach while the loops ``outer`` stand still.
 
     Raises IllegalSchedule, with the index, for run-time indices, for places that are not affine in the loops inside,
@@ -72,7 +71,7 @@ def _upper_bound(extent: Dim, left: Dim) -> Dim:
     return sympy.Min(extent, left, evaluate=False)
 
 
-def _largest(counts: list[Any]) -> Any:
+def _largest(counts: list[sympy.Expr]) -> sympy.Expr:
     largest = counts[0]
     for n in counts[1:]:
         if ALL_SIZES.is_natural(largest - n):
@@ -83,7 +82,7 @@ def _largest(counts: list[Any]) -> Any:
     return largest
 
 
-def _span(kernel: Kernel, access: Access, d: int, outer: Collection[Any]) -> tuple[Any, Any]:
+def _span(kernel: Kernel, access: Access, d: int, outer: Collection[sympy.Symbol]) -> tuple[Dim, Dim]:
     """``(first, count)`` of the places that one access reaches in a dimension."""
     value = access.index[d]
     if value is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import sympy
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access
@@ -23,7 +25,7 @@ class Walk(NamedTuple):
     whole: tuple[int, ...] = ()
 
 
-def walk(index: Sequence[Any], strides: Sequence[Dim], params: Collection[Any] | None = None) -> Walk:
+def walk(index: Sequence[Dim | None], strides: Sequence[Dim], params: Collection[sympy.Symbol] | None = None) -> Walk:
     """How ``index`` (an expression per dimension, None for a whole one) moves through an array of these strides.
 
     ``params``: see :func:`daceopt.ir.scalar.affine.affine`.
@@ -32,8 +34,8 @@ def walk(index: Sequence[Any], strides: Sequence[Dim], params: Collection[Any] |
 
 
 @lru_cache(1 << 14)  # each merge that is tried, and each step that schedules, asks for what kernels access again
-def _walk(index: tuple[Any, ...], strides: tuple[Dim, ...], params: frozenset[Any] | None) -> Walk:
-    steps: dict[Any, Dim] = {}
+def _walk(index: tuple[Dim | None, ...], strides: tuple[Dim, ...], params: frozenset[sympy.Symbol] | None) -> Walk:
+    steps: dict[sympy.Symbol, Dim] = {}
     constant: Dim = 0
     opaque: Dim = 0
     whole = []
@@ -54,9 +56,9 @@ class Address:
 
     buffer: str
     constant: Dim
-    terms: tuple[tuple[Any, Dim], ...]  # (parameter, elements between neighbours along it), no zeros
+    terms: tuple[tuple[sympy.Symbol, Dim], ...]  # (parameter, elements between neighbours along it), no zeros
 
-    def coefficients(self) -> dict[Any, Dim]:
+    def coefficients(self) -> dict[sympy.Symbol, Dim]:
         return dict(self.terms)
 
 
@@ -83,9 +85,9 @@ def _position(graph: Graph, access: Access) -> tuple[Walk, Dim]:
     return walk(access.index, graph.strides(access.array)), graph.root(access.array)[1]
 
 
-def is_bijective(index: Sequence[Any], shape: Sequence[Dim], extents: Mapping[Any, Dim]) -> bool:
+def is_bijective(index: Sequence[Dim], shape: Sequence[Dim], extents: Mapping[sympy.Symbol, Dim]) -> bool:
     """Does ``index`` visit every element of ``shape`` exactly once, as its parameters run through ``extents``?"""
-    seen: set[Any] = set()
+    seen: set[sympy.Symbol] = set()
     for expr, size in zip(index, shape, strict=True):
         form = affine(expr, extents)
         if not form.is_integral or len(form.terms) > 1:

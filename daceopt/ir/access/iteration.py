@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import count
-from typing import Any
 
 import sympy
 
@@ -75,7 +74,7 @@ def _written_dims(kernel: Kernel, name: str, parameter: sympy.Symbol) -> set[int
     return {k for k, e in enumerate(index) if e == parameter}
 
 
-def _widen(entries: tuple[Any, ...], where: set[int], pair: tuple[Any, Any]) -> tuple[Any, ...]:
+def _widen(entries: tuple[Dim, ...], where: set[int], pair: tuple[Dim, Dim]) -> tuple[Dim, ...]:
     return tuple(x for k, e in enumerate(entries) for x in (pair if k in where else (e,)))
 
 
@@ -115,7 +114,9 @@ def unify(
     return None if left or right else (first, second, mapping)
 
 
-def _replace(terms: dict, old: Any, far: Any, far_step: Dim, near: Any, near_step: Dim) -> dict:
+def _replace(
+    terms: dict, old: sympy.Symbol, far: sympy.Symbol, far_step: Dim, near: sympy.Symbol, near_step: Dim
+) -> dict:
     result = {k: v for k, v in terms.items() if k != old}
     return {**result, far: far_step, near: near_step}
 

@@ -85,7 +85,7 @@ def _draws(expr: sympy.Expr) -> tuple[sympy.Integer, ...]:
     return tuple(part.args[1] for part in parts if part.args[1].is_Integer)
 
 
-def _open(assignments: Iterable[Assignment], symbols: Mapping[Any, sympy.Expr]) -> Iterable[Assignment]:
+def _open(assignments: Iterable[Assignment], symbols: Mapping[sympy.Symbol, sympy.Expr]) -> Iterable[Assignment]:
     for a in assignments:
         replacements = {
             u: u.func(u.args[0], symbols.get(u.args[1], u.args[1]), u.args[2]) for u in a.expr.atoms(scalar.uniform)

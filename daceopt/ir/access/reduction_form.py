@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+
+import sympy
 
 from daceopt.ir.access.dataflow import address
 from daceopt.ir.graph.graph import Graph
@@ -64,12 +65,12 @@ def form_of(graph: Graph, kernel: Kernel, stage: Stage, connector: str) -> Reduc
     return ReductionForm(kind, tuple(kernel.extents[p] for p in kept), tuple(kernel.extents[p] for p in gone))
 
 
-def _innermost(graph: Graph, kernel: Kernel, stage: Stage) -> Any:
+def _innermost(graph: Graph, kernel: Kernel, stage: Stage) -> sympy.Symbol:
     """The loop that walks neighbouring elements of what the statement reads most of; None where none does."""
     most, innermost = 0, None
     for access in stage.reads.values():
         if access.array in kernel.locals:
-            terms: list[Any] = [(e, 1) for e in reversed(access.index) if isinstance(e, Parameter)]
+            terms: list[tuple[sympy.Symbol, int]] = [(e, 1) for e in reversed(access.index) if isinstance(e, Parameter)]
             count, unit = len(terms), terms[0][0] if terms else None
         else:
             where = address(graph, access)

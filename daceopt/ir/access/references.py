@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 import sympy
 
@@ -56,13 +55,13 @@ class Reference:
         """All parameters that the element depends on."""
         return {p for p, _ in self.steps} | getattr(self.rest, "free_symbols", set())
 
-    def at(self, index: Mapping[Param, Any], loops: frozenset[Param]) -> Reference:
+    def at(self, index: Mapping[Param, Dim], loops: frozenset[Param]) -> Reference:
         """The same element in the parameters ``loops``; ``index`` has the value of each of the statement's parameters.
 
         Digits of one loop that the element steps through as through one become that loop's parameter again.
         """
         linear: dict[Param, Dim] = {}
-        digits: dict[Any, list[tuple[Dim, Dim | None, Dim]]] = {}
+        digits: dict[sympy.Expr, list[tuple[Dim, Dim | None, Dim]]] = {}
         rest: Dim = dim(self.rest.xreplace(dict(index))) if isinstance(self.rest, sympy.Expr) else self.rest
         for p, step in self.steps:
             value = index[p]
@@ -81,7 +80,7 @@ class Reference:
         return replace(self, steps=tuple(linear.items()), rest=rest)
 
 
-def _terms(value: Any) -> list[tuple[Any, int]]:
+def _terms(value: Dim) -> list[tuple[sympy.Expr, int]]:
     """``(digit, factor)`` of the multiples of digits in a sum, and what else it adds up; a value that is none, once."""
     terms = [term.as_coeff_Mul() for term in sympy.Add.make_args(value)] if isinstance(value, sympy.Add) else []
     digits = [(part, int(n)) for n, part in terms if isinstance(part, (idiv, pymod)) and n.is_Integer]
@@ -89,7 +88,7 @@ def _terms(value: Any) -> list[tuple[Any, int]]:
     return [*digits, (rest, 1)]
 
 
-def _join(x: Any, parts: list[tuple[Dim, Dim | None, Dim]]) -> list[tuple[Any, Dim]]:
+def _join(x: Dim, parts: list[tuple[Dim, Dim | None, Dim]]) -> list[tuple[sympy.Expr, Dim]]:
     """``(value, step)`` of digits of ``x``, neighbours put together where one step leads through both."""
     done: list[tuple[Dim, Dim | None, Dim]] = []
     for divisor, radix, step in sorted(parts, key=lambda part: _magnitude(part[0])):
@@ -107,7 +106,7 @@ def _follows(below: tuple[Dim, Dim | None, Dim], divisor: Dim, step: Dim) -> boo
     return radix is not None and same(divisor, first * radix) and same(step, inner * radix)
 
 
-def _magnitude(divisor: Dim) -> tuple[int, Any]:
+def _magnitude(divisor: Dim) -> tuple[int, Dim]:
     """Divisors in ascending order: each is a multiple of those before it, so it has at least their factors."""
     if isinstance(divisor, int):
         return 0, divisor

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from daceopt.ir.control.imported import Gradients
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.blocked import block
 from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar.dims import Dim
 
 DIRECTIONS = ("forward", "backward")
 
@@ -93,7 +94,7 @@ class Program:
                 _follow_layout(backward, name, forward.strides(source))
 
 
-def _follow_layout(graph: Graph, name: str, strides: Sequence[Any]) -> None:
+def _follow_layout(graph: Graph, name: str, strides: Sequence[Dim]) -> None:
     """Lay out the saved array ``name`` as the forward graph did; what cannot follow reads a copy in the old layout."""
     try:
         graph.set_strides(name, strides)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import dace
 import dace.library
 import numpy as np
+import sympy
 from dace.sdfg.graph import generate_element_id
 from dace.sdfg.nodes import LibraryNode
 
@@ -105,7 +106,7 @@ class Repeat(Region):
         body: Graph | None = None,
         captures: Mapping[str, str] | None = None,
         *,
-        counter: Any = None,
+        counter: sympy.Symbol | None = None,
         trips: Dim | None = None,
         carried: Sequence[Carried] = (),
         stacked: Sequence[Stacked] = (),
@@ -124,7 +125,7 @@ class Repeat(Region):
         return self._bodies[0]
 
     @property
-    def counter(self) -> Any:
+    def counter(self) -> sympy.Symbol:
         """The symbol that counts iterations from zero."""
         return self._counter
 
@@ -165,7 +166,7 @@ class Repeat(Region):
         return bool(self._stacked) and (self._condition is not None or self._trips != self._limit)
 
 
-def counter_for(graph: Graph) -> Any:
+def counter_for(graph: Graph) -> sympy.Symbol:
     """A symbol that counts a loop in ``graph``: none of those around it."""
     k = 0
     while f"step{k}" in graph.size_names:
@@ -173,7 +174,7 @@ def counter_for(graph: Graph) -> Any:
     return Counter(f"step{k}")
 
 
-def body_of(graph: Graph, name: str, counter: Any = None) -> Graph:
+def body_of(graph: Graph, name: str, counter: sympy.Symbol | None = None) -> Graph:
     """An empty body for a region of ``graph``: it knows the sizes of ``graph`` and, if given, a loop's counter."""
     body = Graph(name, graph.options.target)
     body.source.opset, body.source.trips = dict(graph.source.opset), dict(graph.source.trips)
@@ -293,7 +294,9 @@ def operand(graph: Graph, node: Region, name: str) -> str:
 # -------------------------------------------------------------------- execution
 
 
-def _execute(memory: Memory, node: Region, which: int, values: Mapping[str, np.ndarray], t: int | None) -> list[Any]:
+def _execute(
+    memory: Memory, node: Region, which: int, values: Mapping[str, np.ndarray], t: int | None
+) -> list[np.ndarray]:
     body, reads = node.bodies[which], memory.graph.reads(node)
     feeds = {name: memory.array(reads[connector]) for name, connector in node.captures[which].items()}
     sizes = dict(memory.sizes)
@@ -349,5 +352,5 @@ def _repeat(memory: Memory, node: Repeat) -> None:
 def stacked_offset(node: Repeat, stacked: Stacked, stride: Dim) -> Dim:
     """Where the slice of the present iteration starts in a stacked output."""
     assert node.limit is not None
-    position: Any = node.limit - 1 - node.counter if stacked.reverse else node.counter
+    position: Dim = node.limit - 1 - node.counter if stacked.reverse else node.counter
     return dim(position * stride * (1 if stacked.extent is None else stacked.extent))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir.control.region import CONDITION, TRIPS, Carried, Conditional, Repeat, Stacked, body_of, counter_for
@@ -15,7 +16,7 @@ from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.symbols import is_counter
 
 
-def free_symbols(extents: Sequence[Dim]) -> set[Any]:
+def free_symbols(extents: Sequence[Dim]) -> set[sympy.Symbol]:
     """The symbols in a shape."""
     return {s for e in extents if not isinstance(e, int) for s in e.free_symbols}
 
@@ -38,7 +39,7 @@ class _Operands:
 class Body:
     """A body under construction; ``b`` builds in it."""
 
-    def __init__(self, outer: Graph, label: str, operands: _Operands, counter: Any = None):
+    def __init__(self, outer: Graph, label: str, operands: _Operands, counter: sympy.Symbol | None = None):
         self.outer, self.graph = outer, body_of(outer, label, counter)
         self.b = Builder(self.graph, label)
         self.captured: dict[str, str] = {}
@@ -130,7 +131,7 @@ class LoopBuilder(Body):
         self.graph.inputs.remove(inner)
         self._carried = [c for c in self._carried if c[0] != inner]
 
-    def slice_of(self, name: str, axis: int, position: Any) -> str:
+    def slice_of(self, name: str, axis: int, position: Dim) -> str:
         """Element ``position`` (in range, an expression of the counter) along ``axis`` of an outer array."""
         inner = self.capture(name)
         shape, strides = self.graph.shape(inner), self.graph.strides(inner)
@@ -158,7 +159,7 @@ class LoopBuilder(Body):
         self.declare_outputs([*carried, *(name for name, *_ in stacked)])
         if isinstance(trips, str):
             self._own.reads[TRIPS] = trips
-        limit: Any = trips if blocks else self._stacked_extent(stacked)
+        limit: Dim = trips if blocks else self._stacked_extent(stacked)
         node = Repeat(
             self._label,
             self.graph,

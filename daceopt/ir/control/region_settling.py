@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import sympy
+
 from daceopt.errors import Unsupported
 from daceopt.ir.control.region import Region, Repeat, everything, operand, regions
 from daceopt.ir.data.arrays import SEED
@@ -32,7 +34,7 @@ def settle(graph: Graph) -> None:
 
 
 def _settle(graph: Graph) -> None:
-    constants: dict[Any, str] = {}
+    constants: dict[tuple[Any, ...], str] = {}
     for node in regions(graph):
         for which, body in enumerate(node.bodies):
             _settle(body)
@@ -45,7 +47,7 @@ def _settle(graph: Graph) -> None:
             _lay_out_outputs(node.bodies, [graph.strides(graph.writes(node)[f"Out{k}"]) for k in _places(node)])
 
 
-def _bind_copies(graph: Graph, copies: Sequence[Any], limits: TargetLimits) -> None:
+def _bind_copies(graph: Graph, copies: Sequence[KernelNode], limits: TargetLimits) -> None:
     """Copies that were made here, behind all steps, run on an accelerator as what it can run: blocks and threads."""
     for node in copies:
         tree = schedule.schedule_of(node.kernel)
@@ -63,7 +65,7 @@ def _places(node: Region) -> range:
     return range(len(node.bodies[0].outputs))
 
 
-def _move_constants(graph: Graph, node: Region, which: int, known: dict[Any, str]) -> None:
+def _move_constants(graph: Graph, node: Region, which: int, known: dict[tuple[Any, ...], str]) -> None:
     """The program binds the constants of the outermost graph; ``known`` has those that moved already, by memory."""
     body = node.bodies[which]
     for name in [n for n in body.constants if body.is_read(n)]:
@@ -83,12 +85,12 @@ def _share_seed(graph: Graph, node: Region, body: Graph) -> None:
     graph.seed()
 
 
-def _random(body: Graph) -> list[Any]:
+def _random(body: Graph) -> list[KernelNode]:
     """The kernels that draw random numbers."""
     return [n for n in body.kernels() if SEED in body.inputs_of(n)]
 
 
-def _symbols_drawn(body: Graph, node: KernelNode) -> set[Any]:
+def _symbols_drawn(body: Graph, node: KernelNode) -> set[sympy.Symbol]:
     """What the kernel's scalar code names: numbers are drawn by the element that it computes, of all iterations."""
     stages = node.kernel.stages
     return {s for stage in stages for a in stage.assignments for s in a.expr.free_symbols}

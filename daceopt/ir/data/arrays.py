@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import dace
 import numpy as np
@@ -18,6 +18,7 @@ from daceopt.ir.data.provenance import Maker, Origins
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim, Shape, dim, in_rows, row_major, span
 from daceopt.ir.scalar.sizes import Sizes
+from daceopt.ir.scalar.types import DType
 
 SEED = "rng_seed"
 _SEED_WORDS = 1
@@ -94,9 +95,9 @@ class Arrays:
     def add_array(
         self,
         hint: str,
-        shape: Sequence[Any],
-        dtype: Any,
-        strides: Sequence[Any] | None = None,
+        shape: Sequence[Dim],
+        dtype: DType,
+        strides: Sequence[Dim] | None = None,
     ) -> str:
         """Add an array of ``shape`` (ints or symbolic) and DaCe ``dtype``; row-major unless ``strides`` (elements) are
         given."""
@@ -105,7 +106,7 @@ class Arrays:
         self.source.names.setdefault(name, hint)
         return name
 
-    def declare(self, name: str, shape: Sequence[Any], dtype: Any, strides: Sequence[Any] | None = None) -> None:
+    def declare(self, name: str, shape: Sequence[Dim], dtype: DType, strides: Sequence[Dim] | None = None) -> None:
         """Add an array of this very name, for graphs that are read; :meth:`add_array` makes names. ValueError for one
         that exists or that no array may have."""
         self._take(name)
@@ -122,7 +123,7 @@ class Arrays:
             if not isinstance(expr, int):
                 self.size_names |= dict.fromkeys(sorted(map(str, expr.free_symbols)))
 
-    def add_input(self, hint: str, shape: Sequence[Any], dtype: Any) -> str:
+    def add_input(self, hint: str, shape: Sequence[Dim], dtype: DType) -> str:
         name = self.add_array(hint, shape, dtype)
         self.inputs.append(name)
         return name
@@ -146,7 +147,7 @@ class Arrays:
             raise ValueError(f"output {name} is a {'view' if name in self._views else 'part'}; copy it first")
         self.outputs.append(name)
 
-    def add_view(self, source: str, hint: str, shape: Sequence[Any], strides: Sequence[Any], offset: Any = 0) -> str:
+    def add_view(self, source: str, hint: str, shape: Sequence[Dim], strides: Sequence[Dim], offset: Dim = 0) -> str:
         """An alias of ``source``: element i stands at ``offset + sum(strides * i)``, counted in elements of the root
         buffer from the source's start."""
         name = self.fresh_name(hint)
@@ -155,7 +156,7 @@ class Arrays:
         return name
 
     def declare_view(
-        self, name: str, source: str, shape: Sequence[Any], strides: Sequence[Any], offset: Any = 0
+        self, name: str, source: str, shape: Sequence[Dim], strides: Sequence[Dim], offset: Dim = 0
     ) -> None:
         """Add a view of this very name, as :meth:`declare` does."""
         self._take(name)

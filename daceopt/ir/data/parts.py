@@ -51,7 +51,7 @@ Box = tuple[Sequence[Dim], Sequence[Dim]]
 def tile(boxes: Sequence[Box], shape: Sequence[Dim], sizes: Sizes) -> bool:
     """Do boxes have each element of an array of ``shape`` once, for all ``sizes``?"""
     inside = all(is_inside(box, shape, sizes) for box in boxes)
-    total: Any = sum(prod(extents) for _, extents in boxes)
+    total: Dim = sum(prod(extents) for _, extents in boxes)
     full = sympy.expand(total - prod(shape)) == 0
     return inside and full and all(apart(one, other, sizes) for one, other in combinations(boxes, 2))
 

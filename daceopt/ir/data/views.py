@@ -35,9 +35,9 @@ def follow(arrays: Arrays, source: str, before: Sequence[Dim], after: Sequence[D
 class _Axis:
     """A run of source dimensions that is one dimension in both layouts."""
 
-    extent: Any
-    old: Any
-    new: Any
+    extent: Dim
+    old: Dim
+    new: Dim
 
 
 def rebase(
@@ -87,14 +87,14 @@ def _axes(shape: Sequence[Dim], old: Sequence[Dim], new: Sequence[Dim]) -> list[
     return merged
 
 
-def _offset(offset: Dim, axes: list[_Axis]) -> tuple[dict[_Axis, Any], Dim] | None:
+def _offset(offset: Dim, axes: list[_Axis]) -> tuple[dict[_Axis, Dim], Dim] | None:
     """Where the view starts along each axis, and the offset in the new layout."""
-    reach: dict[_Axis, Any] = dict.fromkeys(axes, 0)
+    reach: dict[_Axis, Dim] = dict.fromkeys(axes, 0)
     if offset == 0:
         return reach, 0
     if not isinstance(offset, int) or not all(isinstance(a.old, int) for a in axes):
         return None
-    result: Any = 0
+    result: Dim = 0
     for axis in sorted(axes, key=lambda a: a.old, reverse=True):
         reach[axis], offset = divmod(offset, axis.old)
         result = result + reach[axis] * axis.new

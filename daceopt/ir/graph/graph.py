@@ -297,14 +297,14 @@ class Graph(DataflowGraph):
             self.replace_parts_by_views(name, shown)
             self.replace_uses(name, shown)
 
-    def add_part(self, whole: str, hint: str, starts: Sequence[Any], shape: Sequence[Any]) -> str:
+    def add_part(self, whole: str, hint: str, starts: Sequence[Dim], shape: Sequence[Dim]) -> str:
         """An array of ``shape`` that is the box of ``whole`` which begins at ``starts``: one node writes it, others
         write the rest of ``whole``."""
         name = self.add_array(hint, shape, self.dtype(whole))
         self.attach(name, whole, [dim(s) for s in starts])
         return name
 
-    def set_strides(self, name: str, strides: Sequence[Any]) -> None:
+    def set_strides(self, name: str, strides: Sequence[Dim]) -> None:
         """Change the physical layout of an array; its views and parts select the same elements as before. ValueError,
         and nothing changed, for a view or part and where a view cannot follow."""
         if name in self._views or name in self._parts:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import copy
 import re
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, ClassVar
 
@@ -77,7 +78,11 @@ class Operator(LibraryNode):
     output_connectors = ListProperty(element_type=str, default=[], desc="Output connectors by position")
 
     def __init__(
-        self, since_version: int = 0, attributes: dict[str, Any] | None = None, inputs: Any = (), outputs: Any = ()
+        self,
+        since_version: int = 0,
+        attributes: dict[str, Any] | None = None,
+        inputs: Iterable[str] = (),
+        outputs: Iterable[str] = (),
     ) -> None:
         super().__init__(self.op_type, inputs=set(inputs), outputs=set(outputs))
         self.since_version = since_version

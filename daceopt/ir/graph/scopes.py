@@ -7,15 +7,16 @@ from typing import Any, NoReturn
 
 from daceopt.errors import IllegalSchedule
 from daceopt.ir.graph.dataflow_graph import DataflowGraph
+from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.schedule.schedule import Alloc, walk
 
 GLOBAL = "global"  # arrays of the graph
 _UNSCHEDULED = "thread"  # where the default schedule puts locals
 
-_PUT: dict[str, Callable[[Any, Any, str, str], None]] = {}
+_PUT: dict[str, Callable[[Any, KernelNode, str, str], None]] = {}
 
 
-def puts(function: Callable[[Any, Any, str, str], None]) -> Callable[[Any, Any, str, str], None]:
+def puts(function: Callable[[Any, KernelNode, str, str], None]) -> Callable[[Any, KernelNode, str, str], None]:
     """Register what changes the place of a local, ``function(graph, kernel, array, scope)``.
 
     It checks schedules, and so stands above graphs.
@@ -64,7 +65,7 @@ class Scopes(MutableMapping[str, str]):
     def __repr__(self) -> str:
         return f"Scopes({dict(self)})"
 
-    def _kernel(self, array: str) -> Any:
+    def _kernel(self, array: str) -> KernelNode:
         node = self._graph.locals.get(array)
         if node is None:
             raise KeyError(f"there is no array {array}, neither in the graph nor in a kernel of it")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import dace
 from dace import nodes, subsets
@@ -16,6 +15,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.kernel.map_scope import MapScope, whole_memlet
+from daceopt.ir.scalar.dims import Dim
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class GraphSdfg:
 
     sdfg: dace.SDFG
     state: dace.SDFGState
-    original: dict[Any, Node]
+    original: dict[dace.sdfg.nodes.Node, Node]
 
 
 def sdfg_of(graph: Graph) -> GraphSdfg:
@@ -47,7 +47,7 @@ class _Writer:
         # without it DaCe inspects the whole Python call stack for each access node: up to 60 ms
         self.state.set_default_lineinfo(dace.dtypes.DebugInfo(0))
         self._nodes: dict[str, nodes.AccessNode] = {}
-        self._original: dict[Any, Node] = {}
+        self._original: dict[dace.sdfg.nodes.Node, Node] = {}
 
     def write(self, add: Callable[[_Writer, Node], None]) -> GraphSdfg:
         """Add all arrays, and each node by ``add``."""
@@ -107,7 +107,7 @@ class _Writer:
             self.state.add_edge(self.access(name), None, self.access(whole), None, memlet)
 
 
-def _copied_memlet(name: str, starts: Iterable[Any], extents: Iterable[Any]) -> Memlet:
+def _copied_memlet(name: str, starts: Iterable[Dim], extents: Iterable[Dim]) -> Memlet:
     """What DaCe says of a part: it is copied into its box. It stands there already."""
     own, box = [], []
     for start, extent in zip(starts, extents, strict=True):

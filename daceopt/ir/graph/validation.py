@@ -16,6 +16,7 @@ from daceopt.ir.graph import order
 from daceopt.ir.graph.dataflow_graph import DataflowGraph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.scalar.dims import Dim
 
 
 def check(graph: DataflowGraph, nodes: Sequence[Node]) -> None:
@@ -69,7 +70,7 @@ def check_parts(graph: DataflowGraph, whole: str) -> None:
     for one, other in combinations(boxes, 2):
         if not apart(boxes[one], boxes[other], sizes):
             raise IllegalParts(f"parts {_boxes_text(one, boxes)} and {_boxes_text(other, boxes)} of {whole} overlap")
-    total: Any = sum(prod(extents) for _, extents in boxes.values())
+    total: Dim = sum(prod(extents) for _, extents in boxes.values())
     if sympy.expand(total - prod(shape)) != 0:
         covered = f"{', '.join(_boxes_text(n, boxes) for n in boxes)} have {total} of its {prod(shape)} elements"
         raise IllegalParts(f"the parts of {whole}, of shape {_shape_text(shape)}, leave a gap: {covered}")
@@ -79,7 +80,7 @@ def _boxes_text(name: str, boxes: dict[str, Any]) -> str:
     return f"{name} [{', '.join(f'{s}:{sympy.sympify(s + e)}' for s, e in zip(*boxes[name]))}]"
 
 
-def _shape_text(shape: Iterable[Any]) -> str:
+def _shape_text(shape: Iterable[Dim]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import sympy
 
@@ -16,7 +15,7 @@ from daceopt.ir.scalar.symbols import param
 
 def view_index(
     own: Shape, steps: Shape, offset: Dim, shape: Shape, strides: Shape, sizes: Sizes = ALL_SIZES
-) -> tuple[Any, ...] | None:
+) -> tuple[Dim, ...] | None:
     """The source element of view element ``(i0, i1, ...)``, one affine expression per source dimension, or None."""
     index = _split_offset(offset, shape, strides)
     if index is None:
@@ -38,7 +37,7 @@ def view_index(
     return tuple(index)
 
 
-def source_index(graph: Graph, array: str, source: str, index: Sequence[Any]) -> tuple[Any, ...] | None:
+def source_index(graph: Graph, array: str, source: str, index: Sequence[Dim]) -> tuple[Dim, ...] | None:
     """The element of ``source`` that ``index`` of ``array`` is, an expression per dimension.
 
     ``array`` is that itself, or reads it through views. None where a view has no such index, or shows parts.

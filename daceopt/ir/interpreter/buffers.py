@@ -14,6 +14,8 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.disturbance import Disturbance
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.types import DType
 
 
 class Memory:
@@ -22,7 +24,7 @@ class Memory:
     def __init__(
         self,
         graph: Graph,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, np.ndarray],
         reference: bool,
         sizes: Mapping[str, int] | None = None,
         disturbance: Disturbance | None = None,
@@ -48,16 +50,16 @@ class Memory:
             raise ValueError(f"array {name}: expected shape {target.shape}, found {value.shape}")
         target[...] = value
 
-    def number(self, extent: Any) -> int:
+    def number(self, extent: Dim) -> int:
         """A symbolic extent under this execution's sizes."""
         if isinstance(extent, int):
             return extent
         return int(extent.xreplace({s: sympy.Integer(self.sizes[str(s)]) for s in extent.free_symbols}))
 
-    def numpy_dtype(self, dtype: Any) -> np.dtype[Any]:
+    def numpy_dtype(self, dtype: DType) -> np.dtype[Any]:
         return types.to_numpy(dace.float64 if self.reference and types.is_float(dtype) else dtype)
 
-    def compute(self, assignments: Sequence[Assignment], values: dict[Any, np.ndarray]) -> None:
+    def compute(self, assignments: Sequence[Assignment], values: dict[str, np.ndarray]) -> None:
         """Scalar code over arrays of operands, by name; ``values`` takes the results as well."""
         for name, size in self.sizes.items():
             values.setdefault(name, np.asarray(size))
@@ -84,7 +86,7 @@ class Memory:
         strides = [self.number(e) for e in self.graph.strides(name)]
         return window(self.buffer(root), shape, strides, self.number(offset), name)
 
-    def store(self, name: str, value: Any) -> None:
+    def store(self, name: str, value: np.ndarray | np.generic) -> None:
         """Write a whole array."""
         self.array(name)[...] = value
 

@@ -8,7 +8,6 @@ or compared is exact, and so it stays.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 import sympy
@@ -28,7 +27,7 @@ class Disturbance:
         self._generator = np.random.default_rng(seed)
         self._sums = sums
 
-    def scalar(self, expr: Any, value: np.ndarray) -> np.ndarray:
+    def scalar(self, expr: sympy.Expr, value: np.ndarray) -> np.ndarray:
         """The results of scalar code, each element rounded in another way."""
         return value if _is_exact(expr) else self._move(value, np.abs(value))
 
@@ -49,12 +48,12 @@ class Disturbance:
 
 
 @cache
-def _is_exact(expr: Any) -> bool:
+def _is_exact(expr: sympy.Expr) -> bool:
     """Is the value one of the operands, or a small whole number?"""
     return all(not isinstance(e, _ROUNDED) or _keeps(e) for e in sympy.preorder_traversal(expr))
 
 
-def _keeps(expr: Any) -> bool:
+def _keeps(expr: sympy.Expr) -> bool:
     if isinstance(expr, ScalarFunction):
         name = type(expr).__name__
         return expr.row.rule in _EXACT_RULES or name.startswith(("cast", *_EXACT_NAMES))

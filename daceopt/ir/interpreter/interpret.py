@@ -11,6 +11,7 @@ from typing import Any
 import dace
 import numpy as np
 import sympy
+from dace.sdfg.nodes import LibraryNode
 
 from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
@@ -27,7 +28,7 @@ from daceopt.ir.scalar.affine import affine
 from daceopt.ir.scalar.extents import in_scalar_code
 from daceopt.ir.schedule.schedule import collected
 
-NodeFunction = Callable[["Memory", Any], None]
+NodeFunction = Callable[["Memory", LibraryNode], None]
 NODES: dict[str, NodeFunction] = {}  # library node class name -> implementation
 
 
@@ -44,7 +45,7 @@ def interprets(class_name: str) -> Callable[[NodeFunction], NodeFunction]:
 def interpret(
     graph: Graph,
     inputs: Mapping[str, Any],
-    dtype: Any = None,
+    dtype: type | None = None,
     sizes: Mapping[str, int] | None = None,
     disturbance: Disturbance | None = None,
 ) -> dict[str, np.ndarray]:
@@ -195,7 +196,7 @@ class _Execution:
             raise ValueError(f"kernel {self.kernel.label}, array {access.array}: {where}")
         return np.asarray(buffer[places])
 
-    def _whole(self, expr: Any, values: Mapping[str, np.ndarray]) -> Any:
+    def _whole(self, expr: sympy.Expr, values: Mapping[str, np.ndarray]) -> Any:
         """An integer expression over sizes and loop parameters."""
         expr = sympy.sympify(expr)
         named = {s: str(s) for s in expr.free_symbols if str(s) in values}

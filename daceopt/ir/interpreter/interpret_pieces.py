@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import sympy
 
 from daceopt.ir.kernel.kernel import Stage
 from daceopt.ir.scalar import scalar
@@ -17,7 +18,7 @@ from daceopt.ir.scalar.affine import affine
 MOST_ELEMENTS = 1 << 23  # of iterations that are evaluated at once
 _FEW_ELEMENTS = 1 << 16  # where most iterations are looked for, to be left out
 _NOTHING = {"sum": 0, "prod": 1}  # what changes no sum and no product
-_DIFFERENCES: dict[Any, Callable[[Any, Any], list[Any]]] = {
+_DIFFERENCES: dict[type, Callable[[sympy.Expr, sympy.Expr], list[sympy.Expr]]] = {
     scalar.ge: lambda a, b: [a - b],
     scalar.gt: lambda a, b: [a - b - 1],
     scalar.le: lambda a, b: [b - a],
@@ -125,7 +126,7 @@ def bounds_of(stage: Stage, number: Callable[[Any], int]) -> list[LowerBound]:
     return [LowerBound(number(f.constant), {str(p): number(factor) for p, factor in f.terms}) for f in forms]
 
 
-def _relations(condition: Any) -> list[Any]:
+def _relations(condition: sympy.Expr) -> list[sympy.Expr]:
     """Those that must all hold, of those that are known here."""
     if isinstance(condition, scalar.logical_and):
         return [r for part in condition.args for r in _relations(part)]

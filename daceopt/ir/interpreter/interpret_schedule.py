@@ -22,7 +22,7 @@ from daceopt.ir.interpreter.reduction import UFUNC, identity
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.legality.microkernels import TileProduct, tiles
 from daceopt.ir.scalar import scalar, types
-from daceopt.ir.scalar.dims import dim
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.extents import in_scalar_code
 from daceopt.ir.schedule.local_storage import folded
 from daceopt.ir.schedule.schedule import (
@@ -46,7 +46,7 @@ from daceopt.ir.schedule.schedule import (
 if TYPE_CHECKING:
     from daceopt.ir.interpreter.buffers import Memory
 
-_COMPARED: dict[str, Any] = {
+_COMPARED: dict[str, np.ufunc] = {
     "<": np.less,
     "<=": np.less_equal,
     ">": np.greater,
@@ -82,14 +82,14 @@ class _Rows:
     count: int
     values: dict[Any, np.ndarray]
 
-    def repeat(self, times: np.ndarray, param: Any) -> _Rows:
+    def repeat(self, times: np.ndarray, param: sympy.Symbol) -> _Rows:
         """Row k ``times[k]`` times, ``param`` counting."""
         index = np.repeat(np.arange(self.count), times)
         starts = np.cumsum(times) - times
         counter = np.arange(len(index)) - starts[index]
         return _Rows(len(index), {**{k: v[index] for k, v in self.values.items()}, param: counter})
 
-    def at(self, times: np.ndarray, param: Any, value: int) -> _Rows:
+    def at(self, times: np.ndarray, param: sympy.Symbol, value: int) -> _Rows:
         """Those that have an iteration ``value`` of ``param``."""
         there = self.only(times > value)
         return _Rows(there.count, {**there.values, param: np.full(there.count, value)})
@@ -145,7 +145,7 @@ class _Execution:
         else:
             self._do(tree, rows)
 
-    def _carrying(self, do: Do) -> set[Any]:
+    def _carrying(self, do: Do) -> set[sympy.Symbol]:
         """The loops over serial parameters around a statement."""
         values = zip(self._kernel.stages[do.statement].params, do.index)
         return {s for p, e in values if p in self._kernel.serial for s in sympy.sympify(e).free_symbols}
@@ -199,7 +199,7 @@ class _Execution:
     def _iterations(self, loop: Loop, rows: _Rows) -> _Rows:
         return rows.repeat(self._times(loop, rows), loop.param)
 
-    def _whole(self, expr: Any, rows: _Rows) -> np.ndarray:
+    def _whole(self, expr: Dim, rows: _Rows) -> np.ndarray:
         """An integer expression over sizes and loop parameters, for each row."""
         expr = sympy.sympify(expr)
         known = {s: self._memory.number(s) for s in expr.free_symbols - self._params}
@@ -264,7 +264,7 @@ class _Execution:
 
     def _do(self, tree: Do, rows: _Rows) -> None:
         body = self._bodies[tree.statement]
-        values: dict[Any, np.ndarray] = {c: self._read(r, rows) for c, r in body.reads.items()}
+        values: dict[str, np.ndarray] = {c: self._read(r, rows) for c, r in body.reads.items()}
         values |= {str(s): v for s, v in rows.values.items() if isinstance(s, sympy.Symbol)}
         self._memory.compute(body.assignments, values)
         for connector in body.writes:
@@ -346,5 +346,5 @@ class _Execution:
         return array, address
 
 
-def _free(expr: Any) -> set[Any]:
+def _free(expr: Dim) -> set[sympy.Symbol]:
     return getattr(expr, "free_symbols", set())

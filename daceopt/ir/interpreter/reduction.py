@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-UFUNC: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+UFUNC: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def identity(kind: str, dtype: np.dtype[Any]) -> Any:

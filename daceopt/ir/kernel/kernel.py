@@ -32,7 +32,7 @@ class Access:
     index: tuple[sympy.Expr | int | None, ...]
     wcr: str | None = None
 
-    def subs(self, mapping: dict[Any, Any]) -> Access:
+    def subs(self, mapping: Mapping[sympy.Symbol, Dim]) -> Access:
         return replace(self, index=tuple(_subs(e, mapping) for e in self.index))
 
     def params(self) -> frozenset[sympy.Symbol]:
@@ -45,7 +45,7 @@ class Access:
         return frozenset(s for e in expressions for s in ((e,) if e.is_Symbol else e.free_symbols))
 
 
-def _subs(expr: Any, mapping: dict[Any, Any]) -> Any:
+def _subs(expr: Dim, mapping: Mapping[sympy.Symbol, Dim]) -> Dim:
     if not isinstance(expr, sympy.Expr):
         return expr
     if expr.is_Symbol:
@@ -88,7 +88,7 @@ class Stage:
         copied = Assignment(symbol_like(value.symbol, twin), value.symbol, value.dtype)
         return replace(self, writes=writes, assignments=(*self.assignments, copied))
 
-    def subs(self, mapping: dict[Any, Any], params: tuple[sympy.Symbol, ...] | None = None) -> Stage:
+    def subs(self, mapping: Mapping[sympy.Symbol, Dim], params: tuple[sympy.Symbol, ...] | None = None) -> Stage:
         """Replace parameters in the domain, accesses and scalar code; ``params`` gives the new domain if it is not one
         to one."""
         new = params if params is not None else tuple(mapping.get(p, p) for p in self.params)
@@ -100,7 +100,7 @@ class Stage:
         )
 
 
-def _subs_assignment(assignment: Assignment, mapping: dict[Any, Any]) -> Assignment:
+def _subs_assignment(assignment: Assignment, mapping: Mapping[sympy.Symbol, Dim]) -> Assignment:
     expr = _subs(assignment.expr, mapping)
     return (
         assignment if expr is assignment.expr else Assignment(assignment.symbol, sympy.sympify(expr), assignment.dtype)
@@ -211,7 +211,9 @@ class Kernel:
 
     def without_unit_loops(self) -> Kernel:
         """Loops of one iteration vanish, so that equal iteration spaces look equal."""
-        unit: dict[Any, Any] = {p: sympy.Integer(0) for p, n in self.extents.items() if n == 1 and p not in self.serial}
+        unit: dict[sympy.Symbol, sympy.Integer] = {
+            p: sympy.Integer(0) for p, n in self.extents.items() if n == 1 and p not in self.serial
+        }
         if not unit:
             return self
         extents = {p: dim(_subs(n, unit)) for p, n in self.extents.items() if p not in unit}

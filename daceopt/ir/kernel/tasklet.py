@@ -11,6 +11,7 @@ import dace
 import sympy
 from dace import nodes
 from dace.properties import CodeBlock
+from sympy.core.function import FunctionClass
 
 from daceopt.ir.scalar import scalar, types
 
@@ -34,7 +35,7 @@ class Assignment:
     def __deepcopy__(self, memo: dict[int, Any]) -> Assignment:
         return self  # immutable, as SymPy expressions are
 
-    def subs(self, mapping: Mapping[sympy.Symbol, Any]) -> Assignment:
+    def subs(self, mapping: Mapping[sympy.Symbol, sympy.Expr]) -> Assignment:
         """Replace symbols in the expression, and the assigned symbol too when it is in ``mapping``."""
         return Assignment(mapping.get(self.symbol, self.symbol), substitute(self.expr, mapping), self.dtype)
 
@@ -105,7 +106,7 @@ def check_order(label: str, inputs: Iterable[str], assignments: Assignments, out
         late.discard(str(a.symbol))
 
 
-def substitute(expr: sympy.Expr, mapping: Mapping[Any, Any]) -> sympy.Expr:
+def substitute(expr: sympy.Expr, mapping: Mapping[sympy.Symbol, sympy.Expr]) -> sympy.Expr:
     """Replace symbols by expressions in one simultaneous step; untouched expressions come back as they are.
 
     Where two symbols become one and SymPy would then cancel what is NaN for infinities, zeros or NaN (``a - b`` and
@@ -122,9 +123,9 @@ def substitute(expr: sympy.Expr, mapping: Mapping[Any, Any]) -> sympy.Expr:
     return expr.xreplace(hits)
 
 
-def _twins(expr: sympy.Expr, mapping: Mapping[Any, Any]) -> list[Any]:
+def _twins(expr: sympy.Expr, mapping: Mapping[sympy.Symbol, sympy.Expr]) -> list[sympy.Symbol]:
     """The symbols that become what one before them is."""
-    seen: set[Any] = set()
+    seen: set[sympy.Expr] = set()
     pairs = []
     for symbol in sorted(expr.free_symbols, key=str) if len(expr.free_symbols) > 1 else ():
         value = mapping.get(symbol, symbol)
@@ -133,11 +134,11 @@ def _twins(expr: sympy.Expr, mapping: Mapping[Any, Any]) -> list[Any]:
     return pairs
 
 
-def cancels(function: Any, args: Sequence[Any]) -> bool:
+def cancels(function: FunctionClass, args: Sequence[sympy.Expr]) -> bool:
     """Is this a sum of terms, or a product of powers, that take one another away, wholly or in part?"""
     if function not in (sympy.Add, sympy.Mul):
         return False
-    signs: dict[Any, bool] = {}  # what is added or multiplied -> whether it is taken away
+    signs: dict[sympy.Expr, bool] = {}  # what is added or multiplied -> whether it is taken away
     for a in (a for a in args if not a.is_number):
         amount, what = a.as_coeff_Mul() if function is sympy.Add else reversed(a.as_base_exp())
         negative = bool(amount.could_extract_minus_sign())
@@ -161,7 +162,7 @@ def free_symbols(assignments: Iterable[Assignment]) -> set[sympy.Symbol]:
     return free
 
 
-def rename(assignments: Iterable[Assignment], mapping: Mapping[sympy.Symbol, Any]) -> Assignments:
+def rename(assignments: Iterable[Assignment], mapping: Mapping[sympy.Symbol, sympy.Symbol]) -> Assignments:
     """Replace symbols, read or assigned, everywhere."""
     return tuple(a.subs(mapping) for a in assignments)
 
@@ -207,7 +208,9 @@ def eliminate_dead(assignments: Sequence[Assignment], live: Iterable[str]) -> As
     return tuple(reversed(kept))
 
 
-def share(assignments: Sequence[Assignment], known: Mapping[Any, types.DType], keep: Iterable[str]) -> Assignments:
+def share(
+    assignments: Sequence[Assignment], known: Mapping[sympy.Symbol, types.DType], keep: Iterable[str]
+) -> Assignments:
     """Compute equal expressions once, across assignments; equal means structurally equal, nothing is re-associated.
 
     ``known`` gives the dtypes of free symbols; names in ``keep`` (outputs) stay assigned.
@@ -249,7 +252,9 @@ def _count(expr: sympy.Expr, parents: Counter[sympy.Expr]) -> None:
 class _Sharing:
     """Rewrites assignments so that expressions with several readers have an assignment of their own."""
 
-    def __init__(self, assignments: Assignments, known: Mapping[Any, types.DType], parents: Counter[sympy.Expr]):
+    def __init__(
+        self, assignments: Assignments, known: Mapping[sympy.Symbol, types.DType], parents: Counter[sympy.Expr]
+    ):
         self._assignments = assignments
         self._types = dict(known) | {a.symbol: a.dtype for a in assignments}
         self._infer = scalar.Types(self._types)

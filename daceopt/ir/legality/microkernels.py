@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import dace
 import sympy
@@ -20,6 +20,7 @@ from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.affine import same
 from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.types import DType
 from daceopt.ir.schedule.schedule import Accumulate, Call, Do, Loop, Tree, chain, walk
 
 PRODUCT, TRANSPOSITION = "product", "transposition"
@@ -34,7 +35,7 @@ class MicroProduct:
     """
 
     label: str
-    dtype: Any
+    dtype: DType
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ class _Reader:
         return columns is None or same(operand.step(columns.param), 1)
 
     def _check_rests(self, operands: tuple[Reference, ...], loops: list[Loop]) -> None:
-        inside: set[Any] = {loop.param for loop in loops}
+        inside: set[sympy.Symbol] = {loop.param for loop in loops}
         for operand in operands:
             if operand.whole or inside & getattr(operand.rest, "free_symbols", set()):
                 self._refuse(f"{operand.buffer.array} is not walked evenly")

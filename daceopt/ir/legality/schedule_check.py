@@ -128,7 +128,7 @@ def _check_loop(graph: Graph, kernel: Kernel, loop: Loop, around: Several[Tree])
     known = {other.param for other in outer} | set(kernel.extents)
     sizes = {s for e in kernel.extents.values() for s in getattr(e, "free_symbols", ())}
     for expr in (loop.extent, loop.rest):
-        free: set[Any] = getattr(expr, "free_symbols", set())
+        free: set[sympy.Symbol] = getattr(expr, "free_symbols", set())
         unknown = free - known - sizes
         inside = free & set(kernel.extents) - {other.param for other in outer}
         if unknown or inside:
@@ -188,7 +188,7 @@ def _check_domain(kernel: Kernel, do: Do, loops: Several[Loop]) -> None:
     do, groups = unmerged(do, loops)
     loops = [loop for group in groups for loop in group]
     stage = kernel.stages[do.statement]
-    by_base: dict[Any, list[tuple[Dim, Dim | None, Any, Dim]]] = {}
+    by_base: dict[sympy.Expr, list[tuple[Dim, Dim | None, sympy.Symbol, Dim]]] = {}
     used: dict[Any, Any] = {}
     for p, value in zip(stage.params, do.index):
         if kernel.bounds(p)[1] is None:
@@ -217,7 +217,7 @@ def _check_domain(kernel: Kernel, do: Do, loops: Several[Loop]) -> None:
             refuse(kernel, f"statement {do.statement} runs again for each iteration of {loop.param}")
 
 
-def _packs_of(base: Any, loops: Several[Loop]) -> Any:
+def _packs_of(base: sympy.Expr, loops: Several[Loop]) -> Any:
     """Of ``4*(x // m % n) + k`` with a loop over ``k < 4``, whose loop over packs was merged with others: the digit
     and the loop; None for everything else."""
     if not isinstance(base, sympy.Add):
@@ -230,7 +230,7 @@ def _packs_of(base: Any, loops: Several[Loop]) -> Any:
     return (packs, pack) if isinstance(packs, (idiv, pymod)) else None
 
 
-def _partial(kernel: Kernel, do: Do, p: Any, value: Any, loops: Several[Loop]) -> Any:
+def _partial(kernel: Kernel, do: Do, p: sympy.Symbol, value: sympy.Expr, loops: Several[Loop]) -> sympy.Expr:
     """The loop over a parameter whose extent is what another one leaves: one loop, as long as the kernel says."""
     extent, rest = kernel.bounds(p)
     loop = next((loop for loop in loops if loop.param == value), None)
@@ -248,7 +248,7 @@ def _partial(kernel: Kernel, do: Do, p: Any, value: Any, loops: Several[Loop]) -
     return loop.param
 
 
-def _digits(kernel: Kernel, do: Do, base: Any, digits: list[tuple[Dim, Dim | None, Any, Dim]]) -> Dim:
+def _digits(kernel: Kernel, do: Do, base: sympy.Expr, digits: list[tuple[Dim, Dim | None, sympy.Symbol, Dim]]) -> Dim:
     """The number of values that ``base`` must take for its digits to go over their whole extents."""
     left = list(digits)
     total: Dim = 1
@@ -265,7 +265,7 @@ def _digits(kernel: Kernel, do: Do, base: Any, digits: list[tuple[Dim, Dim | Non
     return total
 
 
-def _mixed(kernel: Kernel, do: Do, base: Any, total: Dim, loops: Several[Loop]) -> list[Any]:
+def _mixed(kernel: Kernel, do: Do, base: sympy.Expr, total: Dim, loops: Several[Loop]) -> list[sympy.Symbol]:
     """Check that ``base`` takes each value below ``total`` once; returns the loops' parameters in it."""
     by_param = {loop.param: loop for loop in loops}
     form = affine(base, by_param)
@@ -326,9 +326,9 @@ class _Tiles:
         """A tile longer than a loop of known extent is as long as that."""
         return len(self._levels) > 1 and loop is self._levels[-1][1] and ALL_SIZES.are_equal(loop.extent, self._total)
 
-    def _bounds(self) -> list[tuple[Any, bool]]:
+    def _bounds(self) -> list[tuple[Dim, bool]]:
         """What is left for the innermost loop at each level, and whether the extents do not ensure it."""
-        bounds: list[tuple[Any, bool]] = []
+        bounds: list[tuple[Dim, bool]] = []
         for k, bound in enumerate([self._total, *(step for step, _ in self._levels[:-1])]):
             inside = self._levels[k:]
             taken = sum((step * loop.param for step, loop in inside[:-1]), sympy.S.Zero)
@@ -353,7 +353,7 @@ def _of_packs(total: Dim, levels: list[tuple[Dim, Loop]]) -> tuple[Dim, list[tup
     return _of_packs(total // size, [(n // size, outer) for n, outer in levels[:-1]])
 
 
-def _minima(rest: Any, params: Set[Any]) -> list[Any]:
+def _minima(rest: sympy.Expr | None, params: Set[sympy.Symbol]) -> list[Dim]:
     """The expressions of which ``rest`` is the smallest; minima of sizes alone are numbers like others."""
     if rest is None:
         return []
@@ -365,7 +365,7 @@ def _minima(rest: Any, params: Set[Any]) -> list[Any]:
 
 
 @cache
-def _ceiling(total: Dim, below: Dim) -> Any:
+def _ceiling(total: Dim, below: Dim) -> Dim:
     if isinstance(total, int) and isinstance(below, int):
         return -(-total // below)
     if (exact := quotient(total, below)) is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
-from typing import Any
+
+import sympy
 
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.legality.schedule_check_hardware import refuse
@@ -57,5 +58,5 @@ def part_ways(one: Several[Tree], other: Several[Tree]) -> bool:
     stands around each."""
     common = {n.param for n in one if isinstance(n, Loop) and any(n is m for m in other)}
     first, second = ({c for c in conditions_in(around) if c.free_symbols & common} for around in (one, other))
-    own: set[Any] = {n.param for around in (one, other) for n in around if isinstance(n, Loop)} - common
+    own: set[sympy.Symbol] = {n.param for around in (one, other) for n in around if isinstance(n, Loop)} - common
     return first != second or any(c.free_symbols & own for c in first)

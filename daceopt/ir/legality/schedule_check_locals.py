@@ -111,7 +111,7 @@ def _check_order(kernel: Kernel, places: Mapping[int, Several[Tree]], first: _Us
 
 
 def _check_in_order(
-    kernel: Kernel, p: Any, array: str, first: int, one: Several[Tree], second: int, other: Several[Tree]
+    kernel: Kernel, p: sympy.Symbol, array: str, first: int, one: Several[Tree], second: int, other: Several[Tree]
 ) -> None:
     """Both stand in the same loops over the serial parameter ``p``, which count up."""
     (_, values), (_, others) = _index(kernel, one), _index(kernel, other)
@@ -132,7 +132,7 @@ def _check_in_order(
         refuse(kernel, f"{carried}: its loops do not count {values[p]} up")
 
 
-def _loops_over(path: Several[Tree], value: Any) -> list[Loop]:
+def _loops_over(path: Several[Tree], value: sympy.Expr) -> list[Loop]:
     return [n for n in path if isinstance(n, Loop) and n.param in sympy.sympify(value).free_symbols]
 
 
@@ -179,7 +179,7 @@ def _check_dependence(
         refuse(kernel, f"{array} is read inside of its accumulator, which is stored behind that")
 
 
-def _check_along(kernel: Kernel, loop: Loop, reduced: set[Any], write: Reference, read: Reference) -> None:
+def _check_along(kernel: Kernel, loop: Loop, reduced: set[sympy.Symbol], write: Reference, read: Reference) -> None:
     """In a loop that both share, the iteration that reads an element is the one that has written it."""
     array = read.buffer.array
     if reduced:
@@ -188,7 +188,7 @@ def _check_along(kernel: Kernel, loop: Loop, reduced: set[Any], write: Reference
         refuse(kernel, f"{array} is read at another iteration of {loop.param} than writes it")
 
 
-def _walked(kernel: Kernel, do: Do, loop: Loop) -> set[Any]:
+def _walked(kernel: Kernel, do: Do, loop: Loop) -> set[sympy.Symbol]:
     """The parameters of a statement that change along ``loop``."""
     values = zip(kernel.stages[do.statement].params, do.index)
     return {p for p, value in values if loop.param in sympy.sympify(value).free_symbols}

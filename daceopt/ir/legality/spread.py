@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Several
 from math import prod
-from typing import Any
+
+import sympy
 
 from daceopt.ir.access.references import Reference, StatementInstance, same_element
 from daceopt.ir.legality.hardware import Threads
@@ -51,7 +52,7 @@ def objection(tree: Tree, bodies: Mapping[int, StatementInstance], array: str) -
     return None
 
 
-def _place(threads: Threads, loop: Loop) -> tuple[Any, ...]:
+def _place(threads: Threads, loop: Loop) -> tuple[sympy.Expr, ...]:
     """What tells which thread runs an iteration of ``loop``, and when."""
     where = threads.place(loop) if loop.kind == "block" else None
     return loop.param, loop.kind, loop.extent, loop.rest, where

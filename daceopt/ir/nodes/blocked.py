@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import dace
 import numpy as np
@@ -20,7 +20,7 @@ from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.nodes.library import IMAGES, Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
-from daceopt.ir.scalar.dims import Shape, dim
+from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ir.scalar.scalar import symbol
 from daceopt.ir.scalar.symbols import Parameter, param
 from daceopt.system import vector_bits
@@ -32,13 +32,13 @@ CONVOLUTIONS = (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 _RANKS = (3, 4, 5)
 
 
-def blocked_shape(shape: Sequence[Any]) -> Shape:
+def blocked_shape(shape: Sequence[Dim]) -> Shape:
     """That of an image in blocks: ``shape`` is (N, C, spatial...), C a multiple of ``BLOCK``."""
     count, channels, *spatial = shape
     return (count, channels // BLOCK, *spatial, BLOCK)
 
 
-def image_shape(shape: Sequence[Any]) -> Shape:
+def image_shape(shape: Sequence[Dim]) -> Shape:
     """The shape of an image that stands in blocks as ``shape`` says."""
     count, blocks, *spatial, inside = shape
     return (count, blocks * inside, *spatial)
@@ -207,7 +207,7 @@ class _Split:
         count = len(kernel.extents)
         self._names = {p: param(k) for k, p in enumerate(kernel.extents)}
         self._inside = {p: param(count + k) for k, p in enumerate(split)}
-        self._values: dict[Any, Any] = dict(self._names)
+        self._values: dict[sympy.Symbol, sympy.Expr] = dict(self._names)
         self._values |= {p: BLOCK * self._names[p] + inner for p, inner in self._inside.items()}
 
     def kernel(self, stored: Mapping[str, str], lanes: Mapping[Access, _Lane]) -> Kernel:
@@ -223,7 +223,7 @@ class _Split:
         extents |= dict.fromkeys(self._inside.values(), BLOCK)
         return Kernel(kernel.label, extents, stages, self._over(kernel.outer), kernel.locals)
 
-    def _over(self, params: Sequence[Any]) -> tuple[Any, ...]:
+    def _over(self, params: Sequence[sympy.Symbol]) -> tuple[sympy.Symbol, ...]:
         return (*(self._names[p] for p in params), *(self._inside[p] for p in params if p in self._inside))
 
     def _move(self, access: Access, stored: Mapping[str, str], lanes: Mapping[Access, _Lane]) -> Access:

@@ -8,9 +8,12 @@ from typing import Any
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar.affine import same
 from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.types import DType
 
 
-def sum_to(b: Builder, fn: Any, *arrays: str, shape: Sequence[Dim], dtype: Any = None, label: str | None = None) -> str:
+def sum_to(
+    b: Builder, fn: Any, *arrays: str, shape: Sequence[Dim], dtype: DType | None = None, label: str | None = None
+) -> str:
     """``fn`` of the arrays (None: the array itself), which have one shape, summed over the dimensions along which
     ``shape`` was broadcast to it."""
     own = b.graph.shape(arrays[0])

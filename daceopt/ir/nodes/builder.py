@@ -10,6 +10,7 @@ import sympy
 from dace.sdfg.nodes import LibraryNode
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.nodes.library import Contraction, multiplies
@@ -18,8 +19,9 @@ from daceopt.ir.scalar.affine import quotient, same
 from daceopt.ir.scalar.dims import Dim, Shape, dim, row_major
 from daceopt.ir.scalar.extents import in_scalar_code
 from daceopt.ir.scalar.symbols import param
+from daceopt.ir.scalar.types import DType
 
-IndexFunction = Callable[..., tuple[Any, ...]]
+IndexFunction = Callable[..., "tuple[Dim | None, ...]"]
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
@@ -44,7 +46,12 @@ class Builder:
     # ---------------------------------------------------------------- maps
 
     def elementwise(
-        self, fn: Callable[..., Any], *arrays: str, dtype: Any = None, out: Any = None, label: str | None = None
+        self,
+        fn: Callable[..., sympy.Expr | tuple[sympy.Expr, ...]],
+        *arrays: str,
+        dtype: Any = None,
+        out: Any = None,
+        label: str | None = None,
     ) -> Any:
         """``fn(*symbols)`` at every element of the broadcast shape.
 
@@ -66,7 +73,7 @@ class Builder:
     def reduce(
         self,
         kind: str,
-        fn: Callable[..., Any] | None,
+        fn: Callable[..., sympy.Expr] | None,
         *arrays: str,
         axes: Sequence[int],
         keepdims: bool = False,
@@ -94,10 +101,10 @@ class Builder:
 
     def map(
         self,
-        extents: Sequence[Any],
+        extents: Sequence[Dim],
         reads: Mapping[str, tuple[str, IndexFunction]],
         writes: Mapping[str, tuple[Any, ...]],
-        fn: Callable[..., Any],
+        fn: Callable[..., sympy.Expr | tuple[sympy.Expr, ...]],
         label: str | None = None,
     ) -> None:
         """The general form: ``fn(params, **symbols)`` gives a mapping from write connectors to expressions (or one
@@ -137,7 +144,7 @@ class Builder:
     def _operands(self, arrays: Sequence[str], shape: Shape) -> tuple[dict[str, Access], list[Any]]:
         """Accesses and symbols of ``arrays`` broadcast to ``shape``; one-element constants become literals."""
         reads: dict[str, Access] = {}
-        symbols: list[Any] = []
+        symbols: list[sympy.Expr] = []
         names: dict[str, str] = {}
         for array in arrays:
             literal = self._literal(array, arrays)
@@ -149,7 +156,7 @@ class Builder:
             symbols.append(scalar.symbol(conn, self.graph.dtype(array)))
         return reads, symbols
 
-    def _broadcast_index(self, array: str, rank: int) -> tuple[Any, ...]:
+    def _broadcast_index(self, array: str, rank: int) -> tuple[Dim, ...]:
         own = self.graph.shape(array)
         return tuple(0 if s == 1 else param(rank - len(own) + k) for k, s in enumerate(own))
 
@@ -192,7 +199,7 @@ class Builder:
         view = self.graph.add_view(x, self.label, [shape[p] for p in perm], [strides[p] for p in perm])
         return self._deliver(view, out)
 
-    def reshape(self, x: str, shape: Sequence[Any], out: str | None = None) -> str:
+    def reshape(self, x: str, shape: Sequence[Dim], out: str | None = None) -> str:
         """Same elements in row-major order; a view when the strides of ``x`` allow, else of a contiguous copy."""
         new = tuple(dim(s) for s in shape)
         strides = reshaped_strides(self.graph.shape(x), self.graph.strides(x), new)
@@ -201,7 +208,7 @@ class Builder:
             strides = row_major(new)
         return self._deliver(self.graph.add_view(x, self.label, new, strides), out)
 
-    def expand(self, x: str, shape: Sequence[Any], out: str | None = None) -> str:
+    def expand(self, x: str, shape: Sequence[Dim], out: str | None = None) -> str:
         """Broadcast to ``shape`` by strides of zero: always a view."""
         own, strides = self.graph.shape(x), self.graph.strides(x)
         new = broadcast_shapes(own, tuple(dim(s) for s in shape))
@@ -212,8 +219,8 @@ class Builder:
     def slice(
         self,
         x: str,
-        starts: Sequence[Any],
-        ends: Sequence[Any],
+        starts: Sequence[Dim],
+        ends: Sequence[Dim],
         steps: Sequence[int] | None = None,
         axes: Sequence[int] | None = None,
         out: str | None = None,
@@ -273,14 +280,14 @@ class Builder:
         """``x`` itself if it is row-major without gaps, else a copy that is."""
         return x if self.graph.is_contiguous(x) else self.copy(x)
 
-    def cast(self, x: str, dtype: Any, out: str | None = None) -> str:
+    def cast(self, x: str, dtype: DType, out: str | None = None) -> str:
         """Convert element by element as C does (floats to integers truncate; anything nonzero is true)."""
         return self.elementwise(lambda v: scalar.cast(v, dtype), x, dtype=dtype, out=out, label="cast")
 
     def constant(self, value: np.ndarray) -> str:
         return self.graph.add_constant("constant", np.asarray(value))
 
-    def full(self, shape: Sequence[Any], value: Any, dtype: Any, out: str | None = None) -> str:
+    def full(self, shape: Sequence[Dim], value: float | sympy.Expr, dtype: DType, out: str | None = None) -> str:
         """An array of one repeated value: a view of one element unless ``out`` is given."""
         one = self.constant(np.asarray(value, dtype=types.to_numpy(dtype)))
         if out is not None:
@@ -306,7 +313,7 @@ class Builder:
         gone = [len(full) - 2] * (rank_a == 1) + [len(full) - 1] * (rank_b == 1)
         return self.squeeze(y, gone, out=out)
 
-    def library(self, cls: type, inputs: Mapping[str, str], outputs: Mapping[str, str], **attributes: Any) -> Any:
+    def library(self, cls: type, inputs: Mapping[str, str], outputs: Mapping[str, str], **attributes: Any) -> Node:
         """Add a library node of class ``cls`` over whole arrays; see :meth:`attach`."""
         node = cls(self.label, **attributes)
         self.attach(node, inputs, outputs)
@@ -406,7 +413,7 @@ def _tidy_unit_strides(shape: Shape, strides: Sequence[Dim]) -> Shape:
     return tuple(result)
 
 
-def _index(index: Any) -> tuple[Any, ...]:
+def _index(index: Any) -> tuple[Dim | None, ...]:
     entries = index if isinstance(index, tuple) else (index,)
     return tuple(None if e is None else dim(e) for e in entries)
 

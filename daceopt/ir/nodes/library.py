@@ -17,6 +17,7 @@ from dace.sdfg.nodes import LibraryNode
 
 from daceopt.errors import DaceoptError
 from daceopt.ir.scalar import types
+from daceopt.ir.scalar.types import DType
 
 if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
@@ -172,14 +173,14 @@ def narrow_type(node: DenseNode, graph: Graph) -> Any:
     return factor if rounds else None
 
 
-def multiplies(cls: type[DenseNode], dtypes: Mapping[str, Any], graph: Graph) -> bool:
+def multiplies(cls: type[DenseNode], dtypes: Mapping[str, DType], graph: Graph) -> bool:
     """:func:`takes_narrow` for a node with operands of these types."""
     factors = {dtypes[c] for c in cls.required}
     is_narrow = cls.has_factors and len(factors) == 1 and factors <= set(graph.options.factors)
     return is_narrow and set(dtypes.values()) <= {*factors, dace.float32}
 
 
-def may_write(node: DenseNode, connector: str, dtype: Any, graph: Graph) -> bool:
+def may_write(node: DenseNode, connector: str, dtype: DType, graph: Graph) -> bool:
     """May a node with narrow factors write this result in another type, of the numbers that it has summed up?
 
     What it would have been rounded to before is left out only where that is no more than a rounding: infinities of

@@ -7,7 +7,7 @@ rounded to the nearest, ties to even.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import dace
 import dace.library
@@ -15,6 +15,7 @@ import sympy
 from dace.properties import Property
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.library import ConvolutionBase, DenseNode
 
 BYTES = (dace.int8, dace.uint8)
@@ -41,14 +42,14 @@ def _high() -> Property:
     return _whole("The largest one", 255)
 
 
-def bounds(node: Any, dtype: dace.typeclass) -> tuple[int, int]:
+def bounds(node: Node, dtype: dace.typeclass) -> tuple[int, int]:
     """The least and the largest of results of ``dtype``, their zero point subtracted; those that it does not hold
     are the nearest that it does."""
     low, high = (end - node.zero_y for end in LIMITS[dtype])
     return min(max(node.low, low), high), min(max(node.high, low), high)
 
 
-def clamps(node: Any, dtype: dace.typeclass) -> bool:
+def clamps(node: Node, dtype: dace.typeclass) -> bool:
     """Are results clamped more closely than their type does?"""
     low, high = LIMITS[dtype]
     return bounds(node, dtype) != (low - node.zero_y, high - node.zero_y)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any
 
 import islpy as isl
 
@@ -11,7 +10,8 @@ from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel
 from daceopt.ir.polyhedral.instances_isl import Domains
-from daceopt.ir.scalar.affine_isl import identifier
+from daceopt.ir.scalar.affine_isl import Functions, identifier
+from daceopt.ir.scalar.dims import Dim
 
 _OUT = isl.dim_type.out
 
@@ -112,7 +112,7 @@ class Accesses:
         return isl.UnionMap.from_map(pairs.subtract(isl.Map.identity(pairs.get_space())))
 
 
-def _component(of: Any, domain: isl.Set, value: Any) -> isl.Map:
+def _component(of: Functions, domain: isl.Set, value: Dim) -> isl.Map:
     anything = isl.Map.from_domain_and_range(domain, isl.Set("{ [x] }"))
     try:
         return anything if value is None else isl.Map.from_pw_aff(of.of(value)).intersect_domain(domain)

@@ -7,16 +7,16 @@ What holds is decided by isl (parametric integer sets: Feautrier 1988; Verdoolae
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import islpy as isl
 import sympy
+from sympy.core.function import FunctionClass
 
 from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.polyhedral.instances_isl import Domains
-from daceopt.ir.scalar.affine import affine
+from daceopt.ir.scalar.affine import Affine, affine
 from daceopt.ir.scalar.affine_isl import with_facts
 from daceopt.ir.scalar.dims import Dim, dim
 
@@ -33,7 +33,7 @@ class StatementSpace:
         self._sizes = domains.sizes
         self.calls = graph.sizes.knowing(kernel.extents.values())  # extents are 0 or more
 
-    def natural(self, expr: Any) -> isl.Set | None:
+    def natural(self, expr: sympy.Expr) -> isl.Set | None:
         """Where ``expr`` is 0 or more; None where that is no set of isl's."""
         try:
             return self.of.of(expr).nonneg_set()
@@ -48,19 +48,19 @@ class StatementSpace:
 class IndexRegion:
     """The iterations with ``first <= p < end`` for each parameter p in ``bounds``, and all of the others."""
 
-    def __init__(self, space: StatementSpace, bounds: Mapping[Any, Bounds], points: isl.Set):
+    def __init__(self, space: StatementSpace, bounds: Mapping[sympy.Symbol, Bounds], points: isl.Set):
         self.space, self.bounds, self._points = space, dict(bounds), points
-        self._decided: dict[Any, bool | None] = {}
+        self._decided: dict[sympy.Expr, bool | None] = {}
 
     @classmethod
     def whole(cls, space: StatementSpace) -> IndexRegion:
         return cls(space, {}, with_facts(space.points, space.of, space.calls.facts))
 
-    def box(self) -> dict[Any, Bounds]:
+    def box(self) -> dict[sympy.Symbol, Bounds]:
         """Parameter -> its first value, and how many there are, which is never less than 0."""
         return {p: (first, dim(sympy.sympify(end) - first)) for p, (first, end) in self.bounds.items()}
 
-    def natural(self, expr: Any) -> bool | None:
+    def natural(self, expr: sympy.Expr) -> bool | None:
         """Is ``expr`` 0 or more in all of the region (True), nowhere (False), or is that not known?"""
         expr = sympy.sympify(expr)
         if expr.is_Integer:
@@ -69,7 +69,7 @@ class IndexRegion:
             self._decided[expr] = self._decide(expr)
         return self._decided[expr]
 
-    def _decide(self, expr: Any) -> bool | None:
+    def _decide(self, expr: sympy.Expr) -> bool | None:
         holds = self.space.natural(expr)
         if holds is None:
             return None
@@ -78,7 +78,7 @@ class IndexRegion:
             return True
         return False if points.is_disjoint(holds) else None
 
-    def crossing(self, expr: Any) -> tuple[Any, Dim] | None:
+    def crossing(self, expr: sympy.Expr) -> tuple[sympy.Expr, Dim] | None:
         """``(p, at)``: cutting p between ``at - 1`` and ``at`` decides more of the sign of ``expr``.
 
         Where the region leaves it one parameter, its sign changes there. Of several the one is cut in whose multiples
@@ -95,7 +95,7 @@ class IndexRegion:
         ((p, factor),) = terms
         return p, dim(-sympy.floor(constant / factor) if factor > 0 else sympy.floor(constant / -factor) + 1)
 
-    def _open_terms(self, form: Any) -> tuple[list[tuple[Any, Any]], Any]:
+    def _open_terms(self, form: Affine) -> tuple[list[tuple[sympy.Symbol, Dim]], sympy.Expr]:
         """The terms of parameters that have several values here, and the constant with all others."""
         terms, constant = [], sympy.sympify(form.constant)
         for p, factor in form.terms:
@@ -106,7 +106,9 @@ class IndexRegion:
                 terms.append((p, factor))
         return terms, constant
 
-    def _crossing_of_digits(self, terms: list[tuple[Any, int]], constant: Any) -> tuple[Any, int] | None:
+    def _crossing_of_digits(
+        self, terms: list[tuple[sympy.Expr, int]], constant: sympy.Expr
+    ) -> tuple[sympy.Expr, int] | None:
         (p, factor), *digits = sorted(terms, key=lambda term: -abs(term[1]))
         ends, (first, end) = self._ends_of_terms(digits), self._bounds_of(p)
         if ends is None or not constant.is_Integer or not (isinstance(first, int) and isinstance(end, int)):
@@ -118,10 +120,10 @@ class IndexRegion:
         inside = [n for n in (at, at - 1, at + 1) if first < n < end]
         return (p, inside[0]) if inside else None
 
-    def _bounds_of(self, p: Any) -> Bounds:
+    def _bounds_of(self, p: sympy.Symbol) -> Bounds:
         return self.bounds.get(p, (0, self.space.extents[p]))
 
-    def ends(self, expr: Any) -> tuple[int, int] | None:
+    def ends(self, expr: sympy.Expr) -> tuple[int, int] | None:
         """The least and the largest value of what is affine in the parameters, where these are numbers."""
         form = affine(expr, self.space.extents.keys())
         if not form.is_integral or not isinstance(form.constant, int):
@@ -129,7 +131,7 @@ class IndexRegion:
         ends = self._ends_of_terms(form.terms)
         return None if ends is None else (form.constant + ends[0], form.constant + ends[1])
 
-    def _ends_of_terms(self, terms: Sequence[tuple[Any, Dim]]) -> tuple[int, int] | None:
+    def _ends_of_terms(self, terms: Sequence[tuple[sympy.Expr, Dim]]) -> tuple[int, int] | None:
         """Of a sum of multiples of parameters; None unless all numbers are known."""
         least = most = 0
         for p, factor in terms:
@@ -140,7 +142,7 @@ class IndexRegion:
             least, most = least + low, most + high
         return least, most
 
-    def cut(self, p: Any, at: Dim) -> list[IndexRegion]:
+    def cut(self, p: sympy.Symbol, at: Dim) -> list[IndexRegion]:
         """The parts below ``at`` and from it on, without those that are empty for all sizes."""
         first, end = self._bounds_of(p)
         if not self.space.calls.is_natural(sympy.sympify(at) - first):
@@ -150,13 +152,13 @@ class IndexRegion:
         parts = [self._part(p, (first, at), at - p - 1), self._part(p, (at, end), p - at)]
         return [r for r in parts if not r._points.is_empty()]
 
-    def _part(self, p: Any, bounds: Bounds, inside: Any) -> IndexRegion:
+    def _part(self, p: sympy.Symbol, bounds: Bounds, inside: isl.Set) -> IndexRegion:
         holds = self.space.of.of(inside).nonneg_set()
         points = self.space.possible(self._points.intersect(holds), holds)
         return IndexRegion(self.space, {**self.bounds, p: bounds}, points)
 
 
-def _without_evaluation(extreme: Any, value: Dim, other: Dim) -> Dim:
+def _without_evaluation(extreme: FunctionClass, value: Dim, other: Dim) -> Dim:
     """A minimum or maximum as it stands: SymPy would compare all parts of both with each other, which takes long."""
     numbers = isinstance(value, int) and isinstance(other, int)
     return value if value == other else dim(extreme(value, other, evaluate=numbers))

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import islpy as isl
 import sympy
@@ -47,15 +46,15 @@ class Domains:
         self.kernel = kernel
         self.sizes = SizeParameters(frozenset(kernel.extents) | {loop.param for loop in loops})
         self._assumed = [] if graph is None else graph.assumptions
-        self._made: dict[int, tuple[isl.Set, Functions, dict[Any, isl.PwAff]]] = {}
+        self._made: dict[int, tuple[isl.Set, Functions, dict[sympy.Symbol, isl.PwAff]]] = {}
 
-    def functions(self, k: int) -> tuple[isl.Set, Functions, dict[Any, isl.PwAff]]:
+    def functions(self, k: int) -> tuple[isl.Set, Functions, dict[sympy.Symbol, isl.PwAff]]:
         """The domain of statement ``k``, what makes functions on it, and those of its parameters."""
         if k not in self._made:
             self._made[k] = self._functions(k)
         return self._made[k]
 
-    def _functions(self, k: int) -> tuple[isl.Set, Functions, dict[Any, isl.PwAff]]:
+    def _functions(self, k: int) -> tuple[isl.Set, Functions, dict[sympy.Symbol, isl.PwAff]]:
         params = self.kernel.stages[k].params
         space = isl.Space.set_alloc(CONTEXT, 0, len(params)).set_tuple_id(_SET, identifier(f"S{k}"))
         for axis, p in enumerate(params):
@@ -84,8 +83,8 @@ class Domains:
 class _Column:
     """One member of a loop's band: the loop itself, or one of the digits that its value is made of."""
 
-    symbol: Any
-    bounds: tuple[Any, ...]
+    symbol: sympy.Symbol
+    bounds: tuple[sympy.Expr, ...]
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,8 @@ class _Instance:
     do: Do
     loops: tuple[Loop, ...]
     columns: tuple[tuple[_Column, ...], ...]
-    index: tuple[Any, ...]  # the statement's parameters in the columns' symbols
-    conditions: tuple[Any, ...]
+    index: tuple[sympy.Expr, ...]  # the statement's parameters in the columns' symbols
+    conditions: tuple[sympy.Basic, ...]
 
 
 def _instance(kernel: Kernel, reached: Restricted) -> _Instance:
@@ -159,7 +158,7 @@ def _runs(instance: _Instance, domains: Domains) -> isl.Map:
     return relation.set_tuple_id(_OUT, identifier(f"S{instance.do.statement}"))
 
 
-def where(of: Functions, condition: Any) -> isl.Set:
+def where(of: Functions, condition: sympy.Basic) -> isl.Set:
     """The points at which a relation holds."""
     return _WHERE[condition.rel_op](of.of(condition.lhs), of.of(condition.rhs))
 
@@ -206,14 +205,14 @@ def loop_values(domains: Domains, do: Do, around: Several[Tree]) -> list[list[is
     return [[v.add(of.of(start)) if start != 0 else v for v in group] for group, start in zip(groups, starts)]
 
 
-def _solve(instance: _Instance, params: dict[Any, Param], domains: Domains) -> dict[Any, Any]:
+def _solve(instance: _Instance, params: dict[sympy.Expr, Param], domains: Domains) -> dict[sympy.Symbol, sympy.Expr]:
     """The value of each column in the statement's parameters, digit by digit."""
-    bases: dict[Any, Any] = {}
+    bases: dict[sympy.Expr, sympy.Expr] = {}
     for value, p in params.items():
         base, divisor, _ = as_digit(value)
         bases[base] = bases.get(base, sympy.S.Zero) + divisor * p
     symbols = frozenset(c.symbol for group in instance.columns for c in group)
-    solution: dict[Any, Any] = {}
+    solution: dict[sympy.Symbol, sympy.Expr] = {}
     for base, left in bases.items():
         digits = affine(base, symbols).terms
         for symbol, step in sorted(digits, key=lambda item: -item[1] if isinstance(item[1], int) else 0):

@@ -11,7 +11,7 @@ members, because ``n*i + j`` is not affine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Several
 from functools import reduce
 from typing import Any
@@ -24,6 +24,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.polyhedral.instances_isl import Domains, loop_values
 from daceopt.ir.scalar.affine_isl import CONTEXT, expression, functions_on, identifier, upper_bounds, within
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ir.scalar.symbols import Parameter
 from daceopt.ir.schedule import conditions, schedule
 from daceopt.ir.schedule.schedule import Do, Guard, Loop, Sequence, Tree
@@ -63,7 +64,9 @@ def order(isl_schedule: isl.Schedule) -> isl.UnionMap:
 _NOTHING = Do(0, ())
 
 
-def read_mark(node: isl.ScheduleNode, symbol: Any = None, loops: Iterable[str] = ()) -> Tree:
+def read_mark(
+    node: isl.ScheduleNode, symbol: Callable[[str], sympy.Symbol] | None = None, loops: Iterable[str] = ()
+) -> Tree:
     """What a mark says: the node of its line, around nothing; ``loops``: the names of the loops in the schedule."""
     line = str(node.mark_get_id().name)
     return parse(f"{line}\n  {line_of(_NOTHING)}" if line.endswith(":") else line, symbol, loops)
@@ -191,7 +194,7 @@ class _Reader:
             return schedule.nested(loops, body)
         return schedule.nested_guards(loops, body.condition, body.body)
 
-    def _symbol(self, name: str) -> Any:
+    def _symbol(self, name: str) -> sympy.Symbol:
         return self._symbols.setdefault(name, Parameter(name))
 
     # ------------------------------------------------------------ what no mark says
@@ -210,7 +213,7 @@ class _Reader:
             loops.append(self._loop(prefix.range().as_set(), outside, symbol))
         return loops
 
-    def _loop(self, values: isl.Set, outside: Several[Any], symbol: Any) -> Loop:
+    def _loop(self, values: isl.Set, outside: Several[sympy.Symbol], symbol: sympy.Symbol) -> Loop:
         """The loop over the last dimension of ``values``, whose others are the loops around it."""
         axis = len(outside)
         alone = values.project_out(_SET, 0, axis)
@@ -238,7 +241,7 @@ class _Reader:
         do = Do(statement, self._index(runs, [loop.param for loop in around]))
         return schedule.guarded(self._condition(runs.domain(), around), do)
 
-    def _condition(self, points: isl.Set, around: tuple[Loop, ...]) -> list[Any]:
+    def _condition(self, points: isl.Set, around: tuple[Loop, ...]) -> list[sympy.Basic]:
         """What tells the iterations in which a statement runs from the others of the loops around it."""
         params = [loop.param for loop in around]
         space = points.get_space().reset_tuple_id(_SET) if points.has_tuple_id() else points.get_space()
@@ -253,7 +256,7 @@ class _Reader:
             raise Unsupported(f"a statement of {self._kernel.label} runs at {points}, which no one condition says")
         return [self._relation(c, params, points) for c in pieces[0].get_constraints() if not c.is_div_constraint()]
 
-    def _relation(self, constraint: isl.Constraint, params: list[Any], points: isl.Set) -> Any:
+    def _relation(self, constraint: isl.Constraint, params: list[sympy.Symbol], points: isl.Set) -> sympy.Basic:
         expr = sympy.sympify(expression(constraint.get_aff(), params, self._sizes.by_name, points))
         constant, rest = expr.as_coeff_Add()
         below = -sympy.Add(*(t for t in sympy.Add.make_args(rest) if t.could_extract_minus_sign()))
@@ -265,7 +268,7 @@ class _Reader:
             return conditions.relation(below, "<", above)
         return conditions.relation(below, "<=", above + constant)
 
-    def _index(self, runs: isl.Map, loops: list[Any]) -> tuple[Any, ...]:
+    def _index(self, runs: isl.Map, loops: list[sympy.Symbol]) -> tuple[Dim, ...]:
         """The statement's parameters in the values of the loops around it."""
         count, points = runs.dim(_OUT), runs.domain()
         index = []
@@ -287,5 +290,5 @@ def _whole(aff: isl.Aff, points: isl.Set) -> isl.Aff:
     return short if points.is_subset(same) else exact
 
 
-def _least(bounds: list[Any]) -> Any:
+def _least(bounds: list[Dim]) -> Dim:
     return bounds[0] if len(bounds) == 1 else sympy.Min(*bounds, evaluate=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import sympy
@@ -19,7 +19,7 @@ class Affine(NamedTuple):
     ``opaque`` is what has no such form: products of the symbols, floors of them, their minima.
     """
 
-    terms: tuple[tuple[Any, Dim], ...]
+    terms: tuple[tuple[sympy.Symbol, Dim], ...]
     constant: Dim = 0
     opaque: Dim = 0
 
@@ -33,16 +33,16 @@ class Affine(NamedTuple):
         return self.is_exact and all(isinstance(factor, int) for _, factor in self.terms)
 
     @property
-    def factors(self) -> dict[Any, Dim]:
+    def factors(self) -> dict[sympy.Symbol, Dim]:
         """Symbol -> factor."""
         return dict(self.terms)
 
-    def single(self) -> tuple[Any, Dim] | None:
+    def single(self) -> tuple[sympy.Symbol, Dim] | None:
         """The symbol and its factor where there is just one, and nothing opaque."""
         return self.terms[0] if len(self.terms) == 1 and self.is_exact else None
 
 
-def affine(expr: Any, symbols: Collection[Any] | None = None) -> Affine:
+def affine(expr: Dim, symbols: Collection[sympy.Symbol] | None = None) -> Affine:
     """``expr`` as an affine form over ``symbols``, others being sizes; None: over all iteration parameters in it."""
     if isinstance(expr, (int, np.integer)):
         return Affine((), int(expr))
@@ -54,12 +54,12 @@ def affine(expr: Any, symbols: Collection[Any] | None = None) -> Affine:
 
 
 @lru_cache(1 << 14)
-def _of_parameters(expr: Any) -> Affine:
+def _of_parameters(expr: sympy.Expr) -> Affine:
     return _affine(expr, {s for s in expr.free_symbols if isinstance(s, Parameter)})
 
 
-def _affine(expr: Any, symbols: Collection[Any]) -> Affine:
-    linear: dict[Any, Dim] = {}
+def _affine(expr: sympy.Expr, symbols: Collection[sympy.Symbol]) -> Affine:
+    linear: dict[sympy.Symbol, Dim] = {}
     constant: Dim = 0
     opaque: Dim = 0
     for term in sympy.Add.make_args(sympy.expand(expr)):
@@ -74,7 +74,7 @@ def _affine(expr: Any, symbols: Collection[Any]) -> Affine:
     return Affine(tuple((s, f) for s, f in linear.items() if f != 0), constant, opaque)
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: Dim, b: Dim) -> bool:
     """Are two sizes the same number for all values of their symbols?"""
     if isinstance(a, int) and isinstance(b, int):
         return a == b

@@ -6,10 +6,9 @@ proves holds for all values of a parameter, so also for that one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import reduce
-from typing import Any
 
 import islpy as isl
 import sympy
@@ -33,12 +32,12 @@ def identifier(name: str) -> isl.Id:
 class SizeParameters:
     """The isl parameters that stand for sizes; ``loops`` are the symbols that are none."""
 
-    def __init__(self, loops: frozenset[Any]):
+    def __init__(self, loops: frozenset[sympy.Symbol]):
         self.loops = loops
-        self._names: dict[Any, str] = {}
-        self.by_name: dict[str, Any] = {}
+        self._names: dict[sympy.Symbol, str] = {}
+        self.by_name: dict[str, sympy.Symbol] = {}
 
-    def name(self, size: Any) -> str:
+    def name(self, size: sympy.Expr) -> str:
         """The parameter's name: that of the symbol, or one made from the product."""
         known = self._names.get(size)
         if known is None:
@@ -63,10 +62,10 @@ class SizeParameters:
 class Functions:
     """Functions on the sets of one ``space``; ``values`` has the function of each symbol that is no size."""
 
-    def __init__(self, sizes: SizeParameters, space: isl.Space, values: Mapping[Any, isl.PwAff]):
+    def __init__(self, sizes: SizeParameters, space: isl.Space, values: Mapping[sympy.Symbol, isl.PwAff]):
         self._sizes, self._space, self._values = sizes, space, values
 
-    def of(self, expr: Any) -> isl.PwAff:
+    def of(self, expr: sympy.Expr) -> isl.PwAff:
         """``expr`` as a function. Raises Unsupported with the part that is not quasi-affine."""
         expr = sympy.sympify(expr)
         if expr in self._values:
@@ -82,13 +81,13 @@ class Functions:
             raise Unsupported(f"{expr} is not affine in the loops and sizes")
         return rule(self, expr)
 
-    def _parameter(self, size: Any) -> isl.PwAff:
+    def _parameter(self, size: sympy.Expr) -> isl.PwAff:
         return isl.PwAff.param_on_domain_id(self._space.universe_set(), identifier(self._sizes.name(size)))
 
-    def _sum(self, expr: Any) -> isl.PwAff:
+    def _sum(self, expr: sympy.Expr) -> isl.PwAff:
         return reduce(isl.PwAff.add, map(self.of, expr.args))
 
-    def _product(self, expr: Any) -> isl.PwAff:
+    def _product(self, expr: sympy.Expr) -> isl.PwAff:
         expanded = sympy.expand(expr)
         if not expanded.is_Mul and not expanded.is_Pow:
             return self.of(expanded)
@@ -99,11 +98,11 @@ class Functions:
             raise Unsupported(f"{expr} is not affine in the loops: a size multiplies one")
         return self._parameter(rest)
 
-    def _floor(self, expr: Any) -> isl.PwAff:
+    def _floor(self, expr: sympy.Expr) -> isl.PwAff:
         above, below = sympy.together(expr.args[0]).as_numer_denom()
         return self._divide(above, below)
 
-    def _quotient(self, expr: Any) -> isl.PwAff:
+    def _quotient(self, expr: sympy.Expr) -> isl.PwAff:
         """Rounded towards 0, which is down for what is never negative."""
         above, below = expr.args
         if signs.is_natural(sympy.expand(above)):
@@ -111,25 +110,25 @@ class Functions:
         divisor = isl.PwAff.val_on_domain(self._space.universe_set(), self._divisor(below))
         return self.of(above).tdiv_q(divisor)
 
-    def _divide(self, above: Any, below: Any) -> isl.PwAff:
+    def _divide(self, above: sympy.Expr, below: sympy.Expr) -> isl.PwAff:
         return self.of(above).scale_down_val(self._divisor(below)).floor()
 
-    def _remainder(self, expr: Any) -> isl.PwAff:
+    def _remainder(self, expr: sympy.Expr) -> isl.PwAff:
         return self.of(expr.args[0]).mod_val(self._divisor(expr.args[1]))
 
-    def _divisor(self, below: Any) -> isl.Val:
+    def _divisor(self, below: sympy.Expr) -> isl.Val:
         if not (sympy.sympify(below).is_Integer and below > 0):
             raise Unsupported(f"a division by {below}; isl takes positive numbers")
         return isl.Val(int(below), CONTEXT)
 
-    def _minimum(self, expr: Any) -> isl.PwAff:
+    def _minimum(self, expr: sympy.Expr) -> isl.PwAff:
         return reduce(isl.PwAff.min, map(self.of, expr.args))
 
-    def _maximum(self, expr: Any) -> isl.PwAff:
+    def _maximum(self, expr: sympy.Expr) -> isl.PwAff:
         return reduce(isl.PwAff.max, map(self.of, expr.args))
 
 
-_RULES: dict[type, Callable[[Functions, Any], isl.PwAff]] = {
+_RULES: dict[type, Callable[[Functions, sympy.Expr], isl.PwAff]] = {
     sympy.Add: Functions._sum,
     sympy.Mul: Functions._product,
     sympy.Pow: Functions._product,
@@ -141,20 +140,22 @@ _RULES: dict[type, Callable[[Functions, Any], isl.PwAff]] = {
 }
 
 
-def functions_on(sizes: SizeParameters, space: isl.Space, names: Any) -> tuple[Functions, dict[Any, isl.PwAff]]:
+def functions_on(
+    sizes: SizeParameters, space: isl.Space, names: Collection[sympy.Symbol]
+) -> tuple[Functions, dict[sympy.Symbol, isl.PwAff]]:
     """Functions on ``space``, whose dimensions are the symbols ``names``."""
     local = isl.LocalSpace.from_space(space)
     values = {p: isl.PwAff.from_aff(isl.Aff.var_on_domain(local, _SET, axis)) for axis, p in enumerate(names)}
     return Functions(sizes, space, values), values
 
 
-def within(points: isl.Set, of: Functions, value: isl.PwAff, bounds: Iterable[Any]) -> isl.Set:
+def within(points: isl.Set, of: Functions, value: isl.PwAff, bounds: Iterable[sympy.Expr]) -> isl.Set:
     """``points`` where ``value`` is 0 or more and below all of its bounds."""
     points = points.intersect(value.nonneg_set())
     return reduce(isl.Set.intersect, [value.lt_set(of.of(bound)) for bound in bounds], points)
 
 
-def with_facts(points: isl.Set, of: Functions, facts: Iterable[Any]) -> isl.Set:
+def with_facts(points: isl.Set, of: Functions, facts: Iterable[sympy.Expr]) -> isl.Set:
     """``points`` for the sizes for which ``facts`` are 0 or more, as far as isl has them."""
     for fact in facts:
         with suppress(Unsupported):  # what is not said makes more points
@@ -165,7 +166,7 @@ def with_facts(points: isl.Set, of: Functions, facts: Iterable[Any]) -> isl.Set:
 # ---------------------------------------------------------------- back
 
 
-def expression(aff: isl.Aff, variables: list[Any], sizes: Mapping[str, Any], domain: isl.Set) -> Dim:
+def expression(aff: isl.Aff, variables: list[sympy.Symbol], sizes: Mapping[str, sympy.Expr], domain: isl.Set) -> Dim:
     """``aff`` in ``variables`` (one per dimension of its domain) and ``sizes``.
 
     Raises Unsupported for a fraction, and for a quotient of what may be negative in ``domain``.
@@ -174,7 +175,9 @@ def expression(aff: isl.Aff, variables: list[Any], sizes: Mapping[str, Any], dom
     return dim(sum((factor * x for x, factor in _digits(terms).items()), sympy.Integer(0)))
 
 
-def _terms(aff: isl.Aff, variables: list[Any], sizes: Mapping[str, Any], domain: isl.Set) -> dict[Any, Any]:
+def _terms(
+    aff: isl.Aff, variables: list[sympy.Symbol], sizes: Mapping[str, sympy.Expr], domain: isl.Set
+) -> dict[sympy.Expr, sympy.Expr]:
     """Factor of each variable, size and quotient, and of 1."""
     kinds = isl.dim_type
     factors = {sympy.S.One: _number(aff.get_constant_val())}
@@ -192,11 +195,13 @@ def _terms(aff: isl.Aff, variables: list[Any], sizes: Mapping[str, Any], domain:
     return {x: factor for x, factor in factors.items() if factor != 0}
 
 
-def _number(value: isl.Val) -> Any:
+def _number(value: isl.Val) -> sympy.Expr:
     return sympy.Rational(value.get_num_si(), value.get_den_val().get_num_si())
 
 
-def _whole(quotient: isl.Aff, variables: list[Any], sizes: Mapping[str, Any], domain: isl.Set) -> Any:
+def _whole(
+    quotient: isl.Aff, variables: list[sympy.Symbol], sizes: Mapping[str, sympy.Expr], domain: isl.Set
+) -> sympy.Expr:
     below = quotient.get_denominator_val()
     above = quotient.scale_val(below)
     positive = isl.PwAff.from_aff(above).nonneg_set()
@@ -205,7 +210,7 @@ def _whole(quotient: isl.Aff, variables: list[Any], sizes: Mapping[str, Any], do
     return idiv(expression(above, variables, sizes, domain), below.get_num_si())
 
 
-def _digits(terms: dict[Any, Any]) -> dict[Any, Any]:
+def _digits(terms: dict[sympy.Expr, sympy.Expr]) -> dict[sympy.Expr, sympy.Expr]:
     """``x - b * (x // b)`` and ``x // a - b * (x // (a*b))`` are digits: ``x % b`` and ``x // a % b``."""
     terms = dict(terms)
     for quotient in sorted((x for x in terms if isinstance(x, idiv)), key=lambda x: -int(x.args[1])):
@@ -221,13 +226,13 @@ def _digits(terms: dict[Any, Any]) -> dict[Any, Any]:
     return terms
 
 
-def _parts(x: Any, terms: dict[Any, Any]) -> list[tuple[Any, dict[Any, Any]]]:
+def _parts(x: sympy.Expr, terms: dict[sympy.Expr, sympy.Expr]) -> list[tuple[sympy.Expr, dict[sympy.Expr, sympy.Expr]]]:
     """What ``x // divisor`` is a sum of, for the divisors that there are."""
     quotients = [q for q in terms if isinstance(q, idiv) and q.args[0] == x]
     return [(sympy.S.One, dict(x.as_coefficients_dict())), *((q.args[1], {q: sympy.S.One}) for q in quotients)]
 
 
-def upper_bounds(points: isl.Set, variables: list[Any], sizes: Mapping[str, Any]) -> list[Dim]:
+def upper_bounds(points: isl.Set, variables: list[sympy.Symbol], sizes: Mapping[str, sympy.Expr]) -> list[Dim]:
     """What the last dimension of ``points`` stays below, in the other ``variables`` and ``sizes``."""
     axis = len(variables) - 1
     bounds = []

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from daceopt.errors import RunError
@@ -25,7 +23,7 @@ MESSAGES = {
 DIVISION, PROBABILITY, WEIGHT, LABEL, DEVIATION, ASSERTION, ROWS = MESSAGES
 
 
-def require(condition: Any, value: Any, kind: Any) -> Any:
+def require(condition: np.ndarray, value: np.ndarray, kind: np.ndarray) -> np.ndarray:
     """The NumPy form of ``checked``; raises RunError."""
     if not np.all(condition):
         raise RunError(MESSAGES[int(np.max(kind))])

@@ -10,13 +10,13 @@ from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.functions import idiv, pymod
 
 
-def digit(x: Any, divisor: Dim, radix: Dim | None) -> Any:
+def digit(x: Dim, divisor: Dim, radix: Dim | None) -> Any:
     """``x // divisor % radix``: what one loop made of several says about one of them; the outermost has no radix."""
     below = x if divisor == 1 else idiv(x, divisor)
     return below if radix is None else pymod(below, radix)
 
 
-def as_digit(expr: Any) -> tuple[Any, Dim, Dim | None]:
+def as_digit(expr: Dim) -> tuple[Any, Dim, Dim | None]:
     """``(x, divisor, radix)`` of :func:`digit`; any other expression is a digit of itself."""
     radix = None
     if isinstance(expr, pymod):

@@ -60,7 +60,7 @@ def hint(size: Dim, sizes: Mapping[str, int] | None = None) -> int:
     return size if isinstance(size, int) else int(with_hints(size, sizes))
 
 
-def with_hints(expr: Any, sizes: Mapping[str, int] | None = None) -> Any:
+def with_hints(expr: sympy.Expr, sizes: Mapping[str, int] | None = None) -> sympy.Expr:
     """``expr`` with numbers in the place of sizes, as :func:`hint` has them."""
     known = sizes or {}
     return sympy.sympify(expr).xreplace({s: sympy.Integer(known.get(str(s), HINT)) for s in expr.free_symbols})

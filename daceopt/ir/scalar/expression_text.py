@@ -27,7 +27,7 @@ _MAX_POWER = 64  # of a number: what SymPy may multiply out later
 _DOUBLE = 53  # bits of precision of a Python float
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SYMPY = "exp log sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh erf".split()
-_OWN: dict[str, Callable[..., Any]] = {
+_OWN: dict[str, Callable[..., sympy.Expr]] = {
     **{name: getattr(sympy, name) for name in _SYMPY},
     "Floor": sympy.floor,
     "Ceiling": sympy.ceiling,
@@ -41,19 +41,19 @@ _OWN: dict[str, Callable[..., Any]] = {
 }
 _NUMBERS = {"pi": sympy.pi, "E": sympy.E}
 _NAMES = {function: name for name, function in _OWN.items()}
-Symbols = Callable[[str], Any]
+Symbols = Callable[[str], sympy.Symbol]
 
 
 # ---------------------------------------------------------------- writing
 
 
-def text(expr: Any) -> str:
+def text(expr: sympy.Expr) -> str:
     """``expr`` in the notation that :func:`parse` reads. Raises Unsupported for what has none."""
     return _text(sympy.sympify(expr))
 
 
 @lru_cache(1 << 14)  # extents and indices occur again and again
-def _text(expr: Any) -> str:
+def _text(expr: sympy.Expr) -> str:
     if expr.is_Add and not any(t.is_Add for t in expr.args) and not any(t.is_Number for t in expr.args[1:]):
         return _sum(expr.args)
     if expr.is_Mul and _is_plain(expr.args):
@@ -63,7 +63,7 @@ def _text(expr: Any) -> str:
     return _leaf(expr)
 
 
-def _leaf(expr: Any) -> str:
+def _leaf(expr: sympy.Expr) -> str:
     if expr.is_Symbol:
         return _symbol(str(expr))
     if expr.is_Integer or expr.is_Rational:
@@ -83,7 +83,7 @@ def _symbol(name: str) -> str:
     return name if _NAME.fullmatch(name) and not keyword.iskeyword(name) else f"symbol({name!r})"
 
 
-def _float(expr: Any) -> str:
+def _float(expr: sympy.Expr) -> str:
     value = float(expr)
     if sympy.Float(value)._mpf_ != expr._mpf_:
         sign, mantissa, exponent, _ = expr._mpf_
@@ -91,20 +91,20 @@ def _float(expr: Any) -> str:
     return repr(value) if expr._prec == _DOUBLE else f"Float({value!r}, {expr._prec})"
 
 
-def _sum(terms: Sequence[Any]) -> str:
+def _sum(terms: Sequence[sympy.Expr]) -> str:
     """The number last, as people write it; SymPy has it first."""
     ordered = [*terms[1:], terms[0]] if terms[0].is_Number else terms
     first, *rest = map(text, ordered)
     return first + "".join(f" - {t[1:]}" if t.startswith("-") else f" + {t}" for t in rest)
 
 
-def _is_plain(factors: Sequence[Any]) -> bool:
+def _is_plain(factors: Sequence[sympy.Expr]) -> bool:
     """A number, if any, comes first, and no product: what reading gives back as it is."""
     first = factors[0]
     return not first.is_Mul and not any(f.is_Number for f in factors[1:]) and len(factors) > 1 and first != 1
 
 
-def _product(factors: Sequence[Any]) -> str:
+def _product(factors: Sequence[sympy.Expr]) -> str:
     first, *rest = factors
     sign = "-" if first == -1 else ""
     if sign:
@@ -113,35 +113,35 @@ def _product(factors: Sequence[Any]) -> str:
     return sign + start + "".join(f"/{_factor(f.base)}" if _is_inverse(f) else f"*{_factor(f)}" for f in rest)
 
 
-def _factor(expr: Any) -> str:
+def _factor(expr: sympy.Expr) -> str:
     return text(expr) if expr.is_Pow and not _is_inverse(expr) else _operand(expr)
 
 
-def _is_inverse(expr: Any) -> bool:
+def _is_inverse(expr: sympy.Expr) -> bool:
     return bool(expr.is_Pow and expr.exp == -1 and not expr.base.is_Number)
 
 
-def _operand(expr: Any) -> str:
+def _operand(expr: sympy.Expr) -> str:
     """In brackets, unless it binds as tightly as a name."""
     code = text(expr)
     tight = not (expr.is_Add or expr.is_Mul or _is_inverse(expr)) and not code.startswith("-")
     return code if tight and not (expr.is_Rational and not expr.is_Integer) and not expr.is_Pow else f"({code})"
 
 
-def _exponent(expr: Any) -> str:
+def _exponent(expr: sympy.Expr) -> str:
     return str(expr) if expr.is_Integer else _operand(expr)
 
 
 # ---------------------------------------------------------------- reading
 
 
-def parse(source: str, symbol: Symbols) -> Any:
+def parse(source: str, symbol: Symbols) -> sympy.Expr:
     """The expression that :func:`text` wrote, over what ``symbol`` makes of names. Raises GraphTextError."""
     (expression,) = parse_list(source, symbol, "one expression", 1)
     return expression
 
 
-def parse_list(source: str, symbol: Symbols, what: str = "expressions", count: int | None = None) -> list[Any]:
+def parse_list(source: str, symbol: Symbols, what: str = "expressions", count: int | None = None) -> list[sympy.Expr]:
     """Expressions between commas; ``:`` alone is None. Raises GraphTextError with ``what`` was expected."""
     parts = _split(source)
     if count is not None and len(parts) != count:
@@ -164,7 +164,7 @@ def _split(source: str) -> list[str]:
     return [] if stripped == [""] else stripped
 
 
-def _parse(source: str, symbol: Symbols) -> Any:
+def _parse(source: str, symbol: Symbols) -> sympy.Expr:
     try:
         if len(source) > _MAX_LENGTH:
             raise ValueError(f"an expression of {len(source)} characters")
@@ -180,7 +180,7 @@ class _Reader:
     def __init__(self, symbol: Symbols):
         self._symbol = symbol
 
-    def read(self, node: ast.expr) -> Any:
+    def read(self, node: ast.expr) -> sympy.Expr:
         if isinstance(node, ast.Name):
             return self._symbol(node.id)
         if isinstance(node, ast.Constant):
@@ -193,7 +193,7 @@ class _Reader:
             return self._binary(node)
         raise ValueError(f"{type(node).__name__} is none of + - * / **, a call, a name or a number")
 
-    def _binary(self, node: ast.BinOp) -> Any:
+    def _binary(self, node: ast.BinOp) -> sympy.Expr:
         if isinstance(node.op, (ast.Add, ast.Sub)):
             terms = self._terms(node)
             last_first = terms[-1].is_Number and not terms[0].is_Number
@@ -204,17 +204,17 @@ class _Reader:
             return _power(self.read(node.left), self.read(node.right))
         raise ValueError(f"operator {type(node.op).__name__} is none of + - * / **")
 
-    def _terms(self, node: ast.expr) -> list[Any]:
-        rest: list[Any] = []
+    def _terms(self, node: ast.expr) -> list[sympy.Expr]:
+        rest: list[sympy.Expr] = []
         while isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
             term = self.read(node.right)
             rest.append(_negative(term) if isinstance(node.op, ast.Sub) else term)
             node = node.left
         return [self.read(node), *reversed(rest)]
 
-    def _factors(self, node: ast.expr) -> list[Any]:
+    def _factors(self, node: ast.expr) -> list[sympy.Expr]:
         """Factors in order; a divisor as a power, a quotient of integers in front as one number."""
-        rest: list[tuple[Any, bool]] = []
+        rest: list[tuple[sympy.Expr, bool]] = []
         while isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)):
             rest.append((self.read(node.right), isinstance(node.op, ast.Div)))
             node = node.left
@@ -228,7 +228,7 @@ class _Reader:
             factors = [factors[0] / factor] if quotient else [*factors, _inverse(factor) if below else factor]
         return factors[1:] if factors[0] == 1 and rest[-1][1] and len(factors) > 1 else factors
 
-    def _call(self, node: ast.Call) -> Any:
+    def _call(self, node: ast.Call) -> sympy.Expr:
         if not isinstance(node.func, ast.Name) or node.keywords:
             raise ValueError("a call has the form name(operand, ...)")
         name = node.func.id
@@ -250,7 +250,7 @@ class _Reader:
         return _OWN[name](*args, evaluate=False)
 
 
-def _number(value: Any) -> Any:
+def _number(value: Any) -> sympy.Expr:
     if type(value) is int:
         return sympy.Integer(value)
     if type(value) is float and math.isfinite(value):
@@ -258,7 +258,7 @@ def _number(value: Any) -> Any:
     raise ValueError(f"{value!r} is no number")
 
 
-def _precise(args: Sequence[Any]) -> Any:
+def _precise(args: Sequence[Any]) -> sympy.Expr:
     """A float of another precision than double: its value, or mantissa and exponent."""
     numbers = [int(a) if a.is_Integer else float(a) for a in args]
     if len(numbers) == 2:
@@ -269,11 +269,11 @@ def _precise(args: Sequence[Any]) -> Any:
     return sympy.Float((int(mantissa < 0), abs(mantissa), exponent, abs(mantissa).bit_length()), precision=precision)
 
 
-def _inverse(expr: Any) -> Any:
+def _inverse(expr: sympy.Expr) -> sympy.Expr:
     return sympy.Rational(1, expr) if expr.is_Integer else sympy.Pow(expr, -1, evaluate=False)
 
 
-def _negative(expr: Any) -> Any:
+def _negative(expr: sympy.Expr) -> sympy.Expr:
     if expr.is_Number:
         return -expr
     if not expr.is_Mul:
@@ -284,13 +284,13 @@ def _negative(expr: Any) -> Any:
     return _multiply(rest if first == -1 else [-first, *rest])
 
 
-def _multiply(factors: Sequence[Any]) -> Any:
+def _multiply(factors: Sequence[sympy.Expr]) -> sympy.Expr:
     if len(factors) == 1:
         return factors[0]
     return sympy.Mul(*factors, evaluate=any(f.is_Number for f in factors[1:]))
 
 
-def _power(base: Any, exponent: Any) -> Any:
+def _power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
     if base.is_number and exponent.is_number:
         fits = exponent.is_Rational and abs(exponent.p) <= _MAX_POWER and exponent.q <= _MAX_POWER
         if not (fits and (not base.is_Integer or abs(base) < 1 << _MAX_POWER)):

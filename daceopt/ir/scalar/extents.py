@@ -7,7 +7,6 @@ import ast
 import operator
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
 
 import sympy
 
@@ -16,7 +15,7 @@ from daceopt.ir.scalar.dims import Dim, dim
 
 _MAX_LENGTH = 200
 _MAX_EXPONENT = 8
-_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+_BINARY: dict[type, Callable[[Dim, Dim], Dim]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -24,7 +23,7 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
 }
 
 
-def parse(text: str, symbol: Callable[[str], Any]) -> Dim:
+def parse(text: str, symbol: Callable[[str], sympy.Symbol]) -> Dim:
     """Integer arithmetic over names; anything else, however it is spelled, is one opaque symbol ``symbol(text)``."""
     if len(text) <= _MAX_LENGTH:
         try:
@@ -34,7 +33,7 @@ def parse(text: str, symbol: Callable[[str], Any]) -> Dim:
     return dim(symbol(text))
 
 
-def _evaluate(node: ast.expr, symbol: Callable[[str], Any]) -> Any:
+def _evaluate(node: ast.expr, symbol: Callable[[str], sympy.Symbol]) -> Dim:
     if isinstance(node, ast.Name):
         return symbol(node.id)
     if isinstance(node, ast.Constant) and type(node.value) is int:
@@ -48,19 +47,19 @@ def _evaluate(node: ast.expr, symbol: Callable[[str], Any]) -> Any:
     raise ValueError(f"not a dimension expression: {ast.dump(node)[:80]}")
 
 
-def _floor_divide(a: Any, b: Any) -> Any:
+def _floor_divide(a: Dim, b: Dim) -> Dim:
     if b == 0:
         raise ValueError("division by zero")
     return sympy.floor(sympy.sympify(a) / b)
 
 
-def _power(base: Any, exponent: Any) -> Any:
+def _power(base: Dim, exponent: Dim) -> Dim:
     if not isinstance(exponent, int) or not 0 <= exponent <= _MAX_EXPONENT:
         raise ValueError(f"exponent {exponent}; expected an integer from 0 to {_MAX_EXPONENT}")
     return base**exponent
 
 
-def in_scalar_code(expr: Any) -> Any:
+def in_scalar_code(expr: sympy.Expr) -> sympy.Expr:
     """``expr`` with the floors, ceilings, maxima and minima of sizes as the integer functions of scalar code."""
     expr = sympy.sympify(expr)
     if not expr.has(sympy.floor, sympy.ceiling, sympy.Max, sympy.Min):
@@ -70,16 +69,16 @@ def in_scalar_code(expr: Any) -> Any:
     return rule(*args)
 
 
-def _quotient(fraction: Any) -> Any:
+def _quotient(fraction: sympy.Expr) -> sympy.Expr:
     above, below = sympy.fraction(sympy.together(fraction))
     return above if below == 1 else scalar.idiv(above - scalar.pymod(above, below), below)
 
 
-def _fold(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _fold(fn: Callable[..., sympy.Expr]) -> Callable[..., sympy.Expr]:
     return lambda *args: reduce(fn, args)
 
 
-_INTEGER: dict[type, Callable[..., Any]] = {
+_INTEGER: dict[type, Callable[..., sympy.Expr]] = {
     sympy.floor: _quotient,
     sympy.ceiling: lambda fraction: -_quotient(-fraction),
     sympy.Max: _fold(scalar.maximum),

@@ -31,9 +31,9 @@ class FunctionRow:
     arity: int | None
     rule: str
     cpp: str  # a format string over the printed operands; {type} is the C++ type of the result
-    numpy: Callable[..., Any]
-    derivative: tuple[Callable[..., Any] | None, ...] = ()
-    target: Any = None  # casts: the dtype
+    numpy: Callable[..., np.ndarray | float]
+    derivative: tuple[Callable[..., Expr | int] | None, ...] = ()
+    target: types.DType | None = None  # casts
 
 
 class ScalarFunction(sympy.Function):
@@ -44,25 +44,25 @@ class ScalarFunction(sympy.Function):
     is_commutative = True
     is_number = False  # also of numbers: SymPy would ask for their value again and again
 
-    def __new__(cls, *args: Any, **options: Any) -> Any:
+    def __new__(cls, *args: Any, **options: Any) -> sympy.Expr:
         if cls.row.rule == "load" and len(args) == 1:
             return operand(args[0])  # an array without axes is read as its one element
         return super().__new__(cls, *(operand(a) for a in args), **options)
 
     @classmethod
-    def _should_evalf(cls, arg: Any) -> int:
+    def _should_evalf(cls, arg: sympy.Expr) -> int:
         return -1
 
-    def _eval_evalf(self, prec: int) -> Any:
+    def _eval_evalf(self, prec: int) -> sympy.Expr:
         return self
 
-    def fdiff(self, argindex: int = 1) -> Any:
+    def fdiff(self, argindex: int = 1) -> Expr | int:
         """The partial derivative by an argument (counted from 1), from the table."""
         rules = self.row.derivative
         rule = rules[argindex - 1] if argindex <= len(rules) else None
         return sympy.S.Zero if rule is None else rule(*self.args)
 
-    def _eval_derivative(self, s: Any) -> Any:
+    def _eval_derivative(self, s: sympy.Symbol) -> sympy.Expr:
         if self.row.rule != "select":
             terms = [(a.diff(s), k) for k, a in enumerate(self.args, 1)]
             return sympy.Add(*(d * self.fdiff(k) for d, k in terms if d != 0))
@@ -71,7 +71,7 @@ class ScalarFunction(sympy.Function):
         return d_yes if d_yes == d_no else type(self)(condition, d_yes, d_no)
 
 
-def operand(value: Any) -> Any:
+def operand(value: Any) -> sympy.Expr:
     """SymPy form of an argument: comparisons and infinities become our own functions, booleans become 0 and 1."""
     value = sympy.sympify(value)
     if isinstance(value, BooleanAtom):
@@ -83,7 +83,7 @@ def operand(value: Any) -> Any:
     return nan() if value is sympy.nan else value
 
 
-def _tie(a: Any, b: Any, smaller_loses: bool) -> Any:
+def _tie(a: sympy.Expr, b: sympy.Expr, smaller_loses: bool) -> sympy.Expr:
     """Derivative of max (or min) by ``a`` as in PyTorch: 1/2 where tensors tie, 0 where one equals a constant."""
     below, at_least = (lt, le) if smaller_loses else (gt, ge)
     if not b.free_symbols:
@@ -93,7 +93,7 @@ def _tie(a: Any, b: Any, smaller_loses: bool) -> Any:
     return select(below(a, b), 0, select(eq(a, b), sympy.Rational(1, 2), 1))
 
 
-def _by_exponent(a: Any, b: Any) -> Any:
+def _by_exponent(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
     slope = power(a, b) * sympy.log(a)
     return slope if a.is_positive else select(logical_and(eq(a, 0), ge(b, 0)), 0, slope)
 
@@ -107,12 +107,12 @@ def _numpy_erfc(x: np.ndarray) -> np.ndarray:
     return np.vectorize(math.erfc, otypes=[np.float64])(x).astype(np.asarray(x).dtype)
 
 
-def _slope_of_absolute(x: Any) -> Any:
+def _slope_of_absolute(x: sympy.Expr) -> sympy.Expr:
     """The sign, but 0 for NaN, as in PyTorch. A factor, not a choice: an infinite gradient times 0 is NaN."""
     return sign(select(isnan(x), 0, x))
 
 
-def _turn(x: Any, a: Any, b: Any) -> Any:
+def _turn(x: sympy.Expr, a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
     """``x / (a**2 + b**2)``, 0 at the origin, as in PyTorch."""
     return select(eq(a * a + b * b, 0), 0, x / (a * a + b * b))
 
@@ -122,7 +122,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
 
-def _integer_or(integer: Callable[..., Any], floating: Callable[..., Any]) -> Callable[..., Any]:
+def _integer_or(integer: Callable[..., np.ndarray], floating: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     """``integer`` with divisors of 0 replaced (the result there is 0), ``floating`` for floats."""
 
     def compute(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -146,34 +146,36 @@ def numpy_power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(b < 0, inverse, np.power(a, np.maximum(b, 0))).astype(np.asarray(a).dtype)
 
 
-def _unchanged_integer(function: Callable[..., Any]) -> Callable[..., Any]:
+def _unchanged_integer(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     return lambda x: function(x) if np.asarray(x).dtype.kind == "f" else x
 
 
-def _false_for_integer(function: Callable[..., Any]) -> Callable[..., Any]:
+def _false_for_integer(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     return lambda x: function(x) if np.asarray(x).dtype.kind == "f" else np.zeros(np.shape(x), np.bool_)
 
 
-def _compare(symbol: str, compute: Callable[..., Any]) -> FunctionRow:
+def _compare(symbol: str, compute: Callable[..., np.ndarray]) -> FunctionRow:
     return FunctionRow(2, "compare", f"({{0}} {symbol} {{1}})", compute)
 
 
-def _row(arity: int, rule: str, name: str, compute: Callable[..., Any], *derivative: Any) -> FunctionRow:
+def _row(
+    arity: int, rule: str, name: str, compute: Callable[..., np.ndarray], *derivative: Callable[..., Expr | int] | None
+) -> FunctionRow:
     operands = ", ".join(f"{{{k}}}" for k in range(arity))
     return FunctionRow(arity, rule, f"dop::{name}({operands})", compute, derivative)
 
 
 # made from the table below, whose derivatives call them
-sigmoid: Any
-power: Any
-select: Any
-eq: Any
-exp2: Any
-exp_rounded: Any
-hypot: Any
-copysign: Any
-trunc: Any
-floor: Any
+sigmoid: FunctionClass
+power: FunctionClass
+select: FunctionClass
+eq: FunctionClass
+exp2: FunctionClass
+exp_rounded: FunctionClass
+hypot: FunctionClass
+copysign: FunctionClass
+trunc: FunctionClass
+floor: FunctionClass
 
 FUNCTIONS: dict[str, FunctionRow] = {
     "sigmoid": _row(1, "float", "sigmoid", _sigmoid, lambda x: sigmoid(x) * (1 - sigmoid(x))),
@@ -260,7 +262,7 @@ for _dtype in types.ALL:
         FUNCTIONS[f"cast_{_name}_{_mode}"] = _cast_row(_dtype, _mode)
 
 
-def _define(name: str, row: FunctionRow) -> Any:
+def _define(name: str, row: FunctionRow) -> FunctionClass:
     members: dict[str, Any] = {"row": row, "__module__": __name__}
     if row.arity is not None:
         members["nargs"] = row.arity
@@ -268,11 +270,11 @@ def _define(name: str, row: FunctionRow) -> Any:
 
 
 # module-level names so that expressions can be pickled and copied
-CLASSES: dict[str, Any] = {name: _define(name, row) for name, row in FUNCTIONS.items()}
+CLASSES: dict[str, FunctionClass] = {name: _define(name, row) for name, row in FUNCTIONS.items()}
 globals().update(CLASSES)
 sigmoid, softplus, log1p, expm1 = (CLASSES[n] for n in ("sigmoid", "softplus", "log1p", "expm1"))
 exp2, exp_rounded, log2, log10, erfc = (CLASSES[n] for n in ("exp2", "exp_rounded", "log2", "log10", "erfc"))
-divide: Any = CLASSES["divide"]
+divide: FunctionClass = CLASSES["divide"]
 atan2, hypot, copysign, nextafter = (CLASSES[n] for n in ("atan2", "hypot", "copysign", "nextafter"))
 absolute, power, maximum, minimum, select = (CLASSES[n] for n in ("absolute", "power", "maximum", "minimum", "select"))
 lt, le, gt, ge, eq, ne = (CLASSES[n] for n in ("lt", "le", "gt", "ge", "eq", "ne"))
@@ -281,13 +283,13 @@ bit_and, bit_or, bit_xor, bit_not = (CLASSES[f"bit_{n}"] for n in ("and", "or", 
 shift_left, shift_right = (CLASSES[f"shift_{n}"] for n in ("left", "right"))
 floor, ceil, trunc, round_even, sign = (CLASSES[n] for n in ("floor", "ceil", "trunc", "round_even", "sign"))
 isnan, isinf, fmod, pymod, idiv = (CLASSES[n] for n in ("isnan", "isinf", "fmod", "pymod", "idiv"))
-apart: Any = CLASSES["apart"]
+apart: FunctionClass = CLASSES["apart"]
 infinity, nan, uniform, load = (CLASSES[n] for n in ("infinity", "nan", "uniform", "load"))
-checked: Any = CLASSES["checked"]
-_RELATIONS: dict[str, Any] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
+checked: FunctionClass = CLASSES["checked"]
+_RELATIONS: dict[str, FunctionClass] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
 
 
-def cast(x: Any, dtype: types.DType, mode: str = "") -> Expr:
+def cast(x: sympy.Expr, dtype: types.DType, mode: str = "") -> Expr:
     """``x`` converted to ``dtype`` as C++ does; the gradient passes between floats and stops at integers and bool.
 
     For a narrow type: rounded to its values (to nearest, ties to even; 8-bit floats saturate), but of the type in which

@@ -11,8 +11,6 @@ Philox2x32 with seven rounds (Salmon et al., 2011). With ``element`` an int64, `
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 _ROUNDS = 7
@@ -20,7 +18,7 @@ _MASK = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
 
-def uniform(seed: Any, node: Any, element: Any) -> np.ndarray:
+def uniform(seed: int | np.ndarray, node: int | np.ndarray, element: int | np.ndarray) -> np.ndarray:
     """float32 in [0, 1) for every ``element`` (int64, any shape), keyed by ``seed`` and ``node``."""
     element = np.asarray(element, dtype=np.int64).astype(np.uint64)
     key = _key(np.asarray(seed, dtype=np.int64).astype(np.uint64))

@@ -10,9 +10,11 @@ from typing import Any, TypeAlias
 import dace
 import numpy as np
 import sympy
+from sympy.core.function import FunctionClass
 
 from daceopt.errors import Unsupported
 from daceopt.ir.scalar import functions, types
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ir.scalar.functions import (  # noqa: F401  (the vocabulary of expressions, re-exported)
     FUNCTIONS,
     ScalarFunction,
@@ -72,7 +74,16 @@ from daceopt.ir.scalar.functions import (  # noqa: F401  (the vocabulary of expr
 
 Expr: TypeAlias = sympy.Expr
 
-TRANSCENDENTAL: tuple[Any, ...] = (sympy.exp, sympy.log, sympy.tanh, sympy.sin, sympy.cos, sympy.erf, softplus, sigmoid)
+TRANSCENDENTAL: tuple[FunctionClass, ...] = (
+    sympy.exp,
+    sympy.log,
+    sympy.tanh,
+    sympy.sin,
+    sympy.cos,
+    sympy.erf,
+    softplus,
+    sigmoid,
+)
 TRANSCENDENTAL += (expm1, log1p)
 """Functions that take as long as many products."""
 
@@ -87,7 +98,7 @@ class Weak(Enum):
 _EXACT = 2**53  # larger integers are not all floats
 _SAME = {"Add", "Mul", "Abs"}
 # functions of SymPy that are used as they are: name -> NumPy form
-_FLOAT: dict[str, Callable[..., Any]] = {
+_FLOAT: dict[str, Callable[..., np.ndarray]] = {
     name: getattr(np, "arc" + name[1:] if name[0] == "a" else name)
     for name in re.findall(r"\w+", "exp log sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh")
 } | {"erf": functions.numpy_erf}
@@ -127,13 +138,15 @@ def number(value: float) -> Expr:
     return sympy.Integer(value) if small_and_whole else sympy.Float(value, 17)
 
 
-def clamp(place: Any, extent: Any) -> Expr:
+def clamp(place: sympy.Expr, extent: Dim) -> Expr:
     """The index nearest to ``place``, for a load whose result counts only where they are equal."""
     inside = minimum(maximum(place, 0), extent - 1)
     return inside if isinstance(extent, int) and extent > 0 else select(eq(extent, 0), NOWHERE, inside)
 
 
-def dtype_of(expr: Any, symbols: Mapping[Any, types.DType], default: types.DType = dace.float32) -> types.DType:
+def dtype_of(
+    expr: sympy.Expr, symbols: Mapping[sympy.Symbol, types.DType], default: types.DType = dace.float32
+) -> types.DType:
     """The dtype of ``expr``; a bare number is an int64 or ``default``.
 
     Raises ``Unsupported`` for what has no C++ form.
@@ -148,7 +161,7 @@ class Types:
     """
 
     def __init__(
-        self, symbols: Mapping[Any, types.DType], default: types.DType = dace.float32, reference: bool = False
+        self, symbols: Mapping[sympy.Symbol, types.DType], default: types.DType = dace.float32, reference: bool = False
     ):
         self._symbols = symbols
         self._reference = reference
@@ -159,7 +172,7 @@ class Types:
         """The type in which ``dtype`` is computed; float64 for a float where this is the reference."""
         return dace.float64 if self._reference and types.is_float(dtype) else types.compute_type(dtype)
 
-    def keeps_precision(self, expr: Any) -> bool:
+    def keeps_precision(self, expr: sympy.Expr) -> bool:
         """A cast to a half type that the float64 reference leaves out: it only rounds, it does not quantise."""
         return self._reference and expr.row.target in types.HALVES
 
@@ -274,7 +287,7 @@ def _is_natural(exponent: Expr) -> bool:
     return bool(exponent.is_Integer and exponent >= 0)
 
 
-def cast_target(expr: Any) -> types.DType | None:
+def cast_target(expr: sympy.Expr) -> types.DType | None:
     """The type to which ``expr`` converts its operand; None where it is no conversion."""
     return expr.row.target if isinstance(expr, ScalarFunction) else None
 
@@ -304,7 +317,7 @@ def quotient(expr: Expr) -> tuple[list[Expr], list[Expr]]:
     return above, below
 
 
-def exact_divisor(coefficient: Any) -> Any:
+def exact_divisor(coefficient: sympy.Expr) -> Any:
     """n where ``coefficient`` is 1/n or -1/n for an integer that is no power of two: a quotient is rounded once, a
     product with 1/n twice. None for any other number.
     """
@@ -314,7 +327,7 @@ def exact_divisor(coefficient: Any) -> Any:
 
 
 def evaluate(
-    expr: Any, values: Mapping[Any, Any], dtype: types.DType | None = None, context: types.DType | None = None
+    expr: sympy.Expr, values: Mapping[Any, Any], dtype: types.DType | None = None, context: types.DType | None = None
 ) -> np.ndarray:
     """Compute ``expr`` with NumPy, arrays broadcasting: each operation in its inferred dtype, or all floats in float64.
 
@@ -330,7 +343,7 @@ def evaluate(
 
 
 class _Evaluator:
-    def __init__(self, arrays: Mapping[Any, np.ndarray], known: Types):
+    def __init__(self, arrays: Mapping[sympy.Symbol, np.ndarray], known: Types):
         self._arrays, self._types = arrays, known
         self._memo: dict[tuple[Expr, str], np.ndarray] = {}
 
@@ -395,7 +408,7 @@ class _Evaluator:
         return array[place]
 
 
-def differentiate(expr: Any, by: sympy.Symbol) -> Expr:
+def differentiate(expr: sympy.Expr, by: sympy.Symbol) -> Expr:
     """d ``expr`` / d ``by``, with PyTorch's choice at kinks (relu 0 at 0, |x| 0 at 0, one half where two tensors tie).
 
     Raises ``Unsupported`` when the derivative has no scalar form.

@@ -11,9 +11,10 @@ from zlib import crc32
 
 import sympy
 
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ir.scalar.functions import absolute, idiv, maximum, minimum, pymod
 
-Loops = Iterable[tuple[Any, Any]]
+Loops = Iterable[tuple[sympy.Symbol, Dim]]
 """Parameters of loops and their extents, the outermost first."""
 
 _ALIKE = (0, 1, 2)
@@ -26,19 +27,19 @@ STEP = {False: _ENDS, True: 1}
 """From one example to the next: whether there are loops."""
 
 
-class Example(dict[Any, int]):
+class Example(dict[sympy.Symbol, int]):
     """Symbol -> its number, 0 or more; that of a size follows from its name and ``number``."""
 
     def __init__(self, number: int):
         super().__init__()
         self._number = number
 
-    def __missing__(self, symbol: Any) -> int:
+    def __missing__(self, symbol: sympy.Symbol) -> int:
         self[symbol] = number = _size(symbol.name, self._number)
         return number
 
 
-def example(number: int, facts: Iterable[Any], loops: Loops) -> Example | None:
+def example(number: int, facts: Iterable[sympy.Expr], loops: Loops) -> Example | None:
     """The example ``number``, below :data:`COUNT`: sizes, and an iteration of all ``loops``. None where there is none,
     or one of ``facts`` is negative."""
     which, end = divmod(number, _ENDS)
@@ -59,7 +60,7 @@ def _size(name: str, number: int) -> int:
     return _APART[drawn % len(_APART)] if number < _APARTS else drawn % _BELOW[number - _APARTS]
 
 
-def value_of(expr: Any, example: Mapping[Any, int], default: Any) -> Any:
+def value_of(expr: sympy.Expr, example: Mapping[sympy.Symbol, int], default: Dim | None) -> Any:
     """The value of ``expr``, exactly, where ``example`` has that of its symbols; ``default`` where it has none, or is
     made of functions that are not known here."""
     try:
@@ -68,7 +69,7 @@ def value_of(expr: Any, example: Mapping[Any, int], default: Any) -> Any:
         return default
 
 
-def _value(expr: Any, example: Mapping[Any, int]) -> Any:
+def _value(expr: sympy.Expr, example: Mapping[sympy.Symbol, int]) -> int | Fraction:
     if expr.is_Integer:
         return int(expr)
     if expr.is_Symbol:
@@ -78,18 +79,18 @@ def _value(expr: Any, example: Mapping[Any, int]) -> Any:
     return _FUNCTIONS[expr.func](*(_value(a, example) for a in expr.args))
 
 
-def _power(base: Any, exponent: Any) -> Any:
+def _power(base: int | Fraction, exponent: int | Fraction) -> int | Fraction:
     if not isinstance(exponent, int) or abs(exponent) > 64:
         raise KeyError(exponent)
     return Fraction(base) ** exponent if exponent < 0 else base**exponent
 
 
-def _quotient(a: Any, b: Any) -> int:
+def _quotient(a: int | Fraction, b: int | Fraction) -> int:
     """Rounded towards 0; by 0 it is 0, as in scalar code."""
     return 0 if b == 0 else int(Fraction(a, b))
 
 
-_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+_FUNCTIONS: dict[type, Callable[..., int | Fraction]] = {
     sympy.Add: lambda *terms: sum(terms),
     sympy.Mul: lambda *factors: math.prod(factors),
     sympy.Pow: _power,

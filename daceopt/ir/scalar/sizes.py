@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import sympy
 
@@ -31,31 +30,31 @@ class Sizes:
     whether something holds in all of their iterations, if there are any.
     """
 
-    facts: tuple[Any, ...] = ()
-    loops: tuple[tuple[Any, Any], ...] = ()
+    facts: tuple[sympy.Expr, ...] = ()
+    loops: tuple[tuple[sympy.Symbol, sympy.Expr], ...] = ()
 
     @classmethod
-    def where(cls, facts: Sequence[Any]) -> Sizes:
+    def where(cls, facts: Sequence[sympy.Expr]) -> Sizes:
         """The sizes for which ``facts`` are 0 or more."""
         return cls(tuple(facts)) if facts else ALL_SIZES
 
-    def knowing(self, facts: Iterable[Any]) -> Sizes:
+    def knowing(self, facts: Iterable[sympy.Expr]) -> Sizes:
         """The same, where the integer expressions ``facts`` are 0 or more as well."""
         more = tuple(f for f in dict.fromkeys(map(sympy.sympify, facts)) if not f.is_number and f not in self.facts)
         return Sizes((*self.facts, *more), self.loops) if more else self
 
-    def inside(self, loops: Mapping[Any, Dim]) -> Sizes:
+    def inside(self, loops: Mapping[sympy.Symbol, Dim]) -> Sizes:
         """The same, in loops that run from 0 to below their extents."""
         more = tuple((p, sympy.sympify(n)) for p, n in loops.items())
         return Sizes(self.facts, (*self.loops, *more)) if more else self
 
-    def is_natural(self, expr: Any) -> bool:
+    def is_natural(self, expr: Dim) -> bool:
         """Is ``expr`` 0 or more?"""
         if isinstance(expr, int):
             return expr >= 0
         return _is_natural(self, sympy.sympify(expr))
 
-    def is_positive(self, expr: Any) -> bool:
+    def is_positive(self, expr: Dim) -> bool:
         """Is ``expr`` more than 0?"""
         if isinstance(expr, int):
             return expr > 0
@@ -64,11 +63,11 @@ class Sizes:
             return bool(value_of(expr, {}, expr) > 0)
         return _is_positive(expr) or bool(expr.is_integer and self.is_natural(expr - 1))
 
-    def are_equal(self, a: Any, b: Any) -> bool:
+    def are_equal(self, a: Dim, b: Dim) -> bool:
         """Are two integers the same?"""
         return same(a, b) or (self.is_natural(a - b) and self.is_natural(b - a))
 
-    def signs(self, expr: Any) -> frozenset[int]:
+    def signs(self, expr: Dim) -> frozenset[int]:
         """The signs, of -1, 0 and 1, that ``expr`` may have."""
         least = 1 if self.is_positive(expr) else 0 if self.is_natural(expr) else -1
         most = 1 if least == 1 else -1 if self.is_positive(-expr) else 0 if self.is_natural(-expr) else 1
@@ -80,12 +79,12 @@ ALL_SIZES = Sizes()
 
 
 @lru_cache(1 << 12)
-def _is_positive(expr: Any) -> bool:
+def _is_positive(expr: sympy.Expr) -> bool:
     return signs.is_positive(sympy.expand(expr))
 
 
 @lru_cache(1 << 15)
-def _is_natural(sizes: Sizes, expr: Any) -> bool:
+def _is_natural(sizes: Sizes, expr: sympy.Expr) -> bool:
     if not expr.free_symbols:
         return bool(value_of(expr, {}, expr) >= 0)
     expr = sympy.expand(expr)
@@ -100,7 +99,7 @@ def _is_natural(sizes: Sizes, expr: Any) -> bool:
     return not known.refutes(counted) and (known.proves_in_quotients(expr) or known.proves(counted))
 
 
-def _about(sizes: Sizes, expr: Any) -> Sizes:
+def _about(sizes: Sizes, expr: sympy.Expr) -> Sizes:
     """``sizes`` without the loops of known extents that ``expr`` does not name."""
     if not sizes.loops:
         return sizes
@@ -132,11 +131,11 @@ class _Known:
         self._examples: dict[int, Example | None] = {}
         self._positive = tuple(sympy.expand(f + 1) for f in sizes.facts)
 
-    def count(self, expr: Any) -> Any:
+    def count(self, expr: sympy.Expr) -> sympy.Expr:
         """``expr`` in these sizes."""
         return expr.xreplace({s: s + n for s, n in self.least.items()}) if self.least else expr
 
-    def refutes(self, expr: Any) -> bool:
+    def refutes(self, expr: sympy.Expr) -> bool:
         """Is there an example in which ``expr`` is negative? Most of what is asked and not so is settled here."""
         numbers = range(0, size_examples.COUNT, size_examples.STEP[bool(self.loops)])
         return any(example is not None and value_of(expr, example, 0) < 0 for example in map(self._example, numbers))
@@ -146,7 +145,7 @@ class _Known:
             self._examples[number] = size_examples.example(number, self.facts, self.loops)
         return self._examples[number]
 
-    def proves(self, expr: Any) -> bool:
+    def proves(self, expr: sympy.Expr) -> bool:
         """Is ``expr`` 0 or more by a fact, or by isl?"""
         from daceopt.ir.scalar import sizes_isl  # loads islpy, once there is something to ask
 
@@ -154,12 +153,12 @@ class _Known:
             return True
         return sizes_isl.is_natural(expr, self.facts, self.loops)
 
-    def proves_in_quotients(self, expr: Any) -> bool:
+    def proves_in_quotients(self, expr: sympy.Expr) -> bool:
         """Is ``expr``, not yet through :meth:`count`, 0 or more because each term is, with quotients as sizes?"""
         parts = _in_quotients(expr, self._positive)
         return parts is not expr and signs.is_natural(sympy.expand(self.count(parts)))
 
-    def at_ends(self, expr: Any) -> bool | None:
+    def at_ends(self, expr: sympy.Expr) -> bool | None:
         """Is ``expr`` 0 or more where it is least: at an end of each loop? None where that is not known, as of what is
         not affine in the loops."""
         extents = dict(self.loops)
@@ -167,7 +166,7 @@ class _Known:
         if not form.is_exact:
             return None
         outside = Sizes(tuple(f for f in self.facts if not f.free_symbols & extents.keys()))
-        low: Any = form.constant
+        low: Dim = form.constant
         for p, factor in form.terms:
             if not outside.is_natural(factor):
                 if not outside.is_natural(-factor):
@@ -181,9 +180,9 @@ class _Known:
         return False if isinstance(dim(low), int) and all(n.is_Integer and n > 0 for n in extents.values()) else None
 
 
-def _least(facts: Iterable[Any], params: Collection[Any]) -> dict[Any, int]:
+def _least(facts: Iterable[sympy.Expr], params: Collection[sympy.Symbol]) -> dict[sympy.Symbol, int]:
     """Size -> what it is at least, where facts like ``s - 3`` or ``s*t - 1`` say so."""
-    bounds: dict[Any, int] = {}
+    bounds: dict[sympy.Symbol, int] = {}
     for fact in facts:
         constant, rest = fact.as_coeff_Add()
         number, product = rest.as_coeff_Mul()
@@ -194,14 +193,14 @@ def _least(facts: Iterable[Any], params: Collection[Any]) -> dict[Any, int]:
     return bounds
 
 
-def _in_quotients(expr: Any, positive: Collection[Any]) -> Any:
+def _in_quotients(expr: sympy.Expr, positive: Collection[sympy.Expr]) -> sympy.Expr:
     """``expr`` where each size ``n`` of which it has ``floor(n / k)`` is ``k*q + r``: polynomial where it was but for
     the floors. Of a floor that is among ``positive``, ``q`` is ``q + 1``.
 
     That the rest ``r`` is less than ``k`` is not said. What has other floors stays.
     """
     floors = {f for e in (expr, *positive) for f in e.atoms(sympy.floor)}
-    quotients: dict[Any, tuple[Any, Any]] = {}  # size -> what it is divided by, rounded down
+    quotients: dict[sympy.Symbol, tuple[sympy.Expr, sympy.Expr]] = {}  # size -> what it is divided by, rounded down
     for floor in floors:
         size = next(iter(floor.free_symbols), None)
         divisor = sympy.S.Zero if size is None else size / floor.args[0]

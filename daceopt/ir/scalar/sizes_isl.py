@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
 
 import islpy as isl
 import sympy
@@ -13,10 +12,10 @@ from daceopt.errors import Unsupported
 from daceopt.ir.scalar.affine_isl import CONTEXT, Functions, SizeParameters, functions_on, with_facts, within
 from daceopt.ir.scalar.dims import Dim
 
-Loops = tuple[tuple[Any, Dim], ...]
+Loops = tuple[tuple[sympy.Symbol, Dim], ...]
 
 
-def is_natural(expr: Any, facts: tuple[Any, ...], loops: Loops) -> bool:
+def is_natural(expr: sympy.Expr, facts: tuple[sympy.Expr, ...], loops: Loops) -> bool:
     """Is ``expr`` 0 or more in all iterations of ``loops``, for all sizes for which ``facts`` are?
 
     False where isl cannot say so: products of sizes are sizes of their own for it, and other functions nothing.
@@ -32,7 +31,7 @@ def is_natural(expr: Any, facts: tuple[Any, ...], loops: Loops) -> bool:
 
 
 @lru_cache(1 << 8)
-def _known_set(facts: tuple[Any, ...], loops: Loops) -> tuple[SizeParameters, Functions, isl.Set]:
+def _known_set(facts: tuple[sympy.Expr, ...], loops: Loops) -> tuple[SizeParameters, Functions, isl.Set]:
     sizes, of, points = _space(loops)
     for p, extent in loops:
         for bound in sympy.Min.make_args(sympy.sympify(extent)):

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import dace
+import sympy
 
 
 class Parameter(dace.symbolic.symbol):
@@ -27,15 +28,15 @@ class Counter(dace.symbolic.symbol):
         return _integer(cls, name) if plain else super().__new__(cls, name, dtype, **assumptions)
 
 
-def size(name: str) -> Any:
+def size(name: str) -> dace.symbolic.symbol:
     """An extent that is known when running. Any symbol that is of no other kind is one, so users write DaCe's own."""
     return _integer(dace.symbolic.symbol, name)
 
 
-_MADE: dict[tuple[Any, str], Any] = {}
+_MADE: dict[tuple[type, str], dace.symbolic.symbol] = {}
 
 
-def _integer(kind: Any, name: str) -> Any:
+def _integer(kind: type[dace.symbolic.symbol], name: str) -> dace.symbolic.symbol:
     """Symbols are values, made once: DaCe makes a table of its types for each one (0.3 ms)."""
     if (kind, name) not in _MADE:
         _MADE[kind, name] = dace.symbolic.symbol.__new__(kind, name, dace.int64)
@@ -48,11 +49,11 @@ def param(k: int) -> Parameter:
     return Parameter(f"i{k}")
 
 
-def is_parameter(symbol: Any) -> bool:
+def is_parameter(symbol: sympy.Basic) -> bool:
     """Does the symbol count the iterations of a kernel's loop?"""
     return isinstance(symbol, Parameter)
 
 
-def is_counter(symbol: Any) -> bool:
+def is_counter(symbol: sympy.Basic) -> bool:
     """Does the symbol count the iterations of a loop around a body?"""
     return isinstance(symbol, Counter)

@@ -7,7 +7,7 @@ element per byte.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import dace
 import ml_dtypes
@@ -15,6 +15,9 @@ import numpy as np
 from dace import dtypes
 
 from daceopt.errors import Unsupported
+
+if TYPE_CHECKING:
+    import torch
 
 DType: TypeAlias = dtypes.typeclass
 
@@ -98,7 +101,7 @@ def from_name(name: str) -> DType:
     return _row(name).dtype
 
 
-def from_numpy(dtype: Any) -> DType:
+def from_numpy(dtype: np.dtype[Any] | type) -> DType:
     """The dtype of a NumPy dtype or scalar type; raises ``Unsupported`` for any other (complex, strings)."""
     return _row(np.dtype(dtype).name).dtype
 
@@ -109,12 +112,12 @@ def to_numpy(dtype: DType) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
-def from_torch(dtype: Any) -> DType:
+def from_torch(dtype: torch.dtype) -> DType:
     """The dtype of a ``torch.dtype``; raises ``Unsupported`` for any other (complex, quantised)."""
     return _row(str(dtype).removeprefix("torch.")).dtype
 
 
-def to_torch(dtype: DType) -> Any:
+def to_torch(dtype: DType) -> torch.dtype:
     """The ``torch.dtype`` of a tensor with these bytes: uint8 for types below 8 bits."""
     import torch
 

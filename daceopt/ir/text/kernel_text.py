@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import sympy
+
 from daceopt.errors import GraphTextError, Unsupported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import REDUCTIONS, Access, Kernel, Stage
@@ -14,6 +16,7 @@ from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ir.scalar.expression_text import text
 from daceopt.ir.scalar.symbols import Parameter, is_parameter
 from daceopt.ir.schedule import schedule_text
+from daceopt.ir.schedule.schedule import Tree
 from daceopt.ir.text.scanner import Lines, Scanner
 
 _INDENT = "  "
@@ -60,10 +63,10 @@ def _access(access: Access) -> str:
 class KernelReader:
     """Reads one kernel of ``graph`` and adds it; ``size`` makes the symbols of sizes."""
 
-    def __init__(self, graph: Graph, lines: Lines, size: Callable[[str], Any]):
+    def __init__(self, graph: Graph, lines: Lines, size: Callable[[str], sympy.Symbol]):
         self._graph, self._lines, self._size = graph, lines, size
         self._locals: dict[str, tuple[types.DType, Shape]] = {}
-        self._extents: dict[Any, Dim] = {}
+        self._extents: dict[sympy.Symbol, Dim] = {}
 
     def read(self, line: Scanner, written: Sequence[str | None], depth: int) -> None:
         """The kernel of which ``line`` says the label and the shared loops; it writes what ``written`` names."""
@@ -113,7 +116,7 @@ class KernelReader:
         self._locals[name] = dtype, tuple(dim(e) for e in line.expressions(line.inside("[", "]"), self._size))
         line.end()
 
-    def _schedule(self, depth: int) -> Any:
+    def _schedule(self, depth: int) -> Tree | None:
         number, source = self._lines.block(depth)
         try:
             return schedule_text.parse(source, loops=map(str, self._extents))
@@ -134,11 +137,11 @@ class KernelReader:
             stage.read(self._lines.next(depth))
         return Stage(tuple(params), stage.reads, stage.writes, tuple(stage.assignments))
 
-    def _size_or_loop(self, name: str) -> Any:
+    def _size_or_loop(self, name: str) -> sympy.Symbol:
         """What a partial last tile leaves depends on the loop over the tiles, which may stand further down."""
         return self._size(name) if name in self._graph.size_names else Parameter(name)
 
-    def _loop(self, line: Scanner) -> Any:
+    def _loop(self, line: Scanner) -> sympy.Symbol:
         param = Parameter(line.name("a loop, or )"))
         line.expect("<")
         extent = dim(line.expression(line.up_to(",", ")"), self._size_or_loop))
@@ -151,12 +154,12 @@ class KernelReader:
 class _StageReader:
     """Collects what a statement reads, computes and writes; names are connectors, assigned ones, loops or sizes."""
 
-    def __init__(self, graph: Graph, locals_: dict[str, Any], params: list[str], size: Callable[[str], Any]):
+    def __init__(self, graph: Graph, locals_: dict[str, Any], params: list[str], size: Callable[[str], sympy.Symbol]):
         self._graph, self._locals, self._params, self._size = graph, locals_, params, size
         self.reads: dict[str, Access] = {}
         self.writes: dict[str, Access] = {}
         self.assignments: list[Assignment] = []
-        self._symbols: dict[str, Any] = {}
+        self._symbols: dict[str, sympy.Symbol] = {}
 
     def read(self, line: Scanner) -> None:
         name = line.name("a connector or an assigned name")
@@ -193,8 +196,8 @@ class _StageReader:
             raise line.error(f"{len(shape)} places in {array}", str(len(index)))
         return Access(array, tuple(None if e is None else dim(e) for e in index), wcr)
 
-    def _place(self, name: str) -> Any:
+    def _place(self, name: str) -> sympy.Symbol:
         return Parameter(name) if name in self._params else self._size(name)
 
-    def _symbol(self, name: str) -> Any:
+    def _symbol(self, name: str) -> sympy.Symbol:
         return self._symbols[name] if name in self._symbols else self._place(name)

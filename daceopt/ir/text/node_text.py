@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import sympy
 from dace.sdfg.nodes import LibraryNode
 
 from daceopt.ir.control.region import TRIPS, Carried, Conditional, Region, Repeat, Stacked
@@ -34,7 +35,7 @@ class WrittenArray(NamedTuple):
 class NodeReader:
     """Reads one node of ``graph`` and adds it."""
 
-    def __init__(self, graph: Graph, size: Callable[[str], Any], large: Mapping[str, np.ndarray]):
+    def __init__(self, graph: Graph, size: Callable[[str], sympy.Symbol], large: Mapping[str, np.ndarray]):
         self._graph, self._size, self._large = graph, size, large
 
     def read(
@@ -151,7 +152,7 @@ class _RegionReader:
     def __init__(
         self,
         line: Scanner,
-        size: Callable[[str], Any],
+        size: Callable[[str], sympy.Symbol],
         lines: Lines,
         depth: int,
         body: BodyReader,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
+import sympy
 
 from daceopt.errors import DaceoptError, GraphTextError
 from daceopt.ir.data.arrays import SEED
@@ -188,13 +188,13 @@ class _Reader:
         symbol = self._symbol if open_sizes else self._size
         return tuple(dim(e) for e in line.expressions(line.inside("[", "]"), symbol))
 
-    def _size(self, name: str) -> Any:
+    def _size(self, name: str) -> sympy.Symbol:
         """A size of the graph; others would be names that nothing defines."""
         if name not in self._graph.size_names:
             raise GraphTextError(f"{name!r} is no size of graph {self._graph.name}")
         return self._symbol(name)
 
-    def _symbol(self, name: str) -> Any:
+    def _symbol(self, name: str) -> sympy.Symbol:
         return Counter(name) if name in self._counters else size(name)
 
     def _constant(self, line: Scanner, written: list[WrittenArray]) -> None:

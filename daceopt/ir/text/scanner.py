@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import numpy as np
+import sympy
 
 from daceopt.errors import GraphTextError, Unsupported
 from daceopt.ir.scalar import expression_text, types
@@ -189,11 +190,11 @@ class Scanner:
 
     # ---------------------------------------------------------------- what words mean
 
-    def expression(self, source: str, symbol: expression_text.Symbols) -> Any:
+    def expression(self, source: str, symbol: expression_text.Symbols) -> sympy.Expr:
         """One expression."""
         return self.expressions(source, symbol, 1)[0]
 
-    def expressions(self, source: str, symbol: expression_text.Symbols, count: int | None = None) -> list[Any]:
+    def expressions(self, source: str, symbol: expression_text.Symbols, count: int | None = None) -> list[sympy.Expr]:
         """Expressions between commas."""
         try:
             return expression_text.parse_list(source, symbol, "one expression", count)

@@ -104,7 +104,7 @@ def _interpret(memory: Memory, node: Algorithm) -> None:
     outputs = [None if n is None else np.zeros(memory.array(n).shape, memory.array(n).dtype) for n in names_out]
     _REFERENCES[node.function](inputs, outputs, [memory.number(p) for p in node.parameters])
     for name, value in zip(names_out, outputs):
-        if name is not None:
+        if name is not None and value is not None:
             memory.store(name, value)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+
+import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir.nodes.builder import Builder
@@ -25,7 +26,7 @@ def before_activation(
     if slope < 0:
         raise Unsupported(f"a relu with slope {slope} has no gradient that its result tells; expected at least 0")
 
-    def rule(v: Any, dv: Any) -> Any:
+    def rule(v: sympy.Expr, dv: sympy.Expr) -> sympy.Expr:
         slope_of_v = scalar.select(scalar.gt(v, 0), dv, slope * dv)
         return slope_of_v if ceiling == math.inf else scalar.select(scalar.ge(v, ceiling), 0, slope_of_v)
 

@@ -7,11 +7,11 @@ FlashAttention, NeurIPS 2022, section 3.1, where the product is tiled as well). 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from daceopt.autodiff.storage import why_not_again
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operator import Operator
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.scalar.dims import hint
@@ -20,7 +20,9 @@ _SOFTMAX = ("Softmax", "GuardedSoftmax")
 _LONGEST = 8  # nodes between a product and the softmax of it, and from there to the second product
 
 
-def attention_weights(graph: Graph, forward: Collection[Any], is_elementwise: Any) -> frozenset[str]:
+def attention_weights(
+    graph: Graph, forward: Collection[Node], is_elementwise: Callable[[Node], bool]
+) -> frozenset[str]:
     """The arrays of ``forward`` from the scores of each attention to the weights that its second product reads, where
     that stores fewer bytes: what else they are made of would have to be stored in their place."""
     weights: set[str] = set()
@@ -31,10 +33,12 @@ def attention_weights(graph: Graph, forward: Collection[Any], is_elementwise: An
     return frozenset(weights)
 
 
-def _chain(graph: Graph, softmax: Any, forward: Collection[Any], is_elementwise: Any) -> list[Any]:
+def _chain(
+    graph: Graph, softmax: Operator, forward: Collection[Node], is_elementwise: Callable[[Node], bool]
+) -> list[Node]:
     """From the first product to the last node before the second; empty where it is no attention."""
 
-    def passes(node: Any) -> bool:
+    def passes(node: Node) -> bool:
         return node in forward and (is_elementwise(node) or getattr(node, "op_type", None) in ("Dropout", "Cast"))
 
     before = _path(softmax, lambda n: (m for a in graph.inputs_of(n) if a for m in graph.producers(a)), passes)
@@ -45,9 +49,9 @@ def _chain(graph: Graph, softmax: Any, forward: Collection[Any], is_elementwise:
     return [] if any(why_not_again(graph, n) for n in chain) else chain
 
 
-def _path(start: Any, steps: Any, passes: Any) -> list[Any] | None:
+def _path(start: Node, steps: Callable[[Node], Iterable[Node]], passes: Callable[[Node], bool]) -> list[Node] | None:
     """From behind ``start`` to the first product, through nodes that let pass."""
-    waiting: list[list[Any]] = [[]]
+    waiting: list[list[Node]] = [[]]
     while waiting:
         path = waiting.pop(0)
         for node in dict.fromkeys(steps(path[-1] if path else start)):
@@ -58,7 +62,7 @@ def _path(start: Any, steps: Any, passes: Any) -> list[Any] | None:
     return None
 
 
-def _saves(graph: Graph, softmax: Any, chain: Iterable[Any], is_elementwise: Any) -> bool:
+def _saves(graph: Graph, softmax: Operator, chain: Iterable[Node], is_elementwise: Callable[[Node], bool]) -> bool:
     """Are the weights more than what only the chain reads, and is expensive to make?"""
     inside = _writes(graph, chain)
     operands = {root for node in chain for root in _roots(graph, graph.inputs_of(node))} - inside
@@ -72,7 +76,7 @@ def _saves(graph: Graph, softmax: Any, chain: Iterable[Any], is_elementwise: Any
     return _bytes(graph, extra) < _bytes(graph, _roots(graph, graph.outputs_of(softmax)))
 
 
-def _writes(graph: Graph, chain: Iterable[Any]) -> set[str]:
+def _writes(graph: Graph, chain: Iterable[Node]) -> set[str]:
     return {root for node in chain for root in _roots(graph, graph.outputs_of(node))}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 from daceopt.autodiff import forwarding, rules, splitting
 from daceopt.autodiff.extremes import compared_arrays
@@ -19,6 +18,7 @@ from daceopt.autodiff.views import joined_adjoint, view_adjoint
 from daceopt.ir.data.arrays import SEED
 from daceopt.ir.data.provenance import backward_label, label_of
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.builder import Builder
 
@@ -130,7 +130,7 @@ class _Reverse:
         array were reversed: what it is made of need not be kept for longer."""
         readers = {name: self._graph.all_consumers(name) for name in wanted}
         last = {name: next((n for n in self._path.nodes if n in read), None) for name, read in readers.items()}
-        complete: dict[Any, list[str]] = {}
+        complete: dict[Node, list[str]] = {}
         for name, node in last.items():
             complete.setdefault(node, []).append(name)
         result = dict.fromkeys(readers)
@@ -142,12 +142,12 @@ class _Reverse:
                 result[name] = self._complete(name, readers[name])
         return result
 
-    def _complete(self, name: str, readers: Sequence[Any]) -> str | None:
+    def _complete(self, name: str, readers: Sequence[Node]) -> str | None:
         graph = self._graph
         with graph.label_nodes(backward_label(readers[0]), graph.origins_of(readers[0])) if readers else nullcontext():
             return _standing_alone(graph, self.gradient(name))
 
-    def _reverse(self, node: Any) -> None:
+    def _reverse(self, node: Node) -> None:
         graph = self._graph
         gradients = {n: self.gradient(n) for n in graph.outputs_of(node) if n is not None and n in self._path}
         grads = {name: g for name, g in gradients.items() if g is not None}

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from dace import nodes
 
@@ -177,7 +176,7 @@ def cut(graph: Graph, stored: Iterable[str]) -> None:
         graph.inputs.append(name)
 
 
-def _roots(graph: Graph, names: Iterable[Any]) -> set[str]:
+def _roots(graph: Graph, names: Iterable[str | None]) -> set[str]:
     return {graph.root(n)[0] for n in names if n is not None}
 
 

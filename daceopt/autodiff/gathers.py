@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import sympy
 
@@ -16,6 +15,7 @@ from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.affine import same
 from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.types import DType
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Load:
 
     array: str
     index: tuple[sympy.Expr, ...]
-    dtype: Any
+    dtype: DType
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def name_loads(graph: Graph, stage: Stage, wanted: Collection[str]) -> tuple[Sta
     return Stage(stage.params, stage.reads, stage.writes, tuple(assignments)), loads
 
 
-def _full_index(index: tuple[Any, ...], load: sympy.Expr) -> tuple[sympy.Expr, ...]:
+def _full_index(index: tuple[Dim | None, ...], load: sympy.Expr) -> tuple[sympy.Expr, ...]:
     """One expression per dimension: the load's own, and the memlet's where that fixes a dimension."""
     places = list(load.args[1:])
     if len(places) == len(index):
@@ -88,7 +88,7 @@ def flat(graph: Graph, load: Load, extents: Mapping[sympy.Symbol, Dim]) -> Gathe
 
 
 def _flat(index: tuple[sympy.Expr, ...], shape: tuple[Dim, ...]) -> sympy.Expr:
-    flat: Any = sympy.S.Zero
+    flat: sympy.Expr = sympy.S.Zero
     for e, n in zip(index, shape, strict=True):
         flat = flat * n + scalar.select(scalar.lt(e, 0), e + n, e)
     return flat

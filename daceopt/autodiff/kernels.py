@@ -30,7 +30,7 @@ class GradientTarget:
     """One read whose gradient is asked for: the array, where it was read, and the scalar gradient at each iteration."""
 
     array: str
-    index: tuple[Any, ...]
+    index: tuple[Dim | None, ...]
     value: sympy.Expr
 
 
@@ -75,7 +75,7 @@ class StageAdjoint:
 
     # ---------------------------------------------------------------- incoming gradients
 
-    def _read(self, stem: str, array: str, index: tuple[Any, ...]) -> sympy.Symbol:
+    def _read(self, stem: str, array: str, index: tuple[Dim, ...]) -> sympy.Symbol:
         """A new read connector and its symbol."""
         taken = {*self.reads, *self.stage.writes, *(str(a.symbol) for a in self.stage.assignments)}
         name = next(n for k in range(len(taken) + 1) if (n := f"{stem}{k}") not in taken)
@@ -96,7 +96,7 @@ class StageAdjoint:
 
     def _targets(self, pulled: Pullback) -> list[GradientTarget]:
         """Reads of the same element share one gradient."""
-        merged: dict[tuple[str, tuple[Any, ...]], GradientTarget] = {}
+        merged: dict[tuple[str, tuple[Dim | None, ...]], GradientTarget] = {}
         for conn, value in pulled.gradients.items():
             if conn in self.loads:
                 continue
@@ -107,7 +107,7 @@ class StageAdjoint:
             merged[key] = GradientTarget(access.array, access.index, total)
         return list(merged.values())
 
-    def _reduced_parameters(self, named: Collection[Any]) -> tuple[sympy.Symbol, ...]:
+    def _reduced_parameters(self, named: Collection[sympy.Symbol]) -> tuple[sympy.Symbol, ...]:
         return tuple(p for p, n in self.extents.items() if p not in named and not same(n, 1))
 
     def _by_reduction(self, targets: list[GradientTarget]) -> dict[tuple[sympy.Symbol, ...], list[GradientTarget]]:

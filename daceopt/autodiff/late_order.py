@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.order import sources_of
 
 
-def late_order(graph: Graph, again: Collection[Any]) -> list[Any]:
+def late_order(graph: Graph, again: Collection[Node]) -> list[Node]:
     """The nodes of gradients in the order in which they were made, that is from the end of the forward to its begin;
     before each of them, what of ``again`` it is the first to need, in the order of the forward."""
     place = {node: k for k, node in enumerate(graph.nodes())}
-    order: dict[Any, None] = {}
+    order: dict[Node, None] = {}
     for node in graph.compute():
         if node in again:
             continue
@@ -25,16 +24,16 @@ def late_order(graph: Graph, again: Collection[Any]) -> list[Any]:
     return list(order)
 
 
-def with_prompt(graph: Graph, first: Sequence[Any], prompt: Sequence[Any]) -> list[Any]:
+def with_prompt(graph: Graph, first: Sequence[Node], prompt: Sequence[Node]) -> list[Node]:
     """The nodes ``first`` in their order, and each of ``prompt`` as soon as all that it reads is there."""
-    users: dict[Any, list[Any]] = {}
-    missing: dict[Any, int] = {}
+    users: dict[Node, list[Node]] = {}
+    missing: dict[Node, int] = {}
     for node in prompt:
         sources = {source for _, source in sources_of(graph, node)}
         missing[node] = len(sources)
         for source in sources:
             users.setdefault(source, []).append(node)
-    order: list[Any] = []
+    order: list[Node] = []
     waiting = [*reversed(first), *(n for n in reversed(prompt) if not missing[n])]
     while waiting:
         order.append(node := waiting.pop())
@@ -44,9 +43,9 @@ def with_prompt(graph: Graph, first: Sequence[Any], prompt: Sequence[Any]) -> li
     return order
 
 
-def _missing(graph: Graph, node: Node, done: Collection[Any]) -> list[Any]:
+def _missing(graph: Graph, node: Node, done: Collection[Node]) -> list[Node]:
     """``node`` and all that has to run before it and is not in ``done``."""
-    missing: dict[Any, None] = {node: None}
+    missing: dict[Node, None] = {node: None}
     waiting = [node]
     while waiting:
         for _, source in sources_of(graph, waiting.pop()):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import sympy
 
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.functions import CLASSES
+from daceopt.ir.scalar.types import DType
 
 _SELECT = CLASSES["select"]
 
@@ -26,7 +26,7 @@ class Pullback:
 def pull_back(
     assignments: Sequence[Assignment],
     seeds: Mapping[str, sympy.Expr],
-    wanted: Mapping[str, Any],
+    wanted: Mapping[str, DType],
     reserved: Iterable[str],
 ) -> Pullback:
     """Reverse mode over SSA ``assignments``.
@@ -69,13 +69,13 @@ def needed_assignments(
 
 
 def equal_values(
-    assignments: Iterable[Assignment], dtypes: Mapping[sympy.Symbol, Any]
+    assignments: Iterable[Assignment], dtypes: Mapping[sympy.Symbol, DType]
 ) -> dict[sympy.Symbol, sympy.Symbol]:
     """Symbol -> the first one that holds the same value in the same type, of those that ``assignments`` give one;
     ``dtypes``: the types of what they read."""
     known = dict(dtypes)
     names: dict[sympy.Symbol, sympy.Symbol] = {}
-    first: dict[tuple[sympy.Expr, Any], sympy.Symbol] = {}
+    first: dict[tuple[sympy.Expr, DType], sympy.Symbol] = {}
     for a in assignments:
         value = a.expr.xreplace(names)
         is_same = value.is_Symbol and known.get(value) == a.dtype
@@ -104,7 +104,7 @@ def _varying(assignments: Sequence[Assignment], wanted: Iterable[str]) -> set[st
     return varied
 
 
-def _name(result: Pullback, fresh: _Fresh, terms: Sequence[sympy.Expr], dtype: Any) -> sympy.Symbol:
+def _name(result: Pullback, fresh: _Fresh, terms: Sequence[sympy.Expr], dtype: DType) -> sympy.Symbol:
     """A symbol of ``dtype`` that holds the sum of ``terms``."""
     symbol = scalar.symbol(fresh(), dtype)
     result.assignments.append(Assignment(symbol, sympy.Add(*terms), dtype))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.scalar import types
 
 STOP = "StopGradient"
@@ -23,7 +23,7 @@ class Path:
         self._buffers = varied & useful
         self.nodes = [n for n in order if self._on(graph.inputs_of(n)) and self._on(graph.outputs_of(n))]
 
-    def __contains__(self, array: Any) -> bool:
+    def __contains__(self, array: str | None) -> bool:
         """Does the array (or the buffer it is a view of) have a gradient?"""
         return array is not None and self._graph.root(array)[0] in self._buffers
 
@@ -34,14 +34,14 @@ class Path:
         floats = [n for n in names if n is not None and types.is_float(self._graph.dtype(n))]
         return {self._graph.root(n)[0] for n in floats}
 
-    def _forward(self, order: list[Any], wanted: Iterable[str]) -> set[str]:
+    def _forward(self, order: list[Node], wanted: Iterable[str]) -> set[str]:
         varied = self._floats(wanted)
         for node in order:
             if self._floats(self._graph.inputs_of(node)) & varied:
                 varied |= self._floats(self._graph.outputs_of(node))
         return varied
 
-    def _backward(self, order: list[Any], outputs: Iterable[str]) -> set[str]:
+    def _backward(self, order: list[Node], outputs: Iterable[str]) -> set[str]:
         useful = self._floats(outputs)
         for node in reversed(order):
             if self._floats(self._graph.outputs_of(node)) & useful:

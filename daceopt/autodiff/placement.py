@@ -20,7 +20,7 @@ def place(
     compact: str,
     named: Sequence[sympy.Symbol],
     extents: Mapping[sympy.Symbol, Dim],
-    index: Sequence[Any],
+    index: Sequence[Dim],
     shape: Sequence[Dim],
 ) -> str:
     """An array of ``shape`` whose element j is the sum of ``compact[p]`` over all p with ``index(p) == j``.
@@ -55,18 +55,21 @@ def place(
 
 
 def _solve(
-    named: Sequence[Any], extents: Mapping[Any, Dim], index: Sequence[Any], target: Sequence[Any]
+    named: Sequence[sympy.Symbol],
+    extents: Mapping[sympy.Symbol, Dim],
+    index: Sequence[Dim],
+    target: Sequence[sympy.Symbol],
 ) -> tuple[dict, list]:
     """Parameters as (numerator, divisor) over target coordinates and free parameters; and the equations left over."""
-    solved: dict[sympy.Symbol, tuple[Any, int]] = {}
-    conditions: list[tuple[Any, Any]] = []
+    solved: dict[sympy.Symbol, tuple[sympy.Expr, int]] = {}
+    conditions: list[tuple[sympy.Expr, sympy.Expr]] = []
     free: set[sympy.Symbol] = set()
     fewest_first = sorted(
         zip(target, index, strict=True), key=lambda pair: len(_plain(pair[1]).free_symbols & set(named))
     )
     for j, expr in fewest_first:
         form = affine(expr, named)
-        factors: dict[Any, Any] = form.factors
+        factors: dict[sympy.Symbol, Dim] = form.factors
         if not form.is_integral:
             raise Unsupported(
                 f"index {expr} is not affine in {list(map(str, named))}, so its gradient cannot be placed"
@@ -82,9 +85,11 @@ def _solve(
     return _close(solved, conditions)
 
 
-def _close(solved: dict[Any, tuple[Any, int]], conditions: list[tuple[Any, Any]]) -> tuple[dict, list]:
+def _close(
+    solved: dict[sympy.Symbol, tuple[sympy.Expr, int]], conditions: list[tuple[sympy.Expr, sympy.Expr]]
+) -> tuple[dict, list]:
     """Replace solved parameters inside other solutions and conditions (they refer only to parameters solved before)."""
-    values: dict[Any, Any] = {}
+    values: dict[sympy.Expr, sympy.Expr] = {}
     closed = {}
     for p, (numerator, divisor) in solved.items():
         numerator = sympy.expand(sympy.sympify(numerator).xreplace(values))
@@ -93,7 +98,7 @@ def _close(solved: dict[Any, tuple[Any, int]], conditions: list[tuple[Any, Any]]
     return closed, [(sympy.sympify(a).xreplace(values), j) for a, j in conditions]
 
 
-def _plain(expr: Any) -> Any:
+def _plain(expr: Dim) -> sympy.Expr:
     return sympy.expand(sympy.sympify(expr))
 
 
@@ -102,8 +107,8 @@ def _hint(extent: Dim) -> int:
 
 
 def _coordinate(
-    solution: Any, extent: Dim, target: Sequence[Any], shape: Sequence[Dim], p: Any
-) -> tuple[Any, list[Any]]:
+    solution: Any, extent: Dim, target: Sequence[sympy.Symbol], shape: Sequence[Dim], p: sympy.Symbol
+) -> tuple[sympy.Expr, list[sympy.Expr]]:
     """A value of the parameter that is always inside its extent, and the conditions under which it is the true one."""
     if solution is None:
         return p, []
@@ -117,18 +122,24 @@ def _coordinate(
     return scalar.clamp(value, extent), checks
 
 
-def _rename(expr: Any, mapping: Mapping[Any, Any]) -> Any:
+def _rename(expr: sympy.Expr, mapping: Mapping[sympy.Expr, sympy.Expr]) -> sympy.Expr:
     return sympy.sympify(expr).xreplace(dict(mapping))
 
 
 def _emit(
-    b: Builder, compact: str, out: str, domain: list[Dim], position: list[Any], checks: list[Any], rank: int
+    b: Builder,
+    compact: str,
+    out: str,
+    domain: list[Dim],
+    position: list[sympy.Expr],
+    checks: list[sympy.Expr],
+    rank: int,
 ) -> None:
     """out[j] (+)= checks ? compact[position] : 0."""
     direct = all(e.is_Symbol for e in position)
     whole = tuple(position) if direct else (None,) * len(position)
 
-    def value(params: Any, g: Any) -> Any:
+    def value(params: tuple[sympy.Symbol, ...], g: sympy.Symbol) -> sympy.Expr:
         gradient = g if direct else scalar.load(g, *position)
         if not checks:
             return gradient

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import sympy
 
@@ -307,7 +306,7 @@ def _place(body: Graph, name: str, view: str, node: Repeat) -> tuple[int, bool] 
     for axis, (extent, stride) in enumerate(zip(body.shape(name), body.strides(name))):
         if extent == node.trips and stride != 0 and _is_without(body, name, view, axis):
             offset, counter = body.view_offset(view), node.counter
-            positions: dict[bool, Any] = {False: counter, True: extent - 1 - counter}
+            positions: dict[bool, Dim] = {False: counter, True: extent - 1 - counter}
             directions = [reverse for reverse, position in positions.items() if _equal(offset, dim(position * stride))]
             if directions:
                 return axis, directions[0]

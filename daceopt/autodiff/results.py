@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import sympy
 
@@ -23,9 +22,10 @@ from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.scalar import functions, types
 from daceopt.ir.scalar.affine import same
 from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.types import DType
 
 _SELECT = functions.CLASSES["select"]
-_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
+_COMPARISONS: dict[type, Callable[[sympy.Expr, sympy.Expr], sympy.Expr]] = {
     functions.CLASSES[name]: getattr(operator, name) for name in ("lt", "le", "gt", "ge")
 }
 
@@ -39,7 +39,7 @@ def tell_from_results(
     graph: Graph,
     stage: Stage,
     reads: Mapping[str, Access],
-    extents: Mapping[Any, Dim],
+    extents: Mapping[sympy.Symbol, Dim],
     gradient: Sequence[Assignment],
     wanted: Collection[sympy.Symbol],
 ) -> Code:
@@ -79,13 +79,15 @@ def _code(chain: Sequence[Assignment], wanted: Collection[sympy.Symbol], reads: 
     return tuple(kept), {c: a for c, a in reads.items() if c in used}
 
 
-def _whole(reads: Mapping[str, Access], extents: Mapping[Any, Dim]) -> set[str]:
+def _whole(reads: Mapping[str, Access], extents: Mapping[sympy.Symbol, Dim]) -> set[str]:
     """The arrays of which each iteration reads an element of its own."""
     counted = {p for p, n in extents.items() if not same(n, 1)}
     return {a.array for a in reads.values() if counted <= a.params()}
 
 
-def _is_there(graph: Graph, stage: Stage, access: Access, value: Assignment, extents: Mapping[Any, Dim]) -> bool:
+def _is_there(
+    graph: Graph, stage: Stage, access: Access, value: Assignment, extents: Mapping[sympy.Symbol, Dim]
+) -> bool:
     """Does memory hold ``value`` itself, of each iteration?"""
     array, dtype = access.array, graph.dtype(access.array)
     if access.wcr or graph.is_part(array) or not is_bijective(access.index, graph.shape(array), extents):
@@ -93,7 +95,7 @@ def _is_there(graph: Graph, stage: Stage, access: Access, value: Assignment, ext
     return dtype == value.dtype or (dtype in types.HALVES and _is_unrounded(graph, stage, value.expr, dtype))
 
 
-def _is_unrounded(graph: Graph, stage: Stage, value: sympy.Expr, dtype: Any) -> bool:
+def _is_unrounded(graph: Graph, stage: Stage, value: sympy.Expr, dtype: DType) -> bool:
     """Is ``value`` what was read from an array of the narrow ``dtype``, or a number that this has?"""
     passes = _passing(value)
     if passes is None:

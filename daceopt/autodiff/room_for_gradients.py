@@ -9,9 +9,9 @@ proportion to the gradients, not to the activations.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operator import Operator
 from daceopt.ir.scalar.dims import hint
 
@@ -24,7 +24,7 @@ def again_for_room(
     graph: Graph,
     stored: Collection[str],
     gradients: Iterable[str],
-    is_elementwise: Callable[[Any], bool],
+    is_elementwise: Callable[[Node], bool],
     may_repeat: Callable[[str], bool],
 ) -> frozenset[str]:
     """The arrays among ``stored``, the largest first, without which as many bytes are saved as ``gradients`` take."""
@@ -50,7 +50,9 @@ def again_for_room(
     return frozenset(chosen)
 
 
-def _sources(graph: Graph, name: str, there: Collection[str], is_elementwise: Callable[[Any], bool]) -> set[str] | None:
+def _sources(
+    graph: Graph, name: str, there: Collection[str], is_elementwise: Callable[[Node], bool]
+) -> set[str] | None:
     """What of ``there`` is read to compute ``name`` again by cheap nodes alone; None where these do not suffice."""
     arrays: set[str] = set()
     waiting = [(name, 0)]
@@ -66,7 +68,7 @@ def _sources(graph: Graph, name: str, there: Collection[str], is_elementwise: Ca
     return arrays
 
 
-def _is_cheap(node: Any, is_elementwise: Callable[[Any], bool]) -> bool:
+def _is_cheap(node: Node, is_elementwise: Callable[[Node], bool]) -> bool:
     return is_elementwise(node) or (isinstance(node, Operator) and node.op_type in _ROWWISE)
 
 

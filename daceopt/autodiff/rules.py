@@ -14,8 +14,8 @@ from daceopt.store.own_text import home
 
 Grads = Mapping[str, str]
 Contributions = list[tuple[str, str]]
-Rule = Callable[[Builder, Any, Grads, Collection[str]], Contributions]
-Preparation = Callable[[Builder, Any], None]
+Rule = Callable[[Builder, Node, Grads, Collection[str]], Contributions]
+Preparation = Callable[[Builder, Node], None]
 
 _RULES: dict[type, Rule] = {}
 _PREPARATIONS: dict[type, Preparation] = {}
@@ -57,7 +57,7 @@ def foreign_source() -> str:
     return identity.text_of(users) if users else ""
 
 
-def rule_of(node: Any) -> Rule:
+def rule_of(node: Node) -> Rule:
     """The rule for ``node``. Raises Unsupported when its class and ancestors have none."""
     rule = _lookup(_RULES, node)
     if rule is None:
@@ -76,7 +76,7 @@ def prepare(b: Builder, node: Node) -> None:
         change(b, node)
 
 
-def _lookup(table: dict[type, Any], node: Any) -> Any:
+def _lookup(table: dict[type, Any], node: Node) -> Any:
     for module in _BUILT_IN:
         import_module(f"daceopt.autodiff.{module}")
     return next((table[c] for c in type(node).__mro__ if c in table), None)

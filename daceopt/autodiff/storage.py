@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 from daceopt.autodiff.storage_predicates import NAMED, Predicate, describe
 from daceopt.errors import DaceoptError, did_you_mean
@@ -72,7 +71,7 @@ def pins(
     storage: Storage,
     arrays: Collection[str],
     fixed: Callable[[str], str | None],
-    is_elementwise: Callable[[Any], bool],
+    is_elementwise: Callable[[Node], bool],
 ) -> Pins:
     """The arrays that ``storage`` names, as buffers among ``arrays``.
 
@@ -130,7 +129,7 @@ def why_not_again(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def _calls_python(node: Any) -> bool:
+def _calls_python(node: Node) -> bool:
     if isinstance(node, Region):
         return any(_calls_python(inner) for body in node.bodies for inner in body.nodes())
     return isinstance(node, HostCall) or (isinstance(node, Operator) and node.domain == "aten")

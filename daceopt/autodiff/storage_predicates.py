@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from daceopt.ir.data.provenance import label_of
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import Contraction, Convolution
 from daceopt.ir.scalar import types
@@ -39,7 +40,7 @@ NAMED: dict[str, Predicate] = {
 """Predicates that the text of a recipe may name. Products are convolutions as well."""
 
 
-def describe(graph: Graph, name: str, is_elementwise: Callable[[Any], bool]) -> ForwardArray:
+def describe(graph: Graph, name: str, is_elementwise: Callable[[Node], bool]) -> ForwardArray:
     """The buffer ``name``, which a node of ``graph`` writes."""
     maker, dtype = graph.producers(name)[0], graph.dtype(name)
     size = graph.size(name) * types.itemsize(dtype)
@@ -48,7 +49,7 @@ def describe(graph: Graph, name: str, is_elementwise: Callable[[Any], bool]) -> 
     return ForwardArray(name, graph.shape(name), types.name_of(dtype), size, modules, label_of(maker), kind)
 
 
-def _kind(maker: Any) -> str:
+def _kind(maker: Node | None) -> str:
     if isinstance(maker, KernelNode):
         return "reduction"
     return "product" if isinstance(maker, Contraction | Convolution) else "other"

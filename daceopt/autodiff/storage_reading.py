@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
 
 from daceopt.autodiff.forwarding import Boundary, is_cheap, why_fixed
 from daceopt.autodiff.late_order import late_order
@@ -20,6 +19,7 @@ from daceopt.cost.work import known_flops
 from daceopt.ir.control.region import Region, iterations
 from daceopt.ir.data.arrays import SEED
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
 
 
@@ -88,11 +88,11 @@ class _Reading:
         self._moved = data_movement(self.graph).nodes
 
     @cached_property
-    def forward(self) -> list[Any]:
+    def forward(self) -> list[Node]:
         return [n for n in self.graph.nodes() if n in self.boundary.nodes]
 
     @cached_property
-    def backward(self) -> list[Any]:
+    def backward(self) -> list[Node]:
         return [n for n in late_order(self.graph, self.boundary.nodes) if n not in self.boundary.nodes]
 
     @cached_property
@@ -106,13 +106,13 @@ class _Reading:
         return {name: k for k, name in enumerate(arrays)}
 
     @cached_property
-    def _position(self) -> dict[Any, int]:
+    def _position(self) -> dict[Node, int]:
         return {node: k for k, node in enumerate(self.forward)}
 
-    def _reads(self, node: Any) -> list[str]:
+    def _reads(self, node: Node) -> list[str]:
         return self._roots(self.graph.inputs_of(node))
 
-    def _writes(self, node: Any) -> list[str]:
+    def _writes(self, node: Node) -> list[str]:
         return self._roots(self.graph.outputs_of(node))
 
     def _roots(self, names: Iterable[str | None]) -> list[str]:
@@ -136,7 +136,7 @@ class _Reading:
             bool(self.graph.producers(name)) and why_fixed(self.graph, self.boundary, name) is not None
         )
 
-    def _fuses(self, name: str, among: Any = None) -> bool:
+    def _fuses(self, name: str, among: Collection[Node] | None = None) -> bool:
         """Does its writer become a part of each node (``among`` some) that reads it?"""
         makers = self.graph.producers(name)
         readers = [n for n in self.graph.all_consumers(name) if among is None or n in among]
@@ -189,7 +189,7 @@ class _Reading:
         is_result = name in self.graph.outputs and not self.storage.joined
         return 0 if is_result or self._fuses(name) else self._bytes(name)
 
-    def _seconds(self, node: Any) -> float:
+    def _seconds(self, node: Node) -> float:
         """By all cores, as if it were scheduled."""
         machine = self._times.machine
         if isinstance(node, KernelNode):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import sympy
 
 from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.scalar.types import DType
 
 
-def total(b: Builder, parts: Sequence[str], dtype: Any) -> str:
+def total(b: Builder, parts: Sequence[str], dtype: DType) -> str:
     """The sum of arrays of one shape as ``dtype``, in one pass over all of them.
 
     Contributions may be of the type in which ``dtype`` is computed: they are added in it, and the sum is rounded once.

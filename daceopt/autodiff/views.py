@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import dace
 import sympy
@@ -47,7 +46,7 @@ def view_adjoint(b: Builder, view: str, g: str) -> str:
         count = graph.size(view)
         run = _undo(b, b.reshape(g, (count,)), (dim(graph.view_offset(view) + param(0)),), (graph.size(source),))
         return b.reshape(run, shape)
-    flat: Any = graph.view_offset(view) + sum(s * param(k) for k, s in enumerate(graph.strides(view)))
+    flat: Dim = graph.view_offset(view) + sum(s * param(k) for k, s in enumerate(graph.strides(view)))
     if any(not isinstance(s, int) for s in graph.strides(view)):
         return b.reshape(_scatter(b, g, dim(flat), graph.size(source)), shape)
     return b.reshape(_undo(b, g, (dim(flat),), (graph.size(source),)), shape)
@@ -85,7 +84,7 @@ def _box(graph: Graph, view: str, source: str) -> Box | None:
     return None if any(getattr(s, "free_symbols", set()) & {*steps} for s in starts) else (starts, own)
 
 
-def _scatter(b: Builder, g: str, flat: Any, size: Dim) -> str:
+def _scatter(b: Builder, g: str, flat: sympy.Expr, size: Dim) -> str:
     """A flat array of ``size`` to which the elements of ``g`` are added at their positions ``flat``."""
     shape = b.graph.shape(g)
     index = b.graph.add_array("position", shape, dace.int64)
@@ -109,7 +108,7 @@ def _same_strides(a: Shape, b: Shape, shape: Shape) -> bool:
     return all(n == 1 or same(s, t) for s, t, n in zip(a, b, shape, strict=True))
 
 
-def _undo(b: Builder, g: str, index: tuple[Any, ...], shape: Shape) -> str:
+def _undo(b: Builder, g: str, index: tuple[Dim, ...], shape: Shape) -> str:
     """The array of ``shape`` whose elements gather the entries of ``g`` whose ``index`` points to them."""
     own = b.graph.shape(g)
     used = {s for e in index if isinstance(e, sympy.Expr) for s in e.free_symbols}
@@ -129,7 +128,7 @@ def _drop(b: Builder, g: str, axes: list[int]) -> str:
     return b.reduce("sum", None, g, axes=axes, label="sum_gradient")
 
 
-def _permute(b: Builder, g: str, order: list[sympy.Symbol], index: tuple[Any, ...], shape: Shape) -> str:
+def _permute(b: Builder, g: str, order: list[sympy.Symbol], index: tuple[Dim, ...], shape: Shape) -> str:
     """A view of ``g`` with its dimensions permuted, reversed, and extents of 1 inserted."""
     steps, offset = [], 0
     for e, n in zip(index, shape, strict=True):

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
 from daceopt.cost.movement import data_movement
 from daceopt.cost.rates import Rates, rates
 from daceopt.cost.work import kernel_flops
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
-from daceopt.ir.scalar.dims import with_hints
+from daceopt.ir.scalar.dims import Dim, with_hints
 from daceopt.ir.schedule import schedule
 
 if TYPE_CHECKING:
@@ -54,17 +55,17 @@ class KernelTimes:
     def __init__(self, graph: Graph, sizes: Mapping[str, int] | None = None, machine: Rates | None = None):
         self._graph, self._sizes = graph, sizes or {}
         self._machine = machine
-        self._known: dict[Any, Work] = {}
+        self._known: dict[Node, Work] = {}
 
     @cached_property
     def machine(self) -> Rates:
         return self._machine or rates()
 
     @cached_property
-    def _moved(self) -> Mapping[Any, tuple[Any, Any]]:
+    def _moved(self) -> Mapping[Node, tuple[Dim, Dim]]:
         return data_movement(self._graph).nodes
 
-    def work(self, node: Any) -> Work:
+    def work(self, node: Node) -> Work:
         """Of the kernel at ``node``, in the schedule that it has now."""
         if node not in self._known:
             kernel = node.kernel
@@ -74,7 +75,7 @@ class KernelTimes:
             self._known[node] = Work(moved, width * self.number(kernel_flops(kernel)), self._threads(kernel))
         return self._known[node]
 
-    def seconds(self, node: Any) -> float:
+    def seconds(self, node: Node) -> float:
         """Of the kernel at ``node`` by itself."""
         return self.work(node).seconds(self.machine)
 
@@ -92,11 +93,11 @@ class KernelTimes:
         count = count if band[-1].kind == "parallel" else count / 16  # elements in a vector
         return max(1, min(self.machine.cores, int(count)))
 
-    def _holds(self, condition: Any) -> bool:
+    def _holds(self, condition: sympy.Basic) -> bool:
         sides = self.number(condition.lhs), self.number(condition.rhs)
         return bool(sides[0] >= sides[1] if ">" in condition.rel_op else sides[0] <= sides[1])
 
-    def number(self, expr: Any) -> float:
+    def number(self, expr: Dim) -> float:
         """An expression over sizes as a number."""
         return float(expr if isinstance(expr, int) else with_hints(sympy.sympify(expr), self._sizes))
 

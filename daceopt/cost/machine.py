@@ -147,7 +147,7 @@ def _gemm_rate(seconds: float) -> float:
     return 2 * _GEMM**3 / _best(lambda: torch.mm(a, b, out=out), seconds)
 
 
-def _best(call: Callable[[], Any], seconds: float) -> float:
+def _best(call: Callable[[], object], seconds: float) -> float:
     """The shortest of the calls that fit into ``seconds`` after one that warms up: what others do only adds time."""
     import torch
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
 from daceopt.ir.control.region import Region, iterations
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.scalar.dims import Dim
 
 if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
@@ -20,18 +22,18 @@ if TYPE_CHECKING:
 class Movement:
     """Bytes read and written: expressions over the size symbols, per compute node and in total."""
 
-    nodes: dict[Any, tuple[Any, Any]]  # node -> (read, written)
+    nodes: dict[Node, tuple[Dim, Dim]]  # node -> (read, written)
 
     @property
-    def read(self) -> Any:
+    def read(self) -> sympy.Expr:
         return sympy.Add(*(r for r, _ in self.nodes.values()))
 
     @property
-    def written(self) -> Any:
+    def written(self) -> sympy.Expr:
         return sympy.Add(*(w for _, w in self.nodes.values()))
 
     @property
-    def total(self) -> Any:
+    def total(self) -> sympy.Expr:
         return self.read + self.written
 
 
@@ -42,7 +44,7 @@ def data_movement(graph: Graph) -> Movement:
     nothing, and of an array read at run-time indices (a gather) no more counts than is read. Control flow counts what
     all of its iterations move.
     """
-    moved: dict[Any, tuple[Any, Any]] = {}
+    moved: dict[Node, tuple[Dim, Dim]] = {}
     for node in graph.compute():
         if isinstance(node, Region):
             moved[node] = _inside(node)
@@ -52,18 +54,18 @@ def data_movement(graph: Graph) -> Movement:
     return Movement(moved)
 
 
-def _inside(node: Region) -> tuple[Any, Any]:
+def _inside(node: Region) -> tuple[Dim, Dim]:
     """Bytes of all iterations of a loop, or of the dearer branch of a choice."""
     moved = [data_movement(body) for body in node.bodies]
     read, written = sympy.Max(*(m.read for m in moved)), sympy.Max(*(m.written for m in moved))
     return iterations(node) * read, iterations(node) * written
 
 
-def _picked_bytes(graph: Graph, kernel: Kernel) -> dict[str, Any]:
+def _picked_bytes(graph: Graph, kernel: Kernel) -> dict[str, Dim]:
     """Array -> bytes at most read of it, for arrays that a kernel reads at run-time indices."""
     reads = [(stage, c, access) for stage in kernel.stages for c, access in stage.reads.items()]
     gathered = {access.array for _, _, access in reads if None in access.index and access.array not in kernel.locals}
-    picked: dict[str, Any] = dict.fromkeys(gathered, 0)
+    picked: dict[str, Dim] = dict.fromkeys(gathered, 0)
     for stage, connector, access in reads if gathered else ():
         if access.array in gathered:
             elements = _loads(stage, connector) * kernel.most(stage.params)
@@ -82,9 +84,9 @@ def _loads(stage: Stage, connector: str) -> int:
     return max(1, len(loads))
 
 
-def _bytes(graph: Graph, arrays: Iterable[str | None], picked: Mapping[str, Any]) -> Any:
+def _bytes(graph: Graph, arrays: Iterable[str | None], picked: Mapping[str, Dim]) -> Dim:
     """Bytes of arrays; ``picked`` bounds those of which only some elements are read."""
-    per_array: dict[str, Any] = {}
+    per_array: dict[str, Dim] = {}
     for name in arrays:
         if name is not None:
             extents = [n for n, stride in zip(graph.shape(name), graph.strides(name)) if stride != 0]

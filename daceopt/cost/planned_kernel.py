@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from daceopt.ir.scalar.dims import Dim
 
 if TYPE_CHECKING:
     from daceopt.cost.rates import Rates
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 
 
-def kernel_bytes(graph: Graph, kernel: Kernel, number: Callable[[Any], float]) -> float:
+def kernel_bytes(graph: Graph, kernel: Kernel, number: Callable[[Dim], float]) -> float:
     """Bytes that ``kernel`` reads and writes of arrays of ``graph``; ``number`` says what an extent is.
 
     Of an array no more counts than loops visit, and of a buffer no more than it has, through however many views.
@@ -29,22 +31,22 @@ def kernel_bytes(graph: Graph, kernel: Kernel, number: Callable[[Any], float]) -
     return total
 
 
-def access_bytes(graph: Graph, kernel: Kernel, stage: Stage, access: Access, number: Callable[[Any], float]) -> float:
+def access_bytes(graph: Graph, kernel: Kernel, stage: Stage, access: Access, number: Callable[[Dim], float]) -> float:
     """Bytes that one access of a statement reaches."""
     return _reach(graph, kernel, stage, access, number) * graph.dtype(access.array).bytes
 
 
-def _reach(graph: Graph, kernel: Kernel, stage: Stage, access: Access, number: Callable[[Any], float]) -> float:
+def _reach(graph: Graph, kernel: Kernel, stage: Stage, access: Access, number: Callable[[Dim], float]) -> float:
     """Elements that an access visits: bounded by its loops, and by what the array has."""
     named = stage.params if None in access.index else [p for p in stage.params if p in access.params()]
     return min(number(kernel.most(named)), _elements(graph, access.array, number))
 
 
-def _elements(graph: Graph, array: str, number: Callable[[Any], float]) -> float:
+def _elements(graph: Graph, array: str, number: Callable[[Dim], float]) -> float:
     return prod(number(n) for n, step in zip(graph.shape(array), graph.strides(array)) if step != 0)
 
 
-def _of_buffers(graph: Graph, elements: dict[str, float], number: Callable[[Any], float]) -> float:
+def _of_buffers(graph: Graph, elements: dict[str, float], number: Callable[[Dim], float]) -> float:
     buffers: dict[str, float] = {}
     for array, count in elements.items():
         root = graph.root(array)[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.limits import limits
@@ -50,7 +50,7 @@ def _of_graph(graph: Graph) -> ProgramTime:
     return ProgramTime(sum(spent.values()), sum(own.values()), fusible, _far(graph, times))
 
 
-def _passing_time(graph: Graph, kernels: Sequence[Any], times: KernelTimes) -> float:
+def _passing_time(graph: Graph, kernels: Sequence[Node], times: KernelTimes) -> float:
     """What one kernel writes and another reads that could be one with it: a call between them has to run between them.
     What somebody else reads as well is written in any case."""
     number, through = {node: k for k, node in enumerate(kernels)}, _through_calls(graph, kernels)
@@ -65,7 +65,7 @@ def _passing_time(graph: Graph, kernels: Sequence[Any], times: KernelTimes) -> f
     return seconds
 
 
-def _waits(graph: Graph, node: Node, reader: Any, name: str) -> bool:
+def _waits(graph: Graph, node: Node, reader: Node, name: str) -> bool:
     """Must ``name``, which kernel ``node`` writes, be read again because ``reader`` also needs what the kernel has
     reduced it to: from more of it than stays near a core?"""
     size, itemsize = graph.size(name), graph.dtype(name).bytes
@@ -87,11 +87,11 @@ def _waits(graph: Graph, node: Node, reader: Any, name: str) -> bool:
     return False
 
 
-def _through_calls(graph: Graph, kernels: Sequence[Any]) -> dict[Any, int]:
+def _through_calls(graph: Graph, kernels: Sequence[Node]) -> dict[Node, int]:
     """Node -> the kernels (bits) on whose results it depends by way of a node that is no kernel."""
     bit = {node: 1 << k for k, node in enumerate(kernels)}
-    before: dict[Any, int] = {}  # the kernels on which a node depends in any way
-    through: dict[Any, int] = {}
+    before: dict[Node, int] = {}  # the kernels on which a node depends in any way
+    through: dict[Node, int] = {}
     for node in graph.nodes():
         before[node] = through[node] = 0
         for _, source in sources_of(graph, node):
@@ -117,7 +117,7 @@ def by_node(
     sizes: Mapping[str, int] | None = None,
     machine: Rates | None = None,
     times: KernelTimes | None = None,
-) -> dict[Any, float]:
+) -> dict[Node, float]:
     """The seconds of each node, in their order; sizes that are not given count as ``dims.HINT``. A choice counts
     as its dearest branch."""
     times = times or KernelTimes(graph, sizes, machine)

@@ -15,7 +15,6 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from daceopt import system as facts
 from daceopt.cost.limits import Limits, assumed_limits
@@ -261,7 +260,7 @@ _OWN = time.thread_time  # of one thread, past the time in which others had its 
 
 
 def _best(
-    call: Callable[[], Any],
+    call: Callable[[], object],
     seconds: float = 0.02,
     times: int = 1,
     enough: float = 0.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -15,6 +15,7 @@ from daceopt.ir.control.region import Region, iterations
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ir.scalar.types import is_float
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ WEIGHTS: dict[str, int] = {
 class NodeCost:
     """What one node must do: bytes read and written, operations, and the least seconds that the machine allows."""
 
-    node: Any
+    node: Node
     label: str
     read: int
     written: int
@@ -86,7 +87,7 @@ def roofline(
 
 
 def _cost(
-    graph: Graph, node: Node, costs: tuple[Any, Any, Any], sizes: Mapping[str, int], machine: Machine
+    graph: Graph, node: Node, costs: tuple[Dim, Dim, Dim], sizes: Mapping[str, int], machine: Machine
 ) -> NodeCost:
     reads, writes, work = (resolve(value, sizes) for value in costs)
     seconds = machine.seconds(reads + writes, work, itemsize(graph, node))
@@ -101,7 +102,7 @@ def itemsize(graph: Graph, node: Node) -> int:
     return min([own, *factors]) if hasattr(node, "flops") else own
 
 
-def resolve(value: Any, sizes: Mapping[str, int]) -> int:
+def resolve(value: Dim, sizes: Mapping[str, int]) -> int:
     """An expression over size symbols as a number. Raises DaceoptError when ``sizes`` lacks one of them."""
     value = sympy.sympify(value)
     missing = sorted({str(s) for s in value.free_symbols} - set(sizes))
@@ -110,7 +111,7 @@ def resolve(value: Any, sizes: Mapping[str, int]) -> int:
     return int(value.subs({s: sizes[str(s)] for s in value.free_symbols}))
 
 
-def flops(graph: Graph, node: Node) -> Any:
+def flops(graph: Graph, node: Node) -> Dim:
     """Operations of one execution of ``node``, an expression over the sizes. Raises Unsupported for operators."""
     if isinstance(node, KernelNode):
         return kernel_flops(node.kernel)
@@ -122,7 +123,7 @@ def flops(graph: Graph, node: Node) -> Any:
     return node.flops(graph)
 
 
-def known_flops(graph: Graph, node: Node) -> Any:
+def known_flops(graph: Graph, node: Node) -> Dim:
     """The same; 0 of operators and calls of the host, of which nobody knows."""
     try:
         return flops(graph, node)
@@ -130,30 +131,30 @@ def known_flops(graph: Graph, node: Node) -> Any:
         return 0
 
 
-def kernel_flops(kernel: Kernel) -> Any:
+def kernel_flops(kernel: Kernel) -> Dim:
     """Operations of all iterations of a kernel; a reduction adds one per element that it takes in."""
     return sympy.Add(*(_stage_flops(kernel, stage) for stage in kernel.stages))
 
 
-def _stage_flops(kernel: Kernel, stage: Stage) -> Any:
+def _stage_flops(kernel: Kernel, stage: Stage) -> Dim:
     combined = sum(1 for access in stage.writes.values() if access.wcr)
     return (operations(stage.assignments) + combined) * kernel.most(stage.params)
 
 
 def operations(assignments: Iterable[Assignment]) -> int:
     """Operations of one execution; an expression that occurs several times is computed once, as the printer does."""
-    seen: set[Any] = set()
+    seen: set[sympy.Expr] = set()
     return sum(_operations(a.expr, seen) for a in assignments)
 
 
-def _operations(expr: Any, seen: set[Any]) -> int:
+def _operations(expr: sympy.Expr, seen: set[sympy.Expr]) -> int:
     if not expr.args or expr.is_number or expr in seen:
         return 0
     seen.add(expr)
     return _own(expr) + sum(_operations(a, seen) for a in expr.args)
 
 
-def _own(expr: Any) -> int:
+def _own(expr: sympy.Expr) -> int:
     """Operations of the outermost function alone."""
     if expr.is_Add:
         return len(expr.args) - 1
@@ -164,14 +165,14 @@ def _own(expr: Any) -> int:
     return WEIGHTS.get(type(expr).__name__, 1)
 
 
-def _product(expr: Any) -> int:
+def _product(expr: sympy.Expr) -> int:
     """A sign costs nothing (it becomes a subtraction), a divisor takes the place of a multiplication."""
     factors = [f for f in expr.args if f != -1]
     divided = sum(1 for f in factors if f.is_Pow and f.exp.is_negative)
     return max(0, len(factors) - 1 - divided)
 
 
-def _power(exponent: Any) -> int:
+def _power(exponent: sympy.Expr) -> int:
     if not exponent.is_number:
         return WEIGHTS["power"]
     cost, size = WEIGHTS["division"] if exponent.is_negative else 0, abs(exponent)

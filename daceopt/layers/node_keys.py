@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import sympy
@@ -78,7 +77,7 @@ def _constant(graph: Graph, name: str) -> Hashable:
     return _freeze(value) if value.nbytes <= _COMPARED else ("object", id(value))
 
 
-def _freeze(value: Any) -> Hashable:
+def _freeze(value: object) -> Hashable:
     """A value to compare; of what is not known how to compare, which object it is."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()

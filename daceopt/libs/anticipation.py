@@ -17,6 +17,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operator import Operator
 from daceopt.ir.nodes.library import Contraction, Convolution, Pool
+from daceopt.ir.scalar.types import DType
 from daceopt.libs import convolution_times, onednn
 from daceopt.libs.base import choose
 
@@ -44,7 +45,7 @@ def _jobs(graph: Graph) -> Iterator[CompileJob]:
 
 
 @cache
-def _jobs_of(make: Callable[[Any], Sample], dtype: Any) -> tuple[CompileJob, ...]:
+def _jobs_of(make: Callable[[DType], Sample], dtype: DType) -> tuple[CompileJob, ...]:
     node, graph = make(dtype)
     try:
         library = choose(node, graph)
@@ -54,19 +55,19 @@ def _jobs_of(make: Callable[[Any], Sample], dtype: Any) -> tuple[CompileJob, ...
     return (*library.requirements(node, graph).jobs, *(convolution_times.jobs() if measured else ()))
 
 
-def _product(dtype: Any, **properties: Any) -> Sample:
+def _product(dtype: DType, **properties: Any) -> Sample:
     return _plain(Contraction(**properties), dtype, "AB", _MATRIX)
 
 
-def _convolution(dtype: Any) -> Sample:
+def _convolution(dtype: DType) -> Sample:
     return _plain(Convolution(pads=[1] * 4), dtype, "XW", _IMAGES)
 
 
-def _pool(dtype: Any) -> Sample:
+def _pool(dtype: DType) -> Sample:
     return _plain(Pool(kernel=[3, 3], pads=[1] * 4), dtype, "X", _IMAGES)
 
 
-def _plain(node: DenseNode, dtype: Any, reads: str, shape: tuple[int, ...]) -> Sample:
+def _plain(node: DenseNode, dtype: DType, reads: str, shape: tuple[int, ...]) -> Sample:
     graph = Graph("sample")
     graph.add_node(
         node, {c: graph.add_array(c, shape, dtype) for c in reads}, {"Y": graph.add_array("Y", shape, dtype)}
@@ -75,7 +76,7 @@ def _plain(node: DenseNode, dtype: Any, reads: str, shape: tuple[int, ...]) -> S
 
 
 _held = partial(_product, held_over=["loop"])
-_SAMPLES: dict[str, tuple[Callable[[Any], Sample], ...]] = {
+_SAMPLES: dict[str, tuple[Callable[[DType], Sample], ...]] = {
     **dict.fromkeys(_PRODUCTS, (_product,)),
     **dict.fromkeys(_RECURRENT, (_product, _held)),
     **dict.fromkeys(("Conv", "ConvTranspose"), (_convolution,)),

@@ -15,6 +15,8 @@ from daceopt.libs import host
 from daceopt.libs.base import Library, Missing, Requirements, register
 
 if TYPE_CHECKING:
+    import torch
+
     from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
@@ -93,7 +95,7 @@ def run(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray
             operands[name].copy_(tensors[name])
 
 
-def _tensor(array: np.ndarray) -> Any:
+def _tensor(array: np.ndarray) -> torch.Tensor:
     import torch
 
     if array.dtype.name == "bfloat16":  # which torch does not take from NumPy
@@ -107,7 +109,7 @@ def _arguments(call: dict[str, Any]) -> tuple[list[int], list[int], list[int], b
     return strides, [0] * len(begin), dilations, False, [0] * len(begin), call["group"]
 
 
-def _pad(x: Any, call: dict[str, Any]) -> Any:
+def _pad(x: torch.Tensor, call: dict[str, Any]) -> torch.Tensor:
     """``x`` with the zeros that the window reads; torch's own padding is symmetric only."""
     import torch
 
@@ -116,7 +118,7 @@ def _pad(x: Any, call: dict[str, Any]) -> Any:
     return torch.nn.functional.pad(x, amounts) if any(amounts) else x
 
 
-def _forward(t: dict[str, Any], call: dict[str, Any]) -> None:
+def _forward(t: dict[str, torch.Tensor], call: dict[str, Any]) -> None:
     import torch
 
     y = torch.ops.aten.convolution(_pad(t["X"], call), t["W"], t.get("B"), *_arguments(call))
@@ -130,7 +132,7 @@ def _forward(t: dict[str, Any], call: dict[str, Any]) -> None:
     t["Y"].copy_(y)
 
 
-def _backward_data(t: dict[str, Any], call: dict[str, Any]) -> None:
+def _backward_data(t: dict[str, torch.Tensor], call: dict[str, Any]) -> None:
     import torch
 
     padded = _pad(torch.empty_like(t["dX"]), call)
@@ -142,7 +144,7 @@ def _backward_data(t: dict[str, Any], call: dict[str, Any]) -> None:
     t["dX"].copy_(gradient)
 
 
-def _backward_weights(t: dict[str, Any], call: dict[str, Any]) -> None:
+def _backward_weights(t: dict[str, torch.Tensor], call: dict[str, Any]) -> None:
     import torch
 
     _, weights, _ = torch.ops.aten.convolution_backward(

@@ -19,6 +19,7 @@ from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import HostCall
 from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,7 @@ _POSITIONS = {"Operand": "tensor", "Item": "item"}  # kinds of positions among t
 
 def add(
     graph: Graph,
-    target: Any,
+    target: torch._ops.OpOverload,
     arguments: Mapping[str, Any],
     operands: Sequence[str],
     results: Sequence[Any],
@@ -71,7 +72,7 @@ def add(
     return outputs
 
 
-def _kind(dtype: Any, is_complex: bool) -> str:
+def _kind(dtype: torch.dtype, is_complex: bool) -> str:
     name = types.name_of(dtype)
     return {"float32": "complex64", "float64": "complex128", "float16": "complex32"}[name] if is_complex else name
 
@@ -82,7 +83,7 @@ class _Encoder:
 
     def __init__(self, graph: Graph, operands: list[str]) -> None:
         self.graph, self.operands = graph, operands
-        self.sizes: list[Any] = []
+        self.sizes: list[Dim] = []
 
     def encode(self, value: Any) -> Any:
         import sympy
@@ -173,7 +174,7 @@ def _decode_payload(payload: str) -> tuple[str, dict[str, Any], list[str], list[
     return text["target"], text["arguments"], text["types"], orders, [(k, n, r) for k, n, r in text["results"]]
 
 
-def operator(name: str) -> Any:
+def operator(name: str) -> torch._ops.OpOverload:
     """The operator of that name now: one that a user has registered anew is gone, and so is what calls it."""
     import torch
 
@@ -183,7 +184,7 @@ def operator(name: str) -> Any:
 
 
 def _arguments(
-    target: Any, arguments: dict[str, Any], tensors: list[torch.Tensor], sizes: Sequence[int]
+    target: torch._ops.OpOverload, arguments: dict[str, Any], tensors: list[torch.Tensor], sizes: Sequence[int]
 ) -> tuple[list[Any], dict[str, Any]]:
     values = {name: _decode(value, tensors, sizes) for name, value in arguments.items()}
     schema = target._schema.arguments

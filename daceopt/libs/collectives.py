@@ -9,6 +9,7 @@ import dace
 
 from daceopt import system
 from daceopt.codegen.compiler import Flags
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.collective import (
     AgreementStart,
     AgreementWait,
@@ -172,7 +173,7 @@ def _bytes(graph: Graph, name: str) -> str:
     return f"{extent(graph.size(name))} * {types.itemsize(graph.dtype(name))}"
 
 
-_EMITTED: dict[type, Callable[[Any, Graph], str]] = {
+_EMITTED: dict[type, Callable[[Node, Graph], str]] = {
     AgreementStart: _agreement_start,
     AgreementWait: _agreement_wait,
     AllReduceStart: _all_reduce_start,

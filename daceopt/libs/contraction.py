@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from daceopt.errors import Unsupported
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import narrow_type, takes_narrow
 from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.types import DType
 from daceopt.libs.emission import boolean, braces, broadcast_strides, element, extent, number
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from daceopt.ir.nodes.library import Contraction
 
 
-def why_not(node: Contraction, graph: Graph, dtypes: Sequence[Any], *, prepares: bool = False) -> str | None:
+def why_not(node: Contraction, graph: Graph, dtypes: Sequence[DType], *, prepares: bool = False) -> str | None:
     """Return the reason why an operand's type or shape is not one a product can have; None if all are. ``prepares``:
     the library keeps weights, which may be wider than the other factor."""
     names = node.operands(graph)
@@ -87,12 +89,12 @@ def element_macro(node: Contraction, graph: Graph) -> str:
     return "DACEOPT_NARROW=1" if takes_narrow(node, graph) else f"DACEOPT_T={ctype}"
 
 
-def _operand_strides(node: Contraction, graph: Graph) -> dict[str, list[Any]]:
+def _operand_strides(node: Contraction, graph: Graph) -> dict[str, list[Dim]]:
     """Strides of each operand over [batch..., row, column] of the product."""
     names = node.operands(graph)
     full = graph.shape(names["Y"])
     epilogue = [c for c in ("Bias", "C") if c in names]
-    strides: dict[str, list[Any]] = {c: broadcast_strides(graph, names[c], full) for c in epilogue}
+    strides: dict[str, list[Dim]] = {c: broadcast_strides(graph, names[c], full) for c in epilogue}
     for conn in ("A", "B"):
         matrix = graph.shape(names[conn])[-2:]
         # Rows and columns keep their strides even where their extent is 1: the call sorts that out.
@@ -102,7 +104,7 @@ def _operand_strides(node: Contraction, graph: Graph) -> dict[str, list[Any]]:
     return strides
 
 
-def _matrix(connector: str, strides: Sequence[Any] | None, rank: int, kind: str) -> str:
+def _matrix(connector: str, strides: Sequence[Dim] | None, rank: int, kind: str) -> str:
     """A Matrix, or with the C++ name of an element type a Place."""
     tail = f", {kind}" if kind else ""
     if strides is None:

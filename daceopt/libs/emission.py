@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -13,6 +13,8 @@ from daceopt.codegen.code_flow import size_text
 from daceopt.codegen.frame import STREAM
 from daceopt.errors import Unsupported
 from daceopt.ir.scalar import expression_text, types
+from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.types import DType
 
 if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 _ELEMENTS = {"float32": "kFloat", "bfloat16": "kBfloat16", "uint8": "kUint8", "int8": "kInt8"}
 
 
-def extent(value: Any) -> str:
+def extent(value: Dim) -> str:
     """An integer expression over the graph's symbols as C++ of type int64_t; raises Unsupported for anything else."""
     expr = sympy.sympify(value)
     if expr.is_Integer:
@@ -40,7 +42,7 @@ def extent(value: Any) -> str:
     raise Unsupported(f"size {expr}: expected sums, products, powers, floor, min or max of integers and size symbols")
 
 
-def whole(value: Any) -> str:
+def whole(value: Dim) -> str:
     """An integer expression over the graph's symbols as C++, also with quotients and remainders, for frames alone."""
     return size_text(sympy.sympify(value))
 
@@ -52,7 +54,7 @@ def _fold(function: str, terms: list[str]) -> str:
     return text
 
 
-def braces(values: Iterable[Any]) -> str:
+def braces(values: Iterable[Dim]) -> str:
     """``{a, b}``: a C++ initialiser list of integer expressions."""
     return "{" + ", ".join(extent(v) for v in values) + "}"
 
@@ -76,7 +78,7 @@ def number(value: float) -> str:
     return repr(float(value))
 
 
-def element(dtype: Any) -> str:
+def element(dtype: DType) -> str:
     """The C++ name (``daceopt/element.h``) of an element type passed at run time: float32, bfloat16, uint8, int8."""
     return f"daceopt::Element::{_ELEMENTS[types.name_of(dtype)]}"
 
@@ -104,7 +106,7 @@ def literal(text: str) -> str:
     return '"' + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode()) + '"'
 
 
-def broadcast_strides(graph: Graph, name: str, shape: Sequence[Any]) -> list[Any]:
+def broadcast_strides(graph: Graph, name: str, shape: Sequence[Dim]) -> list[Dim]:
     """Strides with which ``name`` is read at every index of ``shape``, right-aligned: 0 where it broadcasts.
 
     Raises Unsupported when its shape does not broadcast to ``shape``.

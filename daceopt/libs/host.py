@@ -16,6 +16,7 @@ from daceopt.codegen.compiler import Flags
 from daceopt.errors import RunError
 from daceopt.ir.nodes.library import HostCall
 from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 from daceopt.libs.emission import braces, literal, whole
 
@@ -91,7 +92,7 @@ def emit_call(
     payload: str,
     inputs: Mapping[str, str],
     outputs: Mapping[str, str],
-    sizes: Sequence[Any] = (),
+    sizes: Sequence[Dim] = (),
 ) -> str:
     """Return C++ that calls ``callback`` with ``payload`` over the operands (connector -> array), in their order."""
     rows = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import dace
 import sympy
@@ -12,6 +13,7 @@ from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes import blocked
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 from daceopt.ir.scalar import types
+from daceopt.ir.scalar.types import DType
 from daceopt.libs.base import INCLUDE, OwnCode, Requirements, headers_digest, register
 from daceopt.libs.emission import boolean, braces, extent, number
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
-_TYPES: dict[Any, str] = {dace.float32: "float", dace.float64: "double", types.BFLOAT16: "daceopt::Bfloat16"}
+_TYPES: dict[DType, str] = {dace.float32: "float", dace.float64: "double", types.BFLOAT16: "daceopt::Bfloat16"}
 _KINDS = (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)
 
 
@@ -84,7 +86,7 @@ def _shape(node: Node, graph: Graph, names: dict[str, str]) -> str:
     weights, rank = graph.shape(names["W" if "W" in names else "dW"]), node.spatial(graph)
     strides, dilations, begins, _ = node.window(rank)
 
-    def spatial(values: Any, fill: int) -> str:
+    def spatial(values: Sequence[int], fill: int) -> str:
         return braces([*[fill] * (3 - rank), *values])
 
     group = node.group

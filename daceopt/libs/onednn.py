@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import dace
 
@@ -22,7 +22,7 @@ from daceopt.ir.nodes.library import (
     narrow_type,
     takes_narrow,
 )
-from daceopt.ir.scalar.dims import is_dense
+from daceopt.ir.scalar.dims import Dim, is_dense
 from daceopt.libs.base import Library, Missing, Requirements, choose, register, support
 from daceopt.libs.emission import boolean, braces, element, extent, first_iteration, hold, number
 
@@ -196,7 +196,7 @@ def why_not_strides(graph: Graph, names: dict[str, str]) -> str | None:
     return None
 
 
-def _outer_strides(shape: Sequence[Any], strides: Sequence[Any]) -> list[Any]:
+def _outer_strides(shape: Sequence[Dim], strides: Sequence[Dim]) -> list[Dim]:
     """Strides along dimensions that are longer than 1."""
     return [step for n, step in zip(shape, strides, strict=True) if n != 1]
 

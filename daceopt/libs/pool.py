@@ -3,7 +3,8 @@ kept."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import dace
 
@@ -112,7 +113,7 @@ def _shape(node: Pool | PoolBackward, graph: Graph, inner: str, outer: str, work
     rank = len(small) - 2
     strides, dilations, begin, end = node.window(rank)
 
-    def spatial(values: Any, fill: int) -> str:
+    def spatial(values: Sequence[int], fill: int) -> str:
         return braces([*[fill] * (3 - rank), *values])
 
     def steps(name: str) -> str:

@@ -6,12 +6,13 @@ torch: ``torch.nn.attention.sdpa_kernel`` around it says what it may be.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import dace
 
 from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall
 from daceopt.ir.scalar import types
+from daceopt.ir.scalar.types import DType
 from daceopt.libs.base import Requirements, register, support
 from daceopt.libs.emission import boolean, number
 from daceopt.libs.torch_arrays import array, has_negative_strides, place
@@ -71,7 +72,7 @@ def _operand(node: AttentionCall, graph: Graph, connector: str) -> str:
     return array(graph, names, connector, None if whole else node.apart(graph, connector))
 
 
-def _why_not_size(node: AttentionCall, graph: Graph, dtype: Any) -> str | None:
+def _why_not_size(node: AttentionCall, graph: Graph, dtype: DType) -> str | None:
     sizes = {node.apart(graph, c)[0][3] for c in ("Q", "K", "V")}
     if all(isinstance(n, int) and int(n) * dtype.bytes % _ALIGNED == 0 for n in sizes):
         return None

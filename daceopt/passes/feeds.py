@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    import sympy
+
     from daceopt.ir.graph.graph import Graph
 
 _SIZES = (3, 2, 1, 7, 16, 50, 128, 300)
@@ -36,7 +38,7 @@ def _sizes(graph: Graph) -> dict[str, int]:
     return next(fitting, choices[0])
 
 
-def _by_name(expr: Any, sizes: dict[str, int]) -> dict[Any, int]:
+def _by_name(expr: sympy.Expr, sizes: dict[str, int]) -> dict[sympy.Symbol, int]:
     return {s: sizes[str(s)] for s in expr.free_symbols}
 
 

@@ -6,15 +6,15 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import isclose
-from typing import Any
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
+from daceopt.ir.graph.operator import Operator
 from daceopt.ir.graph.operators import is_op, operator_writing, scalar
 from daceopt.passes.pattern_matching import Match, Pattern, Scalar, find_all
 
 Coefficients = dict[int, float]  # exponent -> coefficient
-Expansion = tuple[tuple[str, ...], float, tuple[Any, ...]]  # factors, the product of the constants, operators
+Expansion = tuple[tuple[str, ...], float, tuple[Operator, ...]]  # factors, the product of the constants, operators
 _DEEPEST_PRODUCT = 3
 _DEEPEST_POLYNOMIAL = 8
 TOLERANCE = 1e-4  # models spell their constants with four digits or more
@@ -36,7 +36,7 @@ class Product(Pattern):
     def size(self) -> int:  # type: ignore[override]
         return 1 + sum(f.size for f in self.factors)
 
-    def ends_in(self, node: Any) -> bool:
+    def ends_in(self, node: Node) -> bool:
         return is_op(node, "Mul", "Div")
 
     def find(self, name: str | None, match: Match, where: str) -> Iterator[Match]:
@@ -50,7 +50,7 @@ class Product(Pattern):
                 for order in itertools.permutations(arrays):
                     yield from find_all(self.factors, order, begun, f"factor {{}} of {name}")
 
-    def _enter(self, match: Match, nodes: tuple[Any, ...]) -> Match:
+    def _enter(self, match: Match, nodes: tuple[Operator, ...]) -> Match:
         inner = dict.fromkeys(nodes if match.nodes else nodes[1:], "") if self.private else {}
         joined = tuple(dict.fromkeys((*match.nodes, *nodes)))
         return replace(match, nodes=joined, private={**match.private, **inner})
@@ -60,7 +60,7 @@ def expand(graph: Graph, name: str | None, depth: int) -> Iterator[Expansion]:
     """Readings of ``name`` as a product, the shallow ones first."""
     node = operator_writing(graph, name, "Mul", "Div") if depth else None
     split_product = _split(graph, node) if node is not None else None
-    if split_product is None:
+    if node is None or split_product is None:
         return
     arrays, constant = split_product
     choices = [[((a,), 1.0, ()), *expand(graph, a, depth - 1)] for a in arrays]
@@ -96,7 +96,7 @@ class Polynomial(Pattern):
     coefficients: tuple[tuple[int, float], ...]
 
     def find(self, name: str | None, match: Match, where: str) -> Iterator[Match]:
-        nodes: dict[Any, None] = {}
+        nodes: dict[Operator, None] = {}
         expected, x = dict(self.coefficients), match.get(self.of)
         coefficients = _polynomial(match.graph, name, x, nodes, 0)
         if coefficients is None or coefficients.keys() != expected.keys():
@@ -109,7 +109,7 @@ class Polynomial(Pattern):
 
 
 def _polynomial(
-    graph: Graph, name: str | None, x: str | None, nodes: dict[Any, None], depth: int
+    graph: Graph, name: str | None, x: str | None, nodes: dict[Operator, None], depth: int
 ) -> Coefficients | None:
     """``name`` as a polynomial in ``x``, None when it is none; ``nodes`` collects its operators."""
     if name == x:

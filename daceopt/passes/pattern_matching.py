@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
+from daceopt.ir.graph.operator import Operator
 from daceopt.ir.graph.operators import scalar
 from daceopt.ir.scalar.dims import Shape
 
@@ -27,9 +29,10 @@ class Match:
     graph: Graph
     bound: Mapping[str, Any] = field(default_factory=dict)
     made: Mapping[str, Any] = field(default_factory=dict)
-    nodes: tuple[Any, ...] = ()  # the matched operators, the root first
-    private: Mapping[Any, str] = field(default_factory=dict)  # those that nobody else may read -> what they are called
-    chain: tuple[Any, ...] = ()  # the root and the operators after it that are replaced with it
+    nodes: tuple[Operator, ...] = ()  # the matched operators, the root first
+    # those that nobody else may read -> what they are called
+    private: Mapping[Operator, str] = field(default_factory=dict)
+    chain: tuple[Operator, ...] = ()  # the root and the operators after it that are replaced with it
     result: str = ""  # the array that the replacement writes
     slack: int = -1  # how many operators a skipped piece may have; negative: nothing may be skipped
     missed: str = ""  # what was expected and found where a piece was skipped
@@ -46,7 +49,7 @@ class Match:
         value = self.bound.get(name)
         return default if value is None else value
 
-    def node(self, name: str) -> Any:
+    def node(self, name: str) -> Operator:
         """The operator that the pattern calls ``name``."""
         return self.made[name]
 
@@ -82,7 +85,7 @@ class Pattern:
         """Every way to read the array ``name``, which stands at ``where``, as this pattern."""
         raise NotImplementedError
 
-    def ends_in(self, node: Any) -> bool:
+    def ends_in(self, node: Node) -> bool:
         """May ``node`` be the last operator of this pattern? Cheap: most nodes are refused here."""
         return False
 
@@ -171,7 +174,7 @@ class Either(Pattern):
         for choice in self.choices:
             yield from choice.find(name, match, where)
 
-    def ends_in(self, node: Any) -> bool:
+    def ends_in(self, node: Node) -> bool:
         return any(c.ends_in(node) for c in self.choices)
 
 
@@ -214,7 +217,7 @@ class Op(Pattern):
         """It is this operator only where ``condition`` holds for what was captured so far."""
         return replace(self, condition=condition)
 
-    def ends_in(self, node: Any) -> bool:
+    def ends_in(self, node: Node) -> bool:
         return getattr(node, "op_type", None) in self.types and node.domain == self.domain
 
     def find(self, name: str | None, match: Match, where: str) -> Iterator[Match]:
@@ -235,12 +238,12 @@ class Op(Pattern):
     def _holds(self, match: Match) -> bool:
         return self.condition is None or bool(match.missed) or self.condition(match)
 
-    def _enter(self, node: Any, match: Match) -> Match:
+    def _enter(self, node: Node, match: Match) -> Match:
         captured = match.made if self.name is None else {**match.made, self.name: node}
         private = {**match.private, node: self.text} if self.private and match.nodes else match.private
         return replace(match, nodes=tuple(dict.fromkeys((*match.nodes, node))), made=captured, private=private)
 
-    def _attributes(self, node: Any, match: Match) -> Iterator[Match]:
+    def _attributes(self, node: Node, match: Match) -> Iterator[Match]:
         for key, expected in self.attributes.items():
             value = node.attribute(key)
             if not _accepts(expected, value):

@@ -12,6 +12,7 @@ from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operator import schema_of
 from daceopt.ir.scalar import types
+from daceopt.ir.scalar.types import DType
 from daceopt.passes.pattern_matching import Array, Match, Op, Pattern, Scalar
 
 _FIXED = {"tensor(bool)": dace.bool_, "tensor(int64)": dace.int64, "tensor(float)": dace.float32}
@@ -93,7 +94,7 @@ def _array_for(graph: Graph, template: Op, operands: list[str | None], attribute
     return graph.add_array(op_type, shape, dtype)
 
 
-def _dtype(graph: Graph, template: Op, operands: list[str | None], attributes: dict[str, Any]) -> Any | None:
+def _dtype(graph: Graph, template: Op, operands: list[str | None], attributes: dict[str, Any]) -> DType | None:
     """The element type of an operator's result: as its schema says."""
     if "to" in attributes:
         return types.from_onnx(attributes["to"])

@@ -26,6 +26,7 @@ import numpy as np
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
+from daceopt.ir.graph.operator import Operator
 from daceopt.passes.pattern_algebra import Polynomial, Product
 from daceopt.passes.pattern_matching import Absent, Array, Constant, Either, Match, Op, Pattern, Scalar
 from daceopt.passes.pattern_replacement import Value, put
@@ -92,19 +93,19 @@ def either(*choices: Any) -> Either:
     return Either(tuple(map(_as_pattern, choices)))
 
 
-def maybe(types: str, inner: Any, *operands: Any, name: str | None = None) -> Either:
+def maybe(types: str, inner: Pattern | str, *operands: Any, name: str | None = None) -> Either:
     """``inner``, or an operator over it that may stand in between: ``maybe("Identity|Cast", "x")``."""
     around = op(types, inner, *(operands or (...,)))
     return either(replace(around, name=name), inner)
 
 
-def product(constant: float | str, *factors: Any, tolerance: float = 1e-4) -> Product:
+def product(constant: float | str, *factors: Pattern | str, tolerance: float = 1e-4) -> Product:
     """``factors`` times a constant (a number, or the name that captures it), however the product is spelled."""
     value = Scalar(constant) if isinstance(constant, str) else Scalar(None, constant, tolerance=tolerance)
     return Product(tuple(map(_as_pattern, factors)), value)
 
 
-def scaled(inner: Any, factor: str) -> Product:
+def scaled(inner: Pattern | str, factor: str) -> Product:
     """``inner`` times a constant of one element, or divided by one; ``factor`` captures what it is multiplied by."""
     return product(factor, inner)
 
@@ -114,13 +115,13 @@ def polynomial(of: str, coefficients: Mapping[int, float]) -> Polynomial:
     return Polynomial(of, tuple(coefficients.items()))
 
 
-def square(inner: Any) -> Either:
+def square(inner: Pattern | str) -> Either:
     """``inner * inner`` (then a captured name, or a pattern that is named) or ``inner ** 2``."""
     again = inner.name if isinstance(inner, Op) and inner.name else inner
     return either(op("Mul", inner, again), op("Pow", inner, 2.0))
 
 
-def over_root(numerator: Any, radicand: Any) -> Either:
+def over_root(numerator: Pattern | str, radicand: Pattern | str) -> Either:
     """``numerator / sqrt(radicand)``, however it is spelled."""
     root = op("Sqrt", radicand)
     return either(
@@ -170,7 +171,7 @@ class Then:
         matches = (m for m in self.pattern.find(name, match, "") if self.when is None or self.when(m))
         return next((self._join(m, node, name) for m in matches), None)
 
-    def _join(self, match: Match, node: Any, name: str) -> Match:
+    def _join(self, match: Match, node: Operator, name: str) -> Match:
         bound = {**match.bound, HERE: name}
         private = {n: text for n, text in match.private.items() if n is not node}
         if not self.replaced:
@@ -197,7 +198,7 @@ class _Reader(Pattern):
 
     types: tuple[str, ...]
 
-    def ends_in(self, node: Any) -> bool:
+    def ends_in(self, node: Node) -> bool:
         return getattr(node, "op_type", None) in self.types and node.domain == ""
 
     def find(self, name: str | None, match: Match, where: str) -> Iterator[Match]:
@@ -316,7 +317,7 @@ def _other_result(match: Match) -> str | None:
     return None
 
 
-def _readers(graph: Graph, name: str, most: int) -> list[Any]:
+def _readers(graph: Graph, name: str, most: int) -> list[Node | None]:
     """The readers of ``name``; of more operands than ``most``, which cannot all be inside, none is listed."""
     if len(graph.def_use.readers(name)) > most:
         return [None]

@@ -11,7 +11,7 @@ import inspect
 import json
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +84,7 @@ def _are_random(graph: Graph, inputs: Arrays) -> bool:
     return drawn.keys() >= inputs.keys() and all(same)
 
 
-def _bits(value: np.ndarray) -> tuple[Any, ...]:
+def _bits(value: np.ndarray) -> tuple[Hashable, ...]:
     return value.dtype, value.shape, value.tobytes()
 
 
@@ -113,7 +113,7 @@ def _lines(failure: str, values: Mapping[str, Any], call: str) -> Iterator[str]:
     yield from ("", 'if __name__ == "__main__":', f"    raise SystemExit({call})")
 
 
-def _assignment(name: str, value: Any) -> Iterator[str]:
+def _assignment(name: str, value: object) -> Iterator[str]:
     """Text over several lines as one string for each of them; text cannot end its string, whatever it says."""
     if isinstance(value, str) and "\n" in value:
         yield from (f"{name} = (", *_quote(value), ")")

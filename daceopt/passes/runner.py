@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from daceopt.ir.control.program import Program
     from daceopt.ir.graph.graph import Graph
+    from daceopt.ir.scalar.dims import Dim
 
 _T = TypeVar("_T")
 _VERIFY = (None, "foreign", "structure", "numerics")
@@ -205,7 +206,7 @@ def _guard(
         raise VerificationError(f"step {transformation} failed on graph {graph}: {what}{more}") from error
 
 
-def bytes_moved(graph: Graph) -> Any:
+def bytes_moved(graph: Graph) -> Dim:
     """Bytes that the graph's nodes read and write: an int, or an expression where shapes are symbolic."""
     from daceopt.cost import data_movement
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from daceopt.ir.scalar.dims import Dim
 
 
 @dataclass
@@ -21,8 +24,8 @@ class Step:
     near_misses: list[str]
     nodes_before: int
     nodes_after: int
-    bytes_before: Any
-    bytes_after: Any
+    bytes_before: Dim
+    bytes_after: Dim
     error: float | None = None
     graph: str = ""
 

@@ -32,7 +32,7 @@ def make_step(step: str, cls: type[_T], options: Mapping[str, Any], make: Callab
     return new
 
 
-def _check_option(step: str, cls: type[Any], name: str, value: Any) -> Any:
+def _check_option(step: str, cls: type, name: str, value: object) -> Any:
     known = [f.name for f in dataclasses.fields(cls)]
     if name not in known:
         listed = f"{step} has no option {name!r}; it has {', '.join(known) or 'none'}"
@@ -40,14 +40,14 @@ def _check_option(step: str, cls: type[Any], name: str, value: Any) -> Any:
     return _freeze(value) if _takes_tuples(_annotation(cls, name)[0]) else value
 
 
-def _check_types(step: str, cls: type[Any], values: Mapping[str, Any]) -> None:
+def _check_types(step: str, cls: type, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         expected, text = _annotation(cls, name)
         if not _fits(value, expected):
             raise DaceoptError(f"{step}: {name}={value!r}; expected {text}, found {type(value).__name__}")
 
 
-def _annotation(cls: type[Any], name: str) -> tuple[Any, str]:
+def _annotation(cls: type, name: str) -> tuple[Any, str]:
     """The type of a field, and its text; Any where it names what exists for type checkers alone."""
     owner = next(c for c in cls.__mro__ if name in vars(c).get("__annotations__", ()))
     annotation = vars(owner)["__annotations__"][name]
@@ -73,12 +73,12 @@ def _takes_tuples(expected: Any) -> bool:
     return any(t is tuple or get_origin(t) is tuple for t in _members(expected))
 
 
-def _fits(value: Any, expected: Any) -> bool:
+def _fits(value: object, expected: Any) -> bool:
     """Is ``value`` of the type? What is neither plain nor a tuple of such is for the class to judge."""
     return any(_fits_one(value, t) for t in _members(expected))
 
 
-def _fits_one(value: Any, expected: Any) -> bool:
+def _fits_one(value: object, expected: Any) -> bool:
     if expected in _PLAIN:
         kind = (int, float) if expected is float else expected
         return isinstance(value, kind) and (expected is bool or not isinstance(value, bool))

@@ -36,7 +36,7 @@ class Site:
     """
 
     graph: Graph
-    nodes: tuple[Any, ...]
+    nodes: tuple[Node, ...]
     found: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Any:
@@ -50,7 +50,7 @@ class Site:
 class NearMiss:
     """A place that looked like a match, and why it is none. ``node`` is a compute node or its label."""
 
-    node: Any
+    node: Node | str
     reason: str
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Outcome:
     near_misses: list[str]
 
 
-def label_of(node: Any) -> str:
+def label_of(node: Node | str) -> str:
     """How reports name a compute node."""
     if isinstance(node, str):
         return node
@@ -174,7 +174,7 @@ class Transformation:
         return outcome
 
 
-def _option_text(value: Any) -> str:
+def _option_text(value: object) -> str:
     """A value of an option; functions by their names, which are the same in each process, steps by their text."""
     if isinstance(value, Transformation):
         return repr(str(value))
@@ -197,7 +197,7 @@ def look(transformation: Transformation, graph: Graph) -> list[Site | NearMiss]:
     return sites
 
 
-def _matches(transformation: Transformation, graph: Graph, *node: Any) -> list[Site | NearMiss]:
+def _matches(transformation: Transformation, graph: Graph, *node: Node) -> list[Site | NearMiss]:
     """What it finds at ``node``, or in all of ``graph``. Raises DaceoptError where that is no site of ``graph``."""
     sites = list(transformation.match_at(graph, *node) if node else transformation.match(graph))
     for one in sites:
@@ -247,7 +247,7 @@ def parse_step(text: str) -> tuple[str, dict[str, Any]]:
     return ("dace-transformation", {"of": of, "options": options}) if of else (name, options)
 
 
-def _why_no_site(graph: Graph, site: Any) -> str | None:
+def _why_no_site(graph: Graph, site: object) -> str | None:
     if isinstance(site, NearMiss):
         return None
     if not isinstance(site, Site):
@@ -273,7 +273,7 @@ class _Edits:
     def exhausted(self) -> bool:
         return self._limit is not None and len(self.sites) >= self._limit
 
-    def apply(self, site: Site) -> list[Any]:
+    def apply(self, site: Site) -> list[Node]:
         """Apply ``site``; returns the nodes of its neighbourhood that exist afterwards, new ones included."""
         if len(self.sites) >= self._bound:
             raise DaceoptError(f"{self._transformation} does not end: {self._bound} applications, the last at {site}")
@@ -299,14 +299,14 @@ class _Edits:
             raise SiteError(error, text) from error
 
 
-def _boundary(graph: Graph, nodes: Iterable[Any]) -> list[str]:
+def _boundary(graph: Graph, nodes: Iterable[Node]) -> list[str]:
     names = [n for node in nodes if node in graph for n in (*graph.inputs_of(node), *graph.outputs_of(node))]
     return list(dict.fromkeys(n for n in names if n is not None))
 
 
-def _around(graph: Graph, names: Iterable[str]) -> list[Any]:
+def _around(graph: Graph, names: Iterable[str]) -> list[Node]:
     """Writers and readers of ``names`` and of their views, writers first."""
-    nodes: dict[Any, None] = {}
+    nodes: dict[Node | None, None] = {}
     for name in names:
         root = graph.root(name)[0]
         nodes.update(dict.fromkeys([*graph.producers(root), *graph.all_consumers(root)]))
@@ -320,7 +320,7 @@ def is_dead(graph: Graph, node: Node) -> bool:
     return not any(a in graph.outputs or graph.consumers(a) for n in outputs for a in graph.aliases(n))
 
 
-def sweep(graph: Graph, nodes: Iterable[Any]) -> None:
+def sweep(graph: Graph, nodes: Iterable[Node | None]) -> None:
     """Remove those of ``nodes`` that are dead, and whatever becomes dead above them."""
     waiting = list(nodes)
     while waiting:

@@ -252,7 +252,7 @@ class Numerics:
         arrays = outputs(graph, self.inputs)[: len(self._exact)]
         return [relative_error(_as_image(a, e.shape), e) for a, e in zip(arrays, self._exact, strict=True)]
 
-    def _report(self, transformation: Any, graph: Graph, outcome: Outcome) -> str:
+    def _report(self, transformation: Transformation, graph: Graph, outcome: Outcome) -> str:
         failure = f"step {transformation}: {self.complaint(graph)}"
         where = self._where(transformation, outcome, lambda trial: self.worse(self._errors(trial)) is not None)
         return f"{failure}{where}{self._save(transformation, failure)}"

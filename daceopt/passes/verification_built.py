@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -150,7 +149,7 @@ def _compare(built: Built, feeds: Arrays, outputs: Arrays, saved: Arrays) -> Non
             raise _Differs(built, _difference(built.roles.get(name, "saved"), name, ours, exact[name], peer[name]))
 
 
-def _interpret(graph: Graph, feeds: Arrays, dtype: Any) -> Arrays:
+def _interpret(graph: Graph, feeds: Arrays, dtype: type | None) -> Arrays:
     import daceopt.ops  # noqa: F401  (registers how library nodes and operators are interpreted)
 
     return interpret(graph, feeds, dtype)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import sympy
 
@@ -24,7 +23,7 @@ from daceopt.ir.scalar.dims import Dim, hint
 from daceopt.splits.rules import CannotSplit, division
 
 Place = tuple[str, int]  # an array and one of its dimensions
-Accesses = Sequence[tuple[str, Sequence[Any]]]  # arrays, and at which index each
+Accesses = Sequence[tuple[str, Sequence["Dim | None"]]]  # arrays, and at which index each
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class NodeCut:
     sum over its own (``splits/sums.py``)."""
 
     sliced: frozenset[str]
-    param: Any = None
+    param: sympy.Symbol | None = None
     summed: frozenset[str] = frozenset()
 
 
@@ -130,7 +129,7 @@ def _sum_together(graph: Graph, node: Node) -> Iterator[tuple[Place, Place]]:
             yield from pairwise(place for place in places if same(graph.shape(place[0])[place[1]], extent))
 
 
-def _nests(graph: Graph, node: Node) -> Iterator[tuple[Mapping[Any, Dim], Accesses, Accesses]]:
+def _nests(graph: Graph, node: Node) -> Iterator[tuple[Mapping[sympy.Symbol, Dim], Accesses, Accesses]]:
     """The loops of ``node``, statement by statement: their extents, what is read at which indices, what is written."""
     if not isinstance(node, KernelNode):
         if (nest := nest_of(graph, node)) is not None:
@@ -242,7 +241,7 @@ def _is_cut(flow: Flow, own: int, axis: int) -> bool:
     return flow.dims[own].kind == "bijective" and flow.dims[own].axis == axis and all(r.axis != axis for r in others)
 
 
-def _loop(graph: Graph, node: KernelNode, axis: SplitAxis) -> Any:
+def _loop(graph: Graph, node: KernelNode, axis: SplitAxis) -> sympy.Symbol:
     """The parameter of a kernel that walks along the axis."""
     kernel = node.kernel
     if kernel.is_tiled or kernel.schedule is not None:
@@ -251,7 +250,7 @@ def _loop(graph: Graph, node: KernelNode, axis: SplitAxis) -> Any:
     return access.index[axis.dims[access.array]]
 
 
-def _check_whole_reads(graph: Graph, node: KernelNode, along: Any, sliced: set[str]) -> None:
+def _check_whole_reads(graph: Graph, node: KernelNode, along: sympy.Symbol, sliced: set[str]) -> None:
     kernel = node.kernel
     for access in (a for stage in kernel.stages for a in stage.reads.values()):
         if access.array not in sliced and access.array not in kernel.locals and along in access.params():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 import sympy
 
@@ -70,7 +69,7 @@ def check_locals(kernel: Kernel, p: sympy.Symbol, summed: Collection[str] = ()) 
                 raise CannotSplit(f"kernel {kernel.label} reads {access.array} at other elements of {p} than it writes")
 
 
-def _free(expr: Any) -> set[Any]:
+def _free(expr: Dim) -> set[sympy.Symbol]:
     return getattr(expr, "free_symbols", set())
 
 
@@ -88,7 +87,9 @@ def _emit(b: Builder, kernel: Kernel, p: sympy.Symbol, piece: Piece) -> None:
     b.graph.add_kernel(Kernel(label, extents, stages, kernel.outer, {names[n]: t for n, t in local.items()}))
 
 
-def _stage(b: Builder, kernel: Kernel, stage: Stage, p: Any, piece: Piece, extents: dict[Any, Dim]) -> Stage:
+def _stage(
+    b: Builder, kernel: Kernel, stage: Stage, p: sympy.Symbol, piece: Piece, extents: dict[sympy.Symbol, Dim]
+) -> Stage:
     """The stage over the piece: ``p`` counts from 0 again, so what it means is ``p + start``."""
     shifted = stage.subs({p: dim(p + piece.start)}, stage.params) if piece.start != 0 else stage
     inside = replace(
@@ -104,7 +105,7 @@ def _stage(b: Builder, kernel: Kernel, stage: Stage, p: Any, piece: Piece, exten
     return replace(inside, reads=reads)
 
 
-def _nearest(b: Builder, piece: Piece, access: Access, extents: dict[Any, Dim]) -> Access:
+def _nearest(b: Builder, piece: Piece, access: Access, extents: dict[sympy.Symbol, Dim]) -> Access:
     """The same elements, read of the smallest part that has all of them, or of a view of the parts that do."""
     graph = b.graph
     if (held := piece.held.get(access.array)) is not None:
@@ -122,12 +123,12 @@ def _nearest(b: Builder, piece: Piece, access: Access, extents: dict[Any, Dim]) 
     return access if whole else Access(array, _move(access, shifts), access.wcr)
 
 
-def _move(access: Access, shifts: Mapping[int, Any]) -> tuple[Any, ...]:
+def _move(access: Access, shifts: Mapping[int, Dim]) -> tuple[Dim | None, ...]:
     """The index less ``shifts`` (axis -> elements)."""
     return tuple(None if e is None else dim(e - shifts.get(k, 0)) for k, e in enumerate(access.index))
 
 
-def _reach(graph: Graph, access: Access, extents: Mapping[Any, Dim]) -> tuple[list[Dim], list[Dim]]:
+def _reach(graph: Graph, access: Access, extents: Mapping[sympy.Symbol, Dim]) -> tuple[list[Dim], list[Dim]]:
     """Starts and extents of a box that has all elements which are read."""
     starts: list[Dim] = []
     ends: list[Dim] = []

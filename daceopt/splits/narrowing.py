@@ -3,9 +3,8 @@ follows from the parameters become plain reads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import dace
 import sympy
@@ -33,7 +32,7 @@ def narrow(stage: Stage, extents: Mapping[sympy.Symbol, Dim]) -> Stage:
     return replace(stage, reads={c: r for c, r in reads.items() if c in used}, assignments=kept)
 
 
-def _plain_reads(expr: Any, reads: dict[str, Access], known: Mapping[sympy.Symbol, Dim]) -> Any:
+def _plain_reads(expr: sympy.Expr, reads: dict[str, Access], known: Mapping[sympy.Symbol, Dim]) -> sympy.Expr:
     """Loads at places that are affine in the parameters, as reads of their own."""
     for load in sorted(expr.atoms(scalar.load), key=str):
         access = reads[str(load.args[0])]
@@ -46,24 +45,24 @@ def _plain_reads(expr: Any, reads: dict[str, Access], known: Mapping[sympy.Symbo
     return expr
 
 
-def _full_index(access: Access, places: Any) -> list[Any]:
+def _full_index(access: Access, places: Sequence[sympy.Expr]) -> list[Dim | None]:
     rest = iter(places)
     return [next(rest) if e is None else e for e in access.index]
 
 
-def _like(load: Any, conn: str) -> sympy.Symbol:
+def _like(load: sympy.Expr, conn: str) -> sympy.Symbol:
     """A connector's symbol, with the assumptions that the array's has."""
     return sympy.Symbol(conn, **load.args[0].assumptions0)
 
 
-def _is_affine(expr: Any, known: Mapping[sympy.Symbol, Dim]) -> bool:
+def _is_affine(expr: Dim, known: Mapping[sympy.Symbol, Dim]) -> bool:
     """Is an index linear in the parameters, with sizes, and without a value that is computed?"""
     if isinstance(expr, int):
         return True
     return _is_of_sizes(expr) and not expr.has(sympy.Function) and affine(expr, frozenset(known)).is_exact
 
 
-def _is_of_sizes(expr: Any) -> bool:
+def _is_of_sizes(expr: sympy.Expr) -> bool:
     """Parameters and sizes are DaCe's symbols; values are SymPy's own."""
     return all(isinstance(s, dace.symbolic.symbol) for s in expr.free_symbols)
 
@@ -74,7 +73,7 @@ class _Narrowing:
     def __init__(self, extents: Mapping[sympy.Symbol, Dim]):
         self._inside = ALL_SIZES.inside(extents)
 
-    def of(self, expr: Any) -> Any:
+    def of(self, expr: sympy.Expr) -> sympy.Expr:
         if not expr.args or not isinstance(expr, sympy.Expr):
             return expr
         name = type(expr).__name__
@@ -89,32 +88,32 @@ class _Narrowing:
             return answer
         return expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else expr.func(*args)
 
-    def _select(self, expr: Any) -> Any:
+    def _select(self, expr: sympy.Expr) -> sympy.Expr:
         condition = self.of(expr.args[0])
         if condition in (0, 1):
             return self.of(expr.args[2 - int(condition)])
         return expr.func(condition, self.of(expr.args[1]), self.of(expr.args[2]))
 
-    def _compare(self, name: str, args: list[Any]) -> bool | None:
+    def _compare(self, name: str, args: list[sympy.Expr]) -> bool | None:
         small, large, least = _BELOW[name]
         difference = args[large] - args[small]
         if self._at_least(difference, least):
             return True
         return False if self._at_least(-difference, 1 - least) else None
 
-    def _extreme(self, name: str, args: list[Any]) -> Any:
+    def _extreme(self, name: str, args: list[sympy.Expr]) -> sympy.Expr | None:
         if self._at_least(args[0] - args[1], 0):
             return args[1 - _EXTREMES[name]]
         return args[_EXTREMES[name]] if self._at_least(args[1] - args[0], 0) else None
 
     @staticmethod
-    def _both(args: list[Any]) -> Any:
+    def _both(args: list[sympy.Expr]) -> sympy.Expr | None:
         if 0 in args:
             return sympy.Integer(0)
         rest = [a for a in args if a != 1]
         return rest[0] if len(rest) == 1 else sympy.Integer(1) if not rest else None
 
-    def _at_least(self, value: Any, least: int) -> bool:
+    def _at_least(self, value: sympy.Expr, least: int) -> bool:
         """Is an integer expression ``least`` or more for all parameters (and sizes)?"""
         if not _is_of_sizes(value):
             return False

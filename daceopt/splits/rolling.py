@@ -14,6 +14,7 @@ from daceopt.ir.control.region_builder import LoopBuilder
 from daceopt.ir.data.arrays import SEED
 from daceopt.ir.data.provenance import label_of
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.builder import Builder
@@ -23,7 +24,7 @@ from daceopt.splits.along import NodeCut, SplitAxis
 from daceopt.splits.rules import CannotSplit
 
 
-def why_not_together(graph: Graph, members: Iterable[Any], cuts: Mapping[Any, NodeCut]) -> str | None:
+def why_not_together(graph: Graph, members: Iterable[Node], cuts: Mapping[Node, NodeCut]) -> str | None:
     """Why ``members`` cannot be the body of one loop: something that they write is read as a whole, or is part of what
     others write, too."""
     inside = set(members)
@@ -41,7 +42,7 @@ def why_not_together(graph: Graph, members: Iterable[Any], cuts: Mapping[Any, No
 
 
 def roll(
-    graph: Graph, members: Sequence[Any], cuts: Mapping[Any, NodeCut], axis: SplitAxis, instance: int, label: str = ""
+    graph: Graph, members: Sequence[Node], cuts: Mapping[Node, NodeCut], axis: SplitAxis, instance: int, label: str = ""
 ) -> list[Repeat]:
     """Replace ``members``, a convex set of nodes that are cut along ``axis``, by a loop over ``instance`` items each.
 
@@ -80,12 +81,14 @@ def _runs(items: Dim, instance: int) -> list[_Run]:
     return [_Run(0, instance, count, whole), _Run(whole, rest, sympy.Min(rest, 1), rest)]
 
 
-def _writes(graph: Graph, members: Iterable[Any]) -> set[str]:
+def _writes(graph: Graph, members: Iterable[Node]) -> set[str]:
     return {n for node in members for n in graph.outputs_of(node) if n is not None}
 
 
 class _Rolling:
-    def __init__(self, graph: Graph, members: Sequence[Any], cuts: Mapping[Any, NodeCut], axis: SplitAxis, label: str):
+    def __init__(
+        self, graph: Graph, members: Sequence[Node], cuts: Mapping[Node, NodeCut], axis: SplitAxis, label: str
+    ):
         self._graph, self._axis, self._label = graph, axis, label
         inside = set(members)
         self._members = [n for n in graph.nodes() if n in inside]
@@ -111,7 +114,7 @@ class _Rolling:
                     wholes.add(name)
         return wholes
 
-    def _find_results(self, inside: set[Any]) -> list[str]:
+    def _find_results(self, inside: set[Node]) -> list[str]:
         """What others read, or what is kept: the largest arrays, of which the others are parts."""
         graph = self._graph
 
@@ -136,7 +139,7 @@ class _Rolling:
                 return True
         return False
 
-    def _description(self, node: Any) -> Any:
+    def _description(self, node: Node) -> Any:
         """A member by itself: a kernel, or a library node with its operands."""
         if isinstance(node, KernelNode):
             return node.kernel
@@ -293,6 +296,7 @@ class _Body:
 
     def _kernel(self, kernel: Kernel, cut: NodeCut) -> None:
         p = cut.param
+        assert p is not None
         each = dim(sympy.sympify(kernel.extents[p]) / self._axis.items)
         extent = dim(each * self._run.size)
         shift = {p: p + self._first(each)}
@@ -305,7 +309,7 @@ class _Body:
         rolled = Kernel(kernel.label, {**kernel.extents, p: extent}, stages, kernel.outer, local)
         self.loop.graph.add_kernel(rolled.rename_locals_apart(self.loop.graph))
 
-    def _stage(self, kernel: Kernel, stage: Stage, shift: dict[Any, Any], cut: NodeCut) -> Stage:
+    def _stage(self, kernel: Kernel, stage: Stage, shift: dict[sympy.Symbol, sympy.Expr], cut: NodeCut) -> Stage:
         """Accesses reach the instance's arrays; scalar code that names the element means that of the whole."""
 
         def there(access: Access, write: bool) -> Access:
@@ -321,7 +325,7 @@ class _Body:
             assignments=tuple(replace(a, expr=self._reach(a.expr, stage, back, cut)) for a in moved),
         )
 
-    def _reach(self, expr: Any, stage: Stage, back: Mapping[Any, Any], cut: NodeCut) -> Any:
+    def _reach(self, expr: sympy.Expr, stage: Stage, back: Mapping[sympy.Expr, sympy.Expr], cut: NodeCut) -> sympy.Expr:
         """``expr`` where loads of what is cut name elements of the instance again."""
         if not expr.args or not expr.has(scalar.load):
             return expr

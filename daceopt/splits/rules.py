@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sympy
 
@@ -55,7 +55,7 @@ class Division:
     check: Callable[[Dim, Dim], str | None] = lambda start, extent: None  # why there is no piece of these elements
 
 
-Rule = Callable[[Graph, Any, int], Division]
+Rule = Callable[[Graph, Node, int], Division]
 _RULES: dict[type, Rule] = {}
 _BUILT_IN = ("kernels", "contraction", "windows", "others")
 
@@ -74,7 +74,7 @@ def splits(node_class: type) -> Callable[[Rule], Rule]:
     return register
 
 
-def split(graph: Graph, node: Node, axis: int, into: int | Sequence[Dim], within: Sequence[int] = ()) -> list[Any]:
+def split(graph: Graph, node: Node, axis: int, into: int | Sequence[Dim], within: Sequence[int] = ()) -> list[Node]:
     """Replace ``node`` by one node for each of ``parts`` along ``axis`` of the first array that it writes.
 
     before:  y = f(x)
@@ -100,7 +100,7 @@ def split(graph: Graph, node: Node, axis: int, into: int | Sequence[Dim], within
     return replace_node(graph, node, rule, make)
 
 
-def replace_node(graph: Graph, node: Node, rule: Division, make: Callable[[], Sequence[Piece]]) -> list[Any]:
+def replace_node(graph: Graph, node: Node, rule: Division, make: Callable[[], Sequence[Piece]]) -> list[Node]:
     """Put a node for each piece in the place of ``node``, as ``rule`` says; returns them. ``make`` gives the pieces
     once ``node`` is gone, so that it can make arrays parts of what ``node`` wrote."""
     label, origins = label_of(node), graph.origins_of(node)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+
+import sympy
 
 from daceopt.ir.data.provenance import label_of
 from daceopt.ir.graph.graph import Graph
@@ -85,7 +86,7 @@ def _of_watch(graph: Graph, node: NanWatch, axis: SplitAxis) -> Axes:
     return {"X": axis.dims.get(graph.reads(node)["X"], 0)}
 
 
-_SUMS: dict[type, Callable[[Graph, Any, SplitAxis], Axes]] = {
+_SUMS: dict[type, Callable[[Graph, Node, SplitAxis], Axes]] = {
     Contraction: _of_contraction,
     ConvolutionBackwardWeights: _of_weights,
     IndexAdd: _of_rows,
@@ -110,7 +111,7 @@ def _of_kernel(graph: Graph, node: KernelNode, axis: SplitAxis, summed: frozense
     return NodeCut(_sliced_locals(kernel, p, axis), p, summed)
 
 
-def _loop(graph: Graph, kernel: Kernel, axis: SplitAxis) -> Any:
+def _loop(graph: Graph, kernel: Kernel, axis: SplitAxis) -> sympy.Symbol:
     """The loop that walks over all items."""
     accesses = [settled_access(s, c) for s in kernel.stages for c in s.reads]
     accesses += kernel.writes()
@@ -143,7 +144,7 @@ def _copy_of(stage: Stage, connector: str, summed: frozenset[str]) -> str:
 
 
 def _check_writes(
-    kernel: Kernel, stage: Stage, p: Any, axis: SplitAxis, summed: frozenset[str], copied: Mapping[str, str]
+    kernel: Kernel, stage: Stage, p: sympy.Symbol, axis: SplitAxis, summed: frozenset[str], copied: Mapping[str, str]
 ) -> None:
     """Raise CannotSplit where a result is neither a sum over ``p`` nor has its elements for each item."""
     if any(a.array in copied for a in stage.reads.values()):
@@ -158,7 +159,7 @@ def _check_writes(
             raise CannotSplit(f"kernel {kernel.label} writes {name} in another order than its {axis.items} items")
 
 
-def _is_along(access: Access, p: Any, axis: SplitAxis) -> bool:
+def _is_along(access: Access, p: sympy.Symbol, axis: SplitAxis) -> bool:
     """Does ``p`` walk along the axis of what is accessed, and nowhere else in it?"""
     if access.array not in axis.dims:
         return False
@@ -167,7 +168,7 @@ def _is_along(access: Access, p: Any, axis: SplitAxis) -> bool:
     return access.index[own] == p and not any(p in getattr(e, "free_symbols", ()) for e in others)
 
 
-def _sliced_locals(kernel: Kernel, p: Any, axis: SplitAxis) -> frozenset[str]:
+def _sliced_locals(kernel: Kernel, p: sympy.Symbol, axis: SplitAxis) -> frozenset[str]:
     sliced, whole = set(), set()
     for stage in kernel.stages:
         for connector, access in stage.reads.items():

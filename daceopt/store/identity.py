@@ -14,14 +14,17 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from daceopt.store.own_text import code_text, contents, home, is_code, members, names_in, own_attributes
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _EXACT = frozenset((*_SIMPLE, list, tuple, set, frozenset, dict))
@@ -35,7 +38,7 @@ _INTERNAL = frozenset(
 _TAKEN_APART: list[tuple[tuple[type, ...], Callable[[Any], Any]]] = []
 
 
-def text_of(value: Any) -> str:
+def text_of(value: object) -> str:
     """A text that changes whenever what ``value`` (a function, a class, an instance) computes may have changed.
 
     Code without a file, as in a notebook, and objects that nothing stable describes give a text that never comes again:
@@ -65,7 +68,7 @@ class _Walk:
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, Any]] = {}  # by identity; the value is kept, so that no other takes its place
 
-    def lines(self, value: Any) -> Iterator[str]:
+    def lines(self, value: object) -> Iterator[str]:
         if type(value) in _SIMPLE:
             yield f"{type(value).__name__} {value!r}"
             return
@@ -77,12 +80,12 @@ class _Walk:
             yield from self.lines(type(value))
             yield from self._parts("added", [x for item in own_attributes(value).items() for x in item])
 
-    def _is_new(self, value: Any) -> bool:
+    def _is_new(self, value: object) -> bool:
         is_new = id(value) not in self._seen
         self._seen.setdefault(id(value), (len(self._seen), value))
         return is_new
 
-    def _rule(self, value: Any) -> Callable[[Any], Iterator[str]]:
+    def _rule(self, value: object) -> Callable[[Any], Iterator[str]]:
         rules: tuple[tuple[Any, Callable[[Any], Iterator[str]]], ...] = (
             *((kinds, lambda v, p=parts: self._parts(type(v).__name__, p(v))) for kinds, parts in _TAKEN_APART),
             (FunctionType, self._function),
@@ -98,18 +101,18 @@ class _Walk:
         )
         return next((rule for kind, rule in rules if isinstance(value, kind)), self._object)
 
-    def _parts(self, title: str, values: Any) -> Iterator[str]:
+    def _parts(self, title: str, values: Sequence[object]) -> Iterator[str]:
         yield f"{title} of {len(values)}"
         for value in values:
             yield from self.lines(value)
 
-    def _set(self, value: Any) -> Iterator[str]:
+    def _set(self, value: Set[object]) -> Iterator[str]:
         yield f"set {sorted(text_of(v) for v in value)}"
 
-    def _name(self, value: Any) -> Iterator[str]:
+    def _name(self, value: object) -> Iterator[str]:
         yield f"{type(value).__name__} {getattr(value, '__module__', None)} {getattr(value, '__name__', value)}"
 
-    def _wrap(self, value: Any) -> Iterator[str]:
+    def _wrap(self, value: object) -> Iterator[str]:
         inner = [getattr(value, n, None) for n in ("__func__", "func", "fget", "fset", "fdel", "__wrapped__")]
         yield from self._parts(type(value).__name__, inner)
 
@@ -136,7 +139,7 @@ class _Walk:
         for cell in cells:
             yield from self._read(_content(cell), names)
 
-    def _read(self, value: Any, names: frozenset[str]) -> Iterator[str]:
+    def _read(self, value: object, names: frozenset[str]) -> Iterator[str]:
         """A value; of a module what code with these names may read of it: ``settings.SCALE``."""
         if not isinstance(value, ModuleType):
             yield from self.lines(value)
@@ -160,7 +163,7 @@ class _Walk:
                 yield f"attribute {name}"
                 yield from self._attribute(value)
 
-    def _attribute(self, value: Any) -> Iterator[str]:
+    def _attribute(self, value: object) -> Iterator[str]:
         """Slots and the like, which the class statement makes, are told by its text; other descriptors hold values."""
         kind = type(value)
         if is_code(value) or isinstance(value, _WRAPPED) or not hasattr(kind, "__get__") or is_users(kind.__module__):
@@ -184,7 +187,7 @@ class _Walk:
 
     # ---------------------------------------------------------------- objects
 
-    def _object(self, value: Any) -> Iterator[str]:
+    def _object(self, value: object) -> Iterator[str]:
         kind = type(value)
         if isinstance(value, _SIMPLE) and not _of_numpy(value):
             base: Any = next(k for k in kind.__mro__ if k in _SIMPLE)
@@ -199,12 +202,12 @@ class _Walk:
         else:
             yield from self._describe(value)
 
-    def _array(self, value: Any) -> Iterator[str]:
+    def _array(self, value: np.ndarray) -> Iterator[str]:
         yield f"{value.dtype} {getattr(value, 'shape', ())} {getattr(value, 'strides', ())}"
         yield from self._parts("objects", value.tolist()) if value.dtype.hasobject else iter((value.tobytes().hex(),))
         yield from self._parts("state", sorted(getattr(value, "__dict__", {}).items()))
 
-    def _describe(self, value: Any) -> Iterator[str]:
+    def _describe(self, value: object) -> Iterator[str]:
         """By what it is made of. Large data and an object of the user's without fields never come again."""
         kind = type(value)
         try:
@@ -215,18 +218,18 @@ class _Walk:
             yield never_again(kind.__qualname__)
 
 
-def _content(cell: Any) -> Any:
+def _content(cell: Any) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet
         return None
 
 
-def _of_numpy(value: Any) -> bool:
+def _of_numpy(value: object) -> TypeGuard[np.ndarray]:
     return type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tobytes")
 
 
-def _is_told(module: ModuleType, value: Any) -> bool:
+def _is_told(module: ModuleType, value: object) -> bool:
     """Whether a member of a module stands in a text: any of the user's modules, elsewhere what users put there."""
     kinds = tuple(kind for kinds, _ in _TAKEN_APART for kind in kinds)
     own = home(value) if is_code(value) else type(value).__module__

@@ -8,7 +8,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 
-def home(value: Any) -> str | None:
+def home(value: object) -> str | None:
     """The module in which a function was written, whatever it says of itself: ``functools.wraps`` lets it call itself
     another's. Of a class, or an object with a module, what that says."""
     scope = getattr(getattr(value, "__func__", value), "__globals__", None)
@@ -26,7 +26,7 @@ def code_text(code: CodeType) -> str:
     return f"code {code.co_code.hex()} {handlers.hex()} {names} {kind} ({constants})"
 
 
-def _constant(value: Any) -> str:
+def _constant(value: object) -> str:
     if isinstance(value, CodeType):
         return code_text(value)
     if isinstance(value, frozenset):
@@ -85,6 +85,6 @@ def members(module: ModuleType, names: frozenset[str], wanted: Any) -> Iterator[
                 rest.append((f"{path}.{name}", value))
 
 
-def is_code(value: Any) -> bool:
+def is_code(value: object) -> bool:
     """Is it a function, a method or a class?"""
     return isinstance(value, (FunctionType, MethodType, type))

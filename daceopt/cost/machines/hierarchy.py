@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from daceopt.ir.scalar import types
+from daceopt.ir.scalar.types import DType
 
 WORK = ("product", "multiply-accumulate", "element-wise")
 """Kinds of work: products and dense convolutions; windows and sums within a channel; everything point-wise."""
@@ -83,7 +83,7 @@ class MachineModel:
         unit = self.unit(work)
         return operations / (unit.rate * (unit.count or min(cores, self.cores)))
 
-    def itemsize(self, dtype: Any) -> int:
+    def itemsize(self, dtype: DType) -> int:
         """Bytes of one element of a DaCe type as the machine stores it."""
         size = int(dtype.bytes)
         return min(size, self.float_bytes) if types.is_float(dtype) else size

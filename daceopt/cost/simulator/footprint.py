@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sympy
 
 from daceopt.errors import DaceoptError
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar.affine import affine
+from daceopt.ir.scalar.dims import Dim
 
 if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
@@ -58,7 +60,7 @@ class Footprints:
     def __init__(self, graph: Graph, sizes: Mapping[str, int] | None = None):
         self._graph, self._sizes = graph, dict(sizes or {})
 
-    def reads(self, node: Any) -> dict[str, int]:
+    def reads(self, node: Node) -> dict[str, int]:
         """Array that is given, or that one node writes -> how many of its elements ``node`` reads."""
         counts: dict[str, int] = {}
         for written, (windows, picked) in self._windows(node).items():
@@ -67,7 +69,7 @@ class Footprints:
                 counts[name] = min(self.elements(name), counted.get(name, 0) + picked)
         return {name: count for name, count in counts.items() if count}
 
-    def writes(self, node: Any) -> dict[str, int]:
+    def writes(self, node: Node) -> dict[str, int]:
         """Array -> how many of its elements ``node`` writes: all of them."""
         return {name: self.elements(name) for name in self._graph.outputs_of(node) if name is not None}
 
@@ -75,7 +77,7 @@ class Footprints:
         """Of an array, those that a view repeats counted once."""
         return self._size(self._whole(name))
 
-    def number(self, value: Any) -> int:
+    def number(self, value: Dim) -> int:
         """An expression over sizes. Raises DaceoptError for a size that is not known."""
         if isinstance(value, int):
             return value
@@ -86,7 +88,7 @@ class Footprints:
 
     # ---------------------------------------------------------------- windows of a node
 
-    def _windows(self, node: Any) -> dict[str, tuple[list[_Window], int]]:
+    def _windows(self, node: Node) -> dict[str, tuple[list[_Window], int]]:
         """Array that nodes write -> windows into its buffer, and elements that are picked at run-time indices."""
         windows_of: dict[str, tuple[list[_Window], int]] = {}
         for name, window, picked in self._accesses(node):
@@ -94,7 +96,7 @@ class Footprints:
             windows_of[self._graph.written_array(name)] = ([*windows, window] if window else windows, count + picked)
         return windows_of
 
-    def _accesses(self, node: Any) -> Iterator[tuple[str, _Window | None, int]]:
+    def _accesses(self, node: Node) -> Iterator[tuple[str, _Window | None, int]]:
         graph = self._graph
         kernel = node.kernel if isinstance(node, KernelNode) else None
         if kernel is None or kernel.is_tiled:

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from daceopt.cost.core_bindings import halo, infer
 from daceopt.cost.machines.hierarchy import MachineModel
 from daceopt.cost.simulator.footprint import Footprints
 from daceopt.cost.work import known_flops, operations
 from daceopt.ir.fusion.relations import Flow, flows
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import (
     Contraction,
@@ -40,7 +41,7 @@ class Layer:
     """
 
     label: str
-    nodes: tuple[Any, ...]
+    nodes: tuple[Node, ...]
     kernel: int
     work: Mapping[str, int]
     reads: Mapping[str, int]
@@ -108,8 +109,8 @@ class Kernels:
 
     # ---------------------------------------------------------------- layers
 
-    def _members(self) -> list[list[Any]]:
-        groups: dict[Any, list[Any]] = {}  # last node of a layer -> the layer
+    def _members(self) -> list[list[Node]]:
+        groups: dict[Node, list[Node]] = {}  # last node of a layer -> the layer
         for node in self._rank:
             before = self._follows(node)
             if before is None or before not in groups:
@@ -118,7 +119,7 @@ class Kernels:
             groups[node] = [*groups.pop(before), node]
         return list(groups.values())
 
-    def _follows(self, node: Any) -> Any:
+    def _follows(self, node: Node) -> Node | None:
         """The node behind which a point-wise kernel runs in the same layer, or None."""
         if not self._is_pointwise(node):
             return None
@@ -132,15 +133,15 @@ class Kernels:
         together = self._home.get(last) == self._home.get(node)
         return last if alone and together and self._is_equal(node, name) else None
 
-    def _is_pointwise(self, node: Any) -> bool:
+    def _is_pointwise(self, node: Node) -> bool:
         kinds = {relation.kind for flow in self._flows[node].values() for relation in flow.dims}
         return isinstance(node, KernelNode) and kinds <= {"bijective", "injective"}
 
-    def _is_equal(self, node: Any, name: str) -> bool:
+    def _is_equal(self, node: Node, name: str) -> bool:
         ways = [flow for (read, _), flow in self._flows[node].items() if read == name]
         return bool(ways) and all(flow.is_equal for flow in ways)
 
-    def _layer(self, members: list[Any], kernel: int) -> Layer:
+    def _layer(self, members: list[Node], kernel: int) -> Layer:
         graph = self.graph
         own = [n for node in members[:-1] for n in graph.outputs_of(node) if n is not None]
         reads: dict[str, int] = {}
@@ -156,7 +157,7 @@ class Kernels:
         label = str(getattr(members[0], "label", members[0]))
         return Layer(label, tuple(members), kernel, dict(work), reads, writes, self._aligned_reads(members, reads))
 
-    def work(self, node: Any) -> dict[str, int]:
+    def work(self, node: Node) -> dict[str, int]:
         """Operations of one execution by kind of work; of a node whose work nobody knows, one for each element that it
         writes."""
         if not isinstance(node, KernelNode):
@@ -172,7 +173,7 @@ class Kernels:
             counts[MAC] += count * sums
         return {kind: count for kind, count in counts.items() if count}
 
-    def _unit(self, node: Any) -> str:
+    def _unit(self, node: Node) -> str:
         """The work of a library node: convolutions of single channels and windows multiply and accumulate."""
         if isinstance(node, Contraction):
             return PRODUCT
@@ -181,10 +182,10 @@ class Kernels:
             return PRODUCT if self.footprints.number(self.graph.shape(weight)[1]) > 1 else MAC
         return MAC if isinstance(node, (Pool, PoolBackward, IndexAdd)) else ELEMENTWISE
 
-    def _operations(self, node: Any) -> int:
+    def _operations(self, node: Node) -> int:
         return self.footprints.number(known_flops(self.graph, node)) or sum(self.footprints.writes(node).values())
 
-    def _aligned_reads(self, members: list[Any], reads: Mapping[str, int]) -> frozenset[str]:
+    def _aligned_reads(self, members: list[Node], reads: Mapping[str, int]) -> frozenset[str]:
         ways: dict[str, list[Flow]] = {}
         for node in members:
             for (read, _), flow in self._flows[node].items():

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from daceopt.ir.graph.graph import Graph
+    from daceopt.torch_internals import torch_operators
 
 RUN, REFUSE = "daceopt.libs.aten_call:run", "daceopt.libs.aten_call:refuse"
 """The callbacks of the calls that are made here."""
@@ -36,7 +37,7 @@ _POSITIONS = {"Operand": "tensor", "Item": "item"}  # kinds of positions among t
 
 def add(
     graph: Graph,
-    target: torch._ops.OpOverload,
+    target: torch_operators.OpOverload,
     arguments: Mapping[str, Any],
     operands: Sequence[str],
     results: Sequence[Any],
@@ -174,7 +175,7 @@ def _decode_payload(payload: str) -> tuple[str, dict[str, Any], list[str], list[
     return text["target"], text["arguments"], text["types"], orders, [(k, n, r) for k, n, r in text["results"]]
 
 
-def operator(name: str) -> torch._ops.OpOverload:
+def operator(name: str) -> torch_operators.OpOverload:
     """The operator of that name now: one that a user has registered anew is gone, and so is what calls it."""
     import torch
 
@@ -184,7 +185,7 @@ def operator(name: str) -> torch._ops.OpOverload:
 
 
 def _arguments(
-    target: torch._ops.OpOverload, arguments: dict[str, Any], tensors: list[torch.Tensor], sizes: Sequence[int]
+    target: torch_operators.OpOverload, arguments: dict[str, Any], tensors: list[torch.Tensor], sizes: Sequence[int]
 ) -> tuple[list[Any], dict[str, Any]]:
     values = {name: _decode(value, tensors, sizes) for name, value in arguments.items()}
     schema = target._schema.arguments

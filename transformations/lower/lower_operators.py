@@ -43,5 +43,5 @@ class LowerOperators(Transformation):
         tidy(graph)
         return Outcome(names, [])
 
-    def _keeps(self, node: object) -> bool:
+    def _keeps(self, node: ops.Operator) -> bool:
         return self.keep_rules and ops.has_gradient(node)

@@ -21,6 +21,7 @@ from daceopt.ir.interpreter.buffers import Memory
 from daceopt.ir.interpreter.interpret import interprets
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import DenseNode, Expressions
+from daceopt.ir.scalar.dims import Dim
 
 Reference = Callable[[Sequence[Any], Sequence[Any], Sequence[int]], None]
 _REFERENCES: dict[str, Reference] = {}
@@ -61,7 +62,7 @@ def call(
     function: str,
     inputs: Sequence[str | None],
     outputs: Sequence[str | None],
-    parameters: Sequence[Any] = (),
+    parameters: Sequence[Dim] = (),
     bits: bool = False,
 ) -> None:
     """Add an :class:`Algorithm` node; inputs become contiguous, outputs are contiguous arrays that nothing wrote yet.
@@ -108,7 +109,7 @@ def _interpret(memory: Memory, node: Algorithm) -> None:
             memory.store(name, value)
 
 
-def extents_around(shape: Sequence[Any], axis: int) -> tuple[Any, Any, Any]:
+def extents_around(shape: Sequence[Dim], axis: int) -> tuple[Dim, Dim, Dim]:
     """(elements before, at and after ``axis``): how algorithms along one axis see an array."""
     return sympy.Mul(*shape[:axis]), shape[axis], sympy.Mul(*shape[axis + 1 :])
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sympy
 
 from daceopt.ir.graph.graph import Graph
 
 
-def assume(graph: Graph, expression: Any) -> bool:
+def assume(graph: Graph, expression: sympy.Expr) -> bool:
     """Is ``expression`` 0 or more: for all sizes, or in all calls that ``graph`` is for from now on?
 
     False, and nothing changed, where it never is, and where it cannot be brought into the form that a call is checked
@@ -26,7 +24,7 @@ def assume(graph: Graph, expression: Any) -> bool:
     return True
 
 
-def holds(graph: Graph, expression: Any) -> bool:
+def holds(graph: Graph, expression: sympy.Expr) -> bool:
     """Is ``expression`` 0 or more in every call that ``graph`` is for already?"""
     return graph.sizes.is_natural(expression)
 

@@ -18,8 +18,9 @@ from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operator import Operator
 from daceopt.ir.scalar import types
-from daceopt.ir.scalar.dims import dim
+from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ir.scalar.sizes import ALL_SIZES
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import reference
 
 Value: TypeAlias = np.ndarray  # of objects: int, float, bool, or SymPy expressions over size symbols
@@ -124,12 +125,12 @@ class FoldingStep:
         return value
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> DType:
         """Of the wanted output."""
         return self.graph.dtype(self.graph.result(self.node, self.position))
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> Shape:
         """The declared shape of the wanted output."""
         return tuple(self.graph.shape(self.graph.result(self.node, self.position)))
 
@@ -206,7 +207,7 @@ def _divide(step: FoldingStep) -> Value | None:
     return _pointwise(_quotient if whole else lambda a, b: sympy.sympify(a) / b)(step)
 
 
-def _quotient(a: Any, b: Any) -> Any:
+def _quotient(a: Dim, b: Dim) -> Dim:
     """Towards zero for numbers, as in C; sizes are taken to be 0 or more."""
     if isinstance(a, int) and isinstance(b, int):
         return (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
@@ -218,13 +219,13 @@ def _remainder(step: FoldingStep) -> Value | None:
     return _pointwise(_c_remainder if step.node.attribute("fmod", 0) else _modulo)(step)
 
 
-def _c_remainder(a: Any, b: Any) -> Any:
+def _c_remainder(a: Dim, b: Dim) -> Dim:
     if not isinstance(a, int) or not isinstance(b, int):
         raise ValueError("the sign of a size is not known")
     return a - b * _quotient(a, b)
 
 
-def _modulo(a: Any, b: Any) -> Any:
+def _modulo(a: Dim, b: Dim) -> Dim:
     return a % b if isinstance(a, int) and isinstance(b, int) else a - b * sympy.floor(sympy.sympify(a) / b)
 
 
@@ -256,7 +257,7 @@ def _extreme(largest: bool) -> Callable[..., Any]:
     return pick
 
 
-def _floor(a: Any) -> Any:
+def _floor(a: Dim) -> Dim:
     return a if isinstance(a, int) else sympy.floor(a)
 
 

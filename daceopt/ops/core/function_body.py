@@ -6,6 +6,8 @@ import sys
 from typing import Any
 
 import numpy as np
+import onnx
+import sympy
 
 from daceopt.errors import NotKnownYet, Unsupported
 from daceopt.ir.graph.graph import Graph
@@ -80,7 +82,7 @@ def _inline(graph: Graph, node: Operator, inputs: list[str | None], outputs: lis
         raise Unsupported(f"shapes cannot be inferred: {error}") from error
 
 
-def _add_function(model: Any, call: Any) -> bool:
+def _add_function(model: onnx.ModelProto, call: onnx.NodeProto) -> bool:
     """Make a body that depends on types a function of the model: the inliner stumbles over absent inputs there."""
     import onnx
 
@@ -98,7 +100,7 @@ def _labels(stem: str, names: list[str | None]) -> list[str]:
     return ["" if n is None else f"{stem}{k}" for k, n in enumerate(names)]
 
 
-def _import_body(b: Builder, body: Any, inputs: list[str | None], outputs: list[str | None]) -> None:
+def _import_body(b: Builder, body: onnx.GraphProto, inputs: list[str | None], outputs: list[str | None]) -> None:
     arrays: dict[str, str] = {}
     for stem, names in (("in", inputs), ("out", outputs)):
         arrays |= {f"{stem}{k}": n for k, n in enumerate(names) if n is not None}
@@ -108,7 +110,7 @@ def _import_body(b: Builder, body: Any, inputs: list[str | None], outputs: list[
         import_node(b, proto, arrays, inferred, symbols)
 
 
-def _size_symbols(graph: Graph, names: list[str]) -> dict[str, Any]:
+def _size_symbols(graph: Graph, names: list[str]) -> dict[str, sympy.Symbol]:
     extents = [e for n in names for e in graph.shape(n) if not isinstance(e, int)]
     return {str(s): s for e in extents for s in e.free_symbols}
 

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import onnx
 import sympy
 
 from daceopt.ir.graph.graph import Graph
@@ -90,7 +91,7 @@ def _slice(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
     return tuple(shape)
 
 
-def _count(graph: Graph, start: Any, end: Any, step: int, extent: Any) -> Any:
+def _count(graph: Graph, start: Dim, end: Dim, step: int, extent: Dim) -> Dim:
     if all(isinstance(v, int) for v in (start, end, extent)):
         if step < 0 and start < -extent:
             start = 0  # unlike NumPy, which then takes nothing
@@ -107,11 +108,11 @@ def _count(graph: Graph, start: Any, end: Any, step: int, extent: Any) -> Any:
     return _ceiling(count if _is_assumed(graph, count) else sympy.Max(count, 0), step)
 
 
-def _is_assumed(graph: Graph, extent: Any) -> bool:
+def _is_assumed(graph: Graph, extent: Dim) -> bool:
     return holds(graph, extent) or (graph.source.speculative and assume(graph, extent))
 
 
-def position(graph: Graph, place: Any, extent: Any, bold: bool = False) -> Any:
+def position(graph: Graph, place: Dim, extent: Dim, bold: bool = False) -> Dim:
     """A bound of a slice, counted from the start, maybe behind the end. Raises ValueError where its sign is open.
 
     ``bold``: an expression is taken to be in the axis, and the graph is for sizes where it is.
@@ -131,7 +132,7 @@ def position(graph: Graph, place: Any, extent: Any, bold: bool = False) -> Any:
     return place
 
 
-def _ceiling(count: Any, step: int) -> Any:
+def _ceiling(count: Dim, step: int) -> Dim:
     return count if step == 1 else -sympy.floor(-sympy.sympify(count) / step)
 
 
@@ -188,7 +189,7 @@ def _resize(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape | N
     return tuple(shape)
 
 
-def _scale(extent: Any, factor: float) -> Any:
+def _scale(extent: Dim, factor: float) -> Dim:
     exact = Fraction(factor)
     if isinstance(extent, int):
         return int(extent * factor)
@@ -274,7 +275,7 @@ def _by_onnx(graph: Graph, node: Operator, inputs: Sequence[str | None], outputs
     return [_extents(v.type.tensor_type, symbols) for v in inferred.graph.output]
 
 
-def _extents(tensor: Any, symbols: dict[str, Any]) -> Shape | None:
+def _extents(tensor: onnx.TypeProto.Tensor, symbols: dict[str, sympy.Symbol]) -> Shape | None:
     """The shape, if all of it is a function of ``symbols``."""
     if not tensor.HasField("shape"):
         return None
@@ -284,7 +285,7 @@ def _extents(tensor: Any, symbols: dict[str, Any]) -> Shape | None:
         return None
 
 
-def _extent(proto: Any, symbols: dict[str, Any]) -> Dim:
+def _extent(proto: onnx.TensorShapeProto.Dimension, symbols: dict[str, sympy.Symbol]) -> Dim:
     if proto.HasField("dim_value"):
         return int(proto.dim_value)
     return parse(proto.dim_param, symbols.__getitem__)

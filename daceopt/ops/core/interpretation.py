@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from daceopt.ir.nodes.quantized import QuantizedConvolution, QuantizedProduct
 from daceopt.ir.scalar import types
 from daceopt.ops.core import reference, registry
 
+if TYPE_CHECKING:
+    import torch
+
 
 def _read(memory: Memory, node: Node) -> dict[str, np.ndarray]:
     arrays = {c: memory.array(n) for c, n in memory.graph.reads(node).items()}
@@ -41,7 +44,7 @@ def _read(memory: Memory, node: Node) -> dict[str, np.ndarray]:
     return {c: a.astype(np.float64) if a.dtype.kind in "fV" else a for c, a in arrays.items()}  # V: narrow floats
 
 
-def _finish(value: np.ndarray, node: Any) -> np.ndarray:
+def _finish(value: np.ndarray, node: Node) -> np.ndarray:
     if node.activation != "relu":
         return value
     slope, ceiling = getattr(node, "slope", 0), getattr(node, "ceiling", np.inf)
@@ -61,7 +64,7 @@ def _contraction(memory: Memory, node: Contraction) -> None:
 # -------------------------------------------------------------------- convolution
 
 
-def _convolve(node: Any, x: Any, w: Any, bias: Any = None) -> Any:
+def _convolve(node: Node, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     import torch
 
     rank = w.dim() - 2
@@ -71,13 +74,13 @@ def _convolve(node: Any, x: Any, w: Any, bias: Any = None) -> Any:
     return function(torch.nn.functional.pad(x, margins), w, bias, strides, 0, dilations, node.group)
 
 
-def _tensor(value: np.ndarray | None) -> Any:
+def _tensor(value: np.ndarray | None) -> torch.Tensor | None:
     import torch
 
     return None if value is None else torch.from_numpy(np.ascontiguousarray(value))
 
 
-def _zeros(shape: tuple[int, ...]) -> Any:
+def _zeros(shape: tuple[int, ...]) -> torch.Tensor:
     import torch
 
     return torch.zeros(shape, dtype=torch.float64, requires_grad=True)
@@ -168,7 +171,7 @@ def _last(slices: Iterable[slice]) -> Any:
 class _Windows:
     """The padded image of a pool, and the elements that stand at one place of every window."""
 
-    def __init__(self, node: Any, size: tuple[int, ...], result: tuple[int, ...]):
+    def __init__(self, node: Pool | PoolBackward, size: tuple[int, ...], result: tuple[int, ...]):
         self.strides, self.dilations, self.begins, self.ends = node.window(len(node.kernel))
         self.size, self.result, self.kernel = size, result, list(node.kernel)
         reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(result, self.strides, self.kernel, self.dilations)]

@@ -9,6 +9,8 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import onnx
+import sympy
 
 from daceopt.errors import NotKnownYet, Unsupported
 from daceopt.ir.graph.graph import Graph
@@ -16,12 +18,15 @@ from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.extents import parse
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import inference, registry, subgraph, values, widening
 
 _ITERATIONS = 4096  # of which an extent is looked at one by one
 _SMALL = 1024  # elements of constants that shape inference may look at
 
-Expansion = Callable[[Builder, Any, "list[str | None]", "dict[str, Any]", "list[str | None]"], "list[str | None]"]
+Expansion = Callable[
+    [Builder, "onnx.NodeProto", "list[str | None]", "dict[str, Any]", "list[str | None]"], "list[str | None]"
+]
 _REGIONS: list[Expansion] = []
 
 
@@ -35,7 +40,7 @@ def expands_regions(expansion: Expansion) -> Expansion:
     return expansion
 
 
-def add(b: Builder, proto: Any, arrays: Mapping[str, str]) -> list[str]:
+def add(b: Builder, proto: onnx.GraphProto, arrays: Mapping[str, str]) -> list[str]:
     """Add the nodes of an ONNX graph, whose inputs and free names are ``arrays``; returns the arrays of its outputs.
 
     Raises Unsupported when a shape cannot be inferred or an operator cannot be lowered.
@@ -55,7 +60,7 @@ def add(b: Builder, proto: Any, arrays: Mapping[str, str]) -> list[str]:
     return [known[v.name] for v in proto.output]
 
 
-def _array(tensor: Any) -> np.ndarray:
+def _array(tensor: onnx.TensorProto) -> np.ndarray:
     from onnx import numpy_helper
 
     value = numpy_helper.to_array(tensor)
@@ -71,7 +76,7 @@ def _symbols(graph: Graph) -> Iterator[Any]:
                 yield from extent.free_symbols
 
 
-def _infer(graph: Graph, proto: Any, arrays: Mapping[str, str]) -> dict[str, Any]:
+def _infer(graph: Graph, proto: onnx.GraphProto, arrays: Mapping[str, str]) -> dict[str, onnx.TypeProto.Tensor]:
     """Types of all values of an ONNX graph, given those of the arrays that it reads."""
     import onnx
     from onnx import helper, numpy_helper, shape_inference
@@ -126,7 +131,7 @@ def declare_operands(
     return trial, [declare(n) for n in inputs], [declare(n) for n in outputs]
 
 
-def value_info(label: str, graph: Graph, name: str) -> Any:
+def value_info(label: str, graph: Graph, name: str) -> onnx.ValueInfoProto:
     """The ONNX type of an array, called ``label``."""
     from onnx import helper
 
@@ -135,7 +140,11 @@ def value_info(label: str, graph: Graph, name: str) -> Any:
 
 
 def import_node(
-    b: Builder, proto: Any, arrays: dict[str, str], inferred: dict[str, Any], symbols: dict[str, Any]
+    b: Builder,
+    proto: onnx.NodeProto,
+    arrays: dict[str, str],
+    inferred: dict[str, onnx.TypeProto.Tensor],
+    symbols: dict[str, sympy.Symbol],
 ) -> None:
     """Add an ONNX node that reads ``arrays`` (ONNX name -> array) and note its results there.
 
@@ -171,12 +180,12 @@ def import_node(
 
 def _import_region(
     b: Builder,
-    proto: Any,
+    proto: onnx.NodeProto,
     read: list[str | None],
     attributes: dict[str, Any],
     arrays: dict[str, str],
-    inferred: dict[str, Any],
-    symbols: dict[str, Any],
+    inferred: dict[str, onnx.TypeProto.Tensor],
+    symbols: dict[str, sympy.Symbol],
 ) -> None:
     """Expand a node with graphs; what inference does not know of its results follows from them."""
     known: list[str | None] = []
@@ -192,12 +201,12 @@ def _import_region(
 
 def _result_shape(
     graph: Graph,
-    proto: Any,
+    proto: onnx.NodeProto,
     position: int,
     read: list[str | None],
     attributes: dict[str, Any],
-    inferred: dict[str, Any],
-    symbols: dict[str, Any],
+    inferred: dict[str, onnx.TypeProto.Tensor],
+    symbols: dict[str, sympy.Symbol],
 ) -> Sequence[Dim]:
     """The inferred shape; where that is open, what follows from the arrays that are read."""
     name = proto.output[position]
@@ -221,18 +230,18 @@ def _steady(graph: Graph, extent: Dim) -> Dim:
     return extents.pop() if len(extents) == 1 else extent
 
 
-def _dtype(tensor: Any) -> Any:
+def _dtype(tensor: onnx.TypeProto.Tensor) -> DType:
     return types.from_onnx(tensor.elem_type)
 
 
-def extents(name: str, tensor: Any, symbols: dict[str, Any]) -> list[Dim]:
+def extents(name: str, tensor: onnx.TypeProto.Tensor, symbols: dict[str, sympy.Symbol]) -> list[Dim]:
     """The shape of an inferred type. Raises Unsupported where it is not known over ``symbols``."""
     if tensor is None or not tensor.HasField("shape"):
         raise NotKnownYet(f"the shape of {name} is not known before running")
     return [_extent(name, d, symbols) for d in tensor.shape.dim]
 
 
-def _extent(name: str, proto: Any, symbols: dict[str, Any]) -> Dim:
+def _extent(name: str, proto: onnx.TensorShapeProto.Dimension, symbols: dict[str, sympy.Symbol]) -> Dim:
     def is_known(text: str) -> Any:
         if text not in symbols:
             raise NotKnownYet(f"a dimension of {name} is not known before running")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import onnx
+
 from daceopt.errors import Unsupported
 from daceopt.ir.graph.operator import schema_of
 from daceopt.ir.scalar import types
@@ -132,7 +134,7 @@ def _how(domain: str, op_type: str) -> str:
     return LOWERED if registry.is_supported(op_type, domain) else FALLBACK
 
 
-def _takes_and_gives_floats(schema: Any) -> bool:
+def _takes_and_gives_floats(schema: onnx.defs.OpSchema) -> bool:
     """As operands, or as what the graphs inside of it read from outside."""
     gives = any("tensor(float)" in o.types for o in schema.outputs)
     graphs = any(a.type == a.type.GRAPH for a in schema.attributes.values())
@@ -151,11 +153,11 @@ def _versions(op_type: str, domain: str) -> tuple[int, ...]:
     return tuple(every if domain else [*older[-1:], *(v for v in every if v > OLDEST_OPSET)])
 
 
-def _is(schema: Any, op_type: str, domain: str) -> bool:
+def _is(schema: onnx.defs.OpSchema, op_type: str, domain: str) -> bool:
     return bool(schema.name == op_type and schema.domain == domain)
 
 
-def main_operand(schema: Any) -> Any:
+def main_operand(schema: onnx.defs.OpSchema) -> Any:
     """The schema's first operand that may have several element types, else its first one."""
     operands = [*schema.inputs, *schema.outputs]
     return next((o for o in operands if len(o.types) > 1), operands[0])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 
 from daceopt.errors import Unsupported
 from daceopt.ir.graph.operator import Operator, schema_of
@@ -33,7 +34,7 @@ def compute(node: Operator, inputs: Sequence[np.ndarray | None]) -> list[np.ndar
         raise Unsupported(f"{node.op_type} cannot be computed: {type(error).__name__}: {error}") from error
 
 
-def _model(node: Operator, feeds: dict[str, np.ndarray], count: int) -> Any:
+def _model(node: Operator, feeds: dict[str, np.ndarray], count: int) -> onnx.ModelProto:
     """A model of one node, typed, because operators that are defined by a function body need the types."""
     from onnx import helper
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+import sympy
+
 from daceopt.errors import Unsupported
 from daceopt.ir.control.region import bodies
 from daceopt.ir.data.provenance import label_of
@@ -19,13 +21,14 @@ from daceopt.ir.graph.operator import schema_of as schema_of
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Shape
+from daceopt.ir.scalar.types import DType
 from daceopt.store import identity
 from daceopt.store.own_text import home
 
 Names = list["str | None"]
 Lowering = Callable[[Builder, Operator, Names, Names], None]
-Gradient = Callable[[Builder, Any, Names, Names, Names, "list[bool]"], Names]
-Keeping = Callable[[Graph, Operator], "dict[int, tuple[Shape, Any]]"]
+Gradient = Callable[[Builder, Operator, Names, Names, Names, "list[bool]"], Names]
+Keeping = Callable[[Graph, Operator], "dict[int, tuple[Shape, DType]]"]
 Again = Callable[[Builder, Operator, Names, Names, str], None]
 Check = Callable[[Graph, Operator], "str | None"]
 
@@ -38,10 +41,10 @@ COMPUTED = types.DTYPES
 ANY = types.ALL  # for operators that move data and compute nothing
 
 _LOWERINGS: dict[tuple[str, str], Lowering] = {}
-_TYPES: dict[tuple[str, str], tuple[Any, ...]] = {}
+_TYPES: dict[tuple[str, str], tuple[DType, ...]] = {}
 _FACTORS: dict[tuple[str, str], bool] = {}  # whether narrow ones are taken where libraries of the target do
 _CHECKS: dict[tuple[str, str], Check] = {}
-_GRADIENTS: dict[tuple[str, str], tuple[Gradient, Callable[[Any], bool]]] = {}
+_GRADIENTS: dict[tuple[str, str], tuple[Gradient, Callable[[Operator], bool]]] = {}
 _KEEPING: dict[tuple[str, str], Keeping] = {}
 _AGAIN: dict[tuple[str, str], Again] = {}
 _WITHOUT_GRADIENT: set[tuple[str, str]] = set()
@@ -51,7 +54,7 @@ _WITHOUT_GRADIENT: set[tuple[str, str]] = set()
 
 
 def lowering(
-    *op_types: str, types: Iterable[Any] = COMPUTED, factors: bool = False, domain: str = ""
+    *op_types: str, types: Iterable[DType] = COMPUTED, factors: bool = False, domain: str = ""
 ) -> Callable[[Lowering], Lowering]:
     """Register the native expansion of operators; ``types`` are the element types that its first input may have.
 
@@ -72,7 +75,7 @@ def lowering(
     return register
 
 
-def elementwise(op_type: str, fn: Callable[..., Any], types: Iterable[Any] = FLOATS, domain: str = "") -> None:
+def elementwise(op_type: str, fn: Callable[..., sympy.Expr], types: Iterable[DType] = FLOATS, domain: str = "") -> None:
     """Register a point-wise operator: ``fn`` maps one scalar expression per input to the output's."""
 
     def rule(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
@@ -82,7 +85,7 @@ def elementwise(op_type: str, fn: Callable[..., Any], types: Iterable[Any] = FLO
 
 
 def gradient(
-    *op_types: str, when: Callable[[Any], bool] = lambda node: True, domain: str = ""
+    *op_types: str, when: Callable[[Operator], bool] = lambda node: True, domain: str = ""
 ) -> Callable[[Gradient], Gradient]:
     """Register a reverse-mode rule, used instead of differentiating the lowering of nodes for which ``when`` holds.
 
@@ -208,7 +211,7 @@ def _is_front_ends(entry: Any) -> bool:
     return told and not getattr(rule, "__closure__", None)
 
 
-def _name_of(dtype: Any) -> str:
+def _name_of(dtype: DType) -> str:
     return types.name_of(dtype)
 
 
@@ -233,7 +236,7 @@ def how_differentiated(op_type: str, domain: str = "") -> str:
     return "derived" if is_supported(op_type, domain) and key not in _WITHOUT_GRADIENT else ""
 
 
-def accepted_types(op_type: str, domain: str = "", factors: Iterable[Any] = ()) -> tuple[Any, ...]:
+def accepted_types(op_type: str, domain: str = "", factors: Iterable[DType] = ()) -> tuple[DType, ...]:
     """Element types of an operator's own lowering; for others all that compute. ``factors``: the narrow types that
     products may have."""
     key = (_domain(domain), op_type)
@@ -294,7 +297,7 @@ def _title(node: Operator) -> str:
     return f"{node.domain or 'onnx'}.{node.op_type}"
 
 
-def has_gradient(node: Any) -> bool:
+def has_gradient(node: Operator) -> bool:
     """Is there a gradient rule for this operator or library node (or for the operator type named)?"""
     if isinstance(node, str):
         return ("", node) in _GRADIENTS
@@ -302,7 +305,7 @@ def has_gradient(node: Any) -> bool:
     return entry is not None and entry[1](node)
 
 
-def gradient_rule(node: Any) -> Gradient:
+def gradient_rule(node: Operator) -> Gradient:
     """The rule of a node for which :func:`has_gradient` holds; KeyError otherwise."""
     return _GRADIENTS[_key(node)][0]
 
@@ -330,7 +333,7 @@ def again_rule(graph: Graph, node: Operator) -> Again | None:
     return rule
 
 
-def _key(node: Any) -> tuple[str, str]:
+def _key(node: Operator) -> tuple[str, str]:
     return (node.domain, node.op_type) if isinstance(node, Operator) else ("", type(node).__name__)
 
 

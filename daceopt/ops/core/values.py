@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,7 @@ def _fold(graph: Graph, name: str) -> np.ndarray | None:
     return value.astype(types.to_numpy(graph.dtype(name))) if value is not None and is_numeric(value) else None
 
 
-def scalar_value(graph: Graph, name: str | None) -> Any | None:
+def scalar_value(graph: Graph, name: str | None) -> float | None:
     """The Python number of a one-element constant; None when it is not known."""
     value = constant(graph, name)
     return None if value is None or value.size != 1 else value.reshape(()).item()

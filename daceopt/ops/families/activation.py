@@ -15,19 +15,19 @@ from daceopt.ops.core.registry import FLOATS, NUMBERS, Names, Operator, elementw
 _HALF = sympy.Rational(1, 2)
 
 
-def relu(x: Any) -> Any:
+def relu(x: sympy.Expr) -> sympy.Expr:
     return scalar.select(scalar.le(x, 0), 0, x)
 
 
-def softsign(x: Any) -> Any:
+def softsign(x: sympy.Expr) -> sympy.Expr:
     return x / (1 + sympy.Abs(x))
 
 
-def _elu(x: Any, alpha: Any) -> Any:
+def _elu(x: sympy.Expr, alpha: Any) -> sympy.Expr:
     return scalar.select(scalar.gt(x, 0), x, alpha * scalar.expm1(x))
 
 
-def _between_0_and_1(t: Any) -> Any:
+def _between_0_and_1(t: sympy.Expr) -> sympy.Expr:
     return scalar.select(scalar.le(t, 0), 0, scalar.select(scalar.ge(t, 1), 1, t))
 
 
@@ -40,12 +40,12 @@ elementwise("HardSwish", lambda x: x * _between_0_and_1(x / 6 + _HALF))
 elementwise("PRelu", lambda x, slope: scalar.select(scalar.gt(x, 0), x, slope * x), types=NUMBERS)
 
 
-def gelu(x: Any) -> Any:
+def gelu(x: sympy.Expr) -> sympy.Expr:
     """x times the standard normal distribution function."""
     return _HALF * x * (1 + sympy.erf(x * sympy.Float(math.sqrt(0.5))))
 
 
-def gelu_tanh(x: Any) -> Any:
+def gelu_tanh(x: sympy.Expr) -> sympy.Expr:
     """The tanh approximation of :func:`gelu`."""
     return _HALF * x * (1 + sympy.tanh(sympy.Float(math.sqrt(2 / math.pi)) * (x + sympy.Float(0.044715) * x**3)))
 
@@ -56,11 +56,11 @@ def lower_gelu(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
     b.elementwise(form, inputs[0], out=outputs[0], label="gelu")  # type: ignore[arg-type]
 
 
-FORMS: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {}
+FORMS: dict[str, tuple[tuple[str, ...], Callable[..., sympy.Expr]]] = {}
 """Activations with parameters: their names, and the form ``form(x, *values)``."""
 
 
-def _with_attributes(op_type: str, names: tuple[str, ...], form: Callable[..., Any]) -> None:
+def _with_attributes(op_type: str, names: tuple[str, ...], form: Callable[..., sympy.Expr]) -> None:
     """Register ``form(x, *attribute values)``."""
     FORMS[op_type] = names, form
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import sympy
 from onnx import TensorProto
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import all_required, require
-from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.nodes.builder import Builder, IndexFunction
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, Shape, dim
@@ -180,7 +179,7 @@ class Hiding:
         if self.mask is None and self.lengths is None and not self.causal and max(self.left, self.right) < 0:
             return scores
         shape = b.graph.shape(scores)
-        reads: dict[str, Any] = {"s": (scores, lambda *i: i)}
+        reads: dict[str, tuple[str, IndexFunction]] = {"s": (scores, lambda *i: i)}
         if self.lengths is not None:
             reads["n"] = (self.lengths, lambda *i: i[:1])
         if self.mask is not None:
@@ -188,7 +187,9 @@ class Hiding:
             reads["m"] = (self.mask, lambda *i: tuple(0 if n == 1 else p for n, p in zip(own, i[len(i) - len(own) :])))
         boolean = self.mask is not None and types.is_bool(b.graph.dtype(self.mask))
 
-        def fn(i: Any, s: Any, n: Any = None, m: Any = None) -> Any:
+        def fn(
+            i: tuple[sympy.Symbol, ...], s: sympy.Expr, n: sympy.Expr | None = None, m: sympy.Expr | None = None
+        ) -> sympy.Expr:
             hidden = -scalar.infinity()
             if m is not None:
                 s = s + (scalar.select(m, 0, hidden) if boolean else m)  # a score of NaN stays NaN
@@ -200,7 +201,7 @@ class Hiding:
         b.map(shape, reads, {"out": (out, lambda *i: i)}, fn, label="mask")
         return out
 
-    def _conditions(self, row: Any, key: Any, rows: Dim, length: Any) -> list[Any]:
+    def _conditions(self, row: sympy.Expr, key: sympy.Expr, rows: Dim, length: sympy.Expr) -> list[sympy.Expr]:
         """What must hold for a key to be seen."""
         position = row + self.past if length is None else row + length - rows
         conditions = [scalar.le(key, position)] if self.causal else []

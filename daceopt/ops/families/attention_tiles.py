@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import sympy
 
@@ -15,6 +14,7 @@ from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.tiles import blocks, tile_extent
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core.registry import Operator
 from daceopt.ops.families.random import linear_index
 
@@ -29,7 +29,7 @@ class Dropped:
     ratio: float
     stream: int
 
-    def factor(self, seed: Any, position: Any) -> Any:
+    def factor(self, seed: sympy.Expr, position: sympy.Expr) -> sympy.Expr:
         """What the weight at ``position`` among all weights is multiplied by."""
         kept = scalar.ge(scalar.uniform(seed, self.stream, position), sympy.Float(self.ratio))
         return scalar.select(kept, sympy.Float(1 / (1 - self.ratio)), 0)
@@ -54,14 +54,14 @@ class AttentionTiles:
     node: Operator
     operands: tuple[str, str, str]
     mask: str | None
-    outer: tuple[Any, ...]
+    outer: tuple[sympy.Symbol, ...]
     tile: tuple[int, int]  # queries and keys
 
     @property
-    def extents(self) -> dict[Any, Dim]:
+    def extents(self) -> dict[sympy.Symbol, Dim]:
         shape, (_, k, v) = self.b.graph.shape, self.operands
         (batch, _, length, size), heads = shape(self.operands[0]), shape(k)[1]
-        extents: dict[Any, Dim] = {BATCH: batch, HEAD: heads, MEMBER: self._group}
+        extents: dict[sympy.Symbol, Dim] = {BATCH: batch, HEAD: heads, MEMBER: self._group}
         extents |= {ROWS: blocks(length, self.rows), KEYS: blocks(shape(k)[2], self.columns)}
         extents[KEYS] = self._seen_tiles(extents[ROWS], extents[KEYS])
         extents |= {Q: tile_extent(length, self.rows, ROWS), K: tile_extent(shape(k)[2], self.columns, KEYS)}
@@ -90,7 +90,7 @@ class AttentionTiles:
         return min(self.tile[side], extent) if isinstance(extent, int) else self.tile[side]
 
     @property
-    def sizes(self) -> dict[Any, int]:
+    def sizes(self) -> dict[sympy.Symbol, int]:
         """Of a tile along each of its loops."""
         extents = self.extents
         return {Q: self.rows, K: self.columns, D: int(extents[D]), E: int(extents[E])}
@@ -102,7 +102,7 @@ class AttentionTiles:
         return 1 if heads == shared else int(heads) // int(shared)
 
     @property
-    def head(self) -> Any:
+    def head(self) -> sympy.Expr:
         """Of the queries."""
         return HEAD if self._group == 1 else dim(self._group * HEAD + MEMBER)
 
@@ -125,37 +125,45 @@ class AttentionTiles:
         """Are the weights that are multiplied others than those of the softmax: dropped, or rounded?"""
         return dropout_of(self.node) is not None or self.narrow
 
-    def exp(self, x: Any) -> Any:
+    def exp(self, x: sympy.Expr) -> sympy.Expr:
         """A weight, which is rounded before it is multiplied where operands are narrow."""
         return scalar.exp_rounded(x) if self.narrow else sympy.exp(x)
 
-    def local(self, **arrays: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[int, ...]]]:
+    def local(self, **arrays: tuple[sympy.Symbol, ...]) -> dict[str, tuple[DType, tuple[int, ...]]]:
         """Locals over these loops of a tile."""
         return self._locals(types.compute_type(self._own), arrays)
 
-    def factors(self, **arrays: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[int, ...]]]:
+    def factors(self, **arrays: tuple[sympy.Symbol, ...]) -> dict[str, tuple[DType, tuple[int, ...]]]:
         """Locals that are factors of products: of the operands' own type."""
         return self._locals(self._own, arrays)
 
-    def _locals(self, dtype: Any, arrays: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, tuple[int, ...]]]:
+    def _locals(
+        self, dtype: DType, arrays: dict[str, tuple[sympy.Symbol, ...]]
+    ) -> dict[str, tuple[DType, tuple[int, ...]]]:
         sizes = self.sizes
         return {name: (dtype, tuple(sizes[p] for p in loops)) for name, loops in arrays.items()}
 
     @property
-    def _own(self) -> Any:
+    def _own(self) -> sympy.Expr:
         return self.b.graph.dtype(self.operands[0])
 
-    def turn(self, loop: Any, side: Any, size: Any, rows: Access, name: str) -> Iterator[Stage]:
+    def turn(
+        self, loop: sympy.Symbol, side: sympy.Symbol, size: sympy.Symbol, rows: Access, name: str
+    ) -> Iterator[Stage]:
         """What ``as_columns`` has to have done: the tile of ``rows`` turned round, which are ``size`` long."""
         if not self.narrow:
             yield self.stage((loop, side, size), {"f": rows}, lambda x: x, x=Access(name, (size, side)))
 
-    def as_columns(self, side: Any, size: Any, rows: Access, name: str) -> Access:
+    def as_columns(self, side: sympy.Symbol, size: sympy.Symbol, rows: Access, name: str) -> Access:
         """``rows`` as the columns of a product's right factor; narrow ones stand in their own memory, as they are."""
         return rows if self.narrow else Access(name, (size, side))
 
     def stage(
-        self, params: tuple[Any, ...], reads: dict[str, Access], fn: Callable[..., Any], **writes: Access
+        self,
+        params: tuple[sympy.Symbol, ...],
+        reads: dict[str, Access],
+        fn: Callable[..., sympy.Expr],
+        **writes: Access,
     ) -> Stage:
         """``fn`` gives a value for each write, from what is read."""
         dtypes = {c: types.compute_type(self._dtype(a.array)) for c, a in reads.items()}
@@ -166,15 +174,15 @@ class AttentionTiles:
         code = tuple(Assignment(scalar.symbol(c, own), sympy.sympify(e), own) for c, e in pairs)
         return Stage((*self.outer, *params), reads, writes, code)
 
-    def _dtype(self, array: str) -> Any:
+    def _dtype(self, array: str) -> DType:
         graph = self.b.graph
         return graph.dtype(array) if array == SEED or array in graph.arrays() else types.compute_type(self._own)
 
-    def product(self, params: tuple[Any, ...], a: Access, b: Access, out: Access) -> Stage:
+    def product(self, params: tuple[sympy.Symbol, ...], a: Access, b: Access, out: Access) -> Stage:
         """The sum over the last of ``params``."""
         return self.stage(params, {"a": a, "b": b}, lambda x, y: x * y, x=Access(out.array, out.index, "sum"))
 
-    def add(self, params: tuple[Any, ...], total: Access, part: Access, ratio: Access | None = None) -> Stage:
+    def add(self, params: tuple[sympy.Symbol, ...], total: Access, part: Access, ratio: Access | None = None) -> Stage:
         """``part`` comes to what was summed up so far, times ``ratio``."""
         if ratio is None:
             return self.stage(params, {"s": total, "p": part}, lambda s, p: s + p, x=total)
@@ -183,10 +191,10 @@ class AttentionTiles:
 
     def of_seen(
         self,
-        params: tuple[Any, ...],
+        params: tuple[sympy.Symbol, ...],
         scores: Access,
         reads: dict[str, Access],
-        fn: Callable[..., Any],
+        fn: Callable[..., sympy.Expr],
         bias: Access | None = None,
         **writes: Access,
     ) -> Stage:
@@ -197,7 +205,7 @@ class AttentionTiles:
         if self.mask is not None:
             masks["m"] = bias or self._mask_access(self.mask)
 
-        def value(s: Any, *others: Any) -> Any:
+        def value(s: sympy.Expr, *others: sympy.Expr) -> sympy.Expr:
             score, rest = s * scale, others[len(masks) :]
             if masks:
                 score = score + (others[0] if bias else self._add_mask(others[0]))
@@ -205,7 +213,7 @@ class AttentionTiles:
 
         return self.stage(params, {"s": scores, **masks, **reads}, value, **writes)
 
-    def turned_mask(self, loop: Any, name: str) -> Stage:
+    def turned_mask(self, loop: sympy.Symbol, name: str) -> Stage:
         """What ``of_seen`` has to have done where its loops end with queries: what the mask adds to the scores, with
         queries side by side. Exponentials of elements that stand apart in memory would be computed one by one."""
         masks = {"m": self._mask_access(str(self.mask))}
@@ -221,7 +229,7 @@ class AttentionTiles:
         full = (BATCH, self.head, self.row, self.key)[4 - len(shape) :]
         return Access(mask, tuple(0 if n == 1 else e for n, e in zip(shape, full)))
 
-    def _add_mask(self, element: Any) -> Any:
+    def _add_mask(self, element: sympy.Expr) -> sympy.Expr:
         """What an element of the mask adds to a score."""
         boolean = types.is_bool(self.b.graph.dtype(str(self.mask)))
         return scalar.select(element, 0, -scalar.infinity()) if boolean else element
@@ -236,12 +244,12 @@ class AttentionTiles:
         return bool(self.node.attribute("is_causal", 0))
 
     @property
-    def position(self) -> Any:
+    def position(self) -> sympy.Expr:
         """Of a weight among all weights, in rows."""
         shape, (q, k, _) = self.b.graph.shape, self.operands
         return linear_index((BATCH, self.head, self.row, self.key), (*shape(q)[:3], shape(k)[2]))
 
-    def begin(self, **arrays: tuple[Any, ...]) -> Iterator[Stage]:
+    def begin(self, **arrays: tuple[sympy.Symbol, ...]) -> Iterator[Stage]:
         """Zeros, over these loops of a tile."""
         for name, loops in arrays.items():
             yield self.stage(loops, {}, lambda: 0, x=Access(name, loops))

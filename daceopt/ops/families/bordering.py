@@ -5,11 +5,13 @@ On each side an element has one image, or is the one that is repeated: the gradi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+
+import sympy
 
 from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering
 
 MOST_REPEATED = 16  # elements that are repeated more often are left to a reduction by scattering
@@ -17,12 +19,12 @@ MOST_REPEATED = 16  # elements that are repeated more often are left to a reduct
 # -------------------------------------------------------------------- where an element is from
 
 
-def _reflect(i: Any, n: Any) -> Any:
+def _reflect(i: sympy.Expr, n: Dim) -> sympy.Expr:
     distance = scalar.absolute(i)
     return scalar.minimum(distance, 2 * (n - 1) - distance)
 
 
-_PLACES: dict[str, Callable[[Any, Any], Any]] = {
+_PLACES: dict[str, Callable[[sympy.Expr, Dim], sympy.Expr]] = {
     "reflect": _reflect,
     "edge": lambda i, n: scalar.clamp(i, n),
     "wrap": lambda i, n: scalar.pymod(i, n),
@@ -37,7 +39,7 @@ def border_pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
     begins, shape, result = node.attribute("begins"), b.graph.shape(x), b.graph.shape(out)
     origin = _PLACES[node.attribute("mode")]
 
-    def element(i: Any, x: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr) -> sympy.Expr:
         places = zip(i, begins, shape, result)
         return scalar.load(x, *(p if n == m else origin(p - before, n) for p, before, n, m in places))
 
@@ -47,10 +49,10 @@ def border_pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
 
 # -------------------------------------------------------------------- where an element went
 
-Images = Iterator[tuple[Any, Any]]  # places in the padded axis, and which elements stand there, too
+Images = Iterator[tuple[sympy.Expr, sympy.Expr]]  # places in the padded axis, and which elements stand there, too
 
 
-def _mirror(p: Any, before: int, extent: Any, after: Any) -> Images:
+def _mirror(p: sympy.Expr, before: int, extent: Dim, after: Dim) -> Images:
     """The first and the last have no image."""
     if before:
         yield before - p, scalar.logical_and(scalar.ge(p, 1), scalar.le(p, before))
@@ -59,14 +61,14 @@ def _mirror(p: Any, before: int, extent: Any, after: Any) -> Images:
         yield before + 2 * last - p, scalar.logical_and(scalar.ge(p, last - after), scalar.lt(p, last))
 
 
-def _repeat(p: Any, before: int, extent: Any, after: Any) -> Images:
+def _repeat(p: sympy.Expr, before: int, extent: Dim, after: Dim) -> Images:
     for k in range(before):
         yield before - 1 - k, scalar.eq(p, 0)
     for k in range(int(after)):
         yield before + extent + k, scalar.eq(p, extent - 1)
 
 
-def _cyclic(p: Any, before: int, extent: Any, after: Any) -> Images:
+def _cyclic(p: sympy.Expr, before: int, extent: Dim, after: Dim) -> Images:
     if before:
         yield p + before - extent, scalar.ge(p, extent - before)
     if after != 0:
@@ -92,13 +94,13 @@ def border_pad_gradient(
 
 
 def _fold(
-    b: Builder, dy: str, axis: int, extent: Any, before: int, images: Callable[[Any, int, Any, Any], Images]
+    b: Builder, dy: str, axis: int, extent: Dim, before: int, images: Callable[[sympy.Expr, int, Dim, Dim], Images]
 ) -> str:
     full = b.graph.shape(dy)
     shape = (*full[:axis], extent, *full[axis + 1 :])
     out = b.graph.add_array("pad_grad", shape, b.graph.dtype(dy))
 
-    def element(i: Any, g: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], g: sympy.Expr) -> sympy.Expr:
         total = scalar.load(g, *i[:axis], i[axis] + before, *i[axis + 1 :])
         for place, there in images(i[axis], before, extent, full[axis] - extent - before):
             image = scalar.load(g, *i[:axis], scalar.clamp(place, full[axis]), *i[axis + 1 :])

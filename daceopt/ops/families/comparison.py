@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -75,7 +74,7 @@ def _width(dtype: types.DType) -> int:
 
 
 @algorithm.reference("bitcast")
-def _bitcast(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _bitcast(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     """A float64 that stands for a float32 is narrowed before it is looked at."""
     x, out = inputs[0], outputs[0]
     width = min(x.dtype.itemsize, out.dtype.itemsize)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sympy
 
 from daceopt.ir.graph.operands import require
@@ -59,7 +57,7 @@ def _integer_gemm(
     product = b.graph.add_array(b.label, b.graph.shape(out), b.graph.dtype(out))
     integer_matmul(b, first, second, product)
 
-    def combine(p: Any, *c: Any) -> Any:
+    def combine(p: sympy.Expr, *c: sympy.Expr) -> sympy.Expr:
         terms = [f * v for f, v in zip(map(sympy.nsimplify, factors), (p, *c))]
         return sympy.Add(*terms)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import dace
 import numpy as np
+import onnx
 
 from daceopt.errors import Unsupported
 from daceopt.ir.control.region_builder import Body, ChoiceBuilder, LoopBuilder
@@ -22,6 +23,7 @@ from daceopt.ir.graph.operator import Operator, make
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim, Shape
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import onnx_nodes, subgraph, values
 from daceopt.ops.core.registry import ANY, Names, lowering, present, supports
 
@@ -44,7 +46,7 @@ class _Scope:
     def __init__(self, body: Body, outside: Mapping[str, str]):
         self.body, self._outside = body, outside
 
-    def run(self, proto: Any, inputs: Sequence[str]) -> list[str]:
+    def run(self, proto: onnx.NodeProto, inputs: Sequence[str]) -> list[str]:
         """The arrays of the body that are its outputs, given those that are its inputs."""
         if len(inputs) != len(proto.input):
             raise Unsupported(f"graph {proto.name!r} takes {len(proto.input)} values and is given {len(inputs)}")
@@ -80,7 +82,7 @@ logger = logging.getLogger("daceopt.ops.control_flow")
 Results = Sequence["str | _Open | None"]
 
 
-def _result(graph: Graph, out: str | _Open, shape: Sequence[Dim], dtype: Any, what: str) -> str:
+def _result(graph: Graph, out: str | _Open, shape: Sequence[Dim], dtype: DType, what: str) -> str:
     """The array for a result of that type. Raises Unsupported where another type was declared."""
     if isinstance(out, _Open):
         out.name = graph.add_array("result", shape, dtype)
@@ -218,7 +220,7 @@ def _limit(graph: Graph, slices: Results, trips: Dim | str | None) -> Dim | None
     return next(iter(extents), None if isinstance(trips, str) else trips)
 
 
-def _iteration(builder: LoopBuilder, declared: Any, known: bool) -> str:
+def _iteration(builder: LoopBuilder, declared: onnx.ValueInfoProto, known: bool) -> str:
     """The number of the iteration as an int64 array; its value is an expression where the range is ``known``."""
     rank = len(declared.type.tensor_type.shape.dim)
     number = builder.graph.add_array("iteration", (1,) * rank, dace.int64)
@@ -300,7 +302,7 @@ def _list(node: Operator, name: str, count: int) -> list[int]:
     return numbers[:count]
 
 
-def _scan(b: Builder, proto: Any, parts: _Scan, outside: Mapping[str, str]) -> None:
+def _scan(b: Builder, proto: onnx.NodeProto, parts: _Scan, outside: Mapping[str, str]) -> None:
     graph, first = b.graph, len(parts.states)
     axes = [a % len(graph.shape(n)) for a, n in zip(parts.axes, parts.scanned)]
     extents = {graph.shape(name)[axis] for name, axis in zip(parts.scanned, axes)}
@@ -324,7 +326,7 @@ def _scan(b: Builder, proto: Any, parts: _Scan, outside: Mapping[str, str]) -> N
     builder.finish(results[:first], finals, stacked, trips=steps)
 
 
-def _scan_batch(b: Builder, proto: Any, parts: _Scan, outside: Mapping[str, str]) -> None:
+def _scan_batch(b: Builder, proto: onnx.NodeProto, parts: _Scan, outside: Mapping[str, str]) -> None:
     """A loop over the first axis of everything around the scan of the second axis."""
     builder = LoopBuilder(b.graph, "batch")
     count = b.graph.shape(parts.scanned[0])[0]
@@ -365,7 +367,7 @@ def why_not(graph: Graph, node: Operator) -> str | None:
 
 @onnx_nodes.expands_regions
 def expand(
-    b: Builder, proto: Any, inputs: Names, attributes: dict[str, Any], outputs: Sequence[str | None]
+    b: Builder, proto: onnx.NodeProto, inputs: Names, attributes: dict[str, Any], outputs: Sequence[str | None]
 ) -> list[str | None]:
     """Lower an ONNX node with graphs to a region of ``b.graph`` at once; those captured are inputs, too.
 
@@ -377,7 +379,7 @@ def expand(
     return [o.name if isinstance(o, _Open) else o for o in results]
 
 
-def _expand(b: Builder, proto: Any, inputs: Names, attributes: dict[str, Any], outputs: Results) -> None:
+def _expand(b: Builder, proto: onnx.NodeProto, inputs: Names, attributes: dict[str, Any], outputs: Results) -> None:
     if proto.op_type not in _RULES or proto.domain not in ("", "ai.onnx"):
         raise Unsupported(f"{proto.domain or 'onnx'}.{proto.op_type} has no native lowering")
     node = make(proto.op_type, "", len(inputs), len(outputs), attributes, b.graph.source.opset.get(""))
@@ -385,7 +387,7 @@ def _expand(b: Builder, proto: Any, inputs: Names, attributes: dict[str, Any], o
 
 
 def result_shapes(
-    graph: Graph, proto: Any, inputs: Sequence[str | None], attributes: dict[str, Any]
+    graph: Graph, proto: onnx.NodeProto, inputs: Sequence[str | None], attributes: dict[str, Any]
 ) -> list[Shape | None]:
     """Shapes of the outputs of an ONNX node with graphs over arrays of ``graph``; None where they are not known."""
     trial, operands, _ = onnx_nodes.trial(graph, inputs, [])

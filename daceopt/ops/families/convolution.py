@@ -15,6 +15,7 @@ from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
 from daceopt.ir.scalar import scalar
 from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
 
@@ -212,7 +213,7 @@ def integer_convolution(b: Builder, node: Operator, inputs: Names, outputs: Name
     )
 
 
-def _centre(b: Builder, x: str, zero: str | None, dtype: Any) -> str:
+def _centre(b: Builder, x: str, zero: str | None, dtype: DType) -> str:
     """``x`` less its zero point, which is one number or one per entry of the first dimension."""
     if zero is None:
         return b.cast(x, dtype)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sympy
 
 from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering
 
 
@@ -29,11 +30,11 @@ def roll_gradient(
     return [out]
 
 
-def shift_cyclically(b: Builder, x: str, out: str, axis: int, shift: Any) -> None:
+def shift_cyclically(b: Builder, x: str, out: str, axis: int, shift: Dim) -> None:
     """``out[p + shift] = x[p]`` along ``axis``, modulo its extent; ``shift`` may be an expression."""
     shape = b.graph.shape(x)
 
-    def element(i: Any, x: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr) -> sympy.Expr:
         return scalar.load(x, *i[:axis], scalar.pymod(i[axis] - shift, shape[axis]), *i[axis + 1 :])
 
     whole = (None,) * len(shape)

@@ -27,7 +27,7 @@ def _matrices(b: Builder, inputs: Names) -> list[Any]:
 
 
 @algorithm.reference("determinant")
-def _reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _reference(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     outputs[0][...] = np.linalg.det(inputs[0].astype(np.float64))
 
 
@@ -45,7 +45,7 @@ def determinant_gradient(
 
 
 @algorithm.reference("determinant_gradient")
-def _gradient_reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _gradient_reference(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     count, rows = parameters
     x, dy = inputs[0].reshape(count, rows, rows).astype(np.float64), inputs[1].reshape(count)
     dx = outputs[0].reshape(count, rows, rows)

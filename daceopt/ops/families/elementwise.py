@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -14,6 +14,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core.registry import (
     ANY,
     FLOATS,
@@ -82,12 +83,12 @@ def divide(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     b.elementwise(_quotient if is_float else scalar.idiv, first, second, out=outputs[0], label="div")
 
 
-def _quotient(x: Any, y: Any) -> Any:
+def _quotient(x: sympy.Expr, y: sympy.Expr) -> sympy.Expr:
     """Rounded once: a product with the reciprocal of a number, as SymPy writes it, would make 49 / 49 less than 1."""
     return x / y if y.free_symbols or _is_power_of_two(y) else scalar.divide(x, y)
 
 
-def _is_power_of_two(number: Any) -> bool:
+def _is_power_of_two(number: sympy.Expr) -> bool:
     return abs(math.frexp(float(number))[0]) == 0.5
 
 
@@ -105,20 +106,20 @@ def power(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     base, exponent = present(inputs)
     whole = not any(types.is_float(b.graph.dtype(n)) for n in (base, exponent))
 
-    def fn(x: Any, y: Any) -> Any:
+    def fn(x: sympy.Expr, y: sympy.Expr) -> sympy.Expr:
         return scalar.power(x, y) if whole and not (y.is_Integer and y > 0) else x ** _exact(y)
 
     b.elementwise(fn, base, exponent, out=outputs[0], label="pow")
 
 
-def _exact(exponent: Any) -> Any:
+def _exact(exponent: sympy.Expr) -> sympy.Expr:
     """Halves are written as fractions, for which there are square roots."""
     if exponent.is_Float and float(2 * exponent).is_integer():
         return sympy.Rational(int(2 * exponent), 2)
     return exponent
 
 
-def _variadic(op_type: str, combine: Any, accepted: Any = NUMBERS) -> None:
+def _variadic(op_type: str, combine: Callable[..., sympy.Expr], accepted: Sequence[DType] = NUMBERS) -> None:
     elementwise(op_type, lambda *terms: reduce(combine, terms), types=accepted)
 
 
@@ -128,7 +129,7 @@ elementwise("Sum", lambda *terms: _sum(terms))
 elementwise("Mean", lambda *terms: _sum(terms) / len(terms))
 
 
-def _sum(terms: Sequence[Any]) -> Any:
+def _sum(terms: Sequence[sympy.Expr]) -> sympy.Expr:
     """In double where many terms would each be rounded into the whole, as a reduction over them would not."""
     return sum(terms) if len(terms) <= _FEW_TERMS else sum(scalar.cast(term, dace.float64) for term in terms)
 
@@ -198,7 +199,7 @@ def clip(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     low, high = ([*inputs, None, None])[1:3]
     bounds = [n for n in (low, high) if n is not None]
 
-    def fn(x: Any, *bounds: Any) -> Any:
+    def fn(x: sympy.Expr, *bounds: sympy.Expr) -> sympy.Expr:
         values = iter(bounds)
         lo = next(values) if low is not None else _literal(node.attribute("min"))
         hi = next(values) if high is not None else _literal(node.attribute("max"))
@@ -217,7 +218,7 @@ def is_infinite(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
     detect = {scalar.gt: node.attribute("detect_positive"), scalar.lt: node.attribute("detect_negative")}
     signs = [sign for sign, wanted in detect.items() if wanted]
 
-    def fn(x: Any) -> Any:
+    def fn(x: sympy.Expr) -> sympy.Expr:
         hit = reduce(scalar.logical_or, [sign(x, 0) for sign in signs], sympy.Integer(0))
         return scalar.logical_and(scalar.isinf(x), hit)
 

@@ -16,6 +16,7 @@ from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall, A
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim, Shape, dim
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import Names, Operator, gradient, keeps, lowering, supports, without_gradient
 from daceopt.ops.families.attention import SEES_A_KEY, apart
@@ -87,7 +88,7 @@ def _why_not_mask(graph: Graph, node: Operator, mask: str | None, shapes: list[S
 
 
 @keeps(NAME, domain=DOMAIN)
-def row_sums(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
+def row_sums(graph: Graph, node: Operator) -> dict[int, tuple[Shape, DType]]:
     """The logarithms of rows' sums."""
     batch, heads, rows = _rows(graph.shape(graph.operand(node, 0)), node)
     return {1: ((batch, heads, pad_rows(rows)), dace.float32)}

@@ -10,9 +10,10 @@ import sympy
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import require
-from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.nodes.builder import Builder, IndexFunction
 from daceopt.ir.scalar import scalar, types
-from daceopt.ir.scalar.dims import dim
+from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core.registry import FLOATS, NUMBERS, Names, Operator, lowering, supports
 from daceopt.ops.families.interpolation import EXPRESSIONS, cubic_weight
 
@@ -37,11 +38,11 @@ def grid_sample(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
     taps = _Sampler(node, extents).taps_of(b, grid)
     size = dim(sympy.Mul(*extents))
     image = b.reshape(x, (*b.graph.shape(x)[:2], size))
-    reads: dict[str, Any] = {"x": (image, lambda *i: (*i[:2], None))}
+    reads: dict[str, tuple[str, IndexFunction]] = {"x": (image, lambda *i: (*i[:2], None))}
     for t, arrays in enumerate(taps):
         reads |= {f"{kind}{t}": (name, lambda *i: (i[0], *i[2:])) for kind, name in zip("kw", arrays) if name}
 
-    def element(i: Any, x: Any, **at: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr, **at: sympy.Expr) -> sympy.Expr:
         terms = []
         for t in range(len(taps)):
             place = scalar.cast(at[f"k{t}"], _INT64)
@@ -73,8 +74,8 @@ class _Sampler:
         writes = {f"k{t}": (name, lambda *i: i) for t, name in enumerate(places)}
         writes |= {f"w{t}": (name, lambda *i: i) for t, name in enumerate(weights) if name is not None}
 
-        def element(i: Any, **at: Any) -> Any:
-            taps: dict[str, Any] = {}
+        def element(i: tuple[sympy.Symbol, ...], **at: sympy.Expr) -> sympy.Expr:
+            taps: dict[str, tuple[str, IndexFunction]] = {}
             for t, (place, weight) in enumerate(self._taps_at([at[f"g{k}"] for k in range(rank)])):
                 taps |= {f"k{t}": scalar.cast(place, self._index_type())} | ({f"w{t}": weight} if weighs else {})
             return taps
@@ -82,22 +83,22 @@ class _Sampler:
         b.map(shape, reads, writes, element, label="grid_places")
         return list(zip(places, weights))
 
-    def _index_type(self) -> Any:
+    def _index_type(self) -> DType:
         size = dim(sympy.Mul(*self.extents))
         return types.from_name("int32" if isinstance(size, int) and size < 1 << 31 else "int64")
 
-    def _taps_at(self, grid: list[Any]) -> Iterator[tuple[Any, Any]]:
+    def _taps_at(self, grid: list[sympy.Expr]) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:
         """(place, weight) of the taps around the position ``grid`` (one coordinate in -1 ... 1 per axis)."""
         axes = [self._axis(g, n) for g, n in zip(grid, self.extents)]
         for chosen in itertools.product(*axes):
-            flat: Any = sympy.S.Zero
+            flat: sympy.Expr = sympy.S.Zero
             for (index, _, _), n in zip(chosen, self.extents):
                 flat = flat * n + index
             for _, _, inside in chosen:
                 flat = flat if inside is None else scalar.select(inside, flat, -1)
             yield flat, sympy.Mul(*(weight for _, weight, _ in chosen))
 
-    def _axis(self, g: Any, n: Any) -> list[tuple[Any, Any, Any]]:
+    def _axis(self, g: sympy.Expr, n: sympy.Expr) -> list[tuple[sympy.Expr, sympy.Expr, sympy.Expr]]:
         """(index, weight, whether it is inside: None where always) of each tap along one axis."""
         size = _real(n)
         at = (g + 1) / 2 * (size - 1) if self.aligned else ((g + 1) * size - 1) / 2
@@ -109,14 +110,14 @@ class _Sampler:
         first = scalar.floor(at)
         return [self._tap(first + k, self._weight(at - first, k), n, size) for k in self.taps]
 
-    def _weight(self, part: Any, tap: int) -> Any:
+    def _weight(self, part: sympy.Expr, tap: int) -> sympy.Expr:
         """Of a tap, where the position lies ``part`` behind tap 0."""
         distance = tap - part if tap > 0 else part - tap
         if len(self.taps) == 2:
             return 1 - distance
         return cubic_weight(EXPRESSIONS, distance, _CUBIC_COEFFICIENT)
 
-    def _pad(self, at: Any, size: Any) -> Any:
+    def _pad(self, at: sympy.Expr, size: Dim) -> sympy.Expr:
         """Positions outside are brought inside, unless zeros stand there, or taps that each are brought inside."""
         low, high = self._bounds(size)
         outside = scalar.logical_or(scalar.lt(at, low), scalar.gt(at, high))
@@ -126,10 +127,12 @@ class _Sampler:
             return scalar.select(outside, _limit(at, 0, size - 1), at)
         return scalar.select(outside, _reflect(at, low, high), at) if self.padding == "reflection" else at
 
-    def _bounds(self, size: Any) -> tuple[Any, Any]:
+    def _bounds(self, size: Dim) -> tuple[sympy.Expr, sympy.Expr]:
         return (sympy.Integer(0), size - 1) if self.aligned else (-sympy.Rational(1, 2), size - sympy.Rational(1, 2))
 
-    def _tap(self, index: Any, weight: Any, n: Any, size: Any) -> tuple[Any, Any, Any]:
+    def _tap(
+        self, index: sympy.Expr, weight: sympy.Expr, n: sympy.Expr, size: Dim
+    ) -> tuple[sympy.Expr, sympy.Expr, sympy.Expr]:
         inside = None
         if self.padding == "zeros":
             inside = scalar.logical_and(scalar.ge(index, 0), scalar.lt(index, size))
@@ -138,16 +141,16 @@ class _Sampler:
         return scalar.cast(_limit(index, 0, size - 1), _INT64), weight, inside
 
 
-def _real(n: Any) -> Any:
+def _real(n: sympy.Expr) -> sympy.Expr:
     return n if isinstance(n, int) else scalar.cast(n, types.from_name("float32"))
 
 
-def _limit(x: Any, low: Any, high: Any) -> Any:
+def _limit(x: sympy.Expr, low: sympy.Expr, high: sympy.Expr) -> sympy.Expr:
     """NaN becomes ``low``; the gradient passes inside."""
     return scalar.select(scalar.ge(x, low), scalar.select(scalar.le(x, high), x, high), low)
 
 
-def _reflect(x: Any, low: Any, high: Any) -> Any:
+def _reflect(x: sympy.Expr, low: sympy.Expr, high: sympy.Expr) -> sympy.Expr:
     """Mirrored at ``low`` and ``high`` until it lies between them."""
     span = high - low
     if span == 0:
@@ -182,7 +185,7 @@ def affine_grid(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
     aligned, dtype = bool(node.attribute("align_corners", 0)), b.graph.dtype(theta)
     reads = {f"t{k}": (theta, lambda *i, k=k: (i[0], i[-1], k)) for k in range(len(extents) + 1)}
 
-    def element(i: Any, **factors: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], **factors: sympy.Expr) -> sympy.Expr:
         places = [_place(scalar.cast(p, dtype), n, aligned) for p, n in zip(i[1:-1], extents)]
         terms = [factors[f"t{k}"] * p for k, p in enumerate(reversed(places))]
         return sympy.Add(*terms, factors[f"t{len(extents)}"])
@@ -190,7 +193,7 @@ def affine_grid(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
     b.map(b.graph.shape(out), reads, {"out": (out, lambda *i: i)}, element, label="affine_grid")
 
 
-def _place(p: Any, n: Any, aligned: bool) -> Any:
+def _place(p: sympy.Expr, n: sympy.Expr, aligned: bool) -> sympy.Expr:
     """Position ``p`` of ``n`` in -1 ... 1: at the corners, or at the middles of pixels."""
     if aligned:
         return -1 + 2 * p / _real(n - 1) if n != 1 else sympy.Integer(-1)

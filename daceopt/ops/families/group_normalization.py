@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sympy
 
 from daceopt.ir.graph.graph import Graph
@@ -11,6 +9,7 @@ from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Shape
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import values
 from daceopt.ops.core.kept import deliver, surely_left
 from daceopt.ops.core.registry import FLOATS, Names, Operator, again, gradient, keeps, lowering, supports
@@ -70,7 +69,7 @@ def why_not_in_groups(graph: Graph, node: Operator) -> str | None:
 
 
 @keeps("InstanceNormalization", "GroupNormalization")
-def group_statistics(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
+def group_statistics(graph: Graph, node: Operator) -> dict[int, tuple[Shape, DType]]:
     x = graph.operand(node, 0)
     kind = _split_channels(node, graph.shape(x))[:2], types.compute_type(graph.dtype(x))
     return {1: kind, 2: kind}

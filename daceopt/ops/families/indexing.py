@@ -21,7 +21,7 @@ from daceopt.ops.core import values
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering, supports
 
 
-def position(index: Any, extent: Dim) -> Any:
+def position(index: sympy.Expr, extent: Dim) -> sympy.Expr:
     """A run-time index in int64; negative ones count from the end."""
     wide = scalar.cast(index, dace.int64)
     return scalar.select(scalar.lt(wide, 0), wide + extent, wide)
@@ -37,7 +37,7 @@ def whole(rank: int) -> Callable[..., tuple[None, ...]]:
     return lambda *i: (None,) * rank
 
 
-def along(axis: int, depth: int = 1, count: int = 1) -> Callable[..., tuple[Any, ...]]:
+def along(axis: int, depth: int = 1, count: int = 1) -> Callable[..., tuple[Dim | None, ...]]:
     """The index function of an array that is read with ``scalar.load`` along ``count`` axes, where ``depth`` axes of
     the result stand, and elsewhere at the result's own place."""
     return lambda *i: (*i[:axis], *(None,) * count, *i[axis + depth :])
@@ -195,7 +195,7 @@ def reverse_sequence(b: Builder, node: Operator, inputs: Names, outputs: Names) 
     x, lengths, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     time, batch = node.attribute("time_axis", 0), node.attribute("batch_axis", 1)
 
-    def element(i: Any, x: Any, n: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr, n: sympy.Expr) -> sympy.Expr:
         mirrored = scalar.select(scalar.lt(i[time], n), n - 1 - i[time], scalar.select(scalar.lt(n, 0), -1, i[time]))
         return scalar.load(x, *(mirrored if d == time else k for d, k in enumerate(i)))
 
@@ -282,7 +282,7 @@ def element_positions(b: Builder, indices: str, shape: Sequence[Dim], axis: int)
     extents = b.graph.shape(indices)
     checked = [d for d, (n, extent) in enumerate(zip(extents, shape)) if d == axis or not _fits(n, extent)]
 
-    def place(i: Any, k: Any) -> Any:
+    def place(i: tuple[sympy.Symbol, ...], k: sympy.Expr) -> sympy.Expr:
         return linear([*i[:axis], position(k, shape[axis]), *i[axis + 1 :]], shape, checked)
 
     return _positions(b, extents, {"k": (indices, lambda *i: i)}, place)
@@ -296,21 +296,21 @@ def tuple_positions(b: Builder, indices: str, extents: Sequence[Dim]) -> str:
     """Row-major positions in an array of ``extents`` of the elements that the tuples ``indices[..., :]`` name."""
     outer, length = b.graph.shape(indices)[:-1], len(extents)
 
-    def place(i: Any, **k: Any) -> Any:
+    def place(i: tuple[sympy.Symbol, ...], **k: sympy.Expr) -> sympy.Expr:
         return linear(positions(k, extents), extents, range(length))
 
     return _positions(b, outer, tuples(indices, length, len(outer)), place)
 
 
-def _positions(b: Builder, extents: Sequence[Dim], reads: dict[str, Any], place: Callable[..., Any]) -> str:
+def _positions(b: Builder, extents: Sequence[Dim], reads: dict[str, Any], place: Callable[..., sympy.Expr]) -> str:
     flat = b.graph.add_array("position", extents, dace.int64)
     b.map(extents, reads, {"out": (flat, lambda *i: i)}, place, label="position")
     return flat
 
 
-def linear(index: Sequence[Any], extents: Sequence[Dim], checked: Sequence[int]) -> Any:
+def linear(index: Sequence[sympy.Expr], extents: Sequence[Dim], checked: Sequence[int]) -> sympy.Expr:
     """The row-major position of ``index``; beyond the end where an index of the axes ``checked`` is out of range."""
-    flat: Any = sympy.S.Zero
+    flat: sympy.Expr = sympy.S.Zero
     for k, extent in zip(index, extents, strict=True):
         flat = flat * extent + k
     for axis in checked:

@@ -17,6 +17,7 @@ import numpy as np
 import sympy
 
 from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Dim
 
 NUMPY = SimpleNamespace(
     floor=np.floor, ceil=np.ceil, select=np.where, lt=np.less, le=np.less_equal, gt=np.greater, ge=np.greater_equal,
@@ -34,7 +35,7 @@ COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
     "tf_half_pixel_for_nn",
 )  # fmt: skip
-ROUNDINGS: dict[str, Callable[[Any, Any, Any], Any]] = {
+ROUNDINGS: dict[str, Callable[[sympy.Expr, sympy.Expr, sympy.Expr], sympy.Expr]] = {
     "round_prefer_floor": lambda m, x, scale: m.ceil(x - 0.5),
     "round_prefer_ceil": lambda m, x, scale: m.floor(x + 0.5),
     "floor": lambda m, x, scale: m.floor(x),
@@ -48,7 +49,7 @@ ROUNDINGS: dict[str, Callable[[Any, Any, Any], Any]] = {
 class Axis:
     """How one axis is resized: extents, the factor between them, the part (roi) that is taken, and the filter."""
 
-    extent: Any
+    extent: Dim
     result: Any
     scale: Any  # a float, or an expression over size symbols
     mode: str  # nearest, linear or cubic
@@ -73,14 +74,14 @@ class Axis:
         return math.floor(-reach / self._stretch) + 1
 
     @property
-    def _stretch(self) -> Any:
+    def _stretch(self) -> sympy.Expr:
         return min(self.scale, 1.0) if self.antialias else 1.0
 
     @property
     def is_constant(self) -> bool:
         return all(isinstance(v, (int, float)) for v in (self.extent, self.result, self.scale))
 
-    def position(self, m: Any, y: Any) -> Any:
+    def position(self, m: sympy.Expr, y: sympy.Expr) -> sympy.Expr:
         """The (fractional) coordinate in the source of output position ``y``, a float."""
         extent, scale = m.number(self.extent), m.number(self.scale)
         length = scale * extent
@@ -102,12 +103,12 @@ class Axis:
             return half + extent / 2 * (1 - m.number(self.result) / length)
         return half
 
-    def outside(self, m: Any, y: Any) -> Any:
+    def outside(self, m: sympy.Expr, y: sympy.Expr) -> sympy.Expr:
         """Whether the position lies outside of the source (where the extrapolation value is used)."""
         x = self.position(m, y)
         return m.logical_or(m.lt(x, 0), m.gt(x, m.number(self.extent) - 1))
 
-    def tap(self, m: Any, y: Any, k: Any) -> tuple[Any, Any]:
+    def tap(self, m: sympy.Expr, y: sympy.Expr, k: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
         """(index, weight) of tap ``k`` of output position ``y``; the index is brought inside."""
         x = self.position(m, y)
         if self.mode == "nearest":
@@ -116,7 +117,7 @@ class Axis:
         whole = [self._weight(m, x, first + j) for j in range(self.width)]
         return self._clamp(m, first + k), self._weight(m, x, first + k) / sum(whole[1:], whole[0])
 
-    def _weight(self, m: Any, x: Any, index: Any) -> Any:
+    def _weight(self, m: sympy.Expr, x: sympy.Expr, index: sympy.Expr) -> sympy.Expr:
         distance = m.absolute(index - x) * self._stretch
         weight = m.maximum(1 - distance, 0.0) if self.mode == "linear" else cubic_weight(m, distance, self.cubic)
         if not self.inside_only:
@@ -124,15 +125,15 @@ class Axis:
         within = m.logical_and(m.ge(index, 0), m.le(index, m.number(self.extent) - 1))
         return m.select(within, weight, 0.0)
 
-    def _clamp(self, m: Any, index: Any) -> Any:
+    def _clamp(self, m: sympy.Expr, index: sympy.Expr) -> sympy.Expr:
         return m.integer(m.minimum(m.maximum(index, 0.0), m.number(self.extent) - 1))
 
 
-def _unless_zero(m: Any, x: Any) -> Any:
+def _unless_zero(m: sympy.Expr, x: sympy.Expr) -> sympy.Expr:
     return m.select(m.eq(x, 0), 1.0, x)
 
 
-def cubic_weight(m: Any, distance: Any, a: float) -> Any:
+def cubic_weight(m: sympy.Expr, distance: sympy.Expr, a: float) -> sympy.Expr:
     """Keys' cubic convolution kernel (IEEE Trans. ASSP 29, 1981) at a distance of 0 or more."""
     near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ import sympy
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import all_required, require
-from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.nodes.builder import Builder, IndexFunction
 from daceopt.ir.scalar import scalar, types
-from daceopt.ir.scalar.dims import dim
+from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ir.scalar.sizes import ALL_SIZES
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering, present, supports
@@ -27,9 +28,9 @@ def concat(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     if len(parts) == 1:
         return alias(b, parts[0], out)
     sizes = [b.graph.shape(n)[axis] for n in parts]
-    starts: list[Any] = [sympy.Add(*sizes[:k]) for k in range(len(parts))]
+    starts: list[sympy.Expr] = [sympy.Add(*sizes[:k]) for k in range(len(parts))]
 
-    def element(i: Any, **arrays: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], **arrays: sympy.Expr) -> sympy.Expr:
         value: Any = None
         for k, array in reversed(list(enumerate(arrays.values()))):
             inside = scalar.clamp(i[axis] - starts[k], sizes[k])
@@ -79,7 +80,7 @@ _COORDINATE = {
 }
 
 
-def _reflect(i: Any, n: Any) -> Any:
+def _reflect(i: sympy.Expr, n: Dim) -> sympy.Expr:
     """The mirror image at the first and last element, which are not repeated."""
     period = 2 * (n - 1)
     if n == 1:
@@ -96,13 +97,13 @@ def pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     if mode != "constant":
         _extend(b, x, out, begins, _COORDINATE[mode])
         return
-    reads: dict[str, Any] = {"x": (x, lambda *i: (None,) * len(shape))}
+    reads: dict[str, tuple[str, IndexFunction]] = {"x": (x, lambda *i: (None,) * len(shape))}
     if 0 in shape:
         _fill(b, node, inputs, out)
         return
     reads["value"] = (_value(b, node, inputs), lambda *i: ())
 
-    def element(i: Any, x: Any, value: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr, value: sympy.Expr) -> sympy.Expr:
         place, inside = [], []
         for d, p in enumerate(i):
             q = p - begins.get(d, 0)
@@ -117,7 +118,9 @@ def pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     b.map(b.graph.shape(out), reads, {"out": (out, lambda *i: i)}, element, label="pad")
 
 
-def _extend(b: Builder, x: str, out: str, begins: dict[int, int], coordinate: Any) -> None:
+def _extend(
+    b: Builder, x: str, out: str, begins: dict[int, int], coordinate: Callable[[sympy.Expr, Dim], sympy.Expr]
+) -> None:
     """Padding with elements of x itself, after it was cropped where the padding is negative."""
     shape, result = b.graph.shape(x), b.graph.shape(out)
     starts = [max(-begins.get(d, 0), 0) for d in range(len(shape))]
@@ -127,7 +130,7 @@ def _extend(b: Builder, x: str, out: str, begins: dict[int, int], coordinate: An
     kept = b.slice(x, starts, ends)
     own = b.graph.shape(kept)
 
-    def element(i: Any, x: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr) -> sympy.Expr:
         places = [p - max(begins.get(d, 0), 0) for d, p in enumerate(i)]
         return scalar.load(x, *(p if own[d] == result[d] else coordinate(p, own[d]) for d, p in enumerate(places)))
 
@@ -177,7 +180,7 @@ def pad_gradient(
     return result
 
 
-def _unpad(b: Builder, dy: str, shape: Any, begins: dict[int, int]) -> str:
+def _unpad(b: Builder, dy: str, shape: Shape, begins: dict[int, int]) -> str:
     full = b.graph.shape(dy)
     starts = [begins.get(d, 0) for d in range(len(shape))]
     cropped = [s < 0 or ALL_SIZES.is_positive(shape[d] - full[d] + s) for d, s in enumerate(starts)]
@@ -185,7 +188,7 @@ def _unpad(b: Builder, dy: str, shape: Any, begins: dict[int, int]) -> str:
         return b.slice(dy, starts, [s + n for s, n in zip(starts, shape)])
     out = b.graph.add_array("pad_grad", shape, b.graph.dtype(dy))
 
-    def element(i: Any, g: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], g: sympy.Expr) -> sympy.Expr:
         moved = [p + s for p, s in zip(i, starts)]
         gradient = scalar.load(g, *(scalar.clamp(q, n) for q, n in zip(moved, full)))
         for q, n in zip(moved, full):

@@ -46,7 +46,7 @@ class _Loops:
         )
 
 
-def _broadcast(index: Sequence[Any], shape: Sequence[Dim]) -> Index:
+def _broadcast(index: Sequence[Dim], shape: Sequence[Dim]) -> Index:
     """The last of ``index``, as many as ``shape`` has dimensions; 0 along those of extent 1."""
     own = index[len(index) - len(shape) :]
     return tuple(0 if same(n, 1) else e for e, n in zip(own, shape))

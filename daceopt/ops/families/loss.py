@@ -6,16 +6,16 @@ Scores are [N, C, d...], labels [N, d...]. A label out of range fails the run wi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import require
-from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.nodes.builder import Builder, IndexFunction
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Shape
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import values
 from daceopt.ops.core.kept import deliver, kept_statistics
 from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, keeps, lowering, present, supports
@@ -54,7 +54,7 @@ def _softmax_parts(b: Builder, x: str) -> tuple[str, str]:
 
 
 @keeps("SoftmaxCrossEntropyLoss")
-def softmax_parts(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
+def softmax_parts(graph: Graph, node: Operator) -> dict[int, tuple[Shape, DType]]:
     """The largest score and the sum for each label."""
     x = graph.operand(node, 0)
     batch, _, *rest = graph.shape(x)
@@ -62,7 +62,7 @@ def softmax_parts(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
     return {2: kind, 3: kind}
 
 
-def _loss(b: Builder, node: Operator, inputs: Names, out: str, fn: Callable[..., Any], *others: str) -> None:
+def _loss(b: Builder, node: Operator, inputs: Names, out: str, fn: Callable[..., sympy.Expr], *others: str) -> None:
     """The reduction of ``fn(x at the label's class, others...)`` times the label's weight."""
     reduction = node.attribute("reduction", "mean")
     weights = _weights(b, node, inputs)
@@ -81,15 +81,21 @@ def _loss(b: Builder, node: Operator, inputs: Names, out: str, fn: Callable[...,
 
 
 def _losses(
-    b: Builder, node: Operator, inputs: Names, weights: str | None, out: str, fn: Callable[..., Any], *others: str
+    b: Builder,
+    node: Operator,
+    inputs: Names,
+    weights: str | None,
+    out: str,
+    fn: Callable[..., sympy.Expr],
+    *others: str,
 ) -> None:
     x, labels = require(inputs, 0), require(inputs, 1)
-    reads: dict[str, Any] = {
+    reads: dict[str, tuple[str, IndexFunction]] = {
         "x": (x, lambda *i: (None,) * (len(i) + 1)),
         **{f"a{k}": (name, lambda *i: i) for k, name in enumerate([labels, *others, *present([weights])])},
     }
 
-    def value(i: Any, x: Any, a0: Any, **rest: Any) -> Any:
+    def value(i: tuple[sympy.Symbol, ...], x: sympy.Expr, a0: sympy.Expr, **rest: sympy.Expr) -> sympy.Expr:
         skip = _is_ignored(node, a0)
         operands = list(rest.values())
         weight = operands.pop() if weights is not None else 1
@@ -99,12 +105,12 @@ def _losses(
     b.map(b.graph.shape(labels), reads, {"out": (out, lambda *i: i)}, value, label="loss")
 
 
-def _is_ignored(node: Operator, label: Any) -> Any:
+def _is_ignored(node: Operator, label: sympy.Expr) -> sympy.Expr:
     ignored = node.attribute("ignore_index")
     return None if ignored is None else scalar.eq(label, ignored)
 
 
-def _class_of(label: Any, skip: Any) -> Any:
+def _class_of(label: sympy.Expr, skip: sympy.Expr) -> sympy.Expr:
     return label if skip is None else scalar.select(skip, 0, label)
 
 
@@ -115,11 +121,11 @@ def _weights(b: Builder, node: Operator, inputs: Names) -> str | None:
         return None
     dtype = b.graph.dtype(require(inputs, 0))
     weights = b.graph.add_array("loss_weights", b.graph.shape(labels), dtype)
-    reads: dict[str, Any] = {"t": (labels, lambda *i: i)}
+    reads: dict[str, tuple[str, IndexFunction]] = {"t": (labels, lambda *i: i)}
     if class_weights is not None:
         reads["w"] = (class_weights, lambda *i: (None,))
 
-    def value(i: Any, t: Any, w: Any = None) -> Any:
+    def value(i: tuple[sympy.Symbol, ...], t: sympy.Expr, w: sympy.Expr | None = None) -> sympy.Expr:
         skip = _is_ignored(node, t)
         weight = 1 if w is None else scalar.load(w, _class_of(t, skip))
         return scalar.cast(weight if skip is None else scalar.select(skip, 0, weight), dtype)
@@ -196,18 +202,18 @@ def _through_loss(b: Builder, softmax: str, labels: str, scale: str) -> str:
     dx = b.graph.add_array("loss_grad", b.graph.shape(softmax), b.graph.dtype(softmax))
     reads = {"p": (softmax, lambda *i: i), "t": (labels, _without_class), "scale": (scale, _without_class)}
 
-    def value(i: Any, p: Any, t: Any, scale: Any) -> Any:
+    def value(i: tuple[sympy.Symbol, ...], p: sympy.Expr, t: sympy.Expr, scale: sympy.Expr) -> sympy.Expr:
         return p * scale + _minus_one_hot(i, t, scale)
 
     b.map(b.graph.shape(softmax), reads, {"out": (dx, lambda *i: i)}, value, label="loss_grad")
     return dx
 
 
-def _minus_one_hot(i: Any, t: Any, scale: Any) -> Any:
+def _minus_one_hot(i: tuple[sympy.Symbol, ...], t: sympy.Expr, scale: sympy.Expr) -> sympy.Expr:
     return scalar.select(scalar.eq(t, i[1]), -scale, 0)
 
 
-def _without_class(*i: Any) -> tuple[Any, ...]:
+def _without_class(*i: tuple[sympy.Symbol, ...]) -> tuple[sympy.Expr, ...]:
     return (i[0], *i[2:])
 
 

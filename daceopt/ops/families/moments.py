@@ -18,6 +18,7 @@ import sympy
 
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ops.families.reduction import element_count, mean
 
 
@@ -37,7 +38,7 @@ def moments(b: Builder, x: str, axes: Sequence[int]) -> tuple[str, str]:
     return str(centre), str(b.elementwise(lambda s, d: variance(s, d, n) / n, square, drift, label="variance"))
 
 
-def _sum_of_shares(b: Builder, x: str, axes: Sequence[int], count: Any) -> str:
+def _sum_of_shares(b: Builder, x: str, axes: Sequence[int], count: sympy.Expr) -> str:
     """The mean but for rounding."""
     dtype = types.compute_type(b.graph.dtype(x))
     options: dict[str, Any] = {"axes": axes, "keepdims": True, "dtype": dtype, "label": "mean"}
@@ -48,12 +49,12 @@ def _sum_of_shares(b: Builder, x: str, axes: Sequence[int], count: Any) -> str:
     return b.reduce("sum", lambda v, w: v * w, x, share, **options)
 
 
-def _correction(count: Any) -> Callable[[Any, Any], Any]:
+def _correction(count: sympy.Expr) -> Callable[[sympy.Expr, sympy.Expr], sympy.Expr]:
     """A rounded mean put right by the sum of distances from it, which may leave the range of their type."""
     return lambda m, d: scalar.select(scalar.lt(sympy.Abs(d), scalar.infinity()), m + d / count, m)
 
 
-def variance(square: Any, drift: Any, count: Any) -> Any:
+def variance(square: sympy.Expr, drift: sympy.Expr, count: sympy.Expr) -> sympy.Expr:
     """The sum of squared distances from the mean, of those from a rounded one; rounding must not leave it below 0.
 
     Where the squares overflow, so does what would be taken off, and there is no difference: it is infinite.
@@ -68,10 +69,10 @@ def centred_sums(b: Builder, x: str, centre: str, axes: Sequence[int], keepdims:
     outs = [b.graph.add_array(label, reduced, dtype) for label in ("square", "drift")]
     how = ["sum"] if axes else []
 
-    def inside(*i: Any) -> tuple[Any, ...]:
+    def inside(*i: sympy.Expr) -> tuple[Dim | None, ...]:
         return tuple(0 if k in axes else e for k, e in enumerate(i))
 
-    def keep(*i: Any) -> tuple[Any, ...]:
+    def keep(*i: sympy.Expr) -> tuple[Dim | None, ...]:
         return tuple(e for k, e in enumerate(inside(*i)) if keepdims or k not in axes)
 
     b.map(

@@ -6,7 +6,6 @@ What is differentiated leaves its statistics in memory, as PyTorch's do: computi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import sympy
 
@@ -16,6 +15,7 @@ from daceopt.ir.nodes.broadcasting import sum_to
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Shape
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import values
 from daceopt.ops.core.kept import deliver, kept_statistics, surely_left
 from daceopt.ops.core.registry import FLOATS, Names, Operator, again, gradient, keeps, lowering, supports
@@ -41,10 +41,10 @@ def _axes(graph: Graph, node: Operator, x: str) -> tuple[int, ...]:
     return tuple(range(node.attribute("axis", -1) % rank, rank))
 
 
-def _row_statistics(count: int) -> Callable[[Graph, Operator], dict[int, tuple[Shape, Any]]]:
+def _row_statistics(count: int) -> Callable[[Graph, Operator], dict[int, tuple[Shape, DType]]]:
     """``count`` statistics behind the first output, over all axes from ``axis`` on."""
 
-    def keep(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
+    def keep(graph: Graph, node: Operator) -> dict[int, tuple[Shape, DType]]:
         x = graph.operand(node, 0)
         first, shape = _axes(graph, node, x)[0], graph.shape(x)
         kind = (*shape[:first], *[1] * (len(shape) - first)), types.compute_type(graph.dtype(x))
@@ -77,7 +77,7 @@ def layer_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
 
 
 def _layer_scaled(b: Builder, normal: tuple[str, str, str], scale: str, bias: str | None, out: str | None) -> None:
-    def fn(v: Any, m: Any, r: Any, s: Any, *c: Any) -> Any:
+    def fn(v: sympy.Expr, m: sympy.Expr, r: sympy.Expr, s: sympy.Expr, *c: sympy.Expr) -> sympy.Expr:
         return sympy.Add((v - m) * r * s, *c)
 
     b.elementwise(fn, *normal, scale, *([bias] if bias else []), out=out, label="layer_norm")
@@ -116,7 +116,7 @@ def layer_normalization_gradient(
     return result
 
 
-def unit(v: Any, m: Any, r: Any) -> Any:
+def unit(v: sympy.Expr, m: sympy.Expr, r: sympy.Expr) -> sympy.Expr:
     """A normalized value. It is computed where it is read: an array of them would be as large as that of ``v``."""
     return (v - m) * r
 
@@ -144,13 +144,17 @@ def _centred_gradient(b: Builder, normal: tuple[str, str, str], scaled: tuple[st
 
 
 def centre(b: Builder, normal: tuple[str, str, str], scaled: tuple[str, str], means: tuple[str, str]) -> str:
-    def fn(d: Any, s: Any, v: Any, m: Any, r: Any, u: Any, w: Any) -> Any:
+    def fn(
+        d: sympy.Expr, s: sympy.Expr, v: sympy.Expr, m: sympy.Expr, r: sympy.Expr, u: sympy.Expr, w: sympy.Expr
+    ) -> sympy.Expr:
         return r * (d * s - u - unit(v, m, r) * w)
 
     return str(b.elementwise(fn, *scaled, *normal, *means, label="norm_grad"))
 
 
-def sum_like(b: Builder, fn: Any, *arrays: str, like: str, shape: Shape | None = None) -> str:
+def sum_like(
+    b: Builder, fn: Callable[..., sympy.Expr] | None, *arrays: str, like: str, shape: Shape | None = None
+) -> str:
     return sum_to(b, fn, *arrays, shape=b.graph.shape(like) if shape is None else shape, dtype=b.graph.dtype(like))
 
 
@@ -194,7 +198,7 @@ def rms_normalization_gradient(
     if wanted[0] and dy is not None:
         mean_gn = mean(b, lambda d, s, v, r: d * s * (v * r), dy, scale, x, inverse, axes=axes, keepdims=True)
 
-        def fn(d: Any, s: Any, v: Any, r: Any, w: Any) -> Any:
+        def fn(d: sympy.Expr, s: sympy.Expr, v: sympy.Expr, r: sympy.Expr, w: sympy.Expr) -> sympy.Expr:
             return r * (d * s - (v * r) * w)
 
         result[0] = b.elementwise(fn, dy, scale, x, inverse, mean_gn, label="norm_grad")
@@ -209,7 +213,7 @@ def rms_normalization_gradient(
     return result
 
 
-def count_of(b: Builder, x: str, axes: Sequence[int]) -> Any:
+def count_of(b: Builder, x: str, axes: Sequence[int]) -> sympy.Expr:
     """How many elements a statistic is made of, in the type in which it is divided."""
     extent = element_count(b.graph, x, axes)
     return extent if extent.is_Integer else scalar.cast(extent, types.compute_type(b.graph.dtype(x)))
@@ -287,7 +291,7 @@ def why_not_batch_normalization(graph: Graph, node: Operator) -> str | None:
 
 
 @keeps("BatchNormalization")
-def batch_moments(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
+def batch_moments(graph: Graph, node: Operator) -> dict[int, tuple[Shape, DType]]:
     """The mean, which the operator had as an output up to opset 13, and one beyond the standard."""
     kind = graph.shape(graph.operand(node, 3)), types.compute_type(graph.dtype(graph.operand(node, 0)))
     return dict.fromkeys(_MOMENTS, kind)
@@ -377,11 +381,13 @@ def _through_output(
     return result
 
 
-def _batch_input_gradient(b: Builder, arrays: tuple[str, ...], sums: tuple[str, str], count: Any) -> str:
+def _batch_input_gradient(b: Builder, arrays: tuple[str, ...], sums: tuple[str, str], count: sympy.Expr) -> str:
     """scale * r (dy - sum(dy)/n - unit sum(dy unit)/n): the sums serve the gradients of bias and scale too."""
     n = count if count.is_Integer else scalar.cast(count, b.graph.dtype(arrays[0]))
 
-    def fn(g: Any, v: Any, m: Any, r: Any, s: Any, sum_g: Any, sum_gu: Any) -> Any:
+    def fn(
+        g: sympy.Expr, v: sympy.Expr, m: sympy.Expr, r: sympy.Expr, s: sympy.Expr, sum_g: sympy.Expr, sum_gu: sympy.Expr
+    ) -> sympy.Expr:
         return (s * r) * (g - sum_g / n - unit(v, m, r) * (sum_gu / n))
 
     return str(b.elementwise(fn, *arrays, *sums, label="norm_grad"))
@@ -418,7 +424,7 @@ def mean_variance_normalization(b: Builder, node: Operator, inputs: Names, outpu
 # -------------------------------------------------------------------- p-norms
 
 
-def power_term(p: int) -> Callable[[Any], Any]:
+def power_term(p: int) -> Callable[[sympy.Expr], sympy.Expr]:
     """|x|^p, the term of a p-norm's sum."""
     if p == 1:
         return sympy.Abs
@@ -427,7 +433,7 @@ def power_term(p: int) -> Callable[[Any], Any]:
     return lambda v: scalar.power(v if p % 2 == 0 else sympy.Abs(v), sympy.Integer(p))
 
 
-def root(p: int) -> Callable[[Any], Any]:
+def root(p: int) -> Callable[[sympy.Expr], sympy.Expr]:
     """The p-th root of the sum; its derivative at 0 is taken as 0, as PyTorch does for norms."""
     if p == 1:
         return lambda s: s

@@ -11,9 +11,10 @@ from math import prod
 from typing import Any, TypeAlias
 
 import dace
+import sympy
 
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.nodes.builder import Builder, IndexFunction
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
 from daceopt.ir.scalar import scalar
 from daceopt.ir.scalar.dims import Shape
@@ -88,7 +89,7 @@ class _Windows:
 
     def reads(self, x: str, weights: str) -> dict[str, Any]:
         """What the statement reads: each weight, and each element of the image or, where some hang over, all of it."""
-        reads: dict[str, Any] = {}
+        reads: dict[str, tuple[str, IndexFunction]] = {}
         for t, offset in enumerate(self.offsets):
             at = tuple(k - 1 - o for k, o in zip(self.kernel, offset)) if self.turned else offset
             reads[f"w{t}"] = (weights, lambda *i, at=at: (i[1], 0, *at))
@@ -98,14 +99,16 @@ class _Windows:
                 reads["x"] = (x, lambda *i: (None,) * len(self.image))
         return reads
 
-    def element(self, i: tuple[Any, ...], **read: Any) -> Any:
+    def element(self, i: tuple[sympy.Symbol, ...], **read: Any) -> sympy.Expr:
         """One of the result."""
         total = read.get("bias", 0)
         for t, offset in enumerate(self.offsets):
             total += self._pixel(i, t, offset, read) * read[f"w{t}"]
         return total
 
-    def _pixel(self, i: tuple[Any, ...], t: int, offset: tuple[int, ...], read: Mapping[str, Any]) -> Any:
+    def _pixel(
+        self, i: tuple[sympy.Symbol, ...], t: int, offset: tuple[int, ...], read: Mapping[str, Any]
+    ) -> sympy.Expr:
         inside = self.places.inside(offset)
         if inside is None:
             return read[f"x{t}"]

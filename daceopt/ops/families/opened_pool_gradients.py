@@ -110,14 +110,14 @@ class _Gathered:
 
     def _position(self, back: tuple[int, ...]) -> Any:
         """The row-major place of the element within the window."""
-        at: Any = sympy.S.Zero
+        at: sympy.Expr = sympy.S.Zero
         for axis, b in enumerate(back):
             at = at * self._node.kernel[axis] + self._within(axis, b)
         return at
 
     def _count(self, back: tuple[int, ...]) -> Any:
         """Elements of the window that count: those of the image, or of its declared padding, too."""
-        count: Any = sympy.S.One
+        count: sympy.Expr = sympy.S.One
         for axis, b in enumerate(back):
             begin = self._strides[axis] * self._window(axis, b) - self._begins[axis]
             most = self._image[2 + axis] + (self._ends[axis] if self._node.count_include_pad else 0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from itertools import product
 from math import prod
-from typing import Any
 
 import dace
 import sympy
@@ -18,7 +17,9 @@ from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.nodes.library import Pool
 from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ir.scalar.extents import in_scalar_code
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.families.window_places import WindowPlaces
 
 MOST_READS = 32  # of one statement: larger windows are loops in the library
@@ -76,15 +77,15 @@ class _Opened:
         stage = Stage(self._params, reads, writes, tuple(self._code))
         return Kernel(self._node.label, dict(zip(self._params, self._shape)), [stage])
 
-    def _index(self, offset: tuple[int, ...]) -> tuple[Any, ...]:
+    def _index(self, offset: tuple[int, ...]) -> tuple[Dim, ...]:
         return *self._params[:2], *self._places.nearest(offset)
 
     # ------------------------------------------------------------ scalar code
 
-    def _value(self, t: int) -> Any:
+    def _value(self, t: int) -> sympy.Expr:
         return scalar.symbol(f"v{t}", self._dtype)
 
-    def _let(self, name: str, expr: Any, dtype: Any = None) -> Any:
+    def _let(self, name: str, expr: sympy.Expr, dtype: DType | None = None) -> sympy.Expr:
         symbol = scalar.symbol(name, dtype or self._dtype)
         self._code.append(Assignment(symbol, expr, dtype or self._dtype))
         return symbol
@@ -96,15 +97,15 @@ class _Opened:
         self._let("y", best)
 
     def _average(self) -> None:
-        total: Any = sympy.S.Zero
+        total: sympy.Expr = sympy.S.Zero
         for t, offset in enumerate(self._offsets):
             inside = self._places.inside(offset)
             total += self._value(t) if inside is None else scalar.select(inside, self._value(t), sympy.Float(0))
         self._let("y", total / scalar.cast(self._count(), self._dtype))
 
-    def _count(self) -> Any:
+    def _count(self) -> sympy.Expr:
         """Elements of the window that count: those of the image, or of its declared padding, too."""
-        count: Any = sympy.S.One
+        count: sympy.Expr = sympy.S.One
         for axis, size in enumerate(self._node.kernel):
             begin, end = self._places.place(axis, 0), self._places.place(axis, size)
             most = self._image[2 + axis] + (self._ends[axis] if self._node.count_include_pad else 0)

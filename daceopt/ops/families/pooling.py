@@ -13,7 +13,7 @@ from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Pool
 from daceopt.ir.scalar import scalar
-from daceopt.ir.scalar.dims import dim
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
 from daceopt.ops.families.convolution import steps, why_not_window, window, zero_padded
@@ -53,14 +53,14 @@ def max_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 
 def _indices(
-    b: Builder, shape: Sequence[Any], positions: str, out: str, attributes: dict[str, Any], columns: bool
+    b: Builder, shape: Sequence[Dim], positions: str, out: str, attributes: dict[str, Any], columns: bool
 ) -> None:
     """From the position within its window to the position of each maximum within the input."""
     kernel, rank = attributes["kernel"], len(attributes["kernel"])
 
-    def index(i: Any, place: Any) -> Any:
+    def index(i: tuple[sympy.Symbol, ...], place: sympy.Expr) -> sympy.Expr:
         rest = scalar.cast(place, dace.int64)
-        coordinates: list[Any] = []
+        coordinates: list[sympy.Expr] = []
         for k in reversed(range(rank)):
             step = rest if k == 0 else scalar.pymod(rest, kernel[k])
             rest = scalar.idiv(rest, kernel[k])
@@ -139,16 +139,16 @@ def _ends(graph: Graph, x: str, out: str, attributes: dict[str, Any]) -> list[in
 
 def window_sum(
     b: Builder,
-    fn: Callable[[Any], Any],
+    fn: Callable[[sympy.Expr], sympy.Expr],
     x: str,
-    shape: Sequence[Any],
+    shape: Sequence[Dim],
     windows: dict[int, tuple[int, int, int]],
 ) -> str:
     """Sums of ``fn(x)`` over windows: axis -> (elements, stride, dilation). ``x`` holds every element that is read."""
     out = b.graph.add_array("window_sum", shape, b.graph.dtype(x))
     rank, axes = len(shape), list(windows)
 
-    def place(*i: Any) -> tuple[Any, ...]:
+    def place(*i: sympy.Expr) -> tuple[Dim | None, ...]:
         index = list(i[:rank])
         for k, axis in enumerate(axes):
             _, stride, dilation = windows[axis]
@@ -228,7 +228,7 @@ def max_unpool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
     b.copy(zero_padded(b, b.reshape(flat, inferred), [0] * len(ends), ends), out=out)
 
 
-def _implied_shape(graph: Graph, node: Operator, x: str) -> list[Any]:
+def _implied_shape(graph: Graph, node: Operator, x: str) -> list[Dim]:
     """The shape that the window, the strides and the pads imply."""
     batch, channels, *space = graph.shape(x)
     kernel = node.attribute("kernel_shape")

@@ -11,19 +11,21 @@ from typing import Any
 
 import dace
 import numpy as np
+import sympy
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import all_required, require
-from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.nodes.builder import Builder, IndexFunction
 from daceopt.ir.scalar import scalar, types
-from daceopt.ir.scalar.dims import Shape
+from daceopt.ir.scalar.dims import Dim, Shape
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import ANY, Names, Operator, lowering, supports, without_gradient
 from daceopt.ops.families.convolution import why_not_groups, why_not_window
 
 _BYTES = (dace.int8, dace.uint8)
 _BITS = {"int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
-Read = tuple[str, Callable[..., tuple[Any, ...]]]
+Read = tuple[str, IndexFunction]
 
 
 # -------------------------------------------------------------------- scales and zero points
@@ -48,7 +50,7 @@ def _spread(b: Builder, name: str, own: Shape, shape: Shape, axis: int, block: i
     """Each element repeated ``block`` times along the axis; the last block may be shorter."""
     out = b.graph.add_array("blocks", shape, b.graph.dtype(name))
 
-    def element(i: Any, s: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], s: sympy.Expr) -> sympy.Expr:
         return scalar.load(s, *i[:axis], scalar.idiv(i[axis], block), *i[axis + 1 :])
 
     b.map(shape, {"s": (name, lambda *i: (None,) * len(own))}, {"out": (out, lambda *i: i)}, element, label="blocks")
@@ -78,14 +80,16 @@ def quantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """x / scale + zero point, in the integers or floats of the output's type."""
     x, scale, zero, out = require(inputs, 0), require(inputs, 1), values.at(inputs, 2), require(outputs, 0)
     dtype = b.graph.dtype(out)
-    reads: dict[str, Any] = {"x": (x, lambda *i: i), "scale": _parameter(b, node, x, scale)}
+    reads: dict[str, tuple[str, IndexFunction]] = {"x": (x, lambda *i: i), "scale": _parameter(b, node, x, scale)}
     eight = types.name_of(dtype).startswith("float8")  # their zero point is 0
     if zero is not None and not eight:
         reads["zero"] = _parameter(b, node, x, zero)
     precision = node.attribute("precision", 0)
     mode = "unbounded" if eight and not node.attribute("saturate", 1) else ""
 
-    def value(i: Any, x: Any, scale: Any, zero: Any = None) -> Any:
+    def value(
+        i: tuple[sympy.Symbol, ...], x: sympy.Expr, scale: sympy.Expr, zero: sympy.Expr | None = None
+    ) -> sympy.Expr:
         quotient = scalar.cast(x, dace.float32) / scale
         quotient = scalar.cast(quotient, types.from_onnx(precision)) if precision else quotient
         if types.is_integer(dtype):
@@ -96,7 +100,7 @@ def quantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     b.map(b.graph.shape(x), reads, {"out": (out, lambda *i: i)}, value, label="quantize")
 
 
-def requantize(value: Any, zero: Any, dtype: Any) -> Any:
+def requantize(value: sympy.Expr, zero: sympy.Expr, dtype: DType) -> sympy.Expr:
     """``value`` (a float) rounded, moved by the zero point and clamped to the integers of ``dtype``."""
     low, high = _range(dtype)
     rounded = scalar.round_even(value)
@@ -105,7 +109,7 @@ def requantize(value: Any, zero: Any, dtype: Any) -> Any:
     return scalar.cast(scalar.select(scalar.lt(above, high), above, high), dtype)
 
 
-def _range(dtype: Any) -> tuple[int, int]:
+def _range(dtype: DType) -> tuple[int, int]:
     name = types.name_of(dtype)
     bits = _BITS.get(name, 8 * types.itemsize(dtype))
     return (0, 2**bits - 1) if name.startswith("uint") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -115,12 +119,14 @@ def _range(dtype: Any) -> tuple[int, int]:
 def dequantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """(x - zero point) * scale; the difference of integers is exact."""
     x, scale, zero, out = require(inputs, 0), require(inputs, 1), values.at(inputs, 2), require(outputs, 0)
-    reads: dict[str, Any] = {"x": (x, lambda *i: i), "scale": _parameter(b, node, x, scale)}
+    reads: dict[str, tuple[str, IndexFunction]] = {"x": (x, lambda *i: i), "scale": _parameter(b, node, x, scale)}
     if zero is not None and types.is_integer(b.graph.dtype(x)):
         reads["zero"] = _parameter(b, node, x, zero)
     wide = dace.int32 if types.itemsize(b.graph.dtype(x)) < 4 else dace.int64  # what holds any difference
 
-    def value(i: Any, x: Any, scale: Any, zero: Any = None) -> Any:
+    def value(
+        i: tuple[sympy.Symbol, ...], x: sympy.Expr, scale: sympy.Expr, zero: sympy.Expr | None = None
+    ) -> sympy.Expr:
         steps = x if zero is None else scalar.cast(x, wide) - scalar.cast(zero, wide)
         return scalar.cast(steps, dace.float32) * scale
 
@@ -156,7 +162,7 @@ def dynamic_quantize(b: Builder, node: Operator, inputs: Names, outputs: Names) 
         b.graph.add_operator("QuantizeLinear", [x, scale, zero], [out])
 
 
-def _with_zero(wins: Callable[[Any, Any], Any], x: Any) -> Any:
+def _with_zero(wins: Callable[[sympy.Expr, sympy.Expr], sympy.Expr], x: sympy.Expr) -> sympy.Expr:
     return scalar.select(wins(x, 0), x, 0)
 
 
@@ -179,11 +185,11 @@ def _integer_product(b: Builder, x: str, zero_x: str | None, y: str, zero_y: str
     b.elementwise(lambda v: _wrap(v), b.matmul(*shifted), out=out, label="matmul_integer")
 
 
-def _wrap(value: Any) -> Any:
+def _wrap(value: sympy.Expr) -> sympy.Expr:
     return scalar.cast(scalar.cast(value, dace.int64), dace.int32)
 
 
-def _shift(b: Builder, x: str, zero: str | None, dtype: Any) -> str:
+def _shift(b: Builder, x: str, zero: str | None, dtype: DType) -> str:
     if zero is None:
         return b.cast(x, dtype)
     return b.elementwise(
@@ -211,17 +217,19 @@ def _requantize(b: Builder, total: str, scale_x: str, scale_y: str, scale: str, 
     """int32 sums to the output's type: rounded after a multiplication with scale_x * scale_y / scale."""
     dtype, shape = b.graph.dtype(out), b.graph.shape(out)
     names = {"u": scale_x, "v": scale_y, "w": scale, "zero": zero}
-    reads: dict[str, Any] = {"total": (total, lambda *i: i)}
+    reads: dict[str, tuple[str, IndexFunction]] = {"total": (total, lambda *i: i)}
     reads |= {k: (n, _broadcast(b.graph.shape(n))) for k, n in names.items()}
 
-    def value(i: Any, total: Any, u: Any, v: Any, w: Any, zero: Any) -> Any:
+    def value(
+        i: tuple[sympy.Symbol, ...], total: sympy.Expr, u: sympy.Expr, v: sympy.Expr, w: sympy.Expr, zero: sympy.Expr
+    ) -> sympy.Expr:
         factor = scalar.cast(u * v / w, dace.float32)
         return requantize(scalar.cast(total, dace.float32) * factor, zero, dtype)
 
     b.map(shape, reads, {"out": (out, lambda *i: i)}, value, label="requantize")
 
 
-def _broadcast(own: Shape) -> Callable[..., tuple[Any, ...]]:
+def _broadcast(own: Shape) -> Callable[..., tuple[Dim | None, ...]]:
     return lambda *i: tuple(0 if s == 1 else i[len(i) - len(own) + k] for k, s in enumerate(own))
 
 

@@ -17,17 +17,18 @@ import sympy
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import require
-from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.nodes.builder import Builder, IndexFunction
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports, without_gradient
 from daceopt.ops.families.elementwise import alias
 
 
-def linear_index(params: Any, shape: tuple[Dim, ...]) -> Any:
+def linear_index(params: tuple[sympy.Symbol, ...], shape: tuple[Dim, ...]) -> sympy.Expr:
     """Row-major position of an element."""
-    position: Any = sympy.Integer(0)
+    position: sympy.Expr = sympy.Integer(0)
     for p, extent in zip(params, shape):
         position = position * extent + p
     return position
@@ -76,12 +77,14 @@ def dropout(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 def _mask(b: Builder, x: str, out: str, mask: str | None, ratio: str | float, number: int) -> None:
     """out = x * (keep ? 1 / (1 - ratio) : 0), also of an infinite or NaN x"""
     shape = b.graph.shape(x)
-    reads: dict[str, Any] = {"x": (x, lambda *i: i), "seed": (b.graph.seed(), lambda *i: (0,))}
+    reads: dict[str, tuple[str, IndexFunction]] = {"x": (x, lambda *i: i), "seed": (b.graph.seed(), lambda *i: (0,))}
     if isinstance(ratio, str):
         reads["ratio"] = (b.reshape(ratio, ()), lambda *i: ())
     writes: dict[str, Any] = {"out": (out, lambda *i: i)} | ({"mask": (mask, lambda *i: i)} if mask is not None else {})
 
-    def fn(i: Any, x: Any, seed: Any, **runtime: Any) -> dict[str, Any]:
+    def fn(
+        i: tuple[sympy.Symbol, ...], x: sympy.Expr, seed: sympy.Expr, **runtime: sympy.Expr
+    ) -> dict[str, sympy.Expr]:
         p = runtime.get("ratio", ratio)
         p = sympy.Float(p) if isinstance(p, float) else p
         keep = scalar.ge(scalar.uniform(seed, number, linear_index(i, shape)), p)
@@ -100,11 +103,17 @@ def why_not_dropout(graph: Graph, node: Operator) -> str | None:
 
 # -------------------------------------------------------------------- generators
 
-Draw = Callable[[int], Any]  # the k-th number in [0, 1) that belongs to one element
+Draw = Callable[[int], sympy.Expr]  # the k-th number in [0, 1) that belongs to one element
 
 
 def _generate(
-    b: Builder, node: Operator, out: str, name: str, fn: Callable[..., Any], dtype: Any = None, **reads: str
+    b: Builder,
+    node: Operator,
+    out: str,
+    name: str,
+    fn: Callable[..., sympy.Expr],
+    dtype: DType | None = None,
+    **reads: str,
 ) -> None:
     """``out[i] = fn(draw, **elements of reads at i)``; draws have 24 bits as float32, or 48 as float64 (``dtype``)."""
     shape = b.graph.shape(out)
@@ -115,11 +124,11 @@ def _generate(
     if fixed is None:
         accesses["seed"] = (b.graph.seed(), lambda *i: (0,))
 
-    def value(i: Any, seed: Any = None, **operands: Any) -> Any:
+    def value(i: tuple[sympy.Symbol, ...], seed: sympy.Expr | None = None, **operands: sympy.Expr) -> sympy.Expr:
         key = _bits(fixed) if fixed is not None else seed
         position = linear_index(i, shape)
 
-        def draw(k: int) -> Any:
+        def draw(k: int) -> sympy.Expr:
             if not wide:
                 return scalar.uniform(key, number, 2 * position + k)
             high, low = (scalar.uniform(key, number, 4 * position + 2 * k + half) for half in (0, 1))
@@ -148,7 +157,7 @@ def random_normal(b: Builder, node: Operator, inputs: Names, outputs: Names) -> 
     """Two uniform numbers become a normal one (Box and Muller, 1958)."""
     mean, scale = (sympy.Float(node.attribute(name, default)) for name, default in (("mean", 0.0), ("scale", 1.0)))
 
-    def fn(draw: Draw) -> Any:
+    def fn(draw: Draw) -> sympy.Expr:
         radius = sympy.sqrt(-2 * sympy.log(1 - draw(0)))
         return radius * sympy.cos(draw(1) * sympy.Float(2 * math.pi, 17)) * scale + mean
 
@@ -167,7 +176,7 @@ def bernoulli(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None
     x, out = require(inputs, 0), require(outputs, 0)
     dtype = b.graph.dtype(out)
 
-    def fn(draw: Draw, x: Any) -> Any:
+    def fn(draw: Draw, x: sympy.Expr) -> sympy.Expr:
         return scalar.cast(scalar.lt(draw(0), x), dtype)
 
     _generate(b, node, out, out, fn, b.graph.dtype(x), x=x)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dace
+import sympy
 
 from daceopt.ir.control.region_builder import LoopBuilder
 from daceopt.ir.graph.graph import Graph
@@ -19,6 +20,7 @@ from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
 from daceopt.ops.families.recurrent_activations import (
@@ -54,12 +56,12 @@ class _Layer:
         return self.b.graph
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> DType:
         """Of the operands and the hidden state."""
         return self.graph.dtype(require(self.inputs, 0))
 
     @property
-    def computed(self) -> Any:
+    def computed(self) -> DType:
         """Of gates and of the cells' memory."""
         return types.compute_type(self.dtype)
 
@@ -138,12 +140,12 @@ class _Layer:
             return own
         count = self.b.reshape(lengths, self.per_sequence)
 
-        def begin(h: Any, n: Any) -> Any:
+        def begin(h: sympy.Expr, n: sympy.Expr) -> sympy.Expr:
             return scalar.select(scalar.gt(n, 0), h, 0)
 
         return self.b.elementwise(begin, own, count, dtype=dtype, label="initial")
 
-    def like(self, name: str, dtype: Any) -> str:
+    def like(self, name: str, dtype: DType) -> str:
         """The array ``name`` where it has this type, else one of its shape that does."""
         graph = self.graph
         return name if graph.dtype(name) == dtype else graph.add_array("wide", graph.shape(name), dtype)
@@ -161,7 +163,7 @@ class _Layer:
         both = self.graph.add_array("bias", (size,), self.computed)
         mine, theirs = str(self.parameter(3, 0, size)), str(self.parameter(3, size, size))
 
-        def total(i: tuple[Any, ...], w: Any, r: Any) -> Any:
+        def total(i: tuple[sympy.Symbol, ...], w: sympy.Expr, r: sympy.Expr) -> sympy.Expr:
             return w + (r if split == size else scalar.select(scalar.lt(i[0], split), r, 0))
 
         reads = {"w": (mine, lambda *i: i), "r": (theirs, lambda *i: i)}
@@ -230,7 +232,7 @@ class _Step:
         return self.b.slice(gates, [first * size], [(first + count) * size], axes=[1])
 
     def finish(
-        self, cell: Callable[..., tuple[Any, ...]], states: list[str], operands: list[str | None], outputs: Names
+        self, cell: Callable[..., tuple[sympy.Expr, ...]], states: list[str], operands: list[str | None], outputs: Names
     ) -> None:
         """``cell(*states, *operands)`` gives the next states, the hidden one first; None operands stay None.
 
@@ -242,7 +244,7 @@ class _Step:
         lengths = values.at(layer.inputs, 4)
         mask = [] if lengths is None else [self.b.reshape(self.loop.capture(lengths), layer.per_sequence)]
 
-        def step(*symbols: Any) -> tuple[Any, ...]:
+        def step(*symbols: sympy.Expr) -> tuple[sympy.Expr, ...]:
             old, rest = symbols[: len(states)], iter(symbols[len(states) :])
             values = [None if n is None else next(rest) for n in operands]
             new = cell(*old, *values)
@@ -259,12 +261,14 @@ class _Step:
             stacked = [(results[-1], outputs[0], 1 if layer.batch_first else 0, layer.reverse)]
         self._close(results[: len(states)], outputs[1:], stacked)
 
-    def project(self, cell: Callable[..., tuple[Any, ...]], c: str, operands: list[str | None], outputs: Names) -> None:
+    def project(
+        self, cell: Callable[..., tuple[sympy.Expr, ...]], c: str, operands: list[str | None], outputs: Names
+    ) -> None:
         """``finish`` for an LSTM whose hidden state is a product of what the cell gives."""
         layer = self.layer
         present = [n for n in operands if n is not None]
 
-        def step(old: Any, *symbols: Any) -> tuple[Any, ...]:
+        def step(old: sympy.Expr, *symbols: sympy.Expr) -> tuple[sympy.Expr, ...]:
             rest = iter(symbols)
             return cell(0, old, *(None if n is None else next(rest) for n in operands))
 
@@ -304,7 +308,15 @@ def _lstm(layer: _Layer, outputs: Names) -> None:
     f, g, last = layer.functions
     coupled = bool(layer.node.attribute("input_forget", 0))
 
-    def cell(h: Any, c: Any, i: Any, o: Any, forget: Any, new: Any, *p: Any) -> tuple[Any, ...]:
+    def cell(
+        h: sympy.Expr,
+        c: sympy.Expr,
+        i: sympy.Expr,
+        o: sympy.Expr,
+        forget: sympy.Expr,
+        new: sympy.Expr,
+        *p: sympy.Expr,
+    ) -> tuple[sympy.Expr, ...]:
         pi, po, pf = (0 if v is None else v for v in p)
         opened = f(i + pi * c)
         kept = 1 - opened if coupled else f(forget + pf * c)
@@ -329,7 +341,16 @@ def _gru(layer: _Layer, outputs: Names) -> None:
         own = step.recurrent(h, 0, 3, None)
         bias = step.row(3, 5 * size, size)
 
-        def linear(h: Any, z: Any, r: Any, n: Any, hz: Any, hr: Any, hn: Any, b: Any) -> tuple[Any, ...]:
+        def linear(
+            h: sympy.Expr,
+            z: sympy.Expr,
+            r: sympy.Expr,
+            n: sympy.Expr,
+            hz: sympy.Expr,
+            hr: sympy.Expr,
+            hn: sympy.Expr,
+            b: sympy.Expr,
+        ) -> tuple[sympy.Expr, ...]:
             update, reset = f(z + hz), f(r + hr)
             return ((1 - update) * g(n + reset * (hn + (0 if b is None else b))) + update * h,)
 
@@ -340,7 +361,7 @@ def _gru(layer: _Layer, outputs: Names) -> None:
     scaled = step.b.elementwise(lambda h, r: h * f(r), h, step.gate(gates, 1), dtype=layer.dtype, label="reset")
     hidden = step.recurrent(scaled, 2, 1, step.columns(step.projected, 2, 1))
 
-    def cell(h: Any, z: Any, n: Any) -> tuple[Any, ...]:
+    def cell(h: sympy.Expr, z: sympy.Expr, n: sympy.Expr) -> tuple[sympy.Expr, ...]:
         update = f(z)
         return ((1 - update) * g(n) + update * h,)
 

@@ -16,7 +16,7 @@ DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, 
 """Of each direction: does it go from the end?"""
 
 # name -> (form, default alpha, default beta), as ONNX Runtime has them; None: the function has no such parameter
-ACTIVATIONS: dict[str, tuple[Callable[..., Any], float | None, float | None]] = {
+ACTIVATIONS: dict[str, tuple[Callable[..., sympy.Expr], float | None, float | None]] = {
     "relu": (activation.relu, None, None),
     "tanh": (sympy.tanh, None, None),
     "sigmoid": (scalar.sigmoid, None, None),
@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, tuple[Callable[..., Any], float | None, float | None]] = 
     "elu": (activation.FORMS["Elu"][1], 1.0, None),
 }
 
-Function = Callable[[Any], Any]
+Function = Callable[[sympy.Expr], sympy.Expr]
 
 
 def functions(node: Operator) -> list[Function]:
@@ -57,7 +57,7 @@ def activation_names(node: Operator) -> list[str]:
     return names[:wanted] if len(names) >= wanted else default * (wanted // len(default))
 
 
-def _clip(form: Callable[..., Any], parameters: Sequence[Any], clip: float | None) -> Function:
+def _clip(form: Callable[..., sympy.Expr], parameters: Sequence[Any], clip: float | None) -> Function:
     if clip is None:
         return lambda x: form(x, *parameters)
     bound = sympy.Float(clip)

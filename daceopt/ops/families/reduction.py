@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import dace
 import sympy
@@ -12,11 +11,12 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import BOOL, NUMBERS, Names, Operator, gradient, lowering, supports, without_gradient
 from daceopt.ops.families.elementwise import alias
 
-Scalar = Callable[..., Any]
+Scalar = Callable[..., sympy.Expr]
 
 
 def reduced_axes(graph: Graph, node: Operator, inputs: Names) -> tuple[int, ...] | None:
@@ -34,7 +34,11 @@ def _keeps(node: Operator) -> bool:
 
 
 def _reduction(
-    op_type: str, kind: str, before: Scalar | None = None, after: Scalar | None = None, accepted: Any = NUMBERS
+    op_type: str,
+    kind: str,
+    before: Scalar | None = None,
+    after: Scalar | None = None,
+    accepted: Sequence[DType] = NUMBERS,
 ) -> None:
     """Register ``after(reduce(kind, before(x)))``."""
 
@@ -69,7 +73,7 @@ def _pointwise(b: Builder, before: Scalar | None, after: Scalar | None, x: str, 
     return None
 
 
-def _square(x: Any) -> Any:
+def _square(x: sympy.Expr) -> sympy.Expr:
     return x * x
 
 
@@ -83,7 +87,7 @@ _reduction("ReduceMax", "max", accepted=NUMBERS + BOOL)
 _reduction("ReduceMin", "min", accepted=NUMBERS + BOOL)
 
 
-def element_count(graph: Graph, x: str, axes: Sequence[int]) -> Any:
+def element_count(graph: Graph, x: str, axes: Sequence[int]) -> sympy.Expr:
     """Number of elements of ``x`` along ``axes``."""
     return sympy.Mul(*(graph.shape(x)[a] for a in axes))
 

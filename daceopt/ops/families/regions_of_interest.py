@@ -69,7 +69,7 @@ def pool_regions_gradient(
 
 
 @algorithm.reference("roi_align")
-def _align(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _align(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     x, largest = inputs[0], parameters[8]
     for (r, row, column), image, places, weights in _samples(inputs, parameters):
         samples = x[image][:, places[0], places[1]] * weights
@@ -80,7 +80,7 @@ def _align(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Seq
 
 
 @algorithm.reference("roi_align_gradient")
-def _align_gradient(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _align_gradient(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     x, dy, dx, largest = inputs[0], inputs[4], outputs[0], parameters[8]
     for (r, row, column), image, places, weights in _samples(inputs, parameters):
         for c in range(x.shape[1] if len(weights) else 0):
@@ -92,7 +92,9 @@ def _align_gradient(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parame
                 np.add.at(dx[image, c], tuple(places), grad * weights / (len(weights) // 4))
 
 
-def _samples(inputs: Sequence[Any], parameters: Sequence[int]) -> Iterator[tuple[Any, int, np.ndarray, np.ndarray]]:
+def _samples(
+    inputs: Sequence[np.ndarray], parameters: Sequence[int]
+) -> Iterator[tuple[Any, int, np.ndarray, np.ndarray]]:
     """For each bin its position, image, and the neighbours of its samples: places [2, 4 samples] and weights."""
     rois, images, scale = inputs[1:4]
     height, width = parameters[2:4]
@@ -127,7 +129,7 @@ def _neighbours(y: float, z: float, height: int, width: int) -> list[tuple[int, 
 
 
 @algorithm.reference("roi_pool")
-def _pool(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _pool(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     x = inputs[0]
     for (r, row, column), image, vertical, horizontal in _parts(inputs, parameters):
         window = x[image, :, vertical, horizontal]
@@ -135,7 +137,7 @@ def _pool(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequ
 
 
 @algorithm.reference("roi_pool_gradient")
-def _pool_gradient(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _pool_gradient(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     x, dy, dx = inputs[0], inputs[3], outputs[0]
     for (r, row, column), image, vertical, horizontal in _parts(inputs, parameters):
         for c in range(x.shape[1]):
@@ -144,7 +146,7 @@ def _pool_gradient(inputs: Sequence[Any], outputs: Sequence[np.ndarray], paramet
                 target[np.unravel_index(int(window.argmax()), window.shape)] += dy[r, c, row, column]
 
 
-def _parts(inputs: Sequence[Any], parameters: Sequence[int]) -> Iterator[tuple[Any, int, slice, slice]]:
+def _parts(inputs: Sequence[np.ndarray], parameters: Sequence[int]) -> Iterator[tuple[Any, int, slice, slice]]:
     """For each bin its position, image, and which pixels it has."""
     rois, scale = inputs[1:3]
     limits, (rows, columns) = parameters[2:4], parameters[5:]

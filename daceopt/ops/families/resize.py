@@ -6,6 +6,7 @@ The gradient sums, for each input, over the outputs that it went to.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,11 @@ import sympy
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import require
-from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.nodes.builder import Builder, IndexFunction
 from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import NUMBERS, Names, Operator, gradient, lowering, supports
 from daceopt.ops.families.elementwise import alias
@@ -58,7 +60,9 @@ def _axes(graph: Graph, node: Operator, inputs: Names) -> list[int]:
     return [a % rank for a in node.attribute("axes") or range(rank)]
 
 
-def _resized_axes(graph: Graph, node: Operator, inputs: Names, shape: Any, result: Any) -> dict[int, Axis]:
+def _resized_axes(
+    graph: Graph, node: Operator, inputs: Names, shape: Sequence[Dim], result: Sequence[Dim]
+) -> dict[int, Axis]:
     """The axes that change, from the extents before and after; nothing to do where the scale is 1."""
     mode = {"bilinear": "linear", "trilinear": "linear"}.get(node.attribute("mode"), node.attribute("mode", "nearest"))
     old = _operands(node).sizes is None
@@ -80,7 +84,9 @@ def _resized_axes(graph: Graph, node: Operator, inputs: Names, shape: Any, resul
     return resized
 
 
-def _scales(graph: Graph, node: Operator, inputs: Names, axes: list[int], shape: Any, result: Any) -> list[Any]:
+def _scales(
+    graph: Graph, node: Operator, inputs: Names, axes: list[int], shape: Sequence[Dim], result: Sequence[Dim]
+) -> list[Any]:
     """The factor of each axis in ``axes``, given or from the sizes."""
     scales = _floats(graph, node, inputs, _operands(node).scales, "scales")
     if scales:
@@ -209,7 +215,7 @@ def _finish(b: Builder, y: str, out: str, axes: dict[int, Axis], extrapolation: 
     limits = None if types.is_float(dtype) else np.iinfo(types.to_numpy(dtype))
     from_float = types.is_float(b.graph.dtype(y))
 
-    def element(value: Any, *outside: Any) -> Any:
+    def element(value: sympy.Expr, *outside: sympy.Expr) -> sympy.Expr:
         for mask in outside:
             value = scalar.select(mask, sympy.Float(extrapolation, 17) if from_float else int(extrapolation), value)
         if limits is None or not from_float:
@@ -244,11 +250,11 @@ def _mask_arrays(b: Builder, axes: dict[int, Axis], rank: int) -> list[str]:
     return masks
 
 
-def _real(i: Any) -> Any:
+def _real(i: sympy.Expr) -> sympy.Expr:
     return scalar.cast(i, dace.float64)
 
 
-def _graph_table(b: Builder, axis: Axis, dtype: Any) -> Taps:
+def _graph_table(b: Builder, axis: Axis, dtype: DType) -> Taps:
     if axis.is_constant:
         return constant_taps(b, table(axis), dtype)
     shape = (axis.result, axis.width)
@@ -266,7 +272,7 @@ def _graph_table(b: Builder, axis: Axis, dtype: Any) -> Taps:
 def _nearest(b: Builder, x: str, axes: dict[int, Axis], out: str | None) -> str:
     """All axes at once: out[i...] = x[index[i]...]."""
     shape = list(b.graph.shape(x))
-    reads: dict[str, Any] = {"x": (x, lambda *i: (None,) * len(shape))}
+    reads: dict[str, tuple[str, IndexFunction]] = {"x": (x, lambda *i: (None,) * len(shape))}
     places: dict[int, Any] = {}
     for a, axis in axes.items():
         count = repeats(axis)
@@ -279,7 +285,7 @@ def _nearest(b: Builder, x: str, axes: dict[int, Axis], out: str | None) -> str:
         places[a] = lambda i, operands, a=a: operands[f"t{a}"]
     y = out or b.graph.add_array("resize", shape, b.graph.dtype(x))
 
-    def element(i: Any, x: Any, **operands: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr, **operands: sympy.Expr) -> sympy.Expr:
         return scalar.load(x, *(places[k](i, operands) if k in places else p for k, p in enumerate(i)))
 
     b.map(shape, reads, {"out": (y, lambda *i: i)}, element, label="resize")
@@ -309,7 +315,7 @@ def resize_gradient(
     return result
 
 
-def _zero(value: Any, masks: tuple[Any, ...]) -> Any:
+def _zero(value: sympy.Expr, masks: tuple[sympy.Expr, ...]) -> sympy.Expr:
     for mask in masks:
         value = scalar.select(mask, 0, value)
     return value

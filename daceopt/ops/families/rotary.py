@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import sympy
+
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import all_required, require
-from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.nodes.builder import Builder, IndexFunction
 from daceopt.ir.scalar import scalar
 from daceopt.ir.scalar.dims import Dim, Shape
 from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
@@ -26,11 +28,11 @@ def rotary(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     shape = b.graph.shape(x)
     halves, pair = _halves(shape, bool(node.attribute("interleaved", 0)))
     arrays = {c: b.reshape(n, (*b.graph.shape(n)[:-1], *halves)) for c, n in zip("xcs", (x, cos, sin))}
-    reads: dict[str, Any] = {c: (n, _broadcast(b.graph.shape(n))) for c, n in arrays.items()}
+    reads: dict[str, tuple[str, IndexFunction]] = {c: (n, _broadcast(b.graph.shape(n))) for c, n in arrays.items()}
     reads["t"] = (arrays["x"], lambda *i: tuple(1 - p if k == len(i) + pair else p for k, p in enumerate(i)))
     y = b.graph.add_array("rotary", (*shape[:-1], *halves), b.graph.dtype(x))
 
-    def element(i: Any, x: Any, c: Any, s: Any, t: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr, c: sympy.Expr, s: sympy.Expr, t: sympy.Expr) -> sympy.Expr:
         return x * c + scalar.select(scalar.eq(i[pair], 0), -t, t) * s
 
     b.map(b.graph.shape(y), reads, {"out": (y, lambda *i: i)}, element, label="rotary")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -53,7 +52,7 @@ def cumulative_sum_gradient(
 
 
 @algorithm.reference("cumulate")
-def _reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _reference(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     x, y = algorithm.around(inputs[0], parameters), algorithm.around(outputs[0], parameters)
     exclusive, reverse, product = parameters[3:]
     x, y = (a[:, ::-1] if reverse else a for a in (x, y))
@@ -80,7 +79,7 @@ def cumulative_product_gradient(
 
 
 @algorithm.reference("product_gradient")
-def _product_gradient(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _product_gradient(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     x, dy, dx = (algorithm.around(a, parameters) for a in (*inputs, outputs[0]))
     exclusive, reverse = parameters[3:]
     x, dy, dx = (a[:, ::-1] if reverse else a for a in (x, dy, dx))

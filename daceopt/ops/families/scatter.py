@@ -31,7 +31,7 @@ from daceopt.ops.families.indexing import (
 )
 
 _REDUCTIONS = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
-_COMBINE: dict[int, Any] = {1: np.add, 2: np.multiply, 3: np.maximum, 4: np.minimum}
+_COMBINE: dict[int, np.ufunc] = {1: np.add, 2: np.multiply, 3: np.maximum, 4: np.minimum}
 
 
 def _place(b: Builder, node: Operator, data: str, indices: str) -> tuple[str, Dim, Dim]:
@@ -118,7 +118,7 @@ def _read_rows(b: Builder, x: str, where: tuple[str, Dim, Dim], shape: Sequence[
 
 
 @algorithm.reference("scatter_rows")
-def _reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _reference(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     rows, width, count, reduction = parameters
     data, places, updates = inputs[0].reshape(rows, width), inputs[1].reshape(-1), inputs[2].reshape(count, width)
     if ((places < 0) | (places >= rows)).any():
@@ -142,15 +142,15 @@ class _Cache:
         self.extent, self.steps = self.shape[self.axis], graph.shape(self.update)[self.axis]
         self.circular = node.attribute("mode", "linear") == "circular"
 
-    def reads(self, **others: Any) -> dict[str, Any]:
+    def reads(self, **others: sympy.Expr) -> dict[str, Any]:
         """``others``, and the first position of each batch entry as ``n``."""
         return others if self.starts is None else {**others, "n": (self.starts, lambda *i: (i[0],))}
 
-    def at(self, i: Sequence[Any], place: Any) -> list[Any]:
+    def at(self, i: Sequence[sympy.Expr], place: sympy.Expr) -> list[sympy.Expr]:
         """``i`` with ``place`` along the axis."""
         return [place if d == self.axis else k for d, k in enumerate(i)]
 
-    def step(self, i: Sequence[Any], n: Any) -> tuple[Any, Any]:
+    def step(self, i: Sequence[sympy.Expr], n: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
         """(which step of the update stands at the element ``i`` of the cache, whether one does)."""
         step = scalar.pymod(i[self.axis] - n, self.extent) if self.circular else i[self.axis] - n
         return step, scalar.logical_and(scalar.ge(step, 0), scalar.lt(step, self.steps))
@@ -161,7 +161,7 @@ def tensor_scatter(b: Builder, node: Operator, inputs: Names, outputs: Names) ->
     """A cache with new steps of each batch entry from ``write_indices[n]`` on; ``circular`` goes on at the start."""
     cache, out = _Cache(b.graph, node, inputs), require(outputs, 0)
 
-    def element(i: Any, x: Any, u: Any, n: Any = sympy.S.Zero) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr, u: sympy.Expr, n: sympy.Expr = sympy.S.Zero) -> sympy.Expr:
         step, written = cache.step(i, n)
         source = scalar.select(written, step, 0)
         if not cache.circular:  # what does not fit ends the run
@@ -191,10 +191,10 @@ def tensor_scatter_gradient(
     cache, dtype = _Cache(b.graph, node, inputs), b.graph.dtype(dy)
     d_past, d_update = (b.graph.add_array("cache_grad", b.graph.shape(n), dtype) for n in (cache.past, cache.update))
 
-    def keep(i: Any, g: Any, n: Any = sympy.S.Zero) -> Any:
+    def keep(i: tuple[sympy.Symbol, ...], g: sympy.Expr, n: sympy.Expr = sympy.S.Zero) -> sympy.Expr:
         return scalar.select(cache.step(i, n)[1], 0, g)
 
-    def write(i: Any, g: Any, n: Any = sympy.S.Zero) -> Any:
+    def write(i: tuple[sympy.Symbol, ...], g: sympy.Expr, n: sympy.Expr = sympy.S.Zero) -> sympy.Expr:
         place = i[cache.axis] + n
         return scalar.load(g, *cache.at(i, scalar.pymod(place, cache.extent) if cache.circular else place))
 

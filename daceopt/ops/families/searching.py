@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ def search_sorted(
 
 
 @algorithm.reference("searchsorted")
-def _search_sorted(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _search_sorted(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     """Bisection as in the template, so that boundaries out of order give the same."""
     boundaries, values, order = inputs
     rows, extent, count, shared, right = parameters
@@ -35,7 +34,7 @@ def _search_sorted(inputs: Sequence[Any], outputs: Sequence[np.ndarray], paramet
             out[row, n] = _bisect(line, values[row, n], bool(right), extent)
 
 
-def _bisect(line: np.ndarray, value: Any, right: bool, high: int) -> int:
+def _bisect(line: np.ndarray, value: np.generic, right: bool, high: int) -> int:
     low = 0
     while low < high:
         middle = (low + high) // 2
@@ -53,7 +52,7 @@ def running_extremum(b: Builder, x: str, best: str, places: str, axis: int, larg
 
 
 @algorithm.reference("running_extremum")
-def _running_extremum(inputs: Sequence[Any], outputs: Sequence[Any], parameters: Sequence[int]) -> None:
+def _running_extremum(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     x = algorithm.around(inputs[0], parameters)
     best, place = x[:, :1].copy(), np.zeros(x[:, :1].shape, np.int64)
     results = [None if out is None else algorithm.around(out, parameters) for out in outputs]
@@ -83,7 +82,7 @@ def ranked_index(b: Builder, x: str, axis: int, out: str, wanted: Wanted, rank: 
 
 
 @algorithm.reference("ranked_index")
-def _ranked_index(inputs: Sequence[Any], outputs: Sequence[Any], parameters: Sequence[int]) -> None:
+def _ranked_index(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     """By ATen, of ranks: which of equal elements is found depends on the steps of its selections."""
     import torch
 

@@ -128,7 +128,7 @@ def _write_integers(b: Builder, extents: tuple[Dim, ...], out: str) -> None:
         return
     b.graph.source.shape_values[out] = extents
 
-    def pick(i: Any) -> Any:
+    def pick(i: tuple[sympy.Symbol, ...]) -> sympy.Expr:
         if not i:
             return extents[0]
         value: Any = extents[-1]
@@ -148,7 +148,7 @@ def range_(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     operands = {"start": require(inputs, 0), "delta": require(inputs, 2)}
     reads = {k: (b.reshape(n, ()), lambda *i: ()) for k, n in operands.items() if fixed[k] is None}
 
-    def element(i: Any, **operands: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], **operands: sympy.Expr) -> sympy.Expr:
         start, delta = (operands[k] if fixed[k] is None else fixed[k] for k in ("start", "delta"))
         return scalar.cast(start, dtype) + scalar.cast(delta, dtype) * scalar.cast(i[0], dtype)
 
@@ -166,7 +166,7 @@ def _one(graph: Graph, name: str | None) -> Any:
 # -------------------------------------------------------------------- Slice and Split
 
 
-def _bounds(graph: Graph, node: Operator, inputs: Names) -> tuple[list[int], list[Any], list[Any], list[int]]:
+def _bounds(graph: Graph, node: Operator, inputs: Names) -> tuple[list[int], list[Dim], list[Dim], list[int]]:
     """(axes, starts, ends, steps), as given."""
     starts = _list(graph, node, inputs, "starts", 1)
     ends = _list(graph, node, inputs, "ends", 2)
@@ -195,13 +195,15 @@ def slice_(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
         return
     origin = dict(zip(axes, zip(first, steps)))
 
-    def index(*i: Any) -> Any:
+    def index(*i: sympy.Expr) -> sympy.Expr:
         return tuple(origin[k][0] + p * origin[k][1] if k in origin else p for k, p in enumerate(i))
 
     b.map(result, {"x": (x, index)}, {"out": (out, lambda *i: i)}, lambda i, x: x, label="slice")
 
 
-def _check_inside(graph: Graph, node: Operator, inputs: Names, result: Shape, places: dict[int, Any]) -> None:
+def _check_inside(
+    graph: Graph, node: Operator, inputs: Names, result: Shape, places: dict[int, tuple[Dim, int]]
+) -> None:
     """Nothing outside of the array is read, for sizes that the graph is for; NotKnownYet where that cannot be told.
 
     ``places``: axis -> first element and step.
@@ -218,7 +220,7 @@ def _check_inside(graph: Graph, node: Operator, inputs: Names, result: Shape, pl
             raise NotKnownYet(f"{where}: they may not be in an axis of {shape[a]}", sizes=True)
 
 
-def _start(graph: Graph, start: Any, extent: Dim, step: int, count: Dim) -> Any:
+def _start(graph: Graph, start: Dim, extent: Dim, step: int, count: Dim) -> Dim:
     """The first element: negative positions count from the end, positions outside are brought to the edge."""
     if count == 0:
         return 0
@@ -230,7 +232,7 @@ def _start(graph: Graph, start: Any, extent: Dim, step: int, count: Dim) -> Any:
     return min(max(start, 0), extent if step > 0 else extent - 1)
 
 
-def _symbolic_place(graph: Graph, place: Any, extent: Dim) -> Any:
+def _symbolic_place(graph: Graph, place: Dim, extent: Dim) -> Dim:
     try:
         return inference.position(graph, place, extent, bold=True)
     except ValueError as error:
@@ -240,7 +242,7 @@ def _symbolic_place(graph: Graph, place: Any, extent: Dim) -> Any:
 _FAR = 2**31 - 1
 
 
-def _symbolic_start(start: int, extent: Dim, step: int, count: Dim) -> Any:
+def _symbolic_start(start: Dim, extent: Dim, step: int, count: Dim) -> Dim | None:
     if step < 0 and (start >= _FAR or start == -1):
         return extent - 1
     if start < 0 and count != -start:  # the axis may be shorter

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import sympy
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import require
-from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.nodes.builder import Builder, IndexFunction
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.core import algorithm, values
@@ -95,7 +96,7 @@ def _mirrored_gradient(b: Builder, dy: str, dx: str, axis: int, length: Dim) -> 
     spectrum = b.graph.add_array("dft_grad", shape, b.graph.dtype(dx))
     _fourier(b, dy, spectrum, axis, length, inverse=False, normalised=True)
 
-    def fn(i: Any, s: Any) -> Any:
+    def fn(i: tuple[sympy.Symbol, ...], s: sympy.Expr) -> sympy.Expr:
         twice = 2 * i[axis]
         single = scalar.logical_or(scalar.eq(i[axis], 0), scalar.eq(twice, length))
         real = scalar.select(scalar.eq(i[-1], 0), 1, 0)
@@ -113,7 +114,7 @@ def short_time_fourier_transform(b: Builder, node: Operator, inputs: Names, outp
     batch, _, parts = b.graph.shape(x)
     step, length = _frames(b.graph, inputs)
     frames = b.graph.add_array("frames", (batch, b.graph.shape(out)[1], length, parts), b.graph.dtype(x))
-    reads: dict[str, Any] = {"x": (x, lambda n, f, k, c: (n, f * step + k, c))}
+    reads: dict[str, tuple[str, IndexFunction]] = {"x": (x, lambda n, f, k, c: (n, f * step + k, c))}
     if window is not None:
         reads["window"] = (window, lambda n, f, k, c: (k,))
     b.map(
@@ -217,7 +218,7 @@ def why_not_mel(graph: Graph, node: Operator) -> str | None:
 
 
 @algorithm.reference("fourier")
-def _reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _reference(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     before, extent, between, parts_x, extent_y, parts_y, length, inverse, normalised, mirrored = parameters
     y = outputs[0].reshape(before, extent_y, between, parts_y)
     y[...] = 0

@@ -102,7 +102,7 @@ def top_k_gradient(
 
 
 @algorithm.reference("top_indices")
-def _top_indices(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _top_indices(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     """NaN is the largest."""
     import torch
 
@@ -153,7 +153,7 @@ def _unique_count(graph: Graph, node: Operator, outputs: Names) -> Any:
 
 
 @algorithm.reference("unique")
-def _unique(inputs: Sequence[Any], outputs: Sequence[Any], parameters: Sequence[int]) -> None:
+def _unique(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     x, (count, in_order) = algorithm.around(inputs[0], parameters), parameters[3:]
     # ranks order NaN and are equal where elements are
     ranks = np.unique(x, return_inverse=True)[1].reshape(x.shape)
@@ -188,7 +188,7 @@ def why_not_nonzero(graph: Graph, node: Operator) -> str | None:
 
 
 @algorithm.reference("nonzero")
-def _nonzero_reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _nonzero_reference(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     places = np.stack(np.nonzero(inputs[0].reshape(parameters[2:])))
     _expect_count("NonZero", places.shape[1], parameters[0])
     outputs[0][...] = places
@@ -238,7 +238,9 @@ def why_not_non_max_suppression(graph: Graph, node: Operator) -> str | None:
 
 
 @algorithm.reference("non_max_suppression")
-def _non_max_suppression(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _non_max_suppression(
+    inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]
+) -> None:
     boxes, scores, limit, worst, least = inputs
     most = 0 if limit is None else int(limit.reshape(-1)[0])
     corners, result = _corners(boxes, bool(parameters[4])), []

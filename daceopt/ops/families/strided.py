@@ -7,6 +7,7 @@ from typing import Any
 from daceopt.ir.data.provenance import label_of
 from daceopt.ir.data.views import follow
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.attention_calls import AttentionCall
 from daceopt.ir.nodes.library import (
@@ -22,7 +23,7 @@ from daceopt.ir.scalar.dims import Shape, is_dense
 _CONVOLUTIONS = (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)
 
 
-def takes(node: Any, shape: Shape, strides: Shape) -> bool:
+def takes(node: Node, shape: Shape, strides: Shape) -> bool:
     """Does ``node`` read or write an array of these strides in place?
 
     Kernels and pools walk any strides; products take a leading dimension, attention rows without gaps; the kernels of

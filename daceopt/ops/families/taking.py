@@ -7,9 +7,8 @@ data[i... with indices[i...] at ``axis``], no negative indices.
 
 from __future__ import annotations
 
-from typing import Any
-
 import dace
+import sympy
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import require
@@ -23,7 +22,7 @@ from daceopt.ops.families.indexing import along, axis_of, position, scatter_alon
 DOMAIN = "daceopt"
 
 
-def place_of(index: Any, extent: Dim, wraps: bool) -> Any:
+def place_of(index: sympy.Expr, extent: Dim, wraps: bool) -> sympy.Expr:
     """A run-time index in int64; negative ones count from the end where they are allowed, else they are no index."""
     return position(index, extent) if wraps else scalar.cast(index, dace.int64)
 

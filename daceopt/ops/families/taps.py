@@ -14,8 +14,9 @@ import numpy as np
 import sympy
 
 from daceopt.ir.graph.operands import require
-from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.nodes.builder import Builder, IndexFunction
 from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core.registry import NUMBERS, Names, Operator, gradient, lowering
 from daceopt.ops.families.interpolation import Table
 
@@ -35,11 +36,11 @@ class Taps:
     width: int
     gaps: bool = False
 
-    def term(self, weight: Any, value: Any) -> Any:
+    def term(self, weight: sympy.Expr, value: sympy.Expr) -> sympy.Expr:
         return scalar.select(scalar.eq(weight, 0), 0, weight * value) if self.gaps else weight * value
 
 
-def constant_taps(b: Builder, table: Table, dtype: Any) -> Taps:
+def constant_taps(b: Builder, table: Table, dtype: DType) -> Taps:
     """A table whose numbers are known, weights as ``dtype``."""
     weight = None if table.weight is None else b.constant(table.weight.astype(types.to_numpy(dtype)))
     gaps = table.weight is not None and not table.weight.all()
@@ -69,7 +70,7 @@ def weigh(b: Builder, x: str, a: int, taps: Taps, out: str | None = None) -> str
         reads[f"t{k}"] = (taps.index, lambda *i, k=k: (i[a], k))
         reads[f"w{k}"] = (str(taps.weight), lambda *i, k=k: (i[a], k))
 
-    def element(i: Any, x: Any, **operands: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr, **operands: sympy.Expr) -> sympy.Expr:
         read = (scalar.load(x, *i[:a], operands[f"t{k}"], *i[a + 1 :]) for k in range(taps.width))
         return sympy.Add(*(taps.term(operands[f"w{k}"], value) for k, value in enumerate(read)))
 
@@ -115,7 +116,7 @@ def _growth(b: Builder, x: str, axis: int, table: Table) -> float:
     return float(len(table.index) / b.graph.shape(x)[axis])
 
 
-def _complete(b: Builder, table: Table, dtype: Any) -> Taps:
+def _complete(b: Builder, table: Table, dtype: DType) -> Taps:
     weight = np.ones(table.index.shape) if table.weight is None else table.weight
     return constant_taps(b, Table(table.index, weight, None), dtype)
 
@@ -123,12 +124,12 @@ def _complete(b: Builder, table: Table, dtype: Any) -> Taps:
 def _pick(b: Builder, x: str, tables: Mapping[int, Table], out: str) -> None:
     """out[i...] = x[index[i]...] on all axes at once."""
     shape = b.graph.shape(out)
-    reads: dict[str, Any] = {"x": (x, lambda *i: (None,) * len(shape))}
+    reads: dict[str, tuple[str, IndexFunction]] = {"x": (x, lambda *i: (None,) * len(shape))}
     counts = {a: _repeats(table, b.graph.shape(x)[a]) for a, table in tables.items()}
     for a in [a for a, count in counts.items() if not count]:
         reads[f"t{a}"] = (b.constant(tables[a].index[:, 0]), lambda *i, a=a: (i[a],))
 
-    def element(i: Any, x: Any, **operands: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr, **operands: sympy.Expr) -> sympy.Expr:
         places = {a: scalar.idiv(i[a], n) if n else operands[f"t{a}"] for a, n in counts.items()}
         return scalar.load(x, *(places.get(k, p) for k, p in enumerate(i)))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import dace
 import numpy as np
+import sympy
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import require
@@ -59,7 +59,7 @@ def count_ngrams(b: Builder, node: Operator, inputs: Names, outputs: Names) -> N
         return
     weights_of = [b.constant(np.asarray(weights, np.float32))] if weighted else []
 
-    def value(count: Any, weight: Any = 1) -> Any:
+    def value(count: sympy.Expr, weight: sympy.Expr | int = 1) -> sympy.Expr:
         return scalar.select(scalar.gt(count, 0), weight, 0) if mode == "IDF" else count * weight
 
     b.elementwise(value, counts, *weights_of, out=out, label="tfidf")
@@ -91,7 +91,7 @@ def _why_not_pool(node: Operator) -> str | None:
 
 
 @algorithm.reference("ngrams")
-def _reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+def _reference(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     rows, tokens, width, widest, shortest, longest, skips = parameters
     x, lines, starts, columns = inputs
     y = outputs[0].reshape(rows, width)

@@ -6,7 +6,7 @@ Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; Dao et 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from daceopt.ir.legality import microkernels
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, Shape
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import Names, Operator, keeps, lowering, supports
 from daceopt.ops.families.attention import SEES_A_KEY, apart
@@ -78,7 +79,7 @@ def _are_shared(queries: Dim, keys: Dim, values: Dim) -> bool:
     return keys == values and (queries == keys or (known and int(queries) % int(keys) == 0))
 
 
-def _why_not_mask(graph: Graph, inputs: Names, shapes: list[Any], broadcast: bool) -> str | None:
+def _why_not_mask(graph: Graph, inputs: Names, shapes: Sequence[Shape], broadcast: bool) -> str | None:
     """``broadcast``: may the mask have one column for all keys? ONNX takes the columns that it lacks for hidden."""
     mask = values.at(inputs, 3)
     if mask is None:
@@ -93,7 +94,7 @@ def _why_not_mask(graph: Graph, inputs: Names, shapes: list[Any], broadcast: boo
 
 
 @keeps(NAME, domain=DOMAIN)
-def row_statistics(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
+def row_statistics(graph: Graph, node: Operator) -> dict[int, tuple[Shape, DType]]:
     """Of each row the largest score, and by what the exponentials relative to it are multiplied: a weight is
     exp(score - first) * second."""
     q = graph.operand(node, 0)
@@ -126,7 +127,7 @@ class _Tiled:
         local |= self.tiles.local(**dict.fromkeys(("sum", "added"), (Q, E)))
         local |= {} if self.tiles.narrow else self.tiles.local(turned=(D, K))
         local |= self.tiles.factors(used=(Q, K)) if self.tiles.has_used else {}
-        extents: dict[Any, Dim] = self.tiles.extents
+        extents: dict[sympy.Symbol, Dim] = self.tiles.extents
         return Kernel("attention", extents, stages, self.tiles.outer, local, serial=(KEYS,))
 
     @property
@@ -145,7 +146,7 @@ class _Tiled:
         if tiles.is_masked:
             yield tiles.of_seen((KEYS, Q, K), _tile("scores"), {}, lambda s: s, x=_tile("seen"))
 
-    def _of_seen(self, reads: dict[str, Access], fn: Any, x: Access) -> Stage:
+    def _of_seen(self, reads: dict[str, Access], fn: Callable[..., sympy.Expr], x: Access) -> Stage:
         """Of masked scores, which are read twice, a local has those that are seen."""
         tiles, tile = self.tiles, (KEYS, Q, K)
         if tiles.is_masked:
@@ -155,7 +156,7 @@ class _Tiled:
     def _softmax(self) -> Iterator[Stage]:
         """A new maximum rescales what was summed so far. A row of which nothing is seen yet has 0 in its place."""
 
-        def grow(old: Any, own: Any) -> Any:
+        def grow(old: sympy.Expr, own: sympy.Expr) -> sympy.Expr:
             top = scalar.maximum(old, own)
             return top, _base(top), sympy.exp(old - _base(top))
 
@@ -176,7 +177,7 @@ class _Tiled:
             reads = {"w": _tile("weights")}
             reads |= {} if dropped is None else {"seed": Access(tiles.b.graph.seed(), (0,))}
 
-            def keep(w: Any, seed: Any = None) -> Any:
+            def keep(w: sympy.Expr, seed: sympy.Expr | None = None) -> sympy.Expr:
                 return w if dropped is None else w * dropped.factor(seed, position)
 
             yield tiles.stage((KEYS, Q, K), reads, keep, x=_tile("used"))
@@ -191,7 +192,7 @@ class _Tiled:
     def _end(self) -> Iterator[Stage]:
         trusted, tiles = bool(self.tiles.node.attribute(SEES_A_KEY, 0)), self.tiles
 
-        def over(s: Any, t: Any) -> Any:
+        def over(s: sympy.Expr, t: sympy.Expr) -> sympy.Expr:
             return s / t if trusted else scalar.select(scalar.eq(t, 0), 0, s / t)
 
         place = (BATCH, tiles.head, tiles.row)
@@ -204,7 +205,7 @@ class _Tiled:
             yield tiles.stage((Q,), {"t": _row("total")}, lambda t: over(sympy.Integer(1), t), x=Access(inverse, place))
 
 
-def _base(top: Any) -> Any:
+def _base(top: sympy.Expr) -> sympy.Expr:
     """What exponentials of a row are relative to: 0 where nothing is seen."""
     return scalar.select(scalar.eq(top, -scalar.infinity()), 0, top)
 

@@ -16,9 +16,10 @@ import sympy
 from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.broadcasting import sum_to
-from daceopt.ir.nodes.builder import Builder
+from daceopt.ir.nodes.builder import Builder, IndexFunction
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import Names, Operator, gradient, lowering, without_gradient
 from daceopt.ops.families.attention import Hiding, weights_of
@@ -127,16 +128,16 @@ class _Pass:
     """
 
     tiles: AttentionTiles
-    near: Any
+    near: sympy.Symbol
     dy: str
     row: tuple[str, str, str]  # base, inverse, dot
 
     @property
-    def _far(self) -> Any:
+    def _far(self) -> sympy.Symbol:
         return K if self.near == Q else Q
 
     @property
-    def _loop(self) -> Any:
+    def _loop(self) -> sympy.Symbol:
         return KEYS if self.near == Q else ROWS
 
     def kernel(self, results: dict[str, str]) -> Kernel:
@@ -150,20 +151,22 @@ class _Pass:
         extents, local = self.tiles.extents, self._locals(sides, "across" in results)
         return Kernel("attention_gradient", extents, stages, self.tiles.outer, local, serial=(self._loop,))
 
-    def _locals(self, sides: dict[str, Any], across: bool) -> dict[str, Any]:
+    def _locals(self, sides: dict[str, sympy.Symbol], across: bool) -> dict[str, Any]:
         tile = self.near, self._far
-        loops: dict[str, tuple[Any, ...]] = dict.fromkeys(("scores", "weights", "d_weights"), tile)
+        loops: dict[str, tuple[sympy.Symbol, ...]] = dict.fromkeys(("scores", "weights", "d_weights"), tile)
         loops |= {} if self.tiles.narrow else {"turned": (D, self._far), "turned_values": (E, self._far)}
         loops |= {"bias": tile} if self._turns_mask else {}
         for name, size in sides.items():
             loops |= {name: (self.near, size), f"added_{name}": (self.near, size)}
-        factors: dict[str, tuple[Any, ...]] = {"d_scores": tile} | ({"used": tile} if self.tiles.has_used else {})
+        factors: dict[str, tuple[sympy.Symbol, ...]] = {"d_scores": tile} | (
+            {"used": tile} if self.tiles.has_used else {}
+        )
         if across:
             loops |= {"across": (self._far, D)}
             factors |= {"turned_scores": (self._far, self.near)}
         return self.tiles.local(**loops) | self.tiles.factors(**factors)
 
-    def _rows_of(self, side: Any, size: Any) -> Access:
+    def _rows_of(self, side: sympy.Symbol, size: sympy.Symbol) -> Access:
         """The rows, along ``size``, of queries or keys."""
         q, k, v = self.tiles.operands
         array = {(Q, D): q, (Q, E): self.dy, (K, D): k, (K, E): v}[side, size]
@@ -174,7 +177,7 @@ class _Pass:
         for name, size in (("turned", D), ("turned_values", E)):
             yield from self.tiles.turn(self._loop, self._far, size, self._rows_of(self._far, size), name)
 
-    def _columns(self, name: str, size: Any) -> Access:
+    def _columns(self, name: str, size: sympy.Symbol) -> Access:
         return self.tiles.as_columns(self._far, size, self._rows_of(self._far, size), name)
 
     def _tile(self, name: str) -> Access:
@@ -211,13 +214,13 @@ class _Pass:
         position = tiles.position
         reads |= {} if dropped is None else {"seed": Access(tiles.b.graph.seed(), (0,))}
 
-        def keep(p: Any, g: Any, r: Any, seed: Any = None) -> Any:
+        def keep(p: sympy.Expr, g: sympy.Expr, r: sympy.Expr, seed: sympy.Expr | None = None) -> sympy.Expr:
             factor = 1 if dropped is None else dropped.factor(seed, position)
             return p * (g * factor - r), p * factor
 
         yield tiles.stage(self._loops, reads, keep, x=self._tile("d_scores"), y=self._tile("used"))
 
-    def _sum(self, name: str, size: Any) -> Iterator[Stage]:
+    def _sum(self, name: str, size: sympy.Symbol) -> Iterator[Stage]:
         weights = "used" if self.tiles.has_used else "weights"
         left = self._tile("d_scores" if name == "by_first" else weights)
         total, added = Access(name, (self.near, size)), Access(f"added_{name}", (self.near, size))
@@ -233,10 +236,10 @@ class _Pass:
         scale, place = sympy.Float(tiles.node.attribute("scale")), self._place(far)
         yield tiles.stage((self._loop, far, D), {"s": part}, lambda s: s * scale, x=Access(out, (*place, D)))
 
-    def _place(self, side: Any) -> tuple[Any, ...]:
+    def _place(self, side: sympy.Symbol) -> tuple[Any, ...]:
         return BATCH, self.tiles.head, self.tiles.row if side == Q else self.tiles.key
 
-    def _store(self, name: str, size: Any, out: str) -> Stage:
+    def _store(self, name: str, size: sympy.Symbol, out: str) -> Stage:
         """Gradients of scores are those of scaled ones."""
         tiles = self.tiles
         scale = sympy.Float(tiles.node.attribute("scale")) if name == "by_first" else 1
@@ -284,11 +287,11 @@ def _for_each_head(b: Builder, x: str, heads: Dim) -> str:
     return b.reshape(wide, (batch, heads, *rest))
 
 
-def _factors(b: Builder, dropped: Any, shape: Any, dtype: Any) -> str:
+def _factors(b: Builder, dropped: Any, shape: Any, dtype: DType) -> str:
     out = b.graph.add_array("dropout", shape, dtype)
-    reads: dict[str, Any] = {"seed": (b.graph.seed(), lambda *i: (0,))}
+    reads: dict[str, tuple[str, IndexFunction]] = {"seed": (b.graph.seed(), lambda *i: (0,))}
 
-    def factor(i: Any, seed: Any) -> Any:
+    def factor(i: tuple[sympy.Symbol, ...], seed: sympy.Expr) -> sympy.Expr:
         return dropped.factor(seed, linear_index(i, shape))
 
     b.map(shape, reads, {"out": (out, lambda *i: i)}, factor, label="dropout")

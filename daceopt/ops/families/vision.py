@@ -13,7 +13,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar
-from daceopt.ir.scalar.dims import dim
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering, supports
 from daceopt.ops.families.convolution import per_channel, steps, why_not_steps, zero_padded
@@ -46,7 +46,7 @@ def columns_to_image(b: Builder, node: Operator, inputs: Names, outputs: Names) 
     batch, channels = b.graph.shape(require(outputs, 0))[:2]
     columns = b.reshape(require(inputs, 0), (batch, channels, *block, *counts))
 
-    def cover(i: Any, x: Any) -> Any:
+    def cover(i: tuple[sympy.Symbol, ...], x: sympy.Expr) -> sympy.Expr:
         places, conditions = [], []
         for k in range(rank):
             distance = i[2 + k] + pads[k] - i[2 + rank + k] * step["dilations"][k]
@@ -99,7 +99,7 @@ def columns_to_image_gradient(
     batch, channels = b.graph.shape(padded)[:2]
     blocks = b.graph.add_array("d_columns", (batch, channels, *block, *counts), b.graph.dtype(padded))
 
-    def place(*i: Any) -> tuple[Any, ...]:
+    def place(*i: sympy.Expr) -> tuple[Dim | None, ...]:
         moved = (i[2 + k] * step["dilations"][k] + i[2 + rank + k] * step["strides"][k] for k in range(rank))
         return (*i[:2], *moved)
 
@@ -132,7 +132,7 @@ def deformable_convolution(b: Builder, node: Operator, inputs: Names, outputs: N
         b.elementwise(lambda v, c: v + c, y, per_channel(b, bias, len(size) + 2), out=out, label="bias")
 
 
-def _sample(b: Builder, node: Operator, inputs: Names, size: Sequence[Any]) -> str:
+def _sample(b: Builder, node: Operator, inputs: Names, size: Sequence[Dim]) -> str:
     """[N, C, k..., e...]: x at every moved position of the kernel, weighted by the mask."""
     x, w, offset, mask = require(inputs, 0), require(inputs, 1), require(inputs, 2), values.at(inputs, 4)
     batch, channels, *image = b.graph.shape(x)
@@ -144,10 +144,12 @@ def _sample(b: Builder, node: Operator, inputs: Names, size: Sequence[Any]) -> s
     offsets = b.reshape(offset, (batch, groups, *kernel, rank, *size))
     columns = b.graph.add_array("columns", (batch, channels, *kernel, *size), dtype)
 
-    def group_of(i: Any) -> Any:
+    def group_of(i: tuple[sympy.Symbol, ...]) -> sympy.Expr:
         return sympy.Integer(0) if groups == 1 else scalar.idiv(i[1], share)
 
-    def sample(i: Any, x: Any, offset: Any, mask: Any = None) -> Any:
+    def sample(
+        i: tuple[sympy.Symbol, ...], x: sympy.Expr, offset: sympy.Expr, mask: sympy.Expr | None = None
+    ) -> sympy.Expr:
         taps, place = i[2 : 2 + rank], i[2 + rank :]
         at = [
             scalar.cast(place[k] * step["strides"][k] - pads[k] + taps[k] * step["dilations"][k], dtype)
@@ -175,7 +177,9 @@ def _whole(graph: Graph, name: str) -> Any:
     return lambda *i: (None,) * len(graph.shape(name))
 
 
-def _interpolate(x: Any, lead: Sequence[Any], at: Sequence[Any], image: Sequence[Any]) -> Any:
+def _interpolate(
+    x: sympy.Expr, lead: Sequence[sympy.Expr], at: Sequence[sympy.Expr], image: Sequence[sympy.Expr]
+) -> sympy.Expr:
     """Linear interpolation between the 2^rank neighbours; those outside of the image count as zero, as does NaN."""
     near = [
         scalar.select(scalar.ge(p, -1), scalar.select(scalar.le(p, extent), p, extent), -1)

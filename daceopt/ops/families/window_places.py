@@ -26,11 +26,11 @@ class WindowPlaces:
     dilations: Sequence[int]
     begins: Sequence[int]
 
-    def place(self, axis: int, k: int) -> Any:
+    def place(self, axis: int, k: int) -> sympy.Expr:
         """Where element ``k`` of a window stands in the image, or in its padding."""
         return self.strides[axis] * self.params[axis] + (k * self.dilations[axis] - self.begins[axis])
 
-    def nearest(self, offset: Sequence[int]) -> tuple[Any, ...]:
+    def nearest(self, offset: Sequence[int]) -> tuple[Dim, ...]:
         """The element of the image that is nearest to that of the window."""
         index = []
         for axis, k in enumerate(offset):
@@ -49,7 +49,7 @@ class WindowPlaces:
         room = affine(self.image[axis] - 1 - last)
         return isinstance(room.constant, int) and room.constant >= 0
 
-    def inside(self, offset: Sequence[int]) -> Any:
+    def inside(self, offset: Sequence[int]) -> sympy.Expr:
         """The condition on which that element of a window is one of the image, in scalar code; None: always."""
         condition = None
         for axis, k in enumerate(offset):

@@ -49,6 +49,7 @@ ALGEBRA = (
     "batch-norm-folding",
     "horizontal-product-fusion",  # of weights that are constants: others would be copied at each call
     "dead-code-elimination",
+    "weight-flushing",
 )
 """Fewer and larger operators."""
 

@@ -28,6 +28,8 @@ WEIGHTS: dict[str, int] = {
     "division": 4,
     "sqrt": 4,
     "exp": 12,
+    "exp_rounded": 9,
+    "exp_weight": 11,
     "expm1": 14,
     "log": 14,
     "log1p": 16,

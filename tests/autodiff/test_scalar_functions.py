@@ -25,6 +25,7 @@ UNARY: dict[str, tuple[Callable[..., Any], Callable[..., Any], np.ndarray]] = {
     "expm1": (scalar.expm1, torch.expm1, ANY),
     "exp2": (scalar.exp2, torch.exp2, ANY),
     "exp_rounded": (scalar.exp_rounded, torch.exp, ANY),
+    "exp_weight": (scalar.exp_weight, torch.exp, ANY),
     "log2": (scalar.log2, torch.log2, POSITIVE),
     "log10": (scalar.log10, torch.log10, POSITIVE),
     "erfc": (scalar.erfc, torch.erfc, ANY),

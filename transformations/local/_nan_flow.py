@@ -22,7 +22,16 @@ from daceopt.ir.scalar import scalar, types
 _OF_ANY_ARGUMENT = (
     *(sympy.Add, sympy.Mul, sympy.exp, sympy.log, sympy.sin, sympy.cos, sympy.tan, sympy.tanh, sympy.erf),
     *(scalar.sigmoid, scalar.softplus, scalar.log1p, scalar.expm1, scalar.exp2, scalar.log2, scalar.log10, scalar.erfc),
-    *(scalar.exp_rounded, scalar.absolute, scalar.floor, scalar.ceil, scalar.trunc, scalar.round_even, scalar.apart),
+    *(
+        scalar.exp_rounded,
+        scalar.exp_weight,
+        scalar.absolute,
+        scalar.floor,
+        scalar.ceil,
+        scalar.trunc,
+        scalar.round_even,
+        scalar.apart,
+    ),
     *(scalar.divide, scalar.maximum, scalar.minimum, scalar.atan2),
 )
 """NaN where an argument is."""

@@ -172,6 +172,7 @@ select: FunctionClass
 eq: FunctionClass
 exp2: FunctionClass
 exp_rounded: FunctionClass
+exp_weight: FunctionClass
 hypot: FunctionClass
 copysign: FunctionClass
 trunc: FunctionClass
@@ -185,6 +186,8 @@ FUNCTIONS: dict[str, FunctionRow] = {
     "exp2": _row(1, "float", "exp2", np.exp2, lambda x: exp2(x) * sympy.Float(math.log(2), 17)),
     # whose result is rounded to bfloat16, or weighs what is: as few of a float's digits as that takes
     "exp_rounded": _row(1, "float", "exp_rounded", np.exp, lambda x: exp_rounded(x)),
+    # of a weight that only products read: 0 where it would be lost in a sum of weights, the largest of which is 1
+    "exp_weight": _row(1, "float", "exp_weight", np.exp, lambda x: exp_weight(x)),
     "log2": _row(1, "float", "log2", np.log2, lambda x: 1 / (x * sympy.Float(math.log(2), 17))),
     "log10": _row(1, "float", "log10", np.log10, lambda x: 1 / (x * sympy.Float(math.log(10), 17))),
     "erfc": _row(
@@ -273,7 +276,8 @@ def _define(name: str, row: FunctionRow) -> FunctionClass:
 CLASSES: dict[str, FunctionClass] = {name: _define(name, row) for name, row in FUNCTIONS.items()}
 globals().update(CLASSES)
 sigmoid, softplus, log1p, expm1 = (CLASSES[n] for n in ("sigmoid", "softplus", "log1p", "expm1"))
-exp2, exp_rounded, log2, log10, erfc = (CLASSES[n] for n in ("exp2", "exp_rounded", "log2", "log10", "erfc"))
+exp2, exp_rounded, exp_weight = (CLASSES[n] for n in ("exp2", "exp_rounded", "exp_weight"))
+log2, log10, erfc = (CLASSES[n] for n in ("log2", "log10", "erfc"))
 divide: FunctionClass = CLASSES["divide"]
 atan2, hypot, copysign, nextafter = (CLASSES[n] for n in ("atan2", "hypot", "copysign", "nextafter"))
 absolute, power, maximum, minimum, select = (CLASSES[n] for n in ("absolute", "power", "maximum", "minimum", "select"))

@@ -34,6 +34,7 @@ from daceopt.ir.scalar.functions import (  # noqa: F401  (the vocabulary of expr
     erfc,
     exp2,
     exp_rounded,
+    exp_weight,
     expm1,
     floor,
     fmod,
@@ -84,7 +85,7 @@ TRANSCENDENTAL: tuple[FunctionClass, ...] = (
     softplus,
     sigmoid,
 )
-TRANSCENDENTAL += (expm1, log1p)
+TRANSCENDENTAL += (expm1, log1p, exp_weight)
 """Functions that take as long as many products."""
 
 

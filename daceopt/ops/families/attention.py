@@ -22,7 +22,7 @@ from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
 from daceopt.ops.families.elementwise import alias
-from daceopt.ops.families.softmax import DOMAIN, GUARDED
+from daceopt.ops.families.softmax import DOMAIN, GUARDED, MULTIPLIED
 
 DROPOUT = "DropoutAttention"
 SEES_A_KEY = "every_row_sees_a_key"  # our own attribute: nothing guards against rows that a mask hides entirely
@@ -64,8 +64,8 @@ def _attend(b: Builder, node: Operator, inputs: Names, outputs: Names, dropped: 
     stages[_CAPPED] = _cap(b, stages[_RAW], node.attribute("softcap", 0.0))
     hiding = Hiding.of(b, node, inputs, stages[_CAPPED], past)
     stages[_MASKED] = hiding.apply(b, stages[_CAPPED])
-    stages[_WEIGHTS] = weights_of(b, node, stages[_MASKED], guarded=hiding.whole_rows)
     shown = values.at(outputs, 3)
+    stages[_WEIGHTS] = weights_of(b, node, stages[_MASKED], guarded=hiding.whole_rows, shown=shown is not None)
     if shown is not None:
         alias(b, stages[node.attribute("qk_matmul_output_mode", _RAW)], shown)
     out = outputs[0]
@@ -80,16 +80,18 @@ def _cap(b: Builder, scores: str, cap: float) -> str:
     return b.elementwise(lambda s: bound * sympy.tanh(s / bound), scores, label="softcap") if cap else scores
 
 
-def weights_of(b: Builder, node: Operator, scores: str, guarded: bool) -> str:
-    """Over the keys; with ``guarded``, rows of -inf become 0, and so do their gradients."""
+def weights_of(b: Builder, node: Operator, scores: str, guarded: bool, shown: bool = False) -> str:
+    """Over the keys; with ``guarded``, rows of -inf become 0, and so do their gradients. ``shown``: not only products
+    read them."""
     own = b.graph.dtype(scores)
     wide = node.attribute("softmax_precision") == TensorProto.DOUBLE
     scores = b.cast(scores, types.from_onnx(TensorProto.DOUBLE)) if wide else scores
     weights = b.graph.add_array("attention", b.graph.shape(scores), b.graph.dtype(scores))
+    attributes = {} if shown else {MULTIPLIED: 1}
     if guarded:
-        b.graph.add_operator(GUARDED, [scores], [weights], domain=DOMAIN)
+        b.graph.add_operator(GUARDED, [scores], [weights], attributes, domain=DOMAIN)
     else:
-        b.graph.add_operator("Softmax", [scores], [weights], {"axis": -1})
+        b.graph.add_operator("Softmax", [scores], [weights], {"axis": -1, **attributes})
     return b.cast(weights, own) if wide else weights
 
 

@@ -127,7 +127,7 @@ class AttentionTiles:
 
     def exp(self, x: sympy.Expr) -> sympy.Expr:
         """A weight, which is rounded before it is multiplied where operands are narrow."""
-        return scalar.exp_rounded(x) if self.narrow else sympy.exp(x)
+        return scalar.exp_rounded(x) if self.narrow else scalar.exp_weight(x)
 
     def local(self, **arrays: tuple[sympy.Symbol, ...]) -> dict[str, tuple[DType, tuple[int, ...]]]:
         """Locals over these loops of a tile."""

@@ -1,9 +1,12 @@
 """Softmax, LogSoftmax and Hardmax.
 
-In the soft ones the largest element is subtracted; a row of -inf only gives NaN, as in PyTorch.
+In the soft ones the largest element is subtracted; a row of -inf only gives NaN, as in PyTorch. With our own attribute
+``MULTIPLIED`` only products read the weights: those that no sum of products could show are 0.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import sympy
 
@@ -13,7 +16,7 @@ from daceopt.ir.scalar import scalar
 from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering
 from daceopt.ops.families.reduction import arg_extremum, element_count
 
-DOMAIN, GUARDED = "daceopt", "GuardedSoftmax"
+DOMAIN, GUARDED, MULTIPLIED = "daceopt", "GuardedSoftmax", "only_multiplied"
 
 
 def _axes(b: Builder, node: Operator, x: str) -> tuple[int, ...]:
@@ -24,12 +27,16 @@ def _axes(b: Builder, node: Operator, x: str) -> tuple[int, ...]:
     return tuple(range(axis, rank)) if flattened else (axis,)
 
 
+def _exponential(node: Operator) -> Callable[[sympy.Expr], sympy.Expr]:
+    return scalar.exp_weight if node.attribute(MULTIPLIED, 0) else sympy.exp
+
+
 @lowering("Softmax", types=FLOATS)
 def softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     x, out = require(inputs, 0), require(outputs, 0)
-    axes = _axes(b, node, x)
+    axes, exp = _axes(b, node, x), _exponential(node)
     top = b.reduce("max", None, x, axes=axes, keepdims=True, label="softmax_max")
-    weight = b.elementwise(lambda v, m: sympy.exp(v - m), x, top, label="softmax_exp")
+    weight = b.elementwise(lambda v, m: exp(v - m), x, top, label="softmax_exp")
     total = b.reduce("sum", None, weight, axes=axes, keepdims=True, label="softmax_sum")
     b.elementwise(lambda e, s: e / s, weight, total, out=out, label="softmax")
 
@@ -38,10 +45,10 @@ def softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 def guarded_softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Over the last axis; a row of -inf only gives zeros, and has a gradient of zeros."""
     x, out = require(inputs, 0), require(outputs, 0)
-    hidden = -scalar.infinity()
+    hidden, exp = -scalar.infinity(), _exponential(node)
     top = b.reduce("max", None, x, axes=(-1,), keepdims=True, label="softmax_max")
     centre = b.elementwise(lambda m: scalar.select(scalar.ne(m, hidden), m, 0), top, label="softmax_centre")
-    weight = b.elementwise(lambda v, m: sympy.exp(v - m), x, centre, label="softmax_exp")
+    weight = b.elementwise(lambda v, m: exp(v - m), x, centre, label="softmax_exp")
     total = b.reduce("sum", None, weight, axes=(-1,), keepdims=True, label="softmax_sum")
     b.elementwise(
         lambda e, s, m: scalar.select(scalar.ne(m, hidden), e / s, 0), weight, total, top, out=out, label="softmax"

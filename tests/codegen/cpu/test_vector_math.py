@@ -127,3 +127,21 @@ def test_exponentials_for_bfloat16(tmp_path: Path) -> None:
     assert float(found[small].max()) <= 2.0**-126 and not found[exact < 2.0**-127].any()
     np.testing.assert_array_equal(found[exact > 2.0**128], np.inf)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(data))
+
+
+def test_exponentials_for_weights(tmp_path: Path) -> None:
+    """Bit for bit those of exp from 2^-100 to 2^127.5, 0 below; never a subnormal number."""
+    data = np.concatenate([np.linspace(-105, 89, 1 << 18).astype(np.float32), _everything(np.float32)])
+    graph = Graph("exponential")
+    x = graph.add_input("x", data.shape, dace.float32)
+    b = Builder(graph)
+    names = [b.elementwise(fn, x) for fn in (scalar.exp_weight, sympy.exp)]
+    for name in names:
+        graph.add_output(name)
+    results = run(graph, {x: data}, tmp_path)
+    weights, exact = (results[name] for name in names)
+    same = (exact >= 2.0**-99) & (exact < 2.0**127) | np.isnan(data)
+    np.testing.assert_array_equal(weights[same], exact[same])
+    assert not weights[exact < 2.0**-101].any()
+    assert not weights[weights < 2.0**-101].any()
+    np.testing.assert_array_equal(weights[np.isposinf(exact)], np.inf)

@@ -17,6 +17,7 @@ namespace dop {
 DOP float exp(float x) { return ::expf(x); }
 DOP double exp(double x) { return ::exp(x); }
 template <class T> DOP T exp_rounded(T x) { return exp(x); }
+template <class T> DOP T exp_weight(T x) { return exp(x); }  // subnormal numbers cost no time here
 #define DOP_OVERLOADS(name)                            \
   DOP float name(float x) { return ::name##f(x); }     \
   DOP double name(double x) { return ::name(x); }

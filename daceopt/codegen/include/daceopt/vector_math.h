@@ -34,6 +34,17 @@ DOP double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 DOP double fma(double a, double b, double c) { return a * b + c; }
 #endif
 
+// exp for |r| < 0.35
+DOP float exp_of_rest(float r) {
+  float y = 1.39261836e-3f;
+  y = fma(y, r, 8.36317905e-3f);
+  y = fma(y, r, 4.16665546e-2f);
+  y = fma(y, r, 1.66665770e-1f);
+  y = fma(y, r, 0.5f);
+  y = fma(y, r, 1.0f);
+  return fma(y, r, 1.0f);
+}
+
 // exp without a branch. libmvec's leaves its vectors for a lane at which the result is 0, no normal number or infinite,
 // as it is at each masked score: six times as slow with one in three of them. Off by less than one unit in the last
 // place, of results that are no normal numbers as well. x = k ln(2) + r with |r| < 0.35 and ln(2) in two parts, of which
@@ -45,13 +56,7 @@ DOP float exp(float x) {
   inside = inside > 89.0f ? 89.0f : inside;  // infinite
   const float k = fma(inside, 1.44269504f, last_bits) - last_bits;
   const float r = fma(k, -1.42860677e-6f, fma(k, -0.693145752f, inside));
-  float y = 1.39261836e-3f;
-  y = fma(y, r, 8.36317905e-3f);
-  y = fma(y, r, 4.16665546e-2f);
-  y = fma(y, r, 1.66665770e-1f);
-  y = fma(y, r, 0.5f);
-  y = fma(y, r, 1.0f);
-  y = fma(y, r, 1.0f);
+  const float y = exp_of_rest(r);
   const float half = fma(k, 0.5f, with_bias), rest = (k - (half - with_bias)) + with_bias;
   return y * shifted(half) * shifted(rest);
 }
@@ -79,6 +84,17 @@ DOP double exp(double x) {
 
 // x < most ? x : most, and NaN for NaN.
 template <class T> DOP T at_most(T x, T most) { return x > most ? most : x; }
+
+// exp for weights that only products read: as exp, and 0 below 2^-100, so that neither the weights nor their share of a
+// sum of a million are subnormal numbers, each of which stops a product's multiplications for a hundred cycles. 2^k is one
+// factor, whose bits are those of 0 for the least k; infinite from 2^127.5 on.
+DOP float exp_weight(float x) {
+  constexpr float with_bias = 12582912.0f + 127.0f;
+  const float inside = x < -69.3147202f ? -88.0296936f : x;
+  const float whole = at_most(fma(inside, 1.44269504f, with_bias), with_bias + 128.0f), k = whole - with_bias;
+  return exp_of_rest(fma(k, -1.42860677e-6f, fma(k, -0.693145752f, inside))) * shifted(whole);
+}
+DOP double exp_weight(double x) { return exp(x); }
 
 // exp for results that are rounded to bfloat16: off by less than 2^-18 of them, 0 where they are no normal numbers, and
 // infinite from 2^127.5 on. As exp, with 2^k in one factor, whose bits are those of 0 for the least k.

@@ -17,7 +17,7 @@ JOBS ?= 2
 # tests start processes by the dozen, all of which import the same files: their bytecode is kept even where others say no
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo docs test test-fast test-wheel test-isa test-onnx test-opinfo test-fuzz test-models test-breadth test-world world test-gpu bench-gpu lint format types bench clean setup
+.PHONY: help demo docs test test-fast test-wheel test-isa test-onnx test-opinfo test-fuzz test-models test-breadth test-world world test-versions test-gpu bench-gpu lint format types bench clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -51,12 +51,12 @@ test: $(READY) ## each mechanism, with a part of ONNX's backend suite
 test-fast: $(READY) ## the tests without those marked slow
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not onnx and not fuzz and not models and not breadth"
 
-test-wheel: ## sdist and wheel in an empty environment, with the newest versions that they allow: a first call
+test-wheel: ## sdist and wheel in an empty environment, but for torch with the newest versions they allow: a first call
 	rm -rf build/wheel
 	$(PYTHON) -m venv build/wheel/env
 	build/wheel/env/bin/python -m pip install --quiet --disable-pip-version-check build
 	build/wheel/env/bin/python -m build --outdir build/wheel/dist . > build/wheel/log 2>&1 || { cat build/wheel/log >&2; exit 1; }
-	build/wheel/env/bin/python -m pip install --quiet --disable-pip-version-check build/wheel/dist/*.whl
+	build/wheel/env/bin/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0" build/wheel/dist/*.whl
 	cd build/wheel && DACEOPT_CACHE_DIR=cache env/bin/python ../../examples/first_call.py
 
 # libraries, compiler and PyTorch are told of an older CPU than this one; what depends on vector units says so
@@ -89,6 +89,9 @@ test-models: $(READY) ## dozens of architectures of transformers, trained for a 
 test-world: $(READY) world ## programs of the world: all are captured, a rotating twentieth is compiled and compared
 	$(BIN)/python -m benchmarks world --stages capture --again
 	$(BIN)/python -m benchmarks world --stages right --again --together --share $(SHARE)
+
+test-versions: $(READY) ## a share of the tests with other releases of PyTorch, installed in TORCH_RELEASES (3 GB each)
+	$(BIN)/python -m tests.releases $(RELEASES)
 
 SHARE ?= $(shell expr `date +%j` % 20)/20
 

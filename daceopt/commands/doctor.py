@@ -16,14 +16,14 @@ from daceopt.errors import DaceoptError
 from daceopt.store.cache import default_cache
 
 OK, NOTE, MISSING = "ok", "note", "MISSING"
-# The versions that the tests run with (constraints.txt); others may work.
+# The versions that the tests run with, first that of constraints.txt; others may work.
 _TESTED = {
-    "torch": "2.13.0",
-    "dace": "1.0.2",
-    "numpy": "1.26.4",
-    "sympy": "1.14.0",
-    "onnx": "1.23.2",
-    "onnxruntime": "1.31.1",
+    "torch": ("2.13.0", "2.11.0", "2.12.1", "2.14.1", "2.15.0"),
+    "dace": ("1.0.2",),
+    "numpy": ("1.26.4",),
+    "sympy": ("1.14.0",),
+    "onnx": ("1.23.2",),
+    "onnxruntime": ("1.31.1",),
 }
 _OPTIONAL_PACKAGES = frozenset({"onnxruntime"})
 
@@ -186,10 +186,10 @@ def _packages() -> Iterator[Finding]:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             status = NOTE if name in _OPTIONAL_PACKAGES else MISSING
-            yield Finding(name, status, "not installed", f"`pip install {name}=={tested}`")
+            yield Finding(name, status, "not installed", f"`pip install {name}=={tested[0]}`")
             continue
-        same = version.split("+")[0] == tested
-        yield Finding(name, OK if same else NOTE, version, "" if same else f"tested with {tested}")
+        same = version.split("+")[0] in tested
+        yield Finding(name, OK if same else NOTE, version, "" if same else f"tested with {', '.join(tested)}")
 
 
 def _libraries() -> Iterator[Finding]:

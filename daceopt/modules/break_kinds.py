@@ -24,7 +24,8 @@ KINDS: tuple[Hint, ...] = (
     ),
     kind(
         r"when making fake tensor call|^Fake tensor propagation|^Tensor device mismatch|when running FX node"
-        r"|fake tensors|meta kernel|^Missing FakeTensor|real value|op packet|call_method node|PT2-compliant",
+        r"|fake tensors|meta kernel|^Missing FakeTensor|missing fake impl|real value|op packet|call_method node"
+        r"|PT2-compliant",
         "PyTorch cannot tell the shapes of what it computes, or refuses it",
     ),
     kind(r"^Observed exception.*?raised exception (\w+)\(", r"\1 is raised: an exception that forward does not catch"),
@@ -95,7 +96,10 @@ KINDS: tuple[Hint, ...] = (
         "a size, or a number, that changes between calls is used where a constant has to be",
     ),
     kind("index.Tensor|Indexing", "a list is indexed by a tensor", "keep the number a tensor"),
-    kind("^Tensor|tensor object identity|Data pointer", "tensors are told apart by where they lie, or by identity"),
+    kind(
+        "^Tensor|tensor object identity|Data pointer|COW tensor",
+        "tensors are told apart by where they lie, or by identity",
+    ),
     kind("set with tensors", "a set of tensors", "a list or a dict"),
     kind("broadcast", "tensors of shapes that do not broadcast are compared"),
     # NumPy
@@ -172,7 +176,7 @@ KINDS: tuple[Hint, ...] = (
     kind(r"^Backend compiler exception", "a compiler of PyTorch's own failed"),
     kind(
         r"attempted|constant|bytecode|handler|[A-Z]{3,}_[A-Z]|sourceless|inline|CLEANUP|SEND|builtins|functions? call"
-        r"|Variable|Python constant|skip|config|placeholder|unconverted",
+        r"|Variable|Python constant|skip|config|placeholder|unconverted|tp_init",
         "Python that cannot be traced",
         _OUTSIDE,
     ),

@@ -315,7 +315,7 @@ class Dispatcher:
                 guard_fail_fn=self._note_change,
                 recompile_limit=RECOMPILE_LIMIT,
             )
-            fast = FastPath(own, run._isolate_recompiles_id)
+            fast = FastPath(own, run.region)
             backend.entry = fast.code
             self._compiled = Compiled(original, _parts(original), backend, run, fast)
             return self._compiled

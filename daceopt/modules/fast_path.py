@@ -73,9 +73,9 @@ class Frame:
 
 
 class FastPath:
-    """The whole-frame programs of one function; ``region`` is Dynamo's number for who compiled them."""
+    """The whole-frame programs of one function; ``region`` tells Dynamo who compiled them."""
 
-    def __init__(self, function: Callable[..., Any], region: int) -> None:
+    def __init__(self, function: Callable[..., Any], region: Any) -> None:
         self._function = function if isinstance(function, types.FunctionType) else None
         self._region = region
         self.broken = False  # whether Dynamo broke the frame, so that its calls go through Dynamo

@@ -9,15 +9,12 @@ from daceopt.capture.torch import function_parts
 from daceopt.torch_internals import dynamo_frames
 from daceopt.torch_internals.dynamo_tracing import ExactWeakKeyDictionary
 
-_GIVEN_UP = "an error was suppressed during compilation"
-"""Dynamo's word for a frame of which it compiles nothing because of what is in it."""
-
 
 class Parts:
-    """``region``: Dynamo's number for whose programs are meant."""
+    """``region`` tells Dynamo whose programs are meant."""
 
     def __init__(self) -> None:
-        self.region = -1
+        self.region: Any = None
         self._known: Any = ExactWeakKeyDictionary()  # code of a function -> that of the same in parts
 
     def of(self, code: types.CodeType) -> Any:
@@ -26,13 +23,11 @@ class Parts:
         return None if known is None else dynamo_frames.run_always(known)
 
     def split(self, code: types.CodeType, answer: Any) -> Any:
-        """The same where Dynamo's own ``answer`` is that it gives up; None where there are no parts.
+        """The same where Dynamo gives up, which is its own ``answer``; None where there are no parts.
 
         If the frame is the rest of a function behind a graph break, it runs as it is this time, and the function is in
         parts from its next call on.
         """
-        if answer.guarded_code is not None or answer.skip_reason != _GIVEN_UP:
-            return None
         function = dynamo_frames.function_behind(code)
         whole = code if function is None else function
         split_code = function_parts.in_parts(whole)

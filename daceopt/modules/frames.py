@@ -50,15 +50,15 @@ class Listener(Protocol):
 
 def compile_frames(function: Function, backend: Any, seen: SeenSizes | None = None, **options: Any) -> Any:
     """``function``, which Dynamo compiles with ``backend`` when it is called; programs are shared with nobody, nor is
-    which sizes vary, unless ``seen`` is."""
+    which sizes vary, unless ``seen`` is. Its ``region`` says to Dynamo whose programs are meant."""
     from daceopt.modules.frame_parts import Parts
     from daceopt.torch_internals.dynamo_frames import optimize, region_of
 
-    context = optimize(backend, isolate_recompiles=True, **options)
+    context = optimize(backend, **options)
     parts = Parts()
     context.callback = FrameCompiler(context.callback, parts, None if options.get("nopython") else backend, seen)
     compiled = context(function)
-    parts.region = region_of(compiled)
+    parts.region = compiled.region = region_of(context)
     return compiled
 
 
@@ -76,8 +76,9 @@ class FrameCompiler:
         self._torchdynamo_orig_backend = callback  # by which Dynamo finds whose programs these are
         self._parts = parts
         self._listener = listener
+        self._outcome = _Outcome()
         if listener is not None:
-            wrap_conversion(callback, lambda convert: _Told(convert, listener))
+            wrap_conversion(callback, lambda convert: _Told(convert, listener, self._outcome))
         self._seen = seen or SeenSizes()
 
     def __call__(self, frame: Any, *args: Any) -> Any:
@@ -91,31 +92,32 @@ class FrameCompiler:
         known = self._parts.of(code)
         if known is not None:
             return known
-        answer = self._convert(frame, *args)
-        split = self._parts.split(code, answer)
+        answer, has_given_up = self._convert(frame, *args)
+        split = self._parts.split(code, answer) if has_given_up else None
         if split is None:
             return answer
         if self._listener is not None:
             self._listener.goes_on()
         return split
 
-    def _convert(self, frame: Any, *args: Any) -> Any:
-        from daceopt.torch_internals.dynamo_frames import as_error_of_dynamo
+    def _convert(self, frame: Any, *args: Any) -> tuple[Any, bool]:
+        """What Dynamo is to do with the frame, and whether that is nothing because of what is in it."""
+        from daceopt.torch_internals.dynamo_frames import as_error_of_dynamo, counting_own
         from daceopt.torch_internals.dynamo_tracing import forget_constants
 
-        with self._seen.in_place(), warnings.catch_warnings(), _settings(), pause():
+        with self._seen.in_place(), counting_own(self), warnings.catch_warnings(), _settings(), pause():
             for noise in _NOISE:
                 warnings.filterwarnings("ignore", noise)
             warnings.filterwarnings("ignore", module=r"torch\._(dynamo|functorch|subclasses)\.")
             try:
-                return self._trace(frame, *args)
+                return self._trace(frame, *args), self._outcome.has_given_up
             except Exception as error:
                 if self._listener is None:
                     named = error if isinstance(error, DaceoptError | Warning) else as_error_of_dynamo(error)
                     if named is error:  # no error is its own cause: who follows causes would not come back
                         raise
                     raise named from error
-                return _as_it_is(error)
+                return _as_it_is(error), False
             finally:
                 forget_constants()  # which numbers are constants in this code: in other code they are not
 
@@ -135,22 +137,33 @@ class FrameCompiler:
             return self._torchdynamo_orig_backend(frame, *args)
 
 
-class _Told:
-    """What compiles a frame in Dynamo, or raises why not; ``listener`` hears of it."""
+class _Outcome:
+    """Of the last frame that was tried: whether Dynamo compiles nothing of it because of what is in it."""
 
-    def __init__(self, convert: Function, listener: Listener) -> None:
-        self._convert, self._listener = convert, listener
+    has_given_up = False
+
+
+class _Told:
+    """What compiles a frame in Dynamo, or raises why not; ``listener`` hears of it, and ``outcome`` keeps it."""
+
+    def __init__(self, convert: Function, listener: Listener, outcome: _Outcome) -> None:
+        self._convert, self._listener, self._outcome = convert, listener, outcome
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._convert, name)
 
     def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        from daceopt.torch_internals.dynamo_frames import is_at_limit
+
         self._listener.begins(frame.f_code)
         try:
-            return self._convert(frame, *args, **kwargs)
+            answer = self._convert(frame, *args, **kwargs)
         except Exception as error:
+            self._outcome.has_given_up = not is_at_limit(error)
             self._listener.on_failure(error)
             raise
+        self._outcome.has_given_up = False
+        return answer
 
 
 class SeenSizes:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from types import CodeType
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import torch
 
 from daceopt.torch_internals.frame_evaluation import is_error_of_dynamo
-from daceopt.torch_internals.release import private_names
+from daceopt.torch_internals.release import name_if_known, private_names
 from daceopt.torch_internals.replacements import exchange
 
 with private_names():
     from torch._dynamo import config as _config
     from torch._dynamo import maybe_mark_dynamic as _mark_dynamic
-    from torch._dynamo import optimize as optimize
+    from torch._dynamo import optimize as _optimize
     from torch._dynamo.bytecode_transformation import create_call_function as create_call_function
     from torch._dynamo.bytecode_transformation import create_instruction as create_instruction
     from torch._dynamo.bytecode_transformation import transform_code_object as transform_code_object
+    from torch._dynamo.cache_size import compute_cache_size as _count_programs
     from torch._dynamo.convert_frame import compile_lock
     from torch._dynamo.convert_frame import output_codes as output_codes
     from torch._dynamo.convert_frame import register_bytecode_hook as register_bytecode_hook
-    from torch._dynamo.eval_frame import _get_cache_entries_for_region
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list, innermost_backend
     from torch._dynamo.exc import InternalTorchDynamoError as InternalTorchDynamoError
     from torch._dynamo.exc import TorchRuntimeError as TorchRuntimeError
     from torch._dynamo.guards import DeletedGuardManagerWrapper, GuardManagerWrapper
@@ -37,6 +39,10 @@ with private_names():
         wrap_guarded_code,
     )
     from torch._guards import CompileId
+
+    # Since 2.13 Dynamo keeps the programs of one ``optimize`` apart, by a number. Before, it keeps those of all for a
+    # code, takes only those of the backend that asks, and counts the others against the limit of its own
+    _entries_of_region = name_if_known("torch._dynamo.eval_frame._get_cache_entries_for_region")
 
 
 def mark_dynamic(tensor: torch.Tensor, axis: int) -> None:
@@ -75,9 +81,19 @@ def wrap_conversion(callback: Any, wrap: Callable[[Any], Any]) -> None:
     catching._inner_convert = wrap(catching._inner_convert)
 
 
-def region_of(function: Callable[..., Any]) -> int:
-    """Dynamo's number for whose programs those of a function are, which ``optimize`` has made."""
-    return int(function._isolate_recompiles_id)  # type: ignore[attr-defined]
+def optimize(backend: Any, **options: Any) -> Any:
+    """What compiles a function that it is called with by ``backend``; its programs are nobody else's."""
+    return _optimize(backend, **options, **({} if _entries_of_region is None else {"isolate_recompiles": True}))
+
+
+def is_at_limit(error: Exception) -> bool:
+    """Whether Dynamo compiles a frame no more because it has too many programs, which it runs all the same."""
+    return getattr(error, "frame_exec_strategy", None) is not None
+
+
+def region_of(context: Any) -> Any:
+    """By what Dynamo tells whose programs those of functions are that ``context``, of ``optimize``, has compiled."""
+    return innermost_backend(context.callback) if _entries_of_region is None else context._isolate_recompiles_id
 
 
 def backend_callable(function: Any) -> Any:
@@ -91,12 +107,28 @@ def function_behind(code: CodeType) -> CodeType | None:
     return None if rest is None else rest.code
 
 
-def programs_of(code: CodeType, region: int) -> list[Any]:
-    """What Dynamo keeps for a code: guards and code of each program; ``region``: its number for whose they are."""
-    return _get_cache_entries_for_region(code, region)
+def programs_of(code: CodeType, region: Any) -> list[Any]:
+    """What Dynamo keeps for a code: guards and code of each program; ``region``: by what it tells whose they are."""
+    if _entries_of_region is None:
+        return [entry for entry in _debug_get_cache_entry_list(code) if entry.backend is region]
+    return _entries_of_region(code, region)
 
 
-def forget_programs(code: CodeType, region: int, reason: str) -> None:
+def counting_own(callback: Any) -> AbstractContextManager[None]:
+    """A block in which Dynamo counts, against its limit, only those programs of a code that ``callback`` has made."""
+    if _entries_of_region is not None:
+        return nullcontext()
+    return exchange("count of programs", partial(_count_own, innermost_backend(callback)))
+
+
+def _count_own(region: Any, frame: Any, _: Any) -> Any:
+    entry = None
+    for own in reversed(programs_of(frame.f_code, region)):
+        entry = SimpleNamespace(guard_manager=own.guard_manager, next=entry)
+    return _count_programs(frame, entry)
+
+
+def forget_programs(code: CodeType, region: Any, reason: str) -> None:
     """Let Dynamo ask again for calls that it has compiled."""
     for entry in programs_of(code, region):
         if entry.guard_manager.extra_state is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
-from daceopt.torch_internals.release import private_names
+from daceopt.torch_internals.release import name_if_known, private_names
 
 with private_names():
     from torch._dynamo import config as _config
@@ -23,7 +23,6 @@ with private_names():
     from torch._dynamo.symbolic_convert import InstructionTranslator, TensorifyState
     from torch._dynamo.utils import ExactWeakKeyDictionary as ExactWeakKeyDictionary
     from torch._dynamo.utils import counters as _counters
-    from torch._dynamo.utils import is_lru_cache_wrapper_trace_without_warning_allowed
     from torch._dynamo.variables import higher_order_ops as _higher_order
     from torch._dynamo.variables.base import VariableTracker as VariableTracker
     from torch._dynamo.variables.builtin import IN_PLACE_DESUGARING_MAP as _IN_PLACE
@@ -35,8 +34,8 @@ with private_names():
     from torch._dynamo.variables.tensor import SymNodeVariable as SymNodeVariable
     from torch._dynamo.variables.user_defined import UserDefinedObjectVariable as UserDefinedObjectVariable
 
-    # Whether a function has a cache that Dynamo leaves out of its graphs without a word
-    is_traced_without_cache = is_lru_cache_wrapper_trace_without_warning_allowed
+    # Before 2.13 Dynamo warns of each such function
+    _is_cache_passed_over = name_if_known("torch._dynamo.utils.is_lru_cache_wrapper_trace_without_warning_allowed")
 
     _current = InstructionTranslator.current_tx
 
@@ -81,6 +80,11 @@ def make_constant(symbol: str) -> None:
 def forget_constants() -> None:
     """What ``make_constant`` has said is of one frame: in other code the numbers are none."""
     TensorifyState.clear()
+
+
+def is_traced_without_cache(function: Callable[..., Any]) -> bool:
+    """Whether a function has a cache that Dynamo leaves out of its graphs without a word."""
+    return _is_cache_passed_over is not None and bool(_is_cache_passed_over(function))
 
 
 def frame_count() -> int:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from daceopt.torch_internals.release import private_names
+from daceopt.torch_internals.release import name_if_known, private_names
 
 Function = Callable[..., Any]
 
@@ -29,7 +29,7 @@ REPLACED = {
     "BuiltinVariable._handle_insert_op_in_graph": ("torch._dynamo.variables.builtin", "self tx args kwargs"),
     "BuiltinVariable.call_function": ("torch._dynamo.variables.builtin", "self tx args kwargs"),
     "SetAttrBuiltinVariable._call_setattr": ("torch._dynamo.variables.builtin", "self tx obj name_var val"),
-    "TensorVariable.nb_float_impl": ("torch._dynamo.variables.tensor", "self tx"),
+    "BuiltinVariable.call_float": ("torch._dynamo.variables.builtin", "self tx arg"),
     "TorchInGraphFunctionVariable.call_function": ("torch._dynamo.variables.torch", "self tx args kwargs"),
     "TorchCtxManagerClassVariable.call_function": ("torch._dynamo.variables.torch", "self tx args kwargs"),
     "InstructionTranslatorBase._format_value": ("torch._dynamo.symbolic_convert", "self fmt_spec flags"),
@@ -68,9 +68,17 @@ REPLACED = {
 }
 """A function, or a method and its class: the module that has it, and its parameters. ``*``: all branches."""
 
+RENAMED = {
+    "TensorVariable.var_getattr": "TensorVariable.tp_getattro_impl",  # since 2.14
+    "LoggingLoggerVariable.var_getattr": "LoggingLoggerVariable.tp_getattro_impl",
+    "SetAttrBuiltinVariable._call_setattr": "BuiltinVariable.call_setattr",  # before 2.13
+}
+"""What other releases call functions of ``REPLACED``, in the same module."""
+
 EXCHANGED = {
     "sizes of frames": ("torch._dynamo.pgo", "_CODE_STATE"),
     "time of guards": ("torch._dynamo.guards", "profile_guard_manager"),
+    "count of programs": ("torch._dynamo.convert_frame", "compute_cache_size"),
 }
 """What has another value while Dynamo looks at a frame of ours: the module, and its name there."""
 
@@ -96,8 +104,10 @@ def replace(name: str, function: Function, when: Callable[[], bool] | None = Non
 def owner_of(name: str) -> tuple[Any, str]:
     """The module or class that has ``REPLACED[name]``, and how it is called there. Raises PyTorchChanged if it is
     missing."""
+    module, _ = REPLACED.get(name) or REPLACED[f"{name.rpartition('.')[0]}.*"]
+    if name in RENAMED and name_if_known(f"{module}.{name}") is None:
+        name = RENAMED[name]
     path, _, attribute = name.rpartition(".")
-    module, _ = REPLACED.get(name) or REPLACED[f"{path}.*"]
     with private_names():
         owner: Any = import_module(module)
         owner = getattr(owner, path) if path else owner
@@ -124,12 +134,14 @@ def branches() -> list[str]:
 
 
 def renew_tables() -> None:
-    """Let Dynamo's tables of methods, by type of value and by instruction, hold the present ones."""
+    """Let Dynamo's tables of methods, by type of value, by builtin and by instruction, hold the present ones."""
     with private_names():
         from torch._dynamo.symbolic_convert import InstructionTranslatorBase
         from torch._dynamo.variables.builder import VariableBuilder
+        from torch._dynamo.variables.builtin import BuiltinVariable
 
         VariableBuilder._type_dispatch_impl.cache_clear()
+        BuiltinVariable.call_function_handler_cache.clear()
     _renew_instructions(InstructionTranslatorBase)
 
 

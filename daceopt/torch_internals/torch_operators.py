@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from daceopt.torch_internals.release import private_names
+from daceopt.torch_internals.release import name_if_known, private_names
 
 with private_names():
     from torch._higher_order_ops.associative_scan import generic_associative_scan as generic_associative_scan
-    from torch._higher_order_ops.register_hook import register_hook_op as register_hook_op
     from torch._higher_order_ops.wrap import TagActivationCheckpoint
     from torch._library.custom_ops import OPDEFS
     from torch._library.custom_ops import CustomOpDef as CustomOpDef
@@ -21,6 +20,9 @@ with private_names():
     from torch._ops import OpOverload as OpOverload
     from torch._ops import OpOverloadPacket as OpOverloadPacket
     from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
+
+    # The node of a graph of Dynamo's that gives a value a hook; None where its graphs break there (before 2.13)
+    register_hook_op = name_if_known("torch._higher_order_ops.register_hook.register_hook_op")
 
     # Nodes of a graph of Dynamo's that begin and end a block of ``torch.autocast``
     enter_autocast, exit_autocast = _enter_autocast, _exit_autocast

@@ -11,6 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from daceopt.torch_internals.release import number_of
+
 ROOM = Path(__file__).parents[2] / "daceopt" / "torch_internals"
 
 
@@ -72,9 +76,17 @@ def private_names() -> tuple[str, ...]:
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in ROOM.glob("*.py") if path.stem != "logger_names"]
     names = {name for tree in trees for name, _ in names_of(tree)}
     names |= {f"torch._C.{name}" for name in cuda_state._SWITCHES}
-    names |= {f"{module}.{path}" for path, (module, _) in replacements.REPLACED.items() if "*" not in path}
+    for path, (module, _) in replacements.REPLACED.items():
+        names |= {f"{module}.{known}" for known in (path, replacements.RENAMED.get(path)) if known and "*" not in path}
     names |= {f"{module}.{name}" for module, name in replacements.EXCHANGED.values()}
     return tuple(sorted(name for name in names if is_private(name)))
+
+
+def is_of_release(name: str) -> bool:
+    """Has this release of PyTorch such a name? All have those of which ``releases.txt`` says nothing."""
+    limit, *version = RELEASES.get(name, ["always"])
+    own = number_of(torch.__version__)
+    return limit == "always" or (own >= number_of(*version) if limit == "since" else own <= number_of(*version))
 
 
 def resolve(name: str) -> Any:
@@ -123,4 +135,7 @@ PARAMETERS = table((Path(__file__).parent / "parameters.txt").read_text(encoding
 """The parameters that calls in the room, or of what it gives, fill: by name or, in this order, by position."""
 
 ATTRIBUTES = table((Path(__file__).parent / "attributes.txt").read_text(encoding="utf-8"))
-"""Of PyTorch's own types, what other rooms read, write or call of their values."""
+"""Of PyTorch's own types, what other rooms read, write or call of their values; ``a|b``: by one of these names."""
+
+RELEASES = table((Path(__file__).parent / "releases.txt").read_text(encoding="utf-8"))
+"""Names that some of the releases have, for each of which the room has a way: ``since`` which, or ``until`` which."""

@@ -125,7 +125,7 @@ class _Sparse(UserDefinedObjectVariable):
     def _break(self, *args: Any, **kwargs: Any) -> NoReturn:
         _break(f"a tensor of layout {self.value.layout}", "")
 
-    as_proxy = call_method = var_getattr = call_obj_hasattr = _break
+    as_proxy = call_method = var_getattr = tp_getattro_impl = call_obj_hasattr = _break
 
 
 def _wrap_float(original: Method, self: Any, value: float) -> Any:
@@ -269,11 +269,11 @@ def _set_attribute(original: Method, self: Any, tx: Any, owner: Any, name: Any, 
     return original(self, tx, owner, name, value)
 
 
-def _float_of_tensor(original: Method, self: Any, tx: Any) -> Any:
+def _call_float(original: Method, self: Any, tx: Any, arg: Any) -> Any:
     """A layer of batch normalization without a momentum makes a number of its counter: a tensor does as well, here."""
-    if tx.f_code.co_code != batch_norm_forward.__code__.co_code:
-        return original(self, tx)
-    return self.call_method(tx, "to", [VariableTracker.build(tx, torch.float64)], {})
+    if tx.f_code.co_code != batch_norm_forward.__code__.co_code or not arg.is_tensor():
+        return original(self, tx, arg)
+    return arg.call_method(tx, "to", [VariableTracker.build(tx, torch.float64)], {})
 
 
 def _is_differentiated(encoder: nn.TransformerEncoder, source: Any) -> bool:
@@ -389,7 +389,7 @@ _REPLACED: Mapping[str, Method] = {
     "BuiltinVariable._handle_insert_op_in_graph": _insert,
     "BuiltinVariable.call_function": _call_builtin,
     "SetAttrBuiltinVariable._call_setattr": _set_attribute,
-    "TensorVariable.nb_float_impl": _float_of_tensor,
+    "BuiltinVariable.call_float": _call_float,
     "TorchInGraphFunctionVariable.call_function": _call_torch,
     "TorchCtxManagerClassVariable.call_function": number_constants.call_context,
     "InstructionTranslatorBase._format_value": number_constants.format_value,

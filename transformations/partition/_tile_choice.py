@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 
 from daceopt.cost.limits import Limits
-from daceopt.errors import Unsupported
+from daceopt.errors import IllegalSchedule
 from daceopt.ir.access.dataflow import address
 from daceopt.ir.fusion.overlapped_tiling import TileLoop, tile
 from daceopt.ir.graph.graph import Graph
@@ -243,7 +243,7 @@ class TileChoice:
                 loops.append(TileLoop.over(self._kernel, {k: (p, s) for k, (p, s, _) in zip(self._writers, walks)}))
         try:
             kernel = tile(self._kernel, loops)
-        except Unsupported as error:
+        except IllegalSchedule as error:
             self.reason = str(error)
             return None
         reason = self._why_not(kernel)

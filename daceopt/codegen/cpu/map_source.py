@@ -105,10 +105,9 @@ class _MapEmitter(Emitter):
         if box is None:
             return TaskletPointer(name, argument, None, argument.offset, written)
         strides = self._graph.strides(argument.array)
-        start = sympy.Add(*(s * t for s, t in zip(box.starts, strides, strict=True)))
-        ends = [s + b - 1 for s, b in zip(box.starts, box.bounds, strict=True)]
+        start = sympy.Add(*(i.start * t for i, t in zip(box, strides, strict=True)))
         named = {loop.param: sympy.Symbol(self._counter(loop), integer=True) for loop in self._loops}
-        ranges = [(_rename(s, named), _rename(e, named), 1) for s, e in zip(box.starts, ends)]
+        ranges = [(_rename(i.start, named), _rename(i.start + i.bound - 1, named), 1) for i in box]
         return TaskletPointer(
             name, argument, subsets.Range(ranges or [(0, 0, 1)]), dim(argument.offset - start), written
         )

@@ -15,7 +15,7 @@ from typing import Any
 import sympy
 
 from daceopt.errors import IllegalSchedule
-from daceopt.ir.access.boxes import Box, box_of
+from daceopt.ir.access.boxes import Box, Interval, box_of, iterations, place_locals, restrict
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.tasklet import Assignment
@@ -45,11 +45,9 @@ def stage_reads(graph: Graph, kernel: Kernel, array: str, param: Param | str, sc
     box = box_of(kernel, (kernel.stages[k].reads[c] for k, c in readers), graph.shape(array), kernel.outer)
     kernel, local, places = _with_local(graph, kernel, array, box)
     copied = _copy(graph, kernel, array, Access(array, box.element(places)), Access(local, tuple(places.values())))
-    stages = [_reading(s, array, local, box) for s in kernel.stages]
+    stages = [place_locals(s, {array: box}, {array: local}) for s in kernel.stages]
     tree = renumbered(tree, {k: k + 1 for k in range(len(stages))})
-    copying = nested(
-        [Loop(p, box.extents[d], tree, rest=_rest(box, d)) for d, p in places.items()], Do(0, copied.params)
-    )
+    copying = _nest({p: box[d] for d, p in places.items()}, Do(0, copied.params))
     body = Sequence((copying, *_parts(down_to(tree, loop.param)[1].body)))
     return replace(kernel, stages=[copied, *stages], schedule=_around(tree, loop, Alloc(local, scope, body)))
 
@@ -72,13 +70,12 @@ def stage_writes(graph: Graph, kernel: Kernel, array: str, param: Param | str, s
     stage, access = kernel.stages[k], kernel.stages[k].writes[connector]
     _check_finished(kernel, stage, connector, access)
     box = box_of(kernel, [access], graph.shape(array), kernel.outer)
-    box = replace(box, bounds=_walked(kernel, access))
+    box = Box(replace(i, bound=n) for i, n in zip(box, _walked(kernel, access)))
     kernel, local, places = _with_local(graph, kernel, array, box)
     copied = _copy(graph, kernel, array, Access(local, tuple(places.values())), Access(array, box.element(places)))
     stages = list(kernel.stages)
-    stages[k] = replace(stage, writes={**stage.writes, connector: Access(local, box.inside(access.index), access.wcr)})
-    do = Do(len(stages), copied.params)
-    copying = nested([Loop(p, box.extents[d], tree, rest=_rest(box, d)) for d, p in places.items()], do)
+    stages[k] = place_locals(stage, {array: box}, {array: local})
+    copying = _nest({p: box[d] for d, p in places.items()}, Do(len(stages), copied.params))
     body = Sequence((*_parts(loop.body), copying))
     return replace(kernel, stages=[*stages, copied], schedule=_around(tree, loop, Alloc(local, scope, body)))
 
@@ -97,12 +94,8 @@ def _around(tree: Tree, loop: Loop, body: Tree) -> Tree:
     return with_body(tree, down_to(tree, loop.param)[1], body)
 
 
-def _rest(box: Box, d: int) -> Dim | None:
-    bound = box.bounds[d]
-    if bound == box.extents[d]:
-        return None
-    (rest,) = (e for e in sympy.Min.make_args(bound) if e != box.extents[d])
-    return rest
+def _nest(loops: Mapping[Param, Interval], do: Do) -> Tree:
+    return nested([Loop(p, i.size, do, rest=i.rest) for p, i in loops.items()], do)
 
 
 def _with_local(graph: Graph, kernel: Kernel, array: str, box: Box) -> tuple[Kernel, str, dict[int, Param]]:
@@ -112,9 +105,8 @@ def _with_local(graph: Graph, kernel: Kernel, array: str, box: Box) -> tuple[Ker
     places: dict[int, Param] = {}
     for d in box.open:
         places[d] = fresh(f"{local}_{d}", [*kernel.extents, *places.values()])
-    extents = {**kernel.extents, **{p: box.bounds[d] for d, p in places.items()}}
-    shape: Shape = tuple(box.extents[d] for d in places)
-    return replace(kernel, extents=extents, locals={**kernel.locals, local: (dtype, shape)}), local, places
+    extents = {**kernel.extents, **{p: box[d].bound for d, p in places.items()}}
+    return replace(kernel, extents=extents, locals={**kernel.locals, local: (dtype, box.shape)}), local, places
 
 
 def _copy(graph: Graph, kernel: Kernel, array: str, read: Access, write: Access) -> Stage:
@@ -123,12 +115,6 @@ def _copy(graph: Graph, kernel: Kernel, array: str, read: Access, write: Access)
     inside = tuple(sorted((read.params() | write.params()) & set(kernel.extents) - set(kernel.outer), key=str))
     params = (*kernel.outer, *inside)
     return Stage(params, {"value": read}, {"result": write}, (Assignment(result, value, dtype),))
-
-
-def _reading(stage: Stage, array: str, local: str, box: Box) -> Stage:
-    """The statement, which reads the local that holds ``box`` of ``array`` instead of that."""
-    reads = {c: Access(local, box.inside(a.index)) if a.array == array else a for c, a in stage.reads.items()}
-    return replace(stage, reads=reads)
 
 
 def _check_finished(kernel: Kernel, stage: Stage, connector: str, access: Access) -> None:
@@ -243,24 +229,22 @@ def _without(tree: Tree, kernel: Kernel, moved: Several[int]) -> Tree:
 def _computed_here(graph: Graph, kernel: Kernel, k: int) -> tuple[Kernel, str, Tree]:
     """Statement ``k`` for what the others read of it in one iteration of the outer loops: its local and its loops."""
     stage = kernel.stages[k]
-    ((connector, write),) = stage.writes.items()
+    (write,) = stage.writes.values()
     reads = [a for s in kernel.stages for a in s.reads.values() if a.array == write.array]
     if not reads:
         raise IllegalSchedule(f"nothing in the loop reads {write.array}, which s{k} writes")
     extents = tuple(kernel.extents[p] for p in write.index)
     box = box_of(kernel, reads, extents, kernel.outer)
     kernel, local, places = _with_local(graph, kernel, write.array, box)
-    mapping = dict(zip(write.index, box.element(places)))
-    reduced = tuple(p for p in stage.params if p not in write.index)
-    params = (*kernel.outer, *places.values(), *reduced)
-    here = stage.subs(mapping, params)
-    here = replace(here, writes={connector: Access(local, tuple(places.values()), write.wcr)})
-    stages = [here if s is stage else _reading(s, write.array, local, box) for s in kernel.stages]
-    loops = [Loop(p, box.extents[d], Do(k, params), rest=_rest(box, d)) for d, p in places.items()]
-    loops += [Loop(p, kernel.extents[p], Do(k, params)) for p in reduced]
+    names = {write.index[d]: p for d, p in places.items()}
+    walked = iterations(stage, kernel.extents, {write.array: box})
+    ranges = {p: walked[p] for p in dict.fromkeys((*write.index, *stage.params))}
+    here, loops = restrict(stage, ranges, kernel.outer, lambda p, _: names.get(p, p))
+    moved = [here if s is stage else s for s in kernel.stages]
+    stages = [place_locals(s, {write.array: box}, {write.array: local}) for s in moved]
     left = {p: n for p, n in kernel.extents.items() if p not in write.index}
     known = {name: kind for name, kind in kernel.locals.items() if name != write.array}
-    return replace(kernel, stages=stages, extents=left, locals=known), local, nested(loops, Do(k, params))
+    return replace(kernel, stages=stages, extents=left, locals=known), local, _nest(loops, Do(k, here.params))
 
 
 # ---------------------------------------------------------------- ends of loops

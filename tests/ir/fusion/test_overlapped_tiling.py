@@ -8,7 +8,7 @@ import dace
 import pytest
 import sympy
 
-from daceopt.errors import Unsupported
+from daceopt.errors import IllegalSchedule
 from daceopt.ir.fusion.overlapped_tiling import TileLoop, tile
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
@@ -114,18 +114,18 @@ def test_reversed_reads() -> None:
 def test_a_tile_of_a_reduced_loop_is_refused() -> None:
     graph, b, (x,) = start((9, 5))
     finish(graph, b.reduce("sum", None, b.elementwise(lambda v: v + 1, x), axes=(1,)))
-    with pytest.raises(Unsupported, match="reduces over .*, of which a tile would have a part"):
+    with pytest.raises(IllegalSchedule, match="reduces over .*, of which a tile would have a part"):
         in_tiles(graph, {1: (1, 2)})
 
 
 def test_two_loops_over_one_parameter_are_refused() -> None:
     """Each tile of the one would write what all tiles of the other write."""
-    with pytest.raises(Unsupported, match="two loops over tiles walk"):
+    with pytest.raises(IllegalSchedule, match="two loops over tiles walk"):
         in_tiles(stencil(18), {1: (0, 2)}, {1: (0, 4)})
 
 
 def test_a_result_that_walks_no_tile_is_refused() -> None:
-    with pytest.raises(Unsupported, match="writes an array and does not walk the tiles"):
+    with pytest.raises(IllegalSchedule, match="writes an array and does not walk the tiles"):
         in_tiles(stencil(18, kept=True), {1: (0, 2)})
 
 
@@ -134,5 +134,5 @@ def test_readers_at_places_without_a_distance_are_refused() -> None:
     y = b.elementwise(lambda v: v + 1, x)
     ahead, back = b.slice(y, [0], [10], [1], [0]), b.slice(y, [9], [-1], [-1], [0])
     finish(graph, b.elementwise(lambda u, v: u - v, ahead, back))
-    with pytest.raises(Unsupported, match="no fixed distance"):
+    with pytest.raises(IllegalSchedule, match="no fixed distance"):
         in_tiles(graph, {1: (0, 2)})

@@ -49,7 +49,7 @@ def step(
             return _program_failure(transformation, graph, wanted)
         return _step_failure(transformation, graph, None if inputs is None else unpack(inputs))
 
-    return _told(run, failure)
+    return _report(run, failure)
 
 
 def programs(
@@ -66,10 +66,10 @@ def programs(
         read = [parse(g, unpack(large)) for g in graphs]
         return _programs_failure(read, roles, None if inputs is None else unpack(inputs))
 
-    return _told(run, failure)
+    return _report(run, failure)
 
 
-def _told(run: Callable[[], str | None], failure: str) -> int:
+def _report(run: Callable[[], str | None], failure: str) -> int:
     try:
         found = run()
     except (Exception, SystemExit):

@@ -266,7 +266,6 @@ LATER = {"codegen", "programs", "ir.schedule", "ir.edits", "ir.legality", "__mai
 ROOMS = [room for rooms in FLOORS for room in rooms.split() if room not in LATER | {"transformations", "recipes"}]
 PLAIN = [path for room in ROOMS if (ROOT / (path := f"daceopt/{room.replace('.', '/')}")).is_dir()]
 PLAIN += [f"transformations/{p.name}" for p in sorted((ROOT / "transformations").iterdir()) if p.is_dir()]
-PLAIN.remove("transformations/hardware")
 PLAIN += ["benchmarks"]
 VAGUE = {"found", "made", "given", "asked", "stands"}
 IRREGULAR = (

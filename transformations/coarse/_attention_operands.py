@@ -11,6 +11,7 @@ from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operator import Operator
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import dim
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import values
 
 
@@ -79,7 +80,7 @@ def move_narrow(graph: Graph, name: str) -> None:
         name = end
 
 
-def _move(graph: Graph, movers: list[Any], name: str, dtype: Any) -> str:
+def _move(graph: Graph, movers: list[Operator], name: str, dtype: DType) -> str:
     for mover in movers:
         moved = graph.add_array("moved", graph.shape(graph.result(mover, 0)), dtype)
         with graph.label_nodes(origins=graph.origins_of(mover)):
@@ -88,9 +89,9 @@ def _move(graph: Graph, movers: list[Any], name: str, dtype: Any) -> str:
     return name
 
 
-def _way(graph: Graph, wide: str, dtype: Any) -> tuple[list[Any], Any]:
+def _way(graph: Graph, wide: str, dtype: DType) -> tuple[list[Any], Any]:
     """What moves ``wide``, which nothing else reads, and the Cast to ``dtype`` at the end; None where there is none."""
-    movers: list[Any] = []
+    movers: list[Operator] = []
     while (reader := _only_reader(graph, wide)) is not None:
         if reader.op_type == "Cast":
             return (movers, reader) if graph.dtype(graph.result(reader, 0)) == dtype else ([], None)
@@ -101,7 +102,7 @@ def _way(graph: Graph, wide: str, dtype: Any) -> tuple[list[Any], Any]:
     return [], None
 
 
-def _only_reader(graph: Graph, name: str) -> Any:
+def _only_reader(graph: Graph, name: str) -> Node | None:
     """The one operator that reads an array, which nobody else sees."""
     readers = graph.consumers(name)
     alone = len(readers) == 1 and not graph.views_of(name) and not graph.is_kept(name)

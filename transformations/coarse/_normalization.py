@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from daceopt.ir.scalar import types
 from daceopt.passes.patterns import Match, Op, op, then
 
 
-def _fits(name: str) -> Any:
+def _fits(name: str) -> Callable[..., bool]:
     """Has the array the shape of the normalized dimensions? A bias needs a scale before it."""
 
     def fits(m: Match) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import frexp
-from typing import Any
 
 import numpy as np
 
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.scalar import types
 from daceopt.passes.pattern_matching import Pattern
 from daceopt.passes.patterns import Match, Op, PatternRule, constant, either, op, scalar
@@ -29,7 +29,7 @@ class _Rule(Pattern):
     def size(self) -> int:  # type: ignore[override]
         return self.pattern.size
 
-    def ends_in(self, node: Any) -> bool:
+    def ends_in(self, node: Node) -> bool:
         return self.pattern.ends_in(node)
 
     def find(self, name: str | None, match: Match, where: str) -> Iterator[Match]:

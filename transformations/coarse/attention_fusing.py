@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt import libs
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall, AttentionForward, pad_rows
 from daceopt.ir.scalar import types
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.core import values
 from daceopt.ops.core.widening import FACTORS_WERE, MASK_WAS
 from daceopt.ops.families.attention import DROPOUT, SEES_A_KEY, scale_of
@@ -94,7 +95,7 @@ def _why_no_library(graph: Graph, node: Node) -> str | None:
 class _Sample:
     """The operator, and its nodes, over arrays of their own."""
 
-    def __init__(self, graph: Graph, node: Node, dtype: Any) -> None:
+    def __init__(self, graph: Graph, node: Node, dtype: DType) -> None:
         self.graph = Graph("sample")
         self.graph.options = graph.options
         names = [*graph.inputs_of(node), None][:4]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from daceopt.ir.scalar import types
+from daceopt.ir.scalar.types import DType
 from daceopt.passes.patterns import Match, Op, PatternRule, op
 
 
@@ -45,7 +46,7 @@ def modes(m: Match, name: str) -> dict[str, Any]:
     return {k: v for k, v in m.node(name).attributes.items() if k in ("saturate", "round_mode")}
 
 
-def _holds(narrow: Any, wide: Any) -> bool:
+def _holds(narrow: DType, wide: DType) -> bool:
     """Is every value of the one type a value of the other?"""
     if narrow == wide or types.is_bool(narrow):
         return True

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
+from daceopt.ir.graph.operator import Operator
 from daceopt.ir.graph.operators import RANDOM
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
@@ -48,7 +49,7 @@ class CommonSubexpressions(Transformation):
         graph.remove(gone)
 
 
-def _candidates(graph: Graph, node: Node) -> list[Any]:
+def _candidates(graph: Graph, node: Node) -> list[Operator]:
     """Other readers of the least read input: every equal operator is among them."""
     inputs = [n for n in graph.inputs_of(node) if n is not None and n not in graph.constants]
     readers = min((graph.consumers(n) for n in inputs), key=len, default=[])
@@ -68,7 +69,7 @@ def _operand(graph: Graph, name: str | None) -> Hashable:
     return name if value is None or value.size > _SMALL else _freeze(value)
 
 
-def _freeze(value: Any) -> Hashable:
+def _freeze(value: object) -> Hashable:
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     if hasattr(value, "SerializeToString"):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
@@ -23,7 +24,7 @@ class DeadCodeElimination(Transformation):
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         """One site that holds all dead nodes."""
         needed = {s for n in graph.outputs for s in graph.sources(n)}
-        dead: list[Any] = []
+        dead: list[Node] = []
         for node in reversed(graph.nodes()):
             if needed.isdisjoint(n for n in graph.outputs_of(node) if n is not None):
                 dead.append(node)

@@ -11,9 +11,10 @@ import sympy
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
+from daceopt.ir.graph.operator import Operator
 from daceopt.ir.graph.operators import is_op, operator_writing
 from daceopt.ir.scalar import types
-from daceopt.ir.scalar.dims import dim
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of, sweep
 
 
@@ -22,7 +23,7 @@ class _Branch:
     """One of the products: its ``nodes``, the last of which writes ``result``; ``rows``: the (columns, inner) array
     whose transpose is the weight, or ``weight`` itself; ``bias`` of one element for each column."""
 
-    nodes: tuple[Any, ...]
+    nodes: tuple[Operator, ...]
     weight: str
     rows: str | None
     bias: str | None
@@ -163,7 +164,7 @@ def _is_plain(graph: Graph, node: Node) -> bool:
     return x != w and known and len(graph.shape(x)) > 1 and types.is_float(graph.dtype(x))
 
 
-def _size(graph: Graph, name: str) -> Any:
+def _size(graph: Graph, name: str) -> Dim:
     return dim(sympy.Mul(*graph.shape(name)))
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operator import Operator
 from daceopt.ir.graph.operators import int_list, scalar
 from daceopt.passes.patterns import Match, Op, PatternRule, op
 
@@ -48,14 +48,14 @@ def _not_spatial(pads: list[int] | None) -> str | None:
     return f"the padding crops ({pads}): a convolution can only add" if min(pads) < 0 else None
 
 
-def _is_zero(graph: Graph, pad: Any) -> bool:
+def _is_zero(graph: Graph, pad: Operator) -> bool:
     inputs = graph.inputs_of(pad)
     if pad.attribute("value") is not None:
         return bool(pad.attribute("value") == 0)
     return len(inputs) < 3 or inputs[2] is None or scalar(graph, inputs[2]) == 0
 
 
-def _all_pads(graph: Graph, pad: Any) -> list[int] | None:
+def _all_pads(graph: Graph, pad: Operator) -> list[int] | None:
     """Begins, then ends, of every dimension; None when they are not constant."""
     pads = int_list(graph, pad, "pads", 1)
     inputs = graph.inputs_of(pad)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
+from daceopt.ir.scalar.dims import Shape
 from daceopt.passes.patterns import Match, Op, PatternRule, op
 
 
@@ -42,7 +42,7 @@ class PoolRemoval(PatternRule):
         return op("ReduceMean", "x", np.arange(2, len(shape), dtype=np.int64), keepdims=1)
 
 
-def _is_plain(graph: Graph, node: Node, result: tuple[Any, ...]) -> bool:
+def _is_plain(graph: Graph, node: Node, result: Shape) -> bool:
     """Does each window lie in the image, alone or as the whole of it?"""
     image, kernel = graph.shape(graph.operand(node, 0))[2:], tuple(node.attribute("kernel_shape"))
     rank = len(kernel)
@@ -55,7 +55,7 @@ def _is_plain(graph: Graph, node: Node, result: tuple[Any, ...]) -> bool:
     return node.op_type == "AveragePool" and (kernel == tuple(image) or _is_covered(image, kernel, result))
 
 
-def _is_covered(image: tuple[Any, ...], kernel: tuple[int, ...], result: tuple[Any, ...]) -> bool:
+def _is_covered(image: Shape, kernel: tuple[int, ...], result: Shape) -> bool:
     """Is there one window, which has all of the image?"""
     known = all(isinstance(n, int) and 0 < n <= k for n, k in zip(image, kernel, strict=True))
     return known and set(result) == {1}

@@ -12,7 +12,9 @@ import numpy as np
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
+from daceopt.ir.graph.operator import Operator
 from daceopt.ir.graph.operators import is_op, operator_writing
+from daceopt.ir.scalar.dims import Dim
 from daceopt.passes.transform import NearMiss, Site, Transformation, sweep
 
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -61,7 +63,7 @@ class RelayoutChainFusion(Transformation):
         sweep(graph, [above])
 
 
-def _chain(graph: Graph, node: Node) -> list[Any]:
+def _chain(graph: Graph, node: Node) -> list[Operator]:
     """The relayouts that end with ``node``, first to last; those before it have no other reader."""
     if not is_op(node, *_STEPS):
         return []
@@ -76,7 +78,7 @@ def _chain(graph: Graph, node: Node) -> list[Any]:
         chain.insert(0, above)
 
 
-def _is_known(shape: Sequence[Any]) -> bool:
+def _is_known(shape: Sequence[Dim]) -> bool:
     return all(isinstance(n, int) for n in shape)
 
 
@@ -162,7 +164,7 @@ class _Factors:
         return runs
 
 
-def _shortest(graph: Graph, chain: Sequence[Any], source: str) -> list[Step] | None:
+def _shortest(graph: Graph, chain: Sequence[Operator], source: str) -> list[Step] | None:
     """The fewest steps that do what the chain does; None where extents do not divide."""
     shape = [int(n) for n in graph.shape(source)]
     factors = _Factors.of(shape)

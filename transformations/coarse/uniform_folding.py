@@ -11,6 +11,7 @@ import numpy as np
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
+from daceopt.ir.graph.operator import Operator
 from daceopt.ir.graph.operators import is_op, operator_writing
 from daceopt.ir.scalar import types
 from daceopt.ops.core import reference
@@ -83,7 +84,7 @@ def _all_equal(value: np.ndarray, first: np.ndarray) -> bool:
     return bool((value == first).all() and (signs(value) == signs(first)).all())
 
 
-def _compute(node: Any, values: list[Any]) -> np.ndarray | None:
+def _compute(node: Operator, values: list[Any]) -> np.ndarray | None:
     try:
         return np.asarray(reference.compute(node, values)[0])
     except DaceoptError:

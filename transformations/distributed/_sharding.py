@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 from daceopt.ir.control.imported import Reduction
 from daceopt.ir.data.shards import shard_elements
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.collective import IntoShards, OwnShard, Unshard
+from daceopt.ir.scalar.dims import Dim
 from daceopt.transformations.distributed._averaging import common_of, name_values, share_of
 from daceopt.transformations.distributed._exchanges import all_gathered, reduce_scattered
 
@@ -44,7 +44,7 @@ def own_shard(graph: Graph, array: str, reduction: Reduction) -> str:
     return shard
 
 
-def gather(graph: Graph, shard: str, shape: Sequence[Any], parameter: str, reduction: Reduction) -> str:
+def gather(graph: Graph, shard: str, shape: Sequence[Dim], parameter: str, reduction: Reduction) -> str:
     """The array of ``shape`` of which each rank has a ``shard``."""
     complete = all_gathered(graph, shard, name_values(parameter, reduction))
     whole = graph.add_array("whole", shape, graph.dtype(shard))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import dace
 
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.order import by_priority, sources_of
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.collective import (
@@ -71,16 +72,16 @@ def sequence_of(graph: Graph, starts: list[CollectiveStart]) -> int:
     return sequence_number(exchanges_of(graph, starts), starts[0].world)
 
 
-def _rounds(graph: Graph) -> dict[Any, int]:
+def _rounds(graph: Graph) -> dict[Node, int]:
     """Node -> how many exchanges one after another it needs before."""
-    rounds: dict[Any, int] = {}
+    rounds: dict[Node, int] = {}
     for node in graph.nodes():
         before = [rounds[s] for _, s in sources_of(graph, node) if s in rounds]
         rounds[node] = max(before, default=0) + isinstance(node, CollectiveWait)
     return rounds
 
 
-def _chain(graph: Graph, starts: list[CollectiveStart]) -> tuple[list[Any], list[CollectiveStart]]:
+def _chain(graph: Graph, starts: list[CollectiveStart]) -> tuple[list[Node], list[CollectiveStart]]:
     """The nodes of the agreement, and ``starts`` with the edges that order them."""
     b, common = Builder(graph, "exchange"), {"group": starts[0].group, "world": starts[0].world}
     sequence = sequence_of(graph, starts)
@@ -102,9 +103,9 @@ def _chain(graph: Graph, starts: list[CollectiveStart]) -> tuple[list[Any], list
     return opening, chained
 
 
-def _ranks(graph: Graph, starts: list[CollectiveStart]) -> dict[Any, int]:
+def _ranks(graph: Graph, starts: list[CollectiveStart]) -> dict[Node, int]:
     """Waits and what depends on one -> the position of the latest that it needs."""
-    ranks: dict[Any, int] = {wait_of(graph, n): k for k, n in enumerate(starts)}
+    ranks: dict[Node, int] = {wait_of(graph, n): k for k, n in enumerate(starts)}
     for node in graph.nodes():
         before = [ranks[s] for _, s in sources_of(graph, node) if s in ranks]
         if before:
@@ -112,13 +113,13 @@ def _ranks(graph: Graph, starts: list[CollectiveStart]) -> dict[Any, int]:
     return ranks
 
 
-def _promptly(graph: Graph, nodes: list[Any], starts: list[Any]) -> list[Any]:
+def _promptly(graph: Graph, nodes: list[Node], starts: list[Node]) -> list[Node]:
     """``nodes`` so that each of ``starts`` in turn waits for what it needs alone; otherwise in their order.
 
     All that a backward computes serves some gradient: what serves the next one to start runs first.
     """
     sources = {n: [s for _, s in sources_of(graph, n)] for n in nodes}
-    place: dict[Any, float] = {}
+    place: dict[Node, float] = {}
     for k, start in enumerate(starts):
         needed = [s for _, s in sources_of(graph, start)]
         while needed:
@@ -132,8 +133,8 @@ def _promptly(graph: Graph, nodes: list[Any], starts: list[Any]) -> list[Any]:
 
 
 def _order(
-    graph: Graph, opening: list[Any], starts: list[Any], first: list[Any], ranks: dict[Any, int], end: bool
-) -> list[Any]:
+    graph: Graph, opening: list[Node], starts: list[Node], first: list[Node], ranks: dict[Node, int], end: bool
+) -> list[Node]:
     """``first``: those of ``starts`` that need no exchange before."""
     late = [n for n in graph.nodes() if n in ranks]
     special = {*opening, *starts}

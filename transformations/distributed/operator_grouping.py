@@ -35,7 +35,7 @@ def stable_name(direction: str, graph: Graph, node: Node) -> str:
     return f"{direction}/{next(n for n in graph.outputs_of(node) if n is not None)}"
 
 
-def producer(graph: Graph, name: str) -> Any:
+def producer(graph: Graph, name: str) -> Node | None:
     """The node that strategies call so; None where there is none."""
     array = name.partition("/")[2]
     return graph.producer(array) if graph.has(array) else None
@@ -166,7 +166,7 @@ def _twin(graph: Graph, name: str, twins: dict[str, str]) -> str:
     return twins[name]
 
 
-def _unite(plan: FusionPlan, members: Sequence[Any], wanted: Group) -> None:
+def _unite(plan: FusionPlan, members: Sequence[Node], wanted: Group) -> None:
     """Make one group of all members, by the merges that are ``wanted``, then by others. Raises RefusedMerge."""
     in_order = sorted(members, key=lambda node: plan.group_of(node).last)
     for number, places in enumerate(wanted[2]):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
-from typing import Any, ClassVar, TypeGuard
+from typing import ClassVar, TypeGuard
 
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.collective import (
     AllGatherStart,
@@ -65,7 +66,7 @@ class TensorFusion(Transformation):
             fuse(site.graph, site.nodes, site["position"])
 
 
-def is_single(node: Any) -> TypeGuard[CollectiveStart]:
+def is_single(node: Node) -> TypeGuard[CollectiveStart]:
     """Is it the start of an exchange of the values of one parameter?"""
     return type(node) in BY_KIND and len(node.parameters) == 1
 

@@ -25,9 +25,10 @@ from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.affine import affine
 from daceopt.ir.scalar.dims import Dim, hint
 from daceopt.ir.scalar.functions import ScalarFunction
+from daceopt.ir.scalar.types import DType
 from daceopt.transformations.hardware._index_places import Cut, PlaceSimplifier, logical
 
-Box = Mapping[Any, tuple[Dim, Dim]]  # parameter -> its first value, and how many: never less than 0
+Box = Mapping[sympy.Symbol, tuple[Dim, Dim]]  # parameter -> its first value, and how many: never less than 0
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class PlainPiece:
         """Places of arrays that are read by their index, and not as an access."""
         return len({load for a in self.stage.assignments for load in a.expr.atoms(scalar.load)})
 
-    def cost(self, extents: Mapping[Any, Any]) -> float:
+    def cost(self, extents: Mapping[sympy.Symbol, Dim]) -> float:
         """Elements that it reads; one that is looked up counts as several."""
         count = prod(hint(self.box.get(p, (0, extents[p]))[1]) for p in self.stage.params)
         return float(count * (1 + len(self.stage.reads) + 3 * self.loads()))
@@ -53,26 +54,26 @@ def chooses(kernel: Kernel, stage: Stage) -> bool:
 
 
 def pieces(
-    graph: Graph, kernel: Kernel, statement: int, most: int, reduced: Collection[Any] = ()
+    graph: Graph, kernel: Kernel, statement: int, most: int, reduced: Collection[sympy.Symbol] = ()
 ) -> list[PlainPiece] | None:
     """The pieces of a statement, in order; None where there would be more than ``most``. ``reduced``: parameters that
     are not cut."""
     stage = kernel.stages[statement]
     cuttable = {p for p in stage.params if p not in reduced and p not in kernel.outer}
     waiting = [IndexRegion.whole(StatementSpace(graph, kernel, statement))]
-    found: list[PlainPiece] = []
+    plain_pieces: list[PlainPiece] = []
     while waiting:
         region = waiting.pop(0)
         simple = _StageSimplifier(graph, kernel, stage, PlaceSimplifier(region, cuttable, most))
         assignments = simple.run()
         cut = simple.cut(assignments)
         if cut is None:
-            found.append(PlainPiece(region.box(), simple.stage(assignments)))
+            plain_pieces.append(PlainPiece(region.box(), simple.stage(assignments)))
         else:
             waiting = [*region.cut(*cut), *waiting]
-        if len(found) + len(waiting) > most:
+        if len(plain_pieces) + len(waiting) > most:
             return None
-    return found
+    return plain_pieces
 
 
 class _StageSimplifier:
@@ -83,10 +84,12 @@ class _StageSimplifier:
         self._reads = dict(stage.reads)
         self._types = {scalar.symbol(c, self._dtype(a)): self._dtype(a) for c, a in stage.reads.items()}
         self._made: list[Assignment] = []
-        self._indices: dict[Any, Any] = {}  # symbols of integers that follow from parameters alone -> what they are
+        self._indices: dict[
+            sympy.Symbol, sympy.Expr
+        ] = {}  # symbols of integers that follow from parameters alone -> what they are
         self._cuts: dict[Any, tuple[list[Cut], list[Cut]]] = {}  # assignment -> what its conditions and places want
 
-    def _dtype(self, access: Access) -> Any:
+    def _dtype(self, access: Access) -> DType:
         local = self._kernel.locals.get(access.array)
         return types.compute_type(self._graph.dtype(access.array) if local is None else local[0])
 
@@ -114,7 +117,7 @@ class _StageSimplifier:
         reads = {c: a for c, a in self._reads.items() if c in used}
         return replace(self._stage, reads=reads, assignments=tuple(assignments))
 
-    def _index(self, expr: Any, cuts: list[Cut]) -> Any:
+    def _index(self, expr: sympy.Expr, cuts: list[Cut]) -> sympy.Expr | None:
         """``expr`` as far as it is decided; None unless it follows from parameters and sizes alone."""
         inlined = expr.xreplace(self._indices)
         if not inlined.free_symbols.isdisjoint(self._types) or inlined.has(scalar.load, scalar.uniform):
@@ -123,7 +126,7 @@ class _StageSimplifier:
 
     # ---------------------------------------------------------------- expressions
 
-    def _simple(self, expr: Any) -> Any:
+    def _simple(self, expr: sympy.Expr) -> sympy.Expr:
         if not expr.args:
             return expr
         rule = expr.row.rule if isinstance(expr, ScalarFunction) else ""
@@ -132,12 +135,12 @@ class _StageSimplifier:
             if decided is not None and decided.is_Integer:
                 return decided
         if rule == "select":
-            return self._selected(expr)
+            return self._select(expr)
         if rule == "logical":
-            return self._connected(expr)
+            return self._connect(expr)
         args = [self._simple(a) for a in expr.args]
         if rule == "load":
-            return self._loaded(expr, args)
+            return self._load(expr, args)
         if all(a is b for a, b in zip(args, expr.args)):
             return expr
         return (
@@ -146,15 +149,15 @@ class _StageSimplifier:
             else expr.func(*args)
         )
 
-    def _connected(self, expr: Any) -> Any:
+    def _connect(self, expr: sympy.Expr) -> sympy.Expr:
         """Where some operands decide, the others need no cut."""
         before = len(self._by_condition)
-        found = logical(expr, [self._simple(a) for a in expr.args])
-        if found.is_Integer:
+        new = logical(expr, [self._simple(a) for a in expr.args])
+        if new.is_Integer:
             del self._by_condition[before:]
-        return found
+        return new
 
-    def _selected(self, expr: Any) -> Any:
+    def _select(self, expr: sympy.Expr) -> sympy.Expr:
         condition = self._simple(expr.args[0])
         if not condition.is_Integer:
             return expr.func(condition, *(self._simple(a) for a in expr.args[1:]))
@@ -168,7 +171,7 @@ class _StageSimplifier:
         self._made.append(Assignment(symbol, chosen, dtype))
         return symbol
 
-    def _loaded(self, expr: Any, args: Sequence[Any]) -> Any:
+    def _load(self, expr: sympy.Expr, args: Sequence[sympy.Expr]) -> sympy.Expr:
         """The load as an access, where each index is affine and within the array."""
         connector = str(args[0])
         array = self._reads[connector].array
@@ -184,7 +187,7 @@ class _StageSimplifier:
         self._types[symbol] = self._dtype(access)
         return symbol
 
-    def _affine(self, expr: Any, extent: Any) -> Any:
+    def _affine(self, expr: sympy.Expr, extent: Dim) -> sympy.Expr | None:
         """``expr`` as an affine index that is surely below ``extent`` and not negative; None for any other."""
         place = self._index(expr, self._by_place)
         if place is None or place.has(ScalarFunction) or not affine(place, self._kernel.extents.keys()).is_integral:
@@ -192,7 +195,7 @@ class _StageSimplifier:
         return place if self._places.within(place, extent) else None
 
 
-def _keeps(dtype: types.DType, index: Any) -> bool:
+def _keeps(dtype: types.DType, index: sympy.Expr) -> bool:
     """Is a variable of this type the very number that is assigned to it? Narrow ones wrap around."""
     if types.is_bool(dtype):
         return index in (0, 1) or (isinstance(index, ScalarFunction) and index.row.rule in ("compare", "logical"))

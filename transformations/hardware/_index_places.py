@@ -13,7 +13,7 @@ from daceopt.ir.scalar import scalar
 from daceopt.ir.scalar.dims import Dim
 from daceopt.ir.scalar.functions import CLASSES, ScalarFunction
 
-Cut = tuple[Any, Dim]  # a loop's parameter, and the first value of the upper part
+Cut = tuple[sympy.Symbol, Dim]  # a loop's parameter, and the first value of the upper part
 
 _PERIODS = (0, -1, 1)  # multiples at which something wraps where it is not known how many there are
 
@@ -21,16 +21,16 @@ _PERIODS = (0, -1, 1)  # multiples at which something wraps where it is not know
 class PlaceSimplifier:
     """Decides minima, distances, remainders, conditions in ``region``; what is not decided says where to cut it."""
 
-    def __init__(self, region: IndexRegion, cuttable: Collection[Any], most: int):
+    def __init__(self, region: IndexRegion, cuttable: Collection[sympy.Symbol], most: int):
         self._region, self._cuttable, self._most = region, cuttable, most
 
-    def simple(self, expr: Any, cuts: list[Cut]) -> Any:
+    def simple(self, expr: sympy.Expr, cuts: list[Cut]) -> sympy.Expr:
         """``expr``, with loops and sizes as its only symbols, in as few functions as its region allows; ``cuts`` gets
         what would decide more."""
         if not expr.args:
             return expr
         if isinstance(expr, scalar.select):
-            return self._selected(expr, cuts)
+            return self._select(expr, cuts)
         own: list[Cut] = []
         args = [self.simple(a, own) for a in expr.args]
         again = expr if all(a is b for a, b in zip(args, expr.args)) else expr.func(*args)
@@ -42,73 +42,73 @@ class PlaceSimplifier:
         rule = _RULES.get(type(expr))
         if rule is None or any(a.has(ScalarFunction) or not a.is_integer for a in args):
             return again
-        found = rule(self, args, cuts)
-        return again if found is None else found
+        new = rule(self, args, cuts)
+        return again if new is None else new
 
-    def within(self, place: Any, extent: Any) -> bool:
+    def within(self, place: sympy.Expr, extent: Dim) -> bool:
         """Is it 0 or more, and less than ``extent``, in all of the region?"""
         return self._holds(place) and self._holds(extent - 1 - place)
 
-    def _holds(self, expr: Any) -> bool:
+    def _holds(self, expr: sympy.Expr) -> bool:
         return self._region.natural(sympy.expand(expr)) is True
 
-    def _selected(self, expr: Any, cuts: list[Cut]) -> Any:
+    def _select(self, expr: sympy.Expr, cuts: list[Cut]) -> sympy.Expr:
         condition = self.simple(expr.args[0], cuts)
         if condition.is_Integer:
             return self.simple(expr.args[1] if condition else expr.args[2], cuts)
         return expr.func(condition, *(self.simple(a, cuts) for a in expr.args[1:]))
 
-    def _sign(self, expr: Any, cuts: list[Cut]) -> bool | None:
+    def _sign(self, expr: sympy.Expr, cuts: list[Cut]) -> bool | None:
         """Is it 0 or more in all of the region, or nowhere?"""
         expr = sympy.expand(expr)
-        found = self._region.natural(expr)
-        if found is None:
+        natural = self._region.natural(expr)
+        if natural is None:
             cut = self._region.crossing(expr)
             cuts += [cut] if cut is not None and cut[0] in self._cuttable else []
-        return found
+        return natural
 
-    def _minimum(self, args: Several[Any], cuts: list[Cut]) -> Any:
+    def _minimum(self, args: Several[sympy.Expr], cuts: list[Cut]) -> sympy.Expr | None:
         return self._extreme(args[0], args[1], args[1] - args[0], cuts)
 
-    def _maximum(self, args: Several[Any], cuts: list[Cut]) -> Any:
+    def _maximum(self, args: Several[sympy.Expr], cuts: list[Cut]) -> sympy.Expr | None:
         return self._extreme(args[0], args[1], args[0] - args[1], cuts)
 
-    def _extreme(self, first: Any, second: Any, ahead: Any, cuts: list[Cut]) -> Any:
+    def _extreme(self, first: sympy.Expr, second: sympy.Expr, ahead: Any, cuts: list[Cut]) -> sympy.Expr | None:
         """The first where ``ahead`` is 0 or more, the second where it is 0 or less."""
         if self._holds(-ahead):
             return second
-        found = self._sign(ahead, cuts)
-        return None if found is None else first if found else second
+        sign = self._sign(ahead, cuts)
+        return None if sign is None else first if sign else second
 
-    def _absolute(self, args: Several[Any], cuts: list[Cut]) -> Any:
+    def _absolute(self, args: Several[sympy.Expr], cuts: list[Cut]) -> sympy.Expr | None:
         return self._extreme(args[0], -args[0], args[0], cuts)
 
-    def _below(self, args: Several[Any], cuts: list[Cut]) -> Any:
-        found = self._sign(args[0] - args[1], cuts)
-        return None if found is None else sympy.Integer(not found)
+    def _below(self, args: Several[sympy.Expr], cuts: list[Cut]) -> sympy.Expr | None:
+        sign = self._sign(args[0] - args[1], cuts)
+        return None if sign is None else sympy.Integer(not sign)
 
-    def _at_least(self, args: Several[Any], cuts: list[Cut]) -> Any:
-        found = self._sign(args[0] - args[1], cuts)
-        return None if found is None else sympy.Integer(found)
+    def _at_least(self, args: Several[sympy.Expr], cuts: list[Cut]) -> sympy.Expr | None:
+        sign = self._sign(args[0] - args[1], cuts)
+        return None if sign is None else sympy.Integer(sign)
 
-    def _equal(self, args: Several[Any], cuts: list[Cut]) -> Any:
+    def _equal(self, args: Several[sympy.Expr], cuts: list[Cut]) -> sympy.Expr | None:
         over = self._sign(args[0] - args[1], cuts)
         under = over if over is None else self._sign(args[1] - args[0], cuts)
         return None if under is None else sympy.Integer(bool(over and under))
 
-    def _unequal(self, args: Several[Any], cuts: list[Cut]) -> Any:
-        found = self._equal(args, cuts)
-        return None if found is None else 1 - found
+    def _unequal(self, args: Several[sympy.Expr], cuts: list[Cut]) -> sympy.Expr | None:
+        equal = self._equal(args, cuts)
+        return None if equal is None else 1 - equal
 
-    def _remainder(self, args: Several[Any], cuts: list[Cut]) -> Any:
-        found = self._multiple(args[0], args[1], cuts)
-        return None if found is None else sympy.expand(args[0] - found * args[1])
+    def _remainder(self, args: Several[sympy.Expr], cuts: list[Cut]) -> sympy.Expr | None:
+        multiple = self._multiple(args[0], args[1], cuts)
+        return None if multiple is None else sympy.expand(args[0] - multiple * args[1])
 
-    def _quotient(self, args: Several[Any], cuts: list[Cut]) -> Any:
+    def _quotient(self, args: Several[sympy.Expr], cuts: list[Cut]) -> sympy.Expr | None:
         """It is rounded towards 0."""
         return self._multiple(args[0], args[1], cuts) if self._holds(args[0]) else None
 
-    def _multiple(self, place: Any, period: Any, cuts: list[Cut]) -> Any:
+    def _multiple(self, place: sympy.Expr, period: sympy.Expr, cuts: list[Cut]) -> sympy.Expr | None:
         """How many whole periods there are below ``place``."""
         if not self._holds(period - 1):
             return None
@@ -120,7 +120,7 @@ class PlaceSimplifier:
                 return sympy.Integer(k)
         return None
 
-    def _multiples(self, place: Any, period: Any) -> Iterable[int]:
+    def _multiples(self, place: sympy.Expr, period: sympy.Expr) -> Iterable[int]:
         """Those that there can be, or the nearest ones where these are not known; none where there are too many."""
         ends = self._region.ends(place)
         if ends is None or not period.is_Integer:
@@ -129,7 +129,7 @@ class PlaceSimplifier:
         return range(least, largest + 1) if largest - least < self._most else ()
 
 
-def logical(expr: Any, args: Several[Any]) -> Any:
+def logical(expr: sympy.Expr, args: Several[sympy.Expr]) -> sympy.Expr:
     """Decided operands decide the others, or go."""
     if all(a.is_Integer for a in args):
         return sympy.Integer(int(scalar.evaluate(expr.func(*args), {})))
@@ -143,7 +143,7 @@ def logical(expr: Any, args: Several[Any]) -> Any:
     return expr.func(*args)
 
 
-_RULES: dict[Any, Callable[[PlaceSimplifier, Several[Any], list[Cut]], Any]] = {
+_RULES: dict[type, Callable[[PlaceSimplifier, Several[sympy.Expr], list[Cut]], sympy.Expr | None]] = {
     scalar.minimum: PlaceSimplifier._minimum,
     scalar.maximum: PlaceSimplifier._maximum,
     scalar.absolute: PlaceSimplifier._absolute,

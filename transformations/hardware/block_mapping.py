@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+
+import sympy
 
 from daceopt.ir.access.references import StatementInstance
 from daceopt.ir.edits.loops import KernelLoops, Nest, pack
@@ -45,7 +46,7 @@ class BlockMapping(KernelStep):
         if any(loop.kind in schedule.HARDWARE for loop in schedule.loops(form.tree)):
             return None
         if form.single is None:
-            return self._fused(form)
+            return self._fuse(form)
         nest = form.single
         if not nest.loops:
             return None
@@ -57,14 +58,14 @@ class BlockMapping(KernelStep):
         """Loops of a few iterations are merged with those around them, until threads have enough to do: a device that
         starts small blocks is busy starting them."""
         *outer, inner = nest.loops
-        mapping: dict[Any, Any] = {}
+        mapping: dict[sympy.Symbol, sympy.Expr] = {}
         while outer and not at_least(inner.extent, self.threads // 2) and 0 not in (inner.extent, outer[-1].extent):
             inner, both = merged_loop(outer.pop(), inner)
             mapping = _then(mapping, both)
-        block, tile, own = self._tiled(inner)
+        block, tile, own = self._tile(inner)
         return form.with_loops([*outer, *block, tile], _then(mapping, own))
 
-    def _tiled(self, loop: Loop, size: int | None = None) -> tuple[list[Loop], Loop, dict[Any, Any]]:
+    def _tile(self, loop: Loop, size: int | None = None) -> tuple[list[Loop], Loop, dict[sympy.Symbol, sympy.Expr]]:
         """A loop in tiles of ``size`` iterations, or as many as a block has threads."""
         size = self.threads if size is None else size
         if isinstance(loop.extent, int) and loop.extent <= size and loop.rest is None:
@@ -80,17 +81,17 @@ class BlockMapping(KernelStep):
         if vector.param not in reduced:
             return self._columns(form, kept, gone, vector)
         if kept and not at_least(count([*gone, vector]), self.few):
-            block, tile, mapping = self._tiled(kept[-1])
+            block, tile, mapping = self._tile(kept[-1])
             return form.with_loops([*kept[:-1], *block, tile, *gone, replace(vector, kind="serial")], mapping)
         if not kept or at_least(dim(vector.extent * pack(nest)), self.long):
-            block, tile, mapping = self._tiled(vector)
+            block, tile, mapping = self._tile(vector)
             return form.with_loops([*kept, *gone, *block, tile], mapping)
         outer, inner, mapping = split_loop(kept[-1], self.rows)
         return form.with_loops([*kept[:-1], outer, replace(inner, kind="block"), *gone, vector], mapping)
 
     def _columns(self, form: KernelLoops, kept: Sequence[Loop], gone: Sequence[Loop], vector: Loop) -> Tree:
         if not at_least(count(gone), self.few):
-            block, tile, mapping = self._tiled(vector)
+            block, tile, mapping = self._tile(vector)
             return form.with_loops([*kept, *block, tile, *gone], mapping)
         longest = max(gone, key=lambda loop: loop.extent if isinstance(loop.extent, int) else 1 << 40)
         outer, inner, mapping = split_loop(longest, self.rows, "chunk")
@@ -99,7 +100,7 @@ class BlockMapping(KernelStep):
 
     # ---------------------------------------------------------------- statements that share loops
 
-    def _fused(self, form: KernelLoops) -> Tree | str:
+    def _fuse(self, form: KernelLoops) -> Tree | str:
         shared = {loop.param for loop in form.shared}
         if any(shared & _over(form, b, c) for b in form.bodies.values() for c in b.writes):
             return "it is reduced over loops that its statements share: blocks do not wait for one another"
@@ -114,7 +115,7 @@ class BlockMapping(KernelStep):
     def _tile_of(self, nest: Nest) -> Nest:
         if not nest.loops:
             return nest
-        block, tile, mapping = self._tiled(nest.loops[-1])
+        block, tile, mapping = self._tile(nest.loops[-1])
         return Nest((*nest.loops[:-1], *block, tile), schedule.substituted(nest.body, mapping))
 
     def _row_per_thread(self, form: KernelLoops) -> Tree:
@@ -123,7 +124,7 @@ class BlockMapping(KernelStep):
 
     def _with_shared(self, form: KernelLoops, size: int) -> Tree:
         """The innermost shared loop in tiles of ``size`` iterations, which a block runs."""
-        blocks, inner, mapping = self._tiled(form.shared[-1], size)
+        blocks, inner, mapping = self._tile(form.shared[-1], size)
         return form.with_shared((*form.shared[:-1], *blocks, inner), mapping)
 
     def _is_crossed(self, form: KernelLoops) -> bool:
@@ -139,12 +140,14 @@ class BlockMapping(KernelStep):
         return outer > inner and at_least(form.shared[-1].extent, self.few)
 
 
-def _then(first: dict[Any, Any], second: dict[Any, Any]) -> dict[Any, Any]:
+def _then(
+    first: dict[sympy.Symbol, sympy.Expr], second: dict[sympy.Symbol, sympy.Expr]
+) -> dict[sympy.Symbol, sympy.Expr]:
     """What stands for parameters after one change of the loops and another one."""
     return second | {s: in_terms_of(e, second) for s, e in first.items()}
 
 
-def _over(form: KernelLoops, body: StatementInstance, connector: str) -> set[Any]:
+def _over(form: KernelLoops, body: StatementInstance, connector: str) -> set[sympy.Symbol]:
     """The parameters that a write to memory is reduced over."""
     stage = form.kernel.stages[body.statement]
     return set(stage.reduced_params(connector)) if stage.writes[connector].array not in form.kernel.locals else set()

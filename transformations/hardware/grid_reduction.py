@@ -39,21 +39,21 @@ class GridReduction(Transformation):
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         for node in graph.kernels():
             kernel = node.kernel
-            reduced = _reduced(kernel)
+            reduced = _reduced_loops(kernel)
             if not reduced:
                 continue
-            found = self._parts(graph, kernel, reduced)
-            if isinstance(found, str):
-                yield NearMiss(node, found)
-            elif found is not None:
-                yield Site(graph, (node,), {"loop": found[0], "parts": found[1]})
+            parts = self._parts(graph, kernel, reduced)
+            if isinstance(parts, str):
+                yield NearMiss(node, parts)
+            elif parts is not None:
+                yield Site(graph, (node,), {"loop": parts[0], "parts": parts[1]})
 
     def apply(self, site: Site) -> None:
         graph, node = site.graph, site.nodes[0]
         kernel = node.kernel
         graph.remove(node)
-        for made in _in_parts(graph, kernel, site["loop"], site["parts"]):
-            graph.add_kernel(made)
+        for part in _in_parts(graph, kernel, site["loop"], site["parts"]):
+            graph.add_kernel(part)
 
     def _parts(self, graph: Graph, kernel: Kernel, reduced: tuple[Param, ...]) -> tuple[Param, int] | str | None:
         """The loop to cut and the number of its parts; None where there are blocks enough."""
@@ -73,13 +73,13 @@ class GridReduction(Transformation):
         return (longest, parts) if parts > 1 else None
 
 
-def _reduced(kernel: Kernel) -> tuple[Param, ...]:
+def _reduced_loops(kernel: Kernel) -> tuple[Param, ...]:
     """The loops over which a kernel of one statement reduces; none where results differ in them."""
     if len(kernel.stages) > 1 or kernel.locals or kernel.schedule is not None or kernel.serial:
         return ()
     (stage,) = kernel.stages
-    found = {stage.reduced_params(c) for c in stage.writes} - {()}
-    return found.pop() if len(found) == 1 else ()
+    sets = {stage.reduced_params(c) for c in stage.writes} - {()}
+    return sets.pop() if len(sets) == 1 else ()
 
 
 def _along(graph: Graph, stage: Stage) -> Param | None:
@@ -101,7 +101,7 @@ def _in_parts(graph: Graph, kernel: Kernel, loop: Param, parts: int) -> list[Ker
     known = set(kernel.extents)
     chunk = fresh(f"{loop}_part", known)
     inner = fresh(str(loop), {*known, chunk})
-    kept = tuple(p for p in stage.params if p not in _reduced(kernel))
+    kept = tuple(p for p in stage.params if p not in _reduced_loops(kernel))
     inside = tuple(inner if p == loop else p for p in stage.params)
     first = stage.subs({loop: chunk * (extent // parts) + inner}, (chunk, *inside))
     reads: dict[str, Access] = {}

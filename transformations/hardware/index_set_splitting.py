@@ -10,6 +10,7 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 import dace
+import sympy
 
 from daceopt.ir.access.dataflow import address
 from daceopt.ir.access.references import check_overlaps
@@ -18,7 +19,9 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel import tasklet
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Shape
 from daceopt.ir.scalar.extents import in_scalar_code
+from daceopt.ir.scalar.types import DType
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.loop_form import fresh
 from daceopt.transformations.hardware._index_pieces import PlainPiece, chooses, pieces
@@ -59,20 +62,20 @@ class IndexSetSplitting(KernelStep):
             whole = parts or kernel
             plain = pieces(graph, whole, k, self.most, reduced if parts is None else ())
             if plain is not None and _gains(kernel, stage, plain):
-                return _scheduled(graph, split(graph, whole, k, plain).rename_locals_apart(graph))
+                return _schedule(graph, split(graph, whole, k, plain).rename_locals_apart(graph))
             reason = reason or (f"s{k} has more than {self.most} pieces that are plain" if plain is None else None)
         return reason
 
 
-def _scheduled(graph: Graph, kernel: Kernel) -> Kernel:
+def _schedule(graph: Graph, kernel: Kernel) -> Kernel:
     """In loops of its own. Raises IllegalSchedule where two iterations write an element."""
     check_overlaps(graph, kernel)
     return replace(kernel, schedule=schedule.default(kernel))
 
 
-def _gains(kernel: Kernel, stage: Stage, found: Sequence[PlainPiece]) -> bool:
+def _gains(kernel: Kernel, stage: Stage, cut_pieces: Sequence[PlainPiece]) -> bool:
     before = PlainPiece({}, stage)
-    return sum(p.cost(kernel.extents) for p in found) <= _GAIN * before.cost(kernel.extents)
+    return sum(p.cost(kernel.extents) for p in cut_pieces) <= _GAIN * before.cost(kernel.extents)
 
 
 def _in_parts(graph: Graph, kernel: Kernel) -> Kernel | None:
@@ -92,25 +95,27 @@ def _in_parts(graph: Graph, kernel: Kernel) -> Kernel | None:
     return replace(kernel, stages=[replace(stage, params=params)], outer=kept[0])
 
 
-def split(graph: Graph, kernel: Kernel, statement: int, found: Sequence[PlainPiece]) -> Kernel:
+def split(graph: Graph, kernel: Kernel, statement: int, cut_pieces: Sequence[PlainPiece]) -> Kernel:
     """``kernel`` with the pieces of one statement in its place, each over parameters of its own where it is cut.
 
     They share the loops before the first that is cut, or along which results stand side by side: of images whose
     channels come last, channels have to be the innermost loop of each piece.
     """
     extents = dict(kernel.extents)
-    made: list[Stage] = []
-    for k, piece in enumerate(found):
+    pieces_as_stages: list[Stage] = []
+    for k, piece in enumerate(cut_pieces):
         names = {p: fresh(f"{p}_{k}", extents) for p in piece.box}
         extents |= {names[p]: size for p, (_, size) in piece.box.items()}
-        made.append(_piece(piece, names))
-    stages = [*kernel.stages[:statement], *made, *kernel.stages[statement + 1 :]]
+        pieces_as_stages.append(_piece(piece, names))
+    stages = [*kernel.stages[:statement], *pieces_as_stages, *kernel.stages[statement + 1 :]]
     outer, locals_ = kernel.outer, dict(kernel.locals)
     if len(kernel.stages) == 1 and outer:  # what ``_in_parts`` made
-        stages, locals_ = _put_together(kernel, made) if len(made) > 1 else (made, {})
+        stages, locals_ = (
+            _put_together(kernel, pieces_as_stages) if len(pieces_as_stages) > 1 else (pieces_as_stages, {})
+        )
         outer = outer if locals_ else ()
     elif len(kernel.stages) == 1 and not kernel.locals:
-        inside = {p for piece in found for p in piece.box} | _side_by_side(graph, kernel.stages[0])
+        inside = {p for piece in cut_pieces for p in piece.box} | _side_by_side(graph, kernel.stages[0])
         outer = tuple(takewhile(lambda p: p not in inside, kernel.stages[0].params))
         known = kernel.most(outer)
         outer = outer if not isinstance(known, int) or known >= _SHARED else ()
@@ -119,17 +124,19 @@ def split(graph: Graph, kernel: Kernel, statement: int, found: Sequence[PlainPie
     return replace(kernel, extents=extents, stages=stages, outer=outer, locals=locals_)
 
 
-def _side_by_side(graph: Graph, stage: Stage) -> set[Any]:
+def _side_by_side(graph: Graph, stage: Stage) -> set[sympy.Symbol]:
     """The loops along which what a statement writes has unit stride."""
-    found = (address(graph, access) for access in stage.writes.values())
-    return {p for where in found if where is not None for p, step in where.terms if step == 1}
+    addresses = (address(graph, access) for access in stage.writes.values())
+    return {p for where in addresses if where is not None for p, step in where.terms if step == 1}
 
 
-def _put_together(kernel: Kernel, made: Sequence[Stage]) -> tuple[list[Stage], dict[str, Any]]:
+def _put_together(
+    kernel: Kernel, pieces_as_stages: Sequence[Stage]
+) -> tuple[list[Stage], dict[str, tuple[DType, Shape]]]:
     """The pieces of what also reduces, each into a local of its own, and one statement more, which puts these together
     in the type of the accumulators."""
     (whole,) = kernel.stages
-    stages, locals_, reads, code = list(made), dict(kernel.locals), {}, []
+    stages, locals_, reads, code = list(pieces_as_stages), dict(kernel.locals), {}, []
     reduced = {c: a for c, a in whole.writes.items() if a.wcr}
     for connector, access in reduced.items():
         parts = []

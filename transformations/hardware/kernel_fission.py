@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.autodiff import splitting
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.kernel.tasklet import Assignment, free_symbols, fresh, fuse, symbol_like
@@ -56,7 +57,7 @@ class KernelFission(Transformation):
             parts, _ = splitting.split(graph, node, _small_runs(kernel))
         elif _waiting(kernel):
             graph.remove(node)
-            parts = [graph.add_kernel(made) for made in _detached(graph, kernel)]
+            parts = [graph.add_kernel(other) for other in _detach(graph, kernel)]
         else:
             parts = [node]
         for part in parts:
@@ -110,14 +111,14 @@ def _hands_on(kernel: Kernel) -> bool:
 def _waiting(kernel: Kernel) -> dict[int, list[str]]:
     """Statement -> its writes to memory that are reduced over loops which several statements share."""
     shared = set(kernel.outer) if len(kernel.stages) > 1 or kernel.locals else set()
-    found = {
+    by_statement = {
         k: [c for c, a in s.writes.items() if a.array not in kernel.locals and shared & set(s.reduced_params(c))]
         for k, s in enumerate(kernel.stages)
     }
-    return {k: connectors for k, connectors in found.items() if connectors}
+    return {k: connectors for k, connectors in by_statement.items() if connectors}
 
 
-def _detached(graph: Graph, kernel: Kernel) -> list[Kernel]:
+def _detach(graph: Graph, kernel: Kernel) -> list[Kernel]:
     """The kernel without the statements that wait, and a kernel for each of these."""
     waiting = _waiting(kernel)
     reads = (a.array for k in waiting for a in kernel.stages[k].reads.values())
@@ -138,7 +139,7 @@ def _detached(graph: Graph, kernel: Kernel) -> list[Kernel]:
 
 def _left_in_memory(kernel: Kernel, stage: Stage, names: dict[str, str]) -> list[Stage]:
     """The statement, and what it gives to the locals ``names`` in memory as well: where it is reduced, behind it."""
-    found = [stage]
+    both = [stage]
     for c, access in stage.writes.items():
         if access.array not in names:
             continue
@@ -146,13 +147,13 @@ def _left_in_memory(kernel: Kernel, stage: Stage, names: dict[str, str]) -> list
         target = Access(names[access.array], (*kernel.outer, *access.index))
         value = scalar.symbol(f"{c}_kept", dtype)
         if not access.wcr:
-            code = (*found[0].assignments, Assignment(value, scalar.symbol(c, dtype), dtype))
-            found[0] = replace(found[0], writes={**found[0].writes, str(value): target}, assignments=code)
+            code = (*both[0].assignments, Assignment(value, scalar.symbol(c, dtype), dtype))
+            both[0] = replace(both[0], writes={**both[0].writes, str(value): target}, assignments=code)
             continue
         params = tuple(p for p in stage.params if p not in stage.reduced_params(c))
         code = (Assignment(value, scalar.symbol("whole", dtype), dtype),)
-        found.append(Stage(params, {"whole": replace(access, wcr=None)}, {str(value): target}, code))
-    return found
+        both.append(Stage(params, {"whole": replace(access, wcr=None)}, {str(value): target}, code))
+    return both
 
 
 def _without_unread(kernel: Kernel) -> Kernel:
@@ -179,13 +180,13 @@ def _alone(kernel: Kernel, k: int, connectors: list[str], names: dict[str, str])
 
 def _by_loops(kernels: list[Kernel]) -> list[Kernel]:
     """Sums over the same loops in one kernel, which reads once what several of them need."""
-    found: dict[Any, Kernel] = {}
+    by_key: dict[Node, Kernel] = {}
     for kernel in kernels:
         (stage,) = kernel.stages
         key = (stage.params, frozenset(frozenset(stage.reduced_params(c)) for c in stage.writes))
-        first = found.get(key)
-        found[key] = kernel if first is None else replace(first, stages=[_both(first.stages[0], stage)])
-    return list(found.values())
+        first = by_key.get(key)
+        by_key[key] = kernel if first is None else replace(first, stages=[_both(first.stages[0], stage)])
+    return list(by_key.values())
 
 
 def _both(first: Stage, second: Stage) -> Stage:
@@ -220,7 +221,7 @@ def _reduced_sets(kernel: Kernel) -> set[frozenset[Param]]:
 def _split_sums(graph: Graph, node: KernelNode) -> None:
     """A kernel for each set of reduced loops, the first with all that is not reduced."""
     kernel = node.kernel
-    different = sorted(_reduced_sets(kernel), key=lambda found: sorted(map(str, found)))
+    different = sorted(_reduced_sets(kernel), key=lambda loops: sorted(map(str, loops)))
     if len(different) < 2:
         return
     (stage,) = kernel.stages

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+import sympy
 
 from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.edits.schedule_edits import split_loop
@@ -31,7 +32,7 @@ class LaneSumSplitting(KernelStep):
     size: int = 256
 
     def edit(self, form: KernelLoops) -> Tree | None:
-        mapping: dict[Any, Any] = {}
+        mapping: dict[sympy.Symbol, sympy.Expr] = {}
         nests = []
         for nest in form.nests:
             if not self._is_long(form, nest):

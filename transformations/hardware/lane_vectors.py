@@ -35,7 +35,7 @@ class LaneVectors(KernelStep):
         if any(loop.kind in (*schedule.HARDWARE, "unroll") for loop in schedule.loops(form.tree)):
             return None
         width = self._width(form)
-        nests = [_packed(nest, width) for nest in form.nests]
+        nests = [_pack(nest, width) for nest in form.nests]
         if width < 2 or nests == list(form.nests):
             return None
         if not all(self._walks(form, nest, width) for nest in form.nests):
@@ -72,7 +72,7 @@ def _vector(nest: Nest) -> Loop | None:
     return nest.loops[-1] if nest.loops and nest.loops[-1].kind == "vector" else None
 
 
-def _packed(nest: Nest, width: int) -> Nest:
+def _pack(nest: Nest, width: int) -> Nest:
     vector = _vector(nest)
     if vector is None or width < 2:
         return nest

@@ -27,7 +27,7 @@ class LoopFusion(KernelStep):
 
     def edit(self, form: KernelLoops) -> Edited:
         if form.kernel.is_tiled:
-            return after_those_that_are_legal(form, map(_fused, form.kernel.extents))
+            return after_those_that_are_legal(form, map(_fuse, form.kernel.extents))
         nests: list[Nest] = []
         for nest in form.nests:
             if nests and _may_join(form, nests[-1], nest):
@@ -37,7 +37,7 @@ class LoopFusion(KernelStep):
         return None if len(nests) == len(form.nests) else form.with_nests(nests)
 
 
-def _fused(p: Param) -> Edit:
+def _fuse(p: Param) -> Edit:
     return lambda loops: fuse_loops(loops.tree, p)
 
 

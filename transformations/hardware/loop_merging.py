@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sympy
 
@@ -12,6 +11,7 @@ from daceopt.ir.access.references import Reference, StatementInstance
 from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.edits.schedule_edits import merged_loop
 from daceopt.ir.scalar.digits import in_terms_of
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Loop, Param, Tree
 from daceopt.transformations.hardware._scheduling import KernelStep
@@ -29,25 +29,27 @@ class LoopMerging(KernelStep):
     """
 
     def edit(self, form: KernelLoops) -> Tree | None:
-        mapping: dict[Any, Any] = {}
+        mapping: dict[sympy.Symbol, sympy.Expr] = {}
         bodies = list(form.bodies.values())
-        shared = _merged(form.shared, bodies, mapping)
+        shared = _merge(form.shared, bodies, mapping)
         nests = []
         for nest in form.nests:
             inner = dict(mapping)
-            loops = _merged(nest.loops, form.bodies_of(nest), inner)
+            loops = _merge(nest.loops, form.bodies_of(nest), inner)
             nests.append(Nest(loops, schedule.substituted(nest.body, inner)))
         if len(shared) == len(form.shared) and all(len(a.loops) == len(b.loops) for a, b in zip(nests, form.nests)):
             return None
         return form.with_nests(nests, shared)
 
 
-def _merged(loops: Sequence[Loop], bodies: Sequence[StatementInstance], mapping: dict[Any, Any]) -> tuple[Loop, ...]:
+def _merge(
+    loops: Sequence[Loop], bodies: Sequence[StatementInstance], mapping: dict[sympy.Symbol, sympy.Expr]
+) -> tuple[Loop, ...]:
     """The loops that are left; ``mapping`` gets what stands for the parameters of the others."""
     left = {loop.param: loop for loop in loops}
     references = [r for body in bodies for r in body.references()]
     steps = [dict(r.steps) for r in references]
-    fixed = _fixed(bodies, references)
+    fixed = _fixed_parameters(bodies, references)
     while pair := _mergeable(steps, [loop for p, loop in left.items() if p not in fixed]):
         first, second = pair
         p, q = first.param, second.param
@@ -60,18 +62,18 @@ def _merged(loops: Sequence[Loop], bodies: Sequence[StatementInstance], mapping:
     return tuple(left.values())
 
 
-def _fixed(bodies: Sequence[StatementInstance], references: Sequence[Reference]) -> set[Param]:
+def _fixed_parameters(bodies: Sequence[StatementInstance], references: Sequence[Reference]) -> set[Param]:
     """Parameters that are more than steps through memory."""
     used = {s for body in bodies for a in body.assignments for s in a.expr.free_symbols}
     return used | {s for r in references for s in getattr(r.rest, "free_symbols", ())}
 
 
-def _mergeable(steps: Sequence[dict[Param, Any]], loops: Sequence[Loop]) -> tuple[Loop, Loop] | None:
+def _mergeable(steps: Sequence[dict[Param, Dim]], loops: Sequence[Loop]) -> tuple[Loop, Loop] | None:
     pairs = ((a, b) for a in loops for b in loops if a is not b and a.rest is None and b.rest is None)
     return next((pair for pair in pairs if all(_steps_as_one(s, pair[0].param, pair[1]) for s in steps)), None)
 
 
-def _steps_as_one(steps: dict[Param, Any], p: Param, second: Loop) -> bool:
+def _steps_as_one(steps: dict[Param, Dim], p: Param, second: Loop) -> bool:
     outer, inner = steps.get(p), steps.get(second.param)
     if outer is None or inner is None:
         return outer is inner

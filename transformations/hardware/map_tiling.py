@@ -33,10 +33,10 @@ class MapTiling(KernelStep):
     def edit(self, loops: KernelLoops) -> Tree | None:
         names = named(self.loops) or self._long(loops.tree)
         sizes = (self.size,) * len(names) if isinstance(self.size, int) else self.size
-        found = {
+        tiles = {
             name: size for name, size in zip(names, sizes) if at_least(loop_over(loops.tree, name).extent, size + 1)
         }
-        return tile(loops.tree, dict(found)) if found else None
+        return tile(loops.tree, dict(tiles)) if tiles else None
 
     def _long(self, tree: Tree) -> tuple[str, ...]:
         assert isinstance(self.size, int)

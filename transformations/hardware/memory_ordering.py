@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.codegen import in_place
 from daceopt.codegen.memory_plan import aligned_bytes, least_arena, plan
@@ -14,8 +14,8 @@ from daceopt.ir.graph.kinds import Node
 from daceopt.ir.scalar.dims import hint
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
-Successors = dict[Any, list[Any]]  # node -> the nodes that need it, each once
-Touched = dict[Any, dict[str, int]]  # node -> the arena's buffers that it reads or writes, and their bytes
+Successors = dict[Node, list[Node]]  # node -> the nodes that need it, each once
+Touched = dict[Node, dict[str, int]]  # node -> the arena's buffers that it reads or writes, and their bytes
 
 
 @dataclass(frozen=True)
@@ -45,45 +45,45 @@ class MemoryOrdering(Transformation):
         nodes = graph.nodes()
         after, before = _dependences(graph, nodes)
         touched = {node: _buffers(graph, node) for node in nodes}
-        nearest = self._sized(graph, nodes) * (1 - self.least)
-        found = None
+        nearest = self._arena_bytes(graph, nodes) * (1 - self.least)
+        best = None
         for bound, order in _by_bound(graph, _orders(nodes, after, before, touched))[: self.plans]:
-            if bound < nearest and (size := self._sized(graph, order)) < nearest:
-                nearest, found = size, order
-        if found is not None:
-            yield Site(graph, (), {"order": found})
+            if bound < nearest and (size := self._arena_bytes(graph, order)) < nearest:
+                nearest, best = size, order
+        if best is not None:
+            yield Site(graph, (), {"order": best})
 
     @staticmethod
-    def _sized(graph: Graph, order: Sequence[Any]) -> int:
+    def _arena_bytes(graph: Graph, order: Sequence[Node]) -> int:
         return hint(plan(graph, graph.saved, order=order, lending=True).arena_bytes)
 
     def apply(self, site: Site) -> None:
         site.graph.order = site["order"]
 
 
-def _orders(nodes: Sequence[Any], after: Successors, before: Successors, touched: Touched) -> list[list[Any]]:
+def _orders(nodes: Sequence[Node], after: Successors, before: Successors, touched: Touched) -> list[list[Node]]:
     """What is tried, each once. Forward, what frees memory runs early; back, what makes it runs late."""
-    back = _scheduled(nodes[::-1], before, touched)[::-1]
-    found = [
-        _scheduled(nodes, after, touched),
-        _scheduled(nodes, after, touched, kept=True),
-        _scheduled(nodes[::-1], before, touched, kept=True)[::-1],
-        _scheduled(back, after, touched, kept=True),
+    back = _schedule(nodes[::-1], before, touched)[::-1]
+    orders = [
+        _schedule(nodes, after, touched),
+        _schedule(nodes, after, touched, kept=True),
+        _schedule(nodes[::-1], before, touched, kept=True)[::-1],
+        _schedule(back, after, touched, kept=True),
         back,
     ]
-    return [list(order) for order in dict.fromkeys(map(tuple, found)) if order != tuple(nodes)]
+    return [list(order) for order in dict.fromkeys(map(tuple, orders)) if order != tuple(nodes)]
 
 
-def _by_bound(graph: Graph, orders: Sequence[list[Any]]) -> list[tuple[int, list[Any]]]:
+def _by_bound(graph: Graph, orders: Sequence[list[Node]]) -> list[tuple[int, list[Node]]]:
     """Bytes below which the plan of each does not stay, the least first; all 0, in the order given, where sizes are
     open."""
-    found = [least_arena(graph, graph.saved, o) for o in orders]
-    bounds = [b for b in found if b is not None]
-    bounds = bounds if len(bounds) == len(found) else [0] * len(found)
+    least = [least_arena(graph, graph.saved, o) for o in orders]
+    bounds = [b for b in least if b is not None]
+    bounds = bounds if len(bounds) == len(least) else [0] * len(least)
     return sorted(zip(bounds, orders, strict=True), key=lambda pair: pair[0])
 
 
-def _dependences(graph: Graph, nodes: Sequence[Any]) -> tuple[Successors, Successors]:
+def _dependences(graph: Graph, nodes: Sequence[Node]) -> tuple[Successors, Successors]:
     """Who reads what a node writes, and whose results it reads; what is written over an input waits for its readers."""
     after: Successors = {node: [] for node in nodes}
     before: Successors = {node: [] for node in nodes}
@@ -105,7 +105,7 @@ def _buffers(graph: Graph, node: Node) -> dict[str, int]:
     return {r: hint(aligned_bytes(graph, r)) for r in inside}
 
 
-def _scheduled(nodes: Sequence[Any], after: Successors, touched: Touched, kept: bool = False) -> list[Any]:
+def _schedule(nodes: Sequence[Node], after: Successors, touched: Touched, kept: bool = False) -> list[Node]:
     """``nodes`` so that each runs before those ``after`` it; of those that are ready, the one of least growth. Growth
     counts as none with ``kept``, so that only shrinking changes the order."""
     alive = _Alive(touched, kept)
@@ -115,7 +115,7 @@ def _scheduled(nodes: Sequence[Any], after: Successors, touched: Touched, kept: 
     rank = {node: k for k, node in enumerate(nodes)}
     ready = [(alive.growth(node), rank[node], node) for node in nodes if not waiting[node]]
     heapq.heapify(ready)
-    order: dict[Any, None] = {}
+    order: dict[Node, None] = {}
     while ready:
         growth, _, node = heapq.heappop(ready)
         if node in order or growth != alive.growth(node):  # it stands in the queue again, as it is now
@@ -135,20 +135,20 @@ class _Alive:
     def __init__(self, touched: Touched, only_shrinking: bool = False):
         self._touched, self._most = touched, 0 if only_shrinking else None
         self._alive: set[str] = set()
-        self._users: dict[str, set[Any]] = {}
+        self._users: dict[str, set[Node]] = {}
         for node, buffers in touched.items():
             for name in buffers:
                 self._users.setdefault(name, set()).add(node)
 
-    def growth(self, node: Any) -> int:
+    def growth(self, node: Node) -> int:
         """By how many bytes more is alive once ``node`` has run."""
         born = sum(size for name, size in self._touched[node].items() if name not in self._alive)
         growth = born - sum(size for name, size in self._touched[node].items() if len(self._users[name]) == 1)
         return growth if self._most is None else min(growth, self._most)
 
-    def run(self, node: Any) -> list[Any]:
+    def run(self, node: Node) -> list[Node]:
         """``node`` runs; returns those whose growth has changed by that."""
-        changed: list[Any] = []
+        changed: list[Node] = []
         for name in self._touched[node]:
             self._users[name].discard(node)
             if name not in self._alive or len(self._users[name]) == 1:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.edits.schedule_edits import rescope
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.legality.spread import elements, held, objection, own_loops
@@ -44,7 +45,7 @@ class RowHolding(KernelStep):
             return None
         new, room = _with_spread_locals(form, self.registers)
         new = _with_held_reads(new, room)
-        return None if new is form else replace(new.kernel, schedule=_unrolled(new))
+        return None if new is form else replace(new.kernel, schedule=_unroll(new))
 
 
 def _runs_on_threads(form: KernelLoops) -> bool:
@@ -69,11 +70,11 @@ def _with_spread_locals(form: KernelLoops, room: int) -> tuple[KernelLoops, int]
             continue
         needed = _words(form, alloc.array, held(tree, form.bodies, alloc.array))
         if needed <= room:
-            form, room = _rescoped(form, alloc.array), room - needed
+            form, room = _rescope(form, alloc.array), room - needed
     return form, room
 
 
-def _rescoped(form: KernelLoops, array: str) -> KernelLoops:
+def _rescope(form: KernelLoops, array: str) -> KernelLoops:
     return form.on(rescope(form.tree, array, "spread"))
 
 
@@ -93,10 +94,10 @@ class _Read:
 
 def _with_held_reads(form: KernelLoops, room: int) -> KernelLoops:
     """What nests read again, held from the first of them on, as far as there is room."""
-    found: dict[Any, list[_Read]] = {}
+    by_key: dict[Node, list[_Read]] = {}
     for key, read in _reads(form):
-        found.setdefault(key, []).append(read)
-    groups = [reads for reads in found.values() if len({r.nest for r in reads}) > 1]
+        by_key.setdefault(key, []).append(read)
+    groups = [reads for reads in by_key.values() if len({r.nest for r in reads}) > 1]
     # those that most loops read first
     for reads in sorted(groups, key=lambda reads: -len({r.nest for r in reads})):
         access = form.kernel.stages[reads[0].statement].reads[reads[0].connector]
@@ -104,7 +105,7 @@ def _with_held_reads(form: KernelLoops, room: int) -> KernelLoops:
         loops = own_loops(_loops(form.nests[reads[0].nest]), form.bodies[reads[0].statement].reads[reads[0].connector])
         needed = elements(loops) * -(-types.itemsize(dtype) // _WORD)
         if needed <= room:
-            return _with_held_reads(_held(form, reads, dtype), room - needed)
+            return _with_held_reads(_hold(form, reads, dtype), room - needed)
     return form
 
 
@@ -140,7 +141,7 @@ def _reads(form: KernelLoops) -> Iterator[tuple[Any, _Read]]:
                 yield key, _Read(n, do.statement, connector, inner)
 
 
-def _held(form: KernelLoops, reads: list[_Read], dtype: types.DType) -> KernelLoops:
+def _hold(form: KernelLoops, reads: list[_Read], dtype: types.DType) -> KernelLoops:
     """The kernel with a local for the elements of ``reads``, which is given them before the first one."""
     kernel, first = form.kernel, reads[0]
     stage = kernel.stages[first.statement]
@@ -175,7 +176,7 @@ def _after(do: Do, nest: Nest) -> Nest:
 # ---------------------------------------------------------------- registers have no addresses
 
 
-def _unrolled(form: KernelLoops) -> Tree:
+def _unroll(form: KernelLoops) -> Tree:
     """The serial loops of nests that access what is spread over threads, unrolled."""
     spread = {a.array for a in form.locals if a.scope == "spread"}
     nests = []

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.cost.limits import limits
 from daceopt.ir.access.references import StatementInstance
 from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.scalar.dims import Shape
+from daceopt.ir.scalar.types import DType
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Loop, Param
 from daceopt.transformations.hardware._scheduling import KernelStep, chosen, reduced_params
@@ -47,10 +48,10 @@ class ScalarExpansion(KernelStep):
             return f"a local for each of {inner.extent} iterations; expected a known number"
         if inner.extent * sum(map(_size, kernel.locals.values())) > chosen(self.array, limits().accumulators):
             return f"locals for {inner.extent} iterations fill more than the first cache"
-        return expanded(kernel, inner.param) if inner.extent >= _LANES else None
+        return expand(kernel, inner.param) if inner.extent >= _LANES else None
 
 
-def expanded(kernel: Kernel, param: Param) -> Kernel:
+def expand(kernel: Kernel, param: Param) -> Kernel:
     """The kernel with locals of one dimension more, along the last of its outer loops, which all statements have."""
     locals_ = {n: (dtype, (*shape, kernel.extents[param])) for n, (dtype, shape) in kernel.locals.items()}
 
@@ -63,7 +64,7 @@ def expanded(kernel: Kernel, param: Param) -> Kernel:
     return replace(new, schedule=schedule.default(new))
 
 
-def _size(local: tuple[Any, Shape]) -> int:
+def _size(local: tuple[DType, Shape]) -> int:
     """Elements; a local of open extents counts as one that fills the cache."""
     _, shape = local
     return prod(n if isinstance(n, int) else limits().accumulators for n in shape)

@@ -66,10 +66,10 @@ class Threading(KernelStep):
 
     def _of_nest(self, form: KernelLoops, nest: Nest) -> Nest | None:
         """A nest beside others, or alone."""
-        found = self._when(nest.loops, _work(form, [nest]))
-        if found is None:
+        condition = self._when(nest.loops, _work(form, [nest]))
+        if condition is None:
             return None
-        (when,), reduced = found, reduced_params(form, nest)
+        (when,), reduced = condition, reduced_params(form, nest)
         *outer, vector = nest.loops
         if not outer and not reduced and vector.kind == "vector":
             return replace(nest, loops=(replace(vector, kind="parallel vector", when=when),))
@@ -80,7 +80,7 @@ class Threading(KernelStep):
             lead += at_least(outer[lead].extent, 2)
         return replace(nest, loops=(*self._parallel(outer, lead, when), vector)) if lead else None
 
-    def _parallel(self, loops: Sequence[Loop], lead: int, when: Any) -> tuple[Loop, ...]:
+    def _parallel(self, loops: Sequence[Loop], lead: int, when: sympy.Basic | None) -> tuple[Loop, ...]:
         """The first ``lead`` loops in parallel, or fewer where these are enough."""
         total, used, enough = 1, 0, chosen(self.enough, limits().enough)
         for loop in loops[:lead]:

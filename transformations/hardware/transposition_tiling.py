@@ -29,7 +29,7 @@ class TranspositionTiling(KernelStep):
         if nest is None or len(nest.loops) < 2 or nest.loops[-1].kind != "vector" or reduced_params(form, nest):
             return None
         size = chosen(self.size, limits().edge)
-        crossed = _crossed(form, nest, size // 2)
+        crossed = _crossed_loop(form, nest, size // 2)
         if crossed is None:
             return None
         outer_1, inner_1, mapping_1 = split_loop(crossed, size)
@@ -38,7 +38,7 @@ class TranspositionTiling(KernelStep):
         return form.with_loops([*rest, outer_1, outer_2, inner_1, inner_2], mapping_1 | mapping_2)
 
 
-def _crossed(form: KernelLoops, nest: Nest, half: int) -> Loop | None:
+def _crossed_loop(form: KernelLoops, nest: Nest, half: int) -> Loop | None:
     """The loop of unit stride where the vector loop has none; loops of less than ``half`` a tile do not count."""
     vector = nest.loops[-1]
     if not at_least(vector.extent, half):
@@ -46,7 +46,7 @@ def _crossed(form: KernelLoops, nest: Nest, half: int) -> Loop | None:
     long = [loop for loop in nest.loops[:-1] if at_least(loop.extent, half)]
     for reference in (r for body in form.bodies_of(nest) for r in body.references()):
         if reference.step(vector.param) not in (None, 0, 1):
-            found = next((loop for loop in long if reference.step(loop.param) == 1), None)
-            if found is not None:
-                return found
+            along = next((loop for loop in long if reference.step(loop.param) == 1), None)
+            if along is not None:
+                return along
     return None

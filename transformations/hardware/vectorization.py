@@ -40,14 +40,14 @@ class Vectorization(KernelStep):
     def edit(self, form: KernelLoops) -> Edited:
         if form.kernel.is_tiled:
             return _innermost_vectorized(form)
-        nests = [_vectorized(nest, form.bodies_of(nest), self.volume) for nest in form.nests]
+        nests = [_vectorize(nest, form.bodies_of(nest), self.volume) for nest in form.nests]
         return None if tuple(nests) == form.nests else form.with_nests(nests)
 
 
-def _vectorized(nest: Nest, bodies: Sequence[StatementInstance], volume: bool) -> Nest:
+def _vectorize(nest: Nest, bodies: Sequence[StatementInstance], volume: bool) -> Nest:
     if not nest.loops or any(loop.kind != "serial" for loop in nest.loops):
         return nest
-    paired = None if volume else _paired(nest, bodies)
+    paired = None if volume else _pair(nest, bodies)
     if paired is not None:
         return paired
     best = max(reversed(nest.loops), key=lambda loop: score(loop, bodies, nest.loops if volume else ()))
@@ -55,7 +55,7 @@ def _vectorized(nest: Nest, bodies: Sequence[StatementInstance], volume: bool) -
     return Nest((*others, replace(best, kind="vector")), nest.body)
 
 
-def _paired(nest: Nest, bodies: Sequence[StatementInstance]) -> Nest | None:
+def _pair(nest: Nest, bodies: Sequence[StatementInstance]) -> Nest | None:
     """Vectors of pairs, where each pair is written side by side; None where there are none."""
     pair = nest.loops[-1]
     written = [r for body in bodies for r in body.writes.values()]

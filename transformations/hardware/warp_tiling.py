@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+
+import sympy
 
 from daceopt.ir.edits.loops import KernelLoops, Nest
 from daceopt.ir.edits.schedule_edits import split_loop
@@ -32,7 +33,7 @@ class WarpTiling(KernelStep):
             return None
         if form.shared and form.shared[-1].kind == "block" and not any(_vector(nest) for nest in form.nests):
             return self._of_shared(form)
-        nests = [self._tiled(form, nest) for nest in form.nests]
+        nests = [self._tile(form, nest) for nest in form.nests]
         return None if nests == list(form.nests) else with_shared_locals(form.on(form.with_nests(nests)))
 
     def _of_shared(self, form: KernelLoops) -> Tree:
@@ -40,7 +41,7 @@ class WarpTiling(KernelStep):
         warps, lanes, mapping = _cut(form.shared[-1])
         return form.with_shared((*form.shared[:-1], *warps, lanes), mapping)
 
-    def _tiled(self, form: KernelLoops, nest: Nest) -> Nest:
+    def _tile(self, form: KernelLoops, nest: Nest) -> Nest:
         vector = _vector(nest)
         if vector is None:
             at = next((k for k, loop in enumerate(nest.loops) if loop.kind == "block"), None)
@@ -61,7 +62,7 @@ def _vector(nest: Nest) -> Loop | None:
     return nest.loops[-1] if nest.loops and nest.loops[-1].kind == "vector" else None
 
 
-def _cut(block: Loop) -> tuple[list[Loop], Loop, dict[Any, Any]]:
+def _cut(block: Loop) -> tuple[list[Loop], Loop, dict[sympy.Symbol, sympy.Expr]]:
     """A loop of a block as loops of its warps and of their lanes."""
     if isinstance(block.extent, int) and block.extent <= LANES:
         return [], replace(block, kind="warp"), {}
@@ -69,7 +70,7 @@ def _cut(block: Loop) -> tuple[list[Loop], Loop, dict[Any, Any]]:
     return [replace(outer, kind="block")], replace(inner, kind="warp"), mapping
 
 
-def _in_chunks(vector: Loop) -> tuple[list[Loop], Loop, dict[Any, Any]]:
+def _in_chunks(vector: Loop) -> tuple[list[Loop], Loop, dict[sympy.Symbol, sympy.Expr]]:
     if isinstance(vector.extent, int) and vector.extent <= LANES and vector.rest is None:
         return [], replace(vector, kind="warp"), {}
     outer, inner, mapping = split_loop(vector, LANES, "chunk")

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
-from typing import Any
 
 import daceopt.ops  # noqa: F401  (registers which loop nests library nodes are)
 from daceopt.ir.fusion.relations import Flow, Relation, flows, view_flow
@@ -75,7 +74,7 @@ class Cuts:
     result over, element by element, where nobody reads it later.
     """
 
-    node: Any
+    node: Node
     writes: tuple[str, ...]
     reads: tuple[str, ...]
     ways: tuple[Cut, ...]

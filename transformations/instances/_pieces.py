@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.splits import CannotSplit
 from daceopt.transformations.instances._cuts import Cut, Span
 
-Member = tuple[Any, Cut]
+Member = tuple[Node, Cut]
 """A node of the sub-graph, and how it is cut."""
 
 
@@ -20,10 +20,10 @@ class Pieces:
     """``spans``: node -> its elements in each instance, along the axis of its cut. ``own``: arrays of which each
     instance has one of its own, because they overlap; all others consist of parts."""
 
-    spans: dict[Any, list[Span]] = field(default_factory=dict)
+    spans: dict[Node, list[Span]] = field(default_factory=dict)
     own: set[str] = field(default_factory=set)
 
-    def extra(self, cut: Cut, node: Any) -> int:
+    def extra(self, cut: Cut, node: Node) -> int:
         """How many elements along its axis a node computes more than once."""
         return sum(end - start for start, end in self.spans[node]) - cut.extent
 
@@ -89,21 +89,21 @@ def _tiles(spans: Sequence[Span], extent: int) -> bool:
     return [0, *(end for _, end in spans)] == [*(start for start, _ in spans), extent]
 
 
-def _check(node: Any, cut: Cut, spans: Sequence[Span]) -> None:
+def _check(node: Node, cut: Cut, spans: Sequence[Span]) -> None:
     for start, end in spans:
         reason = cut.division.check(start, end - start) if end > start else "no elements"
         if reason:
             raise CannotSplit(f"{node}, elements {start} to {end} of axis {cut.axis}: {reason}")
 
 
-def _is_inner(graph: Graph, name: str, inside: set[Any], members: Sequence[Member]) -> bool:
+def _is_inner(graph: Graph, name: str, inside: set[Node], members: Sequence[Member]) -> bool:
     """Can each instance have an array of its own: does only the sub-graph read it, as it is?"""
     if graph.is_kept(name) or graph.is_part(name) or graph.views_of(name):
         return False
     return all(node in inside for node in graph.consumers(name))
 
 
-def _is_read_outside(graph: Graph, cut: Cut, inside: set[Any]) -> bool:
+def _is_read_outside(graph: Graph, cut: Cut, inside: set[Node]) -> bool:
     names = cut.division.axes
     return any(graph.is_kept(n) or any(c not in inside for c in graph.all_consumers(n)) for n in names)
 
@@ -130,7 +130,7 @@ class HaloCosts:
 
 
 def halo_costs(
-    graph: Graph, members: Sequence[Member], count: int, work: Callable[[Any], float], transfer: Callable[[str], float]
+    graph: Graph, members: Sequence[Member], count: int, work: Callable[[Node], float], transfer: Callable[[str], float]
 ) -> HaloCosts:
     """``work``: seconds of a node; ``transfer``: seconds to write an array to the next larger buffer and to read it.
 

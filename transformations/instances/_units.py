@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import hint
 
@@ -23,7 +23,7 @@ class Units:
     the shared buffers. Inputs, outputs and constants do not count: they are there in any order.
     """
 
-    members: Sequence[Sequence[Any]]
+    members: Sequence[Sequence[Node]]
     after: Sequence[Sequence[int]]
     touched: Sequence[Sequence[str]]
     inner: Sequence[int]
@@ -70,7 +70,7 @@ class Units:
             now -= sum(self.sizes[name] for name in self.touched[k] if last[name] == k)
         return most
 
-    def nodes(self, order: Sequence[int]) -> list[Any]:
+    def nodes(self, order: Sequence[int]) -> list[Node]:
         """The nodes, unit by unit."""
         return [node for k in order for node in self.members[k]]
 
@@ -82,7 +82,7 @@ def units_of(graph: Graph) -> Units:
     where = {node: place for node, place in graph.instance_positions().items() if groups[place[0]].is_split}
     order = graph.nodes()
     while True:
-        units: dict[Any, list[Any]] = {}
+        units: dict[int, list[Node]] = {}
         for node in order:
             units.setdefault(where.get(node, node), []).append(node)
         members = list(units.values())
@@ -97,7 +97,7 @@ def units_of(graph: Graph) -> Units:
     return _with_memory(graph, [members[k] for k in sorted_units], renamed)
 
 
-def _readers(graph: Graph, members: Sequence[Sequence[Any]]) -> list[list[int]]:
+def _readers(graph: Graph, members: Sequence[Sequence[Node]]) -> list[list[int]]:
     unit = {node: k for k, nodes in enumerate(members) for node in nodes}
     after: list[dict[int, None]] = [{} for _ in members]
     for node, k in unit.items():
@@ -123,7 +123,7 @@ def breadth_first(after: Sequence[Sequence[int]]) -> list[int]:
     return order
 
 
-def _with_memory(graph: Graph, members: Sequence[Sequence[Any]], after: Sequence[Sequence[int]]) -> Units:
+def _with_memory(graph: Graph, members: Sequence[Sequence[Node]], after: Sequence[Sequence[int]]) -> Units:
     users: dict[str, list[tuple[int, int]]] = {}  # buffer -> (unit, position in it)
     for k, nodes in enumerate(members):
         for position, node in enumerate(nodes):

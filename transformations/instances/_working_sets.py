@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from daceopt.cost.limits import limits
 from daceopt.ir.fusion.clusters import Clusters
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import hint
 from daceopt.splits.along import NodeCut, SplitAxis
@@ -40,14 +40,14 @@ class CacheBudget:
 class InstanceGroup:
     """Nodes in their order, and the items of one instance of them."""
 
-    members: tuple[Any, ...]
+    members: tuple[Node, ...]
     items: int
 
 
 def groups(
     graph: Graph,
     axis: SplitAxis,
-    cuts: Mapping[Any, NodeCut],
+    cuts: Mapping[Node, NodeCut],
     budget: CacheBudget,
     items: int | None = None,
     aim: str = "cache",
@@ -65,8 +65,8 @@ class _Stream:
     """An array that members write: bytes per item, and who reads it."""
 
     bytes: int
-    writer: Any
-    readers: tuple[Any, ...]
+    writer: Node
+    readers: tuple[Node, ...]
     kept: bool
 
 
@@ -75,7 +75,7 @@ class _Growth:
         self,
         graph: Graph,
         axis: SplitAxis,
-        cuts: Mapping[Any, NodeCut],
+        cuts: Mapping[Node, NodeCut],
         budget: CacheBudget,
         items: int | None,
         aim: str,
@@ -87,14 +87,14 @@ class _Growth:
         self._widths = [] if items else [w for w in _widths(self._count) if w < self._count]
         self._order = {node: k for k, node in enumerate(graph.nodes())}
         self._streams = list(self._all_streams())
-        self._touched: dict[Any, list[_Stream]] = {node: [] for node in cuts}
+        self._touched: dict[Node, list[_Stream]] = {node: [] for node in cuts}
         for stream in self._streams:
             for node in {stream.writer, *stream.readers} & cuts.keys():
                 self._touched[node].append(stream)
         self._weights = {node: self._whole_bytes(node) for node in cuts}
         self._sums = {node: sum(map(self._bytes, cut.summed)) for node, cut in cuts.items()}
         self._fresh = {node: self._given_bytes(node) for node in cuts}
-        self._gains: dict[frozenset[Any], tuple[float, int]] = {}
+        self._gains: dict[frozenset[Node], tuple[float, int]] = {}
 
     def run(self) -> list[InstanceGroup]:
         clusters = Clusters(self._successors())
@@ -116,7 +116,7 @@ class _Growth:
                 groups += [InstanceGroup(members, items)] if gain > 0 and len(members) > 1 else []
         return groups
 
-    def _join_lookers(self, clusters: Clusters[Any]) -> None:
+    def _join_lookers(self, clusters: Clusters[Node]) -> None:
         """What only looks at an array stands with what writes it: alone it would keep all of it from ending inside."""
         for node, cut in self._cuts.items():
             if not cut.summed and not any(n in self._axis.dims for n in self._graph.outputs_of(node)):
@@ -124,10 +124,10 @@ class _Growth:
                 if len(writers) == 1 and writers[0] in self._cuts:
                     clusters.merge(writers[0], node)
 
-    def _sort(self, members: Sequence[Any]) -> tuple[Any, ...]:
+    def _sort(self, members: Sequence[Node]) -> tuple[Node, ...]:
         return tuple(sorted(members, key=self._order.__getitem__))
 
-    def _merge(self, clusters: Clusters[Any], writer: Any, reader: Any) -> None:
+    def _merge(self, clusters: Clusters[Node], writer: Node, reader: Node) -> None:
         """Make one cluster of two and of all that lies between them, if that gains."""
         leaders = _between(clusters, writer, reader)
         parts = [self._sort(clusters.members(leader)) for leader in leaders]
@@ -139,9 +139,9 @@ class _Growth:
         if why_not_together(self._graph, together, self._cuts) is None:
             _contract(clusters, leaders)
 
-    def _successors(self) -> dict[Any, list[Any]]:
+    def _successors(self) -> dict[Node, list[Node]]:
         graph = self._graph
-        successors: dict[Any, list[Any]] = {node: [] for node in self._order}
+        successors: dict[Node, list[Node]] = {node: [] for node in self._order}
         for node in self._order:
             for source in {s for n in graph.inputs_of(node) if n is not None for s in graph.producers(n)}:
                 successors[source].append(node)
@@ -163,19 +163,19 @@ class _Growth:
                 readers = tuple(sorted(set(graph.all_consumers(name)), key=self._order.__getitem__))
                 yield _Stream(self._per_item(name), node, readers, graph.is_kept(name))
 
-    def _whole_bytes(self, node: Any) -> int:
+    def _whole_bytes(self, node: Node) -> int:
         """What each instance of ``node`` reads as a whole: weights."""
         whole = {n for n in self._graph.inputs_of(node) if n is not None and n not in self._cuts[node].sliced}
         return sum(self._bytes(n) for n in whole)
 
-    def _given_bytes(self, node: Any) -> int:
+    def _given_bytes(self, node: Node) -> int:
         """Bytes per item of what is cut with ``node`` and comes from elsewhere than a member."""
         graph, cut = self._graph, self._cuts[node]
         return sum(self._per_item(n) for n in cut.sliced if not any(p in self._cuts for p in graph.producers(n)))
 
     # ---------------------------------------------------------------- gains
 
-    def _gain(self, members: tuple[Any, ...]) -> tuple[float, int]:
+    def _gain(self, members: tuple[Node, ...]) -> tuple[float, int]:
         """Bytes that memory does not move because ``members`` run in instances, and the items of each."""
         if self._settled is not None:
             return len(members) - 0.5, self._settled
@@ -187,14 +187,14 @@ class _Growth:
         return self._gains[key]
 
 
-def _between(clusters: Clusters[Any], first: Any, last: Any) -> list[Any]:
+def _between(clusters: Clusters[Node], first: Node, last: Node) -> list[Node]:
     """The leaders of two clusters, of which one is reached from the other, and of those on paths between them."""
     after = _reachable(clusters.successors, clusters.leader(first))
     before = _reachable(clusters.predecessors, clusters.leader(last))
     return [leader for leader in after if leader in before]
 
 
-def _reachable(step: Callable[[Any], Sequence[Any]], start: Any) -> dict[Any, None]:
+def _reachable(step: Callable[[Node], Sequence[Node]], start: Node) -> dict[Node, None]:
     reached = {start: None}
     waiting = [start]
     for leader in waiting:
@@ -204,7 +204,7 @@ def _reachable(step: Callable[[Any], Sequence[Any]], start: Any) -> dict[Any, No
     return reached
 
 
-def _contract(clusters: Clusters[Any], leaders: Sequence[Any]) -> None:
+def _contract(clusters: Clusters[Node], leaders: Sequence[Node]) -> None:
     """One cluster of a convex set of them: of two neighbours at a time that no path joins around."""
     while len(left := list(dict.fromkeys(map(clusters.leader, leaders)))) > 1:
         pairs = ((a, b) for a in left for b in clusters.successors(a) if b in left)
@@ -214,7 +214,7 @@ def _contract(clusters: Clusters[Any], leaders: Sequence[Any]) -> None:
 class _Facts:
     """What one set of nodes moves and holds."""
 
-    def __init__(self, growth: _Growth, members: tuple[Any, ...]):
+    def __init__(self, growth: _Growth, members: tuple[Node, ...]):
         self._growth, self._members, inside = growth, members, set(members)
         self._inner = [s for m in members for s in growth._touched[m] if s.writer is m]
         self._inside = inside

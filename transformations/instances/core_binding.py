@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.cost import machines
 from daceopt.cost.core_bindings import Binding, infer, plain
 from daceopt.ir.fusion.relations import flows
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.placements import LEVELS, Placement
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
@@ -71,7 +72,7 @@ class _Inference:
         order = (n for node in graph.nodes() for n in graph.outputs_of(node) if n is not None)
         return {name: Placement(scope[name], self._bind[name]) for name in order}
 
-    def _visit(self, node: Any, results: list[str]) -> None:
+    def _visit(self, node: Node, results: list[str]) -> None:
         for name in results:
             own = plain(self._graph, name, self._cores)
             bound = self._bind.get(name)

@@ -150,7 +150,7 @@ class _Decision:
         def transfer(name: str) -> float:
             return 2 * int(self.graph.size(name)) * machine.itemsize(self.graph.dtype(name)) / slower.bandwidth
 
-        def work(node: Any) -> float:
+        def work(node: Node) -> float:
             return _seconds(self.graph, node, machine)
 
         return halo_costs(self.graph, members, split.factor * split.clusters, work, transfer)

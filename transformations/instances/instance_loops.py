@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of
 from daceopt.splits.along import NodeCut, SplitAxis, split_axes
 from daceopt.splits.rolling import roll
@@ -47,7 +48,7 @@ class InstanceLoops(Transformation):
         axis = next((data for data in split_axes(graph) if _is_batch(graph, data)), None)
         if axis is None:
             return
-        cuts: dict[Any, NodeCut] = {}
+        cuts: dict[Node, NodeCut] = {}
         for node in graph.nodes():
             try:
                 cuts[node] = cut_or_sum(graph, node, axis)
@@ -77,7 +78,7 @@ def _is_batch(graph: Graph, axis: SplitAxis) -> bool:
     return 2 * len(first) > len(axis.dims) and max(written, default=0) > 1
 
 
-def _again(graph: Graph, axis: SplitAxis, group: InstanceGroup) -> tuple[SplitAxis, dict[Any, NodeCut]]:
+def _again(graph: Graph, axis: SplitAxis, group: InstanceGroup) -> tuple[SplitAxis, dict[Node, NodeCut]]:
     """The axis with the arrays that other loops have made since."""
     names = {n for m in group.members for n in graph.outputs_of(m)}
     axis = next(each for each in split_axes(graph) if names & each.dims.keys() and each.items == axis.items)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.sub_graphs import SubGraph
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.splits import CannotSplit, Held, Piece, places, replace_node
@@ -113,7 +114,7 @@ class _Instances:
         self._written: list[list[str]] = [[] for _ in range(group.count)]
         self._held: list[dict[str, Held]] = [{} for _ in range(group.count)]
 
-    def split(self, node: Any, cut: Cut) -> None:
+    def split(self, node: Node, cut: Cut) -> None:
         """Put the pieces of ``node`` in its place."""
         spans = self._pieces.spans[node]
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import sympy
 
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.planned_kernel import access_bytes
 from daceopt.ir.access.dataflow import walk
 from daceopt.ir.data import parts, views
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes import blocked, library
@@ -81,7 +84,7 @@ class Reading:
     problem: LayoutProblem
     known: dict[str, ArrayLayouts]
     blocks: frozenset[str]
-    calls: dict[Any, NodeAccesses]
+    calls: dict[Node, NodeAccesses]
 
 
 def read(graph: Graph, measured: bool = False) -> Reading:
@@ -104,7 +107,7 @@ class _Reading:
         self._graph, self._known, self._blocks, self._times = graph, known, blocks, KernelTimes(graph)
         self._passes = _TRAINED if graph.saved and any(map(graph.producers, graph.saved)) else _ALONE
         self._measured = measured
-        self.calls: dict[Any, NodeAccesses] = {}
+        self.calls: dict[Node, NodeAccesses] = {}
         self.problem = LayoutProblem(cost={name: self._changing(name) for name in known})
 
     def _changing(self, name: str) -> tuple[float, ...]:
@@ -114,7 +117,7 @@ class _Reading:
         copied = _REORDER if name in self._blocks and blocked.needs_copy(self._graph, name) else 0.0
         return (*both, (copied + 2 * _CHANGE) * seconds) if name in self._blocks else both
 
-    def add(self, node: Any) -> None:
+    def add(self, node: Node) -> None:
         if isinstance(node, KernelNode):
             self._add_kernel(node)
         elif isinstance(node, CONVOLUTIONS):
@@ -128,7 +131,7 @@ class _Reading:
             names = (*self._graph.inputs_of(node), *self._graph.outputs_of(node))
             self._want((n for n in names if n is not None), _REORDER, _has_rows)
 
-    def _add_convolution(self, node: Any) -> None:
+    def _add_convolution(self, node: Node) -> None:
         """It copies operands that are not in the layout in which it works: channels last, where nothing is known."""
         images = {c: n for c, n in node.operands(self._graph).items() if c in library.IMAGES}
         stored = node.blocked_connectors(self._graph)
@@ -144,7 +147,7 @@ class _Reading:
         self.calls[node] = NodeAccesses(accesses, modes | {_BLOCKED: modes[_BLOCKED] * _DOUBT})
         self.problem.walks.append(self.calls[node])
 
-    def _add_epilogue(self, node: Any) -> None:
+    def _add_epilogue(self, node: Node) -> None:
         """What a convolution does in registers is no pass over memory, where the result has the layout of the sums."""
         reader = reader_of(self._graph, node) if isinstance(node, library.Convolution) else None
         epilogue = None if reader is None else extract(self._graph, node, reader)
@@ -256,7 +259,7 @@ def _accesses(kernel: Kernel, stage: Stage) -> list[Access]:
     return [a for k, a in enumerate(accesses) if a.array not in kernel.locals and a not in accesses[:k]]
 
 
-def _side_by_side(access: Access, strides: Sequence[Dim]) -> Any:
+def _side_by_side(access: Access, strides: Sequence[Dim]) -> sympy.Symbol | None:
     """The loop along which neighbours in memory are accessed; None where none is, or nobody knows."""
     position = walk(access.index, strides).position
     return next((p for p, step in position.terms if step in (1, -1)), None) if position.is_exact else None

@@ -23,6 +23,7 @@ from daceopt.ir.scalar import types
 from daceopt.ir.scalar.affine import same
 from daceopt.ir.scalar.dims import Shape, dim, row_major
 from daceopt.ir.scalar.symbols import size
+from daceopt.ir.scalar.types import DType
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class _Importer:
             return ()
         return tuple(to_dim(n, self._sizes, f"array {data!r}") for n in desc.shape)
 
-    def _dtype(self, data: str) -> Any:
+    def _dtype(self, data: str) -> DType:
         try:
             return types.from_numpy(self._sdfg.arrays[data].dtype.type)
         except (Unsupported, TypeError, KeyError) as error:
@@ -135,7 +136,9 @@ class _Importer:
             yield block
             block = self._next(block, seen)
 
-    def _next(self, state: dace.SDFGState, seen: set[Any]) -> Any:
+    def _next(
+        self, state: dace.SDFGState, seen: set[dace.sdfg.state.ControlFlowBlock]
+    ) -> dace.sdfg.state.ControlFlowBlock | None:
         edges = self._sdfg.out_edges(state)
         if not edges:
             return None
@@ -155,7 +158,7 @@ class _Importer:
             if node in children:
                 self._node(state, node)
 
-    def _node(self, state: dace.SDFGState, node: Any) -> None:
+    def _node(self, state: dace.SDFGState, node: nodes.Node) -> None:
         reader = ScopeReader(self._b, state, self._sizes, self._hold_library_node, self._deposit)
         if isinstance(node, nodes.AccessNode):
             self._access(state, node)
@@ -211,14 +214,14 @@ class _Importer:
         dense = self._graph.strides(name) == row_major(self._graph.shape(name)) or not self._graph.shape(name)
         return name if told and dense else self._b.copy(name)
 
-    def _is_row_major(self, desc: Any) -> bool:
+    def _is_row_major(self, desc: dace.data.Data) -> bool:
         if isinstance(desc, dace.data.Scalar):
             return True
         shape = tuple(to_dim(n, self._sizes, "layout") for n in desc.shape)
         strides = [to_dim(s, self._sizes, "layout") for s in desc.strides]
         return all(same(s, t) or n == 1 for n, s, t in zip(shape, strides, row_major(shape)))
 
-    def _to_box(self, subset: Any, data: str, where: str) -> ElementBox:
+    def _to_box(self, subset: dace.subsets.Subset, data: str, where: str) -> ElementBox:
         if isinstance(self._sdfg.arrays[data], dace.data.Scalar):
             return ElementBox((), (), ())
         starts, extents, steps = [], [], []
@@ -232,7 +235,7 @@ class _Importer:
             steps.append(by)
         return ElementBox(tuple(starts), tuple(extents), tuple(steps))
 
-    def _operand(self, edge: Any, state: dace.SDFGState) -> str:
+    def _operand(self, edge: dace.sdfg.state.MultiConnectorEdge, state: dace.SDFGState) -> str:
         """The elements that an edge from an access node carries, in as many dimensions as it has."""
         where = f"state {state.label!r}"
         box = self._to_box(edge.data.get_src_subset(edge, state) or edge.data.subset, edge.src.data, where)
@@ -244,7 +247,9 @@ class _Importer:
         ones = [k for k, n in enumerate(shape) if n == 1][: max(len(shape) - rank, 0)]
         return self._b.squeeze(name, ones) if ones else name
 
-    def _store(self, state: dace.SDFGState, edge: Any, value: str, join: str | None = None) -> None:
+    def _store(
+        self, state: dace.SDFGState, edge: dace.sdfg.state.MultiConnectorEdge, value: str, join: str | None = None
+    ) -> None:
         target = edge.dst
         if not isinstance(target, nodes.AccessNode) or isinstance(target.desc(self._sdfg), dace.data.View):
             raise Unsupported(f"state {state.label!r}: {edge.src} writes {target}; expected an array")
@@ -258,7 +263,7 @@ class _Importer:
 
     # ---------------------------------------------------------------- nodes
 
-    def _copy(self, state: dace.SDFGState, edge: Any) -> None:
+    def _copy(self, state: dace.SDFGState, edge: dace.sdfg.state.MultiConnectorEdge) -> None:
         join = reduction(edge.data.wcr, f"state {state.label!r}: copy to {edge.dst.data!r}")
         self._store(state, edge, self._operand(edge, state), join)
 
@@ -275,7 +280,7 @@ class _Importer:
         for edge in state.out_edges(node):
             self._store(state, edge, value)
 
-    def _reduce(self, state: dace.SDFGState, node: Any) -> None:
+    def _reduce(self, state: dace.SDFGState, node: nodes.LibraryNode) -> None:
         (source,), (taken,) = state.in_edges(node), state.out_edges(node)
         kind = reduction(node.wcr, f"state {state.label!r}: {node.label}")
         assert kind is not None

@@ -12,7 +12,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir.scalar.dims import Dim, dim
 
 
-def to_dim(expr: Any, names: Mapping[str, Any], where: str) -> Dim:
+def to_dim(expr: sympy.Basic, names: Mapping[str, Any], where: str) -> Dim:
     """``expr`` with each symbol replaced by what ``names`` has for its name. Raises Unsupported for an unknown one."""
     if isinstance(expr, symbolic.SymExpr):
         expr = expr.expr

@@ -170,7 +170,7 @@ class _Reader:
         nest.order()
         return nest
 
-    def _kernel(self, tasklets: Sequence[Any], nests: Sequence[_Nest]) -> Kernel:
+    def _kernel(self, tasklets: Sequence[nodes.Tasklet], nests: Sequence[_Nest]) -> Kernel:
         """Loops that stand around several tasklets are one loop; others are their own."""
         extents: dict[Any, Dim] = {}
         stages = []
@@ -186,7 +186,7 @@ class _Reader:
         outer = tuple(param(k) for k in range(shared))
         return Kernel(self._label, extents, stages, outer, dict(self._locals))
 
-    def _stage(self, tasklet: Any, values: Mapping[str, Any], params: tuple[Any, ...]) -> Stage:
+    def _stage(self, tasklet: nodes.Tasklet, values: Mapping[str, Any], params: tuple[sympy.Symbol, ...]) -> Stage:
         names, whole = {**self._sizes, **values}, getattr(tasklet, "whole_dimensions", {})
         reads = {
             e.dst_conn: self._access(e.data, names, whole.get(e.dst_conn, set()), tasklet)
@@ -201,7 +201,7 @@ class _Reader:
         loops = {s: values[str(s)] for a in tasklet.assignments for s in a.expr.free_symbols if str(s) in values}
         return Stage(params, reads, writes, tuple(a.subs(loops) for a in tasklet.assignments))
 
-    def _access(self, memlet: Any, names: Mapping[str, Any], whole: set[int], tasklet: Any) -> Access:
+    def _access(self, memlet: dace.Memlet, names: Mapping[str, Any], whole: set[int], tasklet: nodes.Tasklet) -> Access:
         wcr = None if memlet.wcr is None else reduction(memlet.wcr, f"{self._label}: {tasklet.label}")
         is_outside = self._graph.has(memlet.data) and memlet.data not in self._inside
         if not is_outside and memlet.data not in self._locals:

@@ -69,7 +69,7 @@ class Loops:
             raise Unsupported(f"{where} has step {written[2]}; expected a number")
 
 
-def _params(count: int) -> list[Any]:
+def _params(count: int) -> list[sympy.Symbol]:
     return [param(k) for k in range(count)]
 
 
@@ -117,13 +117,13 @@ class ScopeReader:
             elif not isinstance(node, nodes.MapExit):
                 raise self._misplacement(node, entry)
 
-    def _misplacement(self, node: Any, entry: nodes.MapEntry) -> Unsupported:
+    def _misplacement(self, node: nodes.Node, entry: nodes.MapEntry) -> Unsupported:
         nested = isinstance(node, nodes.NestedSDFG)
         hint = ": control flow inside of a map; write choices as `a if condition else b`" if nested else ""
         what = f"{type(node).__name__} {node.label!r}"
         return Unsupported(f"{self._where}: {what} inside of map {entry.map.label!r}{hint}")
 
-    def _members(self, entry: nodes.MapEntry) -> Iterator[Any]:
+    def _members(self, entry: nodes.MapEntry) -> Iterator[nodes.Node]:
         inside = set(self._state.scope_children()[entry])
         yield from (n for n in dace.sdfg.utils.dfs_topological_sort(self._state) if n in inside)
 
@@ -139,7 +139,7 @@ class ScopeReader:
             shape = self._shape(desc)
             self._locals[node.data] = _Local(None, len(loops.extents), shape, desc.dtype)
 
-    def _shape(self, desc: Any) -> Shape:
+    def _shape(self, desc: dace.data.Data) -> Shape:
         if isinstance(desc, dace.data.Scalar):
             return ()
         return tuple(to_dim(n, self._sizes, self._where) for n in desc.shape)
@@ -159,7 +159,7 @@ class ScopeReader:
             if edge.src_conn is not None:
                 self._write(node, edge, loops, reads, results[edge.src_conn])
 
-    def _read(self, node: nodes.Tasklet, edge: Any, loops: Loops) -> tuple[str, Any]:
+    def _read(self, node: nodes.Tasklet, edge: dace.sdfg.state.MultiConnectorEdge, loops: Loops) -> tuple[str, Any]:
         source = self._state.memlet_path(edge)[0].src
         if not isinstance(source, nodes.AccessNode) or edge.data.data != source.data:
             raise Unsupported(f"{self._where}: tasklet {node.label!r} reads {edge.data} of {source}; expected an array")
@@ -173,7 +173,7 @@ class ScopeReader:
         name = self._value(source)
         return name, index if self._b.graph.shape(name) else ()
 
-    def _index(self, subset: Any, loops: Loops, whole: bool = False) -> tuple[Any, ...]:
+    def _index(self, subset: dace.subsets.Subset, loops: Loops, whole: bool = False) -> tuple[Any, ...]:
         """One element, with ``whole`` also whole dimensions as None."""
         names, index = {**self._sizes, **loops.names}, []
         single = subset.num_elements() == 1
@@ -189,7 +189,14 @@ class ScopeReader:
                 raise Unsupported(f"{self._where}: a tasklet takes {subset}; expected one element, or whole dimensions")
         return tuple(index)
 
-    def _write(self, node: nodes.Tasklet, edge: Any, loops: Loops, reads: Mapping[str, Any], value: Any) -> None:
+    def _write(
+        self,
+        node: nodes.Tasklet,
+        edge: dace.sdfg.state.MultiConnectorEdge,
+        loops: Loops,
+        reads: Mapping[str, Any],
+        value: Any,
+    ) -> None:
         target = self._state.memlet_path(edge)[-1].dst
         where = f"{self._where}: tasklet {node.label!r}"
         if not isinstance(target, nodes.AccessNode) or edge.data.data != target.data:
@@ -244,7 +251,7 @@ class _WrittenDimension:
     param: Any = None
 
 
-def _walk_dimension(expr: Any, loops: Loops, what: str) -> _WrittenDimension:
+def _walk_dimension(expr: sympy.Expr, loops: Loops, what: str) -> _WrittenDimension:
     params = _params(len(loops.extents))
     form = affine(expr, set(params))
     if not form.is_exact or len(form.terms) > 1 or any(not isinstance(f, int) or f <= 0 for _, f in form.terms):

@@ -69,7 +69,7 @@ _NUMBERS = {"inf": scalar.infinity, "nan": scalar.nan}
 
 def expressions(
     tasklet: nodes.Tasklet, inputs: Mapping[str, Any], names: Mapping[str, Any], dtypes_of: Mapping[Any, Any]
-) -> dict[str, Any]:
+) -> dict[str, sympy.Expr]:
     """What each output connector is, in terms of ``inputs`` (connector -> symbol) and ``names`` (parameters, sizes).
 
     ``dtypes_of``: types of the symbols. Python's meaning of operators counts (``%`` has the sign of its divisor), not
@@ -111,7 +111,7 @@ class _Reader:
             return node.targets, node.value
         raise self._refusal(node, "expected assignments of expressions")
 
-    def read(self, node: ast.expr) -> Any:
+    def read(self, node: ast.expr) -> sympy.Expr:
         read: Callable[[Any], Any] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
         if read is None:
             raise self._refusal(node, "no scalar form is known")
@@ -119,22 +119,22 @@ class _Reader:
 
     # ---------------------------------------------------------------- expressions, by the name of their class
 
-    def _constant(self, node: ast.Constant) -> Any:
+    def _constant(self, node: ast.Constant) -> sympy.Expr:
         return self._number(node, node.value)
 
-    def _boolop(self, node: ast.BoolOp) -> Any:
+    def _boolop(self, node: ast.BoolOp) -> sympy.Expr:
         join = scalar.logical_and if isinstance(node.op, ast.And) else scalar.logical_or
         return reduce(join, [self._truth(v) for v in node.values])
 
-    def _ifexp(self, node: ast.IfExp) -> Any:
+    def _ifexp(self, node: ast.IfExp) -> sympy.Expr:
         return scalar.select(self._truth(node.test), self.read(node.body), self.read(node.orelse))
 
-    def _attribute(self, node: ast.Attribute) -> Any:
+    def _attribute(self, node: ast.Attribute) -> sympy.Expr:
         if node.attr not in _NUMBERS:
             raise self._refusal(node, "no scalar form is known")
         return _NUMBERS[node.attr]()
 
-    def _number(self, node: ast.AST, value: Any) -> Any:
+    def _number(self, node: ast.AST, value: Any) -> sympy.Expr:
         if isinstance(value, bool):
             return scalar.eq(sympy.Integer(0), sympy.Integer(0 if value else 1))
         if isinstance(value, int):
@@ -148,15 +148,15 @@ class _Reader:
             return self._number(node, value.item())
         raise self._refusal(node, "expected a number")
 
-    def _name(self, node: ast.Name) -> Any:
+    def _name(self, node: ast.Name) -> sympy.Expr:
         if node.id not in self.known:
             raise self._refusal(node, "the name is no connector, parameter or size")
         return self.known[node.id]
 
-    def _is_float(self, expr: Any) -> bool:
+    def _is_float(self, expr: sympy.Expr) -> bool:
         return types.is_float(scalar.dtype_of(expr, self._types)) or expr.has(sympy.Float)
 
-    def _binop(self, node: ast.BinOp) -> Any:
+    def _binop(self, node: ast.BinOp) -> sympy.Expr:
         a, b, kind = self.read(node.left), self.read(node.right), type(node.op)
         if kind is ast.Mult and 0 in (a, b) and (self._is_float(a) or self._is_float(b)):
             a, b = (_ZERO if x == 0 else x for x in (a, b))
@@ -175,13 +175,13 @@ class _Reader:
             return scalar.idiv(a - scalar.pymod(a, b), b)
         raise self._refusal(node, "no scalar form is known")
 
-    def _bitwise(self, name: str, a: Any, b: Any) -> Any:
+    def _bitwise(self, name: str, a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
         """Truths have forms of their own, but no shifts."""
         if "shift" not in name:
             name = f"{'logical' if types.is_bool(scalar.dtype_of(a, self._types)) else 'bit'}_{name}"
         return getattr(scalar, name)(a, b)
 
-    def _unaryop(self, node: ast.UnaryOp) -> Any:
+    def _unaryop(self, node: ast.UnaryOp) -> sympy.Expr:
         if isinstance(node.op, ast.Not):
             return scalar.logical_not(self._truth(node.operand))
         value = self.read(node.operand)
@@ -190,16 +190,16 @@ class _Reader:
             return scalar.logical_not(value) if boolean else scalar.bit_not(value)
         return -value if isinstance(node.op, ast.USub) else value
 
-    def _truth(self, node: ast.expr) -> Any:
+    def _truth(self, node: ast.expr) -> sympy.Expr:
         value = self.read(node)
         return value if types.is_bool(scalar.dtype_of(value, self._types)) else scalar.ne(value, 0)
 
-    def _compare(self, node: ast.Compare) -> Any:
+    def _compare(self, node: ast.Compare) -> sympy.Expr:
         terms = [self.read(v) for v in (node.left, *node.comparators)]
         conditions = [_COMPARISONS[type(op)](a, b) for op, a, b in zip(node.ops, terms, terms[1:])]
         return reduce(scalar.logical_and, conditions)
 
-    def _call(self, node: ast.Call) -> Any:
+    def _call(self, node: ast.Call) -> sympy.Expr:
         name = ast.unparse(node.func)
         short = name.rpartition(".")[2]
         args = [self.read(a) for a in node.args]
@@ -213,7 +213,7 @@ class _Reader:
             raise self._refusal(node, f"function {name!r} has no scalar form") from None
         return scalar.cast(args[0], dtype)
 
-    def _subscript(self, node: ast.Subscript) -> Any:
+    def _subscript(self, node: ast.Subscript) -> sympy.Expr:
         """``array[i, j]`` of a connector that takes a whole array."""
         index = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         return scalar.load(self.read(node.value), *(self.read(i) for i in index))

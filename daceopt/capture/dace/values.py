@@ -100,7 +100,7 @@ def _among(b: Builder, old: str, value: str, box: ElementBox) -> str:
     shape = b.graph.shape(old)
     new = b.graph.add_array("joined", shape, b.graph.dtype(old))
 
-    def choose(params: Sequence[Any], x: Any, y: Any) -> Any:
+    def choose(params: Sequence[sympy.Symbol], x: sympy.Expr, y: sympy.Expr) -> sympy.Expr:
         inside: list[Any] = []
         places: list[Any] = []
         for p, start, n, step in zip(params, box.starts, box.extents, box.steps, strict=True):

@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 import onnx
+import sympy
 from onnx import numpy_helper
 
 from daceopt.errors import NotKnownYet, Unsupported
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.operator import Operator
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import types
-from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.dims import Dim, Shape
 from daceopt.ir.scalar.extents import parse
 from daceopt.ir.scalar.symbols import size
+from daceopt.ir.scalar.types import DType
 from daceopt.libs import onnxruntime_call
 from daceopt.ops.core import inference, registry, subgraph, values, widening
 from daceopt.ops.families import control_flow
@@ -137,7 +140,7 @@ class _Importer:
             with self.graph.label_nodes(origins=(node.name,) if node.name else ()):
                 self._tolerant(self._add_node, node, node.output)
 
-    def _tolerant(self, add: Callable[[Any], None], proto: Any, results: Sequence[str]) -> None:
+    def _tolerant(self, add: Callable[[onnx.NodeProto], None], proto: onnx.NodeProto, results: Sequence[str]) -> None:
         """Add a node or an input; a gap in what is known is noted for later if the caller is patient."""
         try:
             add(proto)
@@ -170,7 +173,7 @@ class _Importer:
             kind = "text" if value.dtype.kind in "OSU" else f"of type {value.dtype}"
             raise Unsupported(f"constant {name!r} is {kind}, which has no native form") from error
 
-    def _type(self, name: str, where: str, needs: Sequence[str]) -> tuple[tuple[Dim, ...], Any]:
+    def _type(self, name: str, where: str, needs: Sequence[str]) -> tuple[Shape, DType]:
         """Shape and dtype of a value; the shape may follow from the values ``needs``, or from the sizes of inputs."""
         declared = self.types.get(name)
         if declared is not None and declared.WhichOneof("value") not in ("tensor_type", None):
@@ -189,7 +192,7 @@ class _Importer:
             raise NotKnownYet(what, [tuple(needs)] if needs else (), sizes=True)
         return tuple(self._dim(d, name, where, needs) for d in declared.tensor_type.shape.dim), dtype
 
-    def _dim(self, proto: Any, name: str, where: str, needs: Sequence[str]) -> Dim:
+    def _dim(self, proto: onnx.TensorShapeProto.Dimension, name: str, where: str, needs: Sequence[str]) -> Dim:
         if proto.HasField("dim_value"):
             return int(proto.dim_value)
         if not proto.dim_param:
@@ -225,7 +228,7 @@ class _Importer:
         elif subgraph.graphs_of(node):
             registry.expand(self.graph, operator)
 
-    def _declare(self, node: onnx.NodeProto, where: str) -> tuple[Any, list[str | None], list[str | None]]:
+    def _declare(self, node: onnx.NodeProto, where: str) -> tuple[Operator, list[str | None], list[str | None]]:
         """The operator as it stands in the graph, what it reads, and what it writes."""
         captured = subgraph.captures(node)
         if undefined := [n for n in captured if n not in self.names]:
@@ -241,7 +244,7 @@ class _Importer:
     def _arrays(self, names: Iterable[str]) -> list[str | None]:
         return [self.names[n] if n else None for n in names]
 
-    def _gap(self, node: onnx.NodeProto, operator: Any, reason: str | None, where: str) -> NotKnownYet | None:
+    def _gap(self, node: onnx.NodeProto, operator: Operator, reason: str | None, where: str) -> NotKnownYet | None:
         """What must be known of the model's inputs before the operator can be judged; None where it can be."""
         if reason is None:
             clash = inference.unfit(self.graph, operator)
@@ -255,7 +258,7 @@ class _Importer:
         with_numbers = self.shapes and self._is_symbolic(arrays)  # for the sizes it may be supported
         return NotKnownYet(f"{where}: {reason}", sizes=True) if with_numbers else None
 
-    def _results(self, node: onnx.NodeProto, where: str) -> list[tuple[str, tuple[Dim, ...], Any] | None]:
+    def _results(self, node: onnx.NodeProto, where: str) -> list[tuple[str, Shape, DType] | None]:
         """Name, shape and dtype of each output, None for those that are left out."""
         needs = sizing_operands(node)
         self._close_gaps(node)
@@ -296,7 +299,7 @@ class _Importer:
         tensor = declared.tensor_type
         return not tensor.HasField("shape") or any(self._is_unbound(d) for d in tensor.shape.dim)
 
-    def _is_unbound(self, proto: Any) -> bool:
+    def _is_unbound(self, proto: onnx.TensorShapeProto.Dimension) -> bool:
         if proto.HasField("dim_value"):
             return False
         extent = _parse_extent(proto.dim_param, dict(self.symbols)) if proto.dim_param else None
@@ -317,7 +320,7 @@ class _Importer:
             raise Unsupported(f"{where} has no native lowering")
 
     def _fall_back(
-        self, operator: Any, node: onnx.NodeProto, inputs: list[Any], outputs: list[Any], reason: str
+        self, operator: Operator, node: onnx.NodeProto, inputs: list[Any], outputs: list[Any], reason: str
     ) -> None:
         if not self.fallback:
             raise Unsupported(f"operator {node.op_type} ({node.name!r}): {reason}")
@@ -358,7 +361,7 @@ class _Surveyor(_Importer):
         }
         return self.found
 
-    def _tolerant(self, add: Callable[[Any], None], proto: Any, results: Sequence[str]) -> None:
+    def _tolerant(self, add: Callable[[onnx.NodeProto], None], proto: onnx.NodeProto, results: Sequence[str]) -> None:
         named = [name for name in results if name]
         if isinstance(proto, onnx.NodeProto) and not self.left_out.isdisjoint(subgraph.reads(proto)):
             self.left_out.update(named)
@@ -382,7 +385,7 @@ def _operands(node: onnx.NodeProto) -> list[str]:
     return [*node.input, *subgraph.captures(node)]
 
 
-def _symbols_of(extent: Dim) -> set[Any]:
+def _symbols_of(extent: Dim) -> set[sympy.Symbol]:
     return set() if isinstance(extent, int) else extent.free_symbols
 
 
@@ -399,6 +402,6 @@ def _value_types(graph: onnx.GraphProto) -> Mapping[str, onnx.TypeProto]:
     return {v.name: v.type for v in values}
 
 
-def _parse_extent(text: str, symbols: dict[str, Any]) -> Dim:
+def _parse_extent(text: str, symbols: dict[str, sympy.Symbol]) -> Dim:
     """A dimension name becomes a fresh symbol; the sums and products of names that exporters write are understood."""
     return parse(text, lambda name: symbols.setdefault(name, size(f"s{len(symbols)}")))

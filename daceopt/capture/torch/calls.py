@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import sympy
 import torch
 
 from daceopt.capture.torch.custom_gradient import Backward
@@ -14,13 +15,19 @@ from daceopt.capture.torch.sizes import SizeNames
 from daceopt.errors import Unsupported
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Shape
+from daceopt.ir.scalar.types import DType
+
+Number: TypeAlias = complex | sympy.Expr
+"""A scalar argument: a number, or an expression over sizes."""
+ArrayOrNumber: TypeAlias = str | Number
+"""A tensor argument, by the name of its array, or the number that ATen takes in its place."""
 
 
 class Promise(NamedTuple):
     """What PyTorch says of a result."""
 
     shape: Shape
-    dtype: Any
+    dtype: DType
 
 
 @dataclass(frozen=True)

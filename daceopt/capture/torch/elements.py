@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt.capture.torch.calls import Operand
+from daceopt.capture.torch.calls import ArrayOrNumber, Number, Operand
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.types import DType
 from daceopt.torch_internals.decompositions import promoted_type
 
-Function = Callable[..., Any]
+Function = Callable[..., sympy.Expr]
 
 
-def operand(t: Translation, value: Any, dtype: Any = None) -> str:
+def operand(t: Translation, value: ArrayOrNumber, dtype: DType | None = None) -> str:
     """``value`` as an operand of an operator that computes in ``dtype`` (default: that of the result).
 
     Half types compute in float32: tensors of that very type stay as they are, numbers are not rounded to it, as in
@@ -29,7 +30,9 @@ def operand(t: Translation, value: Any, dtype: Any = None) -> str:
     return t.array(value, types.compute_type(dtype))
 
 
-def elements(t: Translation, fn: Function, *operands: Any, compute: Any = None, opaque: bool = False) -> str:
+def elements(
+    t: Translation, fn: Function, *operands: ArrayOrNumber, compute: DType | None = None, opaque: bool = False
+) -> str:
     """``fn`` of the operands' elements as one kernel, computed in ``compute`` (default: the result's type).
 
     An array given twice is two symbols, since SymPy makes ``x - x`` zero, for infinities too. ``opaque``: constants are
@@ -44,7 +47,7 @@ def elements(t: Translation, fn: Function, *operands: Any, compute: Any = None, 
     return t.kernel(fn, *names, compute=dtype)
 
 
-def common_dtype(t: Translation, *names: str) -> Any:
+def common_dtype(t: Translation, *names: str) -> DType:
     """The type in which ATen compares the arguments called ``names``: numbers and tensors without axes give way."""
     assert t.call is not None
     traced = [t.call.traced[n] for n in names]
@@ -52,7 +55,7 @@ def common_dtype(t: Translation, *names: str) -> Any:
     return types.from_torch(promoted_type(values))
 
 
-def literal(value: Any, dtype: Any) -> Any:
+def literal(value: Number, dtype: DType) -> sympy.Expr:
     """A number as it is in ``dtype``, for scalar code: where it is only compared or chosen."""
     stored = np.asarray(value).astype(types.to_numpy(dtype))
     if not types.is_float(dtype):
@@ -78,7 +81,7 @@ def pointwise(
             operands = {n: arguments.pop(n) for n in order}
             there = [n for n in order if operands[n] is not None]
 
-            def code(*values: Any) -> Any:
+            def code(*values: sympy.Expr) -> sympy.Expr:
                 present = dict(zip(there, values))
                 return fn(*(present.get(n) for n in order), **arguments)
 

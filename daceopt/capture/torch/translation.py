@@ -15,7 +15,17 @@ import torch
 from torch import fx
 
 from daceopt.capture.torch import sizes, table
-from daceopt.capture.torch.calls import AtenCall, Context, Item, NumberArray, Operand, Promise, by_name, to_numpy
+from daceopt.capture.torch.calls import (
+    ArrayOrNumber,
+    AtenCall,
+    Context,
+    Item,
+    NumberArray,
+    Operand,
+    Promise,
+    by_name,
+    to_numpy,
+)
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.folding import is_repeated, known_values, needs
 from daceopt.capture.torch.lines import line_of, note_line
@@ -27,6 +37,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, Shape, dim
+from daceopt.ir.scalar.types import DType
 from daceopt.libs import aten_call
 from daceopt.ops.core import widening
 from daceopt.ops.families.random import stream
@@ -76,7 +87,7 @@ class Translation:
         return self.promised[0].shape
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> DType:
         """Of the first result."""
         return self.promised[0].dtype
 
@@ -89,7 +100,7 @@ class Translation:
     def shape_of(self, name: str) -> Shape:
         return self.graph.shape(name)
 
-    def dtype_of(self, name: str) -> Any:
+    def dtype_of(self, name: str) -> DType:
         return self.graph.dtype(name)
 
     def operator(
@@ -120,7 +131,13 @@ class Translation:
         # 31 bits, so that it may be an attribute
         return stream(f"{0 if self.call is None else self.call.position}:{self._streams}") & 0x7FFFFFFF
 
-    def kernel(self, fn: Callable[..., Any], *operands: Any, dtype: Any = None, compute: Any = None) -> str:
+    def kernel(
+        self,
+        fn: Callable[..., sympy.Expr],
+        *operands: ArrayOrNumber,
+        dtype: DType | None = None,
+        compute: DType | None = None,
+    ) -> str:
         """``fn`` of the operands' elements, broadcast to the first result's shape, as ``dtype`` (default: promised).
 
         Operands are arrays or numbers, converted to the dtype ``compute`` where that is given.
@@ -128,7 +145,7 @@ class Translation:
         compute = None if compute is None else types.compute_type(compute)
         arrays = [self.array(x, compute) if not isinstance(x, str) else x for x in operands]
 
-        def convert(*elements: Any) -> Any:
+        def convert(*elements: sympy.Expr) -> sympy.Expr:
             if compute is None:
                 return fn(*elements)
             return fn(*(scalar.cast(e, compute) if self._differs(a, compute) else e for a, e in zip(arrays, elements)))
@@ -137,10 +154,10 @@ class Translation:
         final = self.dtype_of(out)
         return str(self.b.elementwise(lambda *e: _to_stored(convert(*e), final), *arrays, out=out, dtype=final))
 
-    def _differs(self, name: str, dtype: Any) -> bool:
+    def _differs(self, name: str, dtype: DType) -> bool:
         return bool(types.compute_type(self.graph.dtype(name)) != dtype)
 
-    def array(self, value: Any, dtype: Any) -> str:
+    def array(self, value: ArrayOrNumber, dtype: DType) -> str:
         """An array of ``dtype``: ``value`` itself or cast, or of one element for a number or an extent."""
         if isinstance(value, str):
             return self.cast(value, dtype)
@@ -151,7 +168,7 @@ class Translation:
         self.b.map((), {}, {"out": (out, lambda: ())}, lambda i: scalar.cast(extent, dtype), label="size")
         return out
 
-    def cast(self, name: str, dtype: Any) -> str:
+    def cast(self, name: str, dtype: DType) -> str:
         """``name`` as ``dtype``, by PyTorch's conversions."""
         if self.graph.dtype(name) == dtype:
             return name

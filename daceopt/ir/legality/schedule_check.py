@@ -208,7 +208,7 @@ def _check_domain(kernel: Kernel, do: Do, loops: Several[Loop]) -> None:
         by_base.setdefault(whole, []).append((divisor, radix, base, total // int(pack.extent)))
     for base, digits in by_base.items():
         total = _digits(kernel, do, base, digits)
-        for p in _mixed(kernel, do, base, total, loops):
+        for p in _mixed_parameters(kernel, do, base, total, loops):
             if p in used:
                 refuse(kernel, f"statement {do.statement} takes two parameters from the loop over {p}")
             used[p] = base
@@ -265,7 +265,7 @@ def _digits(kernel: Kernel, do: Do, base: sympy.Expr, digits: list[tuple[Dim, Di
     return total
 
 
-def _mixed(kernel: Kernel, do: Do, base: sympy.Expr, total: Dim, loops: Several[Loop]) -> list[sympy.Symbol]:
+def _mixed_parameters(kernel: Kernel, do: Do, base: sympy.Expr, total: Dim, loops: Several[Loop]) -> list[sympy.Symbol]:
     """Check that ``base`` takes each value below ``total`` once; returns the loops' parameters in it."""
     by_param = {loop.param: loop for loop in loops}
     form = affine(base, by_param)
@@ -294,11 +294,11 @@ class _Tiles:
     """
 
     def __init__(self, total: Dim, loops: list[tuple[Dim, Loop]]):
-        self._total, self._levels = _of_packs(total, self._sorted(loops))
+        self._total, self._levels = _of_packs(total, self._by_step(loops))
         self.reason = self._check()
 
     @staticmethod
-    def _sorted(loops: list[tuple[Dim, Loop]]) -> list[tuple[Dim, Loop]]:
+    def _by_step(loops: list[tuple[Dim, Loop]]) -> list[tuple[Dim, Loop]]:
         """The largest steps first, and of equal ones the loop that is not a single iteration."""
         return sorted(loops, key=lambda level: (-hint(level[0]), level[1].extent == 1))
 

@@ -164,7 +164,7 @@ def _check_dependence(
     kept = array in kernel.kept_locals()
     for k, loop in enumerate(common):
         if isinstance(loop, Loop):
-            walked = _walked(kernel, do, loop)
+            walked = _walked_parameters(kernel, do, loop)
             if kept and walked & set(kernel.serial):
                 continue  # in order: _check_in_order
             # outside of its Alloc, a local is another one in each iteration of the outer parameters anyway
@@ -188,7 +188,7 @@ def _check_along(kernel: Kernel, loop: Loop, reduced: set[sympy.Symbol], write: 
         refuse(kernel, f"{array} is read at another iteration of {loop.param} than writes it")
 
 
-def _walked(kernel: Kernel, do: Do, loop: Loop) -> set[sympy.Symbol]:
+def _walked_parameters(kernel: Kernel, do: Do, loop: Loop) -> set[sympy.Symbol]:
     """The parameters of a statement that change along ``loop``."""
     values = zip(kernel.stages[do.statement].params, do.index)
     return {p for p, value in values if loop.param in sympy.sympify(value).free_symbols}

@@ -112,7 +112,7 @@ class Accesses:
         return isl.UnionMap.from_map(pairs.subtract(isl.Map.identity(pairs.get_space())))
 
 
-def _component(of: Functions, domain: isl.Set, value: Dim) -> isl.Map:
+def _component(of: Functions, domain: isl.Set, value: Dim | None) -> isl.Map:
     anything = isl.Map.from_domain_and_range(domain, isl.Set("{ [x] }"))
     try:
         return anything if value is None else isl.Map.from_pw_aff(of.of(value)).intersect_domain(domain)

@@ -234,7 +234,7 @@ def _dtype(tensor: onnx.TypeProto.Tensor) -> DType:
     return types.from_onnx(tensor.elem_type)
 
 
-def extents(name: str, tensor: onnx.TypeProto.Tensor, symbols: dict[str, sympy.Symbol]) -> list[Dim]:
+def extents(name: str, tensor: onnx.TypeProto.Tensor | None, symbols: dict[str, sympy.Symbol]) -> list[Dim]:
     """The shape of an inferred type. Raises Unsupported where it is not known over ``symbols``."""
     if tensor is None or not tensor.HasField("shape"):
         raise NotKnownYet(f"the shape of {name} is not known before running")

@@ -203,7 +203,7 @@ class Hiding:
         b.map(shape, reads, {"out": (out, lambda *i: i)}, fn, label="mask")
         return out
 
-    def _conditions(self, row: sympy.Expr, key: sympy.Expr, rows: Dim, length: sympy.Expr) -> list[sympy.Expr]:
+    def _conditions(self, row: sympy.Expr, key: sympy.Expr, rows: Dim, length: sympy.Expr | None) -> list[sympy.Expr]:
         """What must hold for a key to be seen."""
         position = row + self.past if length is None else row + length - rows
         conditions = [scalar.le(key, position)] if self.causal else []

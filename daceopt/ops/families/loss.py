@@ -105,12 +105,12 @@ def _losses(
     b.map(b.graph.shape(labels), reads, {"out": (out, lambda *i: i)}, value, label="loss")
 
 
-def _is_ignored(node: Operator, label: sympy.Expr) -> sympy.Expr:
+def _is_ignored(node: Operator, label: sympy.Expr) -> sympy.Expr | None:
     ignored = node.attribute("ignore_index")
     return None if ignored is None else scalar.eq(label, ignored)
 
 
-def _class_of(label: sympy.Expr, skip: sympy.Expr) -> sympy.Expr:
+def _class_of(label: sympy.Expr, skip: sympy.Expr | None) -> sympy.Expr:
     return label if skip is None else scalar.select(skip, 0, label)
 
 

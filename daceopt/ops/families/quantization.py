@@ -100,7 +100,7 @@ def quantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     b.map(b.graph.shape(x), reads, {"out": (out, lambda *i: i)}, value, label="quantize")
 
 
-def requantize(value: sympy.Expr, zero: sympy.Expr, dtype: DType) -> sympy.Expr:
+def requantize(value: sympy.Expr, zero: sympy.Expr | None, dtype: DType) -> sympy.Expr:
     """``value`` (a float) rounded, moved by the zero point and clamped to the integers of ``dtype``."""
     low, high = _range(dtype)
     rounded = scalar.round_even(value)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import sympy
 
+from daceopt.capture.torch.calls import Number
 from daceopt.capture.torch.elements import elements, literal, pointwise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
@@ -34,41 +33,41 @@ pointwise("mish")(lambda x: x * sympy.tanh(scalar.softplus(x)))
 
 
 @pointwise("hardswish")
-def hardswish(x: Any) -> Any:
+def hardswish(x: sympy.Expr) -> sympy.Expr:
     """x relu6(x + 3) / 6, which is NaN at minus infinity; flat below -3."""
     flat = select(gt(x, -scalar.infinity()), scalar.copysign(0, x), scalar.nan())
     return select(le(x, -3), flat, select(lt(x, 3), x * (x + 3) * _SIXTH, x))
 
 
-def _nan_or_zero(x: Any) -> Any:
+def _nan_or_zero(x: sympy.Expr) -> sympy.Expr:
     """NaN where ``x`` is, else 0; without a gradient."""
     return select(scalar.isnan(x), scalar.nan(), 0)
 
 
 @pointwise("hardsigmoid", derivative="aten")
-def hardsigmoid(x: Any) -> Any:
+def hardsigmoid(x: sympy.Expr) -> sympy.Expr:
     """Flat at both ends, bounds included."""
     inside = scalar.logical_and(gt(x, -3), lt(x, 3))
     return select(inside, (x + 3) * _SIXTH, select(ge(x, 3), 1, _nan_or_zero(x)))
 
 
 @translates("hardtanh")
-def hardtanh(t: Translation, self: str, min_val: Any, max_val: Any) -> str:
+def hardtanh(t: Translation, self: str, min_val: Number, max_val: Number) -> str:
     """Flat at both ends, bounds included, unlike ``clamp``."""
     low, high = (literal(v, types.compute_type(t.dtype)) for v in (min_val, max_val))
     return elements(t, lambda x: select(ge(x, high), high, select(le(x, low), low, x)), self)
 
 
 @translates("elu")
-def elu(t: Translation, self: str, alpha: Any, scale: Any, input_scale: Any) -> str:
-    def fn(x: Any, a: Any, s: Any, i: Any) -> Any:
+def elu(t: Translation, self: str, alpha: Number, scale: Number, input_scale: Number) -> str:
+    def fn(x: sympy.Expr, a: sympy.Expr, s: sympy.Expr, i: sympy.Expr) -> sympy.Expr:
         return select(le(x, 0), a * s * scalar.expm1(i * x), s * x)
 
     return elements(t, fn, self, alpha, scale, input_scale)
 
 
 @translates("celu")
-def celu(t: Translation, self: str, alpha: Any) -> str:
+def celu(t: Translation, self: str, alpha: Number) -> str:
     return elu(t, self, alpha, 1, 1 / alpha)
 
 
@@ -82,31 +81,31 @@ pointwise("_prelu_kernel", by="self weight", opaque=True)(lambda x, slope: selec
 
 
 @translates("threshold")
-def threshold(t: Translation, self: str, threshold: Any, value: Any) -> str:
+def threshold(t: Translation, self: str, threshold: Number, value: Number) -> str:
     wide = types.compute_type(t.dtype)
     bound, low = literal(threshold, wide), literal(value, wide)
     return elements(t, lambda x: select(le(x, bound), low, x), self)
 
 
-def _between(x: Any, bound: Any) -> Any:
+def _between(x: sympy.Expr, bound: sympy.Expr) -> sympy.Expr:
     """Within the bounds, which NaN is not."""
     return scalar.logical_and(ge(x, -bound), le(x, bound))
 
 
 @translates("softshrink")
-def softshrink(t: Translation, self: str, lambd: Any) -> str:
+def softshrink(t: Translation, self: str, lambd: Number) -> str:
     bound = literal(lambd, t.dtype)
     return elements(t, lambda x: select(_between(x, bound), 0, select(gt(x, bound), x - bound, x + bound)), self)
 
 
 @translates("hardshrink")
-def hardshrink(t: Translation, self: str, lambd: Any) -> str:
+def hardshrink(t: Translation, self: str, lambd: Number) -> str:
     bound = literal(lambd, t.dtype)
     return elements(t, lambda x: select(_between(x, bound), 0, x), self)
 
 
 @translates("softplus")
-def softplus(t: Translation, self: str, beta: Any, threshold: Any) -> str:
+def softplus(t: Translation, self: str, beta: Number, threshold: Number) -> str:
     bound = literal(threshold, types.compute_type(t.dtype))
     return elements(t, lambda x, b: select(gt(b * x, bound), x, scalar.softplus(b * x) / b), self, beta)
 
@@ -136,9 +135,15 @@ pointwise("log_sigmoid_backward", by="grad_output self")(lambda g, x, buffer: g 
 
 @translates("elu_backward", derivative="aten")
 def elu_backward(
-    t: Translation, grad_output: str, alpha: Any, scale: Any, input_scale: Any, is_result: bool, self_or_result: str
+    t: Translation,
+    grad_output: str,
+    alpha: Number,
+    scale: Number,
+    input_scale: Number,
+    is_result: bool,
+    self_or_result: str,
 ) -> str:
-    def fn(g: Any, x: Any, a: Any, s: Any, i: Any) -> Any:
+    def fn(g: sympy.Expr, x: sympy.Expr, a: sympy.Expr, s: sympy.Expr, i: sympy.Expr) -> sympy.Expr:
         slope = x + a * s if is_result else a * s * sympy.exp(i * x)
         return select(le(x, 0), g * i * slope, g * s)
 
@@ -158,26 +163,26 @@ def gelu_backward(t: Translation, grad_output: str, self: str, approximate: str)
 
 
 @translates("threshold_backward")
-def threshold_backward(t: Translation, grad_output: str, self: str, threshold: Any) -> str:
+def threshold_backward(t: Translation, grad_output: str, self: str, threshold: Number) -> str:
     bound = literal(threshold, types.compute_type(t.dtype_of(self)))
     return elements(t, lambda g, x: select(le(x, bound), 0, g), grad_output, self)
 
 
 @translates("hardtanh_backward")
-def hardtanh_backward(t: Translation, grad_output: str, self: str, min_val: Any, max_val: Any) -> str:
+def hardtanh_backward(t: Translation, grad_output: str, self: str, min_val: Number, max_val: Number) -> str:
     low, high = (literal(v, types.compute_type(t.dtype_of(self))) for v in (min_val, max_val))
     return elements(t, lambda g, x: select(scalar.logical_or(le(x, low), ge(x, high)), 0, g), grad_output, self)
 
 
 @translates("softplus_backward")
-def softplus_backward(t: Translation, grad_output: str, self: str, beta: Any, threshold: Any) -> str:
+def softplus_backward(t: Translation, grad_output: str, self: str, beta: Number, threshold: Number) -> str:
     bound = literal(threshold, types.compute_type(t.dtype))
     return elements(t, lambda g, x, b: select(gt(b * x, bound), g, g * scalar.sigmoid(b * x)), grad_output, self, beta)
 
 
 def _flat_between(name: str) -> None:
     @translates(name)
-    def rule(t: Translation, lambd: Any, self: str, **gradient: str) -> str:
+    def rule(t: Translation, lambd: Number, self: str, **gradient: str) -> str:
         bound = literal(lambd, t.dtype)
         (grad,) = gradient.values()
         return elements(t, lambda g, x: select(_between(x, bound), 0, g), grad, self)

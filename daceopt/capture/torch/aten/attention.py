@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import sympy
 
 from daceopt.capture.torch.aten.random import ratio_of
-from daceopt.capture.torch.calls import NumberArray, Promise
+from daceopt.capture.torch.calls import Number, NumberArray, Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
@@ -60,7 +59,7 @@ def _check(t: Translation, query: str, key: str, value: str, mask: str | None) -
         raise Unsupported(f"a mask of {types.name_of(t.dtype_of(mask))}; expected booleans or floats")
 
 
-def _scale(t: Translation, query: str, scale: Any) -> float | None:
+def _scale(t: Translation, query: str, scale: Number | None) -> float | None:
     """The factor of the scores; None where it depends on a size that is not known yet."""
     size = t.shape_of(query)[-1]
     if scale is not None and not isinstance(scale, (int, float)):
@@ -184,7 +183,7 @@ def _causal(t: Translation, scores: str) -> str:
     out = t.graph.add_array("causal", shape, dtype)
     reads = {"s": (scores, lambda *i: i)}
 
-    def element(i: Any, s: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], s: sympy.Expr) -> sympy.Expr:
         return scalar.select(scalar.le(i[-1], i[-2]), s, -scalar.infinity())
 
     t.b.map(shape, reads, {"out": (out, lambda *i: i)}, element, label="causal")

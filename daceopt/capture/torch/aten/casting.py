@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
@@ -32,7 +34,7 @@ def copy(t: Translation, self: str, src: str, non_blocking: bool) -> str:
 
 
 @translates("view.dtype")
-def view_as(t: Translation, self: str, dtype: Any) -> str:
+def view_as(t: Translation, self: str, dtype: torch.dtype | None) -> str:
     """The same bits."""
     own = t.dtype_of(self)
     if own == t.dtype:

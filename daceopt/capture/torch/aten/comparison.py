@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from daceopt.capture.torch.calls import ArrayOrNumber
 from daceopt.capture.torch.elements import common_dtype, elements
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
@@ -32,7 +33,7 @@ for _name, _op_type in {
 
 
 @translates("ne.Tensor", "ne.Scalar")
-def ne(t: Translation, self: str, other: Any) -> str:
+def ne(t: Translation, self: str, other: ArrayOrNumber) -> str:
     dtype = common_dtype(t, "self", "other")
     return elements(t, scalar.ne, t.array(self, dtype), t.array(other, dtype), compute=dtype)
 

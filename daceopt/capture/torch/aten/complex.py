@@ -12,7 +12,7 @@ import numpy as np
 
 from daceopt.capture.torch.aten import scatter
 from daceopt.capture.torch.aten import shape as real
-from daceopt.capture.torch.calls import Promise
+from daceopt.capture.torch.calls import Number, Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
@@ -108,12 +108,12 @@ def zeros(t: Translation, **options: Any) -> str:
 
 
 @translates("full", "full_like", "new_full", complexes=True)
-def full(t: Translation, fill_value: Any, **options: Any) -> str:
+def full(t: Translation, fill_value: Number, **options: Any) -> str:
     return expand_number(t, fill_value)
 
 
 @translates("scalar_tensor", complexes=True)
-def scalar_tensor(t: Translation, s: Any, **options: Any) -> str:
+def scalar_tensor(t: Translation, s: Number, **options: Any) -> str:
     return expand_number(t, s)
 
 
@@ -122,12 +122,12 @@ def ones(t: Translation, **options: Any) -> str:
     return expand_number(t, 1)
 
 
-def expand_number(t: Translation, value: Any) -> str:
+def expand_number(t: Translation, value: Number) -> str:
     """A view of one number, of the promised shape."""
     return t.expand(number(t, value), t.shape)
 
 
-def number(t: Translation, value: Any) -> str:
+def number(t: Translation, value: Number) -> str:
     """Both parts of a number, or the array that stands for it."""
     check_precision(t)
     if isinstance(value, str):
@@ -190,12 +190,12 @@ def squeeze_dims(t: Translation, self: str, dim: list[int]) -> str:
 
 
 @translates("slice.Tensor", complexes=True)
-def slice_(t: Translation, self: str, dim: int, start: Any, end: Any, step: int) -> str:
+def slice_(t: Translation, self: str, dim: int, start: Dim | None, end: Dim | None, step: int) -> str:
     return real.slice_(t, self, dim % _rank(t, self), start, end, step)
 
 
 @translates("select.int", complexes=True)
-def select(t: Translation, self: str, dim: int, index: Any) -> str:
+def select(t: Translation, self: str, dim: int, index: Dim) -> str:
     return real.pick(t, self, dim % _rank(t, self), index)
 
 
@@ -223,7 +223,7 @@ def flip(t: Translation, self: str, dims: list[int]) -> str:
 
 
 @translates("roll", complexes=True)
-def roll(t: Translation, self: str, shifts: list[Any], dims: list[int]) -> str:
+def roll(t: Translation, self: str, shifts: list[Dim], dims: list[int]) -> str:
     rank = _rank(t, self)
     if not dims or not rank:
         raise Unsupported("complex elements moved along a flattened tensor")
@@ -231,7 +231,7 @@ def roll(t: Translation, self: str, shifts: list[Any], dims: list[int]) -> str:
 
 
 @translates("slice_scatter", derivative="aten", complexes=True)
-def slice_scatter(t: Translation, self: str, src: str, dim: int, start: Any, end: Any, step: int) -> str:
+def slice_scatter(t: Translation, self: str, src: str, dim: int, start: Dim | None, end: Dim | None, step: int) -> str:
     if not (operand_is_complex(t, self) and operand_is_complex(t, src)):
         raise Unsupported("real and complex tensors joined")
     return scatter.slice_scatter(t, self, src, dim % _rank(t, self), start, end, step)

@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 import sympy
+import torch
 
 from daceopt.capture.torch.aten import reduction
 from daceopt.capture.torch.aten.complex import as_complex, check_precision, number, operand_is_complex
-from daceopt.capture.torch.calls import Promise
+from daceopt.capture.torch.calls import ArrayOrNumber, Number, Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir.scalar import scalar, types
-from daceopt.ir.scalar.dims import Shape, dim
+from daceopt.ir.scalar.dims import Dim, Shape, dim
 
-Parts = tuple[Any, Any]
+Parts = tuple[sympy.Expr, sympy.Expr]
 
 # -------------------------------------------------------------------- element by element
 
@@ -32,14 +33,14 @@ def elements(t: Translation, function: Callable[..., Parts], *operands: str) -> 
     check_precision(t)
     out, reads = t.graph.add_array(t.label, t.shape, t.dtype), _parts(t, operands, len(t.shape) - 1)
 
-    def element(i: Any, **read: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], **read: sympy.Expr) -> sympy.Expr:
         return scalar.select(scalar.eq(i[-1], 0), *function(*read.values()))
 
     t.b.map(t.shape, reads, {"out": (out, lambda *i: i)}, element)
     return out
 
 
-def real_elements(t: Translation, function: Callable[..., Any], *operands: str) -> str:
+def real_elements(t: Translation, function: Callable[..., sympy.Expr], *operands: str) -> str:
     """``function`` of both parts of each operand as a real tensor, or as one of conditions."""
     out, reads = t.graph.add_array(t.label, t.shape, t.dtype), _parts(t, operands, len(t.shape))
     t.b.map(t.shape, reads, {"out": (out, lambda *i: i)}, lambda i, **read: function(*read.values()))
@@ -55,17 +56,19 @@ def _parts(t: Translation, operands: tuple[str, ...], rank: int) -> dict[str, tu
 def _part(shape: Shape, part: int, rank: int) -> Callable[..., tuple[Any, ...]]:
     """Where the part of an element of a result of ``rank`` axes stands in an operand of ``shape``."""
 
-    def index(*i: Any) -> tuple[Any, ...]:
+    def index(*i: sympy.Expr) -> tuple[Dim | None, ...]:
         places = i[rank - len(shape) : rank]
         return (*(0 if n == 1 else p for n, p in zip(shape, places)), part)
 
     return index
 
 
-def _function(name: str, derivative: str = "aten") -> Callable[[Callable[[Any, Any], Parts]], Callable[..., Parts]]:
+def _function(
+    name: str, derivative: str = "aten"
+) -> Callable[[Callable[[sympy.Expr, sympy.Expr], Parts]], Callable[..., Parts]]:
     """Register the rule of a function of one complex tensor, from the parts of an element to those of its value."""
 
-    def register(function: Callable[[Any, Any], Parts]) -> Callable[..., Parts]:
+    def register(function: Callable[[sympy.Expr, sympy.Expr], Parts]) -> Callable[..., Parts]:
         def rule(t: Translation, self: str) -> str:
             return elements(t, function, self)
 
@@ -76,39 +79,39 @@ def _function(name: str, derivative: str = "aten") -> Callable[[Callable[[Any, A
 
 
 @_function("exp")
-def exp(a: Any, b: Any) -> Parts:
+def exp(a: sympy.Expr, b: sympy.Expr) -> Parts:
     return sympy.exp(a) * sympy.cos(b), sympy.exp(a) * sympy.sin(b)
 
 
 @_function("log")
-def log(a: Any, b: Any) -> Parts:
+def log(a: sympy.Expr, b: sympy.Expr) -> Parts:
     return sympy.log(scalar.hypot(a, b)), scalar.atan2(b, a)
 
 
 @_function("sgn")
-def sgn(a: Any, b: Any) -> Parts:
+def sgn(a: sympy.Expr, b: sympy.Expr) -> Parts:
     size = scalar.hypot(a, b)
     zero = scalar.eq(size, 0)
     return scalar.select(zero, 0, scalar.divide(a, size)), scalar.select(zero, 0, scalar.divide(b, size))
 
 
 @_function("reciprocal")
-def reciprocal(a: Any, b: Any) -> Parts:
+def reciprocal(a: sympy.Expr, b: sympy.Expr) -> Parts:
     return quotient(sympy.Integer(1), sympy.Integer(0), a, b)
 
 
 @_function("sin")
-def sin(a: Any, b: Any) -> Parts:
+def sin(a: sympy.Expr, b: sympy.Expr) -> Parts:
     return sympy.sin(a) * sympy.cosh(b), sympy.cos(a) * sympy.sinh(b)
 
 
 @_function("cos")
-def cos(a: Any, b: Any) -> Parts:
+def cos(a: sympy.Expr, b: sympy.Expr) -> Parts:
     return sympy.cos(a) * sympy.cosh(b), -sympy.sin(a) * sympy.sinh(b)
 
 
 @translates("pow.Tensor_Scalar", derivative="aten", complexes=True)
-def power(t: Translation, self: str, exponent: Any) -> str:
+def power(t: Translation, self: str, exponent: ArrayOrNumber) -> str:
     """Squares, and what their derivatives need."""
     check_precision(t)
     if exponent not in (1, 2):
@@ -116,12 +119,12 @@ def power(t: Translation, self: str, exponent: Any) -> str:
     return as_complex(t, self) if exponent == 1 else elements(t, product, self, self)
 
 
-def product(a: Any, b: Any, c: Any, d: Any) -> Parts:
+def product(a: sympy.Expr, b: sympy.Expr, c: sympy.Expr, d: sympy.Expr) -> Parts:
     """``(a + ib) * (c + id)``"""
     return a * c - b * d, a * d + b * c
 
 
-def quotient(a: Any, b: Any, c: Any, d: Any) -> Parts:
+def quotient(a: sympy.Expr, b: sympy.Expr, c: sympy.Expr, d: sympy.Expr) -> Parts:
     """``(a + ib) / (c + id)`` by the ratio of the divisor's parts, whose squares may be out of range."""
     wide = scalar.ge(scalar.absolute(c), scalar.absolute(d))
     large, small = scalar.select(wide, c, d), scalar.select(wide, d, c)
@@ -155,16 +158,16 @@ def polar(t: Translation, abs: str, angle: str) -> str:
 
 
 @translates("eq.Tensor", "eq.Scalar", complexes=True)
-def equal(t: Translation, self: str, other: Any) -> str:
+def equal(t: Translation, self: str, other: ArrayOrNumber) -> str:
     return _compare(t, self, other, lambda a, b, c, d: scalar.logical_and(scalar.eq(a, c), scalar.eq(b, d)))
 
 
 @translates("ne.Tensor", "ne.Scalar", complexes=True)
-def unequal(t: Translation, self: str, other: Any) -> str:
+def unequal(t: Translation, self: str, other: ArrayOrNumber) -> str:
     return _compare(t, self, other, lambda a, b, c, d: scalar.logical_or(scalar.ne(a, c), scalar.ne(b, d)))
 
 
-def _compare(t: Translation, x: str, y: Any, function: Callable[..., Any]) -> str:
+def _compare(t: Translation, x: str, y: ArrayOrNumber, function: Callable[..., sympy.Expr]) -> str:
     if isinstance(y, str):
         if not (operand_is_complex(t, x) and operand_is_complex(t, y)) or t.dtype_of(x) != t.dtype_of(y):
             raise Unsupported("complex numbers compared with others")
@@ -177,34 +180,34 @@ def _compare(t: Translation, x: str, y: Any, function: Callable[..., Any]) -> st
 
 
 @translates("_conj", "_conj_physical", "conj_physical", complexes=True)
-def conjugate(t: Translation, self: Any) -> str:
+def conjugate(t: Translation, self: ArrayOrNumber) -> str:
     check_precision(t)
     signs = t.b.constant(np.asarray([1, -1], types.to_numpy(t.dtype)))
     return str(t.operator("Mul", number(t, self), signs))
 
 
 @translates("neg", "_neg_view", complexes=True)
-def negative(t: Translation, self: Any) -> str:
+def negative(t: Translation, self: ArrayOrNumber) -> str:
     check_precision(t)
     return str(t.operator("Neg", number(t, self)))
 
 
 @translates("add.Tensor", "add.Scalar", complexes=True)
-def add(t: Translation, self: Any, other: Any, alpha: Any) -> str:
+def add(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber, alpha: Number) -> str:
     return _sum(t, self, other, alpha, "Add")
 
 
 @translates("sub.Tensor", "sub.Scalar", complexes=True)
-def sub(t: Translation, self: Any, other: Any, alpha: Any) -> str:
+def sub(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber, alpha: Number) -> str:
     return _sum(t, self, other, alpha, "Sub")
 
 
 @translates("rsub.Tensor", "rsub.Scalar", complexes=True)
-def rsub(t: Translation, self: Any, other: Any, alpha: Any) -> str:
+def rsub(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber, alpha: Number) -> str:
     return _sum(t, other, self, alpha, "Sub")
 
 
-def _sum(t: Translation, x: Any, y: Any, alpha: Any, operator: str) -> str:
+def _sum(t: Translation, x: ArrayOrNumber, y: ArrayOrNumber, alpha: Number, operator: str) -> str:
     """Of real tensors and numbers as well, whose imaginary part is zero."""
     check_precision(t)
     if alpha != 1:
@@ -212,7 +215,7 @@ def _sum(t: Translation, x: Any, y: Any, alpha: Any, operator: str) -> str:
     return str(t.operator(operator, _factor(t, x), _factor(t, y)))
 
 
-def _factor(t: Translation, value: Any) -> str:
+def _factor(t: Translation, value: ArrayOrNumber) -> str:
     return as_complex(t, value) if isinstance(value, str) else number(t, value)
 
 
@@ -226,7 +229,7 @@ def mul(t: Translation, self: str, other: Any) -> str:
 
 
 @translates("div.Tensor", "div.Scalar", derivative="aten", complexes=True)
-def div(t: Translation, self: Any, other: Any) -> str:
+def div(t: Translation, self: str, other: ArrayOrNumber) -> str:
     check_precision(t)
     if isinstance(other, (int, float)) or (isinstance(other, str) and not operand_is_complex(t, other)):
         return str(_by_real(t, self, other, "Div"))
@@ -249,22 +252,22 @@ def _by_real(t: Translation, x: str, y: Any, operator: str) -> str | None:
 
 
 @translates("sum.dim_IntList", complexes=True)
-def sum_dim(t: Translation, self: str, dim: list[int] | None, keepdim: bool, dtype: Any) -> str:
+def sum_dim(t: Translation, self: str, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None) -> str:
     return _reduce(t, "ReduceSum", self, dim, keepdim)
 
 
 @translates("sum", complexes=True)
-def sum_(t: Translation, self: str, dtype: Any) -> str:
+def sum_(t: Translation, self: str, dtype: torch.dtype | None) -> str:
     return _reduce(t, "ReduceSum", self, None, False)
 
 
 @translates("mean.dim", complexes=True)
-def mean_dim(t: Translation, self: str, dim: list[int] | None, keepdim: bool, dtype: Any) -> str:
+def mean_dim(t: Translation, self: str, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None) -> str:
     return _reduce(t, "ReduceMean", self, dim, keepdim)
 
 
 @translates("mean", complexes=True)
-def mean(t: Translation, self: str, dtype: Any) -> str:
+def mean(t: Translation, self: str, dtype: torch.dtype | None) -> str:
     return _reduce(t, "ReduceMean", self, None, False)
 
 
@@ -294,7 +297,9 @@ def _add(t: Translation, x: str, y: str) -> str:
     reads = {f"x{p}": (x, lambda *i, p=p: (*i[: lead + 1], i[-1], p)) for p in (0, 1)}
     reads |= {f"y{p}": (y, lambda *i, p=p: (*i[:lead], i[-1], i[lead + 1], p)) for p in (0, 1)}
 
-    def element(i: Any, x0: Any, x1: Any, y0: Any, y1: Any) -> Any:
+    def element(
+        i: tuple[sympy.Symbol, ...], x0: sympy.Expr, x1: sympy.Expr, y0: sympy.Expr, y1: sympy.Expr
+    ) -> sympy.Expr:
         return scalar.select(scalar.eq(i[-2], 0), *product(x0, x1, y0, y1))
 
     t.b.map((*batch, rows, columns, 2, inner), reads, {"out": (out, lambda *i: i[:-1], "sum")}, element)
@@ -316,7 +321,7 @@ def _twofold(t: Translation, y: str) -> str:
     out = t.graph.add_array("factor", (*batch, inner, 2, columns, 2), t.dtype)
     reads = {f"y{p}": (y, lambda *i, p=p: (*i[:-3], i[-2], p)) for p in (0, 1)}
 
-    def element(i: Any, y0: Any, y1: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], y0: sympy.Expr, y1: sympy.Expr) -> sympy.Expr:
         of_real = scalar.select(scalar.eq(i[-1], 0), y0, y1)
         of_imaginary = scalar.select(scalar.eq(i[-1], 0), -y1, y0)
         return scalar.select(scalar.eq(i[-3], 0), of_real, of_imaginary)

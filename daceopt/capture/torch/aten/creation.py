@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import sympy
 import torch
 
-from daceopt.capture.torch.calls import to_numpy
+from daceopt.capture.torch.calls import Number, to_numpy
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
@@ -16,23 +17,23 @@ from daceopt.ir.scalar import scalar, types
 _LARGEST_CONSTANT = 1 << 16  # elements; more are computed in each call
 
 
-def expand_element(t: Translation, value: Any) -> str:
+def expand_element(t: Translation, value: Number) -> str:
     """A view of one element, of the promised shape."""
     return t.expand(t.array(value, t.dtype), t.shape)
 
 
 @translates("full", "full_like", "new_full")
-def full(t: Translation, fill_value: Any, **options: Any) -> str:
+def full(t: Translation, fill_value: Number, **options: Any) -> str:
     return expand_element(t, fill_value)
 
 
 @translates("fill.Scalar", "fill.Tensor")
-def fill(t: Translation, self: str, value: Any) -> str:
+def fill(t: Translation, self: str, value: Number) -> str:
     return expand_element(t, value)
 
 
 @translates("scalar_tensor")
-def scalar_tensor(t: Translation, s: Any, **options: Any) -> str:
+def scalar_tensor(t: Translation, s: Number, **options: Any) -> str:
     return expand_element(t, s)
 
 
@@ -53,7 +54,7 @@ def ones(t: Translation, **options: Any) -> str:
 
 
 @translates("arange.start_step", "arange.start", "arange")
-def arange(t: Translation, end: Any, start: Any = 0, step: Any = 1, **options: Any) -> str:
+def arange(t: Translation, end: Number, start: Number = 0, step: Any = 1, **options: Any) -> str:
     """A constant if it is small and of known length, which others can be folded with."""
     wide = types.from_name("float64" if types.is_float(t.dtype) else "int64")
     (count,) = t.shape
@@ -64,7 +65,7 @@ def arange(t: Translation, end: Any, start: Any = 0, step: Any = 1, **options: A
     reads = {"start": (t.array(start, wide), lambda i: ()), "step": (t.array(step, wide), lambda i: ())}
     out = t.graph.add_array(t.label, t.shape, t.dtype)
 
-    def value(i: Any, start: Any, step: Any) -> Any:
+    def value(i: tuple[sympy.Symbol, ...], start: sympy.Expr, step: sympy.Expr) -> sympy.Expr:
         return scalar.cast(start + scalar.cast(i[0], wide) * step, types.compute_type(t.dtype))
 
     t.b.map(t.shape, reads, {"out": (out, lambda i: (i,))}, value)
@@ -76,7 +77,7 @@ def _is_number(value: Any) -> bool:
 
 
 @translates("linspace", "logspace")
-def linspace(t: Translation, start: Any, end: Any, steps: Any, base: float = 10.0, **options: Any) -> str:
+def linspace(t: Translation, start: Number, end: Number, steps: Any, base: float = 10.0, **options: Any) -> str:
     """PyTorch's own numbers: its form of them in Python computes integers in float32."""
     (count,) = t.shape
     if not (isinstance(count, int) and count <= _LARGEST_CONSTANT and _is_number(start) and _is_number(end)):

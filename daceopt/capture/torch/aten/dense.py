@@ -7,15 +7,16 @@ from typing import Any
 
 import sympy
 
-from daceopt.capture.torch.calls import Promise
+from daceopt.capture.torch.calls import Number, Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Shape, dim
+from daceopt.ir.scalar.types import DType
 
 
-def _product(t: Translation, left: str, right: str, shape: Shape | None = None, dtype: Any = None) -> str:
+def _product(t: Translation, left: str, right: str, shape: Shape | None = None, dtype: DType | None = None) -> str:
     """``left @ right``, declared as ``shape`` and ``dtype`` (default: the promised ones)."""
     if t.dtype_of(left) != t.dtype_of(right):  # ATen has the error for it
         kinds = " and ".join(types.name_of(t.dtype_of(x)) for x in (left, right))
@@ -37,14 +38,14 @@ def _scale(t: Translation, x: str, factor: Any) -> str:
     return str(t.operator("Mul", x, t.array(factor, t.dtype), results=[promise]))
 
 
-def _sum(t: Translation, added: str, left: str, right: str, beta: Any, alpha: Any) -> str:
+def _sum(t: Translation, added: str, left: str, right: str, beta: Number, alpha: Number) -> str:
     """``beta * added + alpha * left @ right``, rounded once; what a beta of 0 hides may be NaN."""
     if t.dtype not in t.graph.options.factors:
         product = _scale(t, _product(t, left, right), alpha)
         return product if beta == 0 else str(t.operator("Add", product, _scale(t, added, beta)))
     product = _product(t, left, right, dtype=types.compute_type(t.dtype))
 
-    def combine(y: Any, *c: Any) -> Any:
+    def combine(y: sympy.Expr, *c: sympy.Expr) -> sympy.Expr:
         return sympy.Add(y * sympy.Float(alpha), *(x * sympy.Float(beta) for x in c))
 
     out = t.graph.add_array(t.label, t.shape, t.dtype)
@@ -96,7 +97,7 @@ def vdot(t: Translation, self: str, other: str) -> str:
 
 
 @translates("addmm")
-def addmm(t: Translation, self: str, mat1: str, mat2: str, beta: Any, alpha: Any) -> str:
+def addmm(t: Translation, self: str, mat1: str, mat2: str, beta: Number, alpha: Number) -> str:
     _check_numbers(t)
     if alpha == 1 and beta == 1 and types.is_float(t.dtype) and len(t.shape_of(self)) == 1:
         return str(t.operator("Gemm", mat1, mat2, self))
@@ -104,19 +105,19 @@ def addmm(t: Translation, self: str, mat1: str, mat2: str, beta: Any, alpha: Any
 
 
 @translates("addmv")
-def addmv(t: Translation, self: str, mat: str, vec: str, beta: Any, alpha: Any) -> str:
+def addmv(t: Translation, self: str, mat: str, vec: str, beta: Number, alpha: Number) -> str:
     _check_numbers(t)
     return _sum(t, self, mat, vec, beta, alpha)
 
 
 @translates("baddbmm")
-def baddbmm(t: Translation, self: str, batch1: str, batch2: str, beta: Any, alpha: Any) -> str:
+def baddbmm(t: Translation, self: str, batch1: str, batch2: str, beta: Number, alpha: Number) -> str:
     _check_numbers(t)
     return _sum(t, self, batch1, batch2, beta, alpha)
 
 
 @translates("addbmm")
-def addbmm(t: Translation, self: str, batch1: str, batch2: str, beta: Any, alpha: Any) -> str:
+def addbmm(t: Translation, self: str, batch1: str, batch2: str, beta: Number, alpha: Number) -> str:
     """The sum over a batch of products is one product of matrices that lie side by side."""
     _check_numbers(t)
     batch, rows, inner = t.shape_of(batch1)

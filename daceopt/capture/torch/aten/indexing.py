@@ -9,7 +9,7 @@ import dace
 import numpy as np
 import sympy
 
-from daceopt.capture.torch.calls import Promise
+from daceopt.capture.torch.calls import Number, Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
@@ -151,7 +151,7 @@ def one_hot(t: Translation, self: str, num_classes: Any) -> str:
         raise Unsupported("as many classes as the data have; expected their number")
     out = t.graph.add_array("one_hot", t.shape, t.dtype)
 
-    def element(i: Any, k: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], k: sympy.Expr) -> sympy.Expr:
         inside = scalar.logical_and(scalar.ge(k, 0), scalar.lt(k, num_classes))
         return scalar.select(scalar.eq(scalar.checked(inside, k, checks.LABEL), i[-1]), 1, 0)
 
@@ -160,7 +160,7 @@ def one_hot(t: Translation, self: str, num_classes: Any) -> str:
 
 
 @translates("index_add")
-def index_add(t: Translation, self: str, dim: int, index: str, source: str, alpha: Any) -> str:
+def index_add(t: Translation, self: str, dim: int, index: str, source: str, alpha: Number) -> str:
     check_reduction(t, True)
     if alpha != 1:
         factor = t.array(alpha, types.compute_type(t.dtype))
@@ -189,7 +189,7 @@ def _rows_put(t: Translation, self: str, dim: int, index: str, source: str, redu
 
 
 @translates("index_fill.int_Scalar", "index_fill.int_Tensor")
-def index_fill(t: Translation, self: str, dim: int, index: str, value: Any) -> str:
+def index_fill(t: Translation, self: str, dim: int, index: str, value: Number) -> str:
     """Each place counts once in the value's gradient, however often the index names it."""
     if 0 in t.shape or 0 in t.shape_of(index):
         return self
@@ -265,7 +265,7 @@ def _taken_rows(t: Translation, taken: str, rows: Dim, count: Dim) -> str:
     total = t.b.reduce("sum", None, taken, axes=(0,), keepdims=False)
     places, own, positions = (t.graph.add_array("rows", (n,), dace.int64) for n in (rows, rows, count))
 
-    def place(i: Any, m: Any, k: Any, n: Any) -> Any:
+    def place(i: tuple[sympy.Symbol, ...], m: sympy.Expr, k: sympy.Expr, n: sympy.Expr) -> sympy.Expr:
         return scalar.checked(scalar.eq(n, count), scalar.select(scalar.gt(m, 0), k, count), checks.ROWS)
 
     inputs = {"m": (taken, lambda i: (i,)), "k": (before, lambda i: (i,)), "n": (total, lambda i: ())}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from daceopt.capture.torch.calls import ArrayOrNumber
 from daceopt.capture.torch.elements import elements, operand
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
@@ -33,14 +34,14 @@ _VARIANTS = ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
 
 
 @translates(*(f"bitwise_left_shift.{v}" for v in _VARIANTS), "__lshift__.Tensor", "__lshift__.Scalar")
-def left_shift(t: Translation, self: Any, other: Any) -> str:
+def left_shift(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber) -> str:
     """By the width or more, or by less than 0: nothing is left."""
     _check(t)
     return elements(t, scalar.shift_left, self, other)
 
 
 @translates(*(f"bitwise_right_shift.{v}" for v in _VARIANTS), "__rshift__.Tensor", "__rshift__.Scalar")
-def right_shift(t: Translation, self: Any, other: Any) -> str:
+def right_shift(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber) -> str:
     """By the width or more, or by less than 0: copies of the sign."""
     _check(t)
     return elements(t, scalar.shift_right, self, other)

@@ -55,7 +55,7 @@ def _total_weight(t: Translation, labels: str, weight: str | None, ignored: int)
     if weight is not None:
         reads["w"] = (weight, lambda *i: (None,))
 
-    def value(i: Any, k: Any, w: Any = None) -> Any:
+    def value(i: tuple[sympy.Symbol, ...], k: sympy.Expr, w: sympy.Expr | None = None) -> sympy.Expr:
         skip = scalar.eq(k, ignored)
         each = 1 if w is None else scalar.load(w, scalar.select(skip, 0, k))
         return scalar.cast(scalar.select(skip, 0, each), wide)
@@ -81,7 +81,7 @@ def multilabel_margin_loss(t: Translation, **arguments: Any) -> str:
 def binary_cross_entropy(t: Translation, self: str, target: str, weight: str | None, reduction: int) -> str:
     """Logarithms are -100 at least, as in PyTorch; probabilities outside of [0, 1] are errors."""
 
-    def term(x: Any, y: Any, *w: Any) -> Any:
+    def term(x: sympy.Expr, y: sympy.Expr, *w: sympy.Expr) -> sympy.Expr:
         x, y = probability(x), probability(y)
         logs = (scalar.maximum(f, -100) for f in (scalar.log1p(-x), sympy.log(x)))
         loss = (y - 1) * next(logs) - y * next(logs)
@@ -99,7 +99,7 @@ def binary_cross_entropy_backward(
 ) -> str:
     """The product of probabilities below is bounded, where PyTorch's forward bounds the logarithms."""
 
-    def slope(g: Any, x: Any, y: Any, *w: Any) -> Any:
+    def slope(g: sympy.Expr, x: sympy.Expr, y: sympy.Expr, *w: sympy.Expr) -> sympy.Expr:
         return sympy.Mul(g * (x - y), *w) / scalar.maximum((1 - x) * x, sympy.Float(_LEAST, 17))
 
     return _shared_slope(t, slope, [grad_output, self, target, *([] if weight is None else [weight])], reduction)
@@ -119,7 +119,7 @@ def smooth_l1_loss(t: Translation, self: str, target: str, reduction: int, beta:
     """Without a derivative of its own: that of the branch not taken is NaN where the difference is infinite."""
     near = sympy.Float(beta, 17)
 
-    def term(x: Any, y: Any) -> Any:
+    def term(x: sympy.Expr, y: sympy.Expr) -> sympy.Expr:
         size = scalar.absolute(x - y)
         return scalar.select(scalar.lt(size, near), size * size / (2 * near), size - near / 2) if beta else size
 
@@ -131,7 +131,7 @@ def huber_loss(t: Translation, self: str, target: str, reduction: int, delta: fl
     """As ``smooth_l1_loss``, times ``delta``."""
     bound = sympy.Float(delta, 17)
 
-    def term(x: Any, y: Any) -> Any:
+    def term(x: sympy.Expr, y: sympy.Expr) -> sympy.Expr:
         size = scalar.absolute(x - y)
         return scalar.select(scalar.le(size, bound), size * size / 2, bound * (size - bound / 2))
 
@@ -154,7 +154,7 @@ def _bounded_slope(t: Translation, arrays: list[str], reduction: int, bound: flo
     """Of ``top`` where the difference is ``bound`` or more; NaN of NaN."""
     end, height = sympy.Float(bound, 17), sympy.Float(top, 17)
 
-    def slope(g: Any, x: Any, y: Any) -> Any:
+    def slope(g: sympy.Expr, x: sympy.Expr, y: sympy.Expr) -> sympy.Expr:
         inner = (x - y) * (height / end) if bound else x - y
         ends = scalar.select(scalar.ge(x - y, end), height * g, inner * g)
         return scalar.select(scalar.le(x - y, -end), -height * g, ends)

@@ -13,11 +13,12 @@ from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.families.moments import moments
 from daceopt.ops.families.reduction import element_count
 
 
-def _or_full(t: Translation, name: str | None, value: float, shape: Sequence[Dim], dtype: Any) -> str:
+def _or_full(t: Translation, name: str | None, value: float, shape: Sequence[Dim], dtype: DType) -> str:
     """An optional operand, or an array of one value in its place."""
     return t.b.full(shape, value, types.compute_type(dtype)) if name is None else name
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import sympy
 
+from daceopt.capture.torch.calls import Number
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir.scalar import scalar, types
-from daceopt.ir.scalar.dims import dim
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.families.bordering import MOST_REPEATED
 
 
 @translates("constant_pad_nd")
-def constant_pad(t: Translation, self: str, pad: list[Any], value: Any) -> str:
+def constant_pad(t: Translation, self: str, pad: list[Dim], value: Number) -> str:
     """``pad`` speaks of the last axis first: what is added before and after it, or removed."""
     pads = _pads(t, self, pad)
     if not any(pad):
@@ -25,13 +27,13 @@ def constant_pad(t: Translation, self: str, pad: list[Any], value: Any) -> str:
 
 
 @translates("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
-def reflection_pad(t: Translation, self: str, padding: list[Any]) -> str:
+def reflection_pad(t: Translation, self: str, padding: list[Dim]) -> str:
     """PyTorch has refused padding that is not shorter than its axis."""
     return _pad_by_border(t, self, _pads_of(t, self, padding), "reflect")
 
 
 @translates("replication_pad1d", "replication_pad2d", "replication_pad3d")
-def replication_pad(t: Translation, self: str, padding: list[Any]) -> str:
+def replication_pad(t: Translation, self: str, padding: list[Dim]) -> str:
     pads = _pads_of(t, self, padding)
     if max(pads) <= MOST_REPEATED:
         return _pad_by_border(t, self, pads, "edge")
@@ -39,7 +41,7 @@ def replication_pad(t: Translation, self: str, padding: list[Any]) -> str:
 
 
 @translates("_pad_circular")
-def circular_pad(t: Translation, self: str, pad: list[Any]) -> str:
+def circular_pad(t: Translation, self: str, pad: list[Dim]) -> str:
     """Negative padding removes elements, before others go on at their other end."""
     pads, rank = _pads(t, self, pad), len(t.shape)
     starts = [max(-p, 0) for p in pads[:rank]]
@@ -59,14 +61,14 @@ def _pad_by_border(t: Translation, name: str, pads: list[int], mode: str) -> str
     return str(t.operator("BorderPad", name, begins=pads[: len(t.shape)], mode=mode, domain="daceopt"))
 
 
-def _pads_of(t: Translation, name: str, padding: list[Any]) -> list[int]:
+def _pads_of(t: Translation, name: str, padding: list[Dim]) -> list[int]:
     pads = _pads(t, name, padding)
     if any(p < 0 for p in pads):
         raise Unsupported("negative padding: ATen pads with what it cropped, ONNX with what is left")
     return pads
 
 
-def _pads(t: Translation, name: str, pad: list[Any]) -> list[int]:
+def _pads(t: Translation, name: str, pad: list[Dim]) -> list[int]:
     """As ONNX has them: before each axis, then after each."""
     if not all(isinstance(p, int) for p in pad):
         raise Unsupported(f"padding by {pad}; expected numbers")
@@ -101,7 +103,7 @@ class _Windows:
         return window * self.stride[axis] + element * self.dilation[axis] - self.padding[axis]
 
 
-def _inside(place: Any, extent: Any) -> Any:
+def _inside(place: sympy.Expr, extent: sympy.Expr) -> sympy.Expr:
     return scalar.logical_and(scalar.ge(place, 0), scalar.lt(place, extent))
 
 
@@ -118,7 +120,7 @@ def im2col(
     out = t.graph.add_array("columns", (*batch, channels, *kernel_size, *counts), t.dtype)
     lead = len(batch) + 1
 
-    def element(i: Any, x: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr) -> sympy.Expr:
         a, b, h, w = i[lead:]
         places = [windows.place(0, h, a), windows.place(1, w, b)]
         near = [scalar.clamp(p, n) for p, n in zip(places, extents)]
@@ -152,7 +154,7 @@ def col2im(
     wide = t.graph.add_array("pixels", t.shape, types.compute_type(t.dtype))
     lead = len(batch) + 1
 
-    def element(i: Any, x: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr) -> sympy.Expr:
         near: list[Any] = []
         there: Any = None
         for axis in range(2):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
 
 import sympy
 
-from daceopt.capture.torch.calls import Promise
+from daceopt.capture.torch.calls import ArrayOrNumber, Number, Promise
 from daceopt.capture.torch.elements import elements, literal, operand, operators, pointwise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
@@ -62,33 +61,33 @@ def rsqrt(t: Translation, self: str) -> str:
 
 
 @translates("add.Tensor", "add.Scalar")
-def add(t: Translation, self: Any, other: Any, alpha: Any) -> str:
+def add(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber, alpha: Number) -> str:
     if alpha != 1 or types.is_bool(t.dtype):
         return elements(t, lambda x, y, a: x + a * y, self, other, alpha)
     return str(t.operator("Add", operand(t, self), operand(t, other)))
 
 
 @translates("sub.Tensor", "sub.Scalar")
-def sub(t: Translation, self: Any, other: Any, alpha: Any) -> str:
+def sub(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber, alpha: Number) -> str:
     if alpha != 1:
         return elements(t, lambda x, y, a: x - a * y, self, other, alpha)
     return str(t.operator("Sub", operand(t, self), operand(t, other)))
 
 
 @translates("rsub.Tensor", "rsub.Scalar")
-def rsub(t: Translation, self: Any, other: Any, alpha: Any) -> str:
+def rsub(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber, alpha: Number) -> str:
     return sub(t, other, self, alpha)
 
 
 @translates("mul.Tensor", "mul.Scalar")
-def mul(t: Translation, self: Any, other: Any) -> str:
+def mul(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber) -> str:
     if types.is_bool(t.dtype):
         return elements(t, scalar.logical_and, self, other)
     return str(t.operator("Mul", operand(t, self), operand(t, other)))
 
 
 @translates("div.Tensor", "div.Scalar")
-def div(t: Translation, self: Any, other: Any) -> str:
+def div(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber) -> str:
     return str(t.operator("Div", operand(t, self), operand(t, other)))
 
 
@@ -105,7 +104,7 @@ def absolute(t: Translation, self: str) -> str:
 
 
 @pointwise("sign", "sgn")
-def sign(x: Any) -> Any:
+def sign(x: sympy.Expr) -> sympy.Expr:
     """Of NaN it is 0. Without the number -1, which unsigned types do not have."""
     return scalar.sign(scalar.select(scalar.isnan(x), 0, x))
 
@@ -119,7 +118,7 @@ pointwise("prims::fma", by="a b c")(
 
 
 @pointwise("lerp.Scalar", "lerp.Tensor", by="self end weight", opaque=True)
-def lerp(start: Any, end: Any, weight: Any) -> Any:
+def lerp(start: sympy.Expr, end: sympy.Expr, weight: sympy.Expr) -> sympy.Expr:
     """From the end that is nearer, as ATen does."""
     step = end - start
     near = scalar.lt(scalar.absolute(weight), sympy.Rational(1, 2))
@@ -129,7 +128,7 @@ def lerp(start: Any, end: Any, weight: Any) -> Any:
 # -------------------------------------------------------------------- division with rounding
 
 
-def floor_quotient(a: Any, b: Any) -> Any:
+def floor_quotient(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
     """Python's ``a // b`` of floats, as ATen computes it from the remainder; piecewise constant."""
     rest = scalar.fmod(a, b)
     borrows = scalar.logical_and(scalar.ne(rest, 0), scalar.ne(scalar.lt(b, 0), scalar.lt(rest, 0)))
@@ -140,14 +139,14 @@ def floor_quotient(a: Any, b: Any) -> Any:
     return scalar.select(scalar.eq(b, 0), scalar.trunc(a / b), floored)
 
 
-def floor_quotient_of_integers(a: Any, b: Any) -> Any:
+def floor_quotient_of_integers(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
     """Python's ``a // b``."""
     rest = scalar.fmod(a, b)
     borrows = scalar.logical_and(scalar.ne(rest, 0), scalar.ne(scalar.lt(b, 0), scalar.lt(rest, 0)))
     return scalar.idiv(a, b) - scalar.select(borrows, 1, 0)
 
 
-def _divide(t: Translation, fn: Callable[..., Any], self: Any, other: Any) -> str:
+def _divide(t: Translation, fn: Callable[..., sympy.Expr], self: ArrayOrNumber, other: ArrayOrNumber) -> str:
     """``fn`` of both; of integers, a divisor of 0 is an error, as in ATen."""
     if types.is_float(t.dtype) or (isinstance(other, int) and other != 0):
         return elements(t, fn, self, other, opaque=True)
@@ -157,7 +156,7 @@ def _divide(t: Translation, fn: Callable[..., Any], self: Any, other: Any) -> st
 
 
 @translates("div.Tensor_mode", "div.Scalar_mode")
-def div_rounded(t: Translation, self: Any, other: Any, rounding_mode: str | None) -> str:
+def div_rounded(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber, rounding_mode: str | None) -> str:
     if rounding_mode is None:
         return div(t, self, other)
     is_float = types.is_float(t.dtype)
@@ -167,18 +166,18 @@ def div_rounded(t: Translation, self: Any, other: Any, rounding_mode: str | None
 
 
 @translates("floor_divide", "floor_divide.Scalar", derivative="aten")
-def floor_divide(t: Translation, self: Any, other: Any) -> str:
+def floor_divide(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber) -> str:
     """PyTorch refuses to differentiate it, unlike ``div``."""
     return div_rounded(t, self, other, "floor")
 
 
 @translates("fmod.Tensor", "fmod.Scalar")
-def fmod(t: Translation, self: Any, other: Any) -> str:
+def fmod(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber) -> str:
     return _divide(t, scalar.fmod, self, other)
 
 
 @translates("remainder.Scalar", "remainder.Scalar_Tensor")
-def remainder(t: Translation, self: Any, other: Any) -> str:
+def remainder(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber) -> str:
     return _divide(t, scalar.pymod, self, other)
 
 
@@ -190,12 +189,12 @@ translates("remainder.Tensor", derivative="aten")(remainder)
 
 
 @translates("pow.Tensor_Tensor", "pow.Tensor_Scalar")
-def power(t: Translation, self: str, exponent: Any) -> str:
+def power(t: Translation, self: str, exponent: ArrayOrNumber) -> str:
     return str(t.operator("Pow", operand(t, self), operand(t, exponent)))
 
 
 @translates("pow.Scalar")
-def power_of_number(t: Translation, self: Any, exponent: str) -> str:
+def power_of_number(t: Translation, self: ArrayOrNumber, exponent: str) -> str:
     if isinstance(self, (int, float)) and self > 1:
         return power(t, self, exponent)
     return elements(t, scalar.power, self, exponent, opaque=True)
@@ -240,25 +239,25 @@ pointwise("minimum", by="self other", opaque=True)(scalar.minimum)
 
 
 @pointwise("fmax", by="self other", opaque=True)
-def fmax(a: Any, b: Any) -> Any:
+def fmax(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
     """The operand that is no NaN, if there is one; the first of equals."""
     return scalar.select(scalar.logical_or(scalar.ge(a, b), scalar.isnan(b)), a, b)
 
 
 @pointwise("fmin", by="self other", opaque=True)
-def fmin(a: Any, b: Any) -> Any:
+def fmin(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
     """The operand that is no NaN, if there is one; the first of equals."""
     return scalar.select(scalar.logical_or(scalar.le(a, b), scalar.isnan(b)), a, b)
 
 
 @translates("clamp", "clamp_min", "clamp_max")
-def clamp(t: Translation, self: str, min: Any = None, max: Any = None) -> str:
+def clamp(t: Translation, self: str, min: Number | None = None, max: Number | None = None) -> str:
     """The upper bound wins. The gradient passes at the bounds, not at NaN."""
     if any(b is not None and (not isinstance(b, (int, float)) or math.isnan(b)) for b in (min, max)):
         raise Unsupported(f"clamp between {min} and {max}; expected numbers")
     low, high = (None if b is None else literal(b, t.dtype) for b in (min, max))
 
-    def fn(x: Any) -> Any:
+    def fn(x: sympy.Expr) -> sympy.Expr:
         checks = [scalar.ge(x, low)] * (low is not None) + [scalar.le(x, high)] * (high is not None)
         outside = scalar.trunc(x)  # of NaN, without a gradient
         outside = outside if low is None else scalar.select(scalar.lt(x, low), low, outside)
@@ -268,13 +267,13 @@ def clamp(t: Translation, self: str, min: Any = None, max: Any = None) -> str:
     return elements(t, fn, self)
 
 
-def maximum(x: Any, low: Any) -> Any:
+def maximum(x: sympy.Expr, low: sympy.Expr | None) -> sympy.Expr:
     """For comparisons; ``low`` may be None."""
     return x if low is None else scalar.select(scalar.lt(x, low), low, x)
 
 
 @pointwise("clamp.Tensor", by="self min max", derivative="aten")
-def clamp_by_tensors(x: Any, low: Any, high: Any) -> Any:
+def clamp_by_tensors(x: sympy.Expr, low: sympy.Expr | None, high: sympy.Expr | None) -> sympy.Expr:
     """NaN in any operand is the result."""
     x = x if low is None else scalar.maximum(x, low)
     return x if high is None else scalar.minimum(x, high)

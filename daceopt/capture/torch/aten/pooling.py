@@ -17,6 +17,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir.nodes.library import PoolBackward
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.families.convolution import zero_padded
 from daceopt.ops.families.interpolation import Table
 from daceopt.ops.families.pooling import window_sum
@@ -36,7 +37,7 @@ def _batch(t: Translation, x: str, rank: int) -> str:
     return x if len(shape) == rank + 2 else t.reshape(x, (1,) * (rank + 2 - len(shape)) + tuple(shape))
 
 
-def _promise(t: Translation, rank: int, position: int = 0, dtype: Any = None) -> Promise:
+def _promise(t: Translation, rank: int, position: int = 0, dtype: DType | None = None) -> Promise:
     """A result as [N, C, d...]."""
     shape, own = t.promised[position]
     return Promise((1,) * (rank + 2 - len(shape)) + tuple(shape), own if dtype is None else dtype)
@@ -116,7 +117,7 @@ def avg_pool_backward(
 
 
 @translates("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
-def adaptive_avg_pool(t: Translation, self: str, output_size: Sequence[Any]) -> str:
+def adaptive_avg_pool(t: Translation, self: str, output_size: Sequence[Dim]) -> str:
     """Windows of one size where the extents are multiples; else one axis after the other."""
     _check_floats(t, self)
     rank = 2 if "2d" in t.label else 3
@@ -185,7 +186,7 @@ def max_pool(
 
 
 @translates("adaptive_max_pool2d", "adaptive_max_pool3d", derivative="aten")
-def adaptive_max_pool(t: Translation, self: str, output_size: Sequence[Any]) -> tuple[str, str]:
+def adaptive_max_pool(t: Translation, self: str, output_size: Sequence[Dim]) -> tuple[str, str]:
     rank = 2 if "2d" in t.label else 3
     before, after = t.shape_of(self)[-rank:], t.shape[-rank:]
     sizes = _multiples(before, after)
@@ -232,7 +233,7 @@ def adaptive_max_pool_backward(t: Translation, grad_output: str, self: str, indi
 
 @translates("fractional_max_pool2d_backward", "fractional_max_pool3d_backward", derivative="aten")
 def fractional_max_pool_backward(
-    t: Translation, grad_output: str, self: str, kernel_size: Sequence[int], output_size: Sequence[Any], indices: str
+    t: Translation, grad_output: str, self: str, kernel_size: Sequence[int], output_size: Sequence[Dim], indices: str
 ) -> str:
     return _scatter(t, grad_output, indices, 2 if "2d" in t.label else 3)
 

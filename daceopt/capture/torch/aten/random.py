@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt.capture.torch.calls import NumberArray, Promise
+from daceopt.capture.torch.calls import Number, NumberArray, Promise
 from daceopt.capture.torch.elements import operand
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir.scalar import checks, scalar, types
-from daceopt.ir.scalar.dims import Shape
+from daceopt.ir.scalar.dims import Dim, Shape
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.families.random import linear_index
 
 _DOUBLE, _INT64, _BOOL = (types.from_name(n) for n in ("float64", "int64", "bool"))
@@ -25,10 +26,10 @@ Draw = Callable[[int], Any]  # the k-th number in [0, 1) that belongs to one ele
 
 def generate(
     t: Translation,
-    fn: Callable[..., Any],
+    fn: Callable[..., sympy.Expr],
     *arrays: str,
     shape: Shape | None = None,
-    dtype: Any = None,
+    dtype: DType | None = None,
     wide: Any = None,
 ) -> str:
     """``fn(draw, *elements of arrays)`` at each element of ``shape``, as ``dtype`` (default: the promised ones).
@@ -42,7 +43,7 @@ def generate(
     reads: dict[str, Any] = {f"in{k}": (_constant(t, a, shape), lambda *i: i) for k, a in enumerate(arrays)}
     reads["seed"] = (t.graph.seed(), lambda *i: (0,))
 
-    def value(i: Any, seed: Any, **operands: Any) -> Any:
+    def value(i: tuple[sympy.Symbol, ...], seed: sympy.Expr, **operands: sympy.Expr) -> sympy.Expr:
         position = linear_index(i, shape)
 
         def draw(k: int) -> Any:
@@ -85,7 +86,7 @@ def _number(value: Any) -> Any:
 # -------------------------------------------------------------------- uniform numbers
 
 
-def _uniform(t: Translation, low: Any, high: Any) -> str:
+def _uniform(t: Translation, low: Number, high: Number) -> str:
     steps = _STEPS.get(types.name_of(t.dtype))
 
     def fn(draw: Draw) -> Any:
@@ -109,14 +110,14 @@ def uniform(t: Translation, self: str, **options: Any) -> str:
     return _uniform(t, _number(low), _number(high))
 
 
-def _integers(t: Translation, low: Any, high: Any) -> str:
+def _integers(t: Translation, low: Dim, high: Dim) -> str:
     if not all(isinstance(v, int) for v in (low, high)) or high - low > 2**48:
         raise Unsupported(f"random integers from {low} to {high}; expected fewer than 2**48")
     return generate(t, lambda draw: scalar.cast(scalar.floor(draw(0) * (high - low)), _INT64) + low, wide=True)
 
 
 @translates("randint", "randint.low", "randint_like", "randint_like.low_dtype", "randint.generator")
-def randint(t: Translation, high: Any, low: Any = 0, **options: Any) -> str:
+def randint(t: Translation, high: Dim, low: Dim = 0, **options: Any) -> str:
     _refuse_generator(options)
     return _integers(t, low, high)
 
@@ -130,7 +131,7 @@ def random(t: Translation, self: str, **options: Any) -> str:
 
 
 @translates("randperm", "randperm.generator")
-def randperm(t: Translation, n: Any, **options: Any) -> str:
+def randperm(t: Translation, n: Dim, **options: Any) -> str:
     """The order in which random keys are sorted."""
     _refuse_generator(options)
     if not isinstance(n, int):
@@ -163,7 +164,7 @@ def randn(t: Translation, **options: Any) -> str:
 @translates(
     "normal_functional", "normal.float_float", "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor"
 )
-def normal(t: Translation, mean: Any, std: Any, **options: Any) -> str:
+def normal(t: Translation, mean: str | float, std: str | float, **options: Any) -> str:
     _refuse_generator(options)
     _refuse_unless(isinstance(std, str) or std >= 0, f"a standard deviation of {std}")
     tensors = [v for v in (mean, std) if isinstance(v, str)]
@@ -178,7 +179,7 @@ def normal(t: Translation, mean: Any, std: Any, **options: Any) -> str:
     return generate(t, fn, *tensors)
 
 
-def _distribution(name: str, fn: Callable[..., Any], *parameters: str, limit: float = math.inf) -> None:
+def _distribution(name: str, fn: Callable[..., sympy.Expr], *parameters: str, limit: float = math.inf) -> None:
     """The last of the parameters has to lie between 0 and ``limit``."""
 
     @translates(name)
@@ -221,7 +222,7 @@ def probability(p: Any) -> Any:
 
 
 @translates("bernoulli.p", "bernoulli.Tensor")
-def bernoulli_like(t: Translation, self: str, p: Any, **options: Any) -> str:
+def bernoulli_like(t: Translation, self: str, p: str | float, **options: Any) -> str:
     """As many as ``self`` has."""
     if isinstance(p, str):
         return bernoulli(t, p, **options)
@@ -231,12 +232,12 @@ def bernoulli_like(t: Translation, self: str, p: Any, **options: Any) -> str:
     return generate(t, lambda draw: scalar.select(scalar.lt(draw(0), limit), 1, 0))
 
 
-def _weights(t: Translation, name: str, dtype: Any) -> str:
+def _weights(t: Translation, name: str, dtype: DType) -> str:
     """Weights to draw from, in ``dtype``; rows of them for which ATen raises an error raise one."""
     weights = t.cast(name, dtype)
     total = t.b.reduce("sum", None, weights, axes=(-1,), keepdims=True)
 
-    def element(w: Any, s: Any) -> Any:
+    def element(w: sympy.Expr, s: sympy.Expr) -> sympy.Expr:
         finite = scalar.logical_and(scalar.ge(w, 0), scalar.lt(w, scalar.infinity()))
         return scalar.checked(scalar.logical_and(finite, scalar.gt(s, 0)), w, checks.WEIGHT)
 
@@ -297,7 +298,7 @@ def native_dropout(t: Translation, input: str, p: float, train: bool | None) -> 
 
 @translates("rrelu_with_noise_functional")
 def rrelu_with_noise(
-    t: Translation, self: str, noise: str, lower: Any, upper: Any, training: bool, **options: Any
+    t: Translation, self: str, noise: str, lower: Number, upper: Number, training: bool, **options: Any
 ) -> tuple[str, str]:
     """Random slopes for what is 0 or less, given as the second result; while not training, their mean."""
     _refuse_generator(options)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import dace
+import torch
 
 from daceopt.capture.torch.aten.shape import axis_in
 from daceopt.capture.torch.calls import Promise
@@ -53,34 +54,34 @@ def _refuse_bool(t: Translation) -> None:
 
 
 @translates("sum.dim_IntList")
-def sum_dim(t: Translation, self: str, dim: list[int] | None, keepdim: bool, dtype: Any) -> str:
+def sum_dim(t: Translation, self: str, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None) -> str:
     _refuse_bool(t)
     return reduce(t, "ReduceSum", t.cast(self, t.dtype), axes_of(t, self, dim), keepdim)
 
 
 @translates("sum")
-def sum_(t: Translation, self: str, dtype: Any) -> str:
+def sum_(t: Translation, self: str, dtype: torch.dtype | None) -> str:
     return sum_dim(t, self, None, False, dtype)
 
 
 @translates("mean.dim")
-def mean_dim(t: Translation, self: str, dim: list[int] | None, keepdim: bool, dtype: Any) -> str:
+def mean_dim(t: Translation, self: str, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None) -> str:
     return reduce(t, "ReduceMean", t.cast(self, t.dtype), axes_of(t, self, dim), keepdim)
 
 
 @translates("mean")
-def mean(t: Translation, self: str, dtype: Any) -> str:
+def mean(t: Translation, self: str, dtype: torch.dtype | None) -> str:
     return mean_dim(t, self, None, False, dtype)
 
 
 @translates("prod.dim_int")
-def prod_dim(t: Translation, self: str, dim: int, keepdim: bool, dtype: Any) -> str:
+def prod_dim(t: Translation, self: str, dim: int, keepdim: bool, dtype: torch.dtype | None) -> str:
     _refuse_bool(t)
     return reduce(t, "ReduceProd", t.cast(self, t.dtype), axes_of(t, self, dim), keepdim)
 
 
 @translates("prod")
-def prod(t: Translation, self: str, dtype: Any) -> str:
+def prod(t: Translation, self: str, dtype: torch.dtype | None) -> str:
     _refuse_bool(t)
     return reduce(t, "ReduceProd", t.cast(self, t.dtype), axes_of(t, self, None), False)
 
@@ -200,7 +201,7 @@ def _place(t: Translation, kind: str, self: str, dim: int | None, keepdim: bool)
 
 
 @translates("nansum", derivative="aten")
-def nansum(t: Translation, self: str, dim: Any, keepdim: bool, dtype: Any) -> str:
+def nansum(t: Translation, self: str, dim: Any, keepdim: bool, dtype: torch.dtype | None) -> str:
     axes, x = axes_of(t, self, dim), t.cast(self, t.dtype)
     _refuse_bool(t)
     if not types.is_float(t.dtype):

@@ -33,7 +33,7 @@ _BACKWARD = tuple(f"{name}_backward" for name in _FORWARD)
 
 @translates(*_FORWARD)
 def upsample(
-    t: Translation, self: str, output_size: Sequence[Any], align_corners: bool = False, **scales: float | None
+    t: Translation, self: str, output_size: Sequence[Dim], align_corners: bool = False, **scales: float | None
 ) -> str:
     return _resize(t, self, align_corners, list(scales.values()))
 
@@ -85,7 +85,7 @@ def _interleave(shape: Sequence[Dim], counts: Sequence[int]) -> tuple[Dim, ...]:
 def upsample_backward(
     t: Translation,
     grad_output: str,
-    output_size: Sequence[Any],
+    output_size: Sequence[Dim],
     input_size: Sequence[Any],
     align_corners: bool = False,
     **scales: float | None,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import dace
 import numpy as np
+import torch
 
 from daceopt.capture.torch.aten.shape import axis_in
 from daceopt.capture.torch.table import translates
@@ -16,12 +15,12 @@ from daceopt.ops.families.searching import running_extremum
 
 
 @translates("cumsum")
-def cumsum(t: Translation, self: str, dim: int, dtype: Any) -> str:
+def cumsum(t: Translation, self: str, dim: int, dtype: torch.dtype | None) -> str:
     return _running(t, "CumSum", self, dim)
 
 
 @translates("cumprod")
-def cumprod(t: Translation, self: str, dim: int, dtype: Any) -> str:
+def cumprod(t: Translation, self: str, dim: int, dtype: torch.dtype | None) -> str:
     return _running(t, "CumProd", self, dim)
 
 

@@ -6,15 +6,17 @@ from typing import Any
 
 import dace
 import numpy as np
+import sympy
 
 from daceopt.capture.torch.aten.indexing import at_least_1d, check_reduction, product, put_rows
 from daceopt.capture.torch.aten.shape import check_memory, extents_of
-from daceopt.capture.torch.calls import Promise
+from daceopt.capture.torch.calls import Number, Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.families.indexing import linear
 
 _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
@@ -43,7 +45,7 @@ class _Along:
             self.t.b.map(self.places, reads, {"out": (self._flat, lambda *i: i)}, self._position, label="position")
         return self.t.reshape(self._flat, (self.count,))
 
-    def _position(self, i: Any, k: Any) -> Any:
+    def _position(self, i: Any, k: sympy.Expr) -> Any:
         checked = [d for d, (n, m) in enumerate(zip(self.places, self.shape)) if d == self.axis or not _fits(n, m)]
         return linear([*i[: self.axis], scalar.cast(k, dace.int64), *i[self.axis + 1 :]], self.shape, checked)
 
@@ -57,7 +59,7 @@ class _Along:
             src = str(self.t.operator("Slice", src, *bounds, results=[kept]))
         return self.t.reshape(src, (self.count,))
 
-    def repeat(self, value: Any, dtype: Any) -> str:
+    def repeat(self, value: Number, dtype: DType) -> str:
         """As many updates of one value: a number, or an array of one element."""
         one = value if isinstance(value, str) else self.t.b.constant(np.asarray(value, types.to_numpy(dtype)))
         return self.t.expand(self.t.reshape(self.t.cast(one, dtype), (1,)), (self.count,))
@@ -89,12 +91,12 @@ def scatter_reducing(t: Translation, self: str, dim: int, index: str, src: str, 
 
 
 @translates("scatter.value")
-def scatter_value(t: Translation, self: str, dim: int, index: str, value: Any) -> str:
+def scatter_value(t: Translation, self: str, dim: int, index: str, value: Number) -> str:
     return _scattered_value(t, self, dim, index, value, "none")
 
 
 @translates("scatter.value_reduce", derivative="aten")
-def scatter_value_reducing(t: Translation, self: str, dim: int, index: str, value: Any, reduce: str) -> str:
+def scatter_value_reducing(t: Translation, self: str, dim: int, index: str, value: Number, reduce: str) -> str:
     return _scattered_value(t, self, dim, index, value, _REDUCTIONS[reduce])
 
 
@@ -106,7 +108,7 @@ def _scatter(t: Translation, data: str, dimension: int, index: str, src: str, re
     return at.put(data, at.updates(src), reduction)
 
 
-def _scattered_value(t: Translation, data: str, dimension: int, index: str, value: Any, reduction: str) -> str:
+def _scattered_value(t: Translation, data: str, dimension: int, index: str, value: Number, reduction: str) -> str:
     at = _Along(t, data, dimension, index)
     if at.is_empty:
         return data
@@ -141,7 +143,7 @@ def _reduce(t: Translation, at: _Along, data: str, src: str, reduce: str, includ
     return at.put(start, at.updates(src), _REDUCTIONS[reduce])
 
 
-def _identity(reduce: str, dtype: Any) -> Any:
+def _identity(reduce: str, dtype: DType) -> Any:
     if reduce in ("sum", "prod"):
         return int(reduce == "prod")
     sign = -1 if reduce == "amax" else 1
@@ -164,7 +166,7 @@ def _mean(t: Translation, at: _Along, data: str, src: str, include: bool) -> str
     return t.kernel(lambda s, n: _floor(s, scalar.maximum(n, 1)), total, counts)
 
 
-def _floor(a: Any, b: Any) -> Any:
+def _floor(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
     return scalar.idiv(a - scalar.pymod(a, b), b)
 
 
@@ -200,7 +202,7 @@ def masked_scatter(t: Translation, self: str, mask: str, source: str) -> str:
 
 
 @translates("slice_scatter", derivative="aten")
-def slice_scatter(t: Translation, self: str, src: str, dim: int, start: Any, end: Any, step: int) -> str:
+def slice_scatter(t: Translation, self: str, src: str, dim: int, start: Dim | None, end: Dim | None, step: int) -> str:
     """One map: each element looks whether the slice has it."""
     shape, axis = t.shape, dim % len(t.shape)
     count = t.shape_of(src)[axis]
@@ -212,7 +214,7 @@ def slice_scatter(t: Translation, self: str, src: str, dim: int, start: Any, end
     if step == 1 and first == 0 and _same(count, shape[axis]):
         return src
 
-    def element(i: Any, x: Any, s: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr, s: sympy.Expr) -> sympy.Expr:
         ahead = i[axis] - first
         place = ahead if step == 1 else scalar.idiv(ahead, step)
         taken = scalar.logical_and(scalar.ge(ahead, 0), scalar.lt(place, count))
@@ -253,7 +255,7 @@ def diagonal_scatter(t: Translation, self: str, src: str, offset: int, dim1: int
     if 0 in t.shape_of(src):
         return self
 
-    def element(i: Any, x: Any, s: Any) -> Any:
+    def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr, s: sympy.Expr) -> sympy.Expr:
         place = i[row] if offset >= 0 else i[column]
         rest = [p for k, p in enumerate(i) if k not in (row, column)]
         value = scalar.load(s, *rest, scalar.clamp(place, count))
@@ -264,7 +266,7 @@ def diagonal_scatter(t: Translation, self: str, src: str, offset: int, dim1: int
 
 @translates("as_strided_scatter", derivative="aten")
 def as_strided_scatter(
-    t: Translation, self: str, src: str, size: list[Dim], stride: list[Dim], storage_offset: Any
+    t: Translation, self: str, src: str, size: list[Dim], stride: list[Dim], storage_offset: Dim
 ) -> str:
     check_memory(t, self, size, stride, storage_offset)
     raise Unsupported("replaced elements of another layout")

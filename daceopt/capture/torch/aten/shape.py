@@ -7,6 +7,7 @@ from typing import Any
 
 import dace
 import numpy as np
+import torch
 
 from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
@@ -116,7 +117,7 @@ def _squeeze(t: Translation, name: str, dims: Sequence[int]) -> str:
 
 
 @translates("slice.Tensor")
-def slice_(t: Translation, self: str, dim: int, start: Any, end: Any, step: int) -> str:
+def slice_(t: Translation, self: str, dim: int, start: Dim | None, end: Dim | None, step: int) -> str:
     shape = t.shape_of(self)
     axis = dim % len(shape)
     if isinstance(start, int) and start < 0 and not isinstance(shape[axis], int):
@@ -135,7 +136,7 @@ def _traced_start(t: Translation, axis: int, start: int) -> Any:
     return traced if traced is not None and assume(t.graph, traced) else start
 
 
-def take(t: Translation, name: str, axis: int, start: Any, end: Any, step: Any, count: Dim) -> str:
+def take(t: Translation, name: str, axis: int, start: Dim | None, end: Dim | None, step: Any, count: Dim) -> str:
     """``count`` elements along ``axis`` from ``start`` on; bounds as ATen takes them."""
     shape = t.shape_of(name)
     if not isinstance(step, int):
@@ -148,11 +149,11 @@ def take(t: Translation, name: str, axis: int, start: Any, end: Any, step: Any, 
 
 
 @translates("select.int")
-def select(t: Translation, self: str, dim: int, index: Any) -> str:
+def select(t: Translation, self: str, dim: int, index: Dim) -> str:
     return pick(t, self, dim % len(t.shape_of(self)), index)
 
 
-def pick(t: Translation, name: str, axis: int, index: Any) -> str:
+def pick(t: Translation, name: str, axis: int, index: Dim) -> str:
     """The part at ``index`` of ``axis``, which goes."""
     end = _END if index == -1 else index + 1
     return drop_axes(t, take(t, name, axis, index, end, 1, 1), [axis])
@@ -208,7 +209,7 @@ def flip(t: Translation, self: str, dims: list[int]) -> str:
 
 
 @translates("roll")
-def roll(t: Translation, self: str, shifts: list[Any], dims: list[int]) -> str:
+def roll(t: Translation, self: str, shifts: list[Dim], dims: list[int]) -> str:
     """Without axes the elements move along the flattened tensor."""
     if not t.shape or 0 in t.shape or not shifts:
         return self
@@ -306,7 +307,7 @@ def _triangle(t: Translation, name: str, diagonal: int, upper: int) -> str:
 
 
 @translates("as_strided")
-def as_strided(t: Translation, self: str, size: list[Dim], stride: list[Dim], storage_offset: Any) -> str:
+def as_strided(t: Translation, self: str, size: list[Dim], stride: list[Dim], storage_offset: Dim) -> str:
     """Of a tensor that fills its memory, in any order of its axes; nothing else is known of the memory here."""
     assert t.call is not None
     if 0 in size:
@@ -318,7 +319,7 @@ def as_strided(t: Translation, self: str, size: list[Dim], stride: list[Dim], st
     return _map_by_index(t, flat, lambda i: [first + sum(p * s for p, s in zip(i, stride))])
 
 
-def _memory_order(fake: Any) -> list[int] | None:
+def _memory_order(fake: torch.Tensor) -> list[int] | None:
     """The axes from the slowest to the fastest in memory, where the elements stand there without gaps."""
     if not all(isinstance(n, int) for n in (*fake.shape, *fake.stride())):
         return list(range(fake.dim())) if fake.is_contiguous() else None

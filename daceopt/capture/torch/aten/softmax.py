@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import torch
 
 from daceopt.capture.torch.aten.reduction import reduce
 from daceopt.capture.torch.aten.shape import axis_in
@@ -22,7 +22,7 @@ def log_softmax(t: Translation, self: str, dim: int, half_to_float: bool) -> str
 
 
 @translates("_safe_softmax", derivative="aten")
-def safe_softmax(t: Translation, self: str, dim: int, dtype: Any) -> str:
+def safe_softmax(t: Translation, self: str, dim: int, dtype: torch.dtype | None) -> str:
     """Rows of -inf are 0; PyTorch's derivative takes these zeros, so that it is 0 there, too."""
     x = t.cast(self, t.dtype)
     axes = [axis_in(dim, len(t.shape))] if t.shape else []

@@ -12,6 +12,7 @@ import sympy
 
 from daceopt.capture.torch.aten.reduction import flat, reduced_shape
 from daceopt.capture.torch.aten.shape import axis_in
+from daceopt.capture.torch.calls import ArrayOrNumber
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.ir.scalar import types
@@ -118,13 +119,19 @@ def _comparable(t: Translation, x: str) -> str:
 
 @translates("searchsorted.Tensor", "searchsorted.Scalar")
 def searchsorted(
-    t: Translation, sorted_sequence: str, self: Any, out_int32: bool, right: bool, side: str | None, sorter: str | None
+    t: Translation,
+    sorted_sequence: str,
+    self: ArrayOrNumber,
+    out_int32: bool,
+    right: bool,
+    side: str | None,
+    sorter: str | None,
 ) -> str:
     return _insertion(t, sorted_sequence, self, sorter, right or side == "right")
 
 
 @translates("bucketize.Tensor", "bucketize.Scalar")
-def bucketize(t: Translation, self: Any, boundaries: str, out_int32: bool, right: bool) -> str:
+def bucketize(t: Translation, self: ArrayOrNumber, boundaries: str, out_int32: bool, right: bool) -> str:
     return _insertion(t, boundaries, self, None, right)
 
 

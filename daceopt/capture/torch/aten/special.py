@@ -29,29 +29,29 @@ def nextafter(t: Translation, self: str, other: str) -> str:
 
 
 @pointwise("heaviside", by="self values", opaque=True, derivative="aten")
-def heaviside(x: Any, at_zero: Any) -> Any:
+def heaviside(x: sympy.Expr, at_zero: sympy.Expr) -> sympy.Expr:
     """Of NaN it is 0."""
     return select(eq(x, 0), at_zero, select(scalar.gt(x, 0), 1, 0))
 
 
-def _of_equal_infinities(a: Any, b: Any, otherwise: Any) -> Any:
+def _of_equal_infinities(a: sympy.Expr, b: sympy.Expr, otherwise: sympy.Expr) -> sympy.Expr:
     return select(scalar.logical_and(scalar.isinf(a), eq(a, b)), a, otherwise)
 
 
 @pointwise("logaddexp", by="self other", opaque=True, derivative="aten")
-def logaddexp(a: Any, b: Any) -> Any:
+def logaddexp(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
     """log(exp(a) + exp(b))"""
     return _of_equal_infinities(a, b, scalar.maximum(a, b) + scalar.log1p(sympy.exp(-scalar.absolute(a - b))))
 
 
 @pointwise("logaddexp2", by="self other", opaque=True, derivative="aten")
-def logaddexp2(a: Any, b: Any) -> Any:
+def logaddexp2(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
     """log2(2**a + 2**b)"""
     rest = scalar.log1p(scalar.exp2(-scalar.absolute(a - b))) * sympy.Float(1 / math.log(2), 17)
     return _of_equal_infinities(a, b, scalar.maximum(a, b) + rest)
 
 
-def _product(x: Any, y: Any, logarithm: Any) -> Any:
+def _product(x: sympy.Expr, y: sympy.Expr, logarithm: sympy.Expr) -> sympy.Expr:
     """``x * logarithm``, 0 where x is 0; NaN where ``y`` is."""
     return select(isnan(y), y, select(eq(x, 0), 0, x * logarithm))
 
@@ -63,7 +63,7 @@ pointwise(*_XLOG1PY, by="self other", opaque=True, derivative="aten")(lambda x, 
 
 
 @pointwise("special_entr", derivative="aten")
-def entr(x: Any) -> Any:
+def entr(x: sympy.Expr) -> sympy.Expr:
     """-x log(x), 0 at 0 and -inf below."""
     return select(isnan(x), x, select(scalar.gt(x, 0), -x * sympy.log(x), select(eq(x, 0), 0, -scalar.infinity())))
 
@@ -72,7 +72,7 @@ pointwise("ldexp.Tensor", by="self other", opaque=True)(lambda x, n: x * scalar.
 
 
 @pointwise("sinc", derivative="aten")
-def sinc(x: Any) -> Any:
+def sinc(x: sympy.Expr) -> sympy.Expr:
     """sin(pi x) / (pi x)"""
     product = x * sympy.Float(math.pi, 17)
     return select(eq(x, 0), 1, sympy.sin(product) / product)
@@ -83,7 +83,7 @@ def logit(t: Translation, self: str, eps: float | None) -> str:
     """log(x / (1 - x)) of ``x`` between ``eps`` and ``1 - eps``."""
     bounds = None if eps is None else _bounds(t, eps)
 
-    def fn(x: Any) -> Any:
+    def fn(x: sympy.Expr) -> sympy.Expr:
         inner = x if bounds is None else scalar.minimum(scalar.maximum(x, bounds[0]), bounds[1])
         return sympy.log(inner / (1 - inner))
 
@@ -102,7 +102,7 @@ def logit_backward(t: Translation, grad_output: str, self: str, eps: float | Non
     low, high = (sympy.Integer(0), sympy.Integer(1)) if eps is None else _bounds(t, eps)
     flat = scalar.nan() if eps is None else sympy.Integer(0)
 
-    def fn(g: Any, x: Any) -> Any:
+    def fn(g: sympy.Expr, x: sympy.Expr) -> sympy.Expr:
         outside = scalar.logical_or(scalar.lt(x, low), scalar.gt(x, high))
         border = scalar.logical_or(scalar.eq(x, 0), scalar.eq(x, 1))  # also -0.0
         return select(outside, flat, select(border, g * scalar.infinity(), g / (x * (1 - x))))
@@ -120,7 +120,7 @@ def nan_to_num(t: Translation, self: str, nan: float | None, posinf: float | Non
     defaults = (0.0, float(limits.max), float(limits.min))
     values = [literal(d if v is None else v, t.dtype) for v, d in zip((nan, posinf, neginf), defaults)]
 
-    def fn(x: Any) -> Any:
+    def fn(x: sympy.Expr) -> sympy.Expr:
         infinite = select(scalar.gt(x, 0), values[1], values[2])
         return select(isnan(x), values[0], select(scalar.isinf(x), infinite, x))
 

@@ -8,13 +8,16 @@ from typing import Any
 
 import dace
 import sympy
+import torch
 
 from daceopt.capture.torch.aten.reduction import axes_of, reduced_shape
+from daceopt.capture.torch.calls import Number
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.types import DType
 from daceopt.ops.families.moments import centred_sums, variance
 from daceopt.ops.families.reduction import element_count, mean
 
@@ -24,27 +27,31 @@ Scalar = Callable[[Any], Any]
 
 
 @translates("var.correction", derivative="aten")
-def var(t: Translation, self: str, dim: list[int] | None, correction: Any, keepdim: bool) -> str:
+def var(t: Translation, self: str, dim: list[int] | None, correction: Number | None, keepdim: bool) -> str:
     return _moments(t, self, dim, correction, keepdim, root=False)[0]
 
 
 @translates("std.correction", derivative="aten")
-def std(t: Translation, self: str, dim: list[int] | None, correction: Any, keepdim: bool) -> str:
+def std(t: Translation, self: str, dim: list[int] | None, correction: Number | None, keepdim: bool) -> str:
     return _moments(t, self, dim, correction, keepdim, root=True)[0]
 
 
 @translates("var_mean.correction", derivative="aten")
-def var_mean(t: Translation, self: str, dim: list[int] | None, correction: Any, keepdim: bool) -> tuple[str, str]:
+def var_mean(
+    t: Translation, self: str, dim: list[int] | None, correction: Number | None, keepdim: bool
+) -> tuple[str, str]:
     return _moments(t, self, dim, correction, keepdim, root=False)
 
 
 @translates("std_mean.correction", derivative="aten")
-def std_mean(t: Translation, self: str, dim: list[int] | None, correction: Any, keepdim: bool) -> tuple[str, str]:
+def std_mean(
+    t: Translation, self: str, dim: list[int] | None, correction: Number | None, keepdim: bool
+) -> tuple[str, str]:
     return _moments(t, self, dim, correction, keepdim, root=True)
 
 
 def _moments(
-    t: Translation, x: str, dim: list[int] | None, correction: Any, keepdim: bool, root: bool
+    t: Translation, x: str, dim: list[int] | None, correction: Number | None, keepdim: bool, root: bool
 ) -> tuple[str, str]:
     """The variance, or its ``root``, and the mean: in two passes.
 
@@ -58,7 +65,7 @@ def _moments(
     divided = _divide(count, 1 if correction is None else correction, wide)
     n = scalar.cast(count, wide)
 
-    def deviation(s: Any, d: Any) -> Any:
+    def deviation(s: sympy.Expr, d: sympy.Expr) -> sympy.Expr:
         moment = divided(variance(s, d, n))
         return sympy.sqrt(moment) if root else moment
 
@@ -84,14 +91,14 @@ def _collect(t: Translation, x: str, centre: str, axes: Sequence[int]) -> str:
         lambda i, v: v,
     )
 
-    def fn(m: Any, c: Any, v: Any) -> Any:
+    def fn(m: sympy.Expr, c: sympy.Expr, v: sympy.Expr) -> sympy.Expr:
         is_last = scalar.logical_and(scalar.eq(c, 1), scalar.isinf(v))
         return scalar.select(scalar.logical_or(scalar.eq(c, 0), is_last), m, scalar.nan())
 
     return str(t.b.elementwise(fn, centre, count, last, dtype=dace.float64))
 
 
-def _divide(count: Dim, correction: Any, dtype: Any) -> Scalar:
+def _divide(count: Dim, correction: Any, dtype: DType) -> Scalar:
     """Division by ``max(0, count - correction)``, where 0 / 0 is NaN."""
     left = sympy.sympify(count) - sympy.nsimplify(correction)
     if not left.is_number:
@@ -103,18 +110,20 @@ def _divide(count: Dim, correction: Any, dtype: Any) -> Scalar:
 
 
 @translates("linalg_vector_norm", derivative="aten")
-def vector_norm(t: Translation, self: str, ord: Any, dim: list[int] | None, keepdim: bool, dtype: Any) -> str:
+def vector_norm(
+    t: Translation, self: str, ord: Number, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None
+) -> str:
     return _norm(t, lambda v: v, [t.cast(self, t.dtype)], ord, axes_of(t, self, dim), keepdim)
 
 
 @translates("dist", derivative="aten")
-def dist(t: Translation, self: str, other: str, p: Any) -> str:
+def dist(t: Translation, self: str, other: str, p: Number) -> str:
     wide = self if len(t.shape_of(self)) >= len(t.shape_of(other)) else other
     return _norm(t, lambda v, w: v - w, [self, other], p, axes_of(t, wide, None), False)
 
 
 def _norm(
-    t: Translation, fn: Callable[..., Any], arrays: Sequence[str], p: Any, axes: Sequence[int], keep: bool
+    t: Translation, fn: Callable[..., sympy.Expr], arrays: Sequence[str], p: Number, axes: Sequence[int], keep: bool
 ) -> str:
     if isinstance(p, (bool, complex, str)):
         raise Unsupported(f"a norm of order {p!r}; expected a real number")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from daceopt.errors import Unsupported
 from daceopt.ir.graph.graph import Graph
@@ -59,7 +60,4 @@ def _widen(stage: Stage, kernel: Kernel, names: dict[str, str]) -> Stage:
             return access
         return Access(names[access.array], (*kernel.outer, *access.index), access.wcr)
 
-    reads = {c: move(a) for c, a in stage.reads.items()}
-    writes = {c: move(a) for c, a in stage.writes.items()}
-    params = tuple(dict.fromkeys((*kernel.outer, *stage.params)))
-    return Stage(params, reads, writes, stage.assignments)
+    return replace(stage.with_accesses(move), params=tuple(dict.fromkeys((*kernel.outer, *stage.params))))

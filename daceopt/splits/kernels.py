@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import sympy
 
+from daceopt.ir.access.boxes import Interval, span
 from daceopt.ir.data import parts
 from daceopt.ir.data.view_boxes import nearest
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.builder import Builder
-from daceopt.ir.scalar.affine import affine
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.splits.narrowing import narrow
 from daceopt.splits.rules import CannotSplit, Division, Piece, splits
@@ -81,10 +81,8 @@ def _emit(b: Builder, kernel: Kernel, p: sympy.Symbol, piece: Piece) -> None:
         name: (dtype, tuple(piece.extent if e == p else n for e, n in zip(written[name], shape, strict=True)))
         for name, (dtype, shape) in kernel.locals.items()
     }
-    names = {name: b.graph.fresh_name(name) for name in local}
-    stages = [_rename(stage, names) for stage in stages]
     label = b.graph.maker.label or kernel.label
-    b.graph.add_kernel(Kernel(label, extents, stages, kernel.outer, {names[n]: t for n, t in local.items()}))
+    b.graph.add_kernel(Kernel(label, extents, stages, kernel.outer, local).rename_locals_apart(b.graph))
 
 
 def _stage(
@@ -130,21 +128,6 @@ def _move(access: Access, shifts: Mapping[int, Dim]) -> tuple[Dim | None, ...]:
 
 def _reach(graph: Graph, access: Access, extents: Mapping[sympy.Symbol, Dim]) -> tuple[list[Dim], list[Dim]]:
     """Starts and extents of a box that has all elements which are read."""
-    starts: list[Dim] = []
-    ends: list[Dim] = []
-    for index, extent in zip(access.index, graph.shape(access.array), strict=True):
-        form = None if index is None else affine(index, frozenset(extents))
-        if form is None or not form.is_integral:
-            starts.append(0)
-            ends.append(extent)
-            continue
-        starts.append(dim(form.constant + sum(c * (extents[q] - 1) for q, c in form.factors.items() if c < 0)))
-        ends.append(dim(form.constant + sum(c * (extents[q] - 1) for q, c in form.factors.items() if c > 0) + 1))
-    return starts, [dim(e - s) for s, e in zip(starts, ends, strict=True)]
-
-
-def _rename(stage: Stage, names: dict[str, str]) -> Stage:
-    def change(accesses: Mapping[str, Access]) -> dict[str, Access]:
-        return {c: replace(a, array=names.get(a.array, a.array)) for c, a in accesses.items()}
-
-    return replace(stage, reads=change(stage.reads), writes=change(stage.writes))
+    ranges, places = {p: Interval.whole(n) for p, n in extents.items()}, zip(access.index, graph.shape(access.array))
+    box = [(None if value is None else span(value, ranges)) or Interval.whole(n) for value, n in places]
+    return [interval.start for interval in box], [interval.size for interval in box]

@@ -157,13 +157,19 @@ def reach_of(access: Access, ranges: Mapping[Param, Interval]) -> Box:
     Raises IllegalSchedule, with the index, for run-time indices and for places that are not affine, with numbers as
     factors.
     """
-    return Box(_span(access.array, value, ranges) for value in access.index)
+    spans = [None if value is None else span(value, ranges) for value in access.index]
+    if None in spans:
+        value = access.index[spans.index(None)]
+        raise IllegalSchedule(f"{access.array} has the index {value}; expected a sum of loops, with numbers as factors")
+    return Box(interval for interval in spans if interval is not None)
 
 
-def _span(array: str, value: Dim | None, ranges: Mapping[Param, Interval]) -> Interval:
-    form = None if value is None else affine(value, ranges)
-    if form is None or not form.is_exact or not form.is_integral:
-        raise IllegalSchedule(f"{array} has the index {value}; expected a sum of loops, with numbers as factors")
+def span(value: Dim, ranges: Mapping[Param, Interval]) -> Interval | None:
+    """The values of an index whose parameters go over ``ranges``; None where it is not affine, with numbers as
+    factors."""
+    form = affine(value, ranges)
+    if not form.is_integral:
+        return None
     start, size = form.constant, 1
     for p, factor in form.terms:
         start += factor * (ranges[p].start if factor > 0 else ranges[p].start + ranges[p].size - 1)
@@ -210,10 +216,9 @@ def restrict(
 def place_locals(stage: Stage, boxes: Mapping[str, Box], names: Mapping[str, str]) -> Stage:
     """The statement, which accesses locals that hold ``boxes`` of arrays; ``names``: what they are called then."""
 
-    def place(accesses: Mapping[str, Access]) -> dict[str, Access]:
-        return {c: place_one(a) if a.array in boxes else a for c, a in accesses.items()}
-
-    def place_one(a: Access) -> Access:
+    def place(a: Access) -> Access:
+        if a.array not in boxes:
+            return a
         return replace(a, array=names.get(a.array, a.array), index=boxes[a.array].inside(a.index))
 
-    return replace(stage, reads=place(stage.reads), writes=place(stage.writes))
+    return stage.with_accesses(place)

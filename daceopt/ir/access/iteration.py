@@ -7,14 +7,14 @@ buffer with the same address function have the same iteration space up to renami
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
 import sympy
 
 from daceopt.ir.access.dataflow import Address
-from daceopt.ir.kernel.kernel import Access, Kernel
+from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.scalar.affine import quotient
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.symbols import Parameter, param
@@ -53,18 +53,12 @@ def split(
     position = list(kernel.extents).index(parameter)
     extents = dict(zip(expand(tuple(kernel.extents)), _widen(tuple(kernel.extents.values()), {position}, pair)))
 
-    def convert(accesses: Mapping[str, Access]) -> dict[str, Access]:
-        return {
-            c: replace(a, index=_widen(a.index, dims[a.array], both)) if a.array in dims else a.subs(mapping)
-            for c, a in accesses.items()
-        }
-
-    stages = [
-        replace(s.subs(mapping, expand(s.params)), reads=convert(s.reads), writes=convert(s.writes))
-        if parameter in s.params
-        else s
-        for s in kernel.stages
-    ]
+    stages = []
+    for stage in kernel.stages:
+        if parameter in stage.params:
+            wide = stage.with_accesses(lambda a: replace(a, index=_widen(a.index, dims.get(a.array, set()), both)))
+            stage = wide.subs(mapping, expand(stage.params))
+        stages.append(stage)
     return Kernel(kernel.label, extents, stages, expand(kernel.outer), local), *both
 
 

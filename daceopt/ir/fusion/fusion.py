@@ -269,12 +269,9 @@ def _written_index(stages: Sequence[Stage], name: str) -> tuple[Any, ...] | None
 def shrink_locals(kernel: Kernel) -> Kernel:
     """The form that is emitted: locals live inside one iteration of the outer loops, whose parameters leave their
     indices."""
-    kept = {
-        n: [k for k, e in enumerate(_written_index(kernel.stages, n) or ()) if e not in kernel.outer]
-        for n in kernel.locals
-    }
-    shapes = {n: (t, tuple(shape[k] for k in kept[n])) for n, (t, shape) in kernel.locals.items()}
-    return _reindex(kernel, shapes, lambda a: tuple(a.index[k] for k in kept[a.array]))
+    written = {n: _written_index(kernel.stages, n) or () for n in kernel.locals}
+    gone = {n: [k for k, e in enumerate(index) if e in kernel.outer] for n, index in written.items()}
+    return kernel.without_dimensions(gone)
 
 
 def expand_locals(kernel: Kernel) -> Kernel:
@@ -289,14 +286,11 @@ def expand_locals(kernel: Kernel) -> Kernel:
         raise Unsupported(f"{kernel.label} reads what it writes: its stages share no iterations")
     lead = tuple(kernel.extents[p] for p in kernel.outer)
     shapes = {n: (t, (*lead, *shape)) for n, (t, shape) in kernel.locals.items()}
-    return _reindex(kernel, shapes, lambda a: (*kernel.outer, *a.index))
 
+    def expand(access: Access) -> Access:
+        return replace(access, index=(*kernel.outer, *access.index)) if access.array in shapes else access
 
-def _reindex(kernel: Kernel, shapes: dict[str, Any], index: Callable[[Access], tuple[Any, ...]]) -> Kernel:
-    def convert(accesses: Mapping[str, Access]) -> dict[str, Access]:
-        return {c: replace(a, index=index(a)) if a.array in shapes else a for c, a in accesses.items()}
-
-    stages = [replace(s, reads=convert(s.reads), writes=convert(s.writes)) for s in kernel.stages]
+    stages = [s.with_accesses(expand) for s in kernel.stages]
     return Kernel(kernel.label, kernel.extents, stages, kernel.outer, shapes)
 
 

@@ -5,11 +5,11 @@ A graph holds one in each :class:`daceopt.ir.kernel.kernel_node.KernelNode`; an 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import dace
 import sympy
@@ -21,6 +21,7 @@ from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ir.scalar.symbols import param
 
 REDUCTIONS = ("sum", "prod", "max", "min")
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,11 @@ class Stage:
         copied = Assignment(symbol_like(value.symbol, twin), value.symbol, value.dtype)
         return replace(self, writes=writes, assignments=(*self.assignments, copied))
 
+    def with_accesses(self, change: Callable[[Access], Access]) -> Stage:
+        """The statement with each of its accesses changed."""
+        reads, writes = ({c: change(a) for c, a in side.items()} for side in (self.reads, self.writes))
+        return Stage(self.params, reads, writes, self.assignments)
+
     def subs(self, mapping: Mapping[sympy.Symbol, Dim], params: tuple[sympy.Symbol, ...] | None = None) -> Stage:
         """Replace parameters in the domain, accesses and scalar code; ``params`` gives the new domain if it is not one
         to one."""
@@ -143,12 +149,17 @@ class Kernel:
 
     def over(self, names: Mapping[str, str]) -> Kernel:
         """The same over other arrays, or locals: each is called what ``names`` says."""
-
-        def rename(accesses: Mapping[str, Access]) -> dict[str, Access]:
-            return {c: replace(a, array=names.get(a.array, a.array)) for c, a in accesses.items()}
-
-        stages = [replace(s, reads=rename(s.reads), writes=rename(s.writes)) for s in self.stages]
+        stages = [s.with_accesses(lambda a: replace(a, array=names.get(a.array, a.array))) for s in self.stages]
         return replace(self, stages=stages, locals={names.get(old, old): kind for old, kind in self.locals.items()})
+
+    def without_dimensions(self, gone: Mapping[str, Collection[int]]) -> Kernel:
+        """The same with locals that lack these dimensions, of which each access has one element."""
+
+        def others(array: str, items: tuple[_Item, ...]) -> tuple[_Item, ...]:
+            return tuple(e for k, e in enumerate(items) if k not in gone[array]) if array in gone else items
+
+        stages = [s.with_accesses(lambda a: replace(a, index=others(a.array, a.index))) for s in self.stages]
+        return replace(self, stages=stages, locals={n: (t, others(n, shape)) for n, (t, shape) in self.locals.items()})
 
     @property
     def is_tiled(self) -> bool:
@@ -232,8 +243,7 @@ class Kernel:
             inner = [p for p in stage.params if p not in outer and p not in self.serial]
             params = (*outer, *(p for p in self.serial if p in stage.params), *inner)
             extents |= {p: dim(self.extents[p]) for p in params}
-            reads, writes = ({c: _index(arrays, a) for c, a in x.items()} for x in (stage.reads, stage.writes))
-            stages.append(Stage(params, reads, writes, stage.assignments))
+            stages.append(replace(stage.with_accesses(lambda a: _index(arrays, a)), params=params))
         used = dict.fromkeys(a.array for s in stages for a in (*s.reads.values(), *s.writes.values()))
         kept = sorted(self.locals, key=[*used, *self.locals].index)  # in the order of use, whoever has put them there
         sizes = {name: (self.locals[name][0], self.locals[name][1] or (1,)) for name in kept}

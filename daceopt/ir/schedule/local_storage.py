@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import sympy
 
-from daceopt.ir.kernel.kernel import Access, Kernel
+from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Alloc, Do, Loop, Tree
 
@@ -26,19 +25,7 @@ def folded(kernel: Kernel, tree: Tree) -> Kernel:
         if isinstance(node, Alloc) and node.array not in kernel.kept_locals():
             outside = {n.param for n in around if isinstance(n, Loop)}
             gone[node.array] = _single(kernel, dos, node.array, outside)
-    if not any(gone.values()):
-        return kernel
-    shapes = {n: (t, _without(shape, gone.get(n, set()))) for n, (t, shape) in kernel.locals.items()}
-
-    def folded_accesses(accesses: Mapping[str, Access]) -> dict[str, Access]:
-        return {c: replace(a, index=_without(a.index, gone.get(a.array, set()))) for c, a in accesses.items()}
-
-    stages = [replace(s, reads=folded_accesses(s.reads), writes=folded_accesses(s.writes)) for s in kernel.stages]
-    return replace(kernel, stages=stages, locals=shapes)
-
-
-def _without(items: tuple[Any, ...], gone: set[int]) -> tuple[Any, ...]:
-    return tuple(e for k, e in enumerate(items) if k not in gone)
+    return kernel.without_dimensions(gone) if any(gone.values()) else kernel
 
 
 def _single(kernel: Kernel, dos: Sequence[Do], array: str, outside: set[Any]) -> set[int]:

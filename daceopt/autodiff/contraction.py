@@ -12,7 +12,7 @@ from daceopt.autodiff.rules import Contributions, Grads, adjoint
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.broadcasting import sum_to
 from daceopt.ir.nodes.builder import Builder, reshaped_strides
-from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.nodes.library import Contraction, GroupedProduct
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.affine import same
 from daceopt.ir.scalar.dims import Shape, dim, hint
@@ -41,6 +41,29 @@ def contraction_adjoint(b: Builder, node: Contraction, grads: Grads, wanted: Col
     if names.get("C") in wanted:
         contributions.append((names["C"], g))
     return contributions
+
+
+@adjoint(GroupedProduct)
+def grouped_product_adjoint(b: Builder, node: GroupedProduct, grads: Grads, wanted: Collection[str]) -> Contributions:
+    """dA = dY B^T, dB = A^T dY of the rows of each group; of sums over rows: dA = B dY^T, dB = A dY."""
+    names = node.operands(b.graph)
+    left, right, ends, g = names["A"], names["B"], names["Ends"], grads[names["Y"]]
+    contributions: Contributions = []
+    if left in wanted:
+        first, second = (right, g) if node.inner else (g, right)
+        contributions.append((left, b.grouped_product(first, _transpose(b, second), ends)))
+    if right in wanted:
+        contributions.append((right, _right_gradient_by_group(b, node, left, g, right, ends)))
+    return contributions
+
+
+def _right_gradient_by_group(b: Builder, node: GroupedProduct, left: str, g: str, right: str, ends: str) -> str:
+    """In rows or columns, as the operand stands in memory."""
+    if node.inner:
+        return b.grouped_product(left, g, ends)
+    if b.graph.strides(right)[-1] == 1:
+        return b.grouped_product(left, g, ends, inner=True)
+    return _transpose(b, b.grouped_product(g, left, ends, inner=True))
 
 
 def _is_gram(graph: Graph, left: str, right: str) -> bool:

@@ -105,6 +105,7 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "QuantizedProduct": ("onednn_quantized",),
     "Pool": ("pool", "device_pool"),
     "PoolBackward": ("pool", "device_pool"),
+    "GroupedProduct": ("mkl", "native"),
     "IndexAdd": ("native", "torch_device"),
     **dict.fromkeys(("AttentionForward", "AttentionBackward"), ("torch_attention",)),
     "NanWatch": ("native",),

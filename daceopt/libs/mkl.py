@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 import dace
 
 from daceopt.cost.rates import Multiply, register_product
-from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.nodes.library import Contraction, GroupedProduct
 from daceopt.ir.scalar import types
-from daceopt.libs import contraction
+from daceopt.libs import contraction, grouped_product
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 
 if TYPE_CHECKING:
@@ -44,18 +44,25 @@ class Mkl(Library):
         )
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
-        """Any contraction of float32, float64 or bfloat16 whose result has unit stride in its rows or columns."""
+        """Any contraction of float32, float64 or bfloat16 whose result has unit stride in its rows or columns; products
+        of groups, not of bfloat16."""
+        if isinstance(node, GroupedProduct):
+            return grouped_product.why_not(node, graph)
         if not isinstance(node, Contraction):
             return "MKL is used for products only"
         return contraction.why_not(node, graph, (dace.float32, dace.float64, types.BFLOAT16))
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call into ``src/contraction_mkl.cpp``."""
+        """One call into ``src/contraction_mkl.cpp``, or one for each group."""
+        if isinstance(node, GroupedProduct):
+            return grouped_product.emit(node, graph, "contraction_mkl")
         assert isinstance(node, Contraction)
         return contraction.emit(node, graph, "contraction_mkl")
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Nothing to link: the symbols are looked up in the process."""
+        if isinstance(node, GroupedProduct):
+            return grouped_product.requirements(node, graph, "contraction_mkl.cpp")
         assert isinstance(node, Contraction)
         return support("contraction_mkl.cpp", header="contraction.h", define=contraction.element_macro(node, graph))
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 import dace
 import sympy
 
-from daceopt.ir.nodes.library import Contraction, IndexAdd, NanWatch
+from daceopt.ir.nodes.library import Contraction, GroupedProduct, IndexAdd, NanWatch
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import is_dense
-from daceopt.libs import contraction
+from daceopt.libs import contraction, grouped_product
 from daceopt.libs.base import OwnCode, Requirements, register, support
 from daceopt.libs.emission import extent
 
@@ -27,9 +27,12 @@ class Native(OwnCode):
     name: ClassVar[str] = "native"
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
-        """Contractions of any arithmetic type; IndexAdd of floats and 4 or 8 byte integers; NanWatch of float32."""
+        """Contractions of any arithmetic type; products of groups and IndexAdd of float32 and float64; NanWatch of
+        float32."""
         if isinstance(node, Contraction):
             return contraction.why_not(node, graph, (*_PRODUCTS, types.BFLOAT16))
+        if isinstance(node, GroupedProduct):
+            return grouped_product.why_not(node, graph)
         if isinstance(node, IndexAdd):
             return _why_not_index_add(node, graph)
         if isinstance(node, NanWatch):
@@ -40,6 +43,8 @@ class Native(OwnCode):
         """One call into ``src/contraction_native.cpp``, ``src/index_add.cpp`` or ``src/nan_watch.cpp``."""
         if isinstance(node, Contraction):
             return contraction.emit(node, graph, "contraction_native")
+        if isinstance(node, GroupedProduct):
+            return grouped_product.emit(node, graph, "contraction_native")
         names = node.operands(graph)
         if isinstance(node, NanWatch):
             return f"*Seen = daceopt::watch_for_nan(X, {extent(graph.size(names['X']))});"
@@ -52,6 +57,8 @@ class Native(OwnCode):
         if isinstance(node, Contraction):
             macro = contraction.element_macro(node, graph)
             return support("contraction_native.cpp", header="contraction.h", define=macro)
+        if isinstance(node, GroupedProduct):
+            return grouped_product.requirements(node, graph, "contraction_native.cpp")
         if isinstance(node, NanWatch):
             return support("nan_watch.cpp", header="nan_watch.h")
         return support("index_add.cpp", header="index_add.h")

@@ -9,7 +9,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.operator import Operator
 from daceopt.ir.nodes.builder import Builder
-from daceopt.ir.nodes.library import HostCall, IndexAdd, NanWatch
+from daceopt.ir.nodes.library import GroupedProduct, HostCall, IndexAdd, NanWatch
 from daceopt.ops.core.algorithm import Algorithm
 from daceopt.splits.rules import CannotSplit, Division, Piece, box, splits
 
@@ -32,6 +32,12 @@ def index_add_split(graph: Graph, node: IndexAdd, axis: int) -> Division:
         b.copy(result, out=part)
 
     return Division({target: own}, build)
+
+
+@splits(GroupedProduct)
+def grouped_product_split(graph: Graph, node: GroupedProduct, axis: int) -> Division:
+    """Refused."""
+    raise CannotSplit(f"{node.label} has groups of rows that are known when it runs")
 
 
 @splits(NanWatch)

@@ -16,6 +16,7 @@ import torch
 from daceopt.capture.torch import foreach
 from daceopt.store import identity
 from daceopt.store.own_text import home
+from daceopt.torch_internals.torch_operators import OpOverload
 
 Rule = Callable[..., Any]
 
@@ -23,6 +24,7 @@ _NOWHERE = 2**62
 
 _RULES: dict[Any, AtenRule] = {}
 _COMPLEX: dict[Any, AtenRule] = {}  # for calls with complex tensors
+_OF_PACKAGES: dict[str, AtenRule] = {}  # of operators that another package registers, by qualified name
 
 # ATen runs them whole. PyTorch's decomposition of log_ndtr chooses between branches one of which overflows: its
 # derivative is NaN there. That of renorm has no derivative in half precision. That of linspace computes integers in
@@ -40,7 +42,8 @@ class AtenRule:
 
 
 def translates(*names: str, derivative: str = "own", complexes: bool = False) -> Callable[[Rule], Rule]:
-    """Register the rule of ATen operators, by name and overload: ``@translates("add.Tensor")``.
+    """Register the rule of ATen operators, by name and overload: ``@translates("add.Tensor")``; of those of a package,
+    which need not be imported yet, by qualified name: ``@translates("torchvision::nms")``.
 
     The rule is called as ``rule(t, ...)`` with a :class:`~daceopt.capture.torch.translation.Translation` and the
     operator's arguments by the names of its schema, defaults filled in: arrays for tensors, ints or SymPy expressions
@@ -59,7 +62,11 @@ def translates(*names: str, derivative: str = "own", complexes: bool = False) ->
 
     def register(rule: Rule) -> Rule:
         for name in names:
-            (_COMPLEX if complexes else _RULES)[overload(name)] = AtenRule(rule, derivative)
+            entry = AtenRule(rule, derivative)
+            if "::" in name and not name.startswith("daceopt::"):
+                _OF_PACKAGES[name] = entry
+            else:
+                (_COMPLEX if complexes else _RULES)[overload(name)] = entry
         return rule
 
     return register
@@ -67,7 +74,7 @@ def translates(*names: str, derivative: str = "own", complexes: bool = False) ->
 
 def foreign_source() -> str:
     """What stands for the rules that users registered; "" for none."""
-    tables = {"": _RULES, "complex": _COMPLEX}
+    tables: dict[str, dict[Any, AtenRule]] = {"": _RULES, "complex": _COMPLEX, "package": _OF_PACKAGES}
     users = [(kind, str(target), rule) for kind, t in tables.items() for target, rule in t.items() if _is_foreign(rule)]
     return identity.text_of(users) if users else ""
 
@@ -88,7 +95,9 @@ def overload(name: str) -> Any:
 def entry_of(target: Any, complexes: bool = False) -> AtenRule | None:
     """The rule of an overload, or None; ``complexes``: for a call with complex tensors."""
     _load()
-    return (_COMPLEX if complexes else _RULES).get(target)
+    if (entry := (_COMPLEX if complexes else _RULES).get(target)) is not None or complexes:
+        return entry
+    return _OF_PACKAGES.get(target.name()) if isinstance(target, OpOverload) else None
 
 
 def rules(complexes: bool = False) -> dict[Any, AtenRule]:

@@ -20,6 +20,7 @@ from daceopt.ir.nodes.library import (
     Convolution,
     ConvolutionBackwardData,
     ConvolutionBackwardWeights,
+    GroupedProduct,
     IndexAdd,
     Pool,
     PoolBackward,
@@ -175,7 +176,7 @@ class Kernels:
 
     def _unit(self, node: Node) -> str:
         """The work of a library node: convolutions of single channels and windows multiply and accumulate."""
-        if isinstance(node, Contraction):
+        if isinstance(node, Contraction | GroupedProduct):
             return PRODUCT
         if isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)):
             weight = next(n for c, n in node.operands(self.graph).items() if c in ("W", "dW"))

@@ -13,7 +13,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.tasklet import Assignment
-from daceopt.ir.nodes.library import Contraction, multiplies
+from daceopt.ir.nodes.library import Contraction, GroupedProduct, multiplies
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.affine import quotient, same
 from daceopt.ir.scalar.dims import Dim, Shape, dim, row_major
@@ -312,6 +312,14 @@ class Builder:
             return y
         gone = [len(full) - 2] * (rank_a == 1) + [len(full) - 1] * (rank_b == 1)
         return self.squeeze(y, gone, out=out)
+
+    def grouped_product(self, a: str, b: str, ends: str, *, inner: bool = False) -> str:
+        """What a :class:`~daceopt.ir.nodes.library.GroupedProduct` of these operands writes."""
+        (rows, size), columns, graph = self.graph.shape(a), self.graph.shape(b)[-1], self.graph
+        shape = (*graph.shape(ends), size, columns) if inner else (rows, columns)
+        y = graph.add_array(self.label, shape, graph.dtype(a))
+        self.library(GroupedProduct, {"A": a, "B": b, "Ends": ends}, {"Y": y}, inner=inner)
+        return y
 
     def library(self, cls: type, inputs: Mapping[str, str], outputs: Mapping[str, str], **attributes: Any) -> Node:
         """Add a library node of class ``cls`` over whole arrays; see :meth:`attach`."""

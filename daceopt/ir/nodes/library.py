@@ -376,6 +376,25 @@ class IndexAdd(DenseNode):
 
 
 @dace.library.node
+class GroupedProduct(DenseNode):
+    """Products of groups of rows, each with a matrix of its own, as experts multiply their tokens.
+
+    Ends: [G], int32 or int64; group g has the rows from Ends[g - 1] (0 for the first) up to Ends[g]. A: [S, K];
+    B: [G, K, N]; Y: [S, N], 0 in rows behind the last group. ``inner``: B: [S, N]; Y: [G, K, N], the sums A^T B over
+    the rows of each group. Ends that decrease, or exceed S, make the run report an error.
+    """
+
+    inner = Property(dtype=bool, default=False, desc="The groups are of rows that are summed over")
+
+    required, results = ("A", "B", "Ends"), ("Y",)
+
+    def flops(self, graph: Graph) -> sympy.Expr:
+        """A multiplication and an addition for each element of A and column of B."""
+        names = self.operands(graph)
+        return 2 * _size(graph, names["A"]) * graph.shape(names["B"])[-1]
+
+
+@dace.library.node
 class NanWatch(DenseNode):
     """Where X has a NaN, all that was computed is computed again, carefully: without what makes NaN of other numbers.
 

@@ -22,6 +22,7 @@ from daceopt.ir.nodes.library import (
     ConvolutionBackwardData,
     ConvolutionBackwardWeights,
     DenseNode,
+    GroupedProduct,
     HostCall,
     IndexAdd,
     NanWatch,
@@ -59,6 +60,20 @@ def _contraction(memory: Memory, node: Contraction) -> None:
         y = node.alpha * np.matmul(operands["A"], operands["B"])
         y = y + operands.get("Bias", 0.0) + operands.get("C", 0.0)
     memory.store_sums(memory.graph.writes(node)["Y"], _finish(y, node))
+
+
+@interprets("GroupedProduct")
+def _grouped_product(memory: Memory, node: GroupedProduct) -> None:
+    operands, out = _read(memory, node), memory.graph.writes(node)["Y"]
+    a, b, y, start = operands["A"], operands["B"], np.zeros(memory.array(out).shape), 0
+    for group, end in enumerate(operands["Ends"].astype(np.int64)):
+        rows = slice(start, end)
+        if node.inner:
+            y[group] = a[rows].T @ b[rows]
+        else:
+            y[rows] = a[rows] @ b[group]
+        start = end
+    memory.store_sums(out, y)
 
 
 # -------------------------------------------------------------------- convolution

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import dace
 import sympy
 
 from daceopt.capture.torch.calls import Number, Promise
@@ -159,3 +160,27 @@ def _bilinear(t: Translation, x: str, weight: str, y: str) -> str:
     inner = t.reshape(_product(t, x, flat, (count, dim(outputs * columns))), (count, outputs, columns))
     product = _product(t, inner, t.reshape(y, (count, columns, 1)), (count, outputs, 1))
     return t.reshape(product, (count, outputs))
+
+
+@translates("transformers::grouped_mm_fallback")
+def grouped_mm_fallback(t: Translation, input: str, weight: str, offs: str) -> str:
+    """Rows of each group times a matrix of its own: how transformers compiles experts that are not in bfloat16."""
+    _check_groups(t)
+    return t.b.grouped_product(input, weight, t.b.contiguous(offs))
+
+
+@translates("transformers::grouped_mm_fallback_backward")
+def grouped_mm_fallback_backward(
+    t: Translation, input: str, weight: str, offs: str, grad_output: str
+) -> tuple[str, str]:
+    """What second derivatives have of it."""
+    _check_groups(t)
+    ends = t.b.contiguous(offs)
+    by_rows = t.b.grouped_product(grad_output, t.transpose(weight, [0, 2, 1]), ends)
+    return by_rows, t.b.grouped_product(input, grad_output, ends, inner=True)
+
+
+def _check_groups(t: Translation) -> None:
+    if t.dtype not in (dace.float32, dace.float64) or t.graph.options.target != "cpu":
+        kind, target = types.name_of(t.dtype), t.graph.options.target
+        raise Unsupported(f"a grouped product of {kind} on {target}; expected float32 or float64 on the CPU")

@@ -287,7 +287,7 @@ class OnnxModel:
         return tensors
 
 
-def _expectation(value: Any) -> _Expectation | _Unchecked:
+def _expectation(value: onnx.ValueInfoProto) -> _Expectation | _Unchecked:
     dtype = dtype_of(value)
     return _Unchecked(value) if dtype is None else _Expectation(value, dtype)
 
@@ -297,7 +297,7 @@ class _Unchecked:
 
     dtype = np.dtype(object)
 
-    def __init__(self, value: Any):
+    def __init__(self, value: onnx.ValueInfoProto):
         self.is_tensor = value.type.HasField("tensor_type")
         self._kind = value.type.WhichOneof("value")
 
@@ -315,7 +315,7 @@ class _Unchecked:
 class _Expectation:
     """Name, dtype and shape (ints, dimension names, None for any) that the model declares for an input."""
 
-    def __init__(self, value: Any, dtype: np.dtype[Any]):
+    def __init__(self, value: onnx.ValueInfoProto, dtype: np.dtype[Any]):
         tensor = value.type.tensor_type
         self.name = value.name
         self.dtype = dtype

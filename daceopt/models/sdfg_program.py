@@ -15,6 +15,7 @@ from daceopt import pipeline
 from daceopt.capture.dace.importer import ImportedSdfg, import_sdfg
 from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.ir.control.imported import Gradients, Imported
+from daceopt.ir.graph.graph import Graph
 from daceopt.ir.scalar import types
 from daceopt.ir.text.render import render
 from daceopt.passes.choice import recipe_for
@@ -168,7 +169,7 @@ class SdfgProgram:
 class _Argument:
     """Name, type and extents that the program declares for an input."""
 
-    def __init__(self, graph: Any, name: str, array: str):
+    def __init__(self, graph: Graph, name: str, array: str):
         self.name, self.shape = name, graph.shape(array)
         self._numpy, self._torch = types.to_numpy(graph.dtype(array)), types.to_torch(graph.dtype(array))
 
@@ -186,7 +187,7 @@ class _Argument:
         """Raise DaceoptError for another extent than the program's under these sizes."""
         for axis, (extent, actual) in enumerate(zip(self.shape, tensor.shape, strict=True)):
             free = getattr(extent, "free_symbols", ())
-            wanted = int(extent.subs({s: sizes[str(s)] for s in free})) if free else int(extent)
+            wanted = extent if isinstance(extent, int) else int(extent.subs({s: sizes[str(s)] for s in free}))
             if wanted != actual:
                 shown = f"{wanted} ({extent})" if free else wanted
                 raise DaceoptError(f"input {self.name!r}, axis {axis}: expected {shown}, got {actual}")

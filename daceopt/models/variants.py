@@ -55,7 +55,7 @@ class Variant:
         self.tail = tail
         self._program = TorchProgram(pair, len(self.positions))
 
-    def __call__(self, tensors: Sequence[Any]) -> Sequence[torch.Tensor]:
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The program's outputs for all inputs of the model. Raises RunError."""
         return self._program([tensors[k] for k in self.positions])
 

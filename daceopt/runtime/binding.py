@@ -106,7 +106,7 @@ def replay(views: Sequence[Any]) -> Callable[[torch.Tensor, Mapping[str, int]], 
     return apply
 
 
-def spread(tensor: torch.Tensor, strides: Sequence[Any], sizes: Mapping[str, int]) -> torch.Tensor:
+def spread(tensor: torch.Tensor, strides: Sequence[int], sizes: Mapping[str, int]) -> torch.Tensor:
     """A copy with these strides; along an axis of stride 0 all elements are the first."""
     known = [_evaluate(s, sizes) for s in strides]
     strided = tensor.new_empty_strided(tensor.shape, known)

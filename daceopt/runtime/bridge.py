@@ -282,7 +282,9 @@ class _Compiled(torch.autograd.Function):
     """The node that a training call leaves in PyTorch's graph."""
 
     @staticmethod
-    def forward(ctx: Any, program: TorchProgram, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx, program: TorchProgram, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         ctx.versions = _versions(tensors, program.kept_inputs)  # before the call changes any
         for k in program.boundary.unversioned:
             ctx.versions[k] = HIDDEN
@@ -305,7 +307,9 @@ class _Compiled(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    def backward(
+        ctx: torch.autograd.function.FunctionCtx, *grads: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
         return (None, *stages.with_direct(ctx, _backward(ctx, grads)))
 
 
@@ -345,7 +349,9 @@ def _versions(tensors: Sequence[torch.Tensor], saved: Iterable[int] = ()) -> lis
         return [0 if t.is_inference() else t._version for t in tensors]
 
 
-def _backward(ctx: Any, grads: Sequence[torch.Tensor | None], one_of_many: bool = False) -> list[torch.Tensor | None]:
+def _backward(
+    ctx: torch.autograd.function.FunctionCtx, grads: Sequence[torch.Tensor | None], one_of_many: bool = False
+) -> list[torch.Tensor | None]:
     if batched.is_batched(grads):
         return batched.each(lambda one: _backward(ctx, one, True), grads)
     program: TorchProgram = ctx.program
@@ -371,7 +377,11 @@ never_compile(_Compiled.backward.__code__)
 
 
 def _gradients(
-    ctx: Any, program: TorchProgram, grads: Sequence[torch.Tensor | None], wanted: Sequence[bool], keeps_graph: bool
+    ctx: torch.autograd.function.FunctionCtx,
+    program: TorchProgram,
+    grads: Sequence[torch.Tensor | None],
+    wanted: Sequence[bool],
+    keeps_graph: bool,
 ) -> list[torch.Tensor | None]:
     """``keeps_graph``: another backward may follow, so the saved block must stay as it is."""
     if ctx.is_consumed:  # by a backward that failed, else PyTorch would have freed what is saved
@@ -389,7 +399,7 @@ def _gradients(
 
 
 def _differentiable_gradients(
-    ctx: Any, grads: Sequence[torch.Tensor | None], wanted: Sequence[bool]
+    ctx: torch.autograd.function.FunctionCtx, grads: Sequence[torch.Tensor | None], wanted: Sequence[bool]
 ) -> list[torch.Tensor | None]:
     """The gradients where PyTorch records what computes them (``create_graph=True``)."""
     higher = ctx.program.boundary.higher
@@ -398,7 +408,7 @@ def _differentiable_gradients(
     return higher(ctx.operands, grads, wanted, _changed_arguments(ctx))
 
 
-def _changed_arguments(ctx: Any) -> frozenset[int]:
+def _changed_arguments(ctx: torch.autograd.function.FunctionCtx) -> frozenset[int]:
     versions = enumerate(zip(ctx.versions, _versions(ctx.operands)))
     return frozenset(k for k, (then, now) in versions if then != now)
 

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
 from daceopt.errors import DaceoptError
 from daceopt.runtime import device_graphs
+from daceopt.runtime.executable import Executable
 from daceopt.runtime.invocation import KNOWN_SIZES, ExecutableEntry
 from daceopt.runtime.manifest import Manifest
 from daceopt.runtime.result_forms import row_major
 from daceopt.torch_internals import cuda_state
 
 
-def entry_of(executable: Any) -> ExecutableEntry:
+def entry_of(executable: Executable) -> ExecutableEntry:
     """How ``executable`` is called on tensors of the host, or of the device for which it was built."""
     return DeviceEntry(executable) if executable.manifest.has_stream else ExecutableEntry(executable)
 
@@ -33,7 +33,7 @@ def place_of(manifest: Manifest, tensors: Iterable[torch.Tensor]) -> torch.devic
 class DeviceEntry(ExecutableEntry):
     """A program for any device of its kind: ``place`` gives the entry for the one on which a call's tensors are."""
 
-    def __init__(self, executable: Any) -> None:
+    def __init__(self, executable: Executable) -> None:
         super().__init__(executable)
         self._kind: str = executable.manifest.device
         self._placed: dict[torch.device, PlacedEntry] = {}
@@ -73,7 +73,7 @@ class DeviceEntry(ExecutableEntry):
 class PlacedEntry(ExecutableEntry):
     """A program on one device. Its blocks are torch's: what a call frees is used again in the order of its stream."""
 
-    def __init__(self, executable: Any, device: torch.device) -> None:
+    def __init__(self, executable: Executable, device: torch.device) -> None:
         super().__init__(executable)
         self._device = device
         self.allocator = partial(_allocator, device)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from daceopt.torch_internals.autograd_engine import inputs_of_backward, will_execute
 
 
-def is_executed(node: Any) -> bool:
+def is_executed(node: torch.autograd.graph.Node) -> bool:
     """Whether the backward that runs wants what a node gets: ``autograd.grad`` asks for few gradients of many."""
     try:
         return bool(will_execute(node))
@@ -19,14 +18,14 @@ def is_executed(node: Any) -> bool:
         return True
 
 
-def inputs() -> Sequence[Any] | None:
+def inputs() -> Sequence[torch.Tensor] | None:
     """By which tensors, or edges of the graph, the backward that runs in this thread differentiates; empty for all
     leaves. PyTorch does not tell, but the call that has started it stands on this thread's stack; None where it does
     not, as in threads of devices."""
     return inputs_of_backward(sys._getframe())
 
 
-def gradients_wanted(context: Any, operands: Sequence[torch.Tensor]) -> list[bool]:
+def gradients_wanted(context: torch.autograd.function.FunctionCtx, operands: Sequence[torch.Tensor]) -> list[bool]:
     """Per tensor that a custom function was called with, ``operands``, whether the backward that runs wants a gradient
     by it."""
     leaves = {id(x) for x in inputs() or ()}  # to be told of a leaf among them is an error, which takes long

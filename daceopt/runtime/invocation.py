@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 import torch
 
 from daceopt.errors import BuildError
 from daceopt.runtime import block_pool
-from daceopt.runtime.executable import ProgramSizes
+from daceopt.runtime.executable import Executable, ProgramSizes
 from daceopt.runtime.result_forms import ResultForm
 
 Allocator = Callable[..., Callable[[], torch.Tensor]]
@@ -64,7 +63,7 @@ class ExecutableEntry:
     output 0, and so on.
     """
 
-    def __init__(self, executable: Any) -> None:
+    def __init__(self, executable: Executable) -> None:
         manifest = executable.manifest
         self.executable = executable
         self.inputs = [_role(t.name) for t in manifest.inputs]

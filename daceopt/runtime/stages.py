@@ -25,7 +25,12 @@ class _Stage(torch.autograd.Function):
     """The node on which outputs hang that are computed from other results."""
 
     @staticmethod
-    def forward(ctx: Any, base: Any, stage: ResultStage, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        base: torch.autograd.function.FunctionCtx,
+        stage: ResultStage,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
         count = len(stage.outputs)
         ctx.base, ctx.stage, ctx.held = base, stage, tensors[count:]
         ctx.versions = [t._version for t in ctx.held]
@@ -33,7 +38,9 @@ class _Stage(torch.autograd.Function):
         return tuple([t.detach() for t in tensors[:count]])
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    def backward(
+        ctx: torch.autograd.function.FunctionCtx, *grads: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
         if not torch.is_grad_enabled() and not _are_observed(ctx.held):
             return (None, None, *grads, *[None] * len(ctx.held))
         if all(g is None for g in grads):
@@ -59,7 +66,7 @@ def attach(stage: ResultStage, outputs: list[torch.Tensor], held: Sequence[torch
         outputs[k] = tensor
 
 
-def with_direct(base: Any, gradients: Gradients) -> Gradients:
+def with_direct(base: torch.autograd.function.FunctionCtx, gradients: Gradients) -> Gradients:
     """The gradients by the inputs that the node of a program has found, with what stages have found beside it."""
     if not base.direct:
         return gradients
@@ -71,14 +78,14 @@ def with_direct(base: Any, gradients: Gradients) -> Gradients:
     return gradients
 
 
-def _add_zeros(base: Any, outputs: set[int], gradients: Gradients) -> None:
+def _add_zeros(base: torch.autograd.function.FunctionCtx, outputs: set[int], gradients: Gradients) -> None:
     """What is connected with these outputs has a gradient."""
     for k, of in (base.program.boundary.connected or {}).items():
         if gradients[k] is None and base.needs_input_grad[k + 1] and not outputs.isdisjoint(of):
             gradients[k] = torch.zeros_like(base.operands[k])
 
 
-def _through(ctx: Any, grads: Sequence[torch.Tensor | None]) -> Gradients:
+def _through(ctx: torch.autograd.function.FunctionCtx, grads: Sequence[torch.Tensor | None]) -> Gradients:
     """The gradients by what the stage holds; those by the inputs of the program are left to its node."""
     base, stage = ctx.base, ctx.stage
     is_needed = _is_needed(base)
@@ -95,7 +102,7 @@ def _through(ctx: Any, grads: Sequence[torch.Tensor | None]) -> Gradients:
     return gradients[count:]
 
 
-def _is_needed(base: Any) -> bool:
+def _is_needed(base: torch.autograd.function.FunctionCtx) -> bool:
     """Whether the backward that runs wants a gradient by what the program was given, or by what that comes from."""
     return any(engine.gradients_wanted(base, base.operands))
 
@@ -114,6 +121,6 @@ def _are_wanted(tensors: Sequence[torch.Tensor]) -> bool:
     return any(_edge(t) in edges for t in tensors)
 
 
-def _edge(value: Any) -> tuple[Any, int]:
+def _edge(value: torch.Tensor) -> tuple[Any, int]:
     """Where a gradient by a tensor, or by an edge of the graph, is collected."""
     return (value.grad_fn, value.output_nr) if isinstance(value, torch.Tensor) else (value.node, value.output_nr)

@@ -51,7 +51,7 @@ def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> np.ndarray:
     return host.view(torch_dtype(_bits(dtype).name)).numpy().view(dtype) if _is_foreign(dtype) else host.numpy()
 
 
-def to_torch(value: Any) -> Any:
+def to_torch(value: Any) -> torch.Tensor:
     """What ONNX Runtime returned as a tensor, or as it is (lists, text)."""
     if not isinstance(value, np.ndarray) or value.dtype.kind in "OU":
         return value

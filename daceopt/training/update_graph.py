@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import sympy
 
@@ -130,7 +129,7 @@ class _Extension:
             one = types.compute_type(dtype)
             gradient = self._b.elementwise(lambda g, s: g * scalar.cast(s, one), gradient, scale, dtype=one)
 
-        def values(g: Any, w: Any, *rest: Any) -> tuple[Any, ...]:
+        def values(g: sympy.Expr, w: sympy.Expr, *rest: sympy.Expr) -> tuple[sympy.Expr, ...]:
             return rule(g, w, rest[: len(states)], dict(zip(used, rest[len(states) :])))
 
         dtypes = [dtype] * (1 + len(states) + self._plan.keeps)
@@ -148,8 +147,13 @@ class _Extension:
 
 
 def _values(
-    plan: UpdatePlan, parameter: Updated, g: Any, w: Any, states: Sequence[Any], c: Mapping[int, Any]
-) -> tuple[Any, ...]:
+    plan: UpdatePlan,
+    parameter: Updated,
+    g: sympy.Expr,
+    w: sympy.Expr,
+    states: Sequence[sympy.Expr],
+    c: Mapping[int, sympy.Expr],
+) -> tuple[sympy.Expr, ...]:
     """All results for one element; ``c``: coefficient by column."""
     if plan.clip == "value":
         g = scalar.maximum(scalar.minimum(g, c[COLUMNS - 1]), -c[COLUMNS - 1])
@@ -157,7 +161,7 @@ def _values(
     return (*values, g) if plan.keeps else values
 
 
-def _columns(rule: Callable[..., tuple[Any, ...]], states: int) -> list[int]:
+def _columns(rule: Callable[..., tuple[sympy.Expr, ...]], states: int) -> list[int]:
     """The coefficients that a rule reads."""
     g, w, *rest = (scalar.symbol(f"x{k}", types.from_name("float64")) for k in range(2 + states + COLUMNS))
     held, numbers = rest[:states], rest[states:]

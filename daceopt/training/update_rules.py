@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import sympy
 
 from daceopt.ir.scalar import scalar
 
-States = Sequence[Any]
-Coefficients = Mapping[int, Any]
-ScalarRule = Callable[[tuple[str, ...], Any, Any, States, Coefficients], tuple[Any, ...]]
+States = Sequence[sympy.Expr]
+Coefficients = Mapping[int, sympy.Expr]
+ScalarRule = Callable[[tuple[str, ...], sympy.Expr, sympy.Expr, States, Coefficients], tuple[sympy.Expr, ...]]
 """(flags, gradient, parameter, states, coefficients by column, as ``optimizers`` has them) -> new parameter and states.
 """
 
 
-def sgd(flags: tuple[str, ...], g: Any, w: Any, states: States, c: Coefficients) -> tuple[Any, ...]:
+def sgd(
+    flags: tuple[str, ...], g: sympy.Expr, w: sympy.Expr, states: States, c: Coefficients
+) -> tuple[sympy.Expr, ...]:
     """Sutskever et al., On the importance of initialization and momentum in deep learning (ICML 2013), as PyTorch has
     it: the learning rate is outside of the buffer."""
     g = -g if "maximize" in flags else g
@@ -28,7 +29,9 @@ def sgd(flags: tuple[str, ...], g: Any, w: Any, states: States, c: Coefficients)
     return w - c[0] * step, buffer
 
 
-def adam(flags: tuple[str, ...], g: Any, w: Any, states: States, c: Coefficients) -> tuple[Any, ...]:
+def adam(
+    flags: tuple[str, ...], g: sympy.Expr, w: sympy.Expr, states: States, c: Coefficients
+) -> tuple[sympy.Expr, ...]:
     """Kingma and Ba, Adam (ICLR 2015), algorithm 1; AMSGrad: Reddi et al. (ICLR 2018), algorithm 2; decoupled decay
     (``shrink``): Loshchilov and Hutter (ICLR 2019), algorithm 2."""
     g = -g if "maximize" in flags else g

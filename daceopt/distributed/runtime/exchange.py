@@ -22,6 +22,7 @@ from daceopt.ir.control.imported import Reduction
 from daceopt.ir.nodes.collective import Exchanged, listed_number, sequence_number
 from daceopt.passes.choice import Choice
 from daceopt.passes.recipe import Recipe, recipes
+from daceopt.runtime.executable import Executable
 from daceopt.torch_internals import autograd_engine
 from daceopt.torch_internals.process_groups import broadcast_together
 
@@ -173,7 +174,7 @@ class Exchange:
 class _Watched:
     """An executable whose failed exchanges name the rank at fault."""
 
-    def __init__(self, executable: Any, watch: Watch) -> None:
+    def __init__(self, executable: Executable, watch: Watch) -> None:
         self._executable, self._watch = executable, watch
 
     def __getattr__(self, name: str) -> Any:

@@ -243,7 +243,7 @@ class _Reader:
 
     version: str
 
-    def keys(self, value: Any, where: str, names: Iterable[str]) -> dict[str, Any]:
+    def keys(self, value: object, where: str, names: Iterable[str]) -> dict[str, Any]:
         """An object of those of the names that the format has."""
         return _keys(value, where, tuple(n for n in names if _has(self.version, n)))
 
@@ -262,7 +262,7 @@ class _Reader:
             _flag(content.get("of_step", False), "of_step"),
         )
 
-    def _group(self, value: Any, where: str) -> OperatorGroup:
+    def _group(self, value: object, where: str) -> OperatorGroup:
         items = self.keys(value, where, (f.name for f in fields(OperatorGroup)))
         nodes, duplicated = (
             tuple(_text(n, where) for n in _list(items[key], f"{key} of {where}")) for key in ("nodes", "duplicated")
@@ -272,7 +272,7 @@ class _Reader:
         )
         return OperatorGroup(nodes, duplicated, tuple((_integer(a, where), _integer(b, where)) for a, b in merges))
 
-    def _bucket(self, value: Any, where: str) -> Bucket:
+    def _bucket(self, value: object, where: str) -> Bucket:
         entries = self.keys(value, where, (f.name for f in fields(Bucket)))
         names = tuple(_text(n, where) for n in _list(entries["parameters"], where))
         if not names:
@@ -280,25 +280,25 @@ class _Reader:
         return Bucket(names, _flag(entries.get("sharded", False), f"sharded of {where}"))
 
 
-def _weight(value: Any, where: str) -> Weight:
+def _weight(value: object, where: str) -> Weight:
     entries = _keys(value, where, ("name", "dtype", "shape"))
     shape = tuple(_integer(n, f"shape of {where}") for n in _list(entries["shape"], f"shape of {where}"))
     return Weight(_text(entries["name"], where), _text(entries["dtype"], where), shape)
 
 
-def _version(value: Any, where: str) -> tuple[str, str]:
+def _version(value: object, where: str) -> tuple[str, str]:
     name, version = _pair(value, where, "a name and a version")
     return _text(name, where), _text(version, where)
 
 
-def _pair(value: Any, where: str, what: str) -> tuple[Any, Any]:
+def _pair(value: object, where: str, what: str) -> tuple[Any, Any]:
     items = _list(value, where)
     if len(items) != 2:
         raise StrategyError(f"{where} has {len(items)} entries; expected {what}")
     return items[0], items[1]
 
 
-def _keys(value: Any, where: str, keys: tuple[str, ...]) -> dict[str, Any]:
+def _keys(value: object, where: str, keys: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise StrategyError(f"{where} is of type {type(value).__name__}; expected an object")
     if set(value) != set(keys):
@@ -306,25 +306,25 @@ def _keys(value: Any, where: str, keys: tuple[str, ...]) -> dict[str, Any]:
     return dict(value)
 
 
-def _list(value: Any, where: str) -> list[Any]:
+def _list(value: object, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise StrategyError(f"{where}: {type(value).__name__}; expected a list")
     return value
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
         raise StrategyError(f"{where}: {type(value).__name__}; expected text")
     return value
 
 
-def _flag(value: Any, where: str) -> bool:
+def _flag(value: object, where: str) -> bool:
     if not isinstance(value, bool):
         raise StrategyError(f"{where}: {value!r}; expected true or false")
     return value
 
 
-def _integer(value: Any, where: str) -> int:
+def _integer(value: object, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise StrategyError(f"{where}: {value!r}; expected an integer of 0 or more")
     return value

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -37,7 +37,9 @@ class _Spent(NamedTuple):
     taken: float
 
 
-def measure(group: Any = None, sizes: Sequence[int] = SIZES, runs: int = _RUNS) -> AllReduceTime:
+def measure(
+    group: torch.distributed.ProcessGroup | None = None, sizes: Sequence[int] = SIZES, runs: int = _RUNS
+) -> AllReduceTime:
     """What an all-reduce takes in ``group``, beside computations and without, and what it takes from them, the same on
     all of its ranks, each of which calls this.
 
@@ -77,7 +79,7 @@ class _Products:
         return (time.thread_time() - start) / _OPERANDS
 
 
-def _once(tensors: Sequence[torch.Tensor], products: _Products, group: Any) -> _Spent:
+def _once(tensors: Sequence[torch.Tensor], products: _Products, group: torch.distributed.ProcessGroup | None) -> _Spent:
     """For each of ``tensors``, all of which are started at once: in a step more of them are ready than are reduced."""
     dist.barrier(group)
     start = time.perf_counter()

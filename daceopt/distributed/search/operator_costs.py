@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sympy
 
@@ -14,6 +13,7 @@ from daceopt.cost.program_time import by_node
 from daceopt.cost.rates import Rates
 from daceopt.ir.fusion.micro_graph import type_of
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.transformations.partition.cluster_extraction import is_eligible
@@ -67,7 +67,7 @@ class GroupCost:
 
 
 def operator_costs(
-    graph: Graph, machine: Rates, sizes: Mapping[str, int] | None = None, known: Mapping[Any, float] | None = None
+    graph: Graph, machine: Rates, sizes: Mapping[str, int] | None = None, known: Mapping[Node, float] | None = None
 ) -> list[OperatorCost]:
     """Of the nodes of ``graph``, in their order. ``known``: seconds of calls, as measured; others by their roofline."""
     times = KernelTimes(graph, sizes, machine)
@@ -75,7 +75,7 @@ def operator_costs(
     return [_cost(graph, node, times, library[node]) for node in graph.nodes()]
 
 
-def _cost(graph: Graph, node: Any, times: KernelTimes, seconds: float) -> OperatorCost:
+def _cost(graph: Graph, node: Node, times: KernelTimes, seconds: float) -> OperatorCost:
     written = [n for n in graph.outputs_of(node) if n is not None]
     writes = {n: _bytes(graph, n, times) for n in written}
     reads: dict[str, float] = {}

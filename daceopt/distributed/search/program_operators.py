@@ -22,6 +22,7 @@ from daceopt.ir.control.program import Program
 from daceopt.ir.fusion import fusion_profit
 from daceopt.ir.fusion.fusion import expand_locals, merge
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.graph.order import sources_of
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
@@ -55,7 +56,7 @@ class ProgramOperators:
     Arrays are called after their direction, for a backward graph has arrays of the forward under their own names.
     """
 
-    def __init__(self, program: Program, machine: Rates | None = None, calls: Mapping[Any, float] | None = None):
+    def __init__(self, program: Program, machine: Rates | None = None, calls: Mapping[Node, float] | None = None):
         """``calls``: seconds of library calls by node, where they were measured (``step_times``). Raises DaceoptError
         where the program reduces no gradients."""
         self.program, self.machine, self.calls = program, machine or rates(), calls or {}
@@ -196,7 +197,7 @@ class ProgramOperators:
             return None
 
 
-def _updates_last(graph: Graph, costs: Iterable[OperatorCost]) -> list[tuple[Any, OperatorCost]]:
+def _updates_last(graph: Graph, costs: Iterable[OperatorCost]) -> list[tuple[Node, OperatorCost]]:
     """Nodes in their order, but what needs the result of a reduction behind all that does not: where it runs."""
     late: set[Any] = set()
     pairs = list(zip(graph.nodes(), costs, strict=True))
@@ -215,7 +216,7 @@ def _dependents(computations: Sequence[StepOperator], position: int) -> tuple[in
     return tuple(sorted(dependents - {position}))
 
 
-def is_operator(graph: Graph, node: Any) -> bool:
+def is_operator(graph: Graph, node: Node) -> bool:
     """Is it a kernel, a call, or a wait for what the same graph computes with? Other collectives are gradients'."""
     if not isinstance(node, COLLECTIVES):
         return True

@@ -28,6 +28,7 @@ from daceopt.distributed.search.kernel_samples import threads
 from daceopt.errors import BuildError
 from daceopt.ir.control.program import Program
 from daceopt.ir.control.region import Region
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.collective import Collective
 from daceopt.ir.nodes.library import DenseNode, HostCall
@@ -152,7 +153,7 @@ def _nodes(step: CapturedStep, cores: int) -> Iterator[_Placed]:
                 yield _Placed(node, captured.get(node), graph, direction, position, identity, moved)
 
 
-def _is_measurable(graph: Graph, node: Any) -> bool:
+def _is_measurable(graph: Graph, node: Node) -> bool:
     """By itself, and of sizes that are known."""
     known = all(isinstance(graph.size(graph.root(n)[0]), int) for n in _arrays(graph, node))
     return known and why_not_alone(graph, node) is None
@@ -184,7 +185,7 @@ def _pairs(graph: Graph, own: Mapping[str, Sequence[Any]], written: Sequence[Any
                 yield node, twin
 
 
-def _identity(graph: Graph, node: Any, cores: int) -> str:
+def _identity(graph: Graph, node: Node, cores: int) -> str:
     names = {**graph.reads(node), **graph.writes(node)} if not isinstance(node, KernelNode) else _arrays(graph, node)
     operands = {
         c: (types.name_of(graph.dtype(n)), *map(str, (*graph.shape(n), "by", *graph.strides(n))))
@@ -203,12 +204,12 @@ def _identity(graph: Graph, node: Any, cores: int) -> str:
     return key(_KIND, _VERSION, __version__, system.fingerprint(), cores, *said)
 
 
-def _arrays(graph: Graph, node: Any) -> dict[str, str]:
+def _arrays(graph: Graph, node: Node) -> dict[str, str]:
     """Those that a node reads or writes, by their names."""
     return {n: n for n in (*graph.inputs_of(node), *graph.outputs_of(node)) if n is not None}
 
 
-def _bytes(graph: Graph, node: Any) -> int:
+def _bytes(graph: Graph, node: Node) -> int:
     names = {graph.root(n)[0] for n in _arrays(graph, node)}
     return sum(int(graph.size(n)) * graph.dtype(n).bytes for n in names)
 

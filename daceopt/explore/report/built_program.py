@@ -14,6 +14,7 @@ from daceopt.codegen.assemble import KIND, load_program
 from daceopt.cost.measure import on_stream
 from daceopt.errors import BuildError
 from daceopt.runtime.device_entry import entry_of, place_of
+from daceopt.runtime.executable import Executable
 from daceopt.store.cache import default_cache
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class BuiltProgram:
             for name in names:
                 default_cache().discard(KIND, name)
 
-    def executables(self) -> list[Any]:
+    def executables(self) -> list[Executable]:
         """What was built, in order."""
         return [entry.executable for entry in self._entries]
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import sympy
+
 from daceopt.cost.machine import Machine
 from daceopt.cost.work import NodeCost, itemsize, resolve, roofline
 from daceopt.errors import DaceoptError, Unsupported
@@ -142,12 +144,12 @@ def calibrate(machine: Machine, directions: Iterable[Direction], sizes: Mapping[
     return machine
 
 
-def measured_seconds(direction: Direction, node: Any) -> float | None:
+def measured_seconds(direction: Direction, node: Node) -> float | None:
     """The seconds of a node in the profiled run."""
     return _by_result(direction, node, direction.seconds)
 
 
-def _by_result(direction: Direction, node: Any, values: Mapping[str, Value]) -> Value | None:
+def _by_result(direction: Direction, node: Node, values: Mapping[str, Value]) -> Value | None:
     """What is known of a node by the name of an array that it writes."""
     written = [n for n in direction.graph.outputs_of(node) if n is not None]
     return next((values[n] for n in written if n in values), None)
@@ -178,7 +180,7 @@ def _loops(node: KernelNode) -> str:
     return "; ".join([stages + extents, *parts, *([" ".join(functions)] if functions else [])])
 
 
-def _functions(expr: Any) -> Iterable[str]:
+def _functions(expr: sympy.Expr) -> Iterable[str]:
     from sympy import preorder_traversal
 
     for part in preorder_traversal(expr):

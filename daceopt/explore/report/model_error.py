@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import exp, log
-from typing import Any
 
 from daceopt.cost.program_time import by_node
 from daceopt.explore.report.collect import Direction, measured_seconds
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
 
 SHORT = 1e-6  # seconds: below this the clock is most of what it reads
 
 
-def modelled_and_measured(directions: Iterable[Direction], sizes: Mapping[str, int]) -> list[tuple[Any, float, float]]:
+def modelled_and_measured(directions: Iterable[Direction], sizes: Mapping[str, int]) -> list[tuple[Node, float, float]]:
     """(kernel, modelled seconds, measured seconds) of each kernel that takes longer than the clock's own time."""
     triples = []
     for direction in directions:
@@ -24,7 +24,7 @@ def modelled_and_measured(directions: Iterable[Direction], sizes: Mapping[str, i
     return triples
 
 
-def summary(pairs: Iterable[tuple[Any, float, float]]) -> str | None:
+def summary(pairs: Iterable[tuple[Node, float, float]]) -> str | None:
     """One line: how many kernels, the geometric mean of the factors by which the model is off, and the worst."""
     errors = [(abs(log(model / seconds)), node) for node, model, seconds in pairs if model > 0]
     if not errors:

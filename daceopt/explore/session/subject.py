@@ -17,6 +17,8 @@ from daceopt.ir.control.imported import Gradients
 from daceopt.ir.control.program import Program
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.types import DType
 from daceopt.modules.captured import Captured, capture_graphs
 from daceopt.modules.options import Options
 from daceopt.passes.feeds import random_inputs
@@ -161,7 +163,7 @@ def _tensors(graph: Graph, inputs: Sequence[Any]) -> dict[int, torch.Tensor]:
     return tensors
 
 
-def _fits(shape: Sequence[Any], extents: Sequence[int]) -> bool:
+def _fits(shape: Sequence[Dim], extents: Sequence[int]) -> bool:
     return len(shape) == len(extents) and all(e == n for e, n in zip(shape, extents) if isinstance(e, int))
 
 
@@ -173,5 +175,5 @@ def _tensor(graph: Graph, name: str, value: Any) -> torch.Tensor:
     return tensor.to(torch_dtype(dtype.name)).contiguous()
 
 
-def _array(tensor: torch.Tensor, dtype: Any) -> np.ndarray:
+def _array(tensor: torch.Tensor, dtype: DType) -> np.ndarray:
     return to_numpy(tensor, types.to_numpy(dtype))

@@ -349,7 +349,7 @@ def _gru(layer: _Layer, outputs: Names) -> None:
             hz: sympy.Expr,
             hr: sympy.Expr,
             hn: sympy.Expr,
-            b: sympy.Expr,
+            b: sympy.Expr | None,
         ) -> tuple[sympy.Expr, ...]:
             update, reset = f(z + hz), f(r + hr)
             return ((1 - update) * g(n + reset * (hn + (0 if b is None else b))) + update * h,)

@@ -301,12 +301,12 @@ def comparison(seconds: Mapping[str, list[float]], expected: Mapping[str, Simula
     lines = []
     for name, simulated_step in expected.items():
         actual = statistics.median(seconds[name])
-        said = [
+        texts = [
             f"{1e3 * value:.1f} ms ({value / actual - 1:+.1%})"
             for value in (simulated_step.free, simulated_step.slowed)
         ]
         lines.append(
-            f"{name}: measured {1e3 * actual:.1f} ms; simulated {said[0]}, {said[1]} where computing takes "
+            f"{name}: measured {1e3 * actual:.1f} ms; simulated {texts[0]}, {texts[1]} where computing takes "
             f"{simulated_step.slowdown:.2f} times as long, as it did"
         )
     return lines

@@ -163,5 +163,5 @@ def daceml_networks(budget: Budget) -> Iterator[Result]:
         what = BOTH if training else FORWARD
         eager, compiler, automatic = paper[training]
         result = network(what, name, make, training, budget)
-        said = f"PyTorch / DaCeML {eager / automatic:.2f}, best compiler / DaCeML {compiler / automatic:.2f}"
-        yield replace(result, case="daceml-networks", measure=f"{name}, {what}", notes={**result.notes, "paper": said})
+        text = f"PyTorch / DaCeML {eager / automatic:.2f}, best compiler / DaCeML {compiler / automatic:.2f}"
+        yield replace(result, case="daceml-networks", measure=f"{name}, {what}", notes={**result.notes, "paper": text})

@@ -20,15 +20,15 @@ _LARGEST_ERROR = 1e-5
 def shared_cache(budget: Budget) -> Iterator[Result]:
     """All but the killed process succeed with right gradients; seconds are those of the slowest."""
     with tempfile.TemporaryDirectory() as folder:
-        begun = time.perf_counter()
+        began = time.perf_counter()
         finish(start(OURS, _MODEL, Path(folder)))
-        alone = time.perf_counter() - begun
+        alone = time.perf_counter() - began
     with tempfile.TemporaryDirectory() as folder:
-        begun = time.perf_counter()
+        began = time.perf_counter()
         victim, *others = (start(OURS, _MODEL, Path(folder)) for _ in range(_PROCESSES))
-        _kill_while_compiling(victim, Path(folder), deadline=begun + 10 * alone)
+        _kill_while_compiling(victim, Path(folder), deadline=began + 10 * alone)
         errors = [_error(process) for process in others]
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - began
     right = sum(error is not None and error < _LARGEST_ERROR for error in errors)
     values = {"one process": alone, f"{_PROCESSES} processes": seconds}
     goal = f"all {len(others)} that live succeed, every result right"

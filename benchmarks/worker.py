@@ -56,9 +56,9 @@ def _measure(who: str, name: str) -> dict[str, float]:
     torch.manual_seed(0)
     model, inputs = MODELS[name]()
     model(*inputs)  # eager kernels that set themselves up at their first call are not compilation
-    begun = time.perf_counter()
+    start = time.perf_counter()
     demo.step(_compile(who, model), inputs)
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     return {"seconds": seconds, "error": demo.error(gradients, _exact_gradients(name, inputs))}
 

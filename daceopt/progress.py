@@ -147,9 +147,9 @@ class _Board:
 
     def _report(self, row: ProgressRow, outer: ProgressRow | None) -> None:
         """Keep what a part took for the line of its whole, or write that line."""
-        said = f"{row.name} {time.perf_counter() - row.started:.2f} s"
+        text = f"{row.name} {time.perf_counter() - row.started:.2f} s"
         inside = self._parts.pop(id(row), [])
-        line = f"{said} ({', '.join(inside)})" if inside else said
+        line = f"{text} ({', '.join(inside)})" if inside else text
         if outer is None:
             logger.info("%s", line)
         else:

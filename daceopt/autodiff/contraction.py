@@ -128,8 +128,8 @@ def _as_rows(b: Builder, left: str, g: str) -> tuple[str, str] | None:
     least = min(range(len(orders)), key=copied.__getitem__)
     if copied[least] * hint(lead[-1]) > hint(inner) * hint(columns):
         return None
-    turned = [b.transpose(x, [*orders[least], len(lead)]) if least else x for x in (left, g)]
-    return _fold(b, turned[0]), _fold(b, turned[1])
+    operands = [b.transpose(x, [*orders[least], len(lead)]) if least else x for x in (left, g)]
+    return _fold(b, operands[0]), _fold(b, operands[1])
 
 
 def _of_one_rank(b: Builder, left: str, g: str) -> tuple[str, str]:

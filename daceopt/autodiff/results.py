@@ -55,9 +55,9 @@ def tell_from_results(
             continue
         value = replace(value, expr=_uncast(graph, stage, value))
         passes = _passing(value.expr)
-        told = [a if passes is None else _by_result(a, value, *passes) for a in gradient]
+        by_result = [a if passes is None else _by_result(a, value, *passes) for a in gradient]
         rest = tuple(a for a in stage.assignments if a.symbol != value.symbol)
-        code = _code((*rest, *told), wanted, {**reads, name: Access(access.array, access.index)})
+        code = _code((*rest, *by_result), wanted, {**reads, name: Access(access.array, access.index)})
         if _whole(code[1], extents) - {access.array} < _whole(best[1], extents):
             best = code
     return best
@@ -134,14 +134,14 @@ def _by_result(a: Assignment, value: Assignment, operand: sympy.Expr, cases: Cas
 
     Where the operand is passed on, both are the same number.
     """
-    told = a.expr.xreplace({operand: value.symbol})
+    expr = a.expr.xreplace({operand: value.symbol})
     for truths, number in cases:
         if number == operand:
             continue
-        known, same_for_result = _fold(a.expr, truths), _fold(told.xreplace({value.symbol: number}), {})
+        known, same_for_result = _fold(a.expr, truths), _fold(expr.xreplace({value.symbol: number}), {})
         if known != same_for_result:
             return a
-    return Assignment(a.symbol, told, a.dtype)
+    return Assignment(a.symbol, expr, a.dtype)
 
 
 def _fold(expr: sympy.Expr, truths: Truths) -> sympy.Expr:

@@ -28,12 +28,12 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from this file, and write the search to it")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of each worker (default: 1)")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    said = "search from so many seeds at once (default: one for each core)"
-    parser.add_argument("--processes", type=int, default=cores, metavar="N", help=said)
+    help_text = "search from so many seeds at once (default: one for each core)"
+    parser.add_argument("--processes", type=int, default=cores, metavar="N", help=help_text)
     parser.add_argument("--slowdown", type=float, default=1.0, metavar="X", help="of the slowest worker (default: 1)")
     parser.add_argument("--estimator", choices=_ESTIMATORS, default="network", help="of kernels (default: network)")
-    said = "time nothing here: library calls by the machine's rates, kernels by the estimator"
-    parser.add_argument("--estimated", action="store_true", help=said)
+    help_text = "time nothing here: library calls by the machine's rates, kernels by the estimator"
+    parser.add_argument("--estimated", action="store_true", help=help_text)
     parser.add_argument("--calibrate", metavar="TIME", help="time kernels for so long first, and tune the estimator")
     parser.add_argument("--timeline", type=Path, metavar="FILE", help="draw the step as HTML")
     for name, kind in (("alpha", float), ("beta", int), ("seed", int), ("patience", int)):

@@ -69,8 +69,8 @@ def sample(
         for name, function in functions.items():
             start = time.perf_counter()
             result = function()
-            told = float(result) if isinstance(result, Elapsed) else None
+            elapsed = float(result) if isinstance(result, Elapsed) else None
             del result  # giving memory back belongs to who took it, not to the next one's time
-            samples[name].append(time.perf_counter() - start if told is None else told)
+            samples[name].append(time.perf_counter() - start if elapsed is None else elapsed)
         rounds += 1
     return samples

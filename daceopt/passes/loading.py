@@ -36,19 +36,19 @@ def _of_dace(module: ModuleType) -> list[str]:
     return sorted(OF_DACE + c.__name__ for c in classes if base is not None and issubclass(c, base))
 
 
-def run_file(path: Path, said: str) -> ModuleType:
+def run_file(path: Path, label: str) -> ModuleType:
     """Run a plain Python file as a module of its own. DaceoptError, which begins with ``said``, when it fails."""
     if not path.is_file():
-        raise DaceoptError(f"{said}: {'it is a folder' if path.is_dir() else 'no such file'}")
+        raise DaceoptError(f"{label}: {'it is a folder' if path.is_dir() else 'no such file'}")
     name = f"daceopt_loaded_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise DaceoptError(f"{said}: expected a Python file")
+        raise DaceoptError(f"{label}: expected a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a class's module up there
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise DaceoptError(f"{said} failed: {type(error).__name__}: {error}") from error
+        raise DaceoptError(f"{label} failed: {type(error).__name__}: {error}") from error
     return module

@@ -46,9 +46,9 @@ class Product(Pattern):
             yield from match.skipping(f"{name} is no product with a constant ({where})", self.size)
         for arrays, constant, nodes in fitting:
             entered = self._enter(match, nodes)
-            for begun in self.constant.check(constant, entered, where, "the constant factor"):
+            for first in self.constant.check(constant, entered, where, "the constant factor"):
                 for order in itertools.permutations(arrays):
-                    yield from find_all(self.factors, order, begun, f"factor {{}} of {name}")
+                    yield from find_all(self.factors, order, first, f"factor {{}} of {name}")
 
     def _enter(self, match: Match, nodes: tuple[Operator, ...]) -> Match:
         inner = dict.fromkeys(nodes if match.nodes else nodes[1:], "") if self.private else {}

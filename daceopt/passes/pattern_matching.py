@@ -229,8 +229,8 @@ class Op(Pattern):
             yield from match.skipping(f"{name} is not {expected} ({where}): {actual}", self.size)
             return
         inputs, here = list(graph.inputs_of(node)), f"operand {{}} of {node.op_type} {name}"
-        for begun in match.binding(self.name, name, where):
-            for entered in self._attributes(node, self._enter(node, begun)):
+        for first in match.binding(self.name, name, where):
+            for entered in self._attributes(node, self._enter(node, first)):
                 for operands in self._orders(graph, inputs):
                     matches = find_all(self.operands, operands, entered, here)
                     yield from (m for m in matches if self._holds(m))

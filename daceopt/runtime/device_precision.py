@@ -41,16 +41,16 @@ def exact() -> Iterator[None]:
 @contextmanager
 def _without_tf32() -> Iterator[None]:
     rounded = [operation for operation in _OPERATIONS if precision("cuda", operation) == "tf32"]
-    told = _older_switch()
-    if told not in (None, "highest"):
+    switch = _older_switch()
+    if switch not in (None, "highest"):
         torch.set_float32_matmul_precision("highest")  # operators refuse to run where both kinds of switches differ
     for operation in rounded:
         set_precision("cuda", operation, "ieee")
     try:
         yield
     finally:
-        if told not in (None, "highest"):
-            torch.set_float32_matmul_precision(told)
+        if switch not in (None, "highest"):
+            torch.set_float32_matmul_precision(switch)
         for operation in rounded:
             set_precision("cuda", operation, "tf32")
 

@@ -30,11 +30,11 @@ class ResultForm:
         """Shape, type and strides of the tensor for an array of ``shape``; None: strides of rows."""
         if self.is_complex:
             shape, dtype = shape[:-1], dtype.to_complex()
-        turned = None if self.order == tuple(sorted(self.order or ())) else self.order
-        logical = shape if turned is None else in_order(shape, turned)
+        order = None if self.order == tuple(sorted(self.order or ())) else self.order
+        logical = shape if order is None else in_order(shape, order)
         if self.strides:
             return logical, dtype, tuple(_stride(s, logical) for s in self.strides)
-        return logical, dtype, None if turned is None else in_order(row_major(shape), turned)
+        return logical, dtype, None if order is None else in_order(row_major(shape), order)
 
 
 def _stride(stride: Any, shape: Sequence[int]) -> int:

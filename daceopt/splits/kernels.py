@@ -31,8 +31,8 @@ def kernel_split(graph: Graph, node: KernelNode, axis: int) -> Division:
     own = axis % max(len(graph.shape(first)), 1)
     index = next(a.index for a in kernel.writes() if a.array == first)
     if not graph.shape(first) or index[own] not in kernel.extents:
-        walked = index[own] if graph.shape(first) else "nothing"
-        raise CannotSplit(f"kernel {kernel.label}: axis {own} of {first} is walked by {walked}, expected one loop")
+        along = index[own] if graph.shape(first) else "nothing"
+        raise CannotSplit(f"kernel {kernel.label}: axis {own} of {first} is walked by {along}, expected one loop")
     if kernel.forwarded_arrays():
         raise CannotSplit(f"kernel {kernel.label} reads {min(kernel.forwarded_arrays())}, which it writes")
     p = index[own]

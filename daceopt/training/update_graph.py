@@ -76,10 +76,10 @@ class _Extension:
         g = gradient or b.full(self._graph.shape(name), 0, self._graph.dtype(name))
         if collected is not None:
             g = str(b.elementwise(lambda x, y: x + y, collected, g, dtype=self._graph.dtype(name)))
-        said = None if self._reduction is None else self._reduction.parameters.get(parameter.argument)
-        if said is None or self._reduction is None:
+        origin = None if self._reduction is None else self._reduction.parameters.get(parameter.argument)
+        if origin is None or self._reduction is None:
             return g
-        return (scatter if parameter.shard else average_gradient)(self._graph, g, said, self._reduction)
+        return (scatter if parameter.shard else average_gradient)(self._graph, g, origin, self._reduction)
 
     def _alone(self, name: str) -> str:
         """``name``, or a copy of it where it cannot be an output."""
@@ -138,8 +138,8 @@ class _Extension:
             return list(self._b.elementwise(values, gradient, name, *states, *numbers, dtype=dtypes))
         own = own_shard(self._graph, name, reduction)
         new, *rest = self._b.elementwise(values, gradient, own, *states, *numbers, dtype=dtypes)
-        shape, said = self._graph.shape(name), reduction.parameters[parameter.argument]
-        return [gather(self._graph, new, shape, said, reduction), *rest]
+        shape, origin = self._graph.shape(name), reduction.parameters[parameter.argument]
+        return [gather(self._graph, new, shape, origin, reduction), *rest]
 
     def _coefficient(self, row: int, column: int, dtype: str) -> str:
         """One number of the table: a view of it."""

@@ -102,11 +102,11 @@ class EinsumLifting(PatternRule):
 def _matrix(name: str, labels: str, groups: tuple[str, str, str], sizes: dict[str, Dim]) -> Op | str:
     """The operand as [batch..., first group, second group]."""
     batch, first, second = groups
-    turned = _transpose(name, labels, batch + first + second)
+    view = _transpose(name, labels, batch + first + second)
     if len(first) == len(second) == 1:
-        return turned
+        return view
     merged = [sizes[c] for c in batch] + [dim(sympy.Mul(*(sizes[c] for c in g))) for g in (first, second)]
-    return op("Reshape", turned, _shape(merged))
+    return op("Reshape", view, _shape(merged))
 
 
 def _transpose(x: Op | str, labels: str, wanted: str) -> Op | str:

@@ -37,8 +37,8 @@ class _Branch:
         weight, result = graph.operand(node, 1), graph.result(node, 0)
         if len(graph.shape(weight)) != 2:
             return None
-        turned = operator_writing(graph, weight, "Transpose")
-        rows = graph.operand(turned, 0) if turned is not None else None
+        transposition = operator_writing(graph, weight, "Transpose")
+        rows = graph.operand(transposition, 0) if transposition is not None else None
         readers = graph.consumers(result)
         add = readers[0] if len(readers) == 1 and is_op(readers[0], "Add") and not graph.is_kept(result) else None
         bias = None if add is None else next((n for n in graph.operands(add) if n != result), None)
@@ -124,14 +124,14 @@ class HorizontalProductFusion(Transformation):
 
     def _product(self, graph: Graph, node: Node, x: str, branches: Sequence[_Branch], y: str) -> None:
         """The product into ``y``."""
-        turned = branches[0].rows is not None
-        weights = _join(graph, [b.rows or b.weight for b in branches], 0 if turned else 1)
+        by_rows = branches[0].rows is not None
+        weights = _join(graph, [b.rows or b.weight for b in branches], 0 if by_rows else 1)
         bias = _join(graph, [b.bias for b in branches if b.bias is not None], 0) if branches[0].bias else None
         if is_op(node, "Gemm"):
             operands = [x, weights] if bias is None else [x, weights, bias]
-            graph.add_operator("Gemm", operands, [y], {"transB": int(turned)})
+            graph.add_operator("Gemm", operands, [y], {"transB": int(by_rows)})
             return
-        if turned:
+        if by_rows:
             columns = graph.add_array("weights", graph.shape(weights)[::-1], graph.dtype(weights))
             graph.add_operator("Transpose", [weights], [columns], {"perm": [1, 0]})
             weights = columns

@@ -210,5 +210,5 @@ def _with_ones(shape: list[int], perm: list[int], result: list[int]) -> list[int
     single = [k for k, n in enumerate(shape) if n == 1]
     if len(result) != len(shape) or result.count(1) != len(single):
         return [*perm, *single]
-    turned, ones = iter(perm), iter(single)
-    return [next(ones) if n == 1 else next(turned) for n in result]
+    axes, ones = iter(perm), iter(single)
+    return [next(ones) if n == 1 else next(axes) for n in result]

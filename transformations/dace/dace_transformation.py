@@ -46,11 +46,11 @@ class DaceTransformation(Transformation):
     def __post_init__(self) -> None:
         if not self.of:
             return
-        known = _properties(_class(self.of))
+        properties = _properties(_class(self.of))
         for name in self.options:
-            if name not in known:
-                listed = f"dace:{self.of} has no option {name!r}; it has {', '.join(sorted(known)) or 'none'}"
-                raise DaceoptError(listed + did_you_mean(name, known))
+            if name not in properties:
+                message = f"dace:{self.of} has no option {name!r}; it has {', '.join(sorted(properties)) or 'none'}"
+                raise DaceoptError(message + did_you_mean(name, properties))
         _instance(self)
 
     def __hash__(self) -> int:
@@ -66,8 +66,8 @@ class DaceTransformation(Transformation):
         return DaceTransformation(self.of, {**self.options, **options})
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-        return self.name + (f"{{{shown}}}" if shown else "")
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return self.name + (f"{{{options}}}" if options else "")
 
     @property
     def level(self) -> str:  # type: ignore[override]
@@ -88,25 +88,25 @@ class DaceTransformation(Transformation):
 
         Raises DaceoptError where no transformation is named.
         """
-        taken: set[nodes.Node] = set()
-        refused: dict[str, NearMiss] = {}
+        matched_nodes: set[nodes.Node] = set()
+        near_misses: dict[str, NearMiss] = {}
         for k in range(len(_matches(self, expand(graph)))):
             trial = _Trial(graph, self, k)
-            if not taken.isdisjoint(trial.matched):
+            if not matched_nodes.isdisjoint(trial.matched):
                 continue
             try:
                 kernels = trial.run()
             except (Unsupported, IllegalSchedule) as error:
                 miss = NearMiss(trial.title, str(error))
-                refused[str(miss)] = miss
+                near_misses[str(miss)] = miss
                 continue
             if not kernels:
                 miss = NearMiss(trial.title, "it changes nothing but how loops are nested: the kernel is the same")
-                refused[str(miss)] = miss
+                near_misses[str(miss)] = miss
                 continue
-            taken.update(trial.matched)
+            matched_nodes.update(trial.matched)
             yield Site(graph, tuple(trial.gone), {"kernels": kernels, "title": trial.title})
-        yield from refused.values()
+        yield from near_misses.values()
 
     def apply(self, site: Site) -> None:
         graph = site.graph
@@ -145,13 +145,13 @@ class _Trial:
             except Exception as error:  # whatever DaCe raises: the graph is as it was
                 raise Unsupported(f"DaCe fails: {type(error).__name__}: {error}") from error
         after = _scopes(state)
-        changed = [n for n, text in after.items() if before.get(n) != text]
+        different = [n for n, text in after.items() if before.get(n) != text]
         lost = [n for n in before if after.get(n) != before[n]]
-        others = [n for n in [*changed, *lost] if isinstance(n, nodes.AccessNode) or not _is_kernel(n)]
+        others = [n for n in [*different, *lost] if isinstance(n, nodes.AccessNode) or not _is_kernel(n)]
         if others:
             raise Unsupported(f"it changes {others[0]}, which is no kernel")
         inside = self._inside() - untouched
-        read = [read_scope(self._graph, state, node, inside) for node in changed]
+        read = [read_scope(self._graph, state, node, inside) for node in different]
         self.gone = [self._original[n] for n in lost]
         return self._check(read, inside)
 
@@ -165,11 +165,11 @@ class _Trial:
         for name in inside:
             if self._graph.is_kept(name) or self._graph.is_given(name):
                 raise Unsupported(f"array {name} is gone, which others read")
-        known = [n.kernel for n in self.gone if isinstance(n, KernelNode)]
-        same = len(known) == len(read) == 1 and read[0].tree is None and _alike(known[0], read[0].kernel)
-        written = {a.array for r in read for a in r.kernel.writes()}
-        before = {a.array for k in known for a in k.writes()}
-        if missing := {n for n in before - written if self._graph.has(n) and n not in inside}:
+        kernels = [n.kernel for n in self.gone if isinstance(n, KernelNode)]
+        same = len(kernels) == len(read) == 1 and read[0].tree is None and _alike(kernels[0], read[0].kernel)
+        results = {a.array for r in read for a in r.kernel.writes()}
+        before = {a.array for k in kernels for a in k.writes()}
+        if missing := {n for n in before - results if self._graph.has(n) and n not in inside}:
             raise Unsupported(f"nothing writes {sorted(missing)[0]} any more")
         return [] if same else read
 
@@ -238,13 +238,13 @@ def _is_of_dace(kind: type[Any] | None) -> bool:
 
 
 def _class(name: str) -> type[Any]:
-    known = _classes()
-    if name not in known:
-        listed = f"DaCe has no transformation called {name!r}"
+    classes = _classes()
+    if name not in classes:
+        message = f"DaCe has no transformation called {name!r}"
         raise DaceoptError(
-            f"{listed}{did_you_mean(name, known)}" if name else "dace: expects the name of a transformation"
+            f"{message}{did_you_mean(name, classes)}" if name else "dace: expects the name of a transformation"
         )
-    kind = known[name]
+    kind = classes[name]
     if not issubclass(kind, xf.SingleStateTransformation):
         raise DaceoptError(f"dace:{name} works on states or on sub-graphs that somebody chooses; a graph has one state")
     return kind

@@ -85,17 +85,17 @@ def _chain(graph: Graph, starts: list[CollectiveStart]) -> tuple[list[Node], lis
     """The nodes of the agreement, and ``starts`` with the edges that order them."""
     b, common = Builder(graph, "exchange"), {"group": starts[0].group, "world": starts[0].world}
     sequence = sequence_of(graph, starts)
-    told, last = (graph.add_array("handle", (), dace.int64) for _ in range(2))
+    handle, last = (graph.add_array("handle", (), dace.int64) for _ in range(2))
     opening = [
-        b.library(AgreementStart, {}, {"Handle": told}, sequence=sequence, **common),
-        b.library(AgreementWait, {"Handle": told}, {"Done": last}, sequence=sequence, **common),
+        b.library(AgreementStart, {}, {"Handle": handle}, sequence=sequence, **common),
+        b.library(AgreementWait, {"Handle": handle}, {"Done": last}, sequence=sequence, **common),
     ]
     chained = []
     for node in starts:
         operand, written = graph.reads(node)["X"], graph.writes(node)
-        said = {"parameters": list(node.parameters), "position": node.position, **common}
+        attributes = {"parameters": list(node.parameters), "position": node.position, **common}
         with graph.label_nodes("exchange", graph.origins_of(node)):
-            after = type(node)(inputs=("X", "After"), **said)
+            after = type(node)(inputs=("X", "After"), **attributes)
             graph.remove(node)
             graph.add_node(after, {"X": operand, "After": last}, written)
         chained.append(after)

@@ -79,8 +79,8 @@ def fuse(graph: Graph, starts: tuple[CollectiveStart, ...], position: int) -> No
     origins = tuple(dict.fromkeys(o for n in starts for o in graph.origins_of(n)))
     with graph.label_nodes("exchange", origins):
         whole, offsets = _side_by_side(graph, [graph.reads(n)["X"] for n in starts])
-        said = {"parameters": parameters, "position": position, **common}
-        exchanged = BY_KIND[type(starts[0])](graph, whole, said)
+        attributes = {"parameters": parameters, "position": position, **common}
+        exchanged = BY_KIND[type(starts[0])](graph, whole, attributes)
         _show(graph, exchanged, [graph.writes(n)["Y"] for n in waits], offsets)
     for node in (*waits, *starts):
         graph.remove(node)

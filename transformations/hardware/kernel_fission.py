@@ -73,8 +73,8 @@ class KernelFission(Transformation):
 
     def _is_large(self, kernel: Kernel) -> bool:
         places = [n for n, _ in schedule.walk(schedule.schedule_of(kernel)) if isinstance(n, Alloc)]
-        kept = [kernel.locals[n.array] for n in places if n.scope != "register"]
-        sizes = [prod(shape) * types.itemsize(dtype) for dtype, shape in kept]
+        locals_ = [kernel.locals[n.array] for n in places if n.scope != "register"]
+        sizes = [prod(shape) * types.itemsize(dtype) for dtype, shape in locals_]
         return not all(isinstance(n, int) for n in sizes) or sum(sizes) > self.shared
 
 
@@ -94,8 +94,8 @@ def _small_runs(kernel: Kernel) -> list[list[int]]:
 def _without_exchange(kernel: Kernel, run: list[int]) -> list[list[int]]:
     for at, k in enumerate(run):
         outside = {a.array for o, s in enumerate(kernel.stages) if o not in run for a in s.reads.values()}
-        written = {a.array for o in run[:at] for a in kernel.stages[o].writes.values()}
-        if any(a.array in written & outside for a in kernel.stages[k].reads.values()):
+        results = {a.array for o in run[:at] for a in kernel.stages[o].writes.values()}
+        if any(a.array in results & outside for a in kernel.stages[k].reads.values()):
             return [*_without_exchange(kernel, run[:at]), *_without_exchange(kernel, run[at:])]
     return [run]
 
@@ -129,9 +129,9 @@ def _detach(graph: Graph, kernel: Kernel) -> list[Kernel]:
         names[local] = graph.add_array(local, (*around, *shape), dtype)
     stages = []
     for k, stage in enumerate(kernel.stages):
-        left = {c: a for c, a in stage.writes.items() if c not in waiting.get(k, ())}
-        if left:
-            stages += _left_in_memory(kernel, replace(stage, writes=left), names)
+        writes = {c: a for c, a in stage.writes.items() if c not in waiting.get(k, ())}
+        if writes:
+            stages += _left_in_memory(kernel, replace(stage, writes=writes), names)
     rest = _without_unread(replace(kernel, stages=stages, schedule=None))
     alone = [_alone(kernel, k, connectors, names) for k, connectors in waiting.items()]
     return [*([rest] if rest.stages else []), *_by_loops(alone)]
@@ -160,11 +160,13 @@ def _without_unread(kernel: Kernel) -> Kernel:
     """Without statements whose results nobody reads."""
     while True:
         read = {a.array for s in kernel.stages for a in s.reads.values()}
-        kept = {n for s in kernel.stages for a in s.writes.values() if (n := a.array) not in kernel.locals or n in read}
-        useful = [s for s in kernel.stages if any(a.array in kept for a in s.writes.values())]
+        arrays = {
+            n for s in kernel.stages for a in s.writes.values() if (n := a.array) not in kernel.locals or n in read
+        }
+        useful = [s for s in kernel.stages if any(a.array in arrays for a in s.writes.values())]
         if len(useful) == len(kernel.stages):
-            used = read | {a.array for s in useful for a in s.writes.values()}
-            return replace(kernel, locals={n: local for n, local in kernel.locals.items() if n in used})
+            names = read | {a.array for s in useful for a in s.writes.values()}
+            return replace(kernel, locals={n: local for n, local in kernel.locals.items() if n in names})
         kernel = replace(kernel, stages=useful)
 
 
@@ -191,17 +193,17 @@ def _by_loops(kernels: list[Kernel]) -> list[Kernel]:
 
 def _both(first: Stage, second: Stage) -> Stage:
     """One statement that does what two with the same parameters do."""
-    known = {access: c for c, access in first.reads.items()}
+    connectors = {access: c for c, access in first.reads.items()}
     reads, symbols = dict(first.reads), {str(s): s for s in free_symbols(second.assignments)}
     wiring = {}
-    taken = {*first.reads, *(str(a.symbol) for a in (*first.assignments, *second.assignments)), *symbols}
+    names = {*first.reads, *(str(a.symbol) for a in (*first.assignments, *second.assignments)), *symbols}
     for c, access in second.reads.items():
-        name = known.get(access) or fresh(c, taken)
+        name = connectors.get(access) or fresh(c, names)
         reads[name] = access
-        taken.add(name)
+        names.add(name)
         if c in symbols and name != c:
             wiring[symbols[c]] = symbol_like(symbols[c], name)
-    code, renaming = fuse(first.assignments, second.assignments, wiring, taken)
+    code, renaming = fuse(first.assignments, second.assignments, wiring, names)
     became = {str(old): str(new) for old, new in renaming.items()}
     writes = {**first.writes, **{became[c]: a for c, a in second.writes.items()}}
     return Stage(first.params, reads, writes, code)
@@ -226,7 +228,7 @@ def _split_sums(graph: Graph, node: KernelNode) -> None:
         return
     (stage,) = kernel.stages
     graph.remove(node)
-    for k, reduced in enumerate(different):
-        wanted = [reduced, frozenset()] if k == 0 else [reduced]
-        writes = {c: a for c, a in stage.writes.items() if frozenset(stage.reduced_params(c)) in wanted}
+    for k, params in enumerate(different):
+        sets = [params, frozenset()] if k == 0 else [params]
+        writes = {c: a for c, a in stage.writes.items() if frozenset(stage.reduced_params(c)) in sets}
         graph.add_kernel(replace(kernel, stages=[replace(stage, writes=writes)], schedule=None))

@@ -214,9 +214,9 @@ class _Reading:
             if len(mixed) > 1:
                 self.problem.walks.append(NodeAccesses(mixed))
 
-    def _kinds(self, walked: Walked) -> tuple[bool, ...]:
+    def _kinds(self, access: Walked) -> tuple[bool, ...]:
         """Whether an image stands in blocks, in each of its layouts; nothing for what is no image of several pixels."""
-        root = walked.array
+        root = access.array
         if root in self._blocks and any(n != 1 for n in self._graph.shape(root)[2:]):
             return (False, False, True)
         return ()

@@ -210,9 +210,9 @@ class _Importer:
     def _in_rows(self, node: nodes.AccessNode) -> str:
         """What an access node holds, in the order of elements that the program sees."""
         name, source = self._nodes[node], node.desc(self._sdfg)
-        told = isinstance(source, dace.data.View) or self._is_row_major(source)
+        in_order = isinstance(source, dace.data.View) or self._is_row_major(source)
         dense = self._graph.strides(name) == row_major(self._graph.shape(name)) or not self._graph.shape(name)
-        return name if told and dense else self._b.copy(name)
+        return name if in_order and dense else self._b.copy(name)
 
     def _is_row_major(self, desc: dace.data.Data) -> bool:
         if isinstance(desc, dace.data.Scalar):

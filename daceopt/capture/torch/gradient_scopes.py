@@ -51,26 +51,26 @@ def hidden_writes(graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
     for node in graph.nodes:
         memory = storage(node)
         if memory is not None:
-            known = sides.setdefault(memory, {})
-            known[family(node)] = known.get(family(node), False) or requires_grad(node)
-    divided = {memory for memory, known in sides.items() if len(known) > 1 and any(known.values())}
-    return [(n, x) for n in graph.nodes for x in written_nodes(n) if storage(x) in divided]
+            needs = sides.setdefault(memory, {})
+            needs[family(node)] = needs.get(family(node), False) or requires_grad(node)
+    memories = {memory for memory, needs in sides.items() if len(needs) > 1 and any(needs.values())}
+    return [(n, x) for n in graph.nodes for x in written_nodes(n) if storage(x) in memories]
 
 
 def hidden_arguments(graph: fx.Graph) -> set[int]:
     """Positions of the arguments that require a gradient and are changed behind autograd's back. Raises Unsupported
     where one is changed as autograd knows, too."""
     unseen = unseen_writes(graph)
-    hidden = {storage(operand) for _, operand in unseen}
-    seen = {family(operand) for n in graph.nodes for operand in written_nodes(n) if (n, operand) not in unseen}
+    hidden_storages = {storage(operand) for _, operand in unseen}
+    visible = {family(operand) for n in graph.nodes for operand in written_nodes(n) if (n, operand) not in unseen}
     arguments = [n for n in graph.nodes if n.op == "placeholder"]
-    changed = {k: n for k, n in enumerate(arguments) if storage(n) in hidden and requires_grad(n)}
-    for node in changed.values():
-        if family(node) in seen:
+    written_arguments = {k: n for k, n in enumerate(arguments) if storage(n) in hidden_storages and requires_grad(n)}
+    for node in written_arguments.values():
+        if family(node) in visible:
             raise Unsupported(
                 f"{node.name} is changed as an argument that requires a gradient, and where it is detached"
             )
-    return set(changed)
+    return set(written_arguments)
 
 
 def family(node: fx.Node) -> int:
@@ -114,19 +114,19 @@ def differentiable_nodes(graph: fx.Graph) -> frozenset[fx.Node]:
     called = [n for n in graph.nodes if n.op in ("call_function", "call_method", "call_module")]
     if not any(t.requires_grad for n in called for t in _tensors(n.meta.get("example_value"))):
         return frozenset()
-    known = {storage(n) for n in graph.nodes if requires_grad(n)} - {None}
-    return frozenset(n for n in graph.nodes if requires_grad(n) or storage(n) in known)
+    storages = {storage(n) for n in graph.nodes if requires_grad(n)} - {None}
+    return frozenset(n for n in graph.nodes if requires_grad(n) or storage(n) in storages)
 
 
 def join_undropped(graph: fx.Graph) -> None:
     """Dropout that drops nothing gives its very argument, and Dynamo knows it as a copy: note that they are one."""
     for node in filter(_is_undropped, graph.nodes):
         memory, kin = storage(node), family(node)
-        kept = storage(node.all_input_nodes[0]), family(node.all_input_nodes[0])
+        scope = storage(node.all_input_nodes[0]), family(node.all_input_nodes[0])
         for other in [n for n in graph.nodes if storage(n) == memory]:
             if family(other) == kin:
-                other.meta["family"] = kept[1]
-            other.meta["storage"] = kept[0]
+                other.meta["family"] = scope[1]
+            other.meta["storage"] = scope[0]
 
 
 def _is_undropped(node: fx.Node) -> bool:
@@ -140,8 +140,8 @@ def _begins_recorded(graph: fx.Graph, undropped: list[fx.Node]) -> bool:
     """Whether gradients are on where the graph begins: then what drops nothing of a value that requires one requires
     one, too, unless the value came to do so by a write."""
     first = without_gradients(graph)
-    changed = {storage(x) for n in graph.nodes for x in written_nodes(n)}
-    return all(n in first or storage(n.all_input_nodes[0]) in changed for n in undropped)
+    written_storages = {storage(x) for n in graph.nodes for x in written_nodes(n)}
+    return all(n in first or storage(n.all_input_nodes[0]) in written_storages for n in undropped)
 
 
 def _refuse_undropped(node: fx.Node, unrecorded: set[fx.Node]) -> None:
@@ -182,20 +182,20 @@ def _stops(node: fx.Node) -> bool:
 
 
 def _detach_operands(graph: fx.Graph, node: fx.Node) -> None:
-    known: dict[fx.Node, fx.Node] = {}
-    changed = written_nodes(node)
+    detachments: dict[fx.Node, fx.Node] = {}
+    written_operands = written_nodes(node)
 
     def detach(operand: fx.Node) -> fx.Node:
         value = operand.meta.get("example_value")
         if not (isinstance(value, torch.Tensor) and (value.requires_grad or is_wrapped(value))):
             return operand
-        if operand in changed:
+        if operand in written_operands:
             return operand
-        if operand not in known:
+        if operand not in detachments:
             with graph.inserting_before(node):
-                known[operand] = graph.call_method("detach", (operand,))
-            known[operand].meta["example_value"] = value
-        return known[operand]
+                detachments[operand] = graph.call_method("detach", (operand,))
+            detachments[operand].meta["example_value"] = value
+        return detachments[operand]
 
     node.args = fx.map_arg(node.args, detach)
     node.kwargs = fx.map_arg(node.kwargs, detach)

@@ -32,7 +32,7 @@ Place = tuple[CodeType, int]
 _breaking: set[Place] = set()
 """Places in code where a number is read, and the graph breaks."""
 
-_kept: dict[Any, list[Any]] = {}
+_values: dict[Any, list[Any]] = {}
 """A frame, a place and the tensor that is read there -> the numbers that were constants."""
 
 _MOST = 3  # of those
@@ -78,11 +78,11 @@ def _kept_value(variable: Any, tx: Any, name: str, place: Place) -> Any:
     """What a module keeps, as long as it does not change with each look; else None."""
     number = state_values.answer(tx, getattr(torch.Tensor, name), variable)
     node = variable.as_proxy().node
-    seen = _kept.setdefault((tx.output.root_tx.f_code, place, str(node.args or node)), [])
-    if number is None or (number not in seen and len(seen) == _MOST):
+    values = _values.setdefault((tx.output.root_tx.f_code, place, str(node.args or node)), [])
+    if number is None or (number not in values and len(values) == _MOST):
         return None
-    if number not in seen:
-        seen.append(number)
+    if number not in values:
+        values.append(number)
     return number
 
 
@@ -107,8 +107,8 @@ def is_taken(output: Any, number: sympy.Expr) -> bool:
 
 
 def _places(output: Any) -> dict[str, Place]:
-    known: dict[str, Place] = output.__dict__.setdefault(_TAKEN, {})
-    return known
+    places: dict[str, Place] = output.__dict__.setdefault(_TAKEN, {})
+    return places
 
 
 def check_index(tx: Any, key: Any) -> None:
@@ -120,19 +120,19 @@ def check_index(tx: Any, key: Any) -> None:
     code = tx.output.root_tx.f_code
     if code not in _indices:
         _indices[code] = {}
-    known = _indices[code].setdefault(key.source.name, set())
-    if len(known - {number.node.hint}) > 1:
+    indices = _indices[code].setdefault(key.source.name, set())
+    if len(indices - {number.node.hint}) > 1:
         reason = "an index that is a tensor of one number, which changes"
         hints = ["Index by a tensor with an axis."]
         break_graph(reason, UNLIKE_PYTHON, hints)
-    known.add(number.node.hint)
+    indices.add(number.node.hint)
 
 
 def leave(output: Any, *values: Any) -> None:
     """Let Dynamo begin again, and its graph break, where numbers have been read of which ``values`` are computed."""
-    known = _places(output)
+    places = _places(output)
     nodes = [v.node for v in values if isinstance(v, torch.SymInt | torch.SymFloat | torch.SymBool)]
-    _restart({known[s] for n in nodes for s in map(str, n.expr.free_symbols) if s in known})
+    _restart({places[s] for n in nodes for s in map(str, n.expr.free_symbols) if s in places})
 
 
 def leave_named(text: str) -> None:

@@ -25,10 +25,10 @@ def agree(model: nn.Module, watch: Watch, strategy: Chosen) -> Strategy:
     """
     group = watch.group
     identity = Identity.of(model, group.size())
-    told = _tell(identity, model, strategy) if group.rank() == 0 else _ranks_own(identity, model, strategy)
+    answer = _tell(identity, model, strategy) if group.rank() == 0 else _ranks_own(identity, model, strategy)
     everyone: list[Any] = [None] * group.size()
     with watch.inside():
-        dist.all_gather_object(everyone, told, group=group)
+        dist.all_gather_object(everyone, answer, group=group)
     first = everyone[0]
     for rank, other in enumerate(everyone):
         texts = first["identity"].differences(other["identity"])

@@ -83,8 +83,8 @@ class Exchange:
         """All ranks tell that they are about to gather ``names`` of ``what``, in the place where programs tell their
         sequences. Raises WorkerError, on all ranks, where one does something else."""
         with self.watch.inside():
-            told = self.tell(listed_number(what, names))
-        others = [r for r, number in enumerate(told) if number != told[self.rank]]
+            answer = self.tell(listed_number(what, names))
+        others = [r for r, number in enumerate(answer) if number != answer[self.rank]]
         if others:
             raise WorkerError(f"rank {others[0]} does not gather {what} of the same parameters as rank {self.rank}")
 
@@ -118,8 +118,8 @@ class Exchange:
     def _group(self, wanted: str | Recipe, of_step: bool) -> Recipe:
         if self.strategy.groups and self.strategy.of_step is not of_step:
             graphs = ("a training step", "the model alone")[:: 1 if of_step else -1]
-            said = f"the strategy groups operators of {graphs[1]}; {graphs[0]} takes its buckets only: search that"
-            warnings.warn(said, FallbackWarning, stacklevel=2)
+            message = f"the strategy groups operators of {graphs[1]}; {graphs[0]} takes its buckets only: search that"
+            warnings.warn(message, FallbackWarning, stacklevel=2)
             return self.recipe(wanted)
         base = recipes.get(wanted) if isinstance(wanted, str) else wanted
         return self.recipe(enacting(self.strategy, recipes.get("disco") if isinstance(base, Choice) else base))

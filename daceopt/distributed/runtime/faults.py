@@ -79,8 +79,8 @@ class Watch:
         except (dist.DistError, RuntimeError):
             return WorkerError(f"rank {self._rank}: {what}: the rank that holds the store of the group is gone")
         silent = [r for r in range(self._world) if r not in answers]
-        furthest = max(begun for begun, _ in answers.values())
-        late = [r for r, (begun, is_inside) in answers.items() if not is_inside or begun < furthest]
+        furthest = max(start for start, _ in answers.values())
+        late = [r for r, (start, is_inside) in answers.items() if not is_inside or start < furthest]
         if silent:
             return WorkerError(f"rank {self._rank}: {what}: {_list(silent)} gave no answer within {PATIENCE:g} s")
         if late:
@@ -88,9 +88,9 @@ class Watch:
             return WorkerError(f"rank {self._rank}: {what}: {_list(late)} {place} while the others waited")
         return WorkerError(f"rank {self._rank}: {what}")
 
-    def publish(self, number: int, said: str) -> None:
+    def publish(self, number: int, reason: str) -> None:
         """Let ranks that take part with nothing of their own know what ``number`` stands for."""
-        self._store.set(f"{self._key}/exchange/{number}", said)
+        self._store.set(f"{self._key}/exchange/{number}", reason)
 
     def published_reason(self, number: int) -> str | None:
         """What it stands for, where a rank has published it."""
@@ -114,8 +114,8 @@ class Watch:
         while len(answers) < self._world and time.monotonic() < end:
             for rank in range(self._world):
                 if rank not in answers and self._store.check([f"{self._key}/{rank}"]):
-                    begun, is_inside = json.loads(self._store.get(f"{self._key}/{rank}"))
-                    answers[rank] = (int(begun), bool(is_inside))
+                    start, is_inside = json.loads(self._store.get(f"{self._key}/{rank}"))
+                    answers[rank] = (int(start), bool(is_inside))
             time.sleep(POLL / 10)
         return answers
 

@@ -34,13 +34,13 @@ class ShadowHook(JoinHook):
                 zeros = torch.zeros(count, dtype=getattr(torch, dtype), device=exchange.device)
                 dist.all_reduce(zeros, group=exchange.group)
 
-    def _exchanges_behind(self, told: set[int]) -> list[Exchanged]:
+    def _exchanges_behind(self, numbers: set[int]) -> list[Exchanged]:
         """What stands behind the one number that the others have ``told``. Raises WorkerError where they do not agree,
         or have told nobody."""
-        said = self._exchange.watch.published_reason(next(iter(told))) if len(told) == 1 else None
-        if said is None:
+        reason = self._exchange.watch.published_reason(next(iter(numbers))) if len(numbers) == 1 else None
+        if reason is None:
             raise WorkerError("ranks that have not ended (join) do not exchange the same gradients")
-        return [(names, int(count), str(dtype)) for names, count, dtype in json.loads(said)]
+        return [(names, int(count), str(dtype)) for names, count, dtype in json.loads(reason)]
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """All take the model of one that ended last."""

@@ -97,9 +97,9 @@ class AllReduceTime:
         return cls(int(fields["world"]), float(fields["per_byte"]), float(fields["overhead"]), **lines)
 
     def __str__(self) -> str:
-        said = f"an all-reduce: {_line_text(LinearTime(self.per_byte, self.overhead))}"
-        said += f"; beside computing {_line_text(self.beside)}" if self.beside else ""
-        return said + (f", of which a core that computes works {_line_text(self.processor)}" if self.processor else "")
+        text = f"an all-reduce: {_line_text(LinearTime(self.per_byte, self.overhead))}"
+        text += f"; beside computing {_line_text(self.beside)}" if self.beside else ""
+        return text + (f", of which a core that computes works {_line_text(self.processor)}" if self.processor else "")
 
 
 def _line_text(line: LinearTime) -> str:

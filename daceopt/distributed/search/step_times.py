@@ -191,17 +191,17 @@ def _identity(graph: Graph, node: Node, cores: int) -> str:
         c: (types.name_of(graph.dtype(n)), *map(str, (*graph.shape(n), "by", *graph.strides(n))))
         for c, n in names.items()
     }
-    said: list[Any] = [type(node).__name__, operands]
+    parts: list[Any] = [type(node).__name__, operands]
     if isinstance(node, KernelNode):
-        said += kernel_text.lines(node.kernel)
+        parts += kernel_text.lines(node.kernel)
     else:
-        said += [{k: str(getattr(node, k)) for k in sorted(set(node.__properties__) - _OWN)}]
+        parts += [{k: str(getattr(node, k)) for k in sorted(set(node.__properties__) - _OWN)}]
     if isinstance(node, Region):
-        said += [*map(render, node.bodies), str(getattr(node, "carried", ""))]
+        parts += [*map(render, node.bodies), str(getattr(node, "carried", ""))]
     elif isinstance(node, DenseNode):
         chosen = libs.choose(node, graph)
-        said += [chosen.name, chosen.version()]
-    return key(_KIND, _VERSION, __version__, system.fingerprint(), cores, *said)
+        parts += [chosen.name, chosen.version()]
+    return key(_KIND, _VERSION, __version__, system.fingerprint(), cores, *parts)
 
 
 def _arrays(graph: Graph, node: Node) -> dict[str, str]:

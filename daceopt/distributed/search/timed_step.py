@@ -43,8 +43,8 @@ def time_step(
     if not measured:
         operators = ProgramOperators(step.program, machine)
         problem = problem_of(operators, estimate, reduction, slowdowns)
-        said = "library calls by their roofline, kernels as estimated"
-        return TimedStep(operators, rule_groups(step, operators), problem, said)
+        source = "library calls by their roofline, kernels as estimated"
+        return TimedStep(operators, rule_groups(step, operators), problem, source)
     times = step_times.measure(step, cores, kernels=True)
     operators = ProgramOperators(step.program, machine, times.calls)
     groups = rule_groups(step, operators)
@@ -52,5 +52,5 @@ def time_step(
     fused = apply_moves(plain, baselines(plain, groups)[OPERATORS]).groups.values()
     known = step_times.of_groups(times.kernels, operators, fused, estimate)
     problem = problem_of(operators, step_times.prefer_known(known, estimate), reduction, slowdowns)
-    said = f"{len(times.calls)} library calls and {len(times.kernels)} kernels as measured alone, others estimated"
-    return TimedStep(operators, groups, problem, said)
+    source = f"{len(times.calls)} library calls and {len(times.kernels)} kernels as measured alone, others estimated"
+    return TimedStep(operators, groups, problem, source)

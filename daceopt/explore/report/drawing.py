@@ -126,10 +126,10 @@ class _Drawing:
         number, self._number = self._number, self._number + 1
         members = module.members()
         moved = sum(self._kernels[k].bytes for k in members)
-        said = f"{plural(len(members), 'kernel')}, {amount(moved, 'B')}{self._time(members)}"
+        text = f"{plural(len(members), 'kernel')}, {amount(moved, 'B')}{self._time(members)}"
         state = " open" if opened else ""
         yield f'<details class="module" data-module="{self._direction}-{number}"{state}>'
-        yield f'<summary><b>{escape(module.name)}</b> <span class="quiet">{escape(said)}</span></summary>'
+        yield f'<summary><b>{escape(module.name)}</b> <span class="quiet">{escape(text)}</span></summary>'
         boxes: list[Module | int] = [*module.parts, *module.kernels]
         boxes.sort(key=_first)
         owner = {k: at for at, box in enumerate(boxes) for k in _members(box)}

@@ -283,9 +283,9 @@ def _directions(pair: CompiledPair, names: ModelNames, seconds: list[dict[str, f
 
 def _boundary(roles: Mapping[str, str], names: ModelNames) -> dict[str, str]:
     """How people call the arrays that a program writes at its boundary."""
-    said = {f"output:{k}": name for k, name in enumerate(names.outputs)}
-    said |= {f"grad_input:{k}": f"gradient of {name}" for k, name in enumerate(names.inputs)}
-    return {array: said[role] for array, role in roles.items() if role in said}
+    labels = {f"output:{k}": name for k, name in enumerate(names.outputs)}
+    labels |= {f"grad_input:{k}": f"gradient of {name}" for k, name in enumerate(names.inputs)}
+    return {array: labels[role] for array, role in roles.items() if role in labels}
 
 
 def _measure(report: Report, pair: CompiledPair, tensors: Tensors) -> list[dict[str, float]]:

@@ -51,8 +51,8 @@ def to_fragment(report: Tables, above: str = "") -> str:
 
 def _head(report: Tables) -> Iterator[str]:
     yield f"<h1>{escape(report.title)}</h1>"
-    said = [report.mode, f"recipe {report.recipe or 'none'}", *report.inputs]
-    yield f'<p class="quiet">{escape(" · ".join(said))}</p>'
+    facts = [report.mode, f"recipe {report.recipe or 'none'}", *report.inputs]
+    yield f'<p class="quiet">{escape(" · ".join(facts))}</p>'
     if report.reason:
         yield f'<p class="warning"><b>Runs outside of compiled code.</b> {escape(report.reason)}</p>'
     for note in report.notes:

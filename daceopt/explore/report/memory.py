@@ -56,8 +56,8 @@ def section(report: Tables) -> Iterator[str]:
     yield f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escape(heading(report))}">'
     for k, row in enumerate(report.memory):
         height = _HEIGHT * min(row.bytes / report.peak, 1.0)
-        said = f"{row.direction}, {row.node}: {amount(row.bytes, 'B')}; {row.largest}"
+        text = f"{row.direction}, {row.node}: {amount(row.bytes, 'B')}; {row.largest}"
         yield f"<g{' class=part' if row.direction == 'backward' else ''}>"
         yield f'<rect x="{k * width:.2f}" y="{_HEIGHT - height:.1f}" width="{width:.2f}" height="{height:.1f}">'
-        yield f"<title>{escape(said)}</title></rect></g>"
+        yield f"<title>{escape(text)}</title></rect></g>"
     yield "</svg>"

@@ -68,8 +68,8 @@ class _Plot:
         for exponent in range(math.ceil(math.log10(self._y[0])), math.floor(math.log10(self._y[1])) + 1):
             _, y = self._place(self._x[0], 10.0**exponent)
             yield f'<path class="grid" d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}"/>'
-            said = escape(amount(10.0**exponent, "flop/s"))
-            yield f'<text class="detail left" x="2" y="{y + 4:.1f}">{said}</text>'
+            text = escape(amount(10.0**exponent, "flop/s"))
+            yield f'<text class="detail left" x="2" y="{y + 4:.1f}">{text}</text>'
 
     def roofs(self) -> Iterator[str]:
         """Of memory and of the smallest cache that was measured, for each kind of element that has a rate."""
@@ -79,8 +79,8 @@ class _Plot:
                 points = [(self._x[0], self._x[0] * bandwidth), (flops / bandwidth, flops), (self._x[1], flops)]
                 path = "L".join(f"{x:.1f} {y:.1f}" for x, y in (self._place(*p) for p in points if p[1] >= self._y[0]))
                 rates = f"{name}: {amount(bandwidth, 'B/s')}, {amount(flops, 'flop/s')}"
-                said = escape(f"{rates} in {what}" if machine.is_device else rates)
-                yield f'<path class="roof {name}" d="M{path}"><title>{said}</title></path>'
+                text = escape(f"{rates} in {what}" if machine.is_device else rates)
+                yield f'<path class="roof {name}" d="M{path}"><title>{text}</title></path>'
 
     def point(self, k: int, kernel: KernelRow) -> str:
         seconds = _seconds(kernel)
@@ -90,10 +90,10 @@ class _Plot:
         time = (
             f"{duration(seconds)}, {percent(kernel.share)} of the limit" if known else f"at least {duration(seconds)}"
         )
-        said = escape(f"{kernel.label} ({kernel.direction}): {time}, {amount(kernel.flops / seconds, 'flop/s')}")
+        text = escape(f"{kernel.label} ({kernel.direction}): {time}, {amount(kernel.flops / seconds, 'flop/s')}")
         look = f"kernel {kernel.direction}{'' if known else ' hollow'}"
         place = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"'
-        return f'<g class="{look}" data-marks="{k}" role="button"><circle {place}><title>{said}</title></circle></g>'
+        return f'<g class="{look}" data-marks="{k}" role="button"><circle {place}><title>{text}</title></circle></g>'
 
 
 def _seconds(kernel: KernelRow) -> float:

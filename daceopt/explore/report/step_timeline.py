@@ -64,9 +64,9 @@ def _labels(lanes: Mapping[str, int]) -> Iterator[str]:
 def _box(event: Timed, row: int, longest: float) -> str:
     x, width = _LEFT + _WIDTH * event.start / longest, _WIDTH * (event.end - event.start) / longest
     kind = next((f" {kind}" for kind in _KINDS if event.lane.startswith(kind)), "")
-    said = escape(f"{event.name}: {duration(event.end - event.start)} from {duration(event.start)}")
+    text = escape(f"{event.name}: {duration(event.end - event.start)} from {duration(event.start)}")
     place = f'x="{x:.2f}" y="{row * (_ROW + _GAP)}" width="{max(width, 0.2):.2f}" height="{_ROW}"'
-    box = f'<rect class="event{kind}" {place}><title>{said}</title></rect>'
+    box = f'<rect class="event{kind}" {place}><title>{text}</title></rect>'
     kernel = getattr(event, "kernel", None)
     return box if kernel is None else f'<g data-marks="{kernel}" role="button">{box}</g>'
 

@@ -148,8 +148,8 @@ class Tables:
 
         DaceoptError says which labels there are instead.
         """
-        for said in (lambda k: k.label, lambda k: k.origin, lambda k: k.contents):
-            matches = [k for k in self.kernels if is_called(said(k), text)]
+        for key in (lambda k: k.label, lambda k: k.origin, lambda k: k.contents):
+            matches = [k for k in self.kernels if is_called(key(k), text)]
             if matches:
                 return matches
         matching([k.label for k in self.kernels], text)  # raises

@@ -17,13 +17,13 @@ def explain(error: Exception, step: Transformation | None, program: Program | No
 
     ``program``: as it was right before the step, to find the site at which that left it invalid.
     """
-    said = str(error) if isinstance(error, DaceoptError) else f"{type(error).__name__}: {error}"
+    message = str(error) if isinstance(error, DaceoptError) else f"{type(error).__name__}: {error}"
     site = getattr(error, "site", "")
     if not site and isinstance(error, VerificationError) and step is not None and program is not None:
         site = _invalid(step, program)
     parts = ("step", str(step) if step is not None else ""), ("site", site)
-    before = ", ".join(f"{kind} {text}" for kind, text in parts if text and text not in said)
-    return f"{before}: {said}" if before else said
+    before = ", ".join(f"{kind} {text}" for kind, text in parts if text and text not in message)
+    return f"{before}: {message}" if before else message
 
 
 def _invalid(step: Transformation, program: Program) -> str:

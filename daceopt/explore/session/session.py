@@ -155,13 +155,15 @@ class Session:
         change = Change.of(step, self._at)
         program, start = self._at.program.copy(), self._at
         inputs = self._subject.values() if self._verify == "numerics" else None
-        begun: list[Transformation] = []
+        attempts: list[Transformation] = []
         try:
-            done = change.run(program, self._verify, inputs, lambda transformation, graph: begun.append(transformation))
+            done = change.run(
+                program, self._verify, inputs, lambda transformation, graph: attempts.append(transformation)
+            )
         except Exception as error:
             first = start.program if len(change.steps) == 1 else None
-            said = explain(error, begun[-1] if begun else None, first)
-            raise SessionError(f"{said}; the session is as it was, at version {start.number}") from error
+            message = explain(error, attempts[-1] if attempts else None, first)
+            raise SessionError(f"{message}; the session is as it was, at version {start.number}") from error
         self._at = Version(
             next(self._numbers), done.program, change.title, done.steps, done.records, start, done.notes, start.sizes
         )

@@ -123,10 +123,10 @@ def _of_onnx(source: Any, inputs: Sequence[Any], backward: bool | None) -> Subje
     graph = import_model(model, fallback=True, refused=lambda node, why: fallbacks.setdefault(node.op_type, why))
     subject = _of_graph(str(title), graph, inputs, backward)
     names = [v.name for v in model.graph.input if v.name not in stored]
-    said = {f"input:{k}": name for k, name in enumerate(names)}
-    said |= {f"output:{k}": f"output {v.name}" for k, v in enumerate(model.graph.output)}
+    labels = {f"input:{k}": name for k, name in enumerate(names)}
+    labels |= {f"output:{k}": f"output {v.name}" for k, v in enumerate(model.graph.output)}
     notes = [f"{name} runs in ONNX Runtime: {why}" for name, why in fallbacks.items()]
-    return replace(subject, names=said, notes=notes)
+    return replace(subject, names=labels, notes=notes)
 
 
 def _of_graph(title: str, graph: Graph, inputs: Sequence[Any], backward: bool | None) -> Subject:

@@ -55,8 +55,8 @@ def events(graph: Graph, times: Times) -> list[StepEvent]:
         if isinstance(node, CollectiveStart):
             began[graph.writes(node)["Handle"]] = start, f"{node.title} of {len(node.parameters)} tensors"
         if isinstance(node, CollectiveWait):
-            at, said = began.pop(graph.reads(node)["Handle"], (start, type(node).__name__))
-            timeline.append(StepEvent("communication", said, at, clock))
+            at, kind = began.pop(graph.reads(node)["Handle"], (start, type(node).__name__))
+            timeline.append(StepEvent("communication", kind, at, clock))
         waits = isinstance(node, (CollectiveWait, AgreementWait))
         timeline.append(StepEvent("waiting" if waits else "computation", name, start, clock))
     return sorted(timeline, key=lambda event: (event.lane, event.start))

@@ -139,8 +139,8 @@ def box_of(kernel: Kernel, accesses: Iterable[Access], shape: Shape, outer: Coll
     Raises IllegalSchedule as ``reach_of`` and ``box_around`` do, and where the box may begin before the array.
     """
     listed = list(accesses)
-    walked = {p for a in listed for p in a.params() if p in kernel.extents and p not in outer}
-    ranges = {p: Interval.whole(kernel.bounds(p)[0]) for p in walked}
+    inner = {p for a in listed for p in a.params() if p in kernel.extents and p not in outer}
+    ranges = {p: Interval.whole(kernel.bounds(p)[0]) for p in inner}
     known = ALL_SIZES.inside({p: kernel.bounds(p)[0] for p in outer})
     box = box_around([reach_of(a, ranges) for a in listed], shape, listed[0].array)
     return Box(cut(i, n, known) for i, n in zip(box, shape))

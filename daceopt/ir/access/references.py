@@ -165,10 +165,10 @@ def check_overlaps(graph: Graph, kernel: Kernel) -> None:
 
 def _overlaps(reference: Reference, extents: Mapping[Param, Dim]) -> bool:
     """Do two iterations surely meet? Strides that are sizes are those of an array, whose elements stand apart."""
-    walked = [(abs(s), extents[p]) for p, s in reference.steps if isinstance(s, int) and isinstance(extents[p], int)]
-    if len(walked) < len(reference.steps) or reference.rest != 0:
+    steps = [(abs(s), extents[p]) for p, s in reference.steps if isinstance(s, int) and isinstance(extents[p], int)]
+    if len(steps) < len(reference.steps) or reference.rest != 0:
         return False
-    loops = sorted((s, int(n)) for s, n in walked if n != 1)
+    loops = sorted((s, int(n)) for s, n in steps if n != 1)
     reach, nested = 0, True  # nested: each step leads beyond all that the smaller ones reach
     for step, extent in loops:
         nested &= step > reach

@@ -188,8 +188,8 @@ class _Execution:
     def _gather(self, access: Access, iterations: Iterations) -> np.ndarray:
         """What is read at places that are no affine functions of the loops, such as the nearest one of an image."""
         buffer, index, strides, offset = self._place(access)
-        walked = iterations.values()
-        places = offset + sum(self._whole(e, walked) * s for e, s in zip(index, strides))
+        values = iterations.values()
+        places = offset + sum(self._whole(e, values) * s for e, s in zip(index, strides))
         places = np.broadcast_to(places, iterations.extents)
         if places.size and (places.min() < 0 or places.max() >= buffer.size):
             where = f"elements {places.min()} to {places.max()} of a buffer of {buffer.size}"

@@ -287,15 +287,15 @@ class _Execution:
             self._product(product, _Rows(len(there), {p: v[there] for p, v in rows.values.items()}), (m, n, k))
 
     def _product(self, product: TileProduct, rows: _Rows, sizes: tuple[int, int, int]) -> None:
-        walked = dict(zip(product.loops, sizes))
-        a = self._read(product.a, self._tile(rows, walked, product.m, product.k))
-        b = self._read(product.b, self._tile(rows, walked, product.k, product.n))
+        extents = dict(zip(product.loops, sizes))
+        a = self._read(product.a, self._tile(rows, extents, product.m, product.k))
+        b = self._read(product.b, self._tile(rows, extents, product.k, product.n))
         m, n, k = sizes
         with np.errstate(all="ignore"):
             a, b = (x.astype(self._memory.numpy_dtype(types.compute_type(product.dtype))) for x in (a, b))
             value = np.matmul(a.reshape(rows.count, m, k), b.reshape(rows.count, k, n))
         self._write(
-            (product.statement, product.connector), value.reshape(-1), self._tile(rows, walked, product.m, product.n)
+            (product.statement, product.connector), value.reshape(-1), self._tile(rows, extents, product.m, product.n)
         )
 
     @staticmethod

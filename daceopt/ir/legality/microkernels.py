@@ -169,14 +169,14 @@ class _Reader:
     def _operands(
         self, statement: int, connector: str, loops: list[Loop], reads: tuple[Reference, Reference], c: Reference
     ) -> TileProduct:
-        for turned in (False, True) if reads[0].buffer.dtype == types.BFLOAT16 else (False,):
+        for transposed in (False, True) if reads[0].buffer.dtype == types.BFLOAT16 else (False,):
             for a, b in (reads, reads[::-1]):
                 m, n, k = (self._only(loops, kept, c, a, b) for kept in ((c, a), (c, b), (a, b)))
-                walked = [loop for loop in (m, n, k) if loop is not None]
-                fits = self._fits(a, k) and self._fits(b, k if turned else n) and self._fits(c, n)
-                if len(walked) == len(loops) and fits:
-                    self._check_rests((a, b, c), walked)
-                    return TileProduct(statement, connector, m, n, k, a, b, c, turned)
+                along = [loop for loop in (m, n, k) if loop is not None]
+                fits = self._fits(a, k) and self._fits(b, k if transposed else n) and self._fits(c, n)
+                if len(along) == len(loops) and fits:
+                    self._check_rests((a, b, c), along)
+                    return TileProduct(statement, connector, m, n, k, a, b, c, transposed)
         names = ", ".join(str(loop.param) for loop in loops)
         return self._refuse(f"the loops over {names} are not rows, columns and sum of a product with unit strides")
 

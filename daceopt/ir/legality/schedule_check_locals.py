@@ -164,16 +164,16 @@ def _check_dependence(
     kept = array in kernel.kept_locals()
     for k, loop in enumerate(common):
         if isinstance(loop, Loop):
-            walked = _walked_parameters(kernel, do, loop)
-            if kept and walked & set(kernel.serial):
+            moving = _walked_parameters(kernel, do, loop)
+            if kept and moving & set(kernel.serial):
                 continue  # in order: _check_in_order
             # outside of its Alloc, a local is another one in each iteration of the outer parameters anyway
-            own = walked - (set(kernel.iteration(array)) if k < start else set())
+            own = moving - (set(kernel.iteration(array)) if k < start else set())
             if own or k > start:
                 _check_along(kernel, loop, own & reduced, write, read)
             if kept and (own or k > start) and not _depends(loop, write):
                 refuse(kernel, f"{array} has one element for all iterations of {loop.param}, which would mix")
-            if k > start and walked & set(kernel.serial) and loop.kind not in ("serial", "unroll"):
+            if k > start and moving & set(kernel.serial) and loop.kind not in ("serial", "unroll"):
                 refuse(kernel, f"iterations of the {loop.kind} loop over {loop.param} would share {array}")
     if any(isinstance(n, Accumulate) and (do.statement, connector) in n.writes() for n in common):
         refuse(kernel, f"{array} is read inside of its accumulator, which is stored behind that")

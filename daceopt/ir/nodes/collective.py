@@ -40,8 +40,8 @@ def listed_number(what: str, names: Iterable[str]) -> int:
     return _number("\n".join([what, *names]))
 
 
-def _number(said: str) -> int:
-    return int.from_bytes(hashlib.sha256(said.encode()).digest()[:8], "big") >> 2
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 2
 
 
 @make_properties

@@ -216,8 +216,8 @@ def _to_zero(band: isl.ScheduleNode) -> isl.MultiUnionPwAff:
     domain, functions = band.get_domain(), band.band_get_partial_schedule()
     values = isl.MultiVal.zero(functions.get_space())
     for k in range(band.band_n_member()):
-        walked = isl.UnionMap.from_union_pw_aff(functions.get_union_pw_aff(k)).intersect_domain(domain).range()
-        first = walked.as_set().dim_min_val(0)
+        image = isl.UnionMap.from_union_pw_aff(functions.get_union_pw_aff(k)).intersect_domain(domain).range()
+        first = image.as_set().dim_min_val(0)
         if first.is_int():
             values = values.set_val(k, first.neg())
     return isl.MultiUnionPwAff.multi_val_on_domain(functions.domain(), values)

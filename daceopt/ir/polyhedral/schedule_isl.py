@@ -246,12 +246,14 @@ class _Reader:
         params = [loop.param for loop in around]
         space = points.get_space().reset_tuple_id(_SET) if points.has_tuple_id() else points.get_space()
         of, values = functions_on(self._sizes, space, params)
-        walked = space.universe_set()
+        instances = space.universe_set()
         for loop in around:
-            walked = within(walked, of, values[loop.param], [b for b in (loop.extent, loop.rest) if b is not None])
-        if walked.is_subset(points):
+            instances = within(
+                instances, of, values[loop.param], [b for b in (loop.extent, loop.rest) if b is not None]
+            )
+        if instances.is_subset(points):
             return []
-        pieces = points.gist(walked).coalesce().compute_divs().get_basic_sets()
+        pieces = points.gist(instances).coalesce().compute_divs().get_basic_sets()
         if len(pieces) != 1:
             raise Unsupported(f"a statement of {self._kernel.label} runs at {points}, which no one condition says")
         return [self._relation(c, params, points) for c in pieces[0].get_constraints() if not c.is_div_constraint()]

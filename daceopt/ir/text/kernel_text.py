@@ -27,8 +27,8 @@ _INDENT = "  "
 
 def lines(kernel: Kernel) -> list[str]:
     """What stands after the sign of equality, and the lines below it. Raises Unsupported for what has no text."""
-    walked = {p for stage in kernel.stages for p in stage.params}
-    shared = (str(p) if p in walked else f"{p} < {text(kernel.extents[p])}" for p in kernel.outer)
+    params = {p for stage in kernel.stages for p in stage.params}
+    shared = (str(p) if p in params else f"{p} < {text(kernel.extents[p])}" for p in kernel.outer)
     outer = f" outer {_list(shared)}" if kernel.outer else ""
     kinds = {n: f"{types.name_of(dtype)}[{_list(map(text, shape))}]" for n, (dtype, shape) in kernel.locals.items()}
     locals_ = [f"local {name}: {kind}" for name, kind in kinds.items()]

@@ -207,8 +207,8 @@ def _is_front_ends(entry: Any) -> bool:
     """A front end registers rules for nodes of its own as it meets them: plain functions that take nothing along."""
     rule = entry[0] if isinstance(entry, tuple) else entry
     module = home(rule) or ""
-    told = identity.is_own(module) and not module.startswith("daceopt.ops.")
-    return told and not getattr(rule, "__closure__", None)
+    own = identity.is_own(module) and not module.startswith("daceopt.ops.")
+    return own and not getattr(rule, "__closure__", None)
 
 
 def _name_of(dtype: DType) -> str:

@@ -76,11 +76,11 @@ class _Windows:
         """Those of a convolution, or of its gradient for the input."""
         kernel = tuple(map(int, window))
         strides, dilations, begins, _ = node.window(len(kernel))
-        turned = isinstance(node, ConvolutionBackwardData)
-        if turned:
+        backward = isinstance(node, ConvolutionBackwardData)
+        if backward:
             begins = [(k - 1) * d - b for k, d, b in zip(kernel, dilations, begins)]
         params = [param(2 + axis) for axis in range(len(kernel))]
-        return cls(image, kernel, WindowPlaces(image[2:], result[2:], params, strides, dilations, begins), turned)
+        return cls(image, kernel, WindowPlaces(image[2:], result[2:], params, strides, dilations, begins), backward)
 
     @property
     def offsets(self) -> list[tuple[int, ...]]:

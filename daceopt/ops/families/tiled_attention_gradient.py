@@ -230,9 +230,9 @@ class _Pass:
 
     def _across(self, out: str) -> Iterator[Stage]:
         tiles, near, far = self.tiles, self.near, self._far
-        turned, part = Access("turned_scores", (far, near)), Access("across", (far, D))
-        yield tiles.stage((self._loop, near, far), {"g": self._tile("d_scores")}, lambda g: g, x=turned)
-        yield tiles.product((self._loop, far, D, near), turned, self._rows_of(near, D), part)
+        columns, part = Access("turned_scores", (far, near)), Access("across", (far, D))
+        yield tiles.stage((self._loop, near, far), {"g": self._tile("d_scores")}, lambda g: g, x=columns)
+        yield tiles.product((self._loop, far, D, near), columns, self._rows_of(near, D), part)
         scale, place = sympy.Float(tiles.node.attribute("scale")), self._place(far)
         yield tiles.stage((self._loop, far, D), {"s": part}, lambda s: s * scale, x=Access(out, (*place, D)))
 

@@ -141,9 +141,9 @@ def _spelt_out(
     lead = broadcast_shapes(t.shape_of(query)[:-2], t.shape_of(key)[:-2])
     rows, keys = t.shape_of(query)[-2], t.shape_of(key)[-2]
     scores = Promise((*lead, rows, keys), t.dtype)
-    turned = t.transpose(key, [*range(rank - 2), rank - 1, rank - 2])
+    columns = t.transpose(key, [*range(rank - 2), rank - 1, rank - 2])
     factor = _factor(t, scale, t.shape_of(query)[-1])
-    weights = t.operator("MatMul", query, turned, results=[scores])
+    weights = t.operator("MatMul", query, columns, results=[scores])
     weights = t.operator("Mul", weights, factor, results=[scores])  # where it fuses with what follows
     if mask is not None or causal:
         weights = _hide(t, weights, mask)

@@ -65,10 +65,8 @@ class FusionSpace:
         self._times = KernelTimes(graph)
         plan = FusionPlan(graph, max_stages)
         self._nodes, self.misses = plan.nodes, plan.misses
-        groups = [plan.group_of(node) for node in plan.nodes]
+        self._groups = groups = [plan.group_of(node) for node in plan.nodes]
         position = {g: k for k, g in enumerate(groups)}
-        self._reads: list[dict[str, None]] = [dict(g.reads) for g in groups]
-        self._writes: list[dict[str, None]] = [dict(g.writes) for g in groups]
         self._readers = {a: _mask(position[g] for g in readers) for a, readers in plan.readers.items()}
         self._next = [_mask(position[r] for r in plan.readers_of(g)) for g in groups]
         self._after, self._before = self._reachability()
@@ -125,16 +123,17 @@ class FusionSpace:
     def signature(self, region: int) -> str | None:
         """Equal texts: exploring the regions comes to the same. None where it also depends on what is around."""
         graph, positions = self.graph, list(bits(region))
-        if graph.is_ordered or graph.apart or any(graph.is_part(a) for k in positions for a in self._arrays(k)):
+        if graph.is_ordered or graph.apart or any(map(graph.is_part, self._arrays(region))):
             return None
         place = {k: n for n, k in enumerate(positions)}
         paths = [[place[k] for k in bits(self._after[p] & region)] for p in positions]
         text = RegionSignature(graph, lambda array: self._is_needed(array, region))
         return text.of([self.single[k].kernel for k in positions], paths)
 
-    def _arrays(self, k: int) -> Iterator[str]:
-        yield from self._reads[k]
-        yield from self._writes[k]
+    def _arrays(self, mask: int) -> Iterator[str]:
+        for k in bits(mask):
+            yield from self._groups[k].reads
+            yield from self._groups[k].writes
 
     def beside(self, mask: int) -> int:
         """The kernels outside of a set that may be fused with one of it."""
@@ -204,7 +203,7 @@ class FusionSpace:
         if after & before & ~mask:
             return "what lies between would have to run both before and after"
         apart = self.graph.apart
-        if apart and len({apart[a] for k in bits(mask) for a in self._writes[k] if a in apart}) > 1:
+        if apart and len({apart[a] for k in bits(mask) for a in self._groups[k].writes if a in apart}) > 1:
             return "some are computed late, for the sake of memory"
         first, *_, last = bits(mask)
         if self.graph.is_ordered and self._calls[first] != self._calls[last]:

@@ -48,7 +48,7 @@ def stage_reads(graph: Graph, kernel: Kernel, array: str, param: Param | str, sc
     stages = [place_locals(s, {array: box}, {array: local}) for s in kernel.stages]
     tree = renumbered(tree, {k: k + 1 for k in range(len(stages))})
     copying = _nest({p: box[d] for d, p in places.items()}, Do(0, copied.params))
-    body = Sequence((copying, *_parts(down_to(tree, loop.param)[1].body)))
+    body = schedule.sequence([copying, down_to(tree, loop.param)[1].body])
     return replace(kernel, stages=[copied, *stages], schedule=_around(tree, loop, Alloc(local, scope, body)))
 
 
@@ -76,7 +76,7 @@ def stage_writes(graph: Graph, kernel: Kernel, array: str, param: Param | str, s
     stages = list(kernel.stages)
     stages[k] = place_locals(stage, {array: box}, {array: local})
     copying = _nest({p: box[d] for d, p in places.items()}, Do(len(stages), copied.params))
-    body = Sequence((*_parts(loop.body), copying))
+    body = schedule.sequence([loop.body, copying])
     return replace(kernel, stages=[*stages, copied], schedule=_around(tree, loop, Alloc(local, scope, body)))
 
 
@@ -84,10 +84,6 @@ def _opened(kernel: Kernel, param: Param | str) -> tuple[Kernel, Loop]:
     """In loops, of which those down to the one over ``param`` are outer; and that one as it stands there."""
     kernel = in_loops(kernel, kernel.schedule, down_to(kernel.schedule, param)[0])
     return kernel, down_to(kernel.schedule, param)[1]
-
-
-def _parts(tree: Tree) -> tuple[Tree, ...]:
-    return tree.children if isinstance(tree, Sequence) else (tree,)
 
 
 def _around(tree: Tree, loop: Loop, body: Tree) -> Tree:
@@ -166,7 +162,7 @@ def compute_at(
     body, allocated = loop.body, []
     for k in reversed(moved):
         kernel, local, nest = _computed_here(graph, kernel, k)
-        body = Sequence((nest, *_parts(body)))
+        body = schedule.sequence([nest, body])
         allocated.append(local)
     for local in allocated:
         body = Alloc(local, scope, body)

@@ -136,8 +136,8 @@ def _form_of(tree: Tree) -> tuple[tuple[Loop, ...], tuple[Alloc, ...], tuple[Nes
         tree = tree.body
     if not allocs and not isinstance(tree, schedule.Sequence):
         return ((), (), (_nest(shared, tree),)) if isinstance(tree, Do) else None
-    nests = tuple(_nest(*schedule.chain(part)) for part in _joined(_parts(tree)))
-    is_plain = all(isinstance(n, Do) for nest in nests for n in _parts(_packless(nest.body)))
+    nests = tuple(_nest(*schedule.chain(part)) for part in _joined(schedule.parts(tree)))
+    is_plain = all(isinstance(n, Do) for nest in nests for n in schedule.parts(_packless(nest.body)))
     return (tuple(shared), tuple(allocs), nests) if is_plain else None
 
 
@@ -155,10 +155,6 @@ def _packless(body: Tree) -> Tree:
 def pack(nest: Nest) -> int:
     """Neighbours that one iteration of the nest's loops runs."""
     return nest.body.extent if isinstance(nest.body, Loop) and isinstance(nest.body.extent, int) else 1
-
-
-def _parts(tree: Tree) -> tuple[Tree, ...]:
-    return tree.children if isinstance(tree, schedule.Sequence) else (tree,)
 
 
 def _joined(trees: Sequence[Tree]) -> list[Tree]:

@@ -204,8 +204,7 @@ def distribute(tree: Tree, param: Param | str) -> Tree:
     """
 
     def change(loop: Loop) -> Tree:
-        parts = loop.body.children if isinstance(loop.body, Sequence) else (loop.body,)
-        return schedule.sequence([replace(loop, body=part) for part in parts])
+        return schedule.sequence([replace(loop, body=part) for part in schedule.parts(loop.body)])
 
     return transformed(_each(tree, param, change), _flattened)
 

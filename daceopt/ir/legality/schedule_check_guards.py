@@ -9,7 +9,7 @@ import sympy
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.legality.schedule_check_hardware import refuse
 from daceopt.ir.schedule.guards import conditions_in
-from daceopt.ir.schedule.schedule import Accumulate, Do, Guard, Loop, Tree, reduced_loops, walk
+from daceopt.ir.schedule.schedule import Do, Guard, Loop, Tree, collects, reduced_loops, walk
 from daceopt.ir.schedule.schedule_text import line_of
 
 
@@ -36,7 +36,7 @@ def _check_names(kernel: Kernel, guard: Guard, around: Several[Tree]) -> None:
 def _check_stored(kernel: Kernel, do: Do, around: Several[Tree]) -> None:
     stage = kernel.stages[do.statement]
     for connector in stage.writes:
-        inside = [k for k, n in enumerate(around) if _collects(n, do.statement, connector)]
+        inside = [k for k, n in enumerate(around) if collects(n, do.statement, connector)]
         if not inside:
             continue
         reduced = {loop.param for loop in reduced_loops(stage, connector, do, around)}
@@ -47,10 +47,6 @@ def _check_stored(kernel: Kernel, do: Do, around: Several[Tree]) -> None:
                 name = f"s{do.statement}.{connector}"
                 reason = f"{line_of(guard)!r} stands inside of the accumulators of {name}, which are stored for each"
                 refuse(kernel, f"{reason} {kept[0]}; expected it around them")
-
-
-def _collects(node: Tree, statement: int, connector: str) -> bool:
-    return isinstance(node, Accumulate) and (statement, connector) in node.writes()
 
 
 def part_ways(one: Several[Tree], other: Several[Tree]) -> bool:

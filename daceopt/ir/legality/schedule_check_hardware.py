@@ -27,6 +27,7 @@ from daceopt.ir.schedule.schedule import (
     Sequence,
     Tree,
     collective,
+    collects,
     paths,
     reduced_loops,
     walk,
@@ -130,7 +131,7 @@ def _check_collective(kernel: Kernel, to: Mapping[int, Several[Tree]], node: Acc
         assert isinstance(do, Do)
         reduced = reduced_loops(kernel.stages[partial.statement], partial.connector, do, inside)
         position = next(k for k, n in enumerate(inside) if n is node)
-        ends = (k for k, n in enumerate(inside) if k > position and _collects(n, partial.statement, partial.connector))
+        ends = (k for k, n in enumerate(inside) if k > position and collects(n, partial.statement, partial.connector))
         own = [n for n in inside[position : next(ends, len(inside))] if isinstance(n, Loop) and n in reduced]
         needed = collective(own)
         if needed != node.across:
@@ -141,10 +142,6 @@ def _check_collective(kernel: Kernel, to: Mapping[int, Several[Tree]], node: Acc
     within = next((n for n in around if isinstance(n, Loop) and n.kind in barred), None)
     if within is not None:
         refuse(kernel, f"accumulators across a {node.across} stand inside of the {within.kind} loop {within.param}")
-
-
-def _collects(node: Tree, statement: int, connector: str) -> bool:
-    return isinstance(node, Accumulate) and (statement, connector) in node.writes()
 
 
 # ---------------------------------------------------------------- memory of each thread
@@ -179,7 +176,7 @@ def _check_owner(kernel: Kernel, node: Alloc, do: Do, connector: str, around: Se
     inside = around[around.index(node) :]
     write = (do.statement, connector)
     reduced = reduced_loops(kernel.stages[do.statement], connector, do, around)
-    holder = next((k for k, n in enumerate(inside) if _collects(n, *write)), len(inside))
+    holder = next((k for k, n in enumerate(inside) if collects(n, *write)), len(inside))
     own = [n for k, n in enumerate(inside) if isinstance(n, Loop) and n.kind in ("block", "warp")]
     loose = next((n for n in own if n not in reduced or inside.index(n) < holder), None)
     if loose is not None:

@@ -17,12 +17,12 @@ from daceopt.ir.legality.schedule_check_hardware import refuse
 from daceopt.ir.scalar.affine import affine, same
 from daceopt.ir.scalar.sizes import ALL_SIZES
 from daceopt.ir.schedule.schedule import (
-    Accumulate,
     Alloc,
     Do,
     Guard,
     Loop,
     Tree,
+    collects,
     paths,
     runs,
     walk,
@@ -175,7 +175,7 @@ def _check_dependence(
                 refuse(kernel, f"{array} has one element for all iterations of {loop.param}, which would mix")
             if k > start and moving & set(kernel.serial) and loop.kind not in ("serial", "unroll"):
                 refuse(kernel, f"iterations of the {loop.kind} loop over {loop.param} would share {array}")
-    if any(isinstance(n, Accumulate) and (do.statement, connector) in n.writes() for n in common):
+    if any(collects(n, do.statement, connector) for n in common):
         refuse(kernel, f"{array} is read inside of its accumulator, which is stored behind that")
 
 

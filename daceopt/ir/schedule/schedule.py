@@ -144,6 +144,11 @@ def children(tree: Tree) -> tuple[Tree, ...]:
     return () if isinstance(tree, Do) else (tree.body,)
 
 
+def parts(tree: Tree) -> tuple[Tree, ...]:
+    """What runs in turn at the top of ``tree``: the children of a sequence, or itself."""
+    return tree.children if isinstance(tree, Sequence) else (tree,)
+
+
 def with_children(tree: Tree, new: Several[Tree]) -> Tree:
     """``tree`` over other children, as many as it has."""
     if isinstance(tree, Sequence):
@@ -183,6 +188,11 @@ def loops_below(node: Tree, path: Several[Tree]) -> list[Loop]:
     if start is None:
         raise IllegalSchedule(f"a statement does not stand inside of a {type(node).__name__.lower()} that names it")
     return [n for n in path[start + 1 :] if isinstance(n, Loop)]
+
+
+def collects(node: Tree, statement: int, connector: str) -> bool:
+    """Is it an accumulator of this write?"""
+    return isinstance(node, Accumulate) and (statement, connector) in node.writes()
 
 
 def runs(tree: Tree) -> list[list[Do]]:
@@ -261,7 +271,7 @@ def guarded(condition: Iterable[Any], body: Tree) -> Tree:
 
 def sequence(trees: Several[Tree]) -> Tree:
     """The trees in turn; a single one is itself, sequences in it become part of this one."""
-    flat = [c for t in trees for c in (t.children if isinstance(t, Sequence) else (t,))]
+    flat = [c for t in trees for c in parts(t)]
     return flat[0] if len(flat) == 1 else Sequence(tuple(flat))
 
 

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("daceopt.dispatch")
 
-RECOMPILE_LIMIT = 32
-"""Programs of one piece of code in one module, beyond which calls that fit none of them run eagerly."""
-
 Forward = Callable[..., Any]
 
 
@@ -313,7 +310,6 @@ class Dispatcher:
                 nopython=self.options.fallback == "raise",
                 dynamic=self.options.dynamic if isinstance(self.options.dynamic, bool) else None,
                 guard_fail_fn=self._note_change,
-                recompile_limit=RECOMPILE_LIMIT,
             )
             fast = FastPath(own, run.region)
             backend.entry = fast.code
@@ -370,13 +366,13 @@ class Dispatcher:
         self.stats.eager_calls += 1
         if not is_known:
             reason = Break("nothing in it was compiled", breaks.WHOLE)
-            self._note(self._limit(reason) if fast.count >= RECOMPILE_LIMIT else reason)
+            self._note(self._limit(reason) if fast.count >= frames.RECOMPILE_LIMIT else reason)
 
     def _limit(self, reason_before: Break) -> Break:
         """What is said where there are too many programs."""
         most = self._changes.most_common(1)
         condition = self._changed[most[0][0]] if most else "what they were compiled for"
-        reason = f"it has {RECOMPILE_LIMIT} programs already; most often, this did not hold: {condition}"
+        reason = f"it has {frames.RECOMPILE_LIMIT} programs already; most often, this did not hold: {condition}"
         return replace(reason_before, reason=reason, part=_OTHER_CALLS, instead=_FEWER)
 
     def _note(self, reason: Break) -> None:

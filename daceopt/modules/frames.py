@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Function = Callable[..., Any]
 
+RECOMPILE_LIMIT = 32
+"""Programs of one piece of code in one module, beyond which calls that fit none of them run eagerly."""
+
 _NOISE = (
     "The .grad attribute of a Tensor that is not a leaf",
     "<class '[^']*'> should not be instantiated",  # it makes instances of the user's autograd functions
@@ -216,7 +219,7 @@ def _settings() -> Iterator[None]:
     for handler in handlers:
         handler.addFilter(_is_asked_for)
     try:
-        with settings_of_frames():
+        with settings_of_frames(RECOMPILE_LIMIT):
             yield
     finally:
         for handler in handlers:

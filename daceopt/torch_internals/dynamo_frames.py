@@ -144,11 +144,12 @@ def sizes_in_place(sizes: Mapping[Any, CodeState]) -> Iterator[None]:
 
 
 @contextmanager
-def settings_of_frames() -> Iterator[None]:
-    """Dynamo takes recurrent layers, and sees hooks of children that come and go. Its guards are not timed, which takes
-    0.02 s for each frame, half of the time of a small one; nor is what a call does before a graph, of which a profiler
-    would be told: that is a fifth of what it takes to enter Dynamo."""
+def settings_of_frames(most_programs: int) -> Iterator[None]:
+    """Dynamo makes at most so many programs of a code, takes recurrent layers, and sees hooks of children that come and
+    go. Its guards are not timed, which takes 0.02 s for each frame, half of the time of a small one; nor is what a call
+    does before a graph, of which a profiler would be told: that is a fifth of what it takes to enter Dynamo."""
     known = _config.patch(
+        recompile_limit=most_programs,
         allow_rnn=True,
         allow_empty_graphs=True,
         skip_nnmodule_hook_guards=False,

@@ -236,7 +236,7 @@ class _Cutter:
         root = self.roots[value]
         if root.op == "get_attr":
             return self._outer.graph.node_copy(root)
-        return self._outer.of(_value(value)) if _role(root) == "number" else self._made[root]
+        return self._outer.of(_number(value)) if _role(root) == "number" else self._made[root]
 
     def _add_checks(self, node: fx.Node) -> None:
         """Of what a trace has assumed of sizes: it notes all but that an axis stays, which ``squeeze`` would drop, and
@@ -417,6 +417,15 @@ def _is_number(value: Any) -> bool:
     """A number, or the sizes of a tensor."""
     is_sizes = isinstance(value, torch.Size)
     return is_sizes or isinstance(value, (*_SYMBOLIC, bool, int, float))
+
+
+def _number(node: fx.Node) -> Any:
+    """The value of a number; of a size what its tensor says, for before 2.13 PyTorch reads one that it has assumed to
+    have a certain value as that value."""
+    if node.target is not torch.ops.aten.sym_size.int:
+        return _value(node)
+    tensor, axis = node.args
+    return _value(tensor).shape[axis]
 
 
 def _value(node: fx.Node) -> Any:

@@ -62,7 +62,7 @@ from daceopt.torch_internals.dynamo_tracing import (
     raise_in_code,
 )
 from daceopt.torch_internals.replacements import branches, renew_tables, replace
-from daceopt.torch_internals.torch_operators import batch_norm_forward
+from daceopt.torch_internals.torch_operators import batch_norm_forward, register_hook_op
 
 Method = Callable[..., Any]
 
@@ -289,6 +289,13 @@ def _trace_custom_forward(original: Method, self: Any, tx: Any, ctx: Any, *args:
     return result
 
 
+def _register_hook(original: Method, self: Any, tx: Any, name: str, hook: Any) -> Any:
+    """Before 2.13 Dynamo makes an autograd function of it, for which gradients come in other parts."""
+    if register_hook_op is None and self.source is None:
+        _break("a hook on a tensor that forward computes", "PyTorch 2.13 or newer")
+    return backward_switches.trace_backward(original, self, tx, name, hook)
+
+
 def _handle_exception(original: Method, self: Any, raised: ObservedException) -> None:
     note_exception(self.output, raised, self.f_code)
     original(self, raised)
@@ -399,7 +406,7 @@ _REPLACED: Mapping[str, Method] = {
     "AutogradFunctionApplyVariable.trace_forward_graph": _trace_custom_forward,
     "AutogradFunctionApplyVariable.trace_backward_graph": backward_switches.trace_backward,
     "CheckpointHigherOrderVariable._call_function": reentrant.call,
-    "TensorVariable._method_register_hook": backward_switches.trace_backward,
+    "TensorVariable._method_register_hook": _register_hook,
     "AutogradFunctionVariable.call_apply": backward_switches.call_custom,
     "dynamo_enable_grad": backward_switches.own_switch,
     "GradModeVariable._call_func": backward_switches.switch,

@@ -6,10 +6,16 @@ import pytest
 import torch
 
 from daceopt import optimized_module
-from daceopt.errors import Unsupported
+from daceopt.errors import DaceoptError, Unsupported
+from daceopt.torch_internals.torch_operators import register_hook_op
 from tests.twins import check, grads, module, normal
 
 pytestmark = pytest.mark.usefixtures("interpreted")
+
+HOLDS = register_hook_op is not None
+"""Whether graphs of Dynamo hold hooks, as they do since 2.13; before, they break there."""
+
+FALLBACK = "raise" if HOLDS else "silent"
 
 
 def _hooked(self, x):
@@ -29,7 +35,7 @@ def test_a_hook_sees_the_whole_gradient():
             seen += [first, second, *grads(net, x)]
         return seen
 
-    check(scenario)
+    check(scenario, FALLBACK)
 
 
 def test_second_order_through_a_hook():
@@ -43,7 +49,7 @@ def test_second_order_through_a_hook():
         (grad,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
         return [grad, torch.autograd.grad(grad.sum(), x)]
 
-    check(scenario)
+    check(scenario, FALLBACK)
 
 
 def _read_before(h):
@@ -83,7 +89,7 @@ def test_several_hooks_see_the_gradient_in_their_order():
         net(x).sum().backward()
         return x.grad
 
-    check(scenario)
+    check(scenario, FALLBACK)
 
 
 def test_a_result_that_had_a_hook_is_hooked_again():
@@ -112,7 +118,8 @@ def test_hooks_that_a_program_does_not_have(function, reason):
         return x.grad
 
     check(scenario, fallback="silent")
-    with pytest.raises(Unsupported, match=reason):
+    refusal, reason = (Unsupported, reason) if HOLDS else (DaceoptError, "a hook on a tensor that forward computes")
+    with pytest.raises(refusal, match=reason):
         optimized_module(module(lambda self, x: function(x * 2)), fallback="raise")(normal(3).requires_grad_())
 
 

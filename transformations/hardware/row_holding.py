@@ -68,7 +68,7 @@ def _with_spread_locals(form: KernelLoops, room: int) -> tuple[KernelLoops, int]
         tree = schedule.accumulated(form.tree, form.kernel)
         if objection(tree, form.bodies, alloc.array) is not None:
             continue
-        needed = _words(form, alloc.array, held(tree, form.bodies, alloc.array))
+        needed = _words(form, alloc.array, held(schedule.paths(tree), form.bodies, alloc.array))
         if needed <= room:
             form, room = _rescope(form, alloc.array), room - needed
     return form, room

@@ -106,7 +106,7 @@ class _CudaEmitter(Emitter):
         if not buffer.local or self._scopes.get(buffer.array) != "spread":
             return None
         index = "0"
-        for loop in held(self._tree, self._bodies, buffer.array):
+        for loop in held(self._paths, self._bodies, buffer.array):
             here = self._names.loop(loop.param)
             outer = f"({index})" if " " in index else index
             index = here if index == "0" else f"{outer} * {loop.extent} + {here}"
@@ -236,7 +236,7 @@ class _CudaEmitter(Emitter):
             if tree.scope != "register":
                 name, dtype, size = self._local(tree)
                 if tree.scope == "spread":
-                    size = elements(held(self._tree, self._bodies, tree.array))
+                    size = elements(held(self._paths, self._bodies, tree.array))
                 own.append((name, dtype, size, tree.scope))
             tree = tree.body
         arrays: list[Statement] = []

@@ -6,7 +6,6 @@ Raises ``IllegalSchedule`` with the size or the dependence that forbids it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from math import prod
 from typing import NoReturn
@@ -24,6 +23,7 @@ from daceopt.ir.schedule.schedule import (
     Do,
     Guard,
     Loop,
+    Paths,
     Sequence,
     Tree,
     collective,
@@ -58,7 +58,7 @@ def check_hardware(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstan
         elif isinstance(node, Guard):
             _check_alike(kernel, tree, node, around)
     _check_own_memory(kernel, tree, limits.own)
-    _check_spread(kernel, tree, bodies, limits.own)
+    _check_spread(kernel, tree, to, bodies, limits.own)
     threads = Threads(tree)
     if threads.count > limits.threads:
         refuse(kernel, f"a block of {threads.count} threads; expected at most {limits.threads}")
@@ -120,7 +120,7 @@ def _check_reduced(kernel: Kernel, do: Do, around: Several[Tree]) -> None:
                 refuse(kernel, f"{reason}: blocks do not wait for one another")
 
 
-def _check_collective(kernel: Kernel, to: Mapping[int, Several[Tree]], node: Accumulate, around: Several[Tree]) -> None:
+def _check_collective(kernel: Kernel, to: Paths, node: Accumulate, around: Several[Tree]) -> None:
     """Lanes and threads that reduce collect together, and no others do: each would add the same once more. ``to``: the
     way to each statement."""
     if node.private:
@@ -162,12 +162,12 @@ def _check_own_memory(kernel: Kernel, tree: Tree, most: int) -> None:
                         _check_owner(kernel, node, do, connector, (*around, node, *inside))
 
 
-def _check_spread(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance], most: int) -> None:
+def _check_spread(kernel: Kernel, tree: Tree, to: Paths, bodies: dict[int, StatementInstance], most: int) -> None:
     """Each element of a local that is spread over threads is one thread's, and no thread has many."""
     for array in (n.array for n, _ in walk(tree) if isinstance(n, Alloc) and n.scope == "spread"):
         if (reason := objection(tree, bodies, array)) is not None:
             refuse(kernel, f"the local {array} {reason}; expected it shared")
-        size = elements(held(tree, bodies, array)) * types.itemsize(kernel.locals[array][0])
+        size = elements(held(to, bodies, array)) * types.itemsize(kernel.locals[array][0])
         if size > most:
             refuse(kernel, f"each thread has {size} bytes of {array}; expected at most {most}, or it shared")
 

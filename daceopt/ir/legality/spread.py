@@ -14,7 +14,7 @@ import sympy
 
 from daceopt.ir.access.references import Reference, StatementInstance, same_element
 from daceopt.ir.legality.hardware import Threads
-from daceopt.ir.schedule.schedule import HARDWARE, Alloc, Do, Loop, Tree, walk
+from daceopt.ir.schedule.schedule import HARDWARE, Alloc, Loop, Paths, Tree, paths
 
 
 def own_loops(around: Several[Tree], reference: Reference) -> tuple[Loop, ...]:
@@ -23,9 +23,10 @@ def own_loops(around: Several[Tree], reference: Reference) -> tuple[Loop, ...]:
     return tuple(loop for loop in loops if reference.step(loop.param))
 
 
-def held(tree: Tree, bodies: Mapping[int, StatementInstance], array: str) -> tuple[Loop, ...]:
-    """The own loops of ``array``, which are those of each access; none where nothing accesses it."""
-    return next((own_loops(inside, reference) for reference, inside in _accesses(tree, bodies, array)), ())
+def held(to: Paths, bodies: Mapping[int, StatementInstance], array: str) -> tuple[Loop, ...]:
+    """The own loops of ``array``, which are those of each access; none where nothing accesses it. ``to``: the paths of
+    the schedule."""
+    return next((own_loops(inside, reference) for reference, inside in _accesses(to, bodies, array)), ())
 
 
 def elements(loops: Several[Loop]) -> int:
@@ -37,7 +38,7 @@ def objection(tree: Tree, bodies: Mapping[int, StatementInstance], array: str) -
     """Why ``array`` cannot be spread over the threads of ``tree``: some element is not one thread's alone. None: it
     can."""
     threads, first = Threads(tree), None
-    for reference, inside in _accesses(tree, bodies, array):
+    for reference, inside in _accesses(paths(tree), bodies, array):
         loops = [n for n in inside if isinstance(n, Loop)]
         if reference.whole or reference.wcr or not all(reference.step(loop.param) for loop in loops):
             return "is not accessed one element in each iteration"
@@ -59,14 +60,11 @@ def _place(threads: Threads, loop: Loop) -> tuple[sympy.Expr, ...]:
 
 
 def _accesses(
-    tree: Tree, bodies: Mapping[int, StatementInstance], array: str
+    to: Paths, bodies: Mapping[int, StatementInstance], array: str
 ) -> Iterator[tuple[Reference, tuple[Tree, ...]]]:
     """Every access of the local with what stands around it, from where it lives."""
-    home = next((n for n, _ in walk(tree) if isinstance(n, Alloc) and n.array == array), None)
-    if home is None:
-        return
-    for node, inside in walk(home.body):
-        if isinstance(node, Do):
-            for reference in bodies[node.statement].references():
-                if reference.buffer.local and reference.buffer.array == array:
-                    yield reference, inside
+    for statement, path in to.items():
+        home = next((k for k, n in enumerate(path) if isinstance(n, Alloc) and n.array == array), len(path))
+        for reference in bodies[statement].references() if home < len(path) else ():
+            if reference.buffer.local and reference.buffer.array == array:
+                yield reference, path[home:]

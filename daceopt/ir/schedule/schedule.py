@@ -177,7 +177,10 @@ def dos(tree: Tree) -> list[Do]:
     return [node for node, _ in walk(tree) if isinstance(node, Do)]
 
 
-def paths(tree: Tree) -> dict[int, tuple[Tree, ...]]:
+Paths: TypeAlias = dict[int, tuple[Tree, ...]]
+
+
+def paths(tree: Tree) -> Paths:
     """Statement -> the nodes from the top of ``tree`` down to its ``Do``."""
     return {node.statement: (*around, node) for node, around in walk(tree) if isinstance(node, Do)}
 

@@ -128,19 +128,11 @@ def _copied_locals(kernel: Kernel, summed: frozenset[str]) -> dict[str, str]:
     """Locals that are sums and are copied into results, as ``reduction-lowering`` leaves them -> these results."""
     results: dict[str, str] = {}
     for stage in kernel.stages:
-        for connector, access in stage.reads.items():
+        result = stage.copy[1].array if stage.copy is not None else ""
+        for access in stage.reads.values():
             if access.array in kernel.locals:
-                results[access.array] = _copy_of(stage, connector, summed) if access.array not in results else ""
+                results[access.array] = result if result in summed and access.array not in results else ""
     return {local: result for local, result in results.items() if result}
-
-
-def _copy_of(stage: Stage, connector: str, summed: frozenset[str]) -> str:
-    """The result into which a stage copies what it reads, and nothing else; "" where it does more."""
-    if len(stage.reads) > 1 or len(stage.writes) > 1 or len(stage.assignments) > 1:
-        return ""
-    (write,), (assignment,) = stage.writes.values(), stage.assignments
-    is_copy = assignment.expr.is_Symbol and str(assignment.expr) == connector and write.wcr is None
-    return write.array if is_copy and write.array in summed else ""
 
 
 def _check_writes(

@@ -44,8 +44,7 @@ def _called(statement: int) -> Edit:
     def edit(loops: KernelLoops) -> KernelLoops | None:
         kernel, stage = loops.kernel, loops.kernel.stages[statement]
         is_sum = any(a.wcr == "sum" for a in stage.writes.values()) and len(stage.reads) == 2
-        is_copy = len(stage.reads) == len(stage.writes) == len(stage.assignments) == 1
-        microkernel, counts = (PRODUCT, (3, 2)) if is_sum else (TRANSPOSITION, (2,) if is_copy else ())
+        microkernel, counts = (PRODUCT, (3, 2)) if is_sum else (TRANSPOSITION, (2,) if stage.copy else ())
         inside = [p for p in stage.params if p not in (*kernel.outer, *kernel.serial)]
         possible = [inside[-count:] for count in counts if len(inside) >= count]
         for params in possible:

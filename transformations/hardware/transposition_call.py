@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from daceopt.ir.access.references import StatementInstance
 from daceopt.ir.edits.loops import KernelLoops
 from daceopt.ir.legality.microkernels import TRANSPOSITION, is_copy
 from daceopt.ir.schedule import schedule
@@ -30,17 +29,17 @@ class TranspositionCall(KernelStep):
     def edit(self, loops: KernelLoops) -> Tree | None:
         if not any(len(s.reads) == len(s.writes) == 1 and len(s.params) > 1 for s in loops.kernel.stages):
             return None
-        return schedule.transformed(loops.tree, partial(self._called, loops.bodies))
+        return schedule.transformed(loops.tree, partial(self._called, loops))
 
-    def _called(self, bodies: dict[int, StatementInstance], tree: Tree) -> Tree:
+    def _called(self, loops: KernelLoops, tree: Tree) -> Tree:
         if not (isinstance(tree, Loop) and tree.kind == "serial" and isinstance(tree.body, Loop)):
             return tree
         inner = tree.body
         is_tile = inner.kind in ("serial", "vector") and isinstance(inner.body, Do)
         if not is_tile or not all(at_least(loop.extent, self.least) for loop in (tree, inner)):
             return tree
-        body = bodies[inner.body.statement]  # type: ignore[union-attr]
-        if not is_copy(body):
+        body = loops.bodies[inner.body.statement]  # type: ignore[union-attr]
+        if not is_copy(loops.kernel, body):
             return tree
         (source,), (target,) = body.reads.values(), body.writes.values()
         crossed = {(source.step(a.param), target.step(b.param)) for a, b in ((tree, inner), (inner, tree))}

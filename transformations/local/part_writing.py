@@ -128,12 +128,11 @@ def _join_of(graph: Graph, stage: Stage) -> _Join | None:
 
 def _copied_array(graph: Graph, stage: Stage, extents: dict[Any, Any]) -> str | None:
     """The array that ``stage`` copies, element by element and as a whole; None where it does anything else."""
-    (write,) = stage.writes.values()
-    if len(stage.assignments) != 1 or len(stage.reads) != 1:
+    if stage.copy is None:
         return None
-    ((conn, read),) = stage.reads.items()
+    read, write = stage.copy
     dtype = graph.dtype(write.array)
-    if str(stage.assignments[0].expr) != conn or graph.dtype(read.array) != dtype or types.is_narrow(dtype):
+    if graph.dtype(read.array) != dtype or types.is_narrow(dtype):
         return None
     shape = tuple(extents.get(e, 1) for e in write.index)
     return read.array if read.index == write.index and graph.shape(read.array) == shape else None

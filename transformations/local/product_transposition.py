@@ -72,10 +72,10 @@ def _transposing_copy(graph: Graph, node: Contraction, product: str, copy: Kerne
     stage = kernel.stages[0]
     if len(kernel.stages) != 1 or len(stage.reads) != 1 or len(stage.writes) != 1:
         return None
-    (conn, read), (write,) = next(iter(stage.reads.items())), stage.writes.values()
+    (read,), (write,) = stage.reads.values(), stage.writes.values()
     shape, out = graph.shape(product), write.array
     wanted = (*shape[:-2], shape[-1], shape[-2])
-    if write.wcr or not _passes(graph, node, stage, conn, out) or graph.shape(out) != wanted:
+    if write.wcr or not _passes(graph, node, stage, out) or graph.shape(out) != wanted:
         return None
     if not graph.is_contiguous(out):
         return None
@@ -90,9 +90,9 @@ def _transposing_copy(graph: Graph, node: Contraction, product: str, copy: Kerne
     return out if same and graph.is_contiguous(product) else None
 
 
-def _passes(graph: Graph, node: Contraction, stage: Stage, conn: str, out: str) -> bool:
+def _passes(graph: Graph, node: Contraction, stage: Stage, out: str) -> bool:
     """Whether the copy writes what it reads, or converts the product of narrow factors."""
     product = graph.writes(node)["Y"]
     if graph.dtype(out) == graph.dtype(product):
-        return len(stage.assignments) == 1 and str(stage.assignments[0].expr) == conn
+        return stage.copy is not None
     return takes_narrow(node, graph) and only_converts(graph, stage)

@@ -69,6 +69,14 @@ class Stage:
         access = self.writes[connector]
         return tuple(p for p in self.params if p not in access.params()) if access.wcr else ()
 
+    @property
+    def copy(self) -> tuple[Access, Access] | None:
+        """What it reads and what it writes, where it does nothing but to store the one value that it reads."""
+        if not len(self.reads) == len(self.writes) == len(self.assignments) == 1:
+            return None
+        ((connector, read),), (write,), (value,) = self.reads.items(), self.writes.values(), self.assignments
+        return (read, write) if str(value.expr) == connector and write.wcr is None else None
+
     def arrays(self) -> set[str]:
         """All that it reads and writes."""
         return {a.array for a in (*self.reads.values(), *self.writes.values())}

@@ -131,7 +131,7 @@ class _Reader:
 
     def _transposition(self, do: Do, loops: list[Loop]) -> TileTransposition:
         body = self._bodies[do.statement]
-        if len(loops) != 2 or not is_copy(body):
+        if len(loops) != 2 or not is_copy(self._kernel, body):
             self._refuse(f"s{do.statement} does not copy the elements of a tile")
         (source,), (target,) = body.reads.values(), body.writes.values()
         for m, n in (loops, loops[::-1]):
@@ -200,10 +200,7 @@ class _Reader:
                 self._refuse(f"the extent of {loop.param} changes inside of the tile")
 
 
-def is_copy(body: StatementInstance) -> bool:
-    """Is what it writes, without a change, what it reads?"""
-    if len(body.reads) != 1 or len(body.writes) != 1 or len(body.assignments) != 1:
-        return False
-    (connector, source), (target,) = next(iter(body.reads.items())), body.writes.values()
-    plain = str(body.assignments[0].expr) == connector and body.assignments[0].expr.is_Symbol
-    return plain and target.wcr is None and source.buffer.dtype == target.buffer.dtype
+def is_copy(kernel: Kernel, body: StatementInstance) -> bool:
+    """Is what a statement of ``kernel`` writes, without a change, what it reads?"""
+    kinds = {reference.buffer.dtype for reference in body.references()}
+    return kernel.stages[body.statement].copy is not None and len(kinds) == 1

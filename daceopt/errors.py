@@ -36,10 +36,10 @@ class PyTorchChanged(DaceoptError, ImportError):
     """PyTorch has another release than daceopt was made for, and lacks a private name; says which, and what to do."""
 
     def __init__(self, missing: str, installed: str, tested: Iterable[str]):
-        known = ", ".join(tested)
+        releases = ", ".join(tested)
         super().__init__(
             f"PyTorch {installed} lacks what daceopt uses of its internals: {missing}. This release of daceopt is "
-            f"tested with PyTorch {known}: install that, or a daceopt for PyTorch {installed}"
+            f"tested with PyTorch {releases}: install that, or a daceopt for PyTorch {installed}"
         )
 
 
@@ -127,11 +127,11 @@ class FallbackWarning(UserWarning):
     """A module, or an operator of it, runs outside compiled code; the message says which and why."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest known one as a question, or nothing."""
     from difflib import get_close_matches
 
-    near = get_close_matches(name, list(known), n=1)
+    near = get_close_matches(name, list(names), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

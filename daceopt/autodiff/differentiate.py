@@ -96,10 +96,10 @@ def _add_gradients(
 
 
 def _check_names(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) -> None:
-    for kind, names, known in (("output", outputs, graph.outputs), ("input", wanted, graph.inputs)):
+    for kind, names, own in (("output", outputs, graph.outputs), ("input", wanted, graph.inputs)):
         for name in names:
-            if name not in known:
-                raise ValueError(f"{name!r} is no {kind} of the graph; expected one of {known}")
+            if name not in own:
+                raise ValueError(f"{name!r} is no {kind} of the graph; expected one of {own}")
 
 
 def _split_fused(graph: Graph, path: Path) -> set[str]:

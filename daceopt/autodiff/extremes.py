@@ -65,9 +65,9 @@ def _materialize(graph: Graph, node: KernelNode) -> None:
         return
     graph.remove(node)
     elements = {c: _elements(graph, kernel, stage, c) for c in connectors}
-    kept = {c: elements.get(c, a) for c, a in stage.writes.items()}
+    writes = {c: elements.get(c, a) for c, a in stage.writes.items()}
     extents = {p: kernel.extents[p] for p in stage.params}
-    graph.add_kernel(Kernel(kernel.label, extents, [Stage(stage.params, stage.reads, kept, stage.assignments)]))
+    graph.add_kernel(Kernel(kernel.label, extents, [Stage(stage.params, stage.reads, writes, stage.assignments)]))
     for conn, access in elements.items():
         stage_of_one = _reduction(graph, stage, access, stage.writes[conn])
         graph.add_kernel(Kernel(kernel.label, dict(extents), [stage_of_one]))

@@ -79,8 +79,8 @@ def settle(graph: Graph, boundary: Boundary, storage: Storage) -> Pins:
     usual = frozenset(n for n in usual if why_fixed(graph, boundary, n) is None)
     if not storage.store and not storage.recompute:
         return Pins(recompute=usual)
-    known = [n for n in boundary.arrays if n not in boundary.local]
-    own_pins = pins(graph, storage, known, partial(why_fixed, graph, boundary), elementwise)
+    remote = [n for n in boundary.arrays if n not in boundary.local]
+    own_pins = pins(graph, storage, remote, partial(why_fixed, graph, boundary), elementwise)
     store = frozenset(n for n in own_pins.store if graph.producers(n))
     return Pins(store, own_pins.recompute | (usual - store))
 

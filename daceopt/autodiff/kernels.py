@@ -155,8 +155,8 @@ class StageAdjoint:
     def _emit_stage(self, writes: dict[str, Access], results: list[Assignment], pulled: Pullback) -> None:
         gradient = (*pulled.assignments, *results)
         wanted = [r.symbol for r in results]
-        kept, reads = tell_from_results(self.b.graph, self.stage, self.reads, self.extents, gradient, wanted)
-        stage = Stage(tuple(self.extents), reads, writes, kept)
+        code, reads = tell_from_results(self.b.graph, self.stage, self.reads, self.extents, gradient, wanted)
+        stage = Stage(tuple(self.extents), reads, writes, code)
         self.b.graph.add_kernel(Kernel(self.b.label, dict(self.extents), [stage]))
 
     def _scatter(self, load: gathers.Load, pulled: Pullback, value: sympy.Expr) -> str:
@@ -172,18 +172,18 @@ class StageAdjoint:
         return gathers.scatter(self.b, load, plan, index, rows)
 
     def _varies_along_rows(self, plan: gathers.GatherPlan) -> bool:
-        kept, reads = self._index_code(plan)
-        depends = {p for a in reads.values() for p in a.params()} | {p for a in kept for p in a.expr.free_symbols}
+        code, reads = self._index_code(plan)
+        depends = {p for a in reads.values() for p in a.params()} | {p for a in code for p in a.expr.free_symbols}
         return any(p in depends for p in self.extents if p not in plan.spread)
 
     def _emit_index(self, plan: gathers.GatherPlan) -> str:
-        kept, reads = self._index_code(plan)
+        code, reads = self._index_code(plan)
         name = self.b.graph.add_array("scatter_index", [self.extents[p] for p in plan.spread], dace.int64)
-        stage = Stage(plan.spread, reads, {"dx0": Access(name, plan.spread)}, kept)
+        stage = Stage(plan.spread, reads, {"dx0": Access(name, plan.spread)}, code)
         self.b.graph.add_kernel(Kernel(self.b.label, {p: self.extents[p] for p in plan.spread}, [stage]))
         return name
 
     def _index_code(self, plan: gathers.GatherPlan) -> tuple[tuple[Assignment, ...], dict[str, Access]]:
         result = Assignment(scalar.symbol("dx0", dace.int64), plan.index, dace.int64)
-        kept, used = needed_assignments((*self.stage.assignments, result), [result.symbol])
-        return tuple(kept), {c: a for c, a in self.reads.items() if c in used}
+        code, used = needed_assignments((*self.stage.assignments, result), [result.symbol])
+        return tuple(code), {c: a for c, a in self.reads.items() if c in used}

@@ -60,12 +60,12 @@ def needed_assignments(
 ) -> tuple[tuple[Assignment, ...], set[str]]:
     """The assignments that ``results`` depend on, and the names of all symbols read by either."""
     needed = {str(s) for e in results for s in e.free_symbols}
-    kept = []
+    chain = []
     for assignment in reversed(assignments):
         if str(assignment.symbol) in needed:
-            kept.append(assignment)
+            chain.append(assignment)
             needed |= {str(s) for s in assignment.expr.free_symbols}
-    return tuple(reversed(kept)), needed
+    return tuple(reversed(chain)), needed
 
 
 def equal_values(
@@ -73,14 +73,14 @@ def equal_values(
 ) -> dict[sympy.Symbol, sympy.Symbol]:
     """Symbol -> the first one that holds the same value in the same type, of those that ``assignments`` give one;
     ``dtypes``: the types of what they read."""
-    known = dict(dtypes)
+    types_of = dict(dtypes)
     names: dict[sympy.Symbol, sympy.Symbol] = {}
     first: dict[tuple[sympy.Expr, DType], sympy.Symbol] = {}
     for a in assignments:
         value = a.expr.xreplace(names)
-        is_same = value.is_Symbol and known.get(value) == a.dtype
+        is_same = value.is_Symbol and types_of.get(value) == a.dtype
         names[a.symbol] = value if is_same else first.setdefault((value, a.dtype), a.symbol)
-        known[a.symbol] = a.dtype
+        types_of[a.symbol] = a.dtype
     return names
 
 

@@ -64,8 +64,8 @@ def _reduce(
     dtype = types.compute_type(b.graph.dtype(access.array))
     out = b.graph.add_array(f"{label}_{kind}", b.graph.shape(access.array), dtype)
     result = Assignment(scalar.symbol("stat", dtype), value, dtype)
-    kept, used = needed_assignments((*stage.assignments, result), [result.symbol])
+    code, used = needed_assignments((*stage.assignments, result), [result.symbol])
     reads = {c: a for c, a in stage.reads.items() if c in used}
-    new = Stage(stage.params, reads, {"stat": Access(out, access.index, kind)}, kept)
+    new = Stage(stage.params, reads, {"stat": Access(out, access.index, kind)}, code)
     b.graph.add_kernel(Kernel(b.label, dict(extents), [new]))
     return out

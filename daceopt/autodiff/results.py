@@ -68,15 +68,15 @@ def _uncast(graph: Graph, stage: Stage, value: Assignment) -> sympy.Expr:
     expr, name = value.expr, types.name_of(value.dtype)
     if not isinstance(expr, functions.CLASSES[f"cast_{name}"]):
         return expr
-    known = {str(a.symbol): a.dtype for a in stage.assignments}
-    known |= {connector: graph.dtype(access.array) for connector, access in stage.reads.items()}
-    same_type = all(known.get(str(s)) == value.dtype for s in expr.free_symbols)
+    types_of = {str(a.symbol): a.dtype for a in stage.assignments}
+    types_of |= {connector: graph.dtype(access.array) for connector, access in stage.reads.items()}
+    same_type = all(types_of.get(str(s)) == value.dtype for s in expr.free_symbols)
     return expr.args[0] if same_type else expr
 
 
 def _code(chain: Sequence[Assignment], wanted: Collection[sympy.Symbol], reads: Mapping[str, Access]) -> Code:
-    kept, used = needed_assignments(chain, wanted)
-    return tuple(kept), {c: a for c, a in reads.items() if c in used}
+    code, used = needed_assignments(chain, wanted)
+    return tuple(code), {c: a for c, a in reads.items() if c in used}
 
 
 def _whole(reads: Mapping[str, Access], extents: Mapping[sympy.Symbol, Dim]) -> set[str]:
@@ -138,8 +138,8 @@ def _by_result(a: Assignment, value: Assignment, operand: sympy.Expr, cases: Cas
     for truths, number in cases:
         if number == operand:
             continue
-        known, same_for_result = _fold(a.expr, truths), _fold(expr.xreplace({value.symbol: number}), {})
-        if known != same_for_result:
+        by_operand, same_for_result = _fold(a.expr, truths), _fold(expr.xreplace({value.symbol: number}), {})
+        if by_operand != same_for_result:
             return a
     return Assignment(a.symbol, expr, a.dtype)
 

@@ -109,10 +109,10 @@ def _matching(graph: Graph, arrays: Collection[str], option: str, text: str) -> 
     }
     if matches:
         return matches
-    known = sorted({*arrays, *NAMED, *(o for name in arrays for o in graph.origins.get(name, ()))})
+    names = sorted({*arrays, *NAMED, *(o for name in arrays for o in graph.origins.get(name, ()))})
     raise DaceoptError(
         f"{option}={text!r}: no array of the forward pass, and no module that one comes from, is called so"
-        f"{did_you_mean(text, known)}"
+        f"{did_you_mean(text, names)}"
     )
 
 

@@ -164,10 +164,10 @@ class StorageProgram:
         problem = self._problem
         for i in range(len(problem.forward)):
             alive = [v for v in self._made if problem.birth[v] <= i <= problem.last_forward_read.get(v, -1)]
-            kept = [v for v in self._made if not problem.joined or problem.birth[v] <= i]
+            present = [v for v in self._made if not problem.joined or problem.birth[v] <= i]
             self._within(
                 problem.budget - sum(problem.values[v].forward for v in alive),
-                ((self._stored[v], problem.values[v].bytes) for v in kept),
+                ((self._stored[v], problem.values[v].bytes) for v in present),
                 ((self._stored[v], -problem.values[v].forward) for v in alive),
             )
 

@@ -24,11 +24,16 @@ from daceopt.ir.kernel.kernel_node import KernelNode
 
 
 def within_budget(
-    graph: Graph, boundary: Boundary, storage: Storage, pinned: Pins, kept: Sequence[str], default: Sequence[str]
+    graph: Graph,
+    boundary: Boundary,
+    storage: Storage,
+    pinned: Pins,
+    fixed_arrays: Sequence[str],
+    default: Sequence[str],
 ) -> tuple[list[str], str]:
     """The arrays to store for ``storage.budget``, in the order in which they are made, and what that comes to;
     ``default``: what would be stored without it."""
-    problem, names = problem_of(graph, boundary, storage, pinned, kept, dict(storage.sizes))
+    problem, names = problem_of(graph, boundary, storage, pinned, fixed_arrays, dict(storage.sizes))
     index = {name: k for k, name in enumerate(names)}
     start = frozenset(index[n] for n in default if n in index)
     choice = choose(problem, start, storage.by, storage.seconds)
@@ -57,14 +62,19 @@ def _storage_text(problem: StorageProblem, choice: StorageChoice) -> str:
 
 
 def problem_of(
-    graph: Graph, boundary: Boundary, storage: Storage, pinned: Pins, kept: Iterable[str], sizes: Mapping[str, int]
+    graph: Graph,
+    boundary: Boundary,
+    storage: Storage,
+    pinned: Pins,
+    fixed_arrays: Iterable[str],
+    sizes: Mapping[str, int],
 ) -> tuple[StorageProblem, list[str]]:
     """The problem, and the array that each of its values is.
 
     ``graph`` is the joint graph, pruned to what the gradients need; ``kept``: arrays that outlive the forward in any
     case, as its outputs. ``sizes`` has values of size symbols.
     """
-    reading = _Reading(graph, boundary, storage, set(kept), sizes)
+    reading = _Reading(graph, boundary, storage, set(fixed_arrays), sizes)
     fixed = frozenset(k for name, k in reading.index.items() if reading.is_fixed(name) or name in pinned.store)
     local = frozenset(reading.index[n] for n in boundary.local if n in reading.index)
     again = frozenset(reading.index[n] for n in pinned.recompute if n in reading.index) | local

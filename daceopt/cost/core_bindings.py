@@ -26,8 +26,8 @@ def plain(graph: Graph, name: str, cores: int) -> Binding:
     """
     shape, strides = graph.shape(name), graph.strides(name)
     factors, left = [1] * len(shape), cores
-    known = [k for k, s in enumerate(strides) if isinstance(s, int)]
-    for k in sorted(known, key=lambda k: -strides[k]) if len(known) == len(shape) else range(len(shape)):
+    numbers = [k for k, s in enumerate(strides) if isinstance(s, int)]
+    for k in sorted(numbers, key=lambda k: -strides[k]) if len(numbers) == len(shape) else range(len(shape)):
         factors[k] = _factor(shape[k], left)
         left //= factors[k]
     return tuple(factors)
@@ -78,7 +78,7 @@ def halo(flow: Flow, binding: Sequence[int], shape: Sequence[int]) -> int:
         factor = _of(relation, binding)
         if relation.kind == "neighbourhood" and factor > 1:
             width, stride = relation.width, relation.stride
-            known = isinstance(width, int) and isinstance(stride, int)
-            rows = max(0, width - abs(stride)) if known else shape[k]
+            has_numbers = isinstance(width, int) and isinstance(stride, int)
+            rows = max(0, width - abs(stride)) if has_numbers else shape[k]
             total += (factor - 1) * min(rows, shape[k]) * prod(shape) // max(shape[k], 1)
     return total

@@ -48,8 +48,8 @@ class Machine:
     @property
     def limits(self) -> Limits:
         """What schedules make of it."""
-        known = {name: size for name, size in (("l1", self.l1), ("l2", self.l2)) if size}
-        return Limits(self.cores, **known)
+        sizes = {name: size for name, size in (("l1", self.l1), ("l2", self.l2)) if size}
+        return Limits(self.cores, **sizes)
 
     @property
     def memory_bandwidth(self) -> float:
@@ -100,12 +100,12 @@ def this_machine() -> Machine:
 def best_known(who: Sequence[Any], fresh: Machine) -> Machine:
     """What was measured now, or before on what ``who`` stands for, where that was faster; it is kept."""
     store, identity = default_cache(), key(_KIND, _VERSION, *who)
-    known = store.read(_KIND, identity, _read)
-    if known is None:
+    stored = store.read(_KIND, identity, _read)
+    if stored is None:
         store.put(_KIND, identity, lambda folder: _write(folder, fresh))
         return fresh
-    best = known.best(fresh)
-    if best != known:
+    best = stored.best(fresh)
+    if best != stored:
         store.discard(_KIND, identity)
         store.put(_KIND, identity, lambda folder: _write(folder, best))
     return best

@@ -37,9 +37,9 @@ def alone(graph: Graph, positions: Collection[int], in_place: bool = False) -> G
             own.remove(node)
     read = dict.fromkeys(own.root(n)[0] for node in chosen for n in own.inputs_of(node) if n is not None)
     inputs = [name for name in read if name not in written]
-    kept = {*inputs, *(name for name, _ in own.symbols.values())}
+    names = {*inputs, *(name for name, _ in own.symbols.values())}
     own.outputs, own.saved, own.replaced = [], [], {}
-    own.inputs = [n for n in own.inputs if n in kept]
+    own.inputs = [n for n in own.inputs if n in names]
     own.inputs += [n for n in inputs if not own.is_given(n)]
     for name in written:
         own.add_output(name)

@@ -49,15 +49,15 @@ class Copies:
         cut: Shortened,
         keys: NodeKeys,
         direction: int,
-        known: KnownLabels,
+        own_labels: KnownLabels,
         names: Mapping[Label, str],
     ):
         if graph.sub_graphs or graph.placements:
             raise UnequalLayers(f"graph {graph.name} says where nodes run, and arrays live, of these layers alone")
         self._old, self._cut, self._direction = graph, cut, direction
-        matching = Matching(graph, cut, keys, known.labels, known.results)
-        self.label_of = labels(matching.next_array) | known.labels
-        self.rows = _rows(self.label_of) | known.rows
+        matching = Matching(graph, cut, keys, own_labels.labels, own_labels.results)
+        self.label_of = labels(matching.next_array) | own_labels.labels
+        self.rows = _rows(self.label_of) | own_labels.rows
         self._place = {node: k for k, node in enumerate(graph.nodes())}
         self._period = _period(self._place, matching.next_node)
         self._shifts = self._shifts_of_nodes(matching.next_node)
@@ -235,11 +235,11 @@ class Copies:
     def check_given(self) -> None:
         """Raise UnequalLayers where a node reads, or the graph gives, what nothing writes and nobody gives."""
         graph = self._new
-        known = {*graph.inputs, *graph.constants, SEED}
+        sources = {*graph.inputs, *graph.constants, SEED}
         read = (name for node in graph.compute() for name in graph.reads(node).values())
         for name in dict.fromkeys((*read, *graph.saved, *graph.outputs)):
             root = graph.root(name)[0]
-            if root not in known and not graph.is_written(root):
+            if root not in sources and not graph.is_written(root):
                 raise UnequalLayers(f"{root} of graph {graph.name} is computed in no layer")
 
 

@@ -68,26 +68,26 @@ class _Lengthening:
         """What is known of the arrays of the forward graph."""
         outputs = self._short.forward.outputs
         results = {name: self._output_label(k) for k, name in enumerate(outputs)}
-        known = {name: label for name, label in results.items() if label is not None}
-        return KnownLabels(self._input_labels(self._short.inputs), self._cut.rows, known)
+        labels = {name: label for name, label in results.items() if label is not None}
+        return KnownLabels(self._input_labels(self._short.inputs), self._cut.rows, labels)
 
     def _backward_boundary(self) -> KnownLabels:
         """What is known of the arrays of the backward graph, by the forward graph."""
-        program, known = self._short, self._forward.label_of
+        program, label_of = self._short, self._forward.label_of
         forward, backward = program.forward, program.backward
         assert backward is not None
         labels = self._input_labels(program.received)
         of_outputs = {n: forward.outputs[r.position] for n, r in program.received.items() if r.kind is Kind.OUTPUT}
         same = {name: name for name in program.received}
         twins = {**same, **of_outputs, **dict(zip(backward.saved, forward.saved, strict=True))}
-        kept = {name: _label_of(known[twin], "kept") for name, twin in twins.items() if twin in known}
+        twin_labels = {name: _label_of(label_of[twin], "kept") for name, twin in twins.items() if twin in label_of}
         for name, role in program.received.items():
             label = self._output_label(role.position) if role.kind is Kind.GRADIENT_OF_OUTPUT else None
             labels |= {} if label is None else {name: _label_of(label, "gradient")}
         rows = {f"kept {family}": row for family, row in self._forward.rows.items()}
         results = {n: self._input_label(r.position) for n, r in zip(backward.outputs, program.returned, strict=True)}
         labelled = {name: label for name, label in results.items() if label is not None}
-        return KnownLabels(kept | labels, rows | self._cut.rows, labelled)
+        return KnownLabels(twin_labels | labels, rows | self._cut.rows, labelled)
 
     def _output_label(self, position: int) -> Label | None:
         """Of an output of the shorter graph that each layer has for itself."""

@@ -189,19 +189,19 @@ class _Cut:
     def _cut_outputs(self, removed: Sequence[Node]) -> list[int]:
         """Drop outputs of layers that are removed where each layer has its own; returns the positions of the others,
         which are those of layers that are left."""
-        gone, kept = set(removed), dict[int, str]()
+        gone, outputs = set(removed), dict[int, str]()
         for position, name in enumerate(self._full.outputs):
             is_left = gone.isdisjoint(self._short.producers(name))
             if name not in self._label_of or (is_left and self._is_of_each_layer(name)):
-                kept[position] = name
+                outputs[position] = name
             elif not self._is_of_each_layer(name):
                 earlier = self._earlier(name)  # refuses what is of one of the first layers
-                kept[position] = name if is_left else earlier
-        self._short.outputs, full = list(kept.values()), self._full.replaced
+                outputs[position] = name if is_left else earlier
+        self._short.outputs, full = list(outputs.values()), self._full.replaced
         self._short.replaced = {
-            k: self._replace(position, full[position]) for k, position in enumerate(kept) if position in full
+            k: self._replace(position, full[position]) for k, position in enumerate(outputs) if position in full
         }
-        return list(kept)
+        return list(outputs)
 
     def _replace(self, position: int, old: str) -> str:
         """The input whose new value the output at ``position`` is, in the layer in whose place that stands."""

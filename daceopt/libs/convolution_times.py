@@ -107,8 +107,8 @@ def _sample(numbers: tuple[int, ...]) -> tuple[tuple[int, ...], float]:
 @cache
 def _lookup(numbers: tuple[int, ...]) -> Times | None:
     identity = key(_KIND, _VERSION, system.fingerprint(), system.cores(), onednn.OneDnn().version(), numbers)
-    (known,) = default_cache().make(_KIND, identity, lambda folder: _write(folder, numbers), _read)
-    return known
+    (times,) = default_cache().make(_KIND, identity, lambda folder: _write(folder, numbers), _read)
+    return times
 
 
 def _read(entry: Path) -> tuple[Times | None]:

@@ -45,7 +45,7 @@ def emit(node: GroupedProduct, graph: Graph, function: str) -> str:
     outer, inner = (size, rows) if node.inner else (rows, size)
     by_group = names["Y" if node.inner else "B"]
     sizes = ", ".join(extent(n) for n in (outer, columns, inner))
-    a, b, y = (_matrix(graph, names[c], c, turned=c == "A" and node.inner) for c in "ABY")
+    a, b, y = (_matrix(graph, names[c], c, is_transposed=c == "A" and node.inner) for c in "ABY")
     product = f"daceopt::Product<{ctype}>{{{sizes}, {{}}, {ctype}(1), {a}, {b}, {_NOTHING}, {_NOTHING}, {y}, false}}"
     groups, step = extent(graph.shape(by_group)[0]), extent(graph.strides(by_group)[0])
     multiply, sums = f"daceopt::{function}<{ctype}>", boolean(node.inner)
@@ -58,8 +58,8 @@ def requirements(node: GroupedProduct, graph: Graph, source: str) -> Requirement
     return support(source, header="grouped_product.h", define=f"DACEOPT_T={ctype}")
 
 
-def _matrix(graph: Graph, name: str, connector: str, turned: bool) -> str:
+def _matrix(graph: Graph, name: str, connector: str, is_transposed: bool) -> str:
     """The first group's, or all rows."""
     steps = graph.strides(name)[-2:]
-    row, column = reversed(steps) if turned else steps
+    row, column = reversed(steps) if is_transposed else steps
     return f"{{{connector}, {extent(row)}, {extent(column)}, {{}}}}"

@@ -104,13 +104,15 @@ class OneDnn(OneDnnWheels):
 
         window = ", ".join(braces(v) for v in node.window(node.spatial(graph)))
         shared = f"daceopt::Window{{{window}}}, {extent(node.group)}, daceopt::Layout::{_LAYOUTS[node.layout]}"
-        declared, kept = kept_weights(node, graph)
+        declared, weights = kept_weights(node, graph)
         if isinstance(node, Convolution):
             relu = f"{boolean(node.activation == 'relu')}, float({number(node.slope)}), float({number(node.ceiling)})"
             epilogue = f"{{{tensor('S', 'T', 'Z')}, {relu}}}"
-            return f"{declared}daceopt::onednn_convolution({tensor('X', 'W', 'B', 'Y')}, {epilogue}, {shared}{kept});"
+            return (
+                f"{declared}daceopt::onednn_convolution({tensor('X', 'W', 'B', 'Y')}, {epilogue}, {shared}{weights});"
+            )
         if isinstance(node, ConvolutionBackwardData):
-            return f"{declared}daceopt::onednn_convolution_backward_data({tensor('dY', 'W', 'dX')}, {shared}{kept});"
+            return f"{declared}daceopt::onednn_convolution_backward_data({tensor('dY', 'W', 'dX')}, {shared}{weights});"
         return f"daceopt::onednn_convolution_backward_weights({tensor('X', 'dY', 'dW')}, {shared});"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:

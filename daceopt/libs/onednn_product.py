@@ -55,8 +55,8 @@ class OneDnnNarrowProduct(OneDnnProduct):
         """One call into ``src/contraction_narrow.cpp``, which may keep the right factor from iteration to iteration, or
         from call to call."""
         assert isinstance(node, Contraction)
-        declared, kept = onednn.kept_weights(node, graph)
-        return declared + contraction.emit(node, graph, "contraction_onednn", kept)
+        declared, weights = onednn.kept_weights(node, graph)
+        return declared + contraction.emit(node, graph, "contraction_onednn", weights)
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """As for float32, from a source of its own."""

@@ -53,18 +53,18 @@ class OneDnnQuantized(onednn.OneDnnWheels):
         """One call into ``src/onednn_quantized.cpp``."""
         assert isinstance(node, (QuantizedConvolution, QuantizedProduct))
         names = node.operands(graph)
-        declared, kept = "static daceopt::PackedWeights packed; ", ", &packed"
+        declared, weights = "static daceopt::PackedWeights packed; ", ", &packed"
         if not is_constant(graph, names["W"]):
-            declared, kept = "", ""
+            declared, weights = "", ""
         rescaling = _requantization(node, graph, names)
         if isinstance(node, QuantizedConvolution):
             tensors = ", ".join(_tensor(graph, c, names[c]) for c in "XWY")
             window = ", ".join(braces(v) for v in node.window(node.spatial(graph)))
-            rest = f"daceopt::Window{{{window}}}, {extent(node.group)}{kept}"
+            rest = f"daceopt::Window{{{window}}}, {extent(node.group)}{weights}"
             return f"{declared}daceopt::onednn_quantized_convolution({tensors}, {rescaling}, {rest});"
         lead = len(graph.shape(names["W"])) - 2
         tensors = ", ".join(_matrices(graph, c, names[c], lead) for c in "XWY")
-        return f"{declared}daceopt::onednn_quantized_product({tensors}, {rescaling}{kept});"
+        return f"{declared}daceopt::onednn_quantized_product({tensors}, {rescaling}{weights});"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our sources, oneDNN's headers, and the library with its folder as run path."""

@@ -37,8 +37,8 @@ class Panels(OwnCode):
     def emit(self, node: DenseNode, graph: Graph) -> str:
         """One call into ``src/contraction_panels.cpp``."""
         assert isinstance(node, Contraction)
-        declared, kept = hold(node.held_over)
-        return declared + contraction.emit(node, graph, "contraction_panels", kept)
+        declared, panels = hold(node.held_over)
+        return declared + contraction.emit(node, graph, "contraction_panels", panels)
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """The source for this one element type."""

@@ -74,11 +74,11 @@ class NativeProduct(OwnCode):
         return support("product_native.cpp", header="product_impl.h")
 
 
-def _why_not(node: Node, known: tuple[types.DType, ...]) -> str | None:
+def _why_not(node: Node, dtypes: tuple[types.DType, ...]) -> str | None:
     if not isinstance(node, MicroProduct):
         return "micro-kernels are called on tiles only"
-    names = " or ".join(map(str, known))
-    return None if node.dtype in known else f"element type {node.dtype}, expected {names}"
+    names = " or ".join(map(str, dtypes))
+    return None if node.dtype in dtypes else f"element type {node.dtype}, expected {names}"
 
 
 @cache

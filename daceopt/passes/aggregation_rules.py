@@ -73,9 +73,9 @@ def _ways(ways: tuple[str, ...]) -> str:
     return ANY if ways == WAYS else "/".join(ways)
 
 
-def _check(where: str, name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        raise DaceoptError(f"{where}: no {name!r}; there are: {', '.join(known)}" + did_you_mean(name, list(known)))
+def _check(where: str, name: str, names: tuple[str, ...]) -> None:
+    if name not in names:
+        raise DaceoptError(f"{where}: no {name!r}; there are: {', '.join(names)}" + did_you_mean(name, list(names)))
 
 
 def _fits(kind: str, wanted: tuple[str, ...]) -> bool:

@@ -203,8 +203,8 @@ def _complaint(graph: Graph, check: Numerics | None) -> str | None:
 
 
 def _error_text(error: Exception) -> str:
-    known = isinstance(error, VerificationError | SiteError)
-    return str(error) if known else f"{type(error).__name__}: {error}"
+    is_own = isinstance(error, VerificationError | SiteError)
+    return str(error) if is_own else f"{type(error).__name__}: {error}"
 
 
 def _blame(start: Program, steps: Sequence[Transformation]) -> int:

@@ -176,9 +176,9 @@ class Recipe:
     def _index(self, name: str, last: bool = False) -> int:
         places = [k for k, s in enumerate(self.steps) if _step_name(s) == name]
         if not places:
-            known = list(dict.fromkeys(map(_step_name, self.steps)))
-            listed = f"recipe {self.name} has no step {name!r}; it has: {', '.join(known)}"
-            raise DaceoptError(listed + did_you_mean(str(name), known))
+            names = list(dict.fromkeys(map(_step_name, self.steps)))
+            listed = f"recipe {self.name} has no step {name!r}; it has: {', '.join(names)}"
+            raise DaceoptError(listed + did_you_mean(str(name), names))
         return places[-1 if last else 0]
 
     def with_differentiation(self) -> Recipe:

@@ -83,14 +83,14 @@ class Runner:
         """Apply these steps and no others in place; a program that needs no gradients is not differentiated."""
         steps = [s for s in steps if program.wanted or s.level != DIFFERENTIATE]
         states = _States(self._verify, self._inputs)
-        known = len(self.history)
+        start = len(self.history)
         trace.write_start(program.directions())
         with progress.steps(len(steps)) as counter:
             for transformation in steps:
                 with trace.failures(len(self.history) + 1, str(transformation)):
                     self._apply(transformation, program, states)
                 counter.advance(str(transformation))
-        return self.history[known:]
+        return self.history[start:]
 
     def _apply(self, transformation: Transformation, program: Program, states: _States) -> None:
         """One step in all directions that it edits, recorded."""
@@ -198,10 +198,10 @@ def _guard(
     try:
         return run()
     except Exception as error:
-        known = isinstance(error, DaceoptError)
-        if known and not isinstance(error, SiteError):
+        is_own = isinstance(error, DaceoptError)
+        if is_own and not isinstance(error, SiteError):
             raise
-        what = str(error) if known else f"{type(error).__name__}: {error}"
+        what = str(error) if is_own else f"{type(error).__name__}: {error}"
         more = failed(transformation, f"step {transformation}: {what}")
         raise VerificationError(f"step {transformation} failed on graph {graph}: {what}{more}") from error
 

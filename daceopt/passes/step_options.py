@@ -33,10 +33,10 @@ def make_step(step: str, cls: type[_T], options: Mapping[str, Any], make: Callab
 
 
 def _check_option(step: str, cls: type, name: str, value: object) -> Any:
-    known = [f.name for f in dataclasses.fields(cls)]
-    if name not in known:
-        listed = f"{step} has no option {name!r}; it has {', '.join(known) or 'none'}"
-        raise DaceoptError(listed + did_you_mean(name, known))
+    names = [f.name for f in dataclasses.fields(cls)]
+    if name not in names:
+        listed = f"{step} has no option {name!r}; it has {', '.join(names) or 'none'}"
+        raise DaceoptError(listed + did_you_mean(name, names))
     return _freeze(value) if _takes_tuples(_annotation(cls, name)[0]) else value
 
 

@@ -22,22 +22,22 @@ _EXTREMES = {"maximum": 1, "minimum": 0}
 
 def narrow(stage: Stage, extents: Mapping[sympy.Symbol, Dim]) -> Stage:
     """``stage``, which runs over ``extents`` only, without what never happens there."""
-    known = {s: n for s, n in extents.items() if s in stage.params}
+    own_extents = {s: n for s, n in extents.items() if s in stage.params}
     reads, assignments = dict(stage.reads), []
     for a in stage.assignments:
-        expr = _Narrowing(known).of(a.expr)
-        assignments.append(Assignment(a.symbol, _plain_reads(expr, reads, known), a.dtype))
-    kept = eliminate_dead(assignments, stage.writes)
-    used = {str(s) for s in free_symbols(kept)}
-    return replace(stage, reads={c: r for c, r in reads.items() if c in used}, assignments=kept)
+        expr = _Narrowing(own_extents).of(a.expr)
+        assignments.append(Assignment(a.symbol, _plain_reads(expr, reads, own_extents), a.dtype))
+    live = eliminate_dead(assignments, stage.writes)
+    used = {str(s) for s in free_symbols(live)}
+    return replace(stage, reads={c: r for c, r in reads.items() if c in used}, assignments=live)
 
 
-def _plain_reads(expr: sympy.Expr, reads: dict[str, Access], known: Mapping[sympy.Symbol, Dim]) -> sympy.Expr:
+def _plain_reads(expr: sympy.Expr, reads: dict[str, Access], extents: Mapping[sympy.Symbol, Dim]) -> sympy.Expr:
     """Loads at places that are affine in the parameters, as reads of their own."""
     for load in sorted(expr.atoms(scalar.load), key=str):
         access = reads[str(load.args[0])]
         index = _full_index(access, load.args[1:])
-        if all(_is_affine(e, known) for e in index):
+        if all(_is_affine(e, extents) for e in index):
             direct = Access(access.array, tuple(dim(e) for e in index))
             conn = next((c for c, r in reads.items() if r == direct), None) or fresh(f"{load.args[0]}_at", reads)
             reads[conn] = direct
@@ -55,11 +55,11 @@ def _like(load: sympy.Expr, conn: str) -> sympy.Symbol:
     return sympy.Symbol(conn, **load.args[0].assumptions0)
 
 
-def _is_affine(expr: Dim, known: Mapping[sympy.Symbol, Dim]) -> bool:
+def _is_affine(expr: Dim, extents: Mapping[sympy.Symbol, Dim]) -> bool:
     """Is an index linear in the parameters, with sizes, and without a value that is computed?"""
     if isinstance(expr, int):
         return True
-    return _is_of_sizes(expr) and not expr.has(sympy.Function) and affine(expr, frozenset(known)).is_exact
+    return _is_of_sizes(expr) and not expr.has(sympy.Function) and affine(expr, frozenset(extents)).is_exact
 
 
 def _is_of_sizes(expr: sympy.Expr) -> bool:

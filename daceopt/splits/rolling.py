@@ -122,8 +122,8 @@ class _Rolling:
             shown = [name]
             for alias in shown:
                 shown += graph.views_of(alias)
-            kept = any(alias in graph.outputs or alias in graph.saved for alias in shown)
-            return kept or any(c not in inside for alias in shown for c in graph.consumers(alias))
+            is_kept = any(alias in graph.outputs or alias in graph.saved for alias in shown)
+            return is_kept or any(c not in inside for alias in shown for c in graph.consumers(alias))
 
         results = {name for name in self._inner if self._is_outside(name) or is_seen(name)}
         return [name for name in graph.arrays() if name in results and not self._is_in(name, results)]

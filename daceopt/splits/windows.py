@@ -115,8 +115,8 @@ def _channels(graph: Graph, node: Node, grouped: Axes, operands: Axes, outputs: 
     channels = graph.shape(writes[connector])[axis]
 
     def check(start: Dim, extent: Dim) -> str | None:
-        known = all(isinstance(n, int) for n in (channels, start, extent))
-        if known and extent and not (start * node.group % channels or extent * node.group % channels):
+        has_numbers = all(isinstance(n, int) for n in (channels, start, extent))
+        if has_numbers and extent and not (start * node.group % channels or extent * node.group % channels):
             return None
         size = dim(channels / sympy.Integer(node.group))
         return f"{node.group} groups of {size} channels; expected whole groups"

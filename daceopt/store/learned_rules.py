@@ -48,8 +48,8 @@ def all_refusals() -> dict[str, str]:
 def drop(pattern: str | None = None) -> int:
     """Forget one pattern, or all of this machine; returns how many were known."""
     wanted = [p for p in all_refusals() if pattern is None or p == pattern]
-    for known in wanted:
-        default_cache().discard(_KIND, _identity(known))
+    for rule in wanted:
+        default_cache().discard(_KIND, _identity(rule))
     return len(wanted)
 
 

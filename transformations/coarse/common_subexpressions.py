@@ -42,8 +42,8 @@ class CommonSubexpressions(Transformation):
                 yield Site(graph, (node, other))
 
     def apply(self, site: Site) -> None:
-        graph, (kept, gone) = site.graph, site.nodes
-        for new, old in zip(graph.outputs_of(kept), graph.outputs_of(gone), strict=True):
+        graph, (first, gone) = site.graph, site.nodes
+        for new, old in zip(graph.outputs_of(first), graph.outputs_of(gone), strict=True):
             if old is not None and new is not None:
                 graph.replace_uses(old, new)
         graph.remove(gone)

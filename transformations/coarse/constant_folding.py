@@ -59,13 +59,13 @@ class ConstantFolding(Transformation):
 
     def _value(self, graph: Graph, node: Node) -> list[np.ndarray] | str | None:
         """Values of all outputs; None when they are not known, a text when they are but must stay."""
-        known = _sizes(graph, node)
+        sizes = _sizes(graph, node)
         output = graph.outputs_of(node)[0]
-        if known is not None and output is not None:
-            if not all(isinstance(v, int) for v in known):
-                graph.source.shape_values[output] = known
+        if sizes is not None and output is not None:
+            if not all(isinstance(v, int) for v in sizes):
+                graph.source.shape_values[output] = sizes
                 return None
-            return [np.asarray(known, types.to_numpy(graph.dtype(output))).reshape(_ints(graph, output))]
+            return [np.asarray(sizes, types.to_numpy(graph.dtype(output))).reshape(_ints(graph, output))]
         inputs = [n for n in graph.inputs_of(node) if n is not None]
         if not inputs or not all(n in graph.constants for n in inputs):
             return self._cast_like(graph, node)

@@ -82,9 +82,9 @@ class EinsumLifting(PatternRule):
         copied = product.copied_operand()
         if copied is not None:
             return f"{copied!r} of {m.node('einsum').attribute('equation')!r} would be copied to be a matrix"
-        known = all(isinstance(n, int) for name in ("x", "z") for n in m.shape(name))
+        has_numbers = all(isinstance(n, int) for name in ("x", "z") for n in m.shape(name))
         merges = any(len(g) > 1 for g in (product.rows, product.columns, product.inner))
-        return "sizes that are merged must be known" if merges and not known else None
+        return "sizes that are merged must be known" if merges and not has_numbers else None
 
     def replace(self, m: Match) -> Op | str:
         product = _Product.of(m.graph, m.node("einsum"))

@@ -160,8 +160,8 @@ def _branches(graph: Graph, node: Node) -> list[_Branch]:
 def _is_plain(graph: Graph, node: Node) -> bool:
     """A product of floats with two different operands whose extents of columns are known."""
     x, w = graph.operands(node, 2)
-    known = all(isinstance(n, int) for n in graph.shape(w))
-    return x != w and known and len(graph.shape(x)) > 1 and types.is_float(graph.dtype(x))
+    has_numbers = all(isinstance(n, int) for n in graph.shape(w))
+    return x != w and has_numbers and len(graph.shape(x)) > 1 and types.is_float(graph.dtype(x))
 
 
 def _size(graph: Graph, name: str) -> Dim:

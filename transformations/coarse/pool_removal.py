@@ -57,5 +57,5 @@ def _is_plain(graph: Graph, node: Node, result: Shape) -> bool:
 
 def _is_covered(image: Shape, kernel: tuple[int, ...], result: Shape) -> bool:
     """Is there one window, which has all of the image?"""
-    known = all(isinstance(n, int) and 0 < n <= k for n, k in zip(image, kernel, strict=True))
-    return known and set(result) == {1}
+    covers = all(isinstance(n, int) and 0 < n <= k for n, k in zip(image, kernel, strict=True))
+    return covers and set(result) == {1}

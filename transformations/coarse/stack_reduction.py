@@ -60,17 +60,17 @@ class StackReduction(Transformation):
 
     def apply(self, site: Site) -> None:
         graph, (node, concat) = site.graph, site.nodes
-        result, kept = graph.result(node, 0), node.attribute("keepdims", 1) == 1
+        result, keeps = graph.result(node, 0), node.attribute("keepdims", 1) == 1
         kind, terms, axis = _TERMS[node.op_type], site["terms"], site["axis"]
         graph.remove(node)
         rows = [_unstack(graph, name, axis) for name in terms]
-        if not kept and None not in rows:  # as they are: an image with one dimension more is none to the layout search
+        if not keeps and None not in rows:  # as they are: an image with one dimension more is none to the layout search
             graph.add_operator(kind, rows, [result])
             sweep(graph, [concat])
             return
-        total = result if kept else graph.add_array("total", graph.shape(terms[0]), graph.dtype(result))
+        total = result if keeps else graph.add_array("total", graph.shape(terms[0]), graph.dtype(result))
         graph.add_operator(kind, terms, [total])
-        if not kept:
+        if not keeps:
             axes = graph.add_constant("axes", np.array([axis], np.int64))
             graph.add_operator("Squeeze", [total, axes], [result])
         sweep(graph, [concat])

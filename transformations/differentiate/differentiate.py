@@ -123,8 +123,10 @@ def _add_backward(program: Program, result: Derivative, reduction: Reduction | N
             program.returned.append(Role(Kind.GRADIENT_OF_INPUT, program.inputs[name].position))
     forward.saved = [n for n in result.saved if n not in received and n not in backward.outputs]
     # what the backward reads of the call outlives it
-    kept = {k: old for k, old in forward.replaced.items() if forward.outputs[k] not in received and old not in received}
-    forward.replaced = kept
+    replaced_inputs = {
+        k: old for k, old in forward.replaced.items() if forward.outputs[k] not in received and old not in received
+    }
+    forward.replaced = replaced_inputs
     backward.saved = list(forward.saved)
     # both programs take the same size symbols, in the same order, whichever input the backward still reads
     backward.symbols = dict(forward.symbols)

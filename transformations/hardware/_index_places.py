@@ -135,8 +135,8 @@ def logical(expr: sympy.Expr, args: Several[sympy.Expr]) -> sympy.Expr:
         return sympy.Integer(int(scalar.evaluate(expr.func(*args), {})))
     for kind, deciding in ((scalar.logical_and, 0), (scalar.logical_or, 1)):
         if isinstance(expr, kind):
-            known = [a for a in args if a.is_Integer]
-            if any(int(a) == deciding for a in known):
+            constants = [a for a in args if a.is_Integer]
+            if any(int(a) == deciding for a in constants):
                 return sympy.Integer(deciding)
             rest = [a for a in args if not a.is_Integer]
             return rest[0] if len(rest) == 1 else expr.func(*args)

@@ -63,8 +63,8 @@ class ColumnSumSplitting(KernelStep):
         own = {loop.param, vector.param}  # a value of one iteration may stand in any order of the loops
         every = [r for body in form.bodies_of(nest) for r in body.writes.values()]
         writes = [r for r in every if r.wcr is not None or not (r.buffer.local and own <= r.params())]
-        kept = [r.params() & own for r in writes if r.wcr in _ROUNDED_ONCE]
-        if not kept or len(kept) < len(writes) or any(params != {vector.param} for params in kept):
+        own_params = [r.params() & own for r in writes if r.wcr in _ROUNDED_ONCE]
+        if not own_params or len(own_params) < len(writes) or any(params != {vector.param} for params in own_params):
             return 0
         return loop.extent if loop.extent <= MOST_IN_OWN_TYPE else self._divisor(loop.extent)
 

@@ -98,10 +98,10 @@ def _along(graph: Graph, stage: Stage) -> Param | None:
 def _in_parts(graph: Graph, kernel: Kernel, loop: Param, parts: int) -> list[Kernel]:
     (stage,) = kernel.stages
     extent = int(kernel.extents[loop])
-    known = set(kernel.extents)
-    chunk = fresh(f"{loop}_part", known)
-    inner = fresh(str(loop), {*known, chunk})
-    kept = tuple(p for p in stage.params if p not in _reduced_loops(kernel))
+    names = set(kernel.extents)
+    chunk = fresh(f"{loop}_part", names)
+    inner = fresh(str(loop), {*names, chunk})
+    params = tuple(p for p in stage.params if p not in _reduced_loops(kernel))
     inside = tuple(inner if p == loop else p for p in stage.params)
     first = stage.subs({loop: chunk * (extent // parts) + inner}, (chunk, *inside))
     reads: dict[str, Access] = {}
@@ -111,13 +111,13 @@ def _in_parts(graph: Graph, kernel: Kernel, loop: Param, parts: int) -> list[Ker
         if not stage.reduced_params(c):
             continue
         dtype = types.compute_type(graph.dtype(access.array))
-        name = graph.add_array(f"{access.array}_parts", (parts, *(kernel.extents[p] for p in kept)), dtype)
-        own = (chunk, *kept)
+        name = graph.add_array(f"{access.array}_parts", (parts, *(kernel.extents[p] for p in params)), dtype)
+        own = (chunk, *params)
         first = replace(first, writes={**first.writes, c: Access(name, own, access.wcr)})
         part = f"part_{c}"
         reads[part], results[c] = Access(name, own), access
         code.append(Assignment(scalar.symbol(c, dtype), scalar.symbol(part, dtype), dtype))
     sizes = {p: n for p, n in kernel.extents.items() if p != loop}
-    whole = Stage((chunk, *kept), reads, results, tuple(code))
-    end = Kernel(kernel.label, {chunk: parts, **{p: kernel.extents[p] for p in kept}}, [whole])
+    whole = Stage((chunk, *params), reads, results, tuple(code))
+    end = Kernel(kernel.label, {chunk: parts, **{p: kernel.extents[p] for p in params}}, [whole])
     return [Kernel(kernel.label, {chunk: parts, **sizes, inner: extent // parts}, [first]), end]

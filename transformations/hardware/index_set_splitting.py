@@ -82,17 +82,17 @@ def _in_parts(graph: Graph, kernel: Kernel) -> Kernel | None:
     """A kernel of one statement with the loops that it does not reduce over around it, so that its pieces can reduce
     into locals; None where there are too few of these, or another type than its accumulators are of."""
     (stage, *others) = kernel.stages
-    kept = [
+    parallel = [
         tuple(p for p in stage.params if p not in stage.reduced_params(c)) for c, a in stage.writes.items() if a.wcr
     ]
     kinds = {a.wcr: graph.dtype(a.array) for a in stage.writes.values() if a.wcr}
-    if others or kernel.locals or len(set(kept)) != 1 or not all(k in _PARTS for k in kinds):
+    if others or kernel.locals or len(set(parallel)) != 1 or not all(k in _PARTS for k in kinds):
         return None
-    known = kernel.most(kept[0])
-    if not (isinstance(known, int) and known >= _SHARED) or not set(kinds.values()) <= {dace.float32, dace.float64}:
+    most = kernel.most(parallel[0])
+    if not (isinstance(most, int) and most >= _SHARED) or not set(kinds.values()) <= {dace.float32, dace.float64}:
         return None
-    params = (*kept[0], *(p for p in stage.params if p not in kept[0]))
-    return replace(kernel, stages=[replace(stage, params=params)], outer=kept[0])
+    params = (*parallel[0], *(p for p in stage.params if p not in parallel[0]))
+    return replace(kernel, stages=[replace(stage, params=params)], outer=parallel[0])
 
 
 def split(graph: Graph, kernel: Kernel, statement: int, cut_pieces: Sequence[PlainPiece]) -> Kernel:
@@ -117,8 +117,8 @@ def split(graph: Graph, kernel: Kernel, statement: int, cut_pieces: Sequence[Pla
     elif len(kernel.stages) == 1 and not kernel.locals:
         inside = {p for piece in cut_pieces for p in piece.box} | _side_by_side(graph, kernel.stages[0])
         outer = tuple(takewhile(lambda p: p not in inside, kernel.stages[0].params))
-        known = kernel.most(outer)
-        outer = outer if not isinstance(known, int) or known >= _SHARED else ()
+        most = kernel.most(outer)
+        outer = outer if not isinstance(most, int) or most >= _SHARED else ()
     used = {p for s in stages for p in s.params} | set(outer)
     extents = {p: n for p, n in extents.items() if p in used}
     return replace(kernel, extents=extents, stages=stages, outer=outer, locals=locals_)

@@ -40,6 +40,6 @@ class LongLoopSplitting(KernelStep):
         if at_least(count(nest.loops[:-1]), few):
             return None
         outer, inner, mapping = split_loop(vector, size)
-        kept = [loop for loop in nest.loops[:-1] if loop.param not in reduced]
+        parallel = [loop for loop in nest.loops[:-1] if loop.param not in reduced]
         gone = [loop for loop in nest.loops[:-1] if loop.param in reduced]
-        return form.with_loops([*kept, outer, *gone, inner], mapping)
+        return form.with_loops([*parallel, outer, *gone, inner], mapping)

@@ -55,8 +55,8 @@ def _merge(
         p, q = first.param, second.param
         del left[p]
         left[q], both = merged_loop(first, second)
-        known = {s: in_terms_of(e, both) for s, e in mapping.items()}
-        mapping.update(both | known)
+        digits = {s: in_terms_of(e, both) for s, e in mapping.items()}
+        mapping.update(both | digits)
         for step in steps:
             step.pop(p, None)
     return tuple(left.values())

@@ -66,9 +66,9 @@ def _orders(nodes: Sequence[Node], after: Successors, before: Successors, touche
     back = _schedule(nodes[::-1], before, touched)[::-1]
     orders = [
         _schedule(nodes, after, touched),
-        _schedule(nodes, after, touched, kept=True),
-        _schedule(nodes[::-1], before, touched, kept=True)[::-1],
-        _schedule(back, after, touched, kept=True),
+        _schedule(nodes, after, touched, only_shrinking=True),
+        _schedule(nodes[::-1], before, touched, only_shrinking=True)[::-1],
+        _schedule(back, after, touched, only_shrinking=True),
         back,
     ]
     return [list(order) for order in dict.fromkeys(map(tuple, orders)) if order != tuple(nodes)]
@@ -105,10 +105,10 @@ def _buffers(graph: Graph, node: Node) -> dict[str, int]:
     return {r: hint(aligned_bytes(graph, r)) for r in inside}
 
 
-def _schedule(nodes: Sequence[Node], after: Successors, touched: Touched, kept: bool = False) -> list[Node]:
+def _schedule(nodes: Sequence[Node], after: Successors, touched: Touched, only_shrinking: bool = False) -> list[Node]:
     """``nodes`` so that each runs before those ``after`` it; of those that are ready, the one of least growth. Growth
-    counts as none with ``kept``, so that only shrinking changes the order."""
-    alive = _Alive(touched, kept)
+    counts as none with ``only_shrinking``, so that only shrinking changes the order."""
+    alive = _Alive(touched, only_shrinking)
     waiting = dict.fromkeys(nodes, 0)
     for later in (n for node in nodes for n in after[node]):
         waiting[later] += 1

@@ -37,29 +37,29 @@ class ReductionOrdering(KernelStep):
         reduced = set() if nest is None else reduced_params(form, nest)
         if nest is None or not reduced or nest.loops[-1].kind != "vector":
             return None
-        kept = [loop for loop in nest.loops[:-1] if loop.param not in reduced]
+        parallel = [loop for loop in nest.loops[:-1] if loop.param not in reduced]
         gone = [loop for loop in nest.loops[:-1] if loop.param in reduced]
         if nest.loops[-1].param in reduced:
-            return form.with_loops([*kept, *self._longest_first(kept, gone), nest.loops[-1]])
-        return self._columns(form, nest, kept, gone)
+            return form.with_loops([*parallel, *self._longest_first(parallel, gone), nest.loops[-1]])
+        return self._columns(form, nest, parallel, gone)
 
-    def _longest_first(self, kept: Sequence[Loop], gone: Sequence[Loop]) -> Sequence[Loop]:
+    def _longest_first(self, parallel: Sequence[Loop], gone: Sequence[Loop]) -> Sequence[Loop]:
         """With few rows, threads share a reduced loop: the first that is long enough."""
         few = chosen(self.few, limits().few)
         wide = next((loop for loop in gone if at_least(loop.extent, few)), None)
-        if wide is None or at_least(count(kept), few):
+        if wide is None or at_least(count(parallel), few):
             return gone
         return [wide, *(loop for loop in gone if loop is not wide)]
 
-    def _columns(self, form: KernelLoops, nest: Nest, kept: Sequence[Loop], gone: Sequence[Loop]) -> Tree:
+    def _columns(self, form: KernelLoops, nest: Nest, parallel: Sequence[Loop], gone: Sequence[Loop]) -> Tree:
         vector = nest.loops[-1]
         few = chosen(self.few, limits().few if at_least(vector.extent, _LANES + 1) else limits().cores)
-        many = at_least(count(kept), few) if kept else False
+        many = at_least(count(parallel), few) if parallel else False
         array = chosen(self.array, limits().accumulators)
-        if at_least(vector.extent if many else count([*kept, vector]), array + 1):
+        if at_least(vector.extent if many else count([*parallel, vector]), array + 1):
             outer, inner, mapping = split_loop(vector, chosen(self.columns, limits().columns))
-            return form.with_loops([*kept, outer, *gone, inner], mapping)
+            return form.with_loops([*parallel, outer, *gone, inner], mapping)
         if many:
-            return form.with_loops([*kept, *gone, vector])
+            return form.with_loops([*parallel, *gone, vector])
         rows = max(gone, key=lambda loop: loop.extent if isinstance(loop.extent, int) else 1 << 40)
-        return form.with_loops([rows, *(loop for loop in gone if loop is not rows), *kept, vector])
+        return form.with_loops([rows, *(loop for loop in gone if loop is not rows), *parallel, vector])

@@ -52,9 +52,9 @@ class WarpTiling(KernelStep):
             return Nest(loops, schedule.substituted(nest.body, mapping))
         chunks, lane, mapping = _in_chunks(vector)
         *others, _ = nest.loops
-        kept = vector.param not in reduced_params(form, nest)
+        is_parallel = vector.param not in reduced_params(form, nest)
         first = next((k for k, n in enumerate(others) if n.param in reduced_params(form, nest)), len(others))
-        at = first if kept and form.single is not None else len(others)
+        at = first if is_parallel and form.single is not None else len(others)
         return Nest((*others[:at], *chunks, *others[at:], lane), schedule.substituted(nest.body, mapping))
 
 

@@ -91,16 +91,16 @@ def cuts_of(graph: Graph, node: Node) -> Cuts:
     reason = _open(graph, (*writes, *reads))
     if reason or not writes or not graph.shape(writes[0]):
         return Cuts(node, writes, reads, (), reason or f"{_first(writes)} has no axis to split")
-    known, cuts, reasons = _Flows(graph, node), [], []
+    flows, cuts, reasons = _Flows(graph, node), [], []
     for axis, extent in enumerate(graph.shape(writes[0])):
         if extent == 1:
             continue
         try:
-            cuts.append(known.cut(division(graph, node, axis), axis))
+            cuts.append(flows.cut(division(graph, node, axis), axis))
         except CannotSplit as error:
             reasons.append(str(error))
     missing = reasons[0] if reasons else f"{writes[0]} has one element along each axis"
-    streamed, sampling = known.streamed_reads(writes[0]), known.sampling(writes[0])
+    streamed, sampling = flows.streamed_reads(writes[0]), flows.sampling(writes[0])
     return Cuts(node, writes, reads, tuple(cuts), missing, streamed, sampling, tuple(_overwrites(graph, node)))
 
 
@@ -173,14 +173,14 @@ class _Flows:
 
     def _of_part(self, source: str, whole: str, flow: Flow) -> Flow:
         """The part's own dimensions: what it has not all of is read as a whole."""
-        kept = list(flow.dims)
+        dims = list(flow.dims)
         name = source
         while name != whole:
             part = self._graph.part(name)
             for k, (n, m) in enumerate(zip(self._graph.shape(name), self._graph.shape(part.whole))):
-                kept[k] = kept[k] if n == m else Relation("opaque")
+                dims[k] = dims[k] if n == m else Relation("opaque")
             name = part.whole
-        return Flow(tuple(kept), flow.out)
+        return Flow(tuple(dims), flow.out)
 
     def cut(self, divided: Division, axis: int) -> Cut:
         """The way to cut the node that ``found`` is."""
@@ -193,9 +193,9 @@ class _Flows:
         first = next(iter(divided.axes))
         extent = self._graph.shape(first)[divided.axes[first]]
         assert isinstance(extent, int)
-        kept = {name: link for name, link in links.items() if link is not None}
+        present = {name: link for name, link in links.items() if link is not None}
         whole = tuple(name for name, link in links.items() if link is None)
-        return Cut(axis, extent, divided, kept, whole, frozenset(self._viewed & kept.keys()))
+        return Cut(axis, extent, divided, present, whole, frozenset(self._viewed & present.keys()))
 
     def streamed_reads(self, written: str) -> frozenset[str]:
         """What is read along the outermost axis of the array ``written``, also where that has one element."""

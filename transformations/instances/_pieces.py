@@ -57,10 +57,10 @@ def pieces_of(graph: Graph, members: Sequence[Member], count: int, halos: str) -
 
 def _wanted_spans(cut: Cut, needs: dict[str, list[Span | None]], count: int) -> list[Span]:
     """What the instances need of what a node writes; nothing where no node of the sub-graph reads it."""
-    known = [needs[name] for name in cut.division.axes if name in needs]
-    if not known:
+    needs_of = [needs[name] for name in cut.division.axes if name in needs]
+    if not needs_of:
         return []
-    hulls = [_hull_of([spans[k] for spans in known]) for k in range(count)]
+    hulls = [_hull_of([spans[k] for spans in needs_of]) for k in range(count)]
     return [span for span in hulls if span is not None]
 
 

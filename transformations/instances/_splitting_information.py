@@ -90,9 +90,9 @@ def information(ways: Mapping[Key, Way], peak: float, count: int, budget: Budget
     computed by every instance. A group that no axis divides may fit as a whole (a factor of 1, of the way None).
     """
     splits = ((key, _split(key, way, peak, count, budget)) for key, way in ways.items())
-    known: dict[Key | None, AxisSplit] = {key: split for key, split in splits if split is not None}
-    if known or peak > budget.bytes:
-        return known
+    by_key: dict[Key | None, AxisSplit] = {key: split for key, split in splits if split is not None}
+    if by_key or peak > budget.bytes:
+        return by_key
     return {None: AxisSplit(0, 1, -1, footprint=int(peak))}
 
 

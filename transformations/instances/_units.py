@@ -140,8 +140,8 @@ def _with_memory(graph: Graph, members: Sequence[Sequence[Node]], after: Sequenc
             k, positions = uses[0][0], [position for _, position in uses]
             for at, size in ((min(positions), sizes[name]), (max(positions) + 1, -sizes[name])):
                 changes[k][at] = changes[k].get(at, 0) + size
-    kept = {name: sizes[name] for name in shared}
-    return Units(members, after, [list(names) for names in touched], [_most(c) for c in changes], kept)
+    shared_sizes = {name: sizes[name] for name in shared}
+    return Units(members, after, [list(names) for names in touched], [_most(c) for c in changes], shared_sizes)
 
 
 def _most(changes: Mapping[int, int]) -> int:

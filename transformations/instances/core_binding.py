@@ -67,8 +67,8 @@ class _Inference:
         graph = self._graph
         for node in reversed(graph.nodes()):
             self._visit(node, [n for n in graph.outputs_of(node) if n is not None])
-        kept = {name: _MEMORY for name in self._bind if graph.is_kept(name)}
-        scope = {**self._scope, **kept}
+        placements = {name: _MEMORY for name in self._bind if graph.is_kept(name)}
+        scope = {**self._scope, **placements}
         order = (n for node in graph.nodes() for n in graph.outputs_of(node) if n is not None)
         return {name: Placement(scope[name], self._bind[name]) for name in order}
 

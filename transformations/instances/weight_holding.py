@@ -86,23 +86,23 @@ def _inside(
     if loop.trips is None:
         return
     body, loops, trips = loop.body, (*around, _start(loop)), trips * hint(loop.trips)
-    known = {name: (*before, loops[-1]) for name, before in steady.items()}
+    steady_inside = {name: (*before, loops[-1]) for name, before in steady.items()}
     for node in body.nodes():
         if isinstance(node, DenseNode) and node.weights and not node.held_over:
-            held = _holding_loops(body, node, known)
+            held = _holding_loops(body, node, steady_inside)
             if held and trips > 1:
                 yield body, node, held, trips
         if isinstance(node, Repeat):
             reads = body.reads(node)
-            inner = {name: _steady_in(body, reads[c], known) for name, c in node.captures[0].items()}
+            inner = {name: _steady_in(body, reads[c], steady_inside) for name, c in node.captures[0].items()}
             yield from _inside(node, inner | dict.fromkeys(node.body.constants, loops), loops, trips)
 
 
-def _holding_loops(body: Graph, node: DenseNode, known: _Steady) -> tuple[str, ...]:
+def _holding_loops(body: Graph, node: DenseNode, steady: _Steady) -> tuple[str, ...]:
     """The loops in which the weights of a call are the same, and the factors with which they are prepared."""
     reads = body.reads(node)
-    kept = [_steady_in(body, reads[c], known) for c in (node.weights, "S") if c in reads]
-    return tuple(loop for loop in kept[0] if all(loop in loops for loops in kept))
+    own_loops = [_steady_in(body, reads[c], steady) for c in (node.weights, "S") if c in reads]
+    return tuple(loop for loop in own_loops[0] if all(loop in loops for loops in own_loops))
 
 
 def _start(loop: Repeat) -> str:
@@ -113,8 +113,8 @@ def _start(loop: Repeat) -> str:
     return f"{loop.counter} from {expression_text.text(dim(loop.trips - 1))}"
 
 
-def _steady_in(body: Graph, name: str, known: _Steady) -> tuple[str, ...]:
+def _steady_in(body: Graph, name: str, steady: _Steady) -> tuple[str, ...]:
     """The loops in which an array of ``body`` is the same; none where it moves with a counter."""
     root, offset = body.root(name)
     moves = any(is_counter(s) for s in getattr(offset, "free_symbols", ()))
-    return () if moves else known.get(root, ())
+    return () if moves else steady.get(root, ())

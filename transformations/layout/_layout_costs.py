@@ -92,23 +92,23 @@ def read(graph: Graph, measured: bool = False) -> Reading:
     roots = dict.fromkeys(graph.root(n)[0] for n in graph.arrays() if len(graph.shape(n)) >= 3)
     if measured:
         roots = {n: None for n in roots if graph.producers(n)}
-    known = {name: layouts for name in roots if (layouts := layouts_of(graph, name)) is not None}
-    blocks = frozenset(n for n in known if measured and blocked.why_not(graph, n) is None)
-    reading = _Reading(graph, known, blocks, measured)
+    layouts_by_root = {name: layouts for name in roots if (layouts := layouts_of(graph, name)) is not None}
+    blocks = frozenset(n for n in layouts_by_root if measured and blocked.why_not(graph, n) is None)
+    reading = _Reading(graph, layouts_by_root, blocks, measured)
     for node in graph.nodes():
         reading.add(node)
-    return Reading(reading.problem, known, blocks, reading.calls)
+    return Reading(reading.problem, layouts_by_root, blocks, reading.calls)
 
 
 class _Reading:
     """Collects what each node of the graph wants."""
 
-    def __init__(self, graph: Graph, known: dict[str, ArrayLayouts], blocks: frozenset[str], measured: bool):
-        self._graph, self._known, self._blocks, self._times = graph, known, blocks, KernelTimes(graph)
+    def __init__(self, graph: Graph, layouts_by_root: dict[str, ArrayLayouts], blocks: frozenset[str], measured: bool):
+        self._graph, self._known, self._blocks, self._times = graph, layouts_by_root, blocks, KernelTimes(graph)
         self._passes = _TRAINED if graph.saved and any(map(graph.producers, graph.saved)) else _ALONE
         self._measured = measured
         self.calls: dict[Node, NodeAccesses] = {}
-        self.problem = LayoutProblem(cost={name: self._changing(name) for name in known})
+        self.problem = LayoutProblem(cost={name: self._changing(name) for name in layouts_by_root})
 
     def _changing(self, name: str) -> tuple[float, ...]:
         """Of an array in each of its layouts, whoever uses it."""

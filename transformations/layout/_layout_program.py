@@ -63,8 +63,8 @@ class NodeAccesses:
         """The mode that all accesses suit, unless the fastest saves more than a measurement's noise; else that one."""
         seconds, (fastest, least) = self.seconds(choice), self.best(choice)
         modes = {access.modes[choice.get(access.array, 0)] for access in self.accesses}
-        kept = modes.pop() if len(modes) == 1 else fastest
-        return kept if kept in seconds and least >= (1 - _NOISE) * seconds[kept] else fastest
+        mode = modes.pop() if len(modes) == 1 else fastest
+        return mode if mode in seconds and least >= (1 - _NOISE) * seconds[mode] else fastest
 
 
 @dataclass

@@ -85,13 +85,13 @@ def _leave_to_library(walk: NodeAccesses, choice: Choice) -> float:
 
 def _moves(graph: Graph, reading: Reading, choice: Choice) -> Iterator[Site]:
     """Arrays with other strides, by the nodes that write them."""
-    known = reading.known
+    layouts = reading.known
     for node in graph.nodes():
         written = dict.fromkeys(graph.root(n)[0] for n in graph.outputs_of(node) if n is not None)
         changed = {
-            name: known[name].strides[choice[name]][name]
+            name: layouts[name].strides[choice[name]][name]
             for name in written
-            if name in known and choice[name] < 2 and known[name].own != choice[name]
+            if name in layouts and choice[name] < 2 and layouts[name].own != choice[name]
         }
         if changed:
             yield Site(graph, (node,), {"strides": changed})

@@ -98,7 +98,7 @@ def _asserts_number(node: fx.Node) -> bool:
     return is_statement and _is_number(_value(node.args[0]))
 
 
-def _decides(node: Any) -> bool:
+def _decides(node: fx.Node) -> bool:
     return isinstance(node, fx.Node) and BINDINGS in node.meta
 
 
@@ -253,7 +253,7 @@ class _Cutter:
         if _asserts_number(node):
             self._outer.graph.call_function(assertion, (self._condition(node.args[0]), *node.args[1:]))
 
-    def _condition(self, node: Any) -> Any:
+    def _condition(self, node: fx.Node) -> Any:
         """What is asked of numbers, each as the call has decided it."""
         is_relation = isinstance(node, fx.Node) and node.target in COMPARISONS
         return self._outer.graph.node_copy(node, self._outside) if is_relation else self._outside(node)

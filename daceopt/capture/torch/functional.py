@@ -351,7 +351,7 @@ class _Functionalized:
             return [*values, *(plain(wrapped[k]) for k in changed)]
 
 
-def _is_changed(tensor: Any) -> bool:
+def _is_changed(tensor: torch.Tensor) -> bool:
     if has_new_storage(tensor):
         raise Unsupported("an argument gets another storage (by set_ or .data)")
     return is_written(tensor)
@@ -416,7 +416,7 @@ def _as_it_is(*args: Any, **kwargs: Any) -> Any:
     return NotImplemented
 
 
-def _dropout(tensor: Any, probability: float, train: bool) -> Any:
+def _dropout(tensor: torch.Tensor, probability: float, train: bool) -> torch.Tensor:
     """Where nothing is dropped the result is the very argument, and what is written into it, too."""
     return NotImplemented if train and probability != 0 else tensor
 

@@ -167,7 +167,7 @@ def _rank(node: fx.Node) -> int:
     return len(_shape(node))
 
 
-def _shape(node: Any) -> list[str]:
+def _shape(node: fx.Node) -> list[str]:
     return [str(size) for size in _value(node).shape]
 
 
@@ -176,5 +176,5 @@ def _is_mask(value: Any) -> bool:
     return isinstance(example, torch.Tensor) and example.dtype is torch.bool and example.ndim > 0
 
 
-def _value(node: Any) -> Any:
+def _value(node: object) -> Any:
     return node.meta.get("example_value") if isinstance(node, fx.Node) else node

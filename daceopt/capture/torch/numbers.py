@@ -169,7 +169,7 @@ def symbols_in(values: Any) -> list[Any]:
     return list({id(x): x for x in tree_leaves(values) if isinstance(x, torch.SymInt | torch.SymFloat)}.values())
 
 
-def holder_of(number: Any, fakes: Sequence[torch.Tensor]) -> torch.Tensor:
+def holder_of(number: int | torch.SymInt, fakes: Sequence[torch.Tensor]) -> torch.Tensor:
     """A fake tensor, as those of ``fakes``, that holds a number of another trace for one that is to know it."""
     dtype = torch.float64 if isinstance(number, torch.SymFloat) else torch.int64
     with next(f.fake_mode for f in fakes if isinstance(f, FakeTensor)):

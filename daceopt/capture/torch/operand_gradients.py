@@ -55,7 +55,7 @@ def _gradients(call: fx.Node, path: tuple[int, ...], wanted: Sequence[fx.Node]) 
         return torch.autograd.grad(results, [values[x] for x in wanted], grads, allow_unused=True)
 
 
-def _value(node: Any) -> Any:
+def _value(node: object) -> Any:
     return node.meta.get("example_value") if isinstance(node, fx.Node) else None
 
 

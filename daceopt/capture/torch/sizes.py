@@ -126,11 +126,11 @@ class SizeNames:
         """Whether a number follows from sizes, and from integers among the arguments of the call."""
         return all(map(self._is_told, value.node.expr.free_symbols))
 
-    def _is_told(self, symbol: Any) -> bool:
+    def _is_told(self, symbol: sympy.Symbol) -> bool:
         is_size = symbol_functions.is_size(symbol) and str(symbol) not in self.held
         return is_size or str(symbol) in self.told
 
-    def _real(self, expr: Any, floats: Mapping[str, Any]) -> sympy.Expr:
+    def _real(self, expr: sympy.Expr, floats: Mapping[str, Any]) -> sympy.Expr:
         if str(expr) in floats:
             return floats[str(expr)]
         if expr.is_number:
@@ -143,7 +143,7 @@ class SizeNames:
             raise Unsupported(f"a number computed as {expr}, a {type(expr).__name__}")
         return function(*(self._real(a, floats) for a in expr.args))
 
-    def _convert(self, expr: Any) -> Any:
+    def _convert(self, expr: sympy.Expr) -> sympy.Expr:
         if isinstance(expr, sympy.Symbol):
             if not self._is_told(expr):
                 raise Unsupported(f"a size that only the data decides ({expr})")

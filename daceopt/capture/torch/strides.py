@@ -52,12 +52,14 @@ def layout(value: torch.Tensor, order: Sequence[int]) -> tuple[Any, ...]:
     return () if order_of == [inner[k] for k in range(len(order))] else tuple(order_of)
 
 
-def _numbered_axes(shape: Sequence[Any]) -> list[tuple[int, int]]:
+def _numbered_axes(shape: Sequence[int | torch.SymInt]) -> list[tuple[int, int]]:
     """Axes with their extents, 0 for symbols, of which no question is asked: that would be a guard."""
     return [(k, n if isinstance(n, int) else 0) for k, n in enumerate(shape)]
 
 
-def _of_one(stride: Any, order: Sequence[int], shape: Sequence[Any], otherwise: tuple[int, ...]) -> Any:
+def _of_one(
+    stride: int | torch.SymInt, order: Sequence[int], shape: Sequence[int | torch.SymInt], otherwise: tuple[int, ...]
+) -> int | tuple[int, ...]:
     """The stride along an axis of one element, which is a product of extents inside of some axis in memory."""
     wanted = _expression(stride)
     if sympy.expand(wanted - sympy.Mul(*(_expression(shape[k]) for k in otherwise))) == 0:

@@ -124,7 +124,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return {target: fn for target, fn in every.items() if target not in _RULES and target not in left}
 
 
-def _max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: Any) -> torch.Tensor:
+def _max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int | torch.SymInt]) -> torch.Tensor:
     """PyTorch's decomposition, in the memory format of the operator's own kernel."""
     from daceopt.torch_internals.decompositions import max_unpool2d, suggest_memory_format
 
@@ -132,13 +132,15 @@ def _max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: Any) -
     return result.contiguous(memory_format=suggest_memory_format(self))
 
 
-def _max_unpool3d(self: torch.Tensor, indices: torch.Tensor, output_size: Any, *window: Any) -> torch.Tensor:
+def _max_unpool3d(
+    self: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int | torch.SymInt], *window: Any
+) -> torch.Tensor:
     from daceopt.torch_internals.decompositions import max_unpool3d
 
     return max_unpool3d(self, _in_plane(indices, output_size), output_size, *window)
 
 
-def _in_plane(indices: torch.Tensor, output_size: Sequence[Any]) -> torch.Tensor:
+def _in_plane(indices: torch.Tensor, output_size: Sequence[int | torch.SymInt]) -> torch.Tensor:
     """An index outside of its plane must not reach another one: it becomes one that is nowhere."""
     inside = (indices >= 0) & (indices < reduce(mul, output_size))
     return torch.where(inside, indices, _NOWHERE)

@@ -288,7 +288,7 @@ def _is_differentiable(call: AtenCall) -> bool:
     )
 
 
-def _to_stored(value: Any, dtype: Any) -> Any:
+def _to_stored(value: Any, dtype: DType) -> Any:
     """The value as the scalar code of an array of ``dtype`` has it."""
     return scalar.cast(value, types.compute_type(dtype))
 

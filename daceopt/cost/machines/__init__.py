@@ -49,6 +49,6 @@ def get(name: str | MachineModel) -> MachineModel:
     if name.endswith(".toml"):
         return load(name)
     if name not in names():
-        known = f"the built-in ones are {', '.join(names())}{did_you_mean(name, names())}"
-        raise DaceoptError(f"there is no machine {name!r}; {known}; others are paths of TOML files")
+        hint = f"the built-in ones are {', '.join(names())}{did_you_mean(name, names())}"
+        raise DaceoptError(f"there is no machine {name!r}; {hint}; others are paths of TOML files")
     return load(_FOLDER / f"{name}.toml")

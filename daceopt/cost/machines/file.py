@@ -45,10 +45,10 @@ class _Table(NamedTuple):
         shown = text or (f"found {self.values[key]!r}" if key in self.values else "it is missing")
         return MachineFileError(f"{self.path}, key {where}: expected {expected}, {shown}")
 
-    def only(self, known: Collection[str]) -> _Table:
+    def only(self, names: Collection[str]) -> _Table:
         for key in self.values:
-            if key not in known:
-                raise self.wrong(key, f"one of {', '.join(known)}", f"found the key {key!r}{did_you_mean(key, known)}")
+            if key not in names:
+                raise self.wrong(key, f"one of {', '.join(names)}", f"found the key {key!r}{did_you_mean(key, names)}")
         return self
 
     def positive(self, key: str, kind: type, default: Any = None) -> Any:

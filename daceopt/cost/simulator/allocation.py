@@ -52,23 +52,23 @@ def allocate(tensors: Iterable[Lifetime], capacity: int, spill: str = LONGEST, e
     have one, so that nothing leaves for it.
     """
     wanted = sorted(tensors, key=lambda t: t.first)
-    kept, spilled = _keep(wanted, capacity, spill)
-    offsets, soon = _place(kept, capacity, frozenset())
+    resident, spilled = _keep(wanted, capacity, spill)
+    offsets, soon = _place(resident, capacity, frozenset())
     if early:
-        reserved, before = _place(kept, capacity, _with_room(kept, capacity))
+        reserved, before = _place(resident, capacity, _with_room(resident, capacity))
         if reserved.keys() >= offsets.keys():
             offsets, soon = reserved, before
-    spilled += [t.name for t in kept if t.name not in offsets]
+    spilled += [t.name for t in resident if t.name not in offsets]
     return Allocation(offsets, tuple(spilled), soon)
 
 
-def _with_room(kept: Sequence[Lifetime], capacity: int) -> frozenset[str]:
+def _with_room(resident: Sequence[Lifetime], capacity: int) -> frozenset[str]:
     """Those that fit beside all others a task before they are born, by bytes, one after the other."""
-    room = np.full(1 + max((t.last for t in kept), default=0), capacity, np.int64)
-    for tensor in kept:
+    room = np.full(1 + max((t.last for t in resident), default=0), capacity, np.int64)
+    for tensor in resident:
         room[tensor.first : tensor.last + 1] -= tensor.size
     fitting = set()
-    for tensor in kept:
+    for tensor in resident:
         before = tensor.earlier.first
         if before == tensor.first or tensor.size <= room[before]:
             fitting.add(tensor.name)
@@ -92,12 +92,12 @@ def _keep(wanted: Sequence[Lifetime], capacity: int, spill: str) -> tuple[list[L
     return [t for t in wanted if t.name not in out], list(out)
 
 
-def _place(kept: Sequence[Lifetime], capacity: int, soon: frozenset[str]) -> tuple[dict[str, int], frozenset[str]]:
+def _place(resident: Sequence[Lifetime], capacity: int, soon: frozenset[str]) -> tuple[dict[str, int], frozenset[str]]:
     """Offsets, none for what does not fit between the others; and which of ``soon`` have their place a task earlier."""
     offsets: dict[str, int] = {}
     early = set()
-    spans = np.zeros((4, len(kept)), np.int64)  # first and last task, beginning and end in the buffer
-    for tensor in sorted(kept, key=lambda t: (-t.size, t.first)):
+    spans = np.zeros((4, len(resident)), np.int64)  # first and last task, beginning and end in the buffer
+    for tensor in sorted(resident, key=lambda t: (-t.size, t.first)):
         for life in (tensor.earlier, tensor) if tensor.name in soon else (tensor,):
             offset = _lowest(spans[:, : len(offsets)], life)
             if offset + life.size <= capacity:

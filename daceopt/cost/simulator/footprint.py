@@ -31,9 +31,9 @@ class _Window:
     @classmethod
     def of(cls, offset: int, dims: Iterable[tuple[int, int]]) -> _Window:
         """Without dimensions that repeat one element, the longest strides first; ``dims``: (extent, stride)."""
-        kept = sorted(((n, s) for n, s in dims if n != 1 and s != 0), key=lambda d: -abs(d[1]))
-        offset += sum((n - 1) * s for n, s in kept if s < 0)
-        return cls(offset, tuple(n for n, _ in kept), tuple(abs(s) for _, s in kept))
+        axes = sorted(((n, s) for n, s in dims if n != 1 and s != 0), key=lambda d: -abs(d[1]))
+        offset += sum((n - 1) * s for n, s in axes if s < 0)
+        return cls(offset, tuple(n for n, _ in axes), tuple(abs(s) for _, s in axes))
 
     @property
     def is_injective(self) -> bool:

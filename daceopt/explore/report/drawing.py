@@ -46,10 +46,10 @@ class Module:
 def tree(kernels: Sequence[KernelRow], direction: str) -> Module:
     """The modules of one direction: a kernel stands in the innermost one that all of its origins share."""
     root = Module(direction)
-    known: dict[Path, Module] = {(): root}
+    modules: dict[Path, Module] = {(): root}
     for k, kernel in enumerate(kernels):
         if kernel.direction == direction:
-            _module(known, path_of(kernel.origin)).kernels.append(k)
+            _module(modules, path_of(kernel.origin)).kernels.append(k)
     return _tidy(root)
 
 
@@ -64,12 +64,12 @@ def path_of(origin: str) -> Path:
     return tuple(shared)
 
 
-def _module(known: dict[Path, Module], path: Path) -> Module:
+def _module(modules: dict[Path, Module], path: Path) -> Module:
     for length in range(1, len(path) + 1):
-        if path[:length] not in known:
-            known[path[:length]] = module = Module(path[length - 1])
-            known[path[: length - 1]].parts.append(module)
-    return known[path]
+        if path[:length] not in modules:
+            modules[path[:length]] = module = Module(path[length - 1])
+            modules[path[: length - 1]].parts.append(module)
+    return modules[path]
 
 
 def _tidy(module: Module) -> Module:

@@ -33,6 +33,6 @@ def shortest(program: BuiltProgram, inputs: Mapping[int, torch.Tensor], runs: in
     for _ in range(runs):
         times = program.times(inputs)
         best = best or [{} for _ in times]
-        for now, known in zip(times, best, strict=True):
-            known.update({name: min(t, known.get(name, t)) for name, t in now.items()})
+        for now, least in zip(times, best, strict=True):
+            least.update({name: min(t, least.get(name, t)) for name, t in now.items()})
     return best

@@ -86,12 +86,14 @@ class _Plot:
         seconds = _seconds(kernel)
         x, y = self._place(kernel.flops / kernel.bytes, kernel.flops / seconds)
         radius = _LEAST + (_MOST - _LEAST) * math.sqrt(seconds / self._longest)
-        known = kernel.seconds is not None
+        is_timed = kernel.seconds is not None
         time = (
-            f"{duration(seconds)}, {percent(kernel.share)} of the limit" if known else f"at least {duration(seconds)}"
+            f"{duration(seconds)}, {percent(kernel.share)} of the limit"
+            if is_timed
+            else f"at least {duration(seconds)}"
         )
         text = escape(f"{kernel.label} ({kernel.direction}): {time}, {amount(kernel.flops / seconds, 'flop/s')}")
-        look = f"kernel {kernel.direction}{'' if known else ' hollow'}"
+        look = f"kernel {kernel.direction}{'' if is_timed else ' hollow'}"
         place = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"'
         return f'<g class="{look}" data-marks="{k}" role="button"><circle {place}><title>{text}</title></circle></g>'
 

@@ -80,8 +80,8 @@ def cache_rate(machine: Machine) -> str:
 
 def computing(machine: Machine) -> list[tuple[str, float]]:
     """What elements or factors are, and how many operations per second on them."""
-    known = {2: "bfloat16", 8: "float64"}
-    return [(machine.factors, machine.flops), *((known[size], rate) for size, rate in machine.rates)]
+    names = {2: "bfloat16", 8: "float64"}
+    return [(machine.factors, machine.flops), *((names[size], rate) for size, rate in machine.rates)]
 
 
 def idle_steps(report: Tables) -> list[str]:

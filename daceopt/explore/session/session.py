@@ -229,10 +229,10 @@ class Session:
         if other is None:
             return "captured", self._at.line()[0]
         if isinstance(other, int):
-            known = {v.number: v for s in self._branches.values() for v in (*s.at.line(), *s.undone)}
-            if other not in known:
-                raise SessionError(f"there is no version {other}; there are {', '.join(map(str, sorted(known)))}")
-            return f"version {other}", known[other]
+            versions = {v.number: v for s in self._branches.values() for v in (*s.at.line(), *s.undone)}
+            if other not in versions:
+                raise SessionError(f"there is no version {other}; there are {', '.join(map(str, sorted(versions)))}")
+            return f"version {other}", versions[other]
         if isinstance(other, str):
             if other not in self._branches:
                 listed = f"no branch is called {other!r}; there are: {', '.join(self._branches)}"

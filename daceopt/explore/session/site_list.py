@@ -198,9 +198,9 @@ def selector_of(site: FoundSite, program: Program) -> Selector:
     graph = dict(program.by_direction()).get(site.direction)
     if graph is None:
         raise SessionError(f"{site} is no site here: there is no {site.direction} graph yet")
-    known = Keys(site.direction, graph)
+    keys_of = Keys(site.direction, graph)
     sites = [s for s in look(site.transformation, graph) if isinstance(s, Site)]
-    keys = [known.of(s) for s in sites]
+    keys = [keys_of.of(s) for s in sites]
     same = [s for s, key in zip(sites, keys) if key == site.key]
     chosen = next((s for s in same if title_of(s) == site.text), same[0] if same else None)
     if chosen is None:

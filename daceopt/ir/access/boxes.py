@@ -141,9 +141,9 @@ def box_of(kernel: Kernel, accesses: Iterable[Access], shape: Shape, outer: Coll
     listed = list(accesses)
     inner = {p for a in listed for p in a.params() if p in kernel.extents and p not in outer}
     ranges = {p: Interval.whole(kernel.bounds(p)[0]) for p in inner}
-    known = ALL_SIZES.inside({p: kernel.bounds(p)[0] for p in outer})
+    sizes = ALL_SIZES.inside({p: kernel.bounds(p)[0] for p in outer})
     box = box_around([reach_of(a, ranges) for a in listed], shape, listed[0].array)
-    return Box(cut(i, n, known) for i, n in zip(box, shape))
+    return Box(cut(i, n, sizes) for i, n in zip(box, shape))
 
 
 def box_around(boxes: Several[Box], shape: Shape, array: str) -> Box:

@@ -39,10 +39,10 @@ class ReductionForm:
         return self.kind == other.kind and self.extents == other.extents
 
     def __str__(self) -> str:
-        kept, reduced = self.extents
+        own, reduced = self.extents
         if self.kind == "all-reduce":
             return f"all-reduce: for y < {reduced}"
-        inner, outer = f"for y < {reduced}", f"for x < {kept}"
+        inner, outer = f"for y < {reduced}", f"for x < {own}"
         loops = (outer, inner) if self.kind == "y-reduce" else (inner, outer)
         return f"{self.kind}: {': '.join(loops)}"
 
@@ -59,10 +59,10 @@ def forms(graph: Graph, kernel: Kernel) -> list[ReductionForm]:
 def form_of(graph: Graph, kernel: Kernel, stage: Stage, connector: str) -> ReductionForm:
     """The form of what ``stage`` reduces into ``connector``."""
     reduced = stage.reduced_params(connector)
-    kept = [p for p in stage.params if p not in reduced and kernel.extents[p] != 1]
+    own = [p for p in stage.params if p not in reduced and kernel.extents[p] != 1]
     gone = [p for p in reduced if kernel.extents[p] != 1]
-    kind = "all-reduce" if not kept else "x-reduce" if _innermost(graph, kernel, stage) in kept else "y-reduce"
-    return ReductionForm(kind, tuple(kernel.extents[p] for p in kept), tuple(kernel.extents[p] for p in gone))
+    kind = "all-reduce" if not own else "x-reduce" if _innermost(graph, kernel, stage) in own else "y-reduce"
+    return ReductionForm(kind, tuple(kernel.extents[p] for p in own), tuple(kernel.extents[p] for p in gone))
 
 
 def _innermost(graph: Graph, kernel: Kernel, stage: Stage) -> sympy.Symbol:

@@ -231,15 +231,15 @@ def _drop_results(graph: Graph, node: Region) -> None:
         return
     assert isinstance(node, Repeat)
     node._carried = [Carried(c.input, c.initial, None if c.final in unread else c.final) for c in node.carried]
-    kept = [s.connector not in unread for s in node.stacked]
-    if not any(kept):
+    stays = [s.connector not in unread for s in node.stacked]
+    if not any(stays):
         # what counts the iterations stays, so that a loop of the wrong length is still reported
-        kept = [True, *kept[1:]] if node.is_checked and kept else kept
-        unread -= {s.connector for s, k in zip(node.stacked, kept) if k}
+        stays = [True, *stays[1:]] if node.is_checked and stays else stays
+        unread -= {s.connector for s, k in zip(node.stacked, stays) if k}
     outputs = node.body.outputs
     first = len(node.carried)
-    node.body.outputs = outputs[:first] + [n for n, keep in zip(outputs[first:], kept) if keep]
-    node._stacked = [s for s, keep in zip(node.stacked, kept) if keep]
+    node.body.outputs = outputs[:first] + [n for n, keep in zip(outputs[first:], stays) if keep]
+    node._stacked = [s for s, keep in zip(node.stacked, stays) if keep]
     node._states = {name: c for name, c in node.states.items() if c not in unread}
     for connector in unread:
         graph.drop_write(node, connector)
@@ -267,15 +267,15 @@ def keep_states(graph: Graph, node: Repeat) -> None:
 def keep(graph: Graph, node: Repeat, arrays: Iterable[str]) -> None:
     """Collect ``arrays`` of the body, inputs or results of its nodes, in each iteration; ``node.trips`` is known."""
     body = node.body
-    for kept in arrays:
-        if kept in node.states:
+    for array in arrays:
+        if array in node.states:
             continue
-        body.add_output(kept if body.producers(kept) else Builder(body, "state").copy(kept))
-        name = graph.add_array("states", (node.trips, *body.shape(kept)), body.dtype(kept))
+        body.add_output(array if body.producers(array) else Builder(body, "state").copy(array))
+        name = graph.add_array("states", (node.trips, *body.shape(array)), body.dtype(array))
         connector = f"States{len(node.states)}"
         graph.write(node, connector, name)
         node.stacked.append(Stacked(connector))
-        node.states[kept] = connector
+        node.states[array] = connector
     node._limit = node.trips
 
 

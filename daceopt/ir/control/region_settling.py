@@ -65,16 +65,16 @@ def _places(node: Region) -> range:
     return range(len(node.bodies[0].outputs))
 
 
-def _move_constants(graph: Graph, node: Region, which: int, known: dict[tuple[Any, ...], str]) -> None:
+def _move_constants(graph: Graph, node: Region, which: int, names: dict[tuple[Any, ...], str]) -> None:
     """The program binds the constants of the outermost graph; ``known`` has those that moved already, by memory."""
     body = node.bodies[which]
     for name in [n for n in body.constants if body.is_read(n)]:
         value = body.constants.pop(name)
         key = (value.__array_interface__["data"][0], value.shape, value.dtype)
-        if key not in known:
-            known[key] = graph.add_constant(body.source.names.get(name, name), value)
+        if key not in names:
+            names[key] = graph.add_constant(body.source.names.get(name, name), value)
         body.inputs.append(name)
-        node.captures[which][name] = operand(graph, node, known[key])
+        node.captures[which][name] = operand(graph, node, names[key])
 
 
 def _share_seed(graph: Graph, node: Region, body: Graph) -> None:

@@ -53,8 +53,8 @@ class DataflowGraph(Arrays):
 
     def desc(self, name: str) -> Descriptor:
         """What an array, or a local of a kernel, is. KeyError for a name that neither has."""
-        known = self._descriptors.get(name)
-        return known if known is not None else self._local(name)
+        descriptor = self._descriptors.get(name)
+        return descriptor if descriptor is not None else self._local(name)
 
     def _local(self, name: str) -> Descriptor:
         dtype, shape = self.locals[name].kernel.locals[name]

@@ -14,16 +14,16 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel_node import KernelNode
 
 
-def graft(graph: Graph, other: Graph, known: Mapping[str, str]) -> dict[str, str]:
+def graft(graph: Graph, other: Graph, names_of: Mapping[str, str]) -> dict[str, str]:
     """Add the nodes of ``other``, which stays as it is, to ``graph``; returns array of ``other`` -> array of ``graph``.
 
     ``known``: the array of ``graph``, of the same shape, type and layout, that each input of ``other`` is. Sizes of
     both are the same; kernels have no schedules yet. ValueError for an input that is not given.
     """
-    missing = [name for name in other.inputs if name not in known]
+    missing = [name for name in other.inputs if name not in names_of]
     if missing:
         raise ValueError(f"graph {other.name} also reads {missing}; expected an array for each input")
-    names = _Names(graph, other, known)
+    names = _Names(graph, other, names_of)
     for name in other.arrays():
         names.of(name)
     for name in other.arrays():
@@ -40,9 +40,9 @@ def graft(graph: Graph, other: Graph, known: Mapping[str, str]) -> dict[str, str
 class _Names:
     """Arrays of ``graph`` for those of ``other``, made when they are asked for: views after their sources."""
 
-    def __init__(self, graph: Graph, other: Graph, known: Mapping[str, str]):
+    def __init__(self, graph: Graph, other: Graph, names: Mapping[str, str]):
         self._graph, self._other = graph, other
-        self.known = dict(known)
+        self.known = dict(names)
 
     def of(self, name: str) -> str:
         if name not in self.known:

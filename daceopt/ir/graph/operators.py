@@ -67,5 +67,5 @@ def axes_of(graph: Graph, node: Operator) -> list[int] | None:
 def trailing(graph: Graph, node: Operator) -> list[int] | None:
     """The axes of a reduction if they are the last ones and the reduced dimensions are kept."""
     axes, rank = axes_of(graph, node), len(graph.shape(graph.operand(node, 0)))
-    kept = node.attribute("keepdims", 1) == 1
-    return axes if axes and kept and axes == list(range(axes[0], rank)) else None
+    keeps = node.attribute("keepdims", 1) == 1
+    return axes if axes and keeps and axes == list(range(axes[0], rank)) else None

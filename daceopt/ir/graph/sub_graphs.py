@@ -55,8 +55,8 @@ class SubGraph:
         """The same without the arrays that ``graph`` no longer has."""
         if all(map(graph.has, self.axes)):
             return self
-        kept = tuple(tuple(filter(graph.has, names)) for names in self.instances)
-        return replace(self, axes={n: k for n, k in self.axes.items() if graph.has(n)}, instances=kept)
+        instances = tuple(tuple(filter(graph.has, names)) for names in self.instances)
+        return replace(self, axes={n: k for n, k in self.axes.items() if graph.has(n)}, instances=instances)
 
 
 def check(graph: DataflowGraph, groups: Sequence[SubGraph]) -> None:

@@ -107,12 +107,12 @@ def _check_connectors(graph: DataflowGraph, node: Node) -> None:
 def _check_kernel(graph: DataflowGraph, node: KernelNode) -> None:
     """A node reads and writes what its kernel does, each dimension of it."""
     kernel = node.kernel
-    for verb, used, known in (
+    for verb, used, own in (
         ("reads", kernel.reads(), graph.inputs_of(node)),
         ("writes", kernel.writes(), graph.outputs_of(node)),
     ):
-        if sorted({a.array for a in used}) != list(known):
-            raise ValueError(f"kernel {kernel.label} {verb} {sorted({a.array for a in used})}, its node {list(known)}")
+        if sorted({a.array for a in used}) != list(own):
+            raise ValueError(f"kernel {kernel.label} {verb} {sorted({a.array for a in used})}, its node {list(own)}")
         for access in used:
             shape = graph.shape(access.array)
             if len(access.index) != len(shape):

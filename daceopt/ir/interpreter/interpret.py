@@ -136,14 +136,14 @@ class _Execution:
         """Add what a piece contributes to the total of all, which has the type of accumulators: how memory is laid out
         decides in which order NumPy adds."""
         assert access.wcr is not None
-        kept = self._kept_axes(access, whole)
+        axes = self._kept_axes(access, whole)
         wide = types.to_numpy(collected(types.from_numpy(value.dtype), access.wcr))
         start, function = identity(access.wcr, wide), UFUNC[access.wcr]
         if connector not in totals:
-            totals[connector] = np.full(whole.of(kept).extents, start, wide)
-        gone = tuple(k for k in range(len(whole.params)) if k not in kept)
+            totals[connector] = np.full(whole.of(axes).extents, start, wide)
+        gone = tuple(k for k in range(len(whole.params)) if k not in axes)
         part = function.reduce(value, axis=gone, initial=start, dtype=wide)
-        total = totals[connector][piece.of(kept).places()]
+        total = totals[connector][piece.of(axes).places()]
         total[...] = function(total, part)
 
     def _place(self, access: Access) -> tuple[np.ndarray, list[Any], list[int], Any]:
@@ -200,6 +200,6 @@ class _Execution:
         """An integer expression over sizes and loop parameters."""
         expr = sympy.sympify(expr)
         named = {s: str(s) for s in expr.free_symbols if str(s) in values}
-        known = {s: self.memory.number(s) for s in expr.free_symbols - set(named)}
+        numbers = {s: self.memory.number(s) for s in expr.free_symbols - set(named)}
         bound = {s: values[n] for s, n in named.items()}
-        return scalar.evaluate(in_scalar_code(expr.subs(known)), bound, None, dace.int64)
+        return scalar.evaluate(in_scalar_code(expr.subs(numbers)), bound, None, dace.int64)

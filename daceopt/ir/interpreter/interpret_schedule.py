@@ -202,8 +202,8 @@ class _Execution:
     def _whole(self, expr: Dim, rows: _Rows) -> np.ndarray:
         """An integer expression over sizes and loop parameters, for each row."""
         expr = sympy.sympify(expr)
-        known = {s: self._memory.number(s) for s in expr.free_symbols - self._params}
-        fixed = expr.subs(known)
+        numbers = {s: self._memory.number(s) for s in expr.free_symbols - self._params}
+        fixed = expr.subs(numbers)
         names = sorted(fixed.free_symbols, key=str)
         if not names:
             return np.full(rows.count, int(fixed))

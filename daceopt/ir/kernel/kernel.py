@@ -92,8 +92,8 @@ class Stage:
         value = next(a for a in self.assignments if str(a.symbol) == connector)
         twin = fresh(f"{connector}_l", (*self.reads, *self.writes, *(str(a.symbol) for a in self.assignments)))
         writes: dict[str, Access] = {}
-        for c, known in self.writes.items():
-            writes |= {c: known, twin: access} if c == connector else {c: known}
+        for c, other in self.writes.items():
+            writes |= {c: other, twin: access} if c == connector else {c: other}
         copied = Assignment(symbol_like(value.symbol, twin), value.symbol, value.dtype)
         return replace(self, writes=writes, assignments=(*self.assignments, copied))
 
@@ -253,8 +253,8 @@ class Kernel:
             extents |= {p: dim(self.extents[p]) for p in params}
             stages.append(replace(stage.with_accesses(lambda a: _index(arrays, a)), params=params))
         used = dict.fromkeys(a.array for s in stages for a in (*s.reads.values(), *s.writes.values()))
-        kept = sorted(self.locals, key=[*used, *self.locals].index)  # in the order of use, whoever has put them there
-        sizes = {name: (self.locals[name][0], self.locals[name][1] or (1,)) for name in kept}
+        order = sorted(self.locals, key=[*used, *self.locals].index)  # in the order of use, whoever has put them there
+        sizes = {name: (self.locals[name][0], self.locals[name][1] or (1,)) for name in order}
         serial = tuple(p for p in self.serial if p in extents)
         for stage in stages:
             check_order(self.label, stage.reads, stage.assignments, stage.writes)

@@ -200,16 +200,16 @@ def fresh(name: str, taken: Iterable[str]) -> str:
 def eliminate_dead(assignments: Sequence[Assignment], live: Iterable[str]) -> Assignments:
     """Drop assignments that no name in ``live`` depends on."""
     needed = set(live)
-    kept = []
+    alive = []
     for a in reversed(assignments):
         if str(a.symbol) in needed:
-            kept.append(a)
+            alive.append(a)
             needed |= {str(s) for s in a.expr.free_symbols}
-    return tuple(reversed(kept))
+    return tuple(reversed(alive))
 
 
 def share(
-    assignments: Sequence[Assignment], known: Mapping[sympy.Symbol, types.DType], keep: Iterable[str]
+    assignments: Sequence[Assignment], dtypes: Mapping[sympy.Symbol, types.DType], keep: Iterable[str]
 ) -> Assignments:
     """Compute equal expressions once, across assignments; equal means structurally equal, nothing is re-associated.
 
@@ -219,7 +219,7 @@ def share(
     parents: Counter[sympy.Expr] = Counter()
     for a in merged:
         _count(a.expr, parents)
-    return _Sharing(merged, known, parents).run()
+    return _Sharing(merged, dtypes, parents).run()
 
 
 def _merge_equal(assignments: Sequence[Assignment], keep: frozenset[str]) -> Assignments:
@@ -253,10 +253,10 @@ class _Sharing:
     """Rewrites assignments so that expressions with several readers have an assignment of their own."""
 
     def __init__(
-        self, assignments: Assignments, known: Mapping[sympy.Symbol, types.DType], parents: Counter[sympy.Expr]
+        self, assignments: Assignments, dtypes: Mapping[sympy.Symbol, types.DType], parents: Counter[sympy.Expr]
     ):
         self._assignments = assignments
-        self._types = dict(known) | {a.symbol: a.dtype for a in assignments}
+        self._types = dict(dtypes) | {a.symbol: a.dtype for a in assignments}
         self._infer = scalar.Types(self._types)
         self._parents = parents
         self._taken = {str(s) for s in self._types} | {str(s) for s in free_symbols(assignments)}

@@ -171,7 +171,7 @@ class _Reader:
     ) -> TileProduct:
         for transposed in (False, True) if reads[0].buffer.dtype == types.BFLOAT16 else (False,):
             for a, b in (reads, reads[::-1]):
-                m, n, k = (self._only(loops, kept, c, a, b) for kept in ((c, a), (c, b), (a, b)))
+                m, n, k = (self._only(loops, pair, c, a, b) for pair in ((c, a), (c, b), (a, b)))
                 along = [loop for loop in (m, n, k) if loop is not None]
                 fits = self._fits(a, k) and self._fits(b, k if transposed else n) and self._fits(c, n)
                 if len(along) == len(loops) and fits:
@@ -181,9 +181,9 @@ class _Reader:
         return self._refuse(f"the loops over {names} are not rows, columns and sum of a product with unit strides")
 
     @staticmethod
-    def _only(loops: list[Loop], kept: tuple[Reference, ...], *operands: Reference) -> Loop | None:
+    def _only(loops: list[Loop], pair: tuple[Reference, ...], *operands: Reference) -> Loop | None:
         """The one loop that walks through the operands ``kept`` and no other."""
-        fitting = [p for p in loops if {id(r) for r in operands if r.step(p.param)} == {id(r) for r in kept}]
+        fitting = [p for p in loops if {id(r) for r in operands if r.step(p.param)} == {id(r) for r in pair}]
         return fitting[0] if len(fitting) == 1 else None
 
     @staticmethod

@@ -97,9 +97,9 @@ def _check_statements(kernel: Kernel, tree: Tree) -> None:
     if extra := dos.keys() - set(range(len(kernel.stages))):
         refuse(kernel, f"statements {sorted(extra)} do not exist; the kernel has {len(kernel.stages)}")
     for k, stage in enumerate(kernel.stages):
-        kept = next((a.array for a in stage.writes.values() if a.wcr and a.array in kernel.kept_locals()), None)
-        if kept is not None:
-            refuse(kernel, f"s{k} reduces into {kept}, which is kept; expected a local of its own for the sum")
+        kept_local = next((a.array for a in stage.writes.values() if a.wcr and a.array in kernel.kept_locals()), None)
+        if kept_local is not None:
+            refuse(kernel, f"s{k} reduces into {kept_local}, which is kept; expected a local of its own for the sum")
     _check_forwarded(kernel)
     local = [node.array for node, _ in walk(tree) if isinstance(node, Alloc)]
     if sorted(local) != sorted(kernel.locals):
@@ -125,11 +125,11 @@ def _check_loop(graph: Graph, kernel: Kernel, loop: Loop, around: Several[Tree])
     in_lane = loop.kind == "unroll" and (of_number or graph.options.target in LIMITS)  # one lane runs all of it
     if any("vector" in other.kind for other in outer) and not in_lane:
         refuse(kernel, f"the loop over {loop.param} stands inside of a vector loop")
-    known = {other.param for other in outer} | set(kernel.extents)
+    params = {other.param for other in outer} | set(kernel.extents)
     sizes = {s for e in kernel.extents.values() for s in getattr(e, "free_symbols", ())}
     for expr in (loop.extent, loop.rest):
         free: set[sympy.Symbol] = getattr(expr, "free_symbols", set())
-        unknown = free - known - sizes
+        unknown = free - params - sizes
         inside = free & set(kernel.extents) - {other.param for other in outer}
         if unknown or inside:
             refuse(kernel, f"the extent of {loop.param} depends on {sorted(map(str, unknown | inside))}")

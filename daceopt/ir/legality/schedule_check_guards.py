@@ -42,11 +42,11 @@ def _check_stored(kernel: Kernel, do: Do, around: Several[Tree]) -> None:
         reduced = {loop.param for loop in reduced_loops(stage, connector, do, around)}
         loops = {n.param for n in around if isinstance(n, Loop)}
         for guard in (n for n in around[inside[0] :] if isinstance(n, Guard)):
-            kept = sorted(str(s) for c in guard.condition for s in c.free_symbols & loops - reduced)
-            if kept:
+            names = sorted(str(s) for c in guard.condition for s in c.free_symbols & loops - reduced)
+            if names:
                 name = f"s{do.statement}.{connector}"
                 reason = f"{line_of(guard)!r} stands inside of the accumulators of {name}, which are stored for each"
-                refuse(kernel, f"{reason} {kept[0]}; expected it around them")
+                refuse(kernel, f"{reason} {names[0]}; expected it around them")
 
 
 def part_ways(one: Several[Tree], other: Several[Tree]) -> bool:

@@ -36,11 +36,11 @@ def check_locals(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance
     """
     places = paths(tree)
     order = list(places)
-    kept = kernel.kept_locals()
+    stored_locals = kernel.kept_locals()
     unsure = _unsure(kernel, places)
     for reader in order:
         for read in bodies[reader].reads.values():
-            if not read.buffer.local or read.buffer.array in kept | unsure:
+            if not read.buffer.local or read.buffer.array in stored_locals | unsure:
                 continue
             writers = [(s, c, r) for s in places for c, r in bodies[s].writes.items() if r.buffer == read.buffer]
             for writer, connector, write in writers:
@@ -48,7 +48,7 @@ def check_locals(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance
                     refuse(kernel, f"s{reader} reads {read.buffer.array} before s{writer} writes it")
                 if writer != reader:
                     _check_dependence(kernel, places[writer], places[reader], connector, write, read)
-    for array in sorted(kept - unsure):
+    for array in sorted(stored_locals - unsure):
         _check_kept(kernel, array, places, bodies)
     return unsure
 
@@ -161,17 +161,17 @@ def _check_dependence(
     _check_outer(kernel, array, writer, reader, common)
     stage = kernel.stages[do.statement]
     reduced = set(stage.reduced_params(connector)) if connector in stage.writes else set()
-    kept = array in kernel.kept_locals()
+    is_kept = array in kernel.kept_locals()
     for k, loop in enumerate(common):
         if isinstance(loop, Loop):
             moving = _walked_parameters(kernel, do, loop)
-            if kept and moving & set(kernel.serial):
+            if is_kept and moving & set(kernel.serial):
                 continue  # in order: _check_in_order
             # outside of its Alloc, a local is another one in each iteration of the outer parameters anyway
             own = moving - (set(kernel.iteration(array)) if k < start else set())
             if own or k > start:
                 _check_along(kernel, loop, own & reduced, write, read)
-            if kept and (own or k > start) and not _depends(loop, write):
+            if is_kept and (own or k > start) and not _depends(loop, write):
                 refuse(kernel, f"{array} has one element for all iterations of {loop.param}, which would mix")
             if k > start and moving & set(kernel.serial) and loop.kind not in ("serial", "unroll"):
                 refuse(kernel, f"iterations of the {loop.kind} loop over {loop.param} would share {array}")

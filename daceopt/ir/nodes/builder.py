@@ -88,8 +88,8 @@ class Builder:
         stage_in, symbols = self._operands(arrays, shape)
         value = fn(*symbols) if fn is not None else symbols[0]
         result_dtype = self._dtypes((value,), dtype, stage_in, arrays)[0]
-        kept = tuple(1 if k in axes else s for k, s in enumerate(shape))
-        final = kept if keepdims else tuple(s for k, s in enumerate(shape) if k not in axes)
+        ones = tuple(1 if k in axes else s for k, s in enumerate(shape))
+        final = ones if keepdims else tuple(s for k, s in enumerate(shape) if k not in axes)
         if out is not None:
             _check_fit(label or self.label, final, self.graph.shape(out))
         name = out or self.graph.add_array(label or self.label, final, result_dtype)

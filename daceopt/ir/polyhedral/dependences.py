@@ -79,10 +79,10 @@ class Accesses:
     def _dependent(self, array: str, sources: dict[int, isl.Map], targets: dict[int, isl.Map]) -> list[isl.Map]:
         """{ source -> target } on one element, in the order of the statements, or in the kernel's own where values are
         kept."""
-        kept = array in self._kept
-        pairs = [(a, b) for a in sources for b in targets if kept or a < b]
+        is_kept = array in self._kept
+        pairs = [(a, b) for a in sources for b in targets if is_kept or a < b]
         maps = [meeting(sources[a], targets[b]).intersect(self.same_iteration(array, a, b)) for a, b in pairs]
-        return [m.intersect(self._before(a, b)) for m, (a, b) in zip(maps, pairs)] if kept else maps
+        return [m.intersect(self._before(a, b)) for m, (a, b) in zip(maps, pairs)] if is_kept else maps
 
     def _before(self, a: int, b: int) -> isl.Map:
         """{ instance of a -> instance of b } that runs later as the kernel says: by the serial loops that both stand

@@ -156,8 +156,8 @@ class _Reader:
         domains = Domains(graph, kernel)
         domains.all()  # names the sizes
         self._sizes = domains.sizes
-        known = {s for e in kernel.extents.values() if isinstance(e, sympy.Expr) for s in e.free_symbols}
-        self._symbols = {str(s): s for s in known | set(kernel.extents)}
+        sizes = {s for e in kernel.extents.values() if isinstance(e, sympy.Expr) for s in e.free_symbols}
+        self._symbols = {str(s): s for s in sizes | set(kernel.extents)}
         self._statements: dict[int, Do] = {}
 
     def tree(self, node: isl.ScheduleNode, around: tuple[Loop, ...] = ()) -> Tree:
@@ -225,8 +225,8 @@ class _Reader:
             )
         if numbers := [n for n in extent if isinstance(n, int)]:
             extent, alone = [min(numbers)], isl.Set(f"{{ [x] : 0 <= x < {min(numbers)} }}")
-        known = values.project_out(_SET, axis, 1).add_dims(_SET, 1).intersect(alone.insert_dims(_SET, 0, axis))
-        rest = upper_bounds(values.gist(known), [*outside, symbol], sizes)
+        context = values.project_out(_SET, axis, 1).add_dims(_SET, 1).intersect(alone.insert_dims(_SET, 0, axis))
+        rest = upper_bounds(values.gist(context), [*outside, symbol], sizes)
         return Loop(symbol, _least(extent), _NOTHING, rest=_least(rest) if rest else None)
 
     def _do(self, leaf: isl.ScheduleNode, around: tuple[Loop, ...]) -> Tree:

@@ -39,13 +39,13 @@ class SizeParameters:
 
     def name(self, size: sympy.Expr) -> str:
         """The parameter's name: that of the symbol, or one made from the product."""
-        known = self._names.get(size)
-        if known is None:
-            known = "".join(c if c.isalnum() else "_" for c in str(size))
-            while known in self.by_name:
-                known += "_"
-            self._names[size], self.by_name[known] = known, size
-        return known
+        name = self._names.get(size)
+        if name is None:
+            name = "".join(c if c.isalnum() else "_" for c in str(size))
+            while name in self.by_name:
+                name += "_"
+            self._names[size], self.by_name[name] = name, size
+        return name
 
     def possible(self, space: isl.Space) -> isl.Set:
         """All values that the parameters in ``space`` can have: sizes, and products of them, are 0 or more."""

@@ -62,5 +62,5 @@ def hint(size: Dim, sizes: Mapping[str, int] | None = None) -> int:
 
 def with_hints(expr: sympy.Expr, sizes: Mapping[str, int] | None = None) -> sympy.Expr:
     """``expr`` with numbers in the place of sizes, as :func:`hint` has them."""
-    known = sizes or {}
-    return sympy.sympify(expr).xreplace({s: sympy.Integer(known.get(str(s), HINT)) for s in expr.free_symbols})
+    hints = sizes or {}
+    return sympy.sympify(expr).xreplace({s: sympy.Integer(hints.get(str(s), HINT)) for s in expr.free_symbols})

@@ -250,8 +250,8 @@ class Types:
             return self.canonical(getattr(dtype, "base_type", dtype))  # arrays of load() are pointers
         if expr.is_integer:
             return dace.int64
-        known = sorted(map(str, self._symbols))
-        raise Unsupported(f"symbol {expr} has no dtype: expected one of {known} or an integer index")
+        names = sorted(map(str, self._symbols))
+        raise Unsupported(f"symbol {expr} has no dtype: expected one of {names} or an integer index")
 
     def _meet(self, args: Iterable[Expr]) -> types.DType | Weak:
         kinds = [self.of(a) for a in args]
@@ -337,15 +337,17 @@ def evaluate(
     for ``load`` has that behind its own axes, or no more than these.
     """
     arrays = {s: np.asarray(v) for s, v in values.items()}
-    known = Types({s: types.from_numpy(a.dtype) for s, a in arrays.items()}, reference=dtype == dace.float64)
+    types_of = Types({s: types.from_numpy(a.dtype) for s, a in arrays.items()}, reference=dtype == dace.float64)
     expr = sympy.sympify(expr)
     with np.errstate(all="ignore"):
-        return _Evaluator(arrays, known).compute(expr, known.strong(expr, context and known.canonical(context)))
+        return _Evaluator(arrays, types_of).compute(
+            expr, types_of.strong(expr, context and types_of.canonical(context))
+        )
 
 
 class _Evaluator:
-    def __init__(self, arrays: Mapping[sympy.Symbol, np.ndarray], known: Types):
-        self._arrays, self._types = arrays, known
+    def __init__(self, arrays: Mapping[sympy.Symbol, np.ndarray], types_of: Types):
+        self._arrays, self._types = arrays, types_of
         self._memo: dict[tuple[Expr, str], np.ndarray] = {}
 
     def compute(self, expr: Expr, dtype: types.DType) -> np.ndarray:

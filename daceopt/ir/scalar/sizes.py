@@ -90,13 +90,13 @@ def _is_natural(sizes: Sizes, expr: sympy.Expr) -> bool:
     expr = sympy.expand(expr)
     if signs.is_natural(expr):
         return True
-    known = _known_facts(_about(sizes, expr), not expr.has(*_EXTREMES))
-    counted = sympy.expand(known.count(expr)) if known.least else expr
+    prover = _known_facts(_about(sizes, expr), not expr.has(*_EXTREMES))
+    counted = sympy.expand(prover.count(expr)) if prover.least else expr
     if signs.is_natural(counted):
         return True
-    if known.loops and (holds := known.at_ends(counted)) is not None:
+    if prover.loops and (holds := prover.at_ends(counted)) is not None:
         return holds
-    return not known.refutes(counted) and (known.proves_in_quotients(expr) or known.proves(counted))
+    return not prover.refutes(counted) and (prover.proves_in_quotients(expr) or prover.proves(counted))
 
 
 def _about(sizes: Sizes, expr: sympy.Expr) -> Sizes:

@@ -221,8 +221,8 @@ def _row(key: DType | str) -> _Row:
 def _onnx_name(elem_type: int) -> str:
     import onnx
 
-    known = elem_type in onnx.TensorProto.DataType.values()
-    return onnx.TensorProto.DataType.Name(elem_type) if known else str(elem_type)
+    exists = elem_type in onnx.TensorProto.DataType.values()
+    return onnx.TensorProto.DataType.Name(elem_type) if exists else str(elem_type)
 
 
 def _expectation() -> str:

@@ -89,7 +89,7 @@ class _Lines:
         return [f"graph {graph.name}(", *(f"{_INDENT}{i}," for i in inputs), f") -> {outputs}".rstrip()]
 
     def _facts(self) -> list[str]:
-        graph, known = self._graph, self._graph.source
+        graph, source = self._graph, self._graph.source
         lines = [f"size {s} of {name} axis {axis}" for s, (name, axis) in graph.symbols.items()]
         others = sorted(s for s in graph.size_names if s not in graph.symbols)
         lines += [f"sizes {_list(others)}"] if others else []
@@ -104,10 +104,10 @@ class _Lines:
         lines += [f"place {name} {p.level} [{_list(map(str, p.binding))}]" for name, p in graph.placements.items()]
         lines += [f"target {json.dumps(graph.options.target)}"] if graph.options.target != BuildOptions().target else []
         lines += ["reuse memory"] if graph.options.reuse_memory else []
-        lines += [f"opset {_list(f'{json.dumps(d)} {v}' for d, v in known.opset.items())}"] if known.opset else []
-        lines += ["speculative"] if known.speculative else []
-        lines += [f"trips {counter} {count}" for counter, count in known.trips.items()]
-        present = ((n, v) for n, v in known.shape_values.items() if graph.has(n))
+        lines += [f"opset {_list(f'{json.dumps(d)} {v}' for d, v in source.opset.items())}"] if source.opset else []
+        lines += ["speculative"] if source.speculative else []
+        lines += [f"trips {counter} {count}" for counter, count in source.trips.items()]
+        present = ((n, v) for n, v in source.shape_values.items() if graph.has(n))
         return lines + [f"known {name} = [{_list(map(text, value))}]" for name, value in present]
 
     # ---------------------------------------------------------------- arrays

@@ -6,6 +6,7 @@ is the gradient by both parts. Arithmetic is in ``complex_functions.py``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -142,7 +143,7 @@ def number(t: Translation, value: Number) -> str:
 
 
 @translates("view", "_unsafe_view", "_reshape_alias", complexes=True)
-def view(t: Translation, self: str, size: list[Dim], stride: Any = None) -> str:
+def view(t: Translation, self: str, size: list[Dim], stride: Sequence[Dim] | None = None) -> str:
     return t.reshape(self, t.shape)
 
 

@@ -39,7 +39,7 @@ def axis_in(dimension: int, rank: int) -> int:
 
 
 @translates("view", "_unsafe_view", "_reshape_alias")
-def view(t: Translation, self: str, size: list[Dim], stride: Any = None) -> str:
+def view(t: Translation, self: str, size: list[Dim], stride: Sequence[Dim] | None = None) -> str:
     return t.reshape(self, t.shape)
 
 

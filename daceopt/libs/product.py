@@ -31,7 +31,7 @@ class TorchProduct(Library):
         """Missing where torch exports no micro-kernels."""
         if all(map(_is_exported, _BRGEMM)):
             return None
-        return Missing("libtorch_cpu.so exports no cpublas::brgemm", "install torch 2.13 for x86-64")
+        return Missing("libtorch_cpu.so exports no cpublas::brgemm", "install torch for x86-64")
 
     def version(self) -> str:
         """Return torch's version."""

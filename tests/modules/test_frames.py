@@ -105,6 +105,27 @@ def test_sizes_of_another_instance_are_not_taken_for_sizes_that_vary():
             assert net.daceopt.stats.programs == programs
 
 
+class _Shared(torch.nn.Module):
+    """Its code is that of a frame of its own, where a caller's graph breaks in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(normal(3))
+
+    def forward(self, x):
+        return _look(x * self.scale).sin() + 1
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_programs_of_other_modules_do_not_count_against_the_limit(monkeypatch):
+    monkeypatch.setattr("daceopt.modules.frames.RECOMPILE_LIMIT", 2)
+    for _ in range(4):
+        shared = _Shared()
+        net, x = optimized_module(torch.nn.Sequential(torch.nn.Tanh(), shared).double(), fallback="silent"), normal(3)
+        torch.testing.assert_close(net(x), (x.tanh() * shared.scale).sin() + 1)
+        assert net.daceopt.stats.programs == 2 and net.daceopt.stats.eager_pieces == 0
+
+
 def test_a_call_that_computes_nothing_does_not_keep_later_ones_from_being_compiled():
     def forward(self, x, more=None):
         return [x] if more is None else [x * t for t in more]

@@ -28,8 +28,11 @@ TESTS = (
     "tests/modules/test_contract_cache.py",
     "tests/modules/test_contract_sizes.py",
     "tests/modules/test_breaks.py",
+    "tests/modules/test_data_decides.py",
     "tests/modules/test_fast_path.py",
     "tests/modules/test_frames.py",
+    "tests/modules/test_semantics_second_order.py",
+    "tests/modules/test_semantics_state.py",
     "tests/modules/test_semantics_training.py",
     "tests/programs",
 )

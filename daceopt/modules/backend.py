@@ -22,7 +22,7 @@ from daceopt.capture.torch.functional import functional
 from daceopt.capture.torch.lifting import lift_tensors
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import RunError, SizesError, Unsupported
-from daceopt.modules import breaks, tuning, written_frames
+from daceopt.modules import breaks, frames, tuning, written_frames
 from daceopt.modules.breaks import WRONG_CALL, Break, Breaks, reason_of, versions
 from daceopt.modules.by_size import BySize, own_mode
 from daceopt.modules.call_arguments import CallArguments
@@ -76,6 +76,7 @@ class Backend(Breaks):
         self.options, self.stats, self._refused = options, stats, refused
         self.graphs: list[CompiledGraph] = []
         self.compile: Compile = _compile_graph
+        self.sizes = frames.no_sizes()  # that its frames were called with: what is compiled anew has them still
         self.entry: Any = None  # the code with which a call begins that is repeated where its first program fails
         self.ran = 0  # calls of compiled graphs, to tell a call that ran none
         self.is_weighed = False  # whether somebody wants to know what these save

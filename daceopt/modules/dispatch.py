@@ -6,7 +6,6 @@ import logging
 import math
 import re
 import threading
-import types
 import warnings
 import weakref
 from collections import Counter
@@ -14,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,7 +22,7 @@ from torch.compiler import is_compiling
 from daceopt.capture.torch.dynamic import mark
 from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, MemoryBudgetError
 from daceopt.logs import caller_depth
-from daceopt.modules import breaks, frames
+from daceopt.modules import breaks, options
 from daceopt.modules.breaks import WRONG_CALL, Break, SourceLine
 from daceopt.modules.call_times import ENTRY
 from daceopt.modules.options import Options
@@ -37,35 +36,12 @@ from daceopt.torch_internals.pytree import tree_map_only
 
 if TYPE_CHECKING:
     from daceopt.modules.backend import Backend, CompiledGraph
-    from daceopt.modules.fast_path import FastPath
+    from daceopt.modules.fast_path import CompiledForward
     from daceopt.modules.frame_entries import Entries
 
 logger = logging.getLogger("daceopt.dispatch")
 
 Forward = Callable[..., Any]
-
-
-class Compiled(NamedTuple):
-    """A forward as it was, who compiles it, what runs in its place through Dynamo, and past it."""
-
-    original: Forward
-    parts: tuple[Any, Any, Any] | None  # code and defaults of a Python function
-    backend: Backend
-    run: Forward
-    fast: FastPath
-
-    def is_of(self, forward: Forward) -> bool:
-        """Whether this is what was made of ``forward`` as it is now."""
-        if self.original is not forward or self.parts is None:
-            return self.original is forward
-        code, defaults, keywords = self.parts
-        return forward.__code__ is code and forward.__defaults__ is defaults and forward.__kwdefaults__ is keywords
-
-
-def _parts(function: Forward) -> tuple[Any, Any, Any] | None:
-    if not isinstance(function, types.FunctionType):
-        return None
-    return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
 class Dispatcher:
@@ -79,13 +55,12 @@ class Dispatcher:
         self.stats = Stats()
         self.reasons = self.stats.fallbacks
         self.breaks: dict[str, Break] = {}  # by the text that ``reasons`` counts, those that were raised as well
-        self._compiled: Compiled | None = None
+        self._compiled: CompiledForward | None = None
         self._name = ""  # of the module's class, for messages
         self._beyond: MemoryBudgetError | None = None
         self._has_settled = False  # whether its first call, which may install something in it, has been looked at
         self._changes: Counter[str] = Counter()  # what was compared when Dynamo looked at the code again
         self._changed: dict[str, str] = {}  # what did not hold there, the latest
-        self._sizes = frames.SeenSizes()  # what is compiled anew, after an error for one, has them still
         self._small = SmallCalls()
         self._lock = threading.RLock()
 
@@ -132,11 +107,11 @@ class Dispatcher:
         return tree_map_only(torch.Tensor, torch.Tensor.detach, result) if wanted else result
 
     def _noting_small(
-        self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, compiled: CompiledForward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a call; where all of it stays in eager PyTorch by choice, calls like it run as they are written from now
         on, without guards."""
-        if compiled.fast.broken:
+        if compiled.broken:
             return self._weighing(compiled, module, args, kwargs)
         stats, ran = self.stats, compiled.backend.ran
         chosen, refused = stats.chosen_pieces, stats.eager_pieces - stats.chosen_pieces
@@ -146,7 +121,9 @@ class Dispatcher:
             self._small.add(SmallCall(compiled.original, module, args, kwargs), pieces)
         return result
 
-    def _weighing(self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _weighing(
+        self, compiled: CompiledForward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """The same for a frame that breaks: where what is compiled of it saves less than it costs to enter Dynamo for
         each piece of the frame. That is counted in one call, behind one in which nothing was compiled."""
         stats, backend = self.stats, compiled.backend
@@ -173,13 +150,13 @@ class Dispatcher:
         if choice not in self.stats.choices:
             self.stats.choices.append(choice)
 
-    def _run(self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        program = compiled.fast.find((module, *args), kwargs)
-        if program is None and compiled.fast.broken:
+    def _run(self, compiled: CompiledForward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        program = compiled.find((module, *args), kwargs)
+        if program is None and compiled.broken:
             return self._through_dynamo(compiled, module, args, kwargs)
         if program is None:
             with self._lock:  # while one thread compiles, the others wait for what it makes
-                program = compiled.fast.find((module, *args), kwargs)
+                program = compiled.find((module, *args), kwargs)
                 if program is None:
                     return self._through_dynamo(compiled, module, args, kwargs)
         eager = self.stats.eager_pieces
@@ -197,7 +174,7 @@ class Dispatcher:
         return result
 
     def _through_dynamo(
-        self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, compiled: CompiledForward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         backend = compiled.backend
         ran, seen, eager = backend.ran, backend.frames(), self.stats.eager_pieces
@@ -220,8 +197,8 @@ class Dispatcher:
             beyond, self._beyond = self._beyond, None
             self._forget(compiled)
             raise beyond
-        if backend.frames() != seen or not compiled.fast.broken:
-            compiled.fast.refresh(is_whole=not backend.is_broken(compiled.fast.code))
+        if backend.frames() != seen or not compiled.broken:
+            compiled.refresh(is_whole=not backend.is_broken(compiled.code))
         if backend.frames() != seen:
             if self._settles(module, before) and backend.drop_breaks():
                 self._forget(compiled)
@@ -229,11 +206,11 @@ class Dispatcher:
             self._note_breaks(backend)
         elif backend.ran == ran:
             count = partial(self.stats.count_eager, self.stats.eager_pieces - eager)
-            compiled.fast.settle((module, *args), kwargs, count)
+            compiled.settle((module, *args), kwargs, count)
         if backend.ran == ran:
             is_known = self.stats.eager_pieces != eager or bool(self.reasons)
-            if is_known or compiled.fast.find((module, *args), kwargs) is None:
-                self._note_eager(compiled.fast, is_known)  # else it was compiled, and computes nothing
+            if is_known or compiled.find((module, *args), kwargs) is None:
+                self._note_eager(compiled, is_known)  # else it was compiled, and computes nothing
         return result
 
     def _after(
@@ -295,25 +272,19 @@ class Dispatcher:
                 raise
             self._note(breaks.to_break(f"sizes are taken as they come: {error}", "where they change"))
 
-    def _compile(self, original: Forward) -> Compiled:
-        from daceopt.modules.fast_path import FastPath
+    def _compile(self, original: Forward) -> CompiledForward:
+        from daceopt.modules.fast_path import CompiledForward
 
         with self._lock:
-            if self._compiled is not None and self._compiled.is_of(original):
-                return self._compiled
-            backend = self._backend() if self._compiled is None else self._compiled.backend
-            own = frames.twin(original)
-            run = frames.compile_frames(
-                own,
-                backend,
-                self._sizes,
-                nopython=self.options.fallback == "raise",
-                dynamic=self.options.dynamic if isinstance(self.options.dynamic, bool) else None,
-                guard_fail_fn=self._note_change,
-            )
-            fast = FastPath(own, run.region)
-            backend.entry = fast.code
-            self._compiled = Compiled(original, _parts(original), backend, run, fast)
+            if self._compiled is None or not self._compiled.is_of(original):
+                self._compiled = CompiledForward(
+                    original,
+                    self._backend() if self._compiled is None else self._compiled.backend,
+                    nopython=self.options.fallback == "raise",
+                    dynamic=self.options.dynamic if isinstance(self.options.dynamic, bool) else None,
+                    guard_fail_fn=self._note_change,
+                )
+                self._compiled.backend.entry = self._compiled.code
             return self._compiled
 
     def _backend(self) -> Backend:
@@ -322,11 +293,9 @@ class Dispatcher:
 
         return Backend(self.options, self.stats, self._refuse)
 
-    def _forget(self, compiled: Compiled) -> None:
-        """Dynamo never looks again at code in which a call went wrong: the next call brings code of its own."""
-        with self._lock:
-            if self._compiled is compiled:
-                self._compiled = compiled._replace(original=_forget)
+    def _forget(self, compiled: CompiledForward) -> None:
+        """The next call brings code of its own."""
+        compiled.is_stale = True
 
     # ---------------------------------------------------------------- what did not compile
 
@@ -362,17 +331,17 @@ class Dispatcher:
         for reason in backend.new_breaks():
             self._note(self._limit(reason) if "recompile limit" in reason.said else reason)
 
-    def _note_eager(self, fast: FastPath, is_known: bool) -> None:
+    def _note_eager(self, compiled: CompiledForward, is_known: bool) -> None:
         self.stats.eager_calls += 1
         if not is_known:
             reason = Break("nothing in it was compiled", breaks.WHOLE)
-            self._note(self._limit(reason) if fast.count >= frames.RECOMPILE_LIMIT else reason)
+            self._note(self._limit(reason) if compiled.count >= options.RECOMPILE_LIMIT else reason)
 
     def _limit(self, reason_before: Break) -> Break:
         """What is said where there are too many programs."""
         most = self._changes.most_common(1)
         condition = self._changed[most[0][0]] if most else "what they were compiled for"
-        reason = f"it has {frames.RECOMPILE_LIMIT} programs already; most often, this did not hold: {condition}"
+        reason = f"it has {options.RECOMPILE_LIMIT} programs already; most often, this did not hold: {condition}"
         return replace(reason_before, reason=reason, part=_OTHER_CALLS, instead=_FEWER)
 
     def _note(self, reason: Break) -> None:
@@ -421,10 +390,6 @@ def _count_entries() -> AbstractContextManager[Entries | None]:
     from daceopt.modules.frame_entries import count_entries
 
     return count_entries()
-
-
-def _forget() -> None:
-    """Stands for the forward that has to be compiled anew."""
 
 
 def strange_mode() -> str:

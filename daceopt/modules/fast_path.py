@@ -10,13 +10,19 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from daceopt.capture.torch import function_parts
+from daceopt.modules import frames
 from daceopt.modules.written_frames import is_as_written
 from daceopt.torch_internals.dynamo_frames import backend_callable, programs_of
 
+if TYPE_CHECKING:
+    from daceopt.modules.backend import Backend
+
 _COMPILED = "__compiled_fn"
+
+Forward = Callable[..., Any]
 
 
 class Frame:
@@ -72,18 +78,32 @@ class Frame:
         return bound
 
 
-class FastPath:
-    """The whole-frame programs of one function; ``region`` tells Dynamo who compiled them."""
+class CompiledForward:
+    """A forward that Dynamo compiles with ``backend``: ``run`` goes through Dynamo; what ``find`` gives for a call, one
+    of its whole-frame programs, past it. ``settings``: Dynamo's.
+    """
 
-    def __init__(self, function: Callable[..., Any], region: Any) -> None:
-        self._function = function if isinstance(function, types.FunctionType) else None
-        self._region = region
+    def __init__(self, original: Forward, backend: Backend, **settings: Any) -> None:
+        self.original, self._parts = original, _parts(original)
+        self.backend, own = backend, frames.twin(original)
+        self.run = frames.compile_frames(own, backend, backend.sizes, **settings)
+        self.is_stale = False  # whether a call went wrong in it: Dynamo never looks again at code in which one does
         self.broken = False  # whether Dynamo broke the frame, so that its calls go through Dynamo
-        self._programs: dict[Any, Callable[..., Any] | None] = {}  # guards -> what runs; None: the frame is broken
-        self._checked: list[tuple[Any, Callable[..., Any]]] = []  # guards of whole frames, and what runs
+        self._function = own if isinstance(own, types.FunctionType) else None
+        self._programs: dict[Any, Forward | None] = {}  # guards -> what runs; None: the frame is broken
+        self._checked: list[tuple[Any, Forward]] = []  # guards of whole frames, and what runs
         self._frame = None if self._function is None else Frame(self._function)
 
-    def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
+    def is_of(self, forward: Forward) -> bool:
+        """Whether this is what was made of ``forward`` as it is now, and may go on."""
+        if self.original is not forward or self.is_stale:
+            return False
+        if self._parts is None:
+            return True
+        code, defaults, keywords = self._parts
+        return forward.__code__ is code and forward.__defaults__ is defaults and forward.__kwdefaults__ is keywords
+
+    def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Forward | None:
         """What runs this call, called with the same arguments; None where Dynamo has to look at it."""
         if self._frame is None or not self._checked:
             return None
@@ -111,7 +131,7 @@ class FastPath:
                 self._checked = [(g, p) for g, p in self._programs.items() if p is not None]
                 self.broken = not self._checked
 
-    def _count(self, count: Callable[[], None]) -> Callable[..., Any]:
+    def _count(self, count: Callable[[], None]) -> Forward:
         function = self._function
         assert function is not None
 
@@ -136,7 +156,7 @@ class FastPath:
         has to be run by Dynamo, too."""
         if self._function is None:
             return
-        cached = programs_of(self._function.__code__, self._region)
+        cached = programs_of(self._function.__code__, self.run.region)
         entries = [entry for entry in cached if entry.code is not None]  # the others' guards are of objects that died
         for entry in entries:
             if entry.guard_manager not in self._programs:
@@ -146,7 +166,7 @@ class FastPath:
         self._programs = dict(live)
         self.broken = bool(live) and not self._checked
 
-    def _unwrapped_code(self, code: types.CodeType) -> Callable[..., Any] | None:
+    def _unwrapped_code(self, code: types.CodeType) -> Forward | None:
         function = self._function
         assert function is not None
         if function_parts.is_in_parts(code) or code.co_freevars != function.__code__.co_freevars:
@@ -169,3 +189,10 @@ class FastPath:
         plain = f"__daceopt{name}"
         self._function.__globals__[plain] = inner
         return plain
+
+
+def _parts(function: Forward) -> tuple[Any, Any, Any] | None:
+    """Code and defaults of a Python function."""
+    if not isinstance(function, types.FunctionType):
+        return None
+    return function.__code__, function.__defaults__, function.__kwdefaults__

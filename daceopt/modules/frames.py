@@ -7,26 +7,25 @@ import os
 import types
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 
-from daceopt.capture.torch import decided
+from daceopt.capture.torch import decided, function_parts
 from daceopt.capture.torch.collection import pause
 from daceopt.errors import DaceoptError
-from daceopt.torch_internals import functorch
+from daceopt.modules import options
+from daceopt.modules.breaks import Breaks
+from daceopt.torch_internals import dynamo_frames, functorch
+from daceopt.torch_internals.dynamo_tracing import ExactWeakKeyDictionary, forget_constants
 from daceopt.torch_internals.logger_names import HANDLERS
 
-if TYPE_CHECKING:
-    from daceopt.modules.frame_parts import Parts
-
 Function = Callable[..., Any]
-
-RECOMPILE_LIMIT = 32
-"""Programs of one piece of code in one module, beyond which calls that fit none of them run eagerly."""
+SeenSizes = Mapping[Any, dynamo_frames.CodeState]
+"""Which sizes each piece of code was called with, by which Dynamo tells those that vary."""
 
 _NOISE = (
     "The .grad attribute of a Tensor that is not a leaf",
@@ -38,85 +37,90 @@ _SPOKEN = (str(Path(logging.__file__).parent) + os.sep, warnings.__file__)
 """What is said behind a graph break is no part of a model: nothing of it is compiled."""
 
 
-class Listener(Protocol):
-    """A backend of Dynamo's that hears when Dynamo begins with a piece of code, or does so again, why it compiles
-    nothing of it, and that it goes on with the parts of that."""
-
-    def begins(self, code: types.CodeType) -> None: ...
-
-    def begins_again(self) -> None: ...
-
-    def on_failure(self, error: BaseException) -> None: ...
-
-    def goes_on(self) -> None: ...
-
-
-def compile_frames(function: Function, backend: Any, seen: SeenSizes | None = None, **options: Any) -> Any:
+def compile_frames(function: Function, backend: Any, sizes: SeenSizes | None = None, **options: Any) -> Any:
     """``function``, which Dynamo compiles with ``backend`` when it is called; programs are shared with nobody, nor is
-    which sizes vary, unless ``seen`` is. Its ``region`` says to Dynamo whose programs are meant."""
-    from daceopt.modules.frame_parts import Parts
-    from daceopt.torch_internals.dynamo_frames import optimize, region_of
-
-    context = optimize(backend, **options)
-    parts = Parts()
-    context.callback = FrameCompiler(context.callback, parts, None if options.get("nopython") else backend, seen)
+    which sizes vary, unless ``sizes`` are. Its ``region`` says to Dynamo whose programs are meant."""
+    context = dynamo_frames.optimize(backend, **options)
+    frames = FrameCompiler(
+        context.callback,
+        None if options.get("nopython") else backend,
+        no_sizes() if sizes is None else sizes,
+    )
+    context.callback = frames
     compiled = context(function)
-    parts.region = compiled.region = region_of(context)
+    frames.region = compiled.region = dynamo_frames.region_of(context)
     return compiled
+
+
+def no_sizes() -> SeenSizes:
+    """Those of code that was not called yet."""
+    return defaultdict(dynamo_frames.CodeState)
 
 
 class FrameCompiler:
     """Dynamo's callback for a frame that has no program for a call yet; what has one never comes here.
 
-    Where Dynamo fails, the frame runs as it is, and ``listener`` hears why; without one the error is raised.
+    Where Dynamo fails, the frame runs as it is, and ``listener`` hears why; without one the error is raised. Functions
+    that Dynamo cannot compile as a whole run in parts. ``sizes`` stand in the place of Dynamo's own, which are of all
+    instances of a class: another one, with sizes of its own, would have open sizes in its first program already.
     """
 
-    def __init__(
-        self, callback: Function, parts: Parts, listener: Listener | None = None, seen: SeenSizes | None = None
-    ) -> None:
-        from daceopt.torch_internals.dynamo_frames import wrap_conversion
-
+    def __init__(self, callback: Function, listener: Breaks | None, sizes: SeenSizes) -> None:
         self._torchdynamo_orig_backend = callback  # by which Dynamo finds whose programs these are
-        self._parts = parts
-        self._listener = listener
-        self._outcome = _Outcome()
+        self._listener, self._sizes = listener, sizes
+        self.region: Any = None  # by which Dynamo tells whose programs are meant
+        self.has_given_up = False  # whether Dynamo compiles nothing of the last frame because of what is in it
+        self._in_parts: Any = ExactWeakKeyDictionary()  # code of a function -> that of the same in parts
         if listener is not None:
-            wrap_conversion(callback, lambda convert: _Told(convert, listener, self._outcome))
-        self._seen = seen or SeenSizes()
+            dynamo_frames.wrap_conversion(callback, lambda convert: _Told(convert, listener, self))
 
     def __call__(self, frame: Any, *args: Any) -> Any:
-        from daceopt.torch_internals.dynamo_frames import leave_call, leave_frame_and_calls
-
         code = frame.f_code
         if _is_transformed(code):
-            return leave_call()
+            return dynamo_frames.leave_call()
         if code.co_filename.startswith(_SPOKEN):
-            return leave_frame_and_calls()
-        known = self._parts.of(code)
-        if known is not None:
-            return known
+            return dynamo_frames.leave_frame_and_calls()
+        if (known := self._in_parts.get(code)) is not None:
+            return dynamo_frames.run_always(known)
         answer, has_given_up = self._convert(frame, *args)
-        split = self._parts.split(code, answer) if has_given_up else None
+        split = self._split(code, answer) if has_given_up else None
         if split is None:
             return answer
         if self._listener is not None:
             self._listener.goes_on()
         return split
 
+    def _split(self, code: types.CodeType, answer: Any) -> Any:
+        """What Dynamo is to do with the same in parts where it gives up, which is its own ``answer``; None where there
+        are no parts.
+
+        If the frame is the rest of a function behind a graph break, it runs as it is this time, and the function is in
+        parts from its next call on.
+        """
+        function = dynamo_frames.function_behind(code)
+        whole = code if function is None else function
+        split_code = function_parts.in_parts(whole)
+        if split_code is None:
+            return None
+        self._in_parts[whole] = split_code
+        if function is None:
+            return dynamo_frames.run_always(split_code)
+        dynamo_frames.forget_programs(whole, self.region, "the function is in parts")
+        return answer
+
     def _convert(self, frame: Any, *args: Any) -> tuple[Any, bool]:
         """What Dynamo is to do with the frame, and whether that is nothing because of what is in it."""
-        from daceopt.torch_internals.dynamo_frames import as_error_of_dynamo, counting_own
-        from daceopt.torch_internals.dynamo_tracing import forget_constants
-
-        with self._seen.in_place(), counting_own(self), warnings.catch_warnings(), _settings(), pause():
+        own = dynamo_frames.sizes_in_place(self._sizes), dynamo_frames.counting_own(self)
+        with own[0], own[1], warnings.catch_warnings(), _settings(), pause():
             for noise in _NOISE:
                 warnings.filterwarnings("ignore", noise)
             warnings.filterwarnings("ignore", module=r"torch\._(dynamo|functorch|subclasses)\.")
             try:
-                return self._trace(frame, *args), self._outcome.has_given_up
+                return self._trace(frame, *args), self.has_given_up
             except Exception as error:
                 if self._listener is None:
-                    named = error if isinstance(error, DaceoptError | Warning) else as_error_of_dynamo(error)
+                    is_named = isinstance(error, DaceoptError | Warning)
+                    named = error if is_named else dynamo_frames.as_error_of_dynamo(error)
                     if named is error:  # no error is its own cause: who follows causes would not come back
                         raise
                     raise named from error
@@ -126,8 +130,6 @@ class FrameCompiler:
 
     def _trace(self, frame: Any, *args: Any) -> Any:
         """Sizes that only the data decide are in the graph; where that fails, it breaks at what decides them."""
-        from daceopt.torch_internals.dynamo_frames import without_open_results
-
         with decided.watch() as sizes:
             try:
                 return self._torchdynamo_orig_backend(frame, *args)
@@ -136,62 +138,29 @@ class FrameCompiler:
                     raise
         if self._listener is not None:
             self._listener.begins_again()
-        with without_open_results():
+        with dynamo_frames.without_open_results():
             return self._torchdynamo_orig_backend(frame, *args)
 
 
-class _Outcome:
-    """Of the last frame that was tried: whether Dynamo compiles nothing of it because of what is in it."""
-
-    has_given_up = False
-
-
 class _Told:
-    """What compiles a frame in Dynamo, or raises why not; ``listener`` hears of it, and ``outcome`` keeps it."""
+    """What compiles a frame in Dynamo, or raises why not; ``listener`` hears of it, and ``frames`` keeps it."""
 
-    def __init__(self, convert: Function, listener: Listener, outcome: _Outcome) -> None:
-        self._convert, self._listener, self._outcome = convert, listener, outcome
+    def __init__(self, convert: Function, listener: Breaks, frames: FrameCompiler) -> None:
+        self._convert, self._listener, self._frames = convert, listener, frames
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._convert, name)
 
     def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
-        from daceopt.torch_internals.dynamo_frames import is_at_limit
-
         self._listener.begins(frame.f_code)
         try:
             answer = self._convert(frame, *args, **kwargs)
         except Exception as error:
-            self._outcome.has_given_up = not is_at_limit(error)
+            self._frames.has_given_up = not dynamo_frames.is_at_limit(error)
             self._listener.on_failure(error)
             raise
-        self._outcome.has_given_up = False
+        self._frames.has_given_up = False
         return answer
-
-
-class SeenSizes:
-    """Which sizes one module's frames were called with, by which Dynamo tells those that vary.
-
-    Dynamo itself keeps them for each line of code in the process: another instance of a class, with sizes of its own,
-    would have open sizes in its first program already.
-    """
-
-    def __init__(self) -> None:
-        self._states: Any = defaultdict(_nothing_seen)
-
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Dynamo's in exchange for these; nobody else compiles meanwhile."""
-        from daceopt.torch_internals.dynamo_frames import sizes_in_place
-
-        with sizes_in_place(self._states):
-            yield
-
-
-def _nothing_seen() -> Any:
-    from daceopt.torch_internals.dynamo_frames import CodeState
-
-    return CodeState()
 
 
 def _as_it_is(error: Exception) -> Any:
@@ -200,9 +169,8 @@ def _as_it_is(error: Exception) -> Any:
     Where an operator failed as it was traced, nothing that the frame calls is compiled either: a model may ask whether
     it is compiled and do something else, which must not meet in one call with what it does if it is not.
     """
-    from daceopt.torch_internals.dynamo_frames import TorchRuntimeError, leave_frame, leave_frame_and_calls
-
-    return leave_frame_and_calls() if isinstance(error, TorchRuntimeError) else leave_frame()
+    failed = isinstance(error, dynamo_frames.TorchRuntimeError)
+    return dynamo_frames.leave_frame_and_calls() if failed else dynamo_frames.leave_frame()
 
 
 def _is_transformed(code: types.CodeType) -> bool:
@@ -213,13 +181,11 @@ def _is_transformed(code: types.CodeType) -> bool:
 @contextmanager
 def _settings() -> Iterator[None]:
     """Dynamo's for frames; what it says is not shown."""
-    from daceopt.torch_internals.dynamo_frames import settings_of_frames
-
     handlers = [handler for name in HANDLERS for handler in logging.getLogger(name).handlers]
     for handler in handlers:
         handler.addFilter(_is_asked_for)
     try:
-        with settings_of_frames(RECOMPILE_LIMIT):
+        with dynamo_frames.settings_of_frames(options.RECOMPILE_LIMIT):
             yield
     finally:
         for handler in handlers:

@@ -12,6 +12,9 @@ from daceopt.passes import memory_budget
 from daceopt.passes.recipe import Recipe, recipes
 from daceopt.passes.transform import parse_step
 
+RECOMPILE_LIMIT = 32
+"""Programs of one piece of code in one module, beyond which calls that fit none of them run eagerly."""
+
 FALLBACKS = ("warn", "raise", "silent")
 VERIFICATIONS = ("structure", "numerics")
 _DYNAMIC = (

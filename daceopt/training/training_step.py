@@ -20,7 +20,7 @@ from daceopt.errors import (
     WorkerError,
 )
 from daceopt.modules import options as checked
-from daceopt.modules.dispatch import Compiled, Dispatcher, note
+from daceopt.modules.dispatch import Dispatcher, note
 from daceopt.modules.module import Handle, optimized_module
 from daceopt.modules.options import Options
 from daceopt.training import obstacles
@@ -32,6 +32,7 @@ from daceopt.training.step_exchange import StepExchange, exchange_of
 
 if TYPE_CHECKING:
     from daceopt.modules.backend import Backend
+    from daceopt.modules.fast_path import CompiledForward
     from daceopt.passes.recipe import Recipe
     from daceopt.training.step_graph import StepBackend, StepProgram
 
@@ -226,7 +227,7 @@ class _StepDispatcher(Dispatcher):
     def __init__(self, options: Options, binder: Binder, exchange: StepExchange | None) -> None:
         super().__init__(options)
         self._binder, self._exchange = binder, exchange
-        self._earlier: list[Compiled] = []  # which have programs, before a call that was refused
+        self._earlier: list[CompiledForward] = []  # which have programs, before a call that was refused
 
     def knows(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call has been compiled already."""
@@ -234,15 +235,15 @@ class _StepDispatcher(Dispatcher):
 
     def _find(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         current = [] if self._compiled is None else [self._compiled]
-        programs = (c.fast.find((module, *args), kwargs) for c in (*current, *self._earlier))
+        programs = (c.find((module, *args), kwargs) for c in (*current, *self._earlier))
         return next((program for program in programs if program is not None), None)
 
-    def _run(self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, compiled: CompiledForward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         program = self._find(module, args, kwargs)
         return super()._run(compiled, module, args, kwargs) if program is None else program(module, *args, **kwargs)
 
-    def _forget(self, compiled: Compiled) -> None:
-        if compiled.fast.count and all(c is not compiled for c in self._earlier):
+    def _forget(self, compiled: CompiledForward) -> None:
+        if compiled.count and all(c is not compiled for c in self._earlier):
             self._earlier.append(compiled)
         super()._forget(compiled)
 

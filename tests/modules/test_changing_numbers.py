@@ -491,7 +491,7 @@ def test_a_number_that_decides_with_others_about_code_costs_a_program_for_each_v
 
 
 def test_what_changes_is_told_when_there_are_too_many_programs(monkeypatch):
-    monkeypatch.setattr("daceopt.modules.frames.RECOMPILE_LIMIT", 3)
+    monkeypatch.setattr("daceopt.modules.options.RECOMPILE_LIMIT", 3)
     model = optimized_module(Model(lambda s, x: F.rrelu(s.a(x), 0.1 * s.tau, 0.9, training=True)))
     with pytest.warns(
         FallbackWarning, match=r"3 programs already; most often, this did not hold: \w+\.tau == \d\.\d+\. Instead: pad"

@@ -132,7 +132,7 @@ def test_a_model_is_looked_at_again_behind_its_first_call(fallback):
             assert torch.allclose(model(x), expected(x), atol=1e-6)
     stats = model.daceopt.stats
     assert stats.eager_calls <= 1 and not model.daceopt.reasons and len(model.last._forward_hooks) == 1
-    assert model.daceopt._dispatcher._compiled.fast.count == 1 and not model.daceopt._dispatcher._compiled.fast.broken
+    assert model.daceopt._dispatcher._compiled.count == 1 and not model.daceopt._dispatcher._compiled.broken
 
 
 @pytest.mark.usefixtures("interpreted")

@@ -135,7 +135,7 @@ def interpreted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if "built" not in request.fixturenames:
         from tests.capture.torch.interpreted import compile_interpreted
 
-        monkeypatch.setattr("daceopt.modules.backend._compile_graph", compile_interpreted)
+        monkeypatch.setattr("daceopt.pipeline.compile_graph", compile_interpreted)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,41 +16,35 @@ from torch import fx
 from daceopt import pipeline
 from daceopt.capture.torch import conditions, cutting, decided, effects, guards, inner_leaves, items, numbers, tracing
 from daceopt.capture.torch.collection import resume
-from daceopt.capture.torch.connection import connections
-from daceopt.capture.torch.functional import functional
 from daceopt.capture.torch.lifting import lift_tensors
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import RunError, SizesError, Unsupported
 from daceopt.modules import breaks, frames, tuning, written_frames
 from daceopt.modules.breaks import WRONG_CALL, Break, Breaks, reason_of, versions
 from daceopt.modules.by_size import BySize, own_mode
-from daceopt.modules.call_arguments import CallArguments
 from daceopt.modules.description import describe, identity, is_symbolic
-from daceopt.modules.eager_piece import EagerPiece
 from daceopt.modules.options import Options
-from daceopt.modules.piece import CompiledPiece
-from daceopt.modules.small_graphs import FOLLOWS, CallEstimate, estimate
-from daceopt.modules.small_piece import SmallPiece
+from daceopt.modules.piece import OVERLAP, CompiledPiece
+from daceopt.modules.small_graphs import FOLLOWS, CallEstimate, estimate, while_small
 from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.recipe import Recipe
 from daceopt.programs.compiled import own_source
 from daceopt.programs.stats import Stats
-from daceopt.runtime import absent_gradients, overlap
+from daceopt.runtime import absent_gradients
 from daceopt.runtime.binding import Binding, ResultStage
 from daceopt.runtime.places import device_of
 from daceopt.runtime.seeds import own_random_numbers
-from daceopt.torch_internals import torch_operators
 from daceopt.torch_internals.dynamo_tracing import RestartAnalysis, current_translator, frame_count
 from daceopt.torch_internals.fx_tracing import compile_forward
 
 if TYPE_CHECKING:
-    from daceopt.capture.torch.traced import Traced
-    from daceopt.ir.control.imported import Reduction
+    from daceopt.ir.control.imported import Imported, Reduction
+    from daceopt.programs.compiled import CompiledPair
+    from daceopt.programs.derivation import Load
 
 logger = logging.getLogger("daceopt.dispatch")
 
 Refused = Callable[[Break, BaseException], None]
-Compile = Callable[..., Any]
 
 tracing.install()
 written_frames.install()
@@ -74,8 +67,7 @@ class Backend(Breaks):
     def __init__(self, options: Options, stats: Stats, refused: Refused) -> None:
         super().__init__()
         self.options, self.stats, self._refused = options, stats, refused
-        self.graphs: list[CompiledGraph] = []
-        self.compile: Compile = _compile_graph
+        self.graphs: list[CompiledPiece] = []
         self.sizes = frames.no_sizes()  # that its frames were called with: what is compiled anew has them still
         self.entry: Any = None  # the code with which a call begins that is repeated where its first program fails
         self.ran = 0  # calls of compiled graphs, to tell a call that ran none
@@ -111,11 +103,22 @@ class Backend(Breaks):
         """Whether somebody repeats, in eager PyTorch, a call in which the program that is made now fails."""
         return self.entry is not None and self._code is self.entry
 
-    def _as_written(self, graph: fx.GraphModule) -> EagerPiece:
+    def _as_written(self, graph: fx.GraphModule) -> Callable[..., Any]:
         """Python runs the frame, and Dynamo what that calls; the graph, which may mean something else, never runs."""
         written_frames.leave(graph, self.stats.count_eager)
         self._broken.add(self._code)
-        return EagerPiece(self.stats, graph.forward)
+        return self.eager(graph.forward)
+
+    def eager(self, forward: Callable[..., Any], is_chosen: bool = False) -> Callable[..., Any]:
+        """A graph that runs in eager PyTorch: it was refused, or that is fastest (``is_chosen``); its calls are
+        counted."""
+        count = self.stats.count_eager
+
+        def run(*arguments: Any) -> Any:
+            count(is_chosen=is_chosen)
+            return forward(*arguments)
+
+        return run
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         conditions.install()
@@ -142,7 +145,7 @@ class Backend(Breaks):
             del self.graphs[count:]
             raise
         for part in self.graphs[count:]:
-            self.stats.record(part.piece.pair, _shapes(part))
+            self.stats.record(part.pair, _shapes(part))
         return partial(self._call_in_parts, outer.forward)
 
     def _part_of_graph(self, part: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
@@ -162,7 +165,7 @@ class Backend(Breaks):
     def part(self, traced: Traced) -> Callable[..., Any]:
         """Compile a part of a graph, whose sizes no call has told yet."""
         with guards.check_assumptions(traced.inputs):
-            graph = CompiledGraph(self, traced)
+            graph = self.graph(traced)
         graph.is_estimated = False
         self.graphs.append(graph)
         return graph.__call__
@@ -184,9 +187,9 @@ class Backend(Breaks):
     def by_size(self, traced: Traced, error: BaseException) -> BySize:
         """A program for each size, where one for all cannot be: ``choices`` says why."""
         self.stats.choices.append(f"a program for each size, because {reason_of(error)}")
-        return BySize(self, traced, reason_of(error))
+        return BySize(self.add, self.leave, traced, reason_of(error))
 
-    def add(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | EagerPiece | SmallPiece:
+    def add(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a graph; ``inputs`` are its arguments in the first call. One that eager PyTorch runs faster stays."""
         estimate = self.estimate(traced, inputs)
         if estimate is None:
@@ -194,7 +197,8 @@ class Backend(Breaks):
         if estimate.gain < 0:
             self.stats.choices.append(str(estimate))
             logger.info("a graph of %d operators is left in %s", len(traced.graph.graph.nodes), estimate)
-            return SmallPiece(self.stats, traced, estimate, partial(self._larger, traced))
+            eager = self.eager(traced.graph.forward, is_chosen=True)
+            return while_small(estimate, eager, partial(self._larger, traced)) if is_symbolic(traced) else eager
         graph = self.compile_graph(traced, inputs)
         if isinstance(graph, CompiledGraph):
             graph.estimate = estimate
@@ -216,17 +220,37 @@ class Backend(Breaks):
             return None
         return estimate(traced, inputs)
 
-    def compile_graph(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | EagerPiece:
+    def compile_graph(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
         """A graph as a program; in eager PyTorch only where that is faster as measured."""
         recipe = self.options.recipe if self.options.tune is None else self._tune(traced, inputs)
         if recipe is None:
-            return EagerPiece(self.stats, traced.graph.forward, is_chosen=True)
-        graph = CompiledGraph(self, traced, recipe)
-        self.graphs.append(graph)
-        shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(graph.piece.inputs(inputs))}
-        self.stats.record(graph.piece.pair, shapes)
+            return self.eager(traced.graph.forward, is_chosen=True)
+        graph = self.graph(traced, recipe)
+        self.keep(graph, inputs)
         logger.info("compiled a graph of %d operators", len(traced.graph.graph.nodes))
         return graph
+
+    def keep(self, graph: CompiledPiece, arguments: Sequence[Any]) -> None:
+        """Count a program, whose first call has these arguments, among those of the module."""
+        self.graphs.append(graph)
+        shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(graph.inputs(arguments))}
+        self.stats.record(graph.pair, shapes)
+
+    def graph(self, traced: Traced, recipe: str | Recipe | None = None) -> CompiledGraph:
+        """A graph as a program, by the options' recipe unless one is given. Raises why there is none."""
+        return CompiledGraph(self, traced, self.pair(traced, recipe))
+
+    def compile(self, fingerprint: str, load: Load, *, recipe: Recipe) -> CompiledPair:
+        """The programs of what ``load`` gives; ``fingerprint`` identifies it."""
+        return pipeline.compile_graph(fingerprint, load, recipe=recipe, verify=self.options.verify)
+
+    def pair(
+        self, traced: Traced, recipe: str | Recipe | None = None, reduction: Reduction | None = None
+    ) -> CompiledPair:
+        """The programs of a graph. ``reduction``: which gradients, by arguments, are averages over ranks."""
+        fingerprint = identity(traced) if reduction is None else f"{identity(traced)} {reduction}"
+        chosen = recipe_for(traced.device, recipe or self.options.recipe)
+        return self.compile(fingerprint, partial(_load, traced, reduction), recipe=chosen)
 
     def _tune(self, traced: Traced, inputs: Sequence[Any]) -> Recipe | None:
         """The fastest recipe as measured; None for eager PyTorch."""
@@ -245,7 +269,7 @@ class Backend(Breaks):
         return known.recipe(chosen)
 
     def _run(self, traced: Traced, recipe: Recipe, inputs: Sequence[Any]) -> Callable[[], object]:
-        return tuning.repeatable(traced, CompiledGraph(self, traced, recipe).piece, inputs)
+        return tuning.repeatable(traced, self.graph(traced, recipe).run, inputs)
 
     def leave(self, traced: Traced, error: BaseException, arguments: Sequence[Any]) -> Any:
         """Run a call in eager PyTorch after a compiled program, or the compiler, failed."""
@@ -267,49 +291,28 @@ def _concrete(value: Any) -> Any:
     return value.node.hint if isinstance(value, torch.SymInt) else value
 
 
-class CompiledGraph:
-    """A piece that counts its calls, and compiles its second derivative when that is asked for."""
+class CompiledGraph(CompiledPiece):
+    """A program that goes over to others for sizes that it is not for, and to eager PyTorch where it fails; it counts
+    its calls, and compiles gradients that its backward program does not have when they are asked for."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        traced: Traced,
-        recipe: str | Recipe | None = None,
-        reduction: Reduction | None = None,
-    ) -> None:
-        """``reduction``: which gradients, by arguments of the graph, are averages over ranks."""
-        self._backend, self.traced, self._reduction = backend, traced, reduction
+    def __init__(self, backend: Backend, traced: Traced, pair: CompiledPair, is_average: bool = False) -> None:
+        """``is_average``: its gradients are averages over ranks, those of further programs would be of this rank."""
+        super().__init__(traced, pair, None if is_average else self)
+        self._backend = backend
         self._by_size: BySize | None = None  # for sizes that the program is not for
         self._higher_graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], CompiledGraph | BySize] = {}
         self._higher_calls: dict[tuple[tuple[bool, ...], tuple[bool, ...]], HigherCall] = {}
         self._present_graphs: dict[frozenset[int], CompiledGraph] = {}
         self._segments: dict[tuple[int, ...], CompiledGraph] = {}
-        options = backend.options
-        fingerprint = identity(traced) if reduction is None else f"{identity(traced)} {reduction}"
-        chosen = recipe_for(traced.device, recipe or options.recipe)
-        pair = backend.compile(fingerprint, self._load, recipe=chosen, verify=options.verify)
-        notes = pair.report["notes"]
-        if pair.cached:
-            guards.install(guards.environment(traced.inputs), notes["guards"])
-        binding = Binding.from_json(notes["binding"])
-        connection = connections(traced, binding, _computed_gradients(pair, binding))
-        # under a reduction they would be of this rank alone
-        own = (self._higher, self._present, self._apart) if reduction is None else ()
-        self.piece = CompiledPiece(pair, binding, connection, *own)
-        self._arguments = CallArguments(traced, binding.inputs)
-        self.pair = pair
         self.estimate: CallEstimate | None = None  # None: a program is faster, or nobody knows
         self.is_estimated = True  # False: the first call tells its sizes
         self._may_grow = is_symbolic(traced)
-        self._effects = effects.lasting(traced.graph.graph)
-        self._overlaps = overlap.check([argument for argument, _ in binding.mutations], traced.is_state)
 
     def __call__(self, *arguments: Any) -> Any:
         if self._overlaps is not None and self._overlaps(arguments):
-            reason = "an argument that the call changes shares memory with another"
-            return self._backend.leave(self.traced, Unsupported(reason), arguments)
+            return self._backend.leave(self.traced, Unsupported(OVERLAP), arguments)
         try:
-            result = self.piece(*arguments)
+            result = self.run(*arguments)
         except SizesError as error:
             self._by_size = self._by_size or self._backend.by_size(self.traced, error)
             return self._by_size(*arguments)
@@ -332,36 +335,20 @@ class CompiledGraph:
             return math.inf
         return known.gain
 
-    def operators(self) -> Counter[str]:
-        """How often each ATen operator occurs in the graph."""
-        nodes = functional(self.traced.graph, self.traced.inputs).graph.graph.nodes
-        called = [n.target for n in nodes if isinstance(n.target, torch_operators.OpOverload)]
-        return Counter(str(t).removeprefix("aten.") for t in called)
-
-    def _load(self, target: str) -> Any:
-        from daceopt.capture.torch.importing import load
-
-        imported = load(self.traced, target)
-        if self._reduction is not None and imported.gradients is not None:
-            inputs = Binding.from_json(imported.notes["binding"]).inputs
-            position = {argument: k for k, (kind, argument) in enumerate(inputs) if kind == "tensor"}
-            imported.gradients = replace(imported.gradients, reduction=self._reduction.move(position))
-        return imported
-
-    def _higher(
+    def higher_gradients(
         self, tensors: Sequence[Any], grads: Sequence[Any], wanted: Sequence[bool], changed: frozenset[int]
     ) -> list[Any]:
         """Gradients by the program's inputs, as results of a compiled graph that is differentiable in its turn."""
         key = tuple(wanted), tuple([g is not None for g in grads])
         graph, present, results = self._higher_calls.get(key) or self._prepare_higher(*key)
         if changed:
-            graph.traced.check_unchanged([self.piece.binding.inputs[k][1] for k in changed])
-        gradients = graph(*self._arguments(tensors), *[grads[k] for k in present])
+            graph.traced.check_unchanged([self.binding.inputs[k][1] for k in changed])
+        gradients = graph(*self.arguments(tensors), *[grads[k] for k in present])
         return [None if k is None else gradients[k] for k in results]
 
     def _prepare_higher(self, wanted: tuple[bool, ...], present: tuple[bool, ...]) -> HigherCall:
         """``wanted``: per input of the program whether its gradient is; ``given``: per output whether it has one."""
-        inputs, outputs = self.piece.binding.inputs, self.piece.binding.outputs
+        inputs, outputs = self.binding.inputs, self.binding.outputs
         by = [k for (kind, k), w in zip(inputs, wanted) if w and kind == "tensor" and self.traced.requires_grad[k]]
         seen = [k for k, o in enumerate(outputs) if o.differentiable]
         key = tuple(by), tuple(at for at, k in enumerate(seen) if present[k])
@@ -380,14 +367,14 @@ class CompiledGraph:
             raise Unsupported(f"a gradient of a gradient: {reason_of(error)}") from error
         graph: CompiledGraph | BySize
         try:
-            graph = CompiledGraph(self._backend, gradient)
+            graph = self._backend.graph(gradient)
             graph.estimate = self.estimate and FOLLOWS
         except Unsupported as error:  # sizes that its derivative settles
             graph = self._backend.by_size(gradient, error)
         self._higher_graphs[by, of] = graph
         return graph
 
-    def _present(
+    def present_gradients(
         self,
         tensors: Sequence[Any],
         grads: Sequence[Any],
@@ -398,19 +385,19 @@ class CompiledGraph:
         """Gradients by the program's inputs, of a program whose outputs without a gradient have none either."""
         present = frozenset(k for k, g in enumerate(grads) if g is not None)
         graph = self._present_graphs.get(present) or self._compile_present(present)
-        graph.traced.check_unchanged([self.piece.binding.inputs[k][1] for k in changed])
-        return graph.piece.program.gradients_again(tensors, grads, seed, wanted)
+        graph.traced.check_unchanged([self.binding.inputs[k][1] for k in changed])
+        return graph.program.gradients_again(tensors, grads, seed, wanted)
 
     def _compile_present(self, present: frozenset[int]) -> CompiledGraph:
-        traced, binding = self.traced, self.piece.binding
+        traced, binding = self.traced, self.binding
         written = dict(binding.mutations)
         results = tuple(f and r.index in present for f, r in zip(traced.results, binding.results))
         changed = tuple(f and written.get(k) in present for k, f in enumerate(traced.changed))
         with own_mode(), torch.enable_grad():
-            graph = CompiledGraph(self._backend, replace(traced, results=results, changed=changed))
+            graph = self._backend.graph(replace(traced, results=results, changed=changed))
         return self._present_graphs.setdefault(present, graph)
 
-    def _apart(
+    def stage_gradients(
         self,
         stage: ResultStage,
         tensors: Sequence[Any],
@@ -425,11 +412,11 @@ class CompiledGraph:
         outputs that have a gradient."""
         outputs = tuple(k for k, g in zip(stage.outputs, grads) if g is not None)
         graph = self._segments.get(outputs) or self._compile_segment(stage, outputs)
-        arguments, count = [k for _, k in self.piece.binding.inputs], len(self.traced.inputs)
+        arguments, count = [k for _, k in self.binding.inputs], len(self.traced.inputs)
         moved = [arguments[k] for k in changed] + [count + k for k in changed_held]
         is_wanted = dict(zip(arguments, wanted)) | dict.fromkeys(range(count, count + len(held)), True)
         present = [g for g in grads if g is not None]
-        gradients = graph.gradients([*self._arguments(tensors), *held], present, is_wanted, moved, seed)
+        gradients = graph.gradients([*self.arguments(tensors), *held], present, is_wanted, moved, seed)
         return [gradients.get(k) for k in (*arguments, *range(count, count + len(held)))]
 
     def gradients(
@@ -441,13 +428,13 @@ class CompiledGraph:
         seed: int | None,
     ) -> dict[int, Any]:
         """Gradients by arguments of a call that has been made elsewhere, of results each of which has one."""
-        program, inputs = self.piece.program, self.piece.binding.inputs
-        tensors, by = self.piece.inputs(arguments), [wanted.get(k, False) for _, k in inputs]
-        outputs: list[Any] = [None] * len(self.piece.binding.outputs)
-        for result, grad in zip(self.piece.binding.results, grads, strict=True):
+        program, inputs = self.program, self.binding.inputs
+        tensors, by = self.inputs(arguments), [wanted.get(k, False) for _, k in inputs]
+        outputs: list[Any] = [None] * len(self.binding.outputs)
+        for result, grad in zip(self.binding.results, grads, strict=True):
             outputs[result.index] = grad
         if torch.is_grad_enabled():
-            results = self._higher(
+            results = self.higher_gradients(
                 tensors, outputs, by, frozenset(k for k, (_, a) in enumerate(inputs) if a in changed)
             )
         else:
@@ -460,22 +447,23 @@ class CompiledGraph:
         from daceopt.capture.torch.stages import segment
 
         with own_mode(), torch.enable_grad():
-            graph = CompiledGraph(self._backend, segment(self.traced, stage, outputs))
+            graph = self._backend.graph(segment(self.traced, stage, outputs))
         return self._segments.setdefault(outputs, graph)
 
 
-def _computed_gradients(pair: Any, binding: Binding) -> set[int]:
-    """The arguments whose gradients the backward program computes."""
-    outputs = () if pair.backward is None else pair.backward.manifest.outputs
-    return {binding.inputs[int(t.name.partition(":")[2])][1] for t in outputs}
+def _load(traced: Traced, reduction: Reduction | None, target: str) -> Imported:
+    from daceopt.capture.torch.importing import load
+
+    imported = load(traced, target)
+    if reduction is not None and imported.gradients is not None:
+        inputs = Binding.from_json(imported.notes["binding"]).inputs
+        position = {argument: k for k, (kind, argument) in enumerate(inputs) if kind == "tensor"}
+        imported.gradients = replace(imported.gradients, reduction=reduction.move(position))
+    return imported
 
 
-def _compile_graph(*args: Any, **kwargs: Any) -> Any:
-    return pipeline.compile_graph(*args, **kwargs)
-
-
-def _shapes(graph: CompiledGraph) -> dict[str, tuple[int, ...]]:
+def _shapes(graph: CompiledPiece) -> dict[str, tuple[int, ...]]:
     """Of the inputs of a program by role, as they may be in a call."""
-    values = [(kind, graph.traced.inputs[k]) for kind, k in graph.piece.binding.inputs]
+    values = [(kind, graph.traced.inputs[k]) for kind, k in graph.binding.inputs]
     shapes = [tuple(map(guards.example, x.shape)) if kind == "tensor" else (0, guards.example(x)) for kind, x in values]
     return {f"input:{k}": shape for k, shape in enumerate(shapes)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -32,23 +32,19 @@ def own_mode() -> Iterator[None]:
             functorch.leave_transforms(depth)
 
 
-class Programs(Protocol):
-    """What makes programs, and runs in eager PyTorch what has none."""
-
-    def add(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """A program for a graph, whose arguments in the first call are ``inputs``."""
-
-    def leave(self, traced: Traced, error: BaseException, arguments: Sequence[Any]) -> Any:
-        """Run a call in eager PyTorch, for which there is no program because of ``error``."""
+Program = Callable[..., Any]
+Add = Callable[[Traced, Sequence[Any]], Program]
+Leave = Callable[[Traced, BaseException, Sequence[Any]], Any]
 
 
 class BySize:
     """A graph whose sizes cannot be symbols, or not all of them: a program for each choice of them, up to a limit."""
 
-    def __init__(self, backend: Programs, traced: Traced, reason: str) -> None:
-        """``reason``: why there is no program for all."""
-        self._backend, self.traced, self._reason = backend, traced, reason
-        self._programs: dict[Any, Callable[..., Any] | Exception] = {}
+    def __init__(self, add: Add, leave: Leave, traced: Traced, reason: str) -> None:
+        """``add``: makes a program of a graph, whose arguments in the first call are given; ``leave``: runs a call in
+        eager PyTorch for which there is none; ``reason``: why there is no program for all."""
+        self._add, self._leave, self.traced, self._reason = add, leave, traced, reason
+        self._programs: dict[Any, Program | Exception] = {}
         self._lock = threading.RLock()
 
     def prepare(self, arguments: Sequence[Any]) -> None:
@@ -60,10 +56,10 @@ class BySize:
     def __call__(self, *arguments: Any) -> Any:
         program = self._program(arguments)
         if isinstance(program, Exception):
-            return self._backend.leave(self.traced, program, arguments)
+            return self._leave(self.traced, program, arguments)
         return program(*arguments)
 
-    def _program(self, arguments: Sequence[Any]) -> Callable[..., Any] | Exception:
+    def _program(self, arguments: Sequence[Any]) -> Program | Exception:
         key = tuple(x.shape if isinstance(x, torch.Tensor) else x for x in arguments)
         known = self._programs.get(key)
         if known is not None:
@@ -73,12 +69,12 @@ class BySize:
                 self._programs[key] = self._make(arguments)
             return self._programs[key]
 
-    def _make(self, arguments: Sequence[Any]) -> Callable[..., Any] | Exception:
+    def _make(self, arguments: Sequence[Any]) -> Program | Exception:
         if len(self._programs) >= SIZE_LIMIT:
             reason = f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all: {self._reason}"
             return Unsupported(reason)
         with own_mode():
             try:
-                return self._backend.add(specialise(self.traced, arguments), arguments)
+                return self._add(specialise(self.traced, arguments), arguments)
             except Exception as error:
                 return error

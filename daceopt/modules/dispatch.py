@@ -26,7 +26,7 @@ from daceopt.modules import breaks, options
 from daceopt.modules.breaks import WRONG_CALL, Break, SourceLine
 from daceopt.modules.call_times import ENTRY
 from daceopt.modules.options import Options
-from daceopt.modules.small_calls import SmallCall, SmallCalls
+from daceopt.modules.small_calls import SmallCalls, key_of
 from daceopt.modules.structure import structure
 from daceopt.programs.stats import Stats
 from daceopt.torch_internals import autograd_engine, functorch, modes
@@ -35,9 +35,10 @@ from daceopt.torch_internals.modes import has_global_module_hook
 from daceopt.torch_internals.pytree import tree_map_only
 
 if TYPE_CHECKING:
-    from daceopt.modules.backend import Backend, CompiledGraph
+    from daceopt.modules.backend import Backend
     from daceopt.modules.fast_path import CompiledForward
     from daceopt.modules.frame_entries import Entries
+    from daceopt.modules.piece import CompiledPiece
 
 logger = logging.getLogger("daceopt.dispatch")
 
@@ -71,7 +72,7 @@ class Dispatcher:
         return Dispatcher, (self.options,)
 
     @property
-    def graphs(self) -> list[CompiledGraph]:
+    def graphs(self) -> list[CompiledPiece]:
         """What was compiled so far, the latest last."""
         return [] if self._compiled is None else self._compiled.backend.graphs
 
@@ -118,7 +119,7 @@ class Dispatcher:
         result = self._run(compiled, module, args, kwargs)
         pieces = stats.chosen_pieces - chosen
         if pieces and stats.eager_pieces - stats.chosen_pieces == refused and compiled.backend.ran == ran:
-            self._small.add(SmallCall(compiled.original, module, args, kwargs), pieces)
+            self._small.add(key_of(compiled.original, module, args, kwargs), pieces)
         return result
 
     def _weighing(
@@ -130,15 +131,15 @@ class Dispatcher:
         chosen, refused = stats.chosen_pieces, stats.eager_pieces - stats.chosen_pieces
         ran, seen = backend.ran, backend.frames()
         backend.is_weighed, backend.gained = True, 0.0
-        call = SmallCall(compiled.original, module, args, kwargs)
-        with _count_entries() if self._small.is_due(call) else nullcontext() as entries:
+        key = key_of(compiled.original, module, args, kwargs)
+        with _count_entries() if self._small.is_due(key) else nullcontext() as entries:
             result = self._run(compiled, module, args, kwargs)
         pieces = backend.ran - ran + stats.chosen_pieces - chosen
         is_settled = backend.frames() == seen and stats.eager_pieces - stats.chosen_pieces == refused
         if is_settled and pieces and backend.gained < math.inf:
-            self._small.weigh(call)
+            self._small.weigh(key)
             entered = -math.inf if entries is None else ENTRY * entries.count
-            if backend.gained < entered and self._small.add(call, pieces):
+            if backend.gained < entered and self._small.add(key, pieces):
                 self._note_choice(backend.gained, entered)
         return result
 

@@ -39,38 +39,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Call:
-    """A module and what it is called on."""
-
-    module: nn.Module
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-
-    def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
-        """The tensors of the results: new ones, row by row in memory."""
-        leaves = tree_leaves(own_forward(self.module)(*args, **kwargs))
-        return [t.clone(memory_format=torch.contiguous_format) for t in leaves if isinstance(t, torch.Tensor)]
-
-    def run(self) -> list[np.ndarray]:
-        with torch.no_grad():
-            return [_numpy(t) for t in self.forward(*self.args, **self.kwargs)]
-
-    def widen(self) -> _Call:
-        """The same in float64."""
-        args, kwargs = tree_map_only(torch.Tensor, _widen, (self.args, dict(self.kwargs)))
-        return _Call(copy.deepcopy(self.module).double(), args, kwargs)
-
-
-@dataclass(frozen=True)
 class Frozen:
-    """``arguments`` of the traced graph in ``call``, ``inputs``: the names of those that were given; ``order``: which
-    of the graph's results is each of the call's."""
+    """``module`` on the arguments ``args`` and ``kwargs`` as the graph ``traced``. ``arguments``: of the graph in that
+    call; ``inputs``: the names of those that were given; ``order``: which of the graph's results is each of the call's.
+    """
 
     traced: Traced
     arguments: Sequence[Any]
     inputs: Mapping[int, str]
     order: Sequence[int]
-    call: _Call
+    module: nn.Module
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
 
     @property
     def feeds(self) -> list[np.ndarray]:
@@ -79,12 +59,13 @@ class Frozen:
 
     def eager(self) -> list[np.ndarray]:
         """What PyTorch computes."""
-        return self.call.run()
+        return _run(self.module, self.args, self.kwargs)
 
     def exact(self) -> list[np.ndarray]:
         """What it computes in float64; the interpreter, where the module insists on another type."""
+        args, kwargs = tree_map_only(torch.Tensor, _widen, (self.args, dict(self.kwargs)))
         try:
-            return self.call.widen().run()
+            return _run(copy.deepcopy(self.module).double(), args, kwargs)
         except (RuntimeError, TypeError):
             graph = self.load().graph
             return outputs(graph, dict(zip(graph.inputs, self.feeds, strict=True)), exact=True)
@@ -170,21 +151,37 @@ def _zeros(graph: fx.GraphModule) -> list[torch.Tensor] | None:
 
 def freeze(title: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frozen:
     """The graph of ``module(*args, **kwargs)`` in eval mode, of a copy. Raises CaptureError with the reason."""
-    call = _Call(*copy.deepcopy((module.eval(), list(args), dict(kwargs))))
-    traced, arguments, results, expected = _record(title, call)
-    names = _names(own_forward(call.module), call.args, call.kwargs)
+    module, args, kwargs = copy.deepcopy((module.eval(), list(args), dict(kwargs)))
+    traced, arguments, results, expected = _record(title, module, args, kwargs)
+    names = _names(own_forward(module), args, kwargs)
     inputs = {k: names[id(x)] for k, x in enumerate(arguments) if id(x) in names}
     order = [next(k for k, r in enumerate(results) if r is t) for t in expected]
-    return Frozen(traced, arguments, inputs, order, call)
+    return Frozen(traced, arguments, inputs, order, module, args, kwargs)
 
 
-def _record(title: str, call: _Call) -> tuple[Traced, list[Any], Sequence[Any], list[torch.Tensor]]:
+def _forward(module: nn.Module) -> Callable[..., list[torch.Tensor]]:
+    """What gives the tensors of a module's results: new ones, row by row in memory."""
+
+    def forward(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        leaves = tree_leaves(own_forward(module)(*args, **kwargs))
+        return [t.clone(memory_format=torch.contiguous_format) for t in leaves if isinstance(t, torch.Tensor)]
+
+    return forward
+
+
+def _run(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[np.ndarray]:
+    with torch.no_grad():
+        return [_numpy(t) for t in _forward(module)(*args, **kwargs)]
+
+
+def _record(
+    title: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Traced, list[Any], Sequence[Any], list[torch.Tensor]]:
     """The only graph of a call, its arguments, its results, and those of the call."""
     backend, expected = _Recorder(), []
     try:
         with torch.no_grad(), quiet():
-            run = frames.compile_frames(call.forward, backend, dynamic=False)
-            expected = run(*call.args, **call.kwargs)
+            expected = frames.compile_frames(_forward(module), backend, dynamic=False)(*args, **kwargs)
     except Exception as error:
         if not backend.runs or backend.has_all:
             raise CaptureError(f"{title}: the call fails: {reason_of(error)}") from error

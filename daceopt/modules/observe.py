@@ -9,17 +9,18 @@ import copy
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import fx, nn
 
 from daceopt.errors import CaptureError
 from daceopt.modules import frames
-from daceopt.modules.backend import Backend, CompiledGraph
+from daceopt.modules.backend import Backend
 from daceopt.modules.breaks import Break
 from daceopt.modules.dispatch import first_line
 from daceopt.modules.options import Options
+from daceopt.modules.piece import CompiledPiece
 from daceopt.programs.stats import Stats
 from daceopt.runtime.seeds import own_random_numbers
 from daceopt.torch_internals.pytree import tree_leaves, tree_map
@@ -28,37 +29,60 @@ if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
 
 
-@dataclass
-class Observed:
-    """``graphs`` with the tensors that each was called with first, in the order in which they were compiled; ``breaks``
-    and ``refused``: why there is more than one, and why parts stay in eager PyTorch; ``choices``: why by this
-    recipe."""
+Graph = TypeVar("Graph")
 
-    graphs: list[tuple[CompiledGraph, list[torch.Tensor]]] = field(default_factory=list)
+
+@dataclass
+class Observed(Generic[Graph]):
+    """``graphs`` in the order in which they were compiled or imported; ``whole``: how many they were for Dynamo, where
+    that is counted: one with sizes that only the data decide is several. ``breaks`` and ``refused``: why there is more
+    than one, and why parts stay in eager PyTorch; ``choices``: why by this recipe."""
+
+    graphs: list[Graph] = field(default_factory=list)
+    whole: int = 0
     breaks: list[Break] = field(default_factory=list)
     refused: list[Break] = field(default_factory=list)
     choices: list[str] = field(default_factory=list)
     error: BaseException | None = None
 
 
-class _Observer(Backend):
-    """Keeps what graphs are called with; all of them are compiled."""
+class Observer(Backend, Generic[Graph]):
+    """Keeps what it finds in a call."""
 
     leaves_small = False
 
-    def __init__(self, options: Options, observed: Observed) -> None:
-        super().__init__(options, Stats(), self._leave)
-        self.found = observed
+    def __init__(self, options: Options) -> None:
+        super().__init__(options, Stats(), self._note_refused)
+        self.observed: Observed[Graph] = Observed()
 
-    def _leave(self, reason: Break, error: BaseException) -> None:
-        self.found.refused.append(reason)
-        self.found.error = self.found.error or error
+    def _note_refused(self, reason: Break, error: BaseException) -> None:
+        self.observed.refused.append(reason)
+        self.observed.error = self.observed.error or error
+
+    def call(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Observed[Graph]:
+        """What a call of a copy of ``model`` on copies of its arguments is. Raises CaptureError where the module cannot
+        be copied, and what the call itself raises."""
+        try:
+            twin, arguments, named = copy.deepcopy((model, list(args), dict(kwargs)))
+        except Exception:
+            twin, arguments, named = _without_graph(model, args, kwargs)
+        options = self.options
+        grad = torch.is_grad_enabled() if options.backward is None else options.backward
+        dynamic = options.dynamic if isinstance(options.dynamic, bool) else None
+        tensors = [*model.parameters(), *model.buffers(), *tree_leaves((args, kwargs))]
+        with own_random_numbers(tensors), torch.inference_mode(False), torch.set_grad_enabled(grad):
+            frames.compile_frames(own_forward(twin), self, dynamic=dynamic)(*arguments, **named)
+        self.observed.breaks, self.observed.choices = self.new_breaks(), list(self.stats.choices)
+        return self.observed
+
+
+class _Programs(Observer[tuple[CompiledPiece, list[torch.Tensor]]]):
+    """Compiles all graphs, and keeps what each is called with first."""
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         program = super()._compile(graph, inputs)
-        if isinstance(program, CompiledGraph):
-            tensors = [t.detach().clone() for t in program.piece.inputs(inputs)]
-            self.found.graphs.append((program, tensors))
+        if isinstance(program, CompiledPiece):
+            self._keep_inputs(program, inputs)
         return program
 
     def part(self, traced: Traced) -> Any:
@@ -66,38 +90,21 @@ class _Observer(Backend):
         graph = self.graphs[-1]
 
         def run(*arguments: Any) -> Any:
-            tensors = [t.detach().clone() for t in graph.piece.inputs(arguments)]
-            self.found.graphs.append((graph, tensors))
+            self._keep_inputs(graph, arguments)
             return program(*arguments)
 
         return run
 
-
-def observe(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Observed:
-    """Compile the graphs of ``model(*args, **kwargs)``. Raises CaptureError where the module cannot be copied, and
-    what the call itself raises."""
-    observed = Observed()
-    backend = _Observer(options, observed)
-    call_twin(model, args, kwargs, options, backend)
-    observed.breaks = backend.new_breaks()
-    observed.choices = list(backend.stats.choices)
-    return observed
+    def _keep_inputs(self, graph: CompiledPiece, arguments: Sequence[Any]) -> None:
+        self.observed.graphs.append((graph, [t.detach().clone() for t in graph.inputs(arguments)]))
 
 
-def call_twin(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options, backend: Backend
-) -> None:
-    """Call a copy of ``model`` on copies of its arguments under Dynamo with ``backend``."""
-    try:
-        twin, arguments, named = copy.deepcopy((model, list(args), dict(kwargs)))
-    except Exception:
-        twin, arguments, named = _without_graph(model, args, kwargs)
-    own = own_forward(twin)
-    grad = torch.is_grad_enabled() if options.backward is None else options.backward
-    dynamic = options.dynamic if isinstance(options.dynamic, bool) else None
-    tensors = [*model.parameters(), *model.buffers(), *tree_leaves((args, kwargs))]
-    with own_random_numbers(tensors), torch.inference_mode(False), torch.set_grad_enabled(grad):
-        frames.compile_frames(own, backend, dynamic=dynamic)(*arguments, **named)
+def observe(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options
+) -> Observed[tuple[CompiledPiece, list[torch.Tensor]]]:
+    """Compile the graphs of ``model(*args, **kwargs)``: programs, and the tensors that each was called with first.
+    Raises CaptureError where the module cannot be copied, and what the call itself raises."""
+    return _Programs(options).call(model, args, kwargs)
 
 
 def own_forward(module: nn.Module) -> Any:

@@ -2,53 +2,43 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from daceopt.errors import SizesError
-from daceopt.runtime import stages
+from daceopt.capture.torch import effects, guards
+from daceopt.capture.torch.connection import connections
+from daceopt.capture.torch.functional import functional
+from daceopt.capture.torch.traced import Traced
+from daceopt.errors import SizesError, Unsupported
+from daceopt.runtime import overlap, stages
 from daceopt.runtime.arithmetic import evaluate
 from daceopt.runtime.binding import Binding, Result, ResultStage, replay, spread
-from daceopt.runtime.boundary import Apart, Higher, Present, TensorBoundary
-from daceopt.runtime.bridge import Pair, TorchProgram
+from daceopt.runtime.boundary import FurtherGradients, TensorBoundary
+from daceopt.runtime.bridge import TorchProgram
 from daceopt.runtime.result_forms import ResultForm
+from daceopt.torch_internals import torch_operators
+
+OVERLAP = "an argument that the call changes shares memory with another"
+
+if TYPE_CHECKING:
+    from daceopt.programs.compiled import CompiledPair
 
 Make = Callable[[Sequence[Any], Sequence[Any], Mapping[str, int]], Any]
 
 
 class CompiledPiece:
-    """A compiled program with its binding; see :mod:`daceopt.runtime.binding`.
+    """The compiled program of a graph of Dynamo, with its binding; see :mod:`daceopt.runtime.binding`."""
 
-    ``connected``: per argument that requires a gradient the outputs that depend on it. ``higher``, ``present`` and
-    ``apart``: see ``TensorBoundary``.
-    """
-
-    def __init__(
-        self,
-        pair: Pair,
-        binding: Binding,
-        connected: Mapping[int, frozenset[int]] | None = None,
-        higher: Higher | None = None,
-        present: Present | None = None,
-        apart: Apart | None = None,
-    ) -> None:
-        self.pair, self.binding = pair, binding
-        position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
-        boundary = TensorBoundary(
-            forms=[ResultForm(o.order, o.layout, o.complex) for o in binding.outputs],
-            differentiable=frozenset(k for k, o in enumerate(binding.outputs) if o.differentiable),
-            complex_inputs=frozenset(binding.complex),
-            mutations=[(position[argument], output) for argument, output in binding.mutations],
-            unversioned=frozenset(position[k] for k in binding.unversioned if k in position),
-            exchanged=frozenset(position[k] for k in binding.exchanged if k in position),
-            connected={position[argument]: outputs for argument, outputs in (connected or {}).items()},
-            higher=higher,
-            present=present,
-            apart=apart,
-        )
-        self.program = TorchProgram(pair, len(binding.inputs), boundary)
+    def __init__(self, traced: Traced, pair: CompiledPair, further: FurtherGradients | None = None) -> None:
+        notes = pair.report["notes"]
+        if pair.cached:
+            guards.install(guards.environment(traced.inputs), notes["guards"])
+        self.traced, self.pair = traced, pair
+        self.binding = binding = Binding.from_json(notes["binding"])
+        self.program = TorchProgram(pair, len(binding.inputs), _boundary(traced, pair, binding, further))
         self._tensors = [k if kind == "tensor" else None for kind, k in binding.inputs]
         self._sizes = [k for kind, k in binding.inputs if kind == "size"]
         # what autograd has to see being copied; TorchProgram copies the other new values
@@ -60,6 +50,9 @@ class CompiledPiece:
         self._direct = plain if is_direct else None
         later = {k for stage in binding.stages for k in stage.outputs}
         self._first = [k for k in range(len(binding.outputs)) if k not in later]
+        self._effects = effects.lasting(traced.graph.graph)
+        written = [k for k, _ in binding.mutations if k < len(traced.inputs)]  # nobody else has an optimizer's state
+        self._overlaps = overlap.check(written, traced.is_state)
 
     def inputs(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """The program's inputs in a call. Raises SizesError for numbers below zero where it takes sizes."""
@@ -73,7 +66,33 @@ class CompiledPiece:
             for k in self._tensors
         ]
 
+    def arguments(self, tensors: Sequence[Any]) -> list[Any]:
+        """The arguments of the graph in a call whose program was given ``tensors``."""
+        traced, inputs = self.traced.inputs, self.binding.inputs
+        position = _positions(self.binding)
+        if len(position) == len(traced):
+            return [tensors[position[k]] for k in range(len(traced))]
+        sizes: dict[str, int] = {}
+        for (_, k), tensor in zip(inputs, tensors):
+            x = traced[k]
+            shape = x.shape if isinstance(x, torch.Tensor) else (0, x)  # of the array that is as long
+            sizes.update((str(name), size) for name, size in zip(shape, tensor.shape))
+        return [
+            tensors[position[k]] if k in position else x if isinstance(x, int) else evaluate(str(x), sizes)
+            for k, x in enumerate(traced)
+        ]
+
     def __call__(self, *arguments: Any) -> Sequence[Any]:
+        """What the graph gives, and leaves set. Raises Unsupported for memory that an argument shares with one that the
+        call changes, and what the program raises."""
+        if self._overlaps is not None and self._overlaps(arguments):
+            raise Unsupported(OVERLAP)
+        results = self.run(*arguments)
+        for effect in self._effects:
+            effect()
+        return results
+
+    def run(self, *arguments: Any) -> Sequence[Any]:
         """The results of the graph on the arguments of its placeholders."""
         outputs = self.program(self.inputs(arguments))
         if self._direct is not None:
@@ -84,6 +103,12 @@ class CompiledPiece:
         for stage in self.binding.stages:
             call.attach(stage)
         return [call.result(k) for k in range(len(self._makers))]
+
+    def operators(self) -> Counter[str]:
+        """How often each ATen operator occurs in the graph."""
+        nodes = functional(self.traced.graph, self.traced.inputs).graph.graph.nodes
+        called = [n.target for n in nodes if isinstance(n.target, torch_operators.OpOverload)]
+        return Counter(str(t).removeprefix("aten.") for t in called)
 
     def _join(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Outputs that are the results themselves, with those of stages joined to what they hold."""
@@ -128,6 +153,34 @@ class _Call:
                 self.result(result.index) if make is None else make(self._arguments, self._outputs, self._sizes)
             )
         return self._results[position]
+
+
+def _boundary(traced: Traced, pair: CompiledPair, binding: Binding, further: FurtherGradients | None) -> TensorBoundary:
+    """What PyTorch knows of the program, by positions among its inputs."""
+    position = _positions(binding)
+    differentiable = frozenset(k for k, o in enumerate(binding.outputs) if o.differentiable)
+    connected = connections(traced, binding, _computed_gradients(pair, binding)) if differentiable else {}
+    return TensorBoundary(
+        forms=[ResultForm(o.order, o.layout, o.complex) for o in binding.outputs],
+        differentiable=differentiable,
+        complex_inputs=frozenset(binding.complex),
+        mutations=[(position[argument], output) for argument, output in binding.mutations],
+        unversioned=frozenset(position[k] for k in binding.unversioned if k in position),
+        exchanged=frozenset(position[k] for k in binding.exchanged if k in position),
+        connected={position[argument]: outputs for argument, outputs in connected.items()},
+        further=further,
+    )
+
+
+def _positions(binding: Binding) -> dict[int, int]:
+    """Argument -> position among the program's inputs, of tensors."""
+    return {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
+
+
+def _computed_gradients(pair: CompiledPair, binding: Binding) -> set[int]:
+    """The arguments whose gradients the backward program computes."""
+    outputs = () if pair.backward is None else pair.backward.manifest.outputs
+    return {binding.inputs[int(t.name.partition(":")[2])][1] for t in outputs}
 
 
 def _size(argument: Any, axis: int | None) -> int:

@@ -14,6 +14,7 @@ LOOKS = 1000
 """One in so many of them is looked at by its guards."""
 
 Forward = Callable[..., Any]
+Key = tuple[Any, ...]
 
 
 class SmallCalls:
@@ -25,21 +26,21 @@ class SmallCalls:
         self._weighed: dict[Any, int] = {}  # the same -> how often it might have been one of them
         self._left = LOOKS
 
-    def add(self, call: SmallCall, pieces: int) -> bool:
+    def add(self, key: Key | None, pieces: int) -> bool:
         """Let calls like this one be among them. False where they cannot be told, or there are enough."""
-        if len(self.known) >= SMALL_CALLS or not call.is_told:
+        if len(self.known) >= SMALL_CALLS or key is None:
             return False
-        self.known[call.likeness] = pieces
+        self.known[key] = pieces
         return True
 
-    def is_due(self, call: SmallCall) -> bool:
+    def is_due(self, key: Key | None) -> bool:
         """Whether it is to be found out if a call is one of them: a call like it might have been."""
-        return self._weighed.get(call.likeness) == 1
+        return self._weighed.get(key) == 1
 
-    def weigh(self, call: SmallCall) -> None:
+    def weigh(self, key: Key | None) -> None:
         """Note a call that may be one of them."""
-        if call.likeness in self._weighed or (len(self._weighed) < SMALL_CALLS and call.is_told):
-            self._weighed[call.likeness] = self._weighed.get(call.likeness, 0) + 1
+        if key is not None and (key in self._weighed or len(self._weighed) < SMALL_CALLS):
+            self._weighed[key] = self._weighed.get(key, 0) + 1
 
     def cover(self, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """The pieces of a call that is one of them; of another one 0. One in many is not taken for one, and adds itself
@@ -52,20 +53,16 @@ class SmallCalls:
         return self.known.get(_likeness(original, module, args, kwargs), 0)
 
 
-class SmallCall:
-    """A call that may be one of them: what it is told by, and whether that is all that a call is told by."""
-
-    def __init__(self, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self.likeness = _likeness(original, module, args, kwargs)
-        self.is_told = all(isinstance(a, _TOLD) for a in (*args, *kwargs.values()))
+def key_of(original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key | None:
+    """What a call that may be one of them is told by; None where that is not all that it is told by."""
+    is_told = all(isinstance(a, _TOLD) for a in (*args, *kwargs.values()))
+    return _likeness(original, module, args, kwargs) if is_told else None
 
 
 _TOLD = (Tensor, bool, int, float, str, type(None))
 
 
-def _likeness(
-    original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Any, ...]:
+def _likeness(original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
     told = [original, module.training, is_grad_enabled()]
     for a in args:  # a comprehension would be one more call, of which there are few enough to be seen
         told.append(a.shape if isinstance(a, Tensor) else a.__class__)

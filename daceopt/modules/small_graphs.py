@@ -7,7 +7,8 @@ counts as if eager PyTorch took as much longer.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,25 @@ def estimate(traced: Traced, inputs: Sequence[Any]) -> CallEstimate | None:
     eager = times.of_eager(work.operators, _modules(traced.graph.graph)) + saved
     most = 1 + min(1.0, max(0.0, program - eager) / max(saved, 1e-3))  # as large are calls that are small, too
     return CallEstimate(eager, program, int(_elements(inputs) * most))
+
+
+def while_small(
+    estimate: CallEstimate, eager: Callable[..., Any], compiled: Callable[[Sequence[Any]], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """A graph that runs in ``eager`` while the tensors of a call are as small as they were in the first; the first
+    larger ones bring a program, ``compiled`` for their sizes, which runs all calls from then on that are as large."""
+    programs: list[Callable[..., Any]] = []
+    lock = threading.RLock()
+
+    def run(*arguments: Any) -> Any:
+        if estimate.holds(arguments):
+            return eager(*arguments)
+        with lock:
+            if not programs:
+                programs.append(compiled(arguments))
+        return programs[0](*arguments)
+
+    return run
 
 
 def _is_plain(graph: fx.GraphModule) -> bool:

@@ -12,45 +12,36 @@ from daceopt.runtime.binding import ResultStage
 from daceopt.runtime.result_forms import ResultForm
 
 
-class Higher(Protocol):
-    """Gradients as differentiable functions of the program's inputs and of the gradients of its outputs.
+class FurtherGradients(Protocol):
+    """Gradients of an earlier call that its backward program does not compute.
 
-    ``changed``: positions of inputs that are not what they were in the call. Raises RuntimeError where it reads one.
+    ``tensors``: the inputs of the call; ``grads``: gradients of its outputs; ``wanted``: per input. ``changed``:
+    positions of inputs that are not what they were in the call. Raises RuntimeError where it reads one. ``seed``: that
+    of the call.
     """
 
-    def __call__(
+    def higher_gradients(
         self,
         tensors: Sequence[torch.Tensor],
         grads: Sequence[torch.Tensor | None],
         wanted: Sequence[bool],
         changed: frozenset[int],
-    ) -> list[torch.Tensor | None]: ...
+    ) -> list[torch.Tensor | None]:
+        """Gradients as differentiable functions of the program's inputs and of the gradients of its outputs."""
 
-
-class Present(Protocol):
-    """Gradients of a call by a program in which only the outputs that have one take part; the call is made again from
-    what it was given, with its ``seed``. ``changed``: as for ``Higher``.
-    """
-
-    def __call__(
+    def present_gradients(
         self,
         tensors: Sequence[torch.Tensor],
         grads: Sequence[torch.Tensor | None],
         wanted: Sequence[bool],
         changed: frozenset[int],
         seed: int | None,
-    ) -> list[torch.Tensor | None]: ...
+    ) -> list[torch.Tensor | None]:
+        """Gradients by a program in which only the outputs that have one take part: asked where the zero that stands
+        for an absent gradient meets an infinite derivative (where nobody can be asked, their product, NaN, stays). The
+        call is made again from what it was given."""
 
-
-class Apart(Protocol):
-    """Gradients of a stage's outputs by the program's inputs, apart from what goes through the results that the stage
-    holds, and gradients by these (see :mod:`daceopt.runtime.stages`); differentiable where gradients are recorded.
-
-    ``grads``: per output of the stage. ``wanted``: per input; ``changed``, ``changed_held``: positions of inputs, and
-    of results, that are not what they were in the call, which had this ``seed``.
-    """
-
-    def __call__(
+    def stage_gradients(
         self,
         stage: ResultStage,
         tensors: Sequence[torch.Tensor],
@@ -60,7 +51,10 @@ class Apart(Protocol):
         changed: frozenset[int],
         changed_held: frozenset[int],
         seed: int | None,
-    ) -> list[torch.Tensor | None]: ...
+    ) -> list[torch.Tensor | None]:
+        """Gradients of a stage's outputs (``grads``: per output of the stage) by the program's inputs, apart from what
+        goes through the results that the stage holds, and gradients by these (see :mod:`daceopt.runtime.stages`), of
+        which those at ``changed_held`` are not what they were; differentiable where gradients are recorded."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +66,8 @@ class TensorBoundary:
     differentiable are left to the caller. ``connected``: per input that requires a gradient the outputs that depend on
     it (None: not known). ``complex_inputs`` are complex tensors, whose arrays have both parts along one more axis.
     ``unversioned``: changed inputs whose versions stay; ``exchanged``: those that get memory of their own.
-    ``higher``: gradients that can be differentiated (None: there is a first derivative only). ``present``: asked where
-    the zero that stands for an absent gradient meets an infinite derivative (None: their product, NaN, stays).
-    ``apart``: asked where a gradient by a result from which others are computed is wanted (None: it is refused).
+    ``further``: whom the program's node of autograd asks for gradients that its backward program does not compute
+    (None: there is a first derivative only).
     """
 
     forms: Sequence[ResultForm] | None = None
@@ -84,6 +77,4 @@ class TensorBoundary:
     complex_inputs: frozenset[int] = frozenset()
     unversioned: frozenset[int] = frozenset()
     exchanged: frozenset[int] = frozenset()
-    higher: Higher | None = None
-    present: Present | None = None
-    apart: Apart | None = None
+    further: FurtherGradients | None = None

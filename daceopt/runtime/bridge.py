@@ -89,8 +89,7 @@ class TorchProgram:
         self.new_values = NewValues(self.mutations, boundary)
         # inputs whose values before the call a backward reads
         changed = {i for i, _ in boundary.mutations}
-        is_asked_again = any(x is not None for x in (boundary.higher, boundary.present, boundary.apart))
-        self.volatile = changed if is_asked_again else changed.intersection(self.kept_inputs)
+        self.volatile = changed if boundary.further is not None else changed.intersection(self.kept_inputs)
         forms = dict(enumerate(boundary.forms or ()))
         self.forward.forms = {at: forms[k] for at, k in enumerate(self._order) if k in forms}
         # the permutation of each output whose axes do not stand in memory as they are counted
@@ -247,15 +246,16 @@ class TorchProgram:
         grads: Sequence[torch.Tensor | None],
         is_needed: bool,
     ) -> list[torch.Tensor | None]:
-        """What ``Apart`` says, of an earlier call; ``is_needed``: gradients by its inputs are wanted, too."""
-        stage_backward = self.boundary.apart
-        if stage_backward is None:
+        """What ``stage_gradients`` says, of an earlier call; ``is_needed``: gradients by its inputs are wanted, too."""
+        further = self.boundary.further
+        if further is None:
             raise Unsupported(
                 "a gradient by a result of a compiled module from which another result is computed. Compute the other "
                 "result outside of the module"
             )
         wanted = [is_needed and w for w in call.needs_input_grad[1:]]
-        return stage_backward(stage, call.operands, held, grads, wanted, _changed_arguments(call), changed, call.seed)
+        before = _changed_arguments(call)
+        return further.stage_gradients(stage, call.operands, held, grads, wanted, before, changed, call.seed)
 
     def in_memory_order(self, output: int, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor like that output, its axes as they stand in memory."""
@@ -365,9 +365,9 @@ def _backward(
         gradients = [None] * program.input_count
     else:
         gradients = _gradients(ctx, program, grads, wanted, one_of_many or keeps_graph())
-        present = program.boundary.present
-        if absent and present is not None and absent_gradients.has_spread(program.grads, grads, gradients):
-            gradients = present(ctx.operands, grads, wanted, _changed_arguments(ctx), ctx.seed)
+        further = program.boundary.further
+        if absent and further is not None and absent_gradients.has_spread(program.grads, grads, gradients):
+            gradients = further.present_gradients(ctx.operands, grads, wanted, _changed_arguments(ctx), ctx.seed)
     if absent or program.has_absent:
         absent_gradients.settle(program.boundary.connected, ctx.operands, grads, wanted, gradients)
     return gradients
@@ -402,10 +402,10 @@ def _differentiable_gradients(
     ctx: torch.autograd.function.FunctionCtx, grads: Sequence[torch.Tensor | None], wanted: Sequence[bool]
 ) -> list[torch.Tensor | None]:
     """The gradients where PyTorch records what computes them (``create_graph=True``)."""
-    higher = ctx.program.boundary.higher
-    if higher is None:
+    further = ctx.program.boundary.further
+    if further is None:
         raise Unsupported("a gradient of a gradient: this program has a first derivative only")
-    return higher(ctx.operands, grads, wanted, _changed_arguments(ctx))
+    return further.higher_gradients(ctx.operands, grads, wanted, _changed_arguments(ctx))
 
 
 def _changed_arguments(ctx: torch.autograd.function.FunctionCtx) -> frozenset[int]:

@@ -5,27 +5,28 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from daceopt.capture.torch import eager_memory, effects, guards
+from daceopt.capture.torch import eager_memory
 from daceopt.capture.torch.connection import connections
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, SizesError, Unsupported
-from daceopt.modules.backend import Backend, CompiledGraph
+from daceopt.modules.backend import Backend
 from daceopt.modules.breaks import reason_of
 from daceopt.modules.by_size import SIZE_LIMIT, BySize
 from daceopt.modules.description import identity
 from daceopt.modules.piece import CompiledPiece
 from daceopt.passes.choice import recipe_for
-from daceopt.runtime import overlap
 from daceopt.runtime.binding import Binding, Output, Result
 from daceopt.training.binder import Binder
 from daceopt.training.step_exchange import StepExchange
 from daceopt.training.update_plan import UpdatePlan
-from daceopt.training.waiting import WithWaiting, with_waiting
+from daceopt.training.waiting import with_waiting
 
 if TYPE_CHECKING:
     from daceopt.ir.control.imported import Imported, Reduction
+    from daceopt.programs.compiled import CompiledPair
 
 
 PLAN_LIMIT = 16
@@ -37,7 +38,9 @@ class StepBackend(Backend):
 
     binder: Binder
     exchange: StepExchange | None = None
-    observed: list[tuple[StepProgram, list[Any]]] | None = None  # calls, for whoever looks at them: programs and inputs
+    observed: list[tuple[CompiledPiece, list[Any]]] | None = (
+        None  # calls, for whoever looks at them: programs and inputs
+    )
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:
         """A step for these arguments; its programs follow the optimizer's state."""
@@ -47,7 +50,9 @@ class StepBackend(Backend):
 
     def leave(self, traced: Traced, error: BaseException, arguments: Sequence[Any]) -> Any:
         """Nothing has run: whoever called the step runs it in parts."""
-        raise error if isinstance(error, DaceoptError) else Unsupported(reason_of(error)) from error
+        if isinstance(error, DaceoptError):
+            raise error
+        raise Unsupported(reason_of(error)) from error
 
 
 class StepGraph:
@@ -55,17 +60,16 @@ class StepGraph:
 
     def __init__(self, backend: StepBackend, traced: Traced) -> None:
         self._backend, self.traced = backend, traced
-        self._programs: dict[UpdatePlan, StepProgram | DaceoptError] = {}  # an error: why there is none
-        self._latest: tuple[UpdatePlan, StepProgram] | None = None
+        self._programs: dict[UpdatePlan, CompiledPiece | DaceoptError] = {}  # an error: why there is none
+        self._latest: tuple[UpdatePlan, CompiledPiece] | None = None
         self._lock = threading.RLock()
         self._by_size: BySize | None = None  # for sizes that a program is not for
-        self._waiting = traced.waiting if isinstance(traced, WithWaiting) else ()
-        self._trained = [*trained_arguments(traced), *self._waiting]
+        self._trained = [*trained_arguments(traced), *traced.waiting]
         self._extended: dict[tuple[int, ...], tuple[StepGraph, list[Any]]] = {}  # which keeps those of these identities
 
     def bind(self, arguments: Sequence[Any]) -> Any:
         """What the optimizer has for the parameters among the arguments."""
-        return self._backend.binder.bind([(k, arguments[k]) for k in self._trained], self._waiting)
+        return self._backend.binder.bind([(k, arguments[k]) for k in self._trained], self.traced.waiting)
 
     def _with(self, waiting: list[Any], arguments: Sequence[Any]) -> StepGraph:
         """The same for an update of more parameters than the graph has gradients of."""
@@ -78,7 +82,7 @@ class StepGraph:
                 self._extended[key] = StepGraph(self._backend, with_waiting(self.traced, arguments, waiting)), waiting
             return self._extended[key][0]
 
-    def program(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram:
+    def program(self, plan: UpdatePlan, arguments: Sequence[Any]) -> CompiledPiece:
         """The program for ``plan``, compiled at its first call. Raises DaceoptError where it cannot be, each time."""
         latest = self._latest
         if latest is not None and latest[0] == plan:
@@ -94,19 +98,29 @@ class StepGraph:
             self._latest = plan, program
         return program
 
-    def _make(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram | DaceoptError:
+    def _make(self, plan: UpdatePlan, arguments: Sequence[Any]) -> CompiledPiece | DaceoptError:
         try:
             return self._compile(plan, arguments)
         except DaceoptError as error:
             return error
 
-    def _compile(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram:
-        backend = self._backend
-        program = StepProgram(backend, self.traced, plan, self._reduction(plan, arguments))
-        backend.graphs.append(program)  # type: ignore[arg-type]
-        tensors = enumerate(program.piece.inputs([*arguments, *self.bind(arguments).tensors]))
-        backend.stats.record(program.pair, {f"input:{k}": tuple(t.shape) for k, t in tensors})
+    def _compile(self, plan: UpdatePlan, arguments: Sequence[Any]) -> CompiledPiece:
+        program = CompiledPiece(self.traced, self._pair(plan, self._reduction(plan, arguments)))
+        self._backend.keep(program, [*arguments, *self.bind(arguments).tensors])
         return program
+
+    def _pair(self, plan: UpdatePlan, reduction: Reduction | None) -> CompiledPair:
+        backend, traced = self._backend, self.traced
+        options, exchange, fingerprint = backend.options, backend.exchange, f"{identity(traced)} {plan}"
+        load = partial(imported_step, traced, plan, reduction)
+        if exchange is None or reduction is None:
+            chosen = recipe_for(traced.device, options.recipe)
+            return backend.compile(fingerprint, load, recipe=chosen)
+        if options.verify == "numerics":
+            raise Unsupported("verify='numerics': the numbers of an exchange cannot be compared on one rank")
+        recipe = exchange.step_recipe(options.recipe)
+        fingerprint = f"{fingerprint} {reduction}"
+        return exchange.watch_pair(backend.compile(fingerprint, load, recipe=recipe))
 
     def _reduction(self, plan: UpdatePlan, arguments: Sequence[Any]) -> Reduction | None:
         """Gradients that are collected stay those of this rank until the step that updates."""
@@ -124,7 +138,7 @@ class StepGraph:
         bound = self.bind(arguments)
         program = self.program(bound.plan, arguments)
         if self._backend.observed is not None:
-            self._backend.observed.append((program, program.piece.inputs([*arguments, *bound.tensors])))
+            self._backend.observed.append((program, program.inputs([*arguments, *bound.tensors])))
         try:
             results = program(*arguments, *bound.tensors)
         except SizesError as error:
@@ -141,50 +155,6 @@ def _others(tensors: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
     """Those that are no arguments yet."""
     known = {id(x) for x in arguments}
     return [t for t in tensors if id(t) not in known]
-
-
-class StepProgram:
-    """One program with its binding: takes the graph's arguments and the tensors of a ``Bound``, gives loss and
-    gradients."""
-
-    def __init__(
-        self, backend: StepBackend, traced: Traced, plan: UpdatePlan, reduction: Reduction | None = None
-    ) -> None:
-        self.traced, self._plan, self._reduction = traced, plan, reduction
-        self.pair = self._compile(backend)
-        notes = self.pair.report["notes"]
-        if self.pair.cached:
-            guards.install(guards.environment(traced.inputs), notes["guards"])
-        binding = Binding.from_json(notes["binding"])
-        self.piece = CompiledPiece(self.pair, binding)
-        self._effects = effects.lasting(traced.graph.graph)
-        written = [a for a, _ in binding.mutations if a < len(traced.inputs)]  # nobody else has an optimizer's state
-        self._overlaps = overlap.check(written, traced.is_state)
-
-    operators = CompiledGraph.operators
-
-    def _compile(self, backend: StepBackend) -> Any:
-        options, exchange = backend.options, backend.exchange
-        fingerprint = f"{identity(self.traced)} {self._plan}"
-        if exchange is None or self._reduction is None:
-            chosen = recipe_for(self.traced.device, options.recipe)
-            return backend.compile(fingerprint, self._load, recipe=chosen, verify=options.verify)
-        if options.verify == "numerics":
-            raise Unsupported("verify='numerics': the numbers of an exchange cannot be compared on one rank")
-        recipe = exchange.step_recipe(options.recipe)
-        fingerprint = f"{fingerprint} {self._reduction}"
-        return exchange.watch_pair(backend.compile(fingerprint, self._load, recipe=recipe, verify=options.verify))
-
-    def __call__(self, *arguments: Any) -> Sequence[Any]:
-        if self._overlaps is not None and self._overlaps(arguments):
-            raise Unsupported("an argument that the call changes shares memory with another")
-        results = self.piece(*arguments)
-        for effect in self._effects:
-            effect()
-        return results
-
-    def _load(self, target: str) -> Imported:
-        return imported_step(self.traced, self._plan, self._reduction, target)
 
 
 def imported_step(

@@ -33,8 +33,9 @@ from daceopt.training.step_exchange import StepExchange, exchange_of
 if TYPE_CHECKING:
     from daceopt.modules.backend import Backend
     from daceopt.modules.fast_path import CompiledForward
+    from daceopt.modules.piece import CompiledPiece
     from daceopt.passes.recipe import Recipe
-    from daceopt.training.step_graph import StepBackend, StepProgram
+    from daceopt.training.step_graph import StepBackend
 
 
 def training_step(
@@ -156,7 +157,7 @@ class TrainingStep:
         return loss
 
     @contextmanager
-    def observe(self) -> Iterator[list[tuple[StepProgram, list[Any]]]]:
+    def observe(self) -> Iterator[list[tuple[CompiledPiece, list[Any]]]]:
         """Within the block each call of a compiled step adds its program and what that is given."""
         backend = self._dispatcher.backend
         backend.observed = []

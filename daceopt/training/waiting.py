@@ -4,7 +4,7 @@ last one has none (another head of the model, a layer that was frozen since)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,14 +13,7 @@ from torch import fx
 from daceopt.capture.torch.traced import Traced
 
 
-@dataclass(frozen=True)
-class WithWaiting(Traced):
-    """A graph that also takes the parameters at ``waiting``, which it may read, and gives them no gradient."""
-
-    waiting: tuple[int, ...] = ()
-
-
-def with_waiting(traced: Traced, arguments: Sequence[Any], parameters: Sequence[torch.Tensor]) -> WithWaiting:
+def with_waiting(traced: Traced, arguments: Sequence[Any], parameters: Sequence[torch.Tensor]) -> Traced:
     """``traced`` with these ``parameters``, those behind its ``arguments`` that are none of them."""
     places = {id(x): k for k, x in enumerate(arguments)}
     added = [p for p in parameters if id(p) not in places]
@@ -28,17 +21,17 @@ def with_waiting(traced: Traced, arguments: Sequence[Any], parameters: Sequence[
     mode = next(x.fake_mode for x in traced.inputs if isinstance(x, torch.Tensor))
     with mode:
         fakes = [torch.empty_strided(p.shape, p.stride(), dtype=p.dtype, device=p.device) for p in added]
-    fields_before = {f.name: getattr(traced, f.name) for f in fields(Traced)}
-    fields_before["graph"] = _with_placeholders(traced.graph, fakes)
-    more = {
-        "inputs": fakes,
-        "names": [f"waiting_{k}" for k in range(len(added))],
-        "requires_grad": [False] * len(added),
-        "changed": [False] * len(added),
-        "is_state": [True] * len(added),
-    }
-    fields_before |= {name: (*fields_before[name], *values) for name, values in more.items()}
-    return WithWaiting(**fields_before, waiting=tuple(places[id(p)] for p in parameters))
+    count = len(added)
+    return replace(
+        traced,
+        graph=_with_placeholders(traced.graph, fakes),
+        inputs=(*traced.inputs, *fakes),
+        names=(*traced.names, *(f"waiting_{k}" for k in range(count))),
+        requires_grad=(*traced.requires_grad, *[False] * count),
+        changed=(*traced.changed, *[False] * count),
+        is_state=(*traced.is_state, *[True] * count),
+        waiting=tuple(places[id(p)] for p in parameters),
+    )
 
 
 def _with_placeholders(graph: fx.GraphModule, values: Sequence[torch.Tensor]) -> fx.GraphModule:

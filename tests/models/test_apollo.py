@@ -34,7 +34,7 @@ class Programs:
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.apollo: list[Program] = []
         self.cpu: list[Program] = []
-        monkeypatch.setattr("daceopt.modules.backend._compile_graph", self._compile)
+        monkeypatch.setattr("daceopt.pipeline.compile_graph", self._compile)
         torch._dynamo.reset()
 
     def _compile(self, fingerprint: str, load: Callable[[], Any], **_: Any) -> CompiledPair:

@@ -42,7 +42,7 @@ def graphs(module: nn.Module, args: Any, kwargs: Any, monkeypatch: pytest.Monkey
         forward, *backward = [Interpreted(g, roles, made.forward.saved) for g, roles in made.directions()]
         return CompiledPair(report(made, []), forward, backward[0] if backward else None, source)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("daceopt.modules.backend._compile_graph", derived)
+    monkeypatch.setattr("daceopt.pipeline.compile_graph", derived)
     torch._dynamo.reset()
     daceopt.optimized_module(copy.deepcopy(module), fallback="raise", **options)(*args, **kwargs)
     return found

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from daceopt import optimized_module
+from daceopt import optimized_module, pipeline
 from daceopt.errors import BuildError
-from daceopt.modules import backend
 from tests.numerics import assert_within_rounding
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -152,7 +151,7 @@ def _step(module: nn.Module, call: tuple[object, ...]) -> list[torch.Tensor]:
 
 def test_why_there_is_a_program_for_each_size_is_said(monkeypatch):
     """Where the program for all sizes cannot be built, say."""
-    compile_graph = backend._compile_graph
+    compile_graph = pipeline.compile_graph
 
     def fails_for_open_sizes(fingerprint, load, **options):
         def loaded(target):
@@ -163,7 +162,7 @@ def test_why_there_is_a_program_for_each_size_is_said(monkeypatch):
 
         return compile_graph(fingerprint, loaded, **options)
 
-    monkeypatch.setattr(backend, "_compile_graph", fails_for_open_sizes)
+    monkeypatch.setattr(pipeline, "compile_graph", fails_for_open_sizes)
     model = optimized_module(nn.Linear(4, 4), recipe="cpu")
     for rows in (3, 4, 5):
         model(torch.ones(rows, 4))

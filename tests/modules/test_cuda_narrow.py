@@ -284,7 +284,7 @@ def _derived(
     monkeypatch: pytest.MonkeyPatch, recipe: str, module: nn.Module, x: torch.Tensor, dtype: torch.dtype
 ) -> _Derived:
     found = _Derived(recipe)
-    monkeypatch.setattr("daceopt.modules.backend._compile_graph", found)
+    monkeypatch.setattr("daceopt.pipeline.compile_graph", found)
     torch._dynamo.reset()
     with torch.autocast("cpu", dtype):
         optimized_module(copy.deepcopy(module), fallback="raise")(x)

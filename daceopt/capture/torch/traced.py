@@ -18,6 +18,8 @@ class Traced:
     input; ``results``: per result, whether it requires a gradient, ``changed`` the same per argument after the call.
     ``is_state``: whether an argument is a parameter or buffer. ``draws``: the numbers of the calls that draw random
     numbers, in their order, where they are not those of this graph alone: a part of a graph draws what the whole draws.
+    ``waiting``: parameters among the arguments to which it gives no gradient, but which the update by it must not leave
+    out.
     """
 
     graph: fx.GraphModule
@@ -28,6 +30,7 @@ class Traced:
     changed: tuple[bool, ...]
     is_state: tuple[bool, ...]
     draws: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
 
     @property
     def device(self) -> str:

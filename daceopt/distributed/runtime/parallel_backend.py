@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from daceopt import pipeline
 from daceopt.capture.torch.traced import Traced
 from daceopt.distributed.runtime.exchange import Exchange
 from daceopt.ir.control.imported import Reduction
@@ -72,14 +71,9 @@ class _ParallelGraph:
 
     def _compile(self, arguments: Sequence[Any]) -> CompiledGraph:
         backend, exchange = self._backend, self._backend.dispatcher.exchange
-        usual, backend.compile = backend.compile, lambda *a, **k: exchange.watch_pair(pipeline.compile_graph(*a, **k))
-        try:
-            graph = CompiledGraph(backend, self.traced, exchange.module_recipe(backend.options.recipe), self._reduction)
-        finally:
-            backend.compile = usual
-        backend.graphs.append(graph)
-        shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(graph.piece.inputs(arguments))}
-        backend.stats.record(graph.pair, shapes)
+        pair = backend.pair(self.traced, exchange.module_recipe(backend.options.recipe), self._reduction)
+        graph = CompiledGraph(backend, self.traced, exchange.watch_pair(pair), is_average=True)
+        backend.keep(graph, arguments)
         return graph
 
     def __call__(self, *arguments: Any) -> Any:

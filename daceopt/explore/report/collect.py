@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from daceopt.codegen.shown import Shown
     from daceopt.ir.graph.graph import Graph
-    from daceopt.modules.backend import CompiledGraph
+    from daceopt.modules.piece import CompiledPiece
 
 _PLAIN = ("Add", "Mul")
 Value = TypeVar("Value")
@@ -54,7 +54,7 @@ def operators(model: onnx.ModelProto, tail: Mapping[str, str] | None = None) -> 
     return sorted(counted, key=lambda o: (o.how != "fallback", -o.count, o.name))
 
 
-def aten_operators(graphs: Iterable[CompiledGraph], refused: Iterable[str] = ()) -> list[OperatorRow]:
+def aten_operators(graphs: Iterable[CompiledPiece], refused: Iterable[str] = ()) -> list[OperatorRow]:
     """One row per ATen operator of the graphs that Dynamo found, those that ATen itself runs first, then the most
     frequent; and one for each part that stays in eager PyTorch."""
     rows: Counter[tuple[str, str, str]] = Counter()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from daceopt.explore.report.collect import Direction
     from daceopt.ir.graph.graph import Graph
     from daceopt.models.variants import Variant, Variants
-    from daceopt.modules.backend import CompiledGraph
+    from daceopt.modules.piece import CompiledPiece
     from daceopt.passes.recipe import Recipe
     from daceopt.programs.compiled import CompiledPair
 
@@ -112,9 +112,9 @@ def _module(
     return report
 
 
-def _graph(report: Report, graph: CompiledGraph, tensors: Sequence[torch.Tensor], measure: bool) -> None:
+def _graph(report: Report, graph: CompiledPiece, tensors: Sequence[torch.Tensor], measure: bool) -> None:
     """Add what one graph of the module became."""
-    traced, binding = graph.traced, graph.piece.binding
+    traced, binding = graph.traced, graph.binding
     if graph.pair.backward is not None:
         report.mode = "training"
     names = ModelNames(

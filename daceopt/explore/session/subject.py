@@ -19,7 +19,8 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim
 from daceopt.ir.scalar.types import DType
-from daceopt.modules.captured import Captured, capture_graphs
+from daceopt.modules.captured import CapturedGraph, capture_graphs
+from daceopt.modules.observe import Observed
 from daceopt.modules.options import Options
 from daceopt.passes.feeds import random_inputs
 from daceopt.runtime.places import device_of
@@ -97,7 +98,7 @@ def _of_module(
     return Subject(type(model).__name__, program, dict(enumerate(one.tensors)), names, notes, one.state)
 
 
-def _choose(title: str, captured: Captured, which: int | None) -> int:
+def _choose(title: str, captured: Observed[CapturedGraph], which: int | None) -> int:
     """The graph to explore. Raises CaptureError where there is none, or several and nobody said which."""
     count, why = len(captured.graphs), "; ".join(b.text for b in [*captured.refused, *captured.breaks])
     if count == 0:

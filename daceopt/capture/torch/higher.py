@@ -15,7 +15,7 @@ from daceopt.capture.torch.calls import by_name
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.derivative import WITH_DERIVATIVE, fresh, like
 from daceopt.capture.torch.functional import DynamoInterpreter, Functional, functional, trace
-from daceopt.capture.torch.plan import plan_of
+from daceopt.capture.torch.plan import Plan
 from daceopt.capture.torch.recorded_backward import is_once_differentiable, once, record
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import Unsupported
@@ -40,7 +40,7 @@ def gradient_of(traced: Traced, wanted: Sequence[int], present: Sequence[int]) -
 
 def _differentiable(traced: Traced, traced_body: Functional, present: Sequence[int]) -> list[fx.Node]:
     """Those differentiable outputs of the program that ``given`` counts."""
-    planned = plan_of(traced, traced_body)
+    planned = Plan(traced, traced_body)
     outputs = [n for n, o in zip(planned.nodes, planned.outputs) if o.differentiable]
     return [outputs[k] for k in present]
 

@@ -17,7 +17,7 @@ from daceopt.capture.torch.collection import pause
 from daceopt.capture.torch.eager_memory import saved_bytes
 from daceopt.capture.torch.functional import Functional, eager_types, functional
 from daceopt.capture.torch.gradient_scopes import hidden_arguments
-from daceopt.capture.torch.plan import Plan, plan_of
+from daceopt.capture.torch.plan import Plan
 from daceopt.capture.torch.stages import stages
 from daceopt.capture.torch.traced import Traced
 from daceopt.capture.torch.translation import Importer, Translation
@@ -51,7 +51,7 @@ def _load(traced: Traced, target: str) -> Imported:
     _check_mutations(traced, body)
     _check_types(traced, body)
     context = Context(assumed=guards.since(environment, before))
-    result = import_plan(traced, body, plan_of(traced, body), target, context)
+    result = import_plan(traced, body, Plan(traced, body), target, context)
     result.notes["guards"] = context.assumed  # derivatives, traced later, add to it
     return result
 

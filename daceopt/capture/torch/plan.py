@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import getitem
 from typing import Any
 
@@ -23,67 +22,46 @@ _aten = torch.ops.aten
 _UNSAFE = (_aten.unsafe_split.Tensor, _aten.unsafe_split_with_sizes.default)
 
 
-@dataclass
 class Plan:
-    """What the program has to compute: ``nodes`` of the functional graph, one per output, the binding's parts, and
-    conditions that have to hold, which are further outputs."""
-
-    nodes: list[fx.Node]
-    outputs: list[Output]
-    results: list[Result]
-    mutations: list[tuple[int, int]]
-    asserted: list[fx.Node]
-
-
-def plan(functional: Functional, differentiable: Sequence[bool], changed_with_gradient: Sequence[bool]) -> Plan:
-    """Decide where each result comes from.
-
-    ``differentiable``: per result, whether it requires a gradient; ``changed_with_gradient``: the same per changed
-    input. Raises Unsupported for results of unknown kind.
+    """What the program has to compute: ``nodes`` of the functional graph, one per output, the parts of the binding
+    ``outputs``, ``results`` and ``mutations``, and conditions that have to hold (``asserted``), which are further
+    outputs. Raises Unsupported for results of unknown kind.
     """
-    return _Planner(functional).run(differentiable, changed_with_gradient)
 
-
-def plan_of(traced: Traced, functional: Functional) -> Plan:
-    """``plan`` of a graph of Dynamo, whose functional graph is ``found``."""
-    hidden = hidden_arguments(traced.graph.graph)
-    return plan(functional, traced.results, [traced.changed[k] and k not in hidden for k in functional.mutated])
-
-
-class _Planner:
-    def __init__(self, functional: Functional) -> None:
-        graph = functional.graph.graph
+    def __init__(self, traced: Traced, functional: Functional) -> None:
+        graph, hidden = functional.graph.graph, hidden_arguments(traced.graph.graph)
         values = list(graph.output_node().args[0])
         first, last = functional.results, functional.results + functional.asserted
-        self.results, asserted, self.changed = values[:first], values[first:last], values[last:]
-        self.mutated = functional.mutated
-        self.arguments = {n: k for k, n in enumerate(n for n in graph.nodes if n.op == "placeholder")}
-        self.outputs: dict[fx.Node, int] = {}
-        self.plan = Plan([], [], [], [], asserted)
-
-    def run(self, differentiable: Sequence[bool], changed_with_gradient: Sequence[bool]) -> Plan:
-        for argument, node, flag in zip(self.mutated, self.changed, changed_with_gradient, strict=True):
-            self.plan.mutations.append((argument, self._output(node, flag)))
-        bases = [self._base(r) if isinstance(r, fx.Node) else (None, ()) for r in self.results]
-        for k, (value, flag) in enumerate(zip(self.results, differentiable, strict=True)):
-            shared = sum(b is bases[k][0] for b, _ in bases) > 1
-            self.plan.results.append(self._result(k, value, flag, shared))
-        return self.plan
+        self._values, self.asserted, self._changed = values[:first], values[first:last], values[last:]
+        self._mutated = functional.mutated
+        self._arguments = {n: k for k, n in enumerate(n for n in graph.nodes if n.op == "placeholder")}
+        self._places: dict[fx.Node, int] = {}  # of nodes among the outputs
+        self.nodes: list[fx.Node] = []
+        self.outputs: list[Output] = []
+        self.mutations = [
+            (argument, self._output(node, traced.changed[argument] and argument not in hidden))
+            for argument, node in zip(self._mutated, self._changed, strict=True)
+        ]
+        bases = [self._base(r) if isinstance(r, fx.Node) else (None, ()) for r in self._values]
+        self.results = [
+            self._result(k, value, flag, sum(b is bases[k][0] for b, _ in bases) > 1)
+            for k, (value, flag) in enumerate(zip(self._values, traced.results, strict=True))
+        ]
 
     def _result(self, position: int, value: Any, differentiable: bool, shared: bool) -> Result:
         if not isinstance(value, fx.Node):
             return Result("constant", value=_plain(value))
         if isinstance(value.meta.get("val"), (torch.SymInt, int)):
             return Result("size", value=str(value.meta["val"]))
-        first = self.results.index(value)
+        first = self._values.index(value)
         if first < position:
             return Result("same", first)
         base, views = self._base(value)
         chain = tuple(_view_text(v) for v in views)
-        if base in self.changed:
-            return Result("input", self.mutated[self.changed.index(base)], views=chain)
-        if base in self.arguments and self.arguments[base] not in self.mutated:
-            return Result("input", self.arguments[base], views=chain)
+        if base in self._changed:
+            return Result("input", self._mutated[self._changed.index(base)], views=chain)
+        if base in self._arguments and self._arguments[base] not in self._mutated:
+            return Result("input", self._arguments[base], views=chain)
         if base.op == "placeholder" or (not shared and _order(value) is not None):
             return Result("output", self._output(value, differentiable))
         return Result("output", self._output(base, differentiable), views=chain)
@@ -94,7 +72,7 @@ class _Planner:
         The new value of a changed input is such a node, although it may be a view of what was written into a view.
         """
         chain: list[fx.Node] = []
-        while node not in self.changed and node.op == "call_function" and (node.target is getitem or _is_view(node)):
+        while node not in self._changed and node.op == "call_function" and (node.target is getitem or _is_view(node)):
             source = node.args[0]
             if not isinstance(source, fx.Node) or (node.target is getitem and not _is_view(source)):
                 break
@@ -103,19 +81,19 @@ class _Planner:
         return node, tuple(reversed(chain))
 
     def _output(self, node: fx.Node, differentiable: bool) -> int:
-        k = self.outputs.get(node)
+        k = self._places.get(node)
         if k is None:
-            k = self.outputs[node] = len(self.plan.nodes)
+            k = self._places[node] = len(self.nodes)
             order = _order(node)
             rank = node.meta["val"].dim()
-            self.plan.nodes.append(node)
+            self.nodes.append(node)
             axes = tuple(range(rank)) if order is None else order
-            is_own = node not in self.changed  # an argument has its own strides
+            is_own = node not in self._changed  # an argument has its own strides
             strides = _strides(node, differentiable) if is_own else ()
             own = layout(node.meta["val"], axes) if is_own and not strides else ()
-            self.plan.outputs.append(Output(axes, differentiable, node.meta["val"].is_complex(), strides, own))
-        elif differentiable and not self.plan.outputs[k].differentiable:
-            self.plan.outputs[k] = replace(self.plan.outputs[k], differentiable=True)
+            self.outputs.append(Output(axes, differentiable, node.meta["val"].is_complex(), strides, own))
+        elif differentiable and not self.outputs[k].differentiable:
+            self.outputs[k] = replace(self.outputs[k], differentiable=True)
         return k
 
 

@@ -17,7 +17,7 @@ from daceopt.capture.torch import custom_gradient
 from daceopt.capture.torch.connection import carries
 from daceopt.capture.torch.derivative import fresh, like
 from daceopt.capture.torch.functional import Functional, functional
-from daceopt.capture.torch.plan import Plan, plan_of
+from daceopt.capture.torch.plan import Plan
 from daceopt.runtime.binding import ResultStage
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def segment(traced: Traced, stage: ResultStage, outputs: Sequence[int]) -> Trace
     """The graph from the arguments, and behind them what the stage holds, to these outputs of it."""
     inputs = tuple(map(fresh, traced.inputs))
     body = functional(traced.graph, inputs)
-    planned = plan_of(traced, body)
+    planned = Plan(traced, body)
     graph = body.graph.graph
     held = [_node_of(point, body, planned) for point in stage.held]
     results = [planned.nodes[k] for k in outputs]

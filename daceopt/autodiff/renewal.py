@@ -44,6 +44,6 @@ def _is_fixed(graph: Graph, boundary: Boundary, array: str, stored: Collection[s
 
 def _renew(graph: Graph, node: Operator, rule: registry.Again) -> None:
     inputs, outputs = graph.inputs_of(node), graph.outputs_of(node)
-    graph.drop_result(node, 0)
+    graph.drop_write(node, node.output_connectors[0])
     with graph.label_nodes(label_of(node), graph.origins_of(node)):
         rule(Builder(graph), node, inputs, outputs, require(outputs, 0))

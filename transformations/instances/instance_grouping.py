@@ -92,7 +92,7 @@ class InstanceGrouping(Transformation):
         return min(candidates, key=lambda merging: seconds(graph, merging))
 
     def apply(self, site: Site) -> None:
-        site.graph.add_sub_graph(site["group"])
+        site.graph.put_sub_graph(site["group"])
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class InstanceSplitting(Transformation):
         instances = _Instances(graph, group, site["pieces"], site["levels"])
         for node, cut in site["members"]:
             instances.split(node, cut)
-        graph.exchange_sub_graph(position, instances.record() if site["members"] else _unsplit(group))
+        graph.put_sub_graph(instances.record() if site["members"] else _unsplit(group), position)
 
 
 def _unsplit(group: SubGraph) -> SubGraph:

@@ -75,16 +75,6 @@ class Graph(DataflowGraph):
         self.add_node(node, reads, writes)
         return node
 
-    def add_result(self, node: Operator, position: int, name: str) -> None:
-        """Let an operator write ``name`` at ``position``, where it had no output."""
-        taken = len(node.output_connectors)
-        node.output_connectors += [f"Extra_{k}" for k in range(taken, position + 1)]
-        self.write(node, node.output_connectors[position], name)
-
-    def drop_result(self, node: Operator, position: int) -> None:
-        """Let an operator no longer write its output at ``position``; the array and its readers stay."""
-        self.drop_write(node, node.output_connectors[position])
-
     def add_node(self, node: nodes.CodeNode, reads: dict[str, str], writes: dict[str, str]) -> None:
         """Add a library node or tasklet over whole arrays; connectors not named are dropped. ValueError for an array
         that is written already, and for a kernel with a local that is called like an array or another local."""
@@ -180,16 +170,13 @@ class Graph(DataflowGraph):
         sub_graphs.check(self, groups)
         self._sub_graphs = tuple(groups)
 
-    def add_sub_graph(self, group: SubGraph) -> None:
-        """One more sub-graph, of arrays that are in no other (which is not checked again). Raises ValueError."""
-        sub_graphs.check(self, [group])
-        self._sub_graphs = (*self._sub_graphs, group)
-
-    def exchange_sub_graph(self, position: int, group: SubGraph) -> None:
-        """``group``, of arrays that are in no other, in the place of the one at ``position``. Raises ValueError."""
+    def put_sub_graph(self, group: SubGraph, position: int | None = None) -> None:
+        """Add a sub-graph, of arrays that are in no other (which is not checked again), or put it in the place of the
+        one at ``position``. Raises ValueError."""
         sub_graphs.check(self, [group])
         groups = list(self._sub_graphs)
-        groups[position] = group
+        at = len(groups) if position is None else position
+        groups[at : at + 1] = [group]
         self._sub_graphs = tuple(groups)
 
     def instance_positions(self) -> dict[Node, tuple[int, int]]:

@@ -90,6 +90,12 @@ class Operator(LibraryNode):
         self.input_connectors = list(inputs)
         self.output_connectors = list(outputs)
 
+    def output_connector(self, position: int) -> str:
+        """The connector of an output, which from now on may be there."""
+        taken = len(self.output_connectors)
+        self.output_connectors += [f"Extra_{k}" for k in range(taken, position + 1)]
+        return self.output_connectors[position]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Operator:
         twin = super().__deepcopy__(memo)
         for name in ("_in_connectors", "_out_connectors"):

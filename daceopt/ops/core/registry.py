@@ -318,7 +318,7 @@ def prepare_gradient(graph: Graph, node: Operator) -> None:
     there = graph.outputs_of(node)
     for position, (shape, dtype) in rule(graph, node).items():
         if position >= len(there) or there[position] is None:
-            graph.add_result(node, position, graph.add_array(node.op_type.lower(), shape, dtype))
+            graph.write(node, node.output_connector(position), graph.add_array(node.op_type.lower(), shape, dtype))
 
 
 def again_rule(graph: Graph, node: Operator) -> Again | None:

@@ -18,7 +18,6 @@ from daceopt.runtime.arithmetic import evaluate
 from daceopt.runtime.binding import Binding, Result, ResultStage, replay, spread
 from daceopt.runtime.boundary import FurtherGradients, TensorBoundary
 from daceopt.runtime.bridge import TorchProgram
-from daceopt.runtime.result_forms import ResultForm
 from daceopt.torch_internals import torch_operators
 
 OVERLAP = "an argument that the call changes shares memory with another"
@@ -158,11 +157,10 @@ class _Call:
 def _boundary(traced: Traced, pair: CompiledPair, binding: Binding, further: FurtherGradients | None) -> TensorBoundary:
     """What PyTorch knows of the program, by positions among its inputs."""
     position = _positions(binding)
-    differentiable = frozenset(k for k, o in enumerate(binding.outputs) if o.differentiable)
-    connected = connections(traced, binding, _computed_gradients(pair, binding)) if differentiable else {}
+    is_seen = any(o.differentiable for o in binding.outputs)
+    connected = connections(traced, binding, _computed_gradients(pair, binding)) if is_seen else {}
     return TensorBoundary(
-        forms=[ResultForm(o.order, o.layout, o.complex) for o in binding.outputs],
-        differentiable=differentiable,
+        outputs=binding.outputs,
         complex_inputs=frozenset(binding.complex),
         mutations=[(position[argument], output) for argument, output in binding.mutations],
         unversioned=frozenset(position[k] for k in binding.unversioned if k in position),

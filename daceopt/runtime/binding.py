@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import prod
 from operator import getitem
 from typing import Any
 
 import torch
 
 from daceopt.runtime.arithmetic import evaluate
+from daceopt.runtime.strides import in_order, row_major
 
 
 @dataclass(frozen=True)
@@ -33,15 +35,36 @@ class Result:
 
 @dataclass(frozen=True)
 class Output:
-    """An output of the program: its axes in memory, outermost first, whether autograd sees it, whether it is complex,
-    the strides that it is copied to where there are gaps between its elements, or overlaps, and the ``layout`` that the
-    tensor has: see ``ResultForm.strides``."""
+    """An output of the program, which writes arrays in rows, where PyTorch promises axes in an order. The result is
+    made with the strides that it has in PyTorch: it is a tensor of its own, no view of one in rows.
+
+    ``order``: its axes in memory, outermost first; (): as they are counted. ``differentiable``: whether autograd sees
+    it. A ``complex`` result is an array of both parts along one more axis. ``strides``: those that it is copied to
+    where there are gaps between its elements, or overlaps. ``layout``: the strides of the tensor, per axis a number, or
+    the axes whose extents multiply to it; (): those that follow from the order.
+    """
 
     order: tuple[int, ...]
     differentiable: bool
     complex: bool = False
     strides: tuple[Any, ...] = ()
     layout: tuple[Any, ...] = ()
+
+    def form(
+        self, shape: tuple[int, ...], dtype: torch.dtype
+    ) -> tuple[tuple[int, ...], torch.dtype, tuple[int, ...] | None]:
+        """Shape, type and strides of the tensor for an array of ``shape``; None: strides of rows."""
+        if self.complex:
+            shape, dtype = shape[:-1], dtype.to_complex()
+        logical = in_order(shape, self.order) if self.is_turned else shape
+        if self.layout:
+            return logical, dtype, tuple(_stride(s, logical) for s in self.layout)
+        return logical, dtype, in_order(row_major(shape), self.order) if self.is_turned else None
+
+    @property
+    def is_turned(self) -> bool:
+        """Do its axes stand in memory in another order than they are counted?"""
+        return self.order != tuple(sorted(self.order))
 
 
 @dataclass(frozen=True)
@@ -116,6 +139,10 @@ def spread(tensor: torch.Tensor, strides: Sequence[int], sizes: Mapping[str, int
             written, source = written.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
     written.copy_(source)
     return strided
+
+
+def _stride(stride: Any, shape: Sequence[int]) -> int:
+    return stride if isinstance(stride, int) else prod(max(shape[k], 1) for k in stride)
 
 
 def _operator(name: str) -> Any:

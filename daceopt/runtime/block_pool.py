@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from daceopt.runtime.result_forms import row_major
+from daceopt.runtime.strides import row_major
 from daceopt.torch_internals.cuda_state import empty_strided_cpu, storage_use_count
 
 THRESHOLD = 256 * 1024

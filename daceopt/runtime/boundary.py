@@ -8,8 +8,7 @@ from typing import Protocol
 
 import torch
 
-from daceopt.runtime.binding import ResultStage
-from daceopt.runtime.result_forms import ResultForm
+from daceopt.runtime.binding import Output, ResultStage
 
 
 class FurtherGradients(Protocol):
@@ -61,8 +60,8 @@ class FurtherGradients(Protocol):
 class TensorBoundary:
     """What PyTorch knows of a program's inputs and outputs beyond their arrays.
 
-    ``forms``: per output how it stands in memory (None: in rows). ``differentiable``: outputs that autograd sees (None:
-    those with a gradient). ``mutations``: (input, output) pairs, new values of inputs; those whose output is
+    ``outputs``: how each stands in memory, and whether autograd sees it (None: in rows, and those with a gradient are
+    seen). ``mutations``: (input, output) pairs, new values of inputs; those whose output is
     differentiable are left to the caller. ``connected``: per input that requires a gradient the outputs that depend on
     it (None: not known). ``complex_inputs`` are complex tensors, whose arrays have both parts along one more axis.
     ``unversioned``: changed inputs whose versions stay; ``exchanged``: those that get memory of their own.
@@ -70,8 +69,7 @@ class TensorBoundary:
     (None: there is a first derivative only).
     """
 
-    forms: Sequence[ResultForm] | None = None
-    differentiable: frozenset[int] | None = None
+    outputs: Sequence[Output] | None = None
     mutations: Sequence[tuple[int, int]] = ()
     connected: Mapping[int, frozenset[int]] | None = None
     complex_inputs: frozenset[int] = frozenset()

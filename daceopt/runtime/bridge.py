@@ -14,11 +14,10 @@ from torch.autograd.graph import increment_version
 
 from daceopt.errors import BuildError, Unsupported
 from daceopt.runtime import absent_gradients, batched, block_pool, engine, result_hooks, saved_arrays, stages
-from daceopt.runtime.binding import ResultStage
+from daceopt.runtime.binding import Output, ResultStage
 from daceopt.runtime.boundary import TensorBoundary
 from daceopt.runtime.bulk_copies import copies
 from daceopt.runtime.device_entry import entry_of
-from daceopt.runtime.result_forms import ResultForm
 from daceopt.runtime.seeds import draw_seed
 from daceopt.runtime.unversioned import HIDDEN, NewValues
 from daceopt.torch_internals import functorch
@@ -76,9 +75,10 @@ class TorchProgram:
         self._bind(self.boundary)
 
     def _bind(self, boundary: TensorBoundary) -> None:
-        seen = frozenset(self.grads) if boundary.differentiable is None else boundary.differentiable
+        outputs = boundary.outputs or ()
+        seen = {k for k, o in enumerate(outputs) if o.differentiable} if boundary.outputs is not None else {*self.grads}
         self.seen = sorted(seen)
-        self.trains = bool(seen) and (self.backward is not None or boundary.differentiable is not None)
+        self.trains = bool(seen) and (self.backward is not None or boundary.outputs is not None)
         self.constants = [k for k in range(len(self._order)) if k not in seen]
         stand = {k: i for k, i in self._stand.items() if (i, k) in boundary.mutations and k not in seen}
         if stand.keys() != self._stand.keys():
@@ -90,17 +90,16 @@ class TorchProgram:
         # inputs whose values before the call a backward reads
         changed = {i for i, _ in boundary.mutations}
         self.volatile = changed if boundary.further is not None else changed.intersection(self.kept_inputs)
-        forms = dict(enumerate(boundary.forms or ()))
-        self.forward.forms = {at: forms[k] for at, k in enumerate(self._order) if k in forms}
+        self.forward.forms = {at: outputs[k] for at, k in enumerate(self._order)} if outputs else {}
         # the permutation of each output whose axes do not stand in memory as they are counted
-        self.orders = {k: f.order for k, f in forms.items() if f.order and f.order != tuple(range(len(f.order)))}
+        self.orders = {k: o.order for k, o in enumerate(outputs) if o.is_turned}
         # where each output of the graph stands among the program's; None: as they are
         positions = list(_inverse(self._order))
         self._positions = None if positions == sorted(positions) else positions
         gradients = [] if self.backward is None else [k for _, k in self.backward.outputs]
         if self.backward is not None:
             complexes = [at for at, k in enumerate(gradients) if k in boundary.complex_inputs]
-            self.backward.forms = dict.fromkeys(complexes, ResultForm(is_complex=True))
+            self.backward.forms = dict.fromkeys(complexes, Output((), False, complex=True))
         # whether some input gets None or zero whatever the gradients are
         self.has_absent = any(not of or k not in gradients for k, of in (boundary.connected or {}).items())
 

@@ -15,7 +15,7 @@ from daceopt.runtime import device_graphs
 from daceopt.runtime.executable import Executable
 from daceopt.runtime.invocation import KNOWN_SIZES, ExecutableEntry
 from daceopt.runtime.manifest import Manifest
-from daceopt.runtime.result_forms import row_major
+from daceopt.runtime.strides import row_major
 from daceopt.torch_internals import cuda_state
 
 

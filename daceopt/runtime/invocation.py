@@ -10,14 +10,14 @@ import torch
 
 from daceopt.errors import BuildError
 from daceopt.runtime import block_pool
+from daceopt.runtime.binding import Output
 from daceopt.runtime.executable import Executable, ProgramSizes
-from daceopt.runtime.result_forms import ResultForm
 
 Allocator = Callable[..., Callable[[], torch.Tensor]]
 """Of a shape and a type, and of strides where elements do not stand in rows."""
 KNOWN_SIZES = 256
 """Choices of symbols of which an entry remembers what they need."""
-_AS_WRITTEN: Mapping[int, ResultForm] = {}
+_AS_WRITTEN: Mapping[int, Output] = {}
 
 
 class CallMemory:
@@ -33,11 +33,11 @@ class CallMemory:
         dtypes: Sequence[torch.dtype],
         in_place: Collection[int],
         allocator: Allocator = block_pool.allocator,
-        forms: Mapping[int, ResultForm] = _AS_WRITTEN,
+        forms: Mapping[int, Output] = _AS_WRITTEN,
     ) -> None:
         outputs = list(zip(sizes.shapes, dtypes))
         self.outputs = [
-            _nothing if k in in_place else allocator(*(forms[k].of(*like) if k in forms else like))
+            _nothing if k in in_place else allocator(*(forms[k].form(*like) if k in forms else like))
             for k, like in enumerate(outputs)
         ]
         self.saved = allocator((sizes.saved,), torch.uint8) if sizes.saved else None
@@ -77,7 +77,7 @@ class ExecutableEntry:
         self._has_numbers = bool(manifest.numbers)
         self.constants = [c.ctypes.data for c in executable.constants]
         self.allocator: Allocator = block_pool.allocator
-        self.forms: Mapping[int, ResultForm] = _AS_WRITTEN  # of outputs, by position
+        self.forms: Mapping[int, Output] = _AS_WRITTEN  # of outputs, by position
         self._memory: dict[tuple[int, ...], CallMemory] = {}
         self._arenas: list[torch.Tensor] = []  # small ones that no call is using
 

@@ -12,10 +12,11 @@ import torch
 
 from daceopt.errors import DaceoptError
 from daceopt.runtime import device_entry
+from daceopt.runtime.binding import Output
 from daceopt.runtime.device_entry import DeviceEntry, PlacedEntry
 from daceopt.runtime.executable import ProgramSizes
 from daceopt.runtime.manifest import Manifest, Tensor
-from daceopt.runtime.result_forms import ResultForm, row_major
+from daceopt.runtime.strides import row_major
 from daceopt.torch_internals import cuda_state
 
 
@@ -74,7 +75,7 @@ def test_outputs_on_a_device_have_their_forms() -> None:
     program = _Program("cpu")
     program.sizes = lambda symbols: ProgramSizes(0, 0, ((3, 4),))  # type: ignore[method-assign]
     whole = DeviceEntry(program)
-    whole.forms = {0: ResultForm((1, 0))}
+    whole.forms = {0: Output((1, 0), False)}
     ((one,), (other,)) = (whole.place([torch.zeros(4)]).memory(()).allocate() for _ in range(2))
     assert one.shape == (4, 3) and one.stride() == other.stride() == (1, 4) and not one._is_view()
 

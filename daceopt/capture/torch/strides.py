@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from daceopt.runtime.result_forms import in_order, row_major
+from daceopt.runtime.strides import in_order, row_major
 
 
 def dense_order(value: torch.Tensor) -> tuple[int, ...] | None:
@@ -41,7 +41,7 @@ def _symbolic_order(value: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def layout(value: torch.Tensor, order: Sequence[int]) -> tuple[Any, ...]:
-    """The strides of a dense tensor as a ``ResultForm`` has them; () where they follow from ``order``, as those along
+    """The strides of a dense tensor as ``Output.layout`` has them; () where they follow from ``order``, as those along
     axes of one element, or of no elements, need not.
     """
     shape, strides = tuple(value.shape), tuple(value.stride())

@@ -10,7 +10,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,6 @@ from daceopt.torch_internals.pytree import tree_map_only
 if TYPE_CHECKING:
     from daceopt.modules.backend import Backend
     from daceopt.modules.fast_path import CompiledForward
-    from daceopt.modules.frame_entries import Entries
     from daceopt.modules.piece import CompiledPiece
 
 logger = logging.getLogger("daceopt.dispatch")
@@ -132,7 +131,7 @@ class Dispatcher:
         ran, seen = backend.ran, backend.frames()
         backend.is_weighed, backend.gained = True, 0.0
         key = key_of(compiled.original, module, args, kwargs)
-        with _count_entries() if self._small.is_due(key) else nullcontext() as entries:
+        with compiled.count_entries() if self._small.is_due(key) else nullcontext() as entries:
             result = self._run(compiled, module, args, kwargs)
         pieces = backend.ran - ran + stats.chosen_pieces - chosen
         is_settled = backend.frames() == seen and stats.eager_pieces - stats.chosen_pieces == refused
@@ -385,12 +384,6 @@ def first_line(error: BaseException) -> str:
 def is_wrong_call(error: BaseException) -> bool:
     """Whether eager PyTorch raised this, too, where a compiled piece ran again in it and changed nothing."""
     return getattr(error, WRONG_CALL, False)
-
-
-def _count_entries() -> AbstractContextManager[Entries | None]:
-    from daceopt.modules.frame_entries import count_entries
-
-    return count_entries()
 
 
 def strange_mode() -> str:

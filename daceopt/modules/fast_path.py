@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from daceopt.capture.torch import function_parts
 from daceopt.modules import frames
+from daceopt.modules.frame_entries import count_entries
 from daceopt.modules.written_frames import is_as_written
 from daceopt.torch_internals.dynamo_frames import backend_callable, programs_of
 
@@ -93,6 +94,8 @@ class CompiledForward:
         self._programs: dict[Any, Forward | None] = {}  # guards -> what runs; None: the frame is broken
         self._checked: list[tuple[Any, Forward]] = []  # guards of whole frames, and what runs
         self._frame = None if self._function is None else Frame(self._function)
+
+    count_entries = staticmethod(count_entries)
 
     def is_of(self, forward: Forward) -> bool:
         """Whether this is what was made of ``forward`` as it is now, and may go on."""

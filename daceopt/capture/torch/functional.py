@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -163,9 +163,10 @@ def _functional(
         graph, backwards = marks.trace_with_marks(lambda: _trace(fn, inputs), is_derivative)
         if not _is_mutating(graph):
             return Functional(graph, _result_count(graph), (), backwards)
-    body = _Functionalized(fn)
+    mutated: list[int] = []
+    body = partial(_functionalized, fn, mutated)
     graph, backwards = marks.trace_with_marks(lambda: _trace(body, inputs), is_derivative)
-    return Functional(graph, _result_count(graph) - len(body.mutated), body.mutated, backwards)
+    return Functional(graph, _result_count(graph) - len(mutated), tuple(mutated), backwards)
 
 
 def _result_count(graph: fx.GraphModule) -> int:
@@ -333,22 +334,16 @@ def _check_lengths(query: Any, key: Any, value: Any, attn_mask: Any = None, *_: 
         torch_operators.check(attn_mask.shape[-1] in (1, key.shape[-2]))
 
 
-class _Functionalized:
-    """``body`` under PyTorch's functionalization; the new values of changed inputs are further results."""
-
-    def __init__(self, body: Callable[..., Any]) -> None:
-        self.body = body
-        self.mutated: tuple[int, ...] = ()
-
-    def __call__(self, *inputs: Any) -> list[Any]:
-        above = without_functionalization()
-        with above, torch_operators.without_effect(_CHECKS), FunctionalTensorMode():
-            wrapped = [FunctionalTensor.to_functional(x) if isinstance(x, torch.Tensor) else x for x in inputs]
-            results = self.body(*wrapped)
-            changed = [k for k, x in enumerate(wrapped) if isinstance(x, torch.Tensor) and _is_changed(x)]
-            values = [plain(x) for x in results]
-            self.mutated = tuple(changed)
-            return [*values, *(plain(wrapped[k]) for k in changed)]
+def _functionalized(body: Callable[..., Any], mutated: list[int], *inputs: Any) -> list[Any]:
+    """What ``body`` gives under PyTorch's functionalization, and the new values of the inputs that it changes, which
+    are those ``mutated`` afterwards."""
+    above = without_functionalization()
+    with above, torch_operators.without_effect(_CHECKS), FunctionalTensorMode():
+        wrapped = [FunctionalTensor.to_functional(x) if isinstance(x, torch.Tensor) else x for x in inputs]
+        results = body(*wrapped)
+        mutated[:] = [k for k, x in enumerate(wrapped) if isinstance(x, torch.Tensor) and _is_changed(x)]
+        values = [plain(x) for x in results]
+        return [*values, *(plain(wrapped[k]) for k in mutated)]
 
 
 def _is_changed(tensor: torch.Tensor) -> bool:

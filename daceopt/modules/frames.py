@@ -110,8 +110,13 @@ class FrameCompiler:
 
     def _convert(self, frame: Any, *args: Any) -> tuple[Any, bool]:
         """What Dynamo is to do with the frame, and whether that is nothing because of what is in it."""
-        own = dynamo_frames.sizes_in_place(self._sizes), dynamo_frames.counting_own(self)
-        with own[0], own[1], warnings.catch_warnings(), _settings(), pause():
+        with (
+            dynamo_frames.sizes_in_place(self._sizes),
+            dynamo_frames.counting_own(self),
+            warnings.catch_warnings(),
+            _settings(),
+            pause(),
+        ):
             for noise in _NOISE:
                 warnings.filterwarnings("ignore", noise)
             warnings.filterwarnings("ignore", module=r"torch\._(dynamo|functorch|subclasses)\.")

@@ -164,7 +164,7 @@ def _functional(
         if not _is_mutating(graph):
             return Functional(graph, _result_count(graph), (), backwards)
     mutated: list[int] = []
-    body = partial(_functionalized, fn, mutated)
+    body = partial(_functionalize, fn, mutated)
     graph, backwards = marks.trace_with_marks(lambda: _trace(body, inputs), is_derivative)
     return Functional(graph, _result_count(graph) - len(mutated), tuple(mutated), backwards)
 
@@ -334,7 +334,7 @@ def _check_lengths(query: Any, key: Any, value: Any, attn_mask: Any = None, *_: 
         torch_operators.check(attn_mask.shape[-1] in (1, key.shape[-2]))
 
 
-def _functionalized(body: Callable[..., Any], mutated: list[int], *inputs: Any) -> list[Any]:
+def _functionalize(body: Callable[..., Any], mutated: list[int], *inputs: Any) -> list[Any]:
     """What ``body`` gives under PyTorch's functionalization, and the new values of the inputs that it changes, which
     are those ``mutated`` afterwards."""
     above = without_functionalization()

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any
 
 from daceopt.ir.access.dataflow import same_elements
 from daceopt.ir.graph.graph import Graph
@@ -27,7 +26,7 @@ _SURE = (
 )
 """Library calls whose results no number of their operands decides to be an error."""
 
-Waits = dict[Any, list[Any]]
+Waits = dict[Node, list[Node]]
 """Node -> nodes that run before it."""
 
 
@@ -74,28 +73,28 @@ def waits(graph: Graph) -> Waits:
     return found if len(_sort(graph, order, found)) == len(order) else {}
 
 
-def _later(graph: Graph, order: Sequence[Any], bits: Mapping[Any, int]) -> dict[Any, int]:
+def _later(graph: Graph, order: Sequence[Node], bits: Mapping[Node, int]) -> dict[Node, int]:
     """Node -> the bits of all that read what it computes, or what is computed of that: at once for all of a step's
     hundreds of parameters."""
-    found: dict[Any, int] = {}
+    found: dict[Node, int] = {}
     for node in reversed(order):
         readers = {n: None for name in _results_of(graph, node) for n in graph.all_consumers(name)}
         found[node] = _union(bits, readers) | _union(found, readers)
     return found
 
 
-def _union(bits: Mapping[Any, int], nodes: Iterable[Any]) -> int:
+def _union(bits: Mapping[Node, int], nodes: Iterable[Node]) -> int:
     return reduce(or_, (bits[n] for n in nodes), 0)
 
 
-def order_of(graph: Graph) -> list[Any]:
+def order_of(graph: Graph) -> list[Node]:
     """The order of ``graph``, changed no more than writing in place asks for."""
     order = graph.nodes()
     found = waits(graph)
     return _sort(graph, order, found) if found else order
 
 
-def _sort(graph: Graph, order: Sequence[Any], found: Waits) -> list[Any]:
+def _sort(graph: Graph, order: Sequence[Node], found: Waits) -> list[Node]:
     """``order`` with ``found`` kept; shorter where there is a cycle."""
     sources = {n: [*(source for _, source in sources_of(graph, n)), *found.get(n, ())] for n in order}
     return by_priority(order, sources, {node: k for k, node in enumerate(order)})
@@ -119,7 +118,7 @@ def decide(graph: Graph, failing: Collection[str]) -> dict[str, str]:
     return found
 
 
-def _only_its_own(graph: Graph, writer: Any, new: str, old: str) -> bool:
+def _only_its_own(graph: Graph, writer: Node, new: str, old: str) -> bool:
     """Does each iteration of a kernel read of ``old`` just the element of ``new`` that it writes?"""
     if not isinstance(writer, KernelNode):
         return False

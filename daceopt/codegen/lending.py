@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from daceopt.codegen.offsets import Room, Span
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.scalar.dims import Dim
 from daceopt.ir.scalar.types import itemsize
 
@@ -37,7 +37,7 @@ class Loan:
 
 
 def lenders(
-    graph: Graph, places: dict[str, Dim], sizes: dict[str, Dim], order: Sequence[Any] | None = None
+    graph: Graph, places: dict[str, Dim], sizes: dict[str, Dim], order: Sequence[Node] | None = None
 ) -> list[Lender]:
     """The memory that nodes may use in ``order`` while its owner does not: of sizes that are known.
 
@@ -59,7 +59,7 @@ def lenders(
     return found
 
 
-def lifetimes(graph: Graph, saved: Sequence[str], order: Sequence[Any]) -> dict[str, tuple[int, int]]:
+def lifetimes(graph: Graph, saved: Sequence[str], order: Sequence[Node]) -> dict[str, tuple[int, int]]:
     """Positions in ``order`` from which and up to which each saved array is needed: of those that the forward writes
     from then on, of those that the backward gets up to the last that reads them."""
     first, last = _uses(graph, order)
@@ -67,7 +67,7 @@ def lifetimes(graph: Graph, saved: Sequence[str], order: Sequence[Any]) -> dict[
     return {n: (first[n], _ALWAYS) if n in first else (-1, _ALWAYS if n in results else last.get(n, -1)) for n in saved}
 
 
-def _uses(graph: Graph, order: Sequence[Any]) -> tuple[dict[str, int], dict[str, int]]:
+def _uses(graph: Graph, order: Sequence[Node]) -> tuple[dict[str, int], dict[str, int]]:
     """Buffer -> the position of the first node that writes it, and of the last that uses it."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
 
 import sympy
 
@@ -90,7 +89,7 @@ def plan(
     saved: Sequence[str] = (),
     *,
     reuse: bool = True,
-    order: Sequence[Any] | None = None,
+    order: Sequence[Node] | None = None,
     lending: bool = False,
 ) -> MemoryPlan:
     """Place every transient root buffer of ``graph``; two share a slot when no node needs both.
@@ -108,7 +107,7 @@ def plan(
     return _Planner(Scope(graph), set(result.saved), reuse, order, owners).place(result)
 
 
-def least_arena(graph: Graph, saved: Sequence[str], order: Sequence[Any]) -> int | None:
+def least_arena(graph: Graph, saved: Sequence[str], order: Sequence[Node]) -> int | None:
     """Bytes below which no plan of ``order`` with ``lending`` stays; None where sizes are open. Takes a fraction of the
     time of a plan."""
     places, _ = saved_offsets(graph, saved)
@@ -137,7 +136,7 @@ def residents(graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True, le
     return [*_Planner(Scope(graph), set(saved), reuse, None, owners).residents(), *held]
 
 
-def _owners(graph: Graph, places: dict[str, Dim], order: Sequence[Any] | None) -> list[Lender]:
+def _owners(graph: Graph, places: dict[str, Dim], order: Sequence[Node] | None) -> list[Lender]:
     return lenders(graph, places, {n: aligned_bytes(graph, n) for n in places}, order)
 
 
@@ -169,7 +168,7 @@ class _Planner:
         scope: Scope,
         elsewhere: set[str],
         reuse: bool,
-        order: Sequence[Any] | None = None,
+        order: Sequence[Node] | None = None,
         owners: Sequence[Lender] = (),
     ):
         self._scope, self._reuse, self._owners = scope, reuse, owners
@@ -231,7 +230,7 @@ class _Planner:
         if workspace.arena:
             self._blocks.append(_Block(workspace.arena_bytes, position, position, regions=[workspace]))
 
-    def _add(self, name: str, position: int, node: Any) -> None:
+    def _add(self, name: str, position: int, node: Node) -> None:
         block = self._in_place(name, position, node) if self._reuse else None
         if block is None:
             block = _Block(aligned_bytes(self._graph, name), position, position)
@@ -280,7 +279,7 @@ class _Planner:
         roots = dict.fromkeys(self._graph.root(n)[0] for n in names if n is not None)
         return [r for r in roots if self._graph.is_transient(r) and r not in self._elsewhere]
 
-    def _in_place(self, name: str, position: int, node: Any) -> _Block | None:
+    def _in_place(self, name: str, position: int, node: Node) -> _Block | None:
         given: Sequence[str | None] = self._graph.inputs_of(node)
         if not isinstance(node, KernelNode):
             given = _overwritable(self._graph, node, name)
@@ -360,7 +359,7 @@ def _larger(a: Dim, b: Dim) -> Dim:
     return kept[0] if len(kept) == 1 else sympy.Max(*map(sympy.sympify, kept), evaluate=False)
 
 
-def _candidates(size: Dim) -> Sequence[Any]:
+def _candidates(size: Dim) -> Sequence[Dim]:
     return size.args if isinstance(size, sympy.Max) else (size,)
 
 
@@ -372,12 +371,12 @@ def _is_at_least(a: Dim, b: Dim) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _terms(size: Dim) -> dict[Any, Any]:
+def _terms(size: Dim) -> dict[sympy.Expr, sympy.Expr]:
     """The coefficient of each term, before rounding."""
     return dict(sympy.expand(_before_rounding(size)).as_coefficients_dict())
 
 
-def _before_rounding(size: Dim) -> Any:
+def _before_rounding(size: Dim) -> sympy.Expr:
     """What is rounded down to whole cache lines, in these; more of it is never fewer of them."""
     lines = sympy.sympify(size) / ALIGNMENT
     return lines.args[0] if isinstance(lines, sympy.floor) else lines

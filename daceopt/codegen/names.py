@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import sympy
 
@@ -89,7 +88,7 @@ class Names:
             return str(size)
         return self._printer.size(size.xreplace(self.canonical(size.free_symbols)))
 
-    def relation_text(self, relation: Any) -> str:
+    def relation_text(self, relation: sympy.Basic) -> str:
         """A relation of int64 expressions."""
         return f"{self.size_text(dim(relation.lhs))} {relation.rel_op} {self.size_text(dim(relation.rhs))}"
 
@@ -120,5 +119,5 @@ def _longer(first: Dim | None, second: Dim) -> Dim | None:
     return second if ALL_SIZES.is_natural(second - first) else None
 
 
-def _index(name: str) -> Any:
+def _index(name: str) -> sympy.Symbol:
     return sympy.Symbol(name, integer=True)

@@ -22,6 +22,7 @@ from daceopt.codegen.regions import FrameBuffer
 from daceopt.codegen.sdfg_flow import SdfgFlow
 from daceopt.ir.data.arrays import SEED
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.interpreter.buffers import as_strided
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar import types
@@ -149,7 +150,7 @@ class PlainFrame(FrameWalk):
         if around[0] is not None and not reads:
             state.add_edge(around[0], None, tasklet, None, Memlet())
 
-    def _scope_around(self, state: Any, label: str, source: MapSource) -> tuple[Any, Any]:
+    def _scope_around(self, state: dace.SDFGState, label: str, source: MapSource) -> tuple[Any, Any]:
         if not source.parameters:
             return None, None
         ranges = {name: subsets.Range([(0, n - 1, 1)]) for name, n in source.parameters.items()}
@@ -181,7 +182,7 @@ class PlainFrame(FrameWalk):
         code = f"memcpy(Out_0 + {left}, In_0 + {right}, {size} * sizeof(*Out_0));"
         self._tasklet("carry", code, {"In_0": self._buffer(source)}, {"Out_0": self._buffer(target)})
 
-    def _check(self, node: Any, test: Callable[[], str] | None) -> None:
+    def _check(self, node: Node, test: Callable[[], str] | None) -> None:
         """Loops whose number of iterations is known when running are checked by the programs of daceopt alone."""
 
     def _value(self, buffer: FrameBuffer, index: str) -> str:
@@ -206,7 +207,9 @@ class PlainFrame(FrameWalk):
         return Memlet.from_array(name, self.sdfg.arrays[name])
 
 
-def _enter(state: Any, source: nodes.AccessNode, entry: Any, tasklet: Any, connector: str, memlet: Memlet) -> None:
+def _enter(
+    state: dace.SDFGState, source: nodes.AccessNode, entry: Any, tasklet: Any, connector: str, memlet: Memlet
+) -> None:
     """Lead what is read into the map, if there is one."""
     if entry is None:
         state.add_edge(source, None, tasklet, connector, memlet)
@@ -219,7 +222,9 @@ def _enter(state: Any, source: nodes.AccessNode, entry: Any, tasklet: Any, conne
     state.add_edge(entry, f"OUT_{source.data}", tasklet, connector, memlet)
 
 
-def _leave(state: Any, tasklet: Any, connector: str, exit_: Any, target: nodes.AccessNode, memlet: Memlet) -> None:
+def _leave(
+    state: dace.SDFGState, tasklet: Any, connector: str, exit_: Any, target: nodes.AccessNode, memlet: Memlet
+) -> None:
     """Lead what is written out of the map, if there is one."""
     if exit_ is None:
         state.add_edge(tasklet, connector, target, None, memlet)

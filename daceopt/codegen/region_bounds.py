@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any
 
 import sympy
 
@@ -15,7 +14,7 @@ from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar.affine import affine
 from daceopt.ir.scalar.dims import Dim
 
-Ranges = Mapping[Any, "Dim | None"]  # counter -> number of iterations at most; None: unknown
+Ranges = Mapping[sympy.Symbol, "Dim | None"]  # counter -> number of iterations at most; None: unknown
 
 
 def check(graph: Graph, ranges: Ranges | None = None) -> None:
@@ -68,16 +67,18 @@ def _check_kernel(graph: Graph, node: KernelNode, ranges: Ranges) -> None:
                 raise Unsupported(f"{access.array} is read in steps that depend on the iteration of a loop")
 
 
-def _counters(expr: Any, ranges: Ranges) -> list[Any]:
+def _counters(expr: Dim, ranges: Ranges) -> list[sympy.Symbol]:
     free = getattr(expr, "free_symbols", ())
     return [t for t in ranges if t in free]
 
 
-def _runs(moving: Sequence[Any], ranges: Ranges) -> list[Dim]:
+def _runs(moving: Sequence[sympy.Symbol], ranges: Ranges) -> list[Dim]:
     return [n for t in moving if (n := ranges[t]) is not None]
 
 
-def _corners(offset: Any, moving: list[Any], ranges: Ranges, name: str) -> list[dict[Any, Any]]:
+def _corners(
+    offset: sympy.Expr, moving: list[sympy.Symbol], ranges: Ranges, name: str
+) -> list[dict[sympy.Symbol, Dim]]:
     """First and last iteration of every loop that moves: positions are linear in the counters."""
     for t in moving:
         if ranges[t] is None:
@@ -88,7 +89,7 @@ def _corners(offset: Any, moving: list[Any], ranges: Ranges, name: str) -> list[
     return [dict(zip(moving, corner)) for corner in product(*ends)]
 
 
-def _last(count: Any) -> Any:
+def _last(count: Dim) -> sympy.Expr:
     """The last iteration of a loop that runs."""
     count = sympy.sympify(count)
     return sympy.Integer(0) if isinstance(count, sympy.Min) and 1 in count.args else count - 1

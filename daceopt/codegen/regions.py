@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import dace
 import sympy
@@ -15,6 +14,7 @@ from daceopt.ir.data.arrays import SEED
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.symbols import Counter
+from daceopt.ir.scalar.types import DType
 
 _LINE = 64  # elements; the two copies of a carried value start on cache lines of their own
 
@@ -25,7 +25,7 @@ class FrameBuffer:
 
     name: str
     elements: Dim
-    dtype: Any
+    dtype: DType
 
 
 Place = tuple[FrameBuffer, Dim]  # a buffer and an offset in elements
@@ -67,7 +67,7 @@ class Inner:
     carried: tuple[FrameBuffer, ...] = ()
 
 
-def odd(node: Repeat) -> Any:
+def odd(node: Repeat) -> sympy.Symbol:
     """The symbol for the counter modulo 2."""
     return Counter(f"{node.counter}_odd")
 

@@ -102,7 +102,7 @@ class SdfgFlow:
             self.fresh()
         self._graph, self._block = outer
 
-    def _append(self, block: Any) -> None:
+    def _append(self, block: dace.sdfg.state.ControlFlowBlock) -> None:
         self._graph.add_node(block, is_start_block=self._block is None)
         if self._block is not None:
             self._graph.add_edge(self._block, block, dace.InterstateEdge(assignments=self._assignments))

@@ -19,7 +19,7 @@ from daceopt.ir.nodes.collective import (
     ReduceScatterStart,
 )
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.transformations.distributed._exchanges import Said, all_gathered, all_reduced, reduce_scattered
+from daceopt.transformations.distributed._exchanges import Common, all_gathered, all_reduced, reduce_scattered
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def fuse(graph: Graph, starts: tuple[CollectiveStart, ...], position: int) -> No
         graph.remove(node)
 
 
-BY_KIND: dict[type, Callable[[Graph, str, Said], str]] = {
+BY_KIND: dict[type, Callable[[Graph, str, Common], str]] = {
     AllReduceStart: all_reduced,
     ReduceScatterStart: reduce_scattered,
     AllGatherStart: all_gathered,

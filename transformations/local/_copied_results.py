@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 from daceopt.ir.control.region import Region
 from daceopt.ir.graph.graph import Graph
@@ -17,7 +16,7 @@ from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.scalar.dims import Dim, Shape, dim, row_major
 
 
-def written_where_copied(graph: Graph, source: str, result: str, copy: Any) -> Kernel | Contraction | None:
+def written_where_copied(graph: Graph, source: str, result: str, copy: KernelNode) -> Kernel | Contraction | None:
     """The kernel that makes ``source`` with ``result`` in its place, or the product that makes it; None where it must
     not, or ``copy``, a kernel that copies one to the other in row-major order, does something else, too."""
     producer = graph.producer(source)
@@ -38,7 +37,7 @@ def written_where_copied(graph: Graph, source: str, result: str, copy: Any) -> K
     return replace(kernel, stages=stages)
 
 
-def move(graph: Graph, source: str, result: str, copy: Any, kernel: Kernel | Contraction) -> None:
+def move(graph: Graph, source: str, result: str, copy: KernelNode, kernel: Kernel | Contraction) -> None:
     """Put ``kernel``, or the product, in the place of what makes ``source`` and of ``copy``; readers of the source
     read on."""
     if isinstance(kernel, Contraction):
@@ -60,7 +59,7 @@ def _divides_rows(graph: Graph, product: Contraction, shape: Shape) -> bool:
     return len(shape) > 2 and dim(shape[-1] - columns) == 0 and dim(prod(shape[:-1]) - rows) == 0
 
 
-def _multiply_into(graph: Graph, product: Contraction, result: str, copy: Any) -> None:
+def _multiply_into(graph: Graph, product: Contraction, result: str, copy: KernelNode) -> None:
     """Let the product write ``result``: its rows are read as the axes that the result has of them."""
     reads, lead = graph.reads(product), graph.shape(result)[:-1]
     twin = deepcopy(product)
@@ -70,7 +69,7 @@ def _multiply_into(graph: Graph, product: Contraction, result: str, copy: Any) -
     graph.add_node(twin, divided, {"Y": result})
 
 
-def _may_move(graph: Graph, source: str, result: str, copy: Any) -> bool:
+def _may_move(graph: Graph, source: str, result: str, copy: KernelNode) -> bool:
     if result not in graph.outputs or not graph.is_contiguous(result) or len(graph.outputs_of(copy)) != 1:
         return False
     if (
@@ -91,13 +90,13 @@ def _move(write: Access, graph: Graph, source: str, result: str) -> Access | Non
     return None if index is None else replace(write, array=result, index=index)
 
 
-def _regroup(index: Sequence[Dim], shape: Shape, result: Shape) -> tuple[Any, ...] | None:
+def _regroup(index: Sequence[Dim], shape: Shape, result: Shape) -> tuple[Dim, ...] | None:
     """The index of an element of an array of ``shape`` in one of ``result``, whose axes are each some of the former
     together; None where an axis is divided."""
     rest = [(i, n) for i, n in zip(index, shape, strict=True) if n != 1]
-    places: list[Any] = []
+    places: list[Dim] = []
     for extent in result:
-        place: Any = 0
+        place: Dim = 0
         count: Dim = 1
         while dim(count - extent) != 0:
             if not rest:

@@ -22,7 +22,7 @@ from daceopt.ir.nodes.blocked import BLOCK
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction, Convolution
 from daceopt.ir.scalar import scalar
-from daceopt.ir.scalar.dims import Shape, is_dense
+from daceopt.ir.scalar.dims import Dim, Shape, is_dense
 from daceopt.ops.families.strided import takes
 
 _VECTORS = {"B": "bias", "S": "scale", "T": "shift", "Bias": "bias"}  # connectors of a number per channel
@@ -37,7 +37,7 @@ class Epilogue:
     get epilogues of their own, so that theirs is the residual.
     """
 
-    vectors: Mapping[str, Any] = field(default_factory=dict)
+    vectors: Mapping[str, sympy.Expr] = field(default_factory=dict)
     residual: str | None = None
     activation: str | None = None
     slope: float = 0.0
@@ -45,12 +45,12 @@ class Epilogue:
     others: tuple[tuple[Any, Epilogue], ...] = ()
 
 
-def is_product(node: Any) -> bool:
+def is_product(node: Node) -> bool:
     """May ``node`` get an epilogue?"""
     return isinstance(node, (Contraction, Convolution)) and node.activation is None
 
 
-def reader_of(graph: Graph, node: Node) -> Any | None:
+def reader_of(graph: Graph, node: Node) -> KernelNode | None:
     """The kernel that alone reads the product of ``node``, which a library would do in registers."""
     if not is_product(node) or (isinstance(node, Convolution) and graph.options.target != "cpu"):
         return None  # elsewhere epilogues of convolutions are passes of their own
@@ -93,7 +93,7 @@ def epilogue_of(graph: Graph, node: Node, kernel: Kernel) -> Epilogue | str:
     return epilogue
 
 
-def absorb(graph: Graph, node: Node, reader: Any, epilogue: Epilogue, **attributes: Any) -> Any:
+def absorb(graph: Graph, node: Node, reader: KernelNode, epilogue: Epilogue, **attributes: Any) -> Node:
     """Let ``node`` do what ``reader`` does; returns the node that stands in its place, with ``attributes``."""
     kernel = reader.kernel
     out = graph.result(reader, 0)
@@ -109,12 +109,12 @@ def absorb(graph: Graph, node: Node, reader: Any, epilogue: Epilogue, **attribut
 
 def _replace(
     graph: Graph,
-    members: tuple[Any, ...],
+    members: tuple[Node, ...],
     epilogue: Epilogue,
     stage_reads: Mapping[str, Access],
     out: str,
     **attributes: Any,
-) -> Any:
+) -> Node:
     """Put the first of ``members`` with the epilogue ``found`` in the place of all; it writes ``out``."""
     node = members[0]
     reads = graph.reads(node)
@@ -129,7 +129,7 @@ def _replace(
 
 
 def _vectors(
-    graph: Graph, node: Node, wanted: Mapping[str, Any], reads: Mapping[str, Access], held: Mapping[str, str]
+    graph: Graph, node: Node, wanted: Mapping[str, sympy.Expr], reads: Mapping[str, Access], held: Mapping[str, str]
 ) -> dict[str, str]:
     """The array of each vector: one that is read as it is, or computed of such."""
     bare = {c: reads[str(e)].array for c, e in wanted.items() if str(e) in reads and c not in held}
@@ -146,7 +146,7 @@ def _vectors(
         for c in computed
     }
 
-    def values(_: Any, **symbols: Any) -> dict[str, Any]:
+    def values(_: tuple[sympy.Symbol, ...], **symbols: sympy.Expr) -> dict[str, sympy.Expr]:
         return {f"out_{c}": e + symbols.get(f"own_{c}", 0) for c, e in computed.items()}
 
     operands = {c: (name, partial(_at, graph.shape(name))) for c, name in arrays.items()}
@@ -155,7 +155,7 @@ def _vectors(
     return vectors | names
 
 
-def _at(shape: Shape, channel: Any) -> tuple[Any, ...]:
+def _at(shape: Shape, channel: sympy.Symbol) -> tuple[Dim, ...]:
     """The index of a channel's number in an array of ``shape``."""
     own = _long_dimension(shape)
     return tuple(channel if d == own else 0 for d in range(len(shape)))
@@ -167,14 +167,14 @@ def _long_dimension(shape: Shape) -> int | None:
     return longer[0] if len(longer) == 1 else None
 
 
-def kept_attributes(node: Any) -> tuple[str, ...]:
+def kept_attributes(node: Node) -> tuple[str, ...]:
     """What a product or a convolution keeps when its operands change."""
     return (
         ("alpha",) if isinstance(node, Contraction) else ("strides", "pads", "dilations", "group", "layout", "packed")
     )
 
 
-def _residual_connector(node: Any) -> str:
+def _residual_connector(node: Node) -> str:
     return "C" if isinstance(node, Contraction) else "Z"
 
 
@@ -183,12 +183,12 @@ class _Reading:
 
     def __init__(self, graph: Graph, kernel: Kernel, stage: Stage, write: Access):
         self._graph, self._kernel, self._stage, self._write = graph, kernel, stage, write
-        values: dict[Any, Any] = {}
+        values: dict[sympy.Symbol, sympy.Expr] = {}
         for assignment in stage.assignments:
             values[assignment.symbol] = assignment.expr.xreplace(values)
         self.value = self._bare(next(v for s, v in values.items() if str(s) in stage.writes))
 
-    def _bare(self, value: Any) -> Any:
+    def _bare(self, value: sympy.Expr) -> sympy.Expr:
         """``value`` without a conversion to the type that it has."""
         target = scalar.cast_target(value)
         if target is None:
@@ -203,7 +203,7 @@ class _Reading:
         shape, out = graph.shape(access.array), graph.shape(self._write.array)
         return flow(self._kernel.extents, access.index, shape, self._write.index, out).is_equal
 
-    def is_vector(self, node: Any, connector: str) -> bool:
+    def is_vector(self, node: Node, connector: str) -> bool:
         """Is it a number for each channel of the result (convolution), or for each place of its last dimension?"""
         graph, access = self._graph, self._stage.reads[connector]
         shape, out = graph.shape(access.array), graph.shape(self._write.array)
@@ -218,7 +218,7 @@ class _Reading:
         way = flow(self._kernel.extents, access.index, shape, self._write.index, out)
         return way.dims[own] == Relation("bijective", axis)
 
-    def match(self, node: Any, value: Any) -> Epilogue | str:
+    def match(self, node: Node, value: sympy.Expr) -> Epilogue | str:
         """``value`` as ``(product + B) * S + T + residual``, in the terms that ``node`` has left."""
         product = self._graph.writes(node)["Y"]
         symbol = next(c for c, a in self._stage.reads.items() if a.array == product)
@@ -230,7 +230,7 @@ class _Reading:
             return vectors
         return self._rest(node, vectors, steps)
 
-    def _vectors(self, node: Any, steps: _Steps) -> dict[str, Any] | str:
+    def _vectors(self, node: Node, steps: _Steps) -> dict[str, sympy.Expr] | str:
         """What is added to the product before it is scaled, and the factors."""
         if steps.factors == 1:
             return {}
@@ -241,21 +241,21 @@ class _Reading:
         wrong = [e for e in vectors.values() if not self._is_of_vectors(node, e)]
         return f"{wrong[0]} is not a number per channel" if wrong else vectors
 
-    def scales(self, node: Any) -> bool:
+    def scales(self, node: Node) -> bool:
         """Does the library that computes ``node`` do more in registers than to add?"""
         graph = self._graph
         wide = all(graph.dtype(n) == dace.float32 for n in node.operands(graph).values())
         return isinstance(node, Convolution) and wide and graph.options.target == "cpu"
 
-    def _is_of_vectors(self, node: Any, expr: Any) -> bool:
+    def _is_of_vectors(self, node: Node, expr: sympy.Expr) -> bool:
         names = {str(s) for s in expr.free_symbols}
         return bool(names) and all(c in self._stage.reads and self.is_vector(node, c) for c in names)
 
-    def _rest(self, node: Any, vectors: dict[str, Any], steps: _Steps) -> Epilogue | str:
+    def _rest(self, node: Node, vectors: dict[str, sympy.Expr], steps: _Steps) -> Epilogue | str:
         """What is added last: numbers per channel, an image, or what another product is in its own epilogue."""
         held = self._graph.reads(node).keys()
-        sums: list[Any] = []
-        images: list[Any] = []
+        sums: list[sympy.Expr] = []
+        images: list[sympy.Expr] = []
         for term in steps.added:
             (sums if self._is_of_vectors(node, term) else images).append(term)
         if sums:
@@ -273,10 +273,10 @@ class _Reading:
             return Epilogue(vectors, self._stage.reads[str(images[0])].array)
         return self._beside(node, vectors, sympy.Add(*images))
 
-    def _is_plain_image(self, term: Any) -> bool:
+    def _is_plain_image(self, term: sympy.Expr) -> bool:
         return str(term) in self._stage.reads and self.is_image(str(term))
 
-    def _beside(self, node: Any, vectors: dict[str, Any], rest: Any) -> Epilogue | str:
+    def _beside(self, node: Node, vectors: dict[str, sympy.Expr], rest: sympy.Expr) -> Epilogue | str:
         """The rest as another product with an epilogue of numbers per channel."""
         for other, connector in self._products(node, rest):
             steps = _Steps.of(rest, connector)
@@ -286,7 +286,7 @@ class _Reading:
             return Epilogue(vectors, self._stage.reads[connector].array, others=((other, Epilogue(own)),))
         return f"{rest} is neither a bias nor a residual"
 
-    def _products(self, node: Any, rest: Any) -> Iterator[tuple[Any, str]]:
+    def _products(self, node: Node, rest: sympy.Expr) -> Iterator[tuple[sympy.Expr, str]]:
         graph = self._graph
         for connector in sorted(map(str, rest.free_symbols)):
             access = self._stage.reads.get(connector)
@@ -307,12 +307,12 @@ class _Reading:
 class _Steps:
     """``(symbol + inner) * factors + added[0] + ...``"""
 
-    inner: Any
-    factors: Any
-    added: tuple[Any, ...]
+    inner: sympy.Expr
+    factors: sympy.Expr
+    added: tuple[sympy.Expr, ...]
 
     @staticmethod
-    def of(value: Any, connector: str) -> _Steps | None:
+    def of(value: sympy.Expr, connector: str) -> _Steps | None:
         """``value`` in these steps, each once; None where it has other ones."""
         main, added = _split(sympy.Add, value, connector)
         scaled, factors = _split(sympy.Mul, main, connector)
@@ -324,7 +324,9 @@ class _Steps:
         return _Steps(sympy.Add(*inner), sympy.Mul(*factors), tuple(added))
 
 
-def _split(kind: Any, value: Any, connector: str) -> tuple[Any, list[Any]]:
+def _split(
+    kind: type[sympy.Expr], value: sympy.Expr | None, connector: str
+) -> tuple[sympy.Expr | None, list[sympy.Expr]]:
     """The one argument of a sum or product that has the symbol, and the others."""
     if value is None:
         return None, []
@@ -336,12 +338,12 @@ def _split(kind: Any, value: Any, connector: str) -> tuple[Any, list[Any]]:
 class _Relu(NamedTuple):
     """What ``argument`` is above 0, and below 0 ``slope`` times that; at most ``ceiling``."""
 
-    argument: Any
+    argument: sympy.Expr
     slope: float = 0.0
     ceiling: float = math.inf
 
     @staticmethod
-    def of(value: Any) -> _Relu | None:
+    def of(value: sympy.Expr) -> _Relu | None:
         """``value`` as a relu, in a form that keeps NaN; the ceiling may be applied before or after."""
         outer = _Bounded.of(value)
         relu = _relu_of(outer.value)
@@ -356,7 +358,7 @@ class _Relu(NamedTuple):
         return _Relu(inner.value, ceiling=ceiling)
 
 
-def _relu_of(value: Any) -> _Relu | None:
+def _relu_of(value: sympy.Expr) -> _Relu | None:
     if isinstance(value, scalar.maximum) and 0 in value.args:
         return next((_Relu(v) for v in value.args if v != 0), None)
     if not isinstance(value, scalar.select):
@@ -374,12 +376,12 @@ def _relu_of(value: Any) -> _Relu | None:
 class _Bounded(NamedTuple):
     """``value`` where ``compared`` is below ``ceiling``, a positive number; without a bound, that is infinite."""
 
-    value: Any
-    compared: Any
+    value: sympy.Expr
+    compared: sympy.Expr
     ceiling: float = math.inf
 
     @staticmethod
-    def of(value: Any) -> _Bounded:
+    def of(value: sympy.Expr) -> _Bounded:
         if isinstance(value, scalar.minimum):
             for bound, other in (value.args, value.args[::-1]):
                 if bound.is_number and bound.is_positive and bound.is_finite:
@@ -392,7 +394,7 @@ class _Bounded(NamedTuple):
         return _Bounded(value, value)
 
 
-def _ratio(product: Any, value: Any) -> Any:
+def _ratio(product: sympy.Expr, value: sympy.Expr) -> sympy.Expr:
     """The number c where ``product`` is c * ``value``, else 0; a number is multiplied with each term of a sum."""
     terms = {rest: factor for factor, rest in (t.as_coeff_Mul() for t in sympy.Add.make_args(product))}
     own, rest = sympy.Add.make_args(value)[0].as_coeff_Mul()
@@ -406,14 +408,14 @@ def why_no_epilogue(graph: Graph, node: Node, kernel: Kernel) -> str | None:
     return epilogue if isinstance(epilogue, str) else why_inexact(node, epilogue)
 
 
-def why_inexact(node: Any, epilogue: Epilogue) -> str | None:
+def why_inexact(node: Node, epilogue: Epilogue) -> str | None:
     """Why ``node`` does not compute the epilogue for all numbers; None where it does."""
     if epilogue.activation and epilogue.slope == 0 and isinstance(node, Convolution):
         return "a relu inside of the convolution would turn NaN into 0, or -inf into NaN"
     return None
 
 
-def extract(graph: Graph, node: Node, reader: Any) -> Epilogue | str:
+def extract(graph: Graph, node: Node, reader: KernelNode) -> Epilogue | str:
     """The epilogue that the kernel ``reader`` is, or why it is none."""
     try:
         return epilogue_of(graph, node, reader.kernel)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.planned_kernel import kernel_bytes, kernel_seconds
@@ -17,6 +16,7 @@ from daceopt.ir.fusion import fusion_profit
 from daceopt.ir.fusion.fusion import merge
 from daceopt.ir.fusion.fusion_plan import FusionPlan
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.transformations.local._fusion_signature import RegionSignature
@@ -34,7 +34,7 @@ class FusionCandidate:
 
     graph: Graph
     mask: int
-    members: tuple[Any, ...]
+    members: tuple[Node, ...]
     kernel: Kernel
     times: KernelTimes
     order: tuple[int, ...] = ()

@@ -102,7 +102,7 @@ def _of_stage(stage: Stage, reached: Collection[str]) -> list[str]:
     connectors = {c for c, access in stage.reads.items() if access.array in reached}
     if any(None in stage.reads[c].index for c in connectors):
         raise Unsupported("elements are loaded at indices of run time")
-    values: dict[Any, Any] = {}
+    values: dict[sympy.Symbol, sympy.Expr] = {}
     for assignment in stage.assignments:
         values[assignment.symbol] = assignment.expr.xreplace(values)
     results = []
@@ -116,7 +116,7 @@ def _of_stage(stage: Stage, reached: Collection[str]) -> list[str]:
     return results
 
 
-def keeps_nan(expr: Any, symbol: Any) -> bool:
+def keeps_nan(expr: sympy.Expr, symbol: sympy.Symbol) -> bool:
     """Is ``expr`` NaN wherever ``symbol`` is?"""
     if expr == symbol:
         return True
@@ -142,7 +142,7 @@ _CHOSEN: Mapping[bool | None, Any] = {
 }
 
 
-def _of_condition(expr: Any, symbol: Any) -> bool | None:
+def _of_condition(expr: sympy.Expr, symbol: sympy.Symbol) -> bool | None:
     """What a condition is where ``symbol`` is NaN; None where that depends on more."""
     compares = any(keeps_nan(a, symbol) for a in expr.args)
     if isinstance(expr, _FALSE):
@@ -155,6 +155,6 @@ def _of_condition(expr: Any, symbol: Any) -> bool | None:
     return None
 
 
-def _converts_to_float(expr: Any) -> bool:
+def _converts_to_float(expr: sympy.Expr) -> bool:
     target = scalar.cast_target(expr)
     return target is not None and types.is_float(target)

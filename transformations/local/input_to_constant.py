@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import sympy
@@ -14,6 +14,7 @@ from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel, Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.types import DType
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
@@ -34,7 +35,7 @@ class InputToConstant(Transformation):
         kernel = _kernel(graph, node)
         if kernel is None:
             return
-        literals: dict[str, Any] = {}
+        literals: dict[str, sympy.Expr] = {}
         for name in dict.fromkeys(a.array for s in kernel.stages for a in s.reads.values()):
             value = graph.constants.get(graph.root(name)[0])
             literal = None if value is None or _is_loaded(kernel, name) else _literal(value, graph.dtype(name))
@@ -62,7 +63,7 @@ def _is_loaded(kernel: Kernel, name: str) -> bool:
     return any(a.array == name and None in a.index for s in kernel.stages for a in s.reads.values())
 
 
-def _literal(value: np.ndarray, dtype: Any) -> Any | None:
+def _literal(value: np.ndarray, dtype: DType) -> sympy.Expr | None:
     """The element that all are, as scalar code of its type; None where they differ or nothing says it."""
     if value.size == 0 or types.is_narrow(dtype) or value.dtype.kind not in "fiub":
         return None
@@ -78,7 +79,7 @@ def _literal(value: np.ndarray, dtype: Any) -> Any | None:
     return scalar.cast(exact, dtype)
 
 
-def _inline(stage: Stage, literals: dict[str, Any]) -> Stage:
+def _inline(stage: Stage, literals: dict[str, sympy.Expr]) -> Stage:
     known = {c: literals[a.array] for c, a in stage.reads.items() if a.array in literals}
     if not known:
         return stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.cost.work import operations
 from daceopt.errors import DaceoptError
@@ -48,7 +48,7 @@ class MapReplication(Transformation):
         reason = self._why_not(graph, node, written, readers)
         yield Site(graph, (node, *readers[1:])) if reason is None else NearMiss(node, reason)
 
-    def _why_not(self, graph: Graph, node: Node, written: list[str], readers: list[Any]) -> str | None:
+    def _why_not(self, graph: Graph, node: Node, written: list[str], readers: list[Node]) -> str | None:
         if len(written) > 1:
             return f"it writes {len(written)} arrays; expected one"
         if graph.is_kept(written[0]) or graph.is_part(written[0]) or graph.parts_of(written[0]):
@@ -72,7 +72,7 @@ class MapReplication(Transformation):
                 _redirect(graph, old, new, reader)
 
 
-def _redirect(graph: Graph, old: str, new: str, reader: Any) -> None:
+def _redirect(graph: Graph, old: str, new: str, reader: Node) -> None:
     """``reader`` reads ``new`` in the place of ``old``, also through views."""
     if reader in graph.consumers(old):
         others = [n for n in graph.consumers(old) if n is not reader]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import dace
 
@@ -96,7 +96,7 @@ def _why_not_reader(graph: Graph, kernel: Kernel, product: str) -> str | None:
     return None
 
 
-def why_not_order(graph: Graph, product: str, reader: Any) -> str | None:
+def why_not_order(graph: Graph, product: str, reader: Node) -> str | None:
     """Nobody else who takes ``product`` may come before ``reader``, with which what computes it becomes one."""
     waiting = [n for n in graph.all_consumers(product) if n is not reader]
     seen = set(waiting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import sympy
 
@@ -15,6 +15,7 @@ from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar import types
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ops.families.strided import why_not_laid_out
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.splits import split, why_not
@@ -106,7 +107,7 @@ def _only_stage(graph: Graph, node: Node) -> Stage | None:
     return None if next(iter(stage.writes.values())).wcr else stage
 
 
-def _extents(graph: Graph, stage: Stage) -> dict[Any, Any]:
+def _extents(graph: Graph, stage: Stage) -> dict[sympy.Symbol, Dim]:
     """Parameter -> extent, of a stage that writes each element of its result once."""
     (write,) = stage.writes.values()
     return {e: n for e, n in zip(write.index, graph.shape(write.array), strict=False) if e in stage.params}
@@ -126,7 +127,7 @@ def _join_of(graph: Graph, stage: Stage) -> _Join | None:
     return _Join(stage, write.array, axis, tuple(pairwise(ends))) if len(ends) > 2 else None
 
 
-def _copied_array(graph: Graph, stage: Stage, extents: dict[Any, Any]) -> str | None:
+def _copied_array(graph: Graph, stage: Stage, extents: dict[sympy.Symbol, Dim]) -> str | None:
     """The array that ``stage`` copies, element by element and as a whole; None where it does anything else."""
     if stage.copy is None:
         return None
@@ -141,7 +142,7 @@ def _copied_array(graph: Graph, stage: Stage, extents: dict[Any, Any]) -> str | 
 # -------------------------------------------------------------------- who can write and read a part
 
 
-def _why_not_there(graph: Graph, array: str, place: str, copy: Any) -> str | None:
+def _why_not_there(graph: Graph, array: str, place: str, copy: KernelNode) -> str | None:
     """Why ``array`` cannot stand in ``place``, or a box of it, from the start, where ``copy`` writes it now."""
     if not graph.producers(array):
         return f"{array} is given"

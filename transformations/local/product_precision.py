@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import dace
 import sympy
@@ -84,8 +84,8 @@ def _parts(b: Builder, name: str, count: int) -> list[str]:
     """bfloat16 arrays whose sum is ``name`` but for what ``count`` of them cannot hold; a view of a whole array stays a
     view of its parts."""
 
-    def split(x: Any) -> tuple[Any, ...]:
-        parts: list[Any] = []
+    def split(x: sympy.Expr) -> tuple[sympy.Expr, ...]:
+        parts: list[sympy.Expr] = []
         for _ in range(count):
             parts.append(scalar.cast(x - sympy.Add(*parts), BFLOAT16))
         return tuple(parts)

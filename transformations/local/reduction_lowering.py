@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
+
+import sympy
 
 from daceopt.ir.access.dataflow import address
 from daceopt.ir.graph.graph import Graph
@@ -55,13 +57,13 @@ def _reduces_all(stage: Stage) -> bool:
     return len(reduced) == 1 and reduced != {()}
 
 
-def _kept_is_innermost(graph: Graph, stage: Stage, kept: tuple[Any, ...]) -> bool:
+def _kept_is_innermost(graph: Graph, stage: Stage, kept: tuple[sympy.Symbol, ...]) -> bool:
     addresses = [address(graph, a) for a in stage.reads.values()]
     units = [p for where in addresses if where is not None for p, c in where.terms if c == 1]
     return sum(p in kept for p in units) > sum(p not in kept for p in units)
 
 
-def _with_accumulators(graph: Graph, kernel: Kernel, kept: tuple[Any, ...]) -> Kernel:
+def _with_accumulators(graph: Graph, kernel: Kernel, kept: tuple[sympy.Symbol, ...]) -> Kernel:
     stage = kernel.stages[0]
     local = {c: f"{a.array}_acc" for c, a in stage.writes.items()}
     own = {c: types.compute_type(graph.dtype(a.array)) for c, a in stage.writes.items()}

@@ -162,7 +162,7 @@ def _as_stored(graph: Graph, name: str) -> list[int]:
     return large + [k for k, n in enumerate(shape) if n == 1]
 
 
-def _why_not_stored(graph: Graph, name: str, strides: Shape, copy: Any) -> str | None:
+def _why_not_stored(graph: Graph, name: str, strides: Shape, copy: KernelNode) -> str | None:
     """Why ``name`` cannot have these strides."""
     if not isinstance(graph.producer(name), Contraction | AttentionCall):
         return f"{name} is no result of a product or of attention"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import dace
 import sympy
 
 from daceopt.ir.control.region import Region
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.nodes.collective import Collective
 from daceopt.ir.nodes.library import Convolution, HostCall, NanWatch
 from daceopt.ir.scalar.dims import hint
@@ -22,7 +23,7 @@ from daceopt.transformations.local._nan_flow import Reached, watch_points
 
 class _Candidate(NamedTuple):
     node: Convolution
-    reader: Any
+    reader: Node
     epilogue: Epilogue
     watched: tuple[str, ...]  # what would have to be looked at
     saved: int  # bytes
@@ -72,7 +73,7 @@ class ReluAbsorption(Transformation):
 
 def _candidates(graph: Graph) -> Iterator[_Candidate]:
     """Convolutions by oneDNN with a relu that is all that reads them, whose NaN can be watched."""
-    readers: set[Any] = set()
+    readers: set[Node] = set()
     known: Reached = {}
     for node in graph.nodes():
         reader = reader_of(graph, node) if isinstance(node, Convolution) and onednn.is_chosen(graph, node) else None

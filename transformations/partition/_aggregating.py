@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from daceopt.ir.fusion import fusion_profit
 from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan
 from daceopt.ir.fusion.micro_graph import COMPUTE_BOUND, Link, links, pattern_of, type_of
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.passes.aggregation_rules import AggregationRule, RuleSet
 from daceopt.passes.transform import label_of
@@ -21,7 +22,7 @@ from daceopt.store import learned_rules
 
 Judge: TypeAlias = Callable[[AggregationRule, FusionGroup, FusionGroup, Kernel], str | None]
 Take: TypeAlias = Callable[[FusionGroup, FusionGroup], str | None]
-_Pair: TypeAlias = tuple[Any, Any]  # a node of the producer and one of the consumer
+_Pair: TypeAlias = tuple[Node, Node]  # a node of the producer and one of the consumer
 _ROUNDS = 3  # in which what was tried in vain is tried again if it has grown: a larger kernel may walk memory better
 _BESIDE = 4  # groups that read the same array, with which the next one is tried
 
@@ -34,7 +35,7 @@ class Growth:
     """
 
     def __init__(
-        self, plan: FusionPlan, rules: RuleSet, eligible: Collection[Any], judge: Judge, take: Take | None = None
+        self, plan: FusionPlan, rules: RuleSet, eligible: Collection[Node], judge: Judge, take: Take | None = None
     ):
         self.plan, graph = plan, plan.graph
         self.applied: dict[FusionGroup, tuple[str, ...]] = {}  # rules by which a group came about, in order
@@ -43,15 +44,15 @@ class Growth:
         self._eligible = frozenset(eligible)
         kinds = {g: type_of(graph, g.members[0]) for g in plan.groups() if g.members[0] in self._eligible}
         self._types = {g: kind for g, kind in kinds.items() if g.kernel is not None or kind in COMPUTE_BOUND}
-        self._readers: dict[FusionGroup, dict[str, tuple[Any, ...]]] = {}
-        self._links: dict[tuple[str, Any], Link] = {}
+        self._readers: dict[FusionGroup, dict[str, tuple[Node, ...]]] = {}
+        self._links: dict[tuple[str, Node], Link] = {}
         for group in self._types:
             node = group.members[0]
             read = links(graph, node)
             self._links.update({(array, node): link for array, link in read.items()})
             self._readers[group] = dict.fromkeys(read, (node,))
-        self._said: dict[tuple[Any, str], tuple[Any, Any, str]] = {}  # a reason is told once of a consumer
-        self._vain: set[tuple[str, Any]] = set()  # (array, node that reads it) that were tried in vain, by this rule
+        self._said: dict[tuple[Node, str], tuple[Node, Node, str]] = {}  # a reason is told once of a consumer
+        self._vain: set[tuple[str, Node]] = set()  # (array, node that reads it) that were tried in vain, by this rule
 
     def run(self) -> None:
         """Apply all rules, those of the first priority to all micro-graphs first."""
@@ -81,7 +82,9 @@ class Growth:
             if not waiting:
                 return
 
-    def _work(self, rules: tuple[AggregationRule, ...], pairs: Iterable[_Pair]) -> dict[_Pair, tuple[Any, Any]]:
+    def _work(
+        self, rules: tuple[AggregationRule, ...], pairs: Iterable[_Pair]
+    ) -> dict[_Pair, tuple[FusionGroup, FusionGroup]]:
         """Merge what may be merged; returns the pairs that were tried in vain, and what they were then."""
         waiting, tried = deque(pairs), {}
         while waiting:
@@ -130,7 +133,7 @@ class Growth:
             link = link.beside(self._links[place])
         return next((rule for rule in rules if rule.allows(*kinds, link)), None)
 
-    def _edge(self, first: FusionGroup, second: FusionGroup) -> list[tuple[str, Any]]:
+    def _edge(self, first: FusionGroup, second: FusionGroup) -> list[tuple[str, Node]]:
         """(array, node that reads it) of all that the second group reads of the first."""
         readers = self._readers[second]
         return [(array, node) for array in self.plan.edge(first, second) for node in readers.get(array, ())]
@@ -143,12 +146,12 @@ class Growth:
         for array in sorted(plan.readers, key=plan.elements_of, reverse=True):
             if fusion_profit.is_small(plan.graph.size(array)):
                 continue
-            before: list[Any] = []
+            before: list[Node] = []
             for node in [g.members[0] for g in plan.readers[array]]:
                 if not any(self._siblings(rule, array, other, node) for other in reversed(before[-_BESIDE:])):
                     before.append(node)
 
-    def _siblings(self, rule: AggregationRule, array: str, one: Any, other: Any) -> bool:
+    def _siblings(self, rule: AggregationRule, array: str, one: Node, other: Node) -> bool:
         """Whether both are one group now."""
         first, second = sorted((self.plan.group_of(one), self.plan.group_of(other)), key=lambda g: g.last)
         if first is second:

@@ -125,7 +125,7 @@ def local_bytes(kernel: Kernel) -> float:
     return sum(_number(sympy.Mul(*shape)) * dtype.bytes for dtype, shape in kernel.locals.values())
 
 
-def _number(extent: Any) -> float:
+def _number(extent: Dim) -> float:
     if isinstance(extent, int):
         return extent
     return float(extent.subs(dict.fromkeys(extent.free_symbols, OPEN)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.ir.fusion.relations import NESTS
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.library import DenseNode
 from daceopt.passes.transform import Site, Transformation, label_of
@@ -40,19 +41,19 @@ class ClusterExtraction(Transformation):
         """Sites are what there is to see."""
 
 
-def is_eligible(node: Any) -> bool:
+def is_eligible(node: Node) -> bool:
     """May ``node`` become part of a micro-graph: is it a kernel, or a library node that stands for a loop nest?"""
     if isinstance(node, KernelNode):
         return True
     return isinstance(node, DenseNode) and any(c.__name__ in NESTS for c in type(node).__mro__)
 
 
-def sub_graphs(graph: Graph) -> list[tuple[Any, ...]]:
+def sub_graphs(graph: Graph) -> list[tuple[Node, ...]]:
     """The maximal connected sets of eligible nodes, each in the order of execution; they share no node."""
     order = [n for n in graph.nodes() if is_eligible(n)]
-    home: dict[Any, Any] = {n: n for n in order}
+    home: dict[Node, Node] = {n: n for n in order}
 
-    def leader(node: Any) -> Any:
+    def leader(node: Node) -> Node:
         while home[node] is not node:
             home[node] = home[home[node]]
             node = home[node]
@@ -64,7 +65,7 @@ def sub_graphs(graph: Graph) -> list[tuple[Any, ...]]:
             for source in graph.sources(name):
                 if source in writers:
                     home[leader(node)] = leader(writers[source])
-    members_of: dict[Any, list[Any]] = {}
+    members_of: dict[Node, list[Node]] = {}
     for node in order:
         members_of.setdefault(leader(node), []).append(node)
     return [tuple(members) for members in members_of.values()]

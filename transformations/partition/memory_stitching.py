@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import sympy
+
 from daceopt.cost.limits import limits
 from daceopt.ir.access.reduction_form import forms
 from daceopt.ir.edits.attempt import commit
@@ -98,7 +100,7 @@ class _Stitching:
         return f"{name} stays in memory: {total} bytes for each iteration are more than {self._capacity}"
 
 
-def _shared_loops(graph: Graph, node: Node) -> tuple[Any, ...] | None:
+def _shared_loops(graph: Graph, node: Node) -> tuple[sympy.Symbol, ...] | None:
     """Extents and kinds of the loops around everything in a kernel's schedule; None without one."""
     tree = node.tree
     return None if tree is None else tuple((n.extent, n.kind) for n in schedule.chain(schedule.bare(tree))[0])

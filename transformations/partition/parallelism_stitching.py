@@ -15,6 +15,7 @@ from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir.fusion.clusters import Clusters
 from daceopt.ir.fusion.stitching import cut, side_by_side
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of
@@ -59,18 +60,18 @@ class _Plan:
         self._graph, self._options = graph, options
         self._nodes = graph.nodes()
         self._times = KernelTimes(graph)
-        self._visited: set[Any] = set()
-        self._blocks: dict[Any, float] = {}
-        self.stitched: list[tuple[tuple[Any, ...], Kernel]] = []
+        self._visited: set[Node] = set()
+        self._blocks: dict[Node, float] = {}
+        self.stitched: list[tuple[tuple[Node, ...], Kernel]] = []
         self.misses: list[NearMiss] = []
 
     @cached_property
-    def _clusters(self) -> Clusters[Any]:
+    def _clusters(self) -> Clusters[Node]:
         return Clusters(self._successors)
 
     @cached_property
-    def _successors(self) -> dict[Any, list[Any]]:
-        after: dict[Any, list[Any]] = {n: [] for n in self._nodes}
+    def _successors(self) -> dict[Node, list[Node]]:
+        after: dict[Node, list[Node]] = {n: [] for n in self._nodes}
         for node in self._nodes:
             names = dict.fromkeys(n for n in self._graph.inputs_of(node) if n is not None)
             for source in dict.fromkeys(p for name in names for p in self._graph.producers(name)):
@@ -90,12 +91,12 @@ class _Plan:
             if len(self._visited) == before:
                 return
 
-    def _is_eligible(self, node: Any) -> bool:
+    def _is_eligible(self, node: Node) -> bool:
         if not isinstance(node, KernelNode):
             return False
         return not node.kernel.is_tiled
 
-    def _stitch(self, candidates: Candidates[Any]) -> None:
+    def _stitch(self, candidates: Candidates[Node]) -> None:
         """Algorithm 3 on one set of branches: again and again one kernel of each."""
         left = [[n for n in branch if n not in self._visited] for branch in candidates.branches]
         while sum(map(bool, left)) > 1:
@@ -103,7 +104,7 @@ class _Plan:
             self._compose(group)
             self._visited.update(group)
 
-    def _compose(self, group: Sequence[Any]) -> None:
+    def _compose(self, group: Sequence[Node]) -> None:
         """As many kernels side by side as gain, from the dearest on; then those that are left."""
         first, count = 0, len(group)
         while first < len(group) and count > 1:
@@ -116,7 +117,7 @@ class _Plan:
                     first += 1
                     count = len(group) - first
 
-    def _try(self, members: Sequence[Any]) -> bool:
+    def _try(self, members: Sequence[Node]) -> bool:
         works = [self._times.work(n) for n in members]
         spent = sum(w.seconds(self._times.machine) for w in works)
         if spent <= self._times.machine.region:
@@ -136,13 +137,13 @@ class _Plan:
         self.stitched.append((tuple(members), kernel))
         return True
 
-    def _most(self, node: Any) -> float:
+    def _most(self, node: Node) -> float:
         """How many blocks a kernel has at most."""
         if node not in self._blocks:
             self._blocks[node] = self._times.number(cut(node.kernel, 1 << 30).extent)
         return self._blocks[node]
 
-    def _is_independent(self, members: Sequence[Any]) -> bool:
+    def _is_independent(self, members: Sequence[Node]) -> bool:
         """No path from one to another, through kernels that are side by side with others by now."""
         pairs = ((a, b) for k, b in enumerate(members) for a in members[:k])
         path = next((p for a, b in pairs if (p := self._path(a, b))), None)
@@ -150,20 +151,20 @@ class _Plan:
             self.misses.append(NearMiss(members[0], f"what runs side by side depends on each other: {path}"))
         return path is None
 
-    def _path(self, a: Any, b: Any) -> str:
+    def _path(self, a: Node, b: Node) -> str:
         clusters = self._clusters
         direct = clusters.leader(b) in clusters.successors(a) or clusters.leader(a) in clusters.successors(b)
         path = [a, b] if direct else clusters.obstacle(a, b)
         return " -> ".join(map(label_of, path or ()))
 
-    def _worthwhile(self, members: Sequence[Any]) -> Any:
+    def _worthwhile(self, members: Sequence[Node]) -> Any:
         """Where sizes are open: the work from which on threads are worth their start."""
         work = sum(s for n in members for s in self._move(n))
         if not getattr(work, "free_symbols", None):
             return None
         return sympy.Ge(work, 4 * limits().worthwhile, evaluate=False)
 
-    def _move(self, node: Any) -> Iterator[Any]:
+    def _move(self, node: Node) -> Iterator[Node]:
         names = (*self._graph.inputs_of(node), *self._graph.outputs_of(node))
         for name in dict.fromkeys(n for n in names if n is not None):
             yield self._graph.size(name) * self._graph.dtype(name).bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.cost.limits import limits
 from daceopt.errors import IllegalSchedule, Unsupported
@@ -12,6 +12,7 @@ from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan
 from daceopt.ir.fusion.joining import join
 from daceopt.ir.fusion.micro_graph import Link, links, pattern_of
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.legality.schedule_check import check
@@ -69,9 +70,9 @@ class PolyhedralFusion(Transformation):
         graph.add_kernel(site["kernel"].rename_locals_apart(graph))
 
 
-def _open(graph: Graph) -> tuple[dict[Any, Kernel], list[tuple[Any, str]]]:
+def _open(graph: Graph) -> tuple[dict[Node, Kernel], list[tuple[Node, str]]]:
     """Library nodes as kernels, and why others are none, where a kernel writes what they read."""
-    kernels: dict[Any, Kernel] = {}
+    kernels: dict[Node, Kernel] = {}
     misses = []
     for node in graph.nodes():
         if not isinstance(node, Pool) or not _is_fed(graph, node):
@@ -96,7 +97,7 @@ class _Layer:
         self._learned = learned_rules.all_refusals()
         self.tilings: dict[FusionGroup, Tiling] = {}
 
-    def fuse_producers(self, node: Any) -> None:
+    def fuse_producers(self, node: Node) -> None:
         """Take in one producer after the other, as long as that is a gain."""
         self._plan.take_producers(node, self._attempt, self._is_neighbourhood)
 

@@ -136,5 +136,5 @@ def _report(label: str) -> If:
     return If("bad", (Expression(f'fprintf(stderr, "{message}\\n")'), Expression("abort()")))
 
 
-def _rename(expr: Any, names: dict[Any, Any]) -> Any:
+def _rename(expr: sympy.Expr, names: dict[sympy.Symbol, sympy.Symbol]) -> sympy.Expr:
     return expr.xreplace(names) if isinstance(expr, sympy.Expr) else expr

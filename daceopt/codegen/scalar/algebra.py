@@ -23,7 +23,7 @@ from daceopt.ir.scalar import scalar, types
 _SATURATION = {"float32": 20, "float64": 40}
 
 
-def simplify(assignments: Sequence[Assignment], known: Mapping[Any, types.DType]) -> Assignments:
+def simplify(assignments: Sequence[Assignment], known: Mapping[sympy.Symbol, types.DType]) -> Assignments:
     """Rewrite by the rules above, looking through assignments. ``known`` has the dtypes of the free symbols.
 
     Unused assignments may remain; the order stays SSA.
@@ -32,7 +32,7 @@ def simplify(assignments: Sequence[Assignment], known: Mapping[Any, types.DType]
 
 
 class _Rewriter:
-    def __init__(self, assignments: Sequence[Assignment], known: Mapping[Any, types.DType]):
+    def __init__(self, assignments: Sequence[Assignment], known: Mapping[sympy.Symbol, types.DType]):
         self._assignments = assignments
         self._types = dict(known) | {a.symbol: a.dtype for a in assignments}
         self._infer = scalar.Types(self._types)
@@ -46,7 +46,7 @@ class _Rewriter:
             self._out.append(Assignment(a.symbol, expr, a.dtype))
         return tuple(self._out)
 
-    def _rewrite(self, expr: Any) -> Any:
+    def _rewrite(self, expr: sympy.Expr) -> sympy.Expr:
         if not expr.free_symbols:
             return expr  # a number takes the type of its context, which a shared one does not know
         inner = self._softplus_of(expr.args[0]) if isinstance(expr, sympy.tanh) else None
@@ -60,7 +60,7 @@ class _Rewriter:
         args = [self._rewrite(a) for a in expr.args]
         return expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else expr.func(*args)
 
-    def _softplus_of(self, expr: Any) -> Any:
+    def _softplus_of(self, expr: sympy.Expr) -> sympy.Expr | None:
         """``x`` where ``expr`` is softplus(x), log(1 + exp(x)) or log1p(exp(x)), directly or by assignment."""
         for a in self._assignments if expr.is_Symbol else ():
             if a.symbol == expr and types.is_float(a.dtype) and a.dtype == self._infer.strong(a.expr, a.dtype):
@@ -74,31 +74,31 @@ class _Rewriter:
             return power.args[0] if one == 1 and isinstance(power, sympy.exp) else None
         return None
 
-    def _tanh_softplus(self, x: Any) -> Any:
+    def _tanh_softplus(self, x: sympy.Expr) -> sympy.Expr:
         e = self._exponential(x)
         n = self._share("n", e * (e + 2), self._float_type(x))
         return self._share("q", n / (n + 2), self._float_type(x))
 
-    def _sigmoid(self, x: Any) -> Any:
+    def _sigmoid(self, x: sympy.Expr) -> sympy.Expr:
         e = self._exponential(x)
         return self._share("s", e / (1 + e), self._float_type(x))
 
-    def _softplus(self, x: Any) -> Any:
+    def _softplus(self, x: sympy.Expr) -> sympy.Expr:
         e = self._exponential(x)
         x = self._rewrite(x)
         limit = _SATURATION[types.name_of(self._float_type(x))]
         return scalar.select(scalar.gt(x, limit), x, scalar.log1p(e))
 
-    def _float_type(self, x: Any) -> types.DType:
+    def _float_type(self, x: sympy.Expr) -> types.DType:
         dtype = self._infer.strong(x, dace.float32)
         return dtype if types.is_float(dtype) else dace.float32
 
-    def _exponential(self, x: Any) -> Any:
+    def _exponential(self, x: sympy.Expr) -> sympy.Expr:
         dtype = self._float_type(x)
         limit = _SATURATION[types.name_of(dtype)]
         return self._share("e", sympy.exp(scalar.minimum(self._rewrite(x), limit)), dtype)
 
-    def _share(self, hint: str, expr: Any, dtype: types.DType) -> Any:
+    def _share(self, hint: str, expr: sympy.Expr, dtype: types.DType) -> sympy.Expr:
         """The symbol assigned ``expr``, made at its first use.
 
         Quotients get symbols of their own: merged into a larger product, their numerators would overflow.
@@ -108,7 +108,7 @@ class _Rewriter:
             self._symbols[key] = self._assign(hint, expr, dtype)
         return self._symbols[key]
 
-    def _assign(self, hint: str, expr: Any, dtype: types.DType) -> Any:
+    def _assign(self, hint: str, expr: sympy.Expr, dtype: types.DType) -> sympy.Expr:
         symbol = scalar.symbol(fresh(hint, self._taken), dtype)
         self._taken.add(str(symbol))
         self._types[symbol] = dtype

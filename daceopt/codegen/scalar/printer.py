@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from sympy.printing.cxx import CXX17CodePrinter
 from daceopt.errors import Unsupported
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ir.scalar.functions import ScalarFunction
 
 _LARGEST_POWER = 8  # each squaring doubles the error: eight factors are 2.5 units off, 64 would be 30
@@ -30,8 +31,8 @@ class Printer(CXX17CodePrinter):
 
     def __init__(
         self,
-        symbols: Mapping[Any, types.DType],
-        names: Mapping[Any, str] | None = None,
+        symbols: Mapping[sympy.Symbol, types.DType],
+        names: Mapping[sympy.Symbol, str] | None = None,
         loads: Any = None,
         floor_division: str = "dop::floordiv",
     ):
@@ -40,10 +41,10 @@ class Printer(CXX17CodePrinter):
         self._names = names or {}
         self._loads = loads
         self._floor_division = floor_division
-        self.computed: Mapping[Any, str] = {}
+        self.computed: Mapping[sympy.Expr, str] = {}
         self._dtype = dace.float32  # in which the expression at hand is computed
 
-    def text(self, expr: Any, dtype: types.DType) -> str:
+    def text(self, expr: Dim, dtype: types.DType) -> str:
         """``expr`` converted to ``dtype`` (for a type of storage: the type in which that is computed), as a primary
         expression. Raises ``Unsupported`` where it has no C++ form.
         """
@@ -54,7 +55,7 @@ class Printer(CXX17CodePrinter):
         self._dtype = outer
         return convert(code, own, dtype)
 
-    def size(self, extent: Any) -> str:
+    def size(self, extent: Dim) -> str:
         """An extent, stride or offset, which is whole for all sizes that can occur, as an int64 expression."""
         if isinstance(extent, sympy.Expr) and any(not r.is_Integer for r in extent.atoms(sympy.Rational)):
             extent = sympy.floor(extent)
@@ -68,27 +69,27 @@ class Printer(CXX17CodePrinter):
             return self._print_Function(expr)
         return str(super()._print(expr, **kwargs))
 
-    def emptyPrinter(self, expr: Any) -> str:
+    def emptyPrinter(self, expr: sympy.Basic) -> str:
         raise Unsupported(f"no C++ form for {type(expr).__name__} in {str(expr)[:80]!r}")
 
-    def _print_Symbol(self, expr: Any) -> str:
+    def _print_Symbol(self, expr: sympy.Symbol) -> str:
         return self._names.get(expr, str(expr))
 
-    def _print_Number(self, expr: Any) -> str:
+    def _print_Number(self, expr: sympy.Expr) -> str:
         return literal(expr, self._dtype)
 
     _print_Integer = _print_Rational = _print_Float = _print_NumberSymbol = _print_Number
     _print_Zero = _print_One = _print_NegativeOne = _print_Half = _print_Pi = _print_Exp1 = _print_Number
     _print_NaN = _print_Infinity = _print_NegativeInfinity = _print_Number
 
-    def _print_Add(self, expr: Any, order: Any = None) -> str:
+    def _print_Add(self, expr: sympy.Expr, order: Any = None) -> str:
         code = self.text(expr.args[0], self._dtype)
         for term in expr.args[1:]:
             negative = term.could_extract_minus_sign() and (term.is_Mul or term.is_Number)
             code += f" {'-' if negative else '+'} {self.text(-term if negative else term, self._dtype)}"
         return self._narrow(f"({code})")
 
-    def _print_Mul(self, expr: Any) -> str:
+    def _print_Mul(self, expr: sympy.Expr) -> str:
         if not expr.free_symbols and not expr.has(ScalarFunction):
             return literal(expr, self._dtype)
         dtype = self._dtype
@@ -108,7 +109,7 @@ class Printer(CXX17CodePrinter):
             return self._narrow(f"({code})")
         return self._narrow(f"(-{code})" if len(factors) == 1 and not below else f"(-({code}))")
 
-    def _print_Pow(self, expr: Any) -> str:
+    def _print_Pow(self, expr: sympy.Expr) -> str:
         base, exponent, dtype = expr.base, expr.exp, self._dtype
         if not expr.free_symbols and not expr.has(ScalarFunction):
             return literal(expr, dtype)
@@ -123,7 +124,7 @@ class Printer(CXX17CodePrinter):
             return f"dop::sqrt({self.text(base, dtype)})" if half else literal(sympy.S.One, dtype)
         return f"dop::{'half_power' if half else 'ipow'}<{whole}>({self.text(base, dtype)})"
 
-    def _print_Function(self, expr: Any) -> str:
+    def _print_Function(self, expr: sympy.Expr) -> str:
         name, dtype = type(expr).__name__, self._dtype
         if not isinstance(expr, ScalarFunction):
             if name == "floor" and types.is_integer(dtype):
@@ -139,7 +140,7 @@ class Printer(CXX17CodePrinter):
             return convert(args[0], operands[0], dtype)
         return str(expr.row.cpp.format(*args, type=types.cpp(dtype)))
 
-    def _of_our_own(self, expr: Any) -> str:
+    def _of_our_own(self, expr: sympy.Expr) -> str:
         return f"dop::{type(expr).__name__}({self.text(expr.args[0], self._dtype)})"
 
     _print_exp = _print_erf = _of_our_own
@@ -147,16 +148,16 @@ class Printer(CXX17CodePrinter):
     _print_sinh = _print_cosh = _print_tanh = _print_asinh = _print_acosh = _print_atanh = _print_Function
     _print_asin = _print_acos = _print_atan = _print_floor = _print_Function
 
-    def _print_Abs(self, expr: Any) -> str:
+    def _print_Abs(self, expr: sympy.Expr) -> str:
         return f"dop::abs({self.text(expr.args[0], self._dtype)})"
 
-    def _print_Max(self, expr: Any) -> str:
+    def _print_Max(self, expr: sympy.Expr) -> str:
         return self._extreme(expr.args, ">")
 
-    def _print_Min(self, expr: Any) -> str:
+    def _print_Min(self, expr: sympy.Expr) -> str:
         return self._extreme(expr.args, "<")
 
-    def _extreme(self, terms: Any, better: str) -> str:
+    def _extreme(self, terms: Sequence[sympy.Expr], better: str) -> str:
         """Of sizes, which are printed where scalar.h is not included, too."""
         code = self.text(terms[0], self._dtype)
         for term in terms[1:]:
@@ -164,7 +165,7 @@ class Printer(CXX17CodePrinter):
             code = f"({code} {better} {other} ? {code} : {other})"
         return code
 
-    def _floor_quotient(self, expr: Any) -> str:
+    def _floor_quotient(self, expr: sympy.Expr) -> str:
         above, below = _as_fraction(expr.args[0])
         return f"{self._floor_division}({self.text(above, dace.int64)}, {self.text(below, dace.int64)})"
 
@@ -175,13 +176,13 @@ class Printer(CXX17CodePrinter):
 
 
 @lru_cache(1 << 12)  # places in memory of open sizes are sums of the same quotients
-def _as_fraction(expr: Any) -> tuple[Any, Any]:
+def _as_fraction(expr: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
     """Numerator and denominator of a sum of quotients."""
     above, below = sympy.together(expr).as_numer_denom()
     return above, below
 
 
-def literal(value: Any, dtype: types.DType) -> str:
+def literal(value: sympy.Expr, dtype: types.DType) -> str:
     """A number as a literal of exactly ``dtype``: ``0.1f``, ``0.1``, ``INT64_C(3)``, ``true``.
 
     Of a type of storage: of the type in which that is computed.
@@ -204,7 +205,7 @@ def literal(value: Any, dtype: types.DType) -> str:
     return f"{types.cpp(dtype)}({number})"
 
 
-def _float_literal(value: Any, dtype: types.DType) -> str:
+def _float_literal(value: sympy.Expr, dtype: types.DType) -> str:
     number = to_float(value)
     name = types.cpp(dtype)
     with np.errstate(over="ignore"):
@@ -220,7 +221,7 @@ def _float_literal(value: Any, dtype: types.DType) -> str:
     return f"({text}{suffix})" if text.startswith("-") else f"{text}{suffix}"
 
 
-def to_float(value: Any) -> float:
+def to_float(value: sympy.Expr) -> float:
     """The float64 nearest to a SymPy number; raises ``Unsupported`` for complex ones."""
     number = sympy.sympify(value)
     if number.is_infinite or number is sympy.nan:
@@ -242,7 +243,7 @@ def convert(code: str, source: types.DType, target: types.DType) -> str:
     return f"{types.cpp(target)}({code})"
 
 
-def _split_exponent(exponent: Any) -> tuple[int | None, bool]:
+def _split_exponent(exponent: sympy.Expr) -> tuple[int | None, bool]:
     """(n, has a half) where the exponent is n or n + 1/2 for a small n; (None, False) otherwise."""
     if not exponent.is_number:
         return None, False
@@ -252,6 +253,6 @@ def _split_exponent(exponent: Any) -> tuple[int | None, bool]:
     return int(doubled) // 2, int(doubled) % 2 == 1
 
 
-def statements(assignments: Iterable[Assignment], printer: Printer, names: Mapping[Any, str]) -> list[str]:
+def statements(assignments: Iterable[Assignment], printer: Printer, names: Mapping[sympy.Symbol, str]) -> list[str]:
     """One C++ declaration for each assignment; ``names`` gives the variable of each assigned symbol."""
     return [f"const {types.cpp(a.dtype)} {names[a.symbol]} = {printer.text(a.expr, a.dtype)};" for a in assignments]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import replace
-from typing import Any
 
 import sympy
 
@@ -127,7 +126,7 @@ def _check_finished(kernel: Kernel, stage: Stage, connector: str, access: Access
             raise IllegalSchedule(f"one iteration writes {access.array} at {value}, which leaves gaps")
 
 
-def _own(kernel: Kernel, value: Any) -> list[Any]:
+def _own(kernel: Kernel, value: Dim) -> list[sympy.Symbol]:
     return [s for s in sympy.sympify(value).free_symbols if s in kernel.extents and s not in kernel.outer]
 
 
@@ -328,13 +327,21 @@ def _cut(loop: Loop, first: int, last: int) -> list[tuple[str, Dim, Dim]]:
 class _Part:
     """The iterations from ``begin`` on of a loop, ``size`` of them, with parameters of their own."""
 
-    def __init__(self, loop: Loop, suffix: str, begin: Dim, size: Dim, known: Mapping[Any, Dim], elsewhere: set[Any]):
+    def __init__(
+        self,
+        loop: Loop,
+        suffix: str,
+        begin: Dim,
+        size: Dim,
+        known: Mapping[sympy.Symbol, Dim],
+        elsewhere: set[sympy.Symbol],
+    ):
         self._loop, self._suffix, self._known = loop, suffix, known
         self._elsewhere = elsewhere
         own = self._named(loop.param)
-        self.extents: dict[Any, Dim] = {own: size}
-        self._names: dict[Any, Param] = {loop.param: own}
-        self._values: dict[Any, Any] = {loop.param: own + begin}
+        self.extents: dict[sympy.Symbol, Dim] = {own: size}
+        self._names: dict[sympy.Symbol, Param] = {loop.param: own}
+        self._values: dict[sympy.Symbol, sympy.Expr] = {loop.param: own + begin}
         self._tree = replace(loop, param=own, extent=size, body=self._below(loop.body, {own: size}))
 
     def _named(self, p: Param) -> Param:
@@ -342,7 +349,7 @@ class _Part:
             return p
         return fresh(f"{p}{self._suffix or '_middle'}", self._known)
 
-    def _below(self, tree: Tree, walked: dict[Any, Dim]) -> Tree:
+    def _below(self, tree: Tree, walked: dict[sympy.Symbol, Dim]) -> Tree:
         if not isinstance(tree, Loop):
             return schedule.with_children(tree, [self._below(c, walked) for c in schedule.children(tree)])
         new = self._names.setdefault(tree.param, self._named(tree.param))
@@ -352,7 +359,7 @@ class _Part:
         body = self._below(tree.body, {**walked, new: tree.extent})
         return replace(tree, param=new, rest=rest, body=body)
 
-    def _left(self, loop: Loop, walked: dict[Any, Dim]) -> Dim | None:
+    def _left(self, loop: Loop, walked: dict[sympy.Symbol, Dim]) -> Dim | None:
         """What a partial tile leaves here; None where all are whole."""
         rest = sympy.expand(sympy.sympify(loop.rest).xreplace(self._values))
         return None if ALL_SIZES.inside(walked).is_natural(rest - loop.extent) else dim(rest)

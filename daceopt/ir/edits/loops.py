@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+
+import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir.access.references import StatementInstance, resolve_all
@@ -107,12 +108,12 @@ class KernelLoops:
     def with_locals(self, allocs: Sequence[Alloc]) -> Tree:
         return self.with_nests(self.nests, locals_=allocs)
 
-    def with_loops(self, loops: Iterable[Loop], mapping: dict[Any, Any] | None = None) -> Tree:
+    def with_loops(self, loops: Iterable[Loop], mapping: dict[sympy.Symbol, sympy.Expr] | None = None) -> Tree:
         """A kernel of one statement with other loops; ``mapping``: what stands for the old ones' parameters."""
         (nest,) = self.nests
         return schedule.nested(loops, schedule.substituted(nest.body, mapping or {}))
 
-    def with_shared(self, shared: Iterable[Loop], mapping: dict[Any, Any]) -> Tree:
+    def with_shared(self, shared: Iterable[Loop], mapping: dict[sympy.Symbol, sympy.Expr]) -> Tree:
         """The nests inside of other shared loops; ``mapping``: what stands for the old ones' parameters."""
         trees = (schedule.substituted(nest.tree(), mapping) for nest in self.nests)
         return self.with_nests((_nest(*schedule.chain(tree)) for tree in trees), shared)

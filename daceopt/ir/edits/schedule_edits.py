@@ -84,7 +84,7 @@ def split(tree: Tree, param: Param | str, size: int, name: str = "block") -> Tre
     return _each(tree, param, change)
 
 
-def split_loop(loop: Loop, size: int, name: str = "block") -> tuple[Loop, Loop, dict[Any, Any]]:
+def split_loop(loop: Loop, size: int, name: str = "block") -> tuple[Loop, Loop, dict[sympy.Symbol, sympy.Expr]]:
     """The two loops of :func:`split`, and what stands for ``loop.param`` in what they hold.
 
     Raises IllegalSchedule for a size below 1.
@@ -160,7 +160,7 @@ def merge(tree: Tree, outer: Param | str, inner: Param | str) -> Tree:
     return _each(tree, outer, lambda loop: replace(merged, body=substituted(second.body, mapping)))
 
 
-def merged_loop(first: Loop, second: Loop) -> tuple[Loop, dict[Any, Any]]:
+def merged_loop(first: Loop, second: Loop) -> tuple[Loop, dict[sympy.Symbol, sympy.Expr]]:
     """The loop of :func:`merge`, and what stands for both parameters in what it holds."""
     extent = second.extent
     mapping = {
@@ -213,7 +213,7 @@ def _flattened(node: Tree) -> Tree:
     return schedule.sequence(node.children) if isinstance(node, Sequence) else node
 
 
-def bind(tree: Tree, param: Param | str, kind: str, when: Any = None) -> Tree:
+def bind(tree: Tree, param: Param | str, kind: str, when: sympy.Basic | None = None) -> Tree:
     """Run a loop by other hardware: one of ``schedule.KINDS``.
 
     before:  for p < n: f(p)

@@ -19,6 +19,7 @@ from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.tasklet import Assignment, substitute, symbol_like
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.types import DType
 
 MAX_LOCAL_ELEMENTS = 16384  # a row buffer of 64 KiB in float32: stays in the first two cache levels
 
@@ -196,7 +197,7 @@ def _is_rounded(graph: Graph, stage: Stage, conn: str) -> bool:
     return expr.func is scalar.cast(sympy.Symbol("x"), dtype).func and not stage.writes[conn].wcr
 
 
-def _rounding(stage: Stage, conn: str, dtype: Any) -> Stage:
+def _rounding(stage: Stage, conn: str, dtype: DType) -> Stage:
     """The stage with what it reads there as memory holds it: others read that, and a value is the same to all."""
     symbols = {s for a in stage.assignments for s in a.expr.free_symbols if str(s) == conn}
     rounded = {s: scalar.cast(s, dtype) for s in symbols}
@@ -240,7 +241,7 @@ def common_parameters(kernel: Kernel) -> tuple[sympy.Symbol, ...]:
     return tuple(p for p in common if p not in barred)
 
 
-def _read_elsewhere(read: Access, written: tuple[Any, ...]) -> set[Any]:
+def _read_elsewhere(read: Access, written: tuple[Dim | None, ...]) -> set[sympy.Symbol]:
     """Parameters along which a local array is read at other elements than the same iteration writes."""
     pairs = zip(read.index, written)
     return {s for e, w in pairs if e != w for x in (e, w) for s in getattr(x, "free_symbols", ())}
@@ -262,7 +263,7 @@ def local_elements(kernel: Kernel) -> dict[str, Dim]:
     }
 
 
-def _written_index(stages: Sequence[Stage], name: str) -> tuple[Any, ...] | None:
+def _written_index(stages: Sequence[Stage], name: str) -> tuple[Dim | None, ...] | None:
     return next((a.index for s in stages for a in s.writes.values() if a.array == name), None)
 
 
@@ -327,7 +328,7 @@ class _Collapsed:
 
     def append(self, stage: Stage) -> None:
         names = {c: self._read(a) for c, a in stage.reads.items()}
-        mapping: dict[Any, Any] = {}
+        mapping: dict[sympy.Symbol, sympy.Expr] = {}
         for assignment in stage.assignments:
             for symbol in assignment.expr.free_symbols - set(mapping):
                 if str(symbol) in names:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from daceopt.errors import Unsupported
 from daceopt.ir.access.iteration import canonical
@@ -17,6 +17,7 @@ from daceopt.ir.data.provenance import label_of
 from daceopt.ir.fusion.clusters import Clusters
 from daceopt.ir.fusion.fusion import collapse, expand_locals, merge, shrink_locals
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar.dims import hint
@@ -31,7 +32,7 @@ class FusionGroup:
     seen through to what their elements come from; those that nobody outside reads have left ``reads``.
     """
 
-    members: tuple[Any, ...]
+    members: tuple[Node, ...]
     kernel: Kernel | None
     last: int  # topological position of the latest member
     reads: dict[str, None] = field(default_factory=dict)
@@ -53,14 +54,14 @@ class FusionPlan:
         self,
         graph: Graph,
         max_stages: int = 48,
-        eligible: Collection[Any] | None = None,
-        opened: Mapping[Any, Kernel] | None = None,
+        eligible: Collection[Node] | None = None,
+        opened: Mapping[Node, Kernel] | None = None,
         keeps_order: bool = True,
     ):
         """``eligible``: the nodes that may join others; None: all kernels. ``opened``: library nodes that may, and what
         they are as kernels. ``keeps_order``: an order that was chosen for the graph says which may not."""
         self.graph, self.max_stages, self._keeps_order = graph, max_stages, keeps_order and graph.is_ordered
-        self.misses: list[tuple[Any, str]] = []
+        self.misses: list[tuple[Node, str]] = []
         self.nodes = graph.nodes()
         self._eligible, self._opened = eligible, dict(opened or {})
         self._position = {node: k for k, node in enumerate(self.nodes)}
@@ -73,13 +74,13 @@ class FusionPlan:
                 self.readers.setdefault(array, {})[group] = None
         self.clusters = Clusters({n: [r.members[0] for r in self.readers_of(g)] for n, g in self._groups.items()})
 
-    def _group(self, position: int, node: Any) -> FusionGroup:
+    def _group(self, position: int, node: Node) -> FusionGroup:
         graph = self.graph
         reads = dict.fromkeys(s for n in graph.inputs_of(node) if n is not None for s in graph.sources(n))
         writes = dict.fromkeys(n for n in graph.outputs_of(node) if n is not None)
         return FusionGroup((node,), self._kernel(node), position, reads, writes)
 
-    def _kernel(self, node: Any) -> Kernel | None:
+    def _kernel(self, node: Node) -> Kernel | None:
         if node in self._opened:
             return self._opened[node]
         if not isinstance(node, KernelNode) or (self._eligible is not None and node not in self._eligible):
@@ -100,7 +101,7 @@ class FusionPlan:
         """The groups of several nodes."""
         return [g for g in self.groups() if len(g.members) > 1]
 
-    def group_of(self, node: Any) -> FusionGroup:
+    def group_of(self, node: Node) -> FusionGroup:
         """The group that holds ``node`` now."""
         return self._groups[self.clusters.leader(node)]
 
@@ -175,7 +176,7 @@ class FusionPlan:
             self.join(first, second, kernel)
         return reason
 
-    def take_producers(self, node: Any, attempt: Attempt, may: May = lambda first, second: True) -> None:
+    def take_producers(self, node: Node, attempt: Attempt, may: May = lambda first, second: True) -> None:
         """Let the producers of a kernel that ``may`` join its group, one after the other, those of most data first.
 
         ``attempt(first, second)`` makes one group of both, or gives a text that is a miss of ``node``.
@@ -218,7 +219,7 @@ class FusionPlan:
         return bool(self.readers.get(array))
 
 
-def emit(graph: Graph, members: Iterable[Any], kernel: Kernel) -> KernelNode:
+def emit(graph: Graph, members: Iterable[Node], kernel: Kernel) -> KernelNode:
     """Put ``kernel``, as a plan has it, in the place of ``members``; returns its node."""
     graph.take_out(members)
     return graph.add_kernel(plan(kernel))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+
+import sympy
 
 from daceopt.ir.access.dataflow import Address, address
 from daceopt.ir.graph.graph import Graph
@@ -73,18 +74,20 @@ def is_small(elements: Dim) -> bool:
     return isinstance(elements, int) and elements <= SMALL
 
 
-def _across(graph: Graph, kernel: Kernel) -> dict[Access, list[Any]]:
+def _across(graph: Graph, kernel: Kernel) -> dict[Access, list[Dim]]:
     """The accesses whose neighbours in memory lie along another loop than most elements' do, with their extents."""
     walked = _walked_accesses(graph, kernel, ())
     extents = {access: [kernel.extents[p] for p, _ in where.terms] for access, (_, where) in walked.items()}
-    elements: Counter[Any] = Counter()
+    elements: Counter[Access] = Counter()
     for access, (unit, _) in walked.items():
         elements[unit] += prod(map(hint, extents[access]))
     loop = max(elements, key=elements.__getitem__, default=None)
     return {access: extents[access] for access, (unit, _) in walked.items() if unit != loop}
 
 
-def _walked_accesses(graph: Graph, kernel: Kernel, outer: Sequence[Any]) -> dict[Access, tuple[Any, Address]]:
+def _walked_accesses(
+    graph: Graph, kernel: Kernel, outer: Sequence[sympy.Symbol]
+) -> dict[Access, tuple[sympy.Symbol, Address]]:
     """Accesses in loops inside of the ``outer`` ones, with the loop along which their neighbours in memory lie."""
     strides = {}
     for stage in kernel.stages:

@@ -20,7 +20,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.affine import affine
-from daceopt.ir.scalar.dims import dim
+from daceopt.ir.scalar.dims import Dim, dim
 
 
 def why_not_inlined(graph: Graph, kernel: Kernel) -> str | None:
@@ -43,7 +43,7 @@ class Evaluation:
     stage: int
     connector: str
     array: str
-    index: tuple[Any, ...]
+    index: tuple[Dim | None, ...]
 
 
 def evaluations(graph: Graph, first: Kernel, second: Kernel) -> list[Evaluation]:
@@ -79,7 +79,7 @@ def iteration_writing(kernel: Kernel, access: Access, element: Sequence[Any]) ->
 def _computing(graph: Graph, first: Kernel, stage: Stage, needed: Sequence[Evaluation]) -> Stage:
     """One statement that does what ``first`` does for each element that ``stage`` reads, and then that."""
     (producer,) = first.stages
-    values: dict[Any, str] = {}  # element -> the local that has it, under a name that no array has
+    values: dict[sympy.Expr, str] = {}  # element -> the local that has it, under a name that no array has
     before: list[Stage] = []
     for each in needed:
         element = each.array, each.index

@@ -19,7 +19,8 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.view_index import source_index
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.scalar import types
-from daceopt.ir.scalar.dims import dim, hint
+from daceopt.ir.scalar.dims import Dim, Shape, dim, hint
+from daceopt.ir.scalar.types import DType
 
 
 def join(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool]) -> Kernel:
@@ -74,18 +75,18 @@ class _Joint:
         if narrow is not None:
             raise Unsupported(f"{narrow} has the narrow type {graph.dtype(narrow)}, which memory rounds to")
 
-    def locals(self) -> dict[str, Any]:
+    def locals(self) -> dict[str, tuple[DType, Shape]]:
         """The locals of what passes."""
         shapes = {a: self._graph.shape(a) for a in self._passed}
         return {_tile(a): (self._graph.dtype(a), self._in_memory(a, shape)) for a, shape in shapes.items()}
 
-    def _in_memory(self, array: str, values: Sequence[Any]) -> tuple[Any, ...]:
+    def _in_memory(self, array: str, values: Sequence[Dim | None]) -> tuple[Dim | None, ...]:
         """``values``, one for each dimension, in the order in which the dimensions lie in memory."""
         strides = self._graph.strides(array)
         order = sorted(range(len(strides)), key=lambda k: hint(strides[k]), reverse=True)
         return tuple(values[k] for k in order)
 
-    def _local(self, array: str, index: Sequence[Any]) -> Access:
+    def _local(self, array: str, index: Sequence[Dim | None]) -> Access:
         return Access(_tile(array), self._in_memory(array, index))
 
     def stage(self, stage: Stage) -> Stage:

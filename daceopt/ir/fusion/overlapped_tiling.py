@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import sympy
 
@@ -152,7 +152,7 @@ def _only(stage: Stage, kernel: Kernel, local: bool) -> Stage:
     return replace(stage, writes=writes)
 
 
-def _without_bounds(expr: Any, extent: Dim) -> Any:
+def _without_bounds(expr: sympy.Expr, extent: Dim) -> sympy.Expr:
     for kind, bound in ((sympy.Max, 0), (sympy.Min, extent - 1)):
         if isinstance(expr, kind) and any(same(a, bound) for a in expr.args):
             return _without_bounds(kind(*(a for a in expr.args if not same(a, bound))), extent)

@@ -80,7 +80,9 @@ def _behind(panels: _Panels, reader: Kernel, around: Params) -> Stage:
     (stage,), dtype = reader.stages, panels.dtype
     conns = [c for c, a in stage.reads.items() if a.array == panels.y]
     here = (*panels.batch, panels.row, panels.column)
-    mapping: dict[Any, Any] = {old: new for old, new in zip(stage.reads[conns[0]].index, here) if old != 0}
+    mapping: dict[sympy.Symbol, sympy.Expr] = {
+        old: new for old, new in zip(stage.reads[conns[0]].index, here) if old != 0
+    }
     unit = {p for p in panels.batch if panels.extents[p] == 1}
     stage = stage.subs(mapping, (*(p for p in around if p not in unit), panels.i, panels.j))
     raw = scalar.symbol("raw_product", dtype)

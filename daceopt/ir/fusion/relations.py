@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+
+import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir.fusion.fusion import expand_locals
@@ -22,9 +23,10 @@ from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar.affine import Affine, affine, same
 from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ir.scalar.symbols import param
+from daceopt.ir.scalar.types import DType
 
 KINDS = ("bijective", "injective", "surjective", "neighbourhood", "opaque")
-Index = Sequence[Any]
+Index = Sequence["Dim | None"]
 
 
 @dataclass(frozen=True)
@@ -123,12 +125,12 @@ def _join(a: Relation, b: Relation) -> Relation:
 class LoopNest:
     """A node as one loop nest: the extent of each parameter, and of each operand the array and its index."""
 
-    extents: Mapping[Any, Dim]
+    extents: Mapping[sympy.Symbol, Dim]
     reads: Sequence[tuple[str, Index]]
     writes: Sequence[tuple[str, Index]]
 
 
-def flow(extents: Mapping[Any, Dim], read: Index, shape: Shape, write: Index, out: Shape) -> Flow:
+def flow(extents: Mapping[sympy.Symbol, Dim], read: Index, shape: Shape, write: Index, out: Shape) -> Flow:
     """The flow of an access ``read`` of an array of ``shape`` into one that ``write`` fills, of shape ``out``."""
     writes = [None if e is None else affine(e, extents) for e in write]
     return Flow(
@@ -141,7 +143,7 @@ def flow(extents: Mapping[Any, Dim], read: Index, shape: Shape, write: Index, ou
 
 
 def _relation(
-    form: Affine, k: int, extents: Mapping[Any, Dim], writes: Sequence[Affine | None], shape: Shape, out: Shape
+    form: Affine, k: int, extents: Mapping[sympy.Symbol, Dim], writes: Sequence[Affine | None], shape: Shape, out: Shape
 ) -> Relation:
     unclear = any(w is None or not w.is_exact for w in writes)
     if not form.is_exact:
@@ -160,7 +162,7 @@ def _relation(
 
 
 def _along(
-    form: Affine, p: Any, home: Affine, axis: int, extents: Mapping[Any, Dim], sizes: tuple[Dim, Dim]
+    form: Affine, p: sympy.Symbol, home: Affine, axis: int, extents: Mapping[sympy.Symbol, Dim], sizes: tuple[Dim, Dim]
 ) -> Relation:
     """``o = ±p + ...`` is solved for ``p`` and put into the index read, ``c*p + ...``; other loops make the width."""
     sign = home.factors[p]
@@ -184,7 +186,7 @@ def _along(
 
 # ---------------------------------------------------------------- nodes
 
-Describe = Callable[[Graph, Any], LoopNest]
+Describe = Callable[[Graph, Node], LoopNest]
 NESTS: dict[str, Describe] = {}  # library node class name -> the loop nest that it stands for
 Flows = dict[tuple[str, str], Flow]
 
@@ -260,7 +262,7 @@ def statement_flows(graph: Graph, kernel: Kernel) -> Iterator[Flows]:
         yield result
 
 
-def _ways(known: Flows, array: str, local: Mapping[str, Any], step: Flow) -> list[tuple[str, Flow]]:
+def _ways(known: Flows, array: str, local: Mapping[str, tuple[DType, Shape]], step: Flow) -> list[tuple[str, Flow]]:
     """What is read by way of a local, or the array itself."""
     if array not in local:
         return [(array, step)]

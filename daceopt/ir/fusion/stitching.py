@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+
+import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir.access.iteration import canonical
@@ -68,7 +69,9 @@ def _block_size(loop: Loop, pieces: int) -> int:
     return size if loop.kind != "vector" else -(-size // _LINE) * _LINE
 
 
-def side_by_side(graph: Graph, kernels: Sequence[Kernel], blocks: Sequence[Loop], when: Any = None) -> Kernel:
+def side_by_side(
+    graph: Graph, kernels: Sequence[Kernel], blocks: Sequence[Loop], when: sympy.Basic | None = None
+) -> Kernel:
     """One kernel of all, in this order, which the caller knows to be independent; ``blocks``: the loop over those of
     each (:func:`cut`); ``when`` as of ``Loop``.
 

@@ -7,23 +7,23 @@ Quotients are floors in a condition, for what is divided may be negative where t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import sympy
 from sympy.core.relational import Relational
 
 from daceopt.errors import IllegalSchedule
+from daceopt.ir.scalar.dims import Dim
 from daceopt.ir.scalar.functions import idiv, pymod
 
 RELATIONS: dict[str, type] = {"<": sympy.Lt, "<=": sympy.Le, ">": sympy.Gt, ">=": sympy.Ge, "==": sympy.Eq}
 
 
-def relation(left: Any, operator: str, right: Any) -> Any:
+def relation(left: Dim, operator: str, right: Dim) -> sympy.Basic:
     """``left operator right``, undecided; ``operator`` is one of ``RELATIONS``."""
     return RELATIONS[operator](_whole(left), _whole(right), evaluate=False)
 
 
-def conjunction(condition: Any) -> tuple[Any, ...]:
+def conjunction(condition: sympy.Basic | Iterable[sympy.Basic]) -> tuple[sympy.Basic, ...]:
     """The relations that must all hold, each once. Raises IllegalSchedule for what is no such condition."""
     parts = condition if isinstance(condition, (tuple, list)) else [condition]
     relations = dict.fromkeys(one for c in parts for one in _relations(c))
@@ -32,7 +32,7 @@ def conjunction(condition: Any) -> tuple[Any, ...]:
     return tuple(relations)
 
 
-def _relations(condition: Any) -> Iterable[Any]:
+def _relations(condition: sympy.Basic) -> Iterable[sympy.Basic]:
     if isinstance(condition, sympy.And):
         return [one for c in sorted(condition.args, key=str) for one in _relations(c)]
     if condition == sympy.true:
@@ -43,13 +43,13 @@ def _relations(condition: Any) -> Iterable[Any]:
     return [relation(condition.lhs, condition.rel_op, condition.rhs)]
 
 
-def substituted(condition: Any, mapping: dict[Any, Any]) -> Any:
+def substituted(condition: sympy.Basic, mapping: dict[sympy.Symbol, sympy.Expr]) -> sympy.Basic:
     """The relation in other loop parameters."""
     left, right = (side.xreplace(mapping) for side in (condition.lhs, condition.rhs))
     return relation(left, condition.rel_op, right)
 
 
-def at_least_zero(condition: Any) -> list[Any]:
+def at_least_zero(condition: sympy.Basic) -> list[sympy.Expr]:
     """The expressions that are 0 or more just where the relation of integers holds."""
     difference = sympy.expand(condition.lhs - condition.rhs)
     by_operator = {
@@ -62,7 +62,7 @@ def at_least_zero(condition: Any) -> list[Any]:
     return by_operator[condition.rel_op]
 
 
-def _whole(expr: Any) -> Any:
+def _whole(expr: Dim) -> sympy.Expr:
     expr = sympy.sympify(expr)
     if expr.has(sympy.Mod):
         expr = expr.replace(sympy.Mod, pymod)

@@ -33,10 +33,10 @@ class Restricted:
     do: Do
     loops: tuple[Loop, ...]
     starts: dict[Param, Dim]
-    conditions: tuple[Any, ...]
+    conditions: tuple[sympy.Basic, ...]
 
 
-def conditions_in(around: Iterable[Tree]) -> list[Any]:
+def conditions_in(around: Iterable[Tree]) -> list[sympy.Basic]:
     """All that the guards among ``around`` demand."""
     return [c for node in around if isinstance(node, Guard) for c in node.condition]
 
@@ -103,11 +103,11 @@ def _interval(guard: Guard) -> tuple[Param, Dim, Dim | None] | None:
     return param, firsts[0] if firsts else 0, ends[0] if ends else None
 
 
-def _shifts(statement: Restricted) -> dict[Any, Any]:
+def _shifts(statement: Restricted) -> dict[sympy.Symbol, sympy.Expr]:
     return {p: p + start for p, start in statement.starts.items()}
 
 
-def _bounded(statement: Restricted, bound: Any, params: set[Param], condition: Any) -> Restricted:
+def _bounded(statement: Restricted, bound: sympy.Expr, params: set[Param], condition: sympy.Basic) -> Restricted:
     """``statement`` where also ``bound`` is 0 or more."""
     loop = next((loop for loop in statement.loops if bound.free_symbols & params == {loop.param}), None)
     form = None if loop is None else affine(bound, {loop.param})
@@ -165,7 +165,7 @@ def unmerged(do: Do, loops: Several[Loop], only_open: bool = False) -> tuple[Do,
     return do, groups
 
 
-def _rewritten(loop: Loop, mapping: dict[Any, Any]) -> Loop:
+def _rewritten(loop: Loop, mapping: dict[sympy.Expr, sympy.Symbol]) -> Loop:
     return loop if loop.rest is None else replace(loop, rest=dim(sympy.sympify(loop.rest).xreplace(mapping)))
 
 
@@ -180,7 +180,7 @@ def _parting(do: Do, loops: Several[Loop], loop: Loop) -> Dim | None:
     return dim(next(iter(divisors)))
 
 
-def _moved(value: Any, later: dict[Any, Any]) -> Any:
+def _moved(value: sympy.Expr, later: dict[sympy.Symbol, sympy.Expr]) -> sympy.Expr:
     new = in_terms_of(value, later)
     return new if isinstance(new, sympy.Function) else sympy.expand(new)
 

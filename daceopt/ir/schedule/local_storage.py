@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import sympy
 
@@ -28,9 +27,9 @@ def folded(kernel: Kernel, tree: Tree) -> Kernel:
     return kernel.without_dimensions(gone) if any(gone.values()) else kernel
 
 
-def _single(kernel: Kernel, dos: Sequence[Do], array: str, outside: set[Any]) -> set[int]:
+def _single(kernel: Kernel, dos: Sequence[Do], array: str, outside: set[sympy.Symbol]) -> set[int]:
     """Dimensions in which all accesses have one and the same place in each iteration of the loops ``outside``."""
-    places: list[list[Any]] = [[] for _ in kernel.locals[array][1]]
+    places: list[list[sympy.Expr]] = [[] for _ in kernel.locals[array][1]]
     for do in dos:
         stage = kernel.stages[do.statement]
         values = dict(zip(stage.params, do.index))
@@ -40,7 +39,7 @@ def _single(kernel: Kernel, dos: Sequence[Do], array: str, outside: set[Any]) ->
     return {k for k, indices in enumerate(places) if _is_one(indices, outside)}
 
 
-def _is_one(places: list[Any], outside: set[Any]) -> bool:
+def _is_one(places: list[sympy.Expr], outside: set[sympy.Symbol]) -> bool:
     first = places[0] if places else None
     if first is None or not first.free_symbols or not first.free_symbols <= outside:
         return False

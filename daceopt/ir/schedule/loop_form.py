@@ -7,8 +7,8 @@ some of its loops: ``daceopt.ir.edits.kernel_edits``.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 import sympy
 
@@ -49,7 +49,7 @@ def in_loops(kernel: Kernel, tree: Tree, outer: list[Loop]) -> Kernel:
     _check_locals(kernel, tree, {loop.param for loop in outer})
     tree = _told_apart(tree, {loop.param: loop for loop in outer})
     stages = list(kernel.stages)
-    extents: dict[Any, Dim] = {}
+    extents: dict[sympy.Symbol, Dim] = {}
     dos: dict[int, Do] = {}
     for node, around in walk(tree):
         if isinstance(node, Loop):
@@ -96,7 +96,7 @@ def _told_apart(tree: Tree, known: dict[Param, Loop]) -> Tree:
     return replace(tree, body=_told_apart(tree.body, known))
 
 
-def fresh(name: str, known: Any) -> Param:
+def fresh(name: str, known: Collection[Param]) -> Param:
     """A parameter called ``name``, or so with a number behind it, that is none of ``known``."""
     names = {str(p) for p in known}
     unused, count = name, 1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import dace
 import sympy
@@ -50,7 +50,7 @@ class Loop:
     body: Tree
     kind: str = "serial"
     rest: Dim | None = None
-    when: Any = None
+    when: sympy.Basic | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Do:
     """One instance of statement ``statement``; ``index`` has the value of each of its parameters."""
 
     statement: int
-    index: tuple[Any, ...]
+    index: tuple[Dim, ...]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Guard:
     One relation, or ``sympy.And`` of several, becomes the tuple of them. Raises IllegalSchedule for anything else.
     """
 
-    condition: tuple[Any, ...]
+    condition: tuple[sympy.Basic, ...]
     body: Tree
 
     def __post_init__(self) -> None:
@@ -243,10 +243,10 @@ def nested(headers: Iterable[Loop], body: Tree) -> Tree:
     return body
 
 
-def guarded_chain(tree: Tree) -> tuple[list[Loop], list[Any], Tree]:
+def guarded_chain(tree: Tree) -> tuple[list[Loop], list[sympy.Basic], Tree]:
     """Like :func:`chain`, through guards: the loops, what all guards between them demand, and what stands inside."""
     loops: list[Loop] = []
-    condition: list[Any] = []
+    condition: list[sympy.Basic] = []
     while isinstance(tree, (Loop, Guard)):
         if isinstance(tree, Loop):
             loops.append(tree)
@@ -256,7 +256,7 @@ def guarded_chain(tree: Tree) -> tuple[list[Loop], list[Any], Tree]:
     return loops, condition, tree
 
 
-def nested_guards(headers: Several[Loop], condition: Iterable[Any], body: Tree) -> Tree:
+def nested_guards(headers: Several[Loop], condition: Iterable[sympy.Basic], body: Tree) -> Tree:
     """``body`` inside loops like ``headers``, each relation directly inside of the last loop that it names."""
     left = dict.fromkeys(condition)
     for header in reversed(headers):
@@ -266,7 +266,7 @@ def nested_guards(headers: Several[Loop], condition: Iterable[Any], body: Tree) 
     return guarded(left, body)
 
 
-def guarded(condition: Iterable[Any], body: Tree) -> Tree:
+def guarded(condition: Iterable[sympy.Basic], body: Tree) -> Tree:
     """``body`` where all of ``condition`` hold; itself where nothing is demanded."""
     relations = tuple(condition)
     return Guard(relations, body) if relations else body
@@ -281,7 +281,7 @@ def sequence(trees: Several[Tree]) -> Tree:
 # ---------------------------------------------------------------- parameters of statements
 
 
-def substituted(tree: Tree, mapping: dict[Any, Any]) -> Tree:
+def substituted(tree: Tree, mapping: dict[sympy.Symbol, sympy.Expr]) -> Tree:
     """The values of the statements' parameters, the rests of tiles and the conditions in other loop parameters."""
 
     def change(node: Tree) -> Tree:

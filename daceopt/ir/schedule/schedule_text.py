@@ -24,7 +24,7 @@ from typing import Any
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir.scalar.dims import dim
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.functions import idiv, pymod
 from daceopt.ir.scalar.symbols import Parameter, size
 from daceopt.ir.schedule.conditions import relation
@@ -94,11 +94,11 @@ def _head(tree: Loop | Accumulate | Alloc | Call | Guard | Do) -> str:
     return f"{kind}for {tree.param} < {expression(tree.extent)}{rest}{when}:"
 
 
-def _relation(relation: Any) -> str:
+def _relation(relation: sympy.Basic) -> str:
     return f"{expression(relation.lhs)} {relation.rel_op} {expression(relation.rhs)}"
 
 
-def _conjunction(condition: tuple[Any, ...]) -> str:
+def _conjunction(condition: tuple[sympy.Basic, ...]) -> str:
     """Neighbours with a side in common are one interval: ``a <= p < b``."""
     shown = _relation(condition[0])
     for before, c in itertools.pairwise(condition):
@@ -107,7 +107,7 @@ def _conjunction(condition: tuple[Any, ...]) -> str:
     return shown
 
 
-def expression(expr: Any) -> str:
+def expression(expr: Dim) -> str:
     """Integer arithmetic in Python's notation; quotients are whole."""
     if isinstance(expr, int) or expr.is_Symbol or expr.is_Integer:
         return str(expr)
@@ -130,7 +130,7 @@ def expression(expr: Any) -> str:
     raise Unsupported(f"no text for {expr} in a schedule")
 
 
-def _operand(expr: Any) -> str:
+def _operand(expr: sympy.Expr) -> str:
     code = expression(expr)
     plain = isinstance(expr, int) or expr.is_Symbol or expr.is_Integer or isinstance(expr, idiv)
     return code if plain else f"({code})"
@@ -139,7 +139,7 @@ def _operand(expr: Any) -> str:
 # ---------------------------------------------------------------- reading
 
 
-def parse(source: str, symbol: Callable[[str], Any] | None = None, loops: Iterable[str] = ()) -> Tree:
+def parse(source: str, symbol: Callable[[str], sympy.Symbol] | None = None, loops: Iterable[str] = ()) -> Tree:
     """The schedule that :func:`text` wrote; ``symbol`` makes the parameters and sizes from their names.
 
     ``loops``: names of parameters whose loops stand outside of ``source``; others without a loop are sizes. Raises
@@ -155,7 +155,7 @@ def parse(source: str, symbol: Callable[[str], Any] | None = None, loops: Iterab
 
 
 class _Reader:
-    def __init__(self, lines: list[str], symbol: Callable[[str], Any], loops: set[str]):
+    def __init__(self, lines: list[str], symbol: Callable[[str], sympy.Symbol], loops: set[str]):
         self._lines, self._symbol, self._loops = lines, symbol, loops
         self.at = 0
 
@@ -237,7 +237,7 @@ class _Reader:
             return self._binary(node, sizes)
         raise ValueError(ast.dump(node)[:80])
 
-    def _binary(self, node: ast.BinOp, sizes: bool) -> Any:
+    def _binary(self, node: ast.BinOp, sizes: bool) -> sympy.Expr:
         left, right = self._value(node.left, sizes), self._value(node.right, sizes)
         counted = bool({str(s) for s in left.free_symbols} & self._loops)
         if isinstance(node.op, ast.FloorDiv):
@@ -252,13 +252,13 @@ class _Reader:
             raise ValueError(ast.dump(node)[:80])
         return plain(left, right)
 
-    def _is_size(self, expr: Any) -> bool:
+    def _is_size(self, expr: sympy.Expr) -> bool:
         """Sizes are divided as extents are, statements' parameters as scalar code is."""
         names = {str(s) for s in expr.free_symbols}
         return bool(names) and not names & self._loops
 
 
-def _listed(condition: Any) -> tuple[Any, ...]:
+def _listed(condition: sympy.Basic) -> tuple[sympy.Basic, ...]:
     return condition if isinstance(condition, tuple) else (condition,)
 
 

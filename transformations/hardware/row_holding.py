@@ -11,7 +11,7 @@ from daceopt.ir.edits.schedule_edits import rescope
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.tasklet import Assignment
-from daceopt.ir.legality.spread import elements, held, objection, own_loops
+from daceopt.ir.legality.spread import elements, held_loops, objection, own_loops
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.loop_form import fresh, renumbered
@@ -68,7 +68,7 @@ def _with_spread_locals(form: KernelLoops, room: int) -> tuple[KernelLoops, int]
         tree = schedule.accumulated(form.tree, form.kernel)
         if objection(tree, form.bodies, alloc.array) is not None:
             continue
-        needed = _words(form, alloc.array, held(schedule.paths(tree), form.bodies, alloc.array))
+        needed = _words(form, alloc.array, held_loops(schedule.paths(tree), form.bodies, alloc.array))
         if needed <= room:
             form, room = _rescope(form, alloc.array), room - needed
     return form, room

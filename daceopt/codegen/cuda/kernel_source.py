@@ -27,7 +27,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.legality.hardware import CUDA, Threads, block_loops, copies, is_mapped
 from daceopt.ir.legality.schedule_check import check
-from daceopt.ir.legality.spread import elements, held
+from daceopt.ir.legality.spread import elements, held_loops
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim
 from daceopt.ir.schedule import schedule
@@ -106,7 +106,7 @@ class _CudaEmitter(Emitter):
         if not buffer.local or self._scopes.get(buffer.array) != "spread":
             return None
         index = "0"
-        for loop in held(self._paths, self._bodies, buffer.array):
+        for loop in held_loops(self._paths, self._bodies, buffer.array):
             here = self._names.loop(loop.param)
             outer = f"({index})" if " " in index else index
             index = here if index == "0" else f"{outer} * {loop.extent} + {here}"
@@ -236,7 +236,7 @@ class _CudaEmitter(Emitter):
             if tree.scope != "register":
                 name, dtype, size = self._local(tree)
                 if tree.scope == "spread":
-                    size = elements(held(self._paths, self._bodies, tree.array))
+                    size = elements(held_loops(self._paths, self._bodies, tree.array))
                 own.append((name, dtype, size, tree.scope))
             tree = tree.body
         arrays: list[Statement] = []

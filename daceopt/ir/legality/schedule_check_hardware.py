@@ -14,7 +14,7 @@ from daceopt.errors import IllegalSchedule
 from daceopt.ir.access.references import StatementInstance
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.legality.hardware import LANES, TargetLimits, Threads, shared_bytes
-from daceopt.ir.legality.spread import elements, held, objection
+from daceopt.ir.legality.spread import elements, held_loops, objection
 from daceopt.ir.scalar import types
 from daceopt.ir.schedule.schedule import (
     HARDWARE,
@@ -167,7 +167,7 @@ def _check_spread(kernel: Kernel, tree: Tree, to: Paths, bodies: dict[int, State
     for array in (n.array for n, _ in walk(tree) if isinstance(n, Alloc) and n.scope == "spread"):
         if (reason := objection(tree, bodies, array)) is not None:
             refuse(kernel, f"the local {array} {reason}; expected it shared")
-        size = elements(held(to, bodies, array)) * types.itemsize(kernel.locals[array][0])
+        size = elements(held_loops(to, bodies, array)) * types.itemsize(kernel.locals[array][0])
         if size > most:
             refuse(kernel, f"each thread has {size} bytes of {array}; expected at most {most}, or it shared")
 

@@ -23,7 +23,7 @@ def own_loops(around: Several[Tree], reference: Reference) -> tuple[Loop, ...]:
     return tuple(loop for loop in loops if reference.step(loop.param))
 
 
-def held(to: Paths, bodies: Mapping[int, StatementInstance], array: str) -> tuple[Loop, ...]:
+def held_loops(to: Paths, bodies: Mapping[int, StatementInstance], array: str) -> tuple[Loop, ...]:
     """The own loops of ``array``, which are those of each access; none where nothing accesses it. ``to``: the paths of
     the schedule."""
     return next((own_loops(inside, reference) for reference, inside in _accesses(to, bodies, array)), ())

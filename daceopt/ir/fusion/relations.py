@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 
 import sympy
@@ -132,6 +133,12 @@ class LoopNest:
 
 def flow(extents: Mapping[sympy.Symbol, Dim], read: Index, shape: Shape, write: Index, out: Shape) -> Flow:
     """The flow of an access ``read`` of an array of ``shape`` into one that ``write`` fills, of shape ``out``."""
+    return _flow(tuple(extents.items()), tuple(read), tuple(shape), tuple(write), tuple(out))
+
+
+@lru_cache(1 << 14)  # each pair of kernels that a step looks at asks for all accesses of both again
+def _flow(loops: tuple[tuple[Any, Dim], ...], read: Index, shape: Shape, write: Index, out: Shape) -> Flow:
+    extents = dict(loops)
     writes = [None if e is None else affine(e, extents) for e in write]
     return Flow(
         tuple(

@@ -28,17 +28,18 @@ _LINE = 64  # bytes of a line of the caches
 class ProgramTime:
     """Modelled seconds of one run in all directions: ``total``, of it ``kernels``, and of these at most ``fusible``:
     what other kernels would not take that pass less to one another, and start threads less often. ``far``: what nodes
-    would not take at most if what they pass to one another never left the caches."""
+    would not take at most if what they pass to one another never left the caches. ``nodes``: how many take time."""
 
     total: float
     kernels: float
     fusible: float
     far: float = 0.0
+    nodes: int = 0
 
     @classmethod
     def of(cls, program: Program) -> ProgramTime:
         parts = [_of_graph(graph) for graph in program.directions()]
-        return cls(*map(sum, zip(*((p.total, p.kernels, p.fusible, p.far) for p in parts))))
+        return cls(*map(sum, zip(*((p.total, p.kernels, p.fusible, p.far, p.nodes) for p in parts))))
 
 
 def _of_graph(graph: Graph) -> ProgramTime:
@@ -47,7 +48,7 @@ def _of_graph(graph: Graph) -> ProgramTime:
     own = {node: s for node, s in spent.items() if isinstance(node, KernelNode)}
     starts = times.machine.region * max(0, sum(times.work(n).threads > 1 for n in own) - 1)
     fusible = _passing_time(graph, list(own), times) + starts
-    return ProgramTime(sum(spent.values()), sum(own.values()), fusible, _far(graph, times))
+    return ProgramTime(sum(spent.values()), sum(own.values()), fusible, _far(graph, times), len(spent))
 
 
 def _passing_time(graph: Graph, kernels: Sequence[Node], times: KernelTimes) -> float:

@@ -92,6 +92,13 @@ def test_the_margin_is_a_share_of_the_kernels_and_of_all() -> None:
     assert not rule.most(replace(time, total=10.0)) > rule.least(replace(time, total=10.0))
 
 
+def test_large_programs_must_save_more() -> None:
+    """What another derivation takes should be earned; a program of few nodes is derived fast."""
+    rule, time = Candidate(FUSED), ProgramTime(2e-3, 1.5e-3, 0.45e-3, nodes=100)
+    assert rule.most(time) > rule.least(time)
+    assert not rule.most(replace(time, nodes=700)) > rule.least(replace(time, nodes=700))
+
+
 def test_a_candidate_must_save_what_it_says() -> None:
     """The model says that the plain recipe takes longer; a rule may ask for more than the fused one saves."""
     greedy = Candidate(FUSED, most=lambda first: 1.0, least=lambda first: 0.99 * first.total)

@@ -137,7 +137,7 @@ def flow(extents: Mapping[sympy.Symbol, Dim], read: Index, shape: Shape, write: 
 
 
 @lru_cache(1 << 14)  # each pair of kernels that a step looks at asks for all accesses of both again
-def _flow(loops: tuple[tuple[Any, Dim], ...], read: Index, shape: Shape, write: Index, out: Shape) -> Flow:
+def _flow(loops: tuple[tuple[sympy.Symbol, Dim], ...], read: Index, shape: Shape, write: Index, out: Shape) -> Flow:
     extents = dict(loops)
     writes = [None if e is None else affine(e, extents) for e in write]
     return Flow(

@@ -9,7 +9,8 @@ import dace
 import numpy as np
 import torch
 
-from daceopt.capture.torch.calls import Promise
+from daceopt.capture.torch.aten.indexing import at_least_1d, take_at
+from daceopt.capture.torch.calls import NumberArray, Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import CaptureError, Unsupported
@@ -149,8 +150,11 @@ def take(t: Translation, name: str, axis: int, start: Dim | None, end: Dim | Non
 
 
 @translates("select.int")
-def select(t: Translation, self: str, dim: int, index: Dim) -> str:
-    return pick(t, self, dim % len(t.shape_of(self)), index)
+def select(t: Translation, self: str, dim: int, index: Dim | NumberArray) -> str:
+    axis = dim % len(t.shape_of(self))
+    if isinstance(index, NumberArray):  # an element of a tensor
+        return t.reshape(take_at(t, self, at_least_1d(t, index), axis, wraps=True), t.shape)
+    return pick(t, self, axis, index)
 
 
 def pick(t: Translation, name: str, axis: int, index: Dim) -> str:

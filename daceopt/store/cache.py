@@ -184,7 +184,7 @@ class Cache:
     def stats(self) -> CacheStats:
         """Count the entries and bytes of each kind."""
         result = CacheStats(self.folder, hits=self.hits, misses=self.misses, limit=self.limit)
-        for entry in self._entries():
+        for entry in self.entries():
             kind = entry.parent.parent.name
             result.entries[kind] = result.entries.get(kind, 0) + 1
             result.bytes[kind] = result.bytes.get(kind, 0) + sealed.size(entry)
@@ -192,7 +192,7 @@ class Cache:
 
     def clear(self) -> int:
         """Remove every entry and kept failure; return the number of entries removed."""
-        entries = list(self._entries())
+        entries = list(self.entries())
         for entry in entries:
             self._remove(entry)
         shutil.rmtree(self.folder / LAYOUT / "failed", ignore_errors=True)
@@ -261,8 +261,8 @@ class Cache:
     def _path(self, kind: str, key: str) -> Path:
         return self.folder / LAYOUT / "entries" / kind / key[:2] / key
 
-    def _entries(self) -> Iterator[Path]:
-        """Of our own folders: not what links among them lead to."""
+    def entries(self) -> Iterator[Path]:
+        """The folders of all entries, damaged ones included; of our own folders, not what links among them lead to."""
         for entry in (self.folder / LAYOUT / "entries").glob("*/*/*"):
             if storage.is_ours(entry.parent) and storage.is_ours(entry.parent.parent):
                 yield entry
@@ -285,7 +285,7 @@ class Cache:
 
     def _evict(self) -> None:
         """Remove least recently used entries until nine tenths of the limit remain; loaded libraries stay loaded."""
-        entries = sorted((sealed.last_use(entry), sealed.size(entry), entry) for entry in self._entries())
+        entries = sorted((sealed.last_use(entry), sealed.size(entry), entry) for entry in self.entries())
         total = sum(size for _, size, _ in entries)
         if total <= self.limit:
             return

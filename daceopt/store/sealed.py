@@ -9,7 +9,8 @@ from pathlib import Path
 
 from daceopt.store import storage
 
-_MOST_BYTES = 1 << 20  # of an entry.json
+ENTRY = "entry.json"
+_MOST_BYTES = 1 << 20  # of it
 
 logger = logging.getLogger("daceopt.cache")
 
@@ -21,8 +22,8 @@ def seal(entry: Path) -> int:
         path.chmod(0o700 if path.suffix == ".so" else 0o600)
         files[path.name] = {"sha256": storage.file_digest(path)}
         total += path.stat().st_size
-    (entry / "entry.json").write_text(json.dumps({"files": files}, indent=1))
-    (entry / "entry.json").chmod(0o600)
+    (entry / ENTRY).write_text(json.dumps({"files": files}, indent=1))
+    (entry / ENTRY).chmod(0o600)
     return total
 
 
@@ -31,11 +32,20 @@ def damage(entry: Path) -> str | None:
     if not storage.is_ours(entry) or not entry.is_dir():
         return "it is not a folder that only we may write to"
     try:
-        files = json.loads(storage.small_file(entry / "entry.json", _MOST_BYTES))["files"]
-        expected = {str(name): str(info["sha256"]) for name, info in files.items()}
+        expected = _digests(entry)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"its entry.json cannot be read ({type(error).__name__})"
     return next((reason for reason in (_file_damage(entry, *item) for item in expected.items()) if reason), None)
+
+
+def names(entry: Path) -> set[str]:
+    """The files that an entry was sealed with; what cannot be read raises as :func:`damage` says it."""
+    return set(_digests(entry))
+
+
+def _digests(entry: Path) -> dict[str, str]:
+    files = json.loads(storage.small_file(entry / ENTRY, _MOST_BYTES))["files"]
+    return {str(name): str(info["sha256"]) for name, info in files.items()}
 
 
 def _file_damage(entry: Path, name: str, digest: str) -> str | None:
@@ -59,7 +69,7 @@ def size(entry: Path) -> int:
 def last_use(entry: Path) -> float:
     """Return when an entry was last read or written; 0 when that cannot be told."""
     try:
-        return (entry / "entry.json").stat().st_mtime
+        return (entry / ENTRY).stat().st_mtime
     except OSError:
         return 0.0
 
@@ -67,6 +77,6 @@ def last_use(entry: Path) -> float:
 def touch(entry: Path) -> None:
     """Mark an entry as used now."""
     try:
-        os.utime(entry / "entry.json")
+        os.utime(entry / ENTRY)
     except OSError:  # a read-only cache folder still serves
         logger.debug("cannot mark %s as used", entry)

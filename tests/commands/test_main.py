@@ -36,6 +36,7 @@ def test_a_missing_model_is_one_line(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 def test_a_missing_package_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "daceopt.commands.cache", raising=False)  # another test may have loaded it
     monkeypatch.setitem(sys.modules, "daceopt.store.cache", None)
     assert main(["cache", "info"]) == 2
     error = capsys.readouterr().err

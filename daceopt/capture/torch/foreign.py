@@ -20,7 +20,7 @@ from daceopt.store.own_text import home
 from daceopt.torch_internals import torch_operators
 from daceopt.torch_internals.torch_operators import CustomOpDef, OpOverload, OpOverloadPacket
 
-_OF_PYTORCH = frozenset("aten prims prim daceopt".split())  # namespaces that the versions in every key stand for
+OF_PYTORCH = frozenset("aten prims prim daceopt".split())  # namespaces that the versions in every key stand for
 _REGISTERED = re.compile(r"registered at (.*):\d+")
 _DEFINITION = "torch/_library/custom_ops.py"  # where PyTorch registers what ``OPDEFS`` has
 _FAKE = "torch/_library/fake_impl.py"  # and what the registry of fake implementations has
@@ -44,7 +44,7 @@ def text_of_value(value: Any) -> str:
 
 
 def _is_pytorchs(target: OpOverload | OpOverloadPacket) -> bool:
-    return _packet(target)._qualified_op_name.partition("::")[0] in _OF_PYTORCH
+    return _packet(target)._qualified_op_name.partition("::")[0] in OF_PYTORCH
 
 
 def _packet(target: OpOverload | OpOverloadPacket) -> OpOverloadPacket:
@@ -55,7 +55,7 @@ def has_derivative(target: OpOverload) -> bool:
     """Whether autograd knows the operator itself. Of a kernel that stands alone it records whatever that calls, if
     anything, which no trace shows."""
     keys = ("Autograd", "AutogradCPU", "AutogradCUDA", "CompositeImplicitAutograd")
-    own = target.namespace in _OF_PYTORCH
+    own = target.namespace in OF_PYTORCH
     return own or any(torch_operators.has_kernel(target.name(), key) for key in keys)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from daceopt.capture.torch import foreach
+from daceopt.capture.torch.foreign import OF_PYTORCH
 from daceopt.store import identity
 from daceopt.store.own_text import home
 from daceopt.torch_internals.torch_operators import OpOverload
@@ -63,7 +64,7 @@ def translates(*names: str, derivative: str = "own", complexes: bool = False) ->
     def register(rule: Rule) -> Rule:
         for name in names:
             entry = AtenRule(rule, derivative)
-            if "::" in name and not name.startswith("daceopt::"):
+            if "::" in name and name.partition("::")[0] not in OF_PYTORCH:
                 _OF_PACKAGES[name] = entry
             else:
                 (_COMPLEX if complexes else _RULES)[overload(name)] = entry

@@ -118,7 +118,7 @@ class _Shared(torch.nn.Module):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 def test_programs_of_other_modules_do_not_count_against_the_limit(monkeypatch):
-    monkeypatch.setattr("daceopt.modules.frames.RECOMPILE_LIMIT", 2)
+    monkeypatch.setattr("daceopt.modules.options.RECOMPILE_LIMIT", 2)
     for _ in range(4):
         shared = _Shared()
         net, x = optimized_module(torch.nn.Sequential(torch.nn.Tanh(), shared).double(), fallback="silent"), normal(3)

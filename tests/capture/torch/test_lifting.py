@@ -104,7 +104,7 @@ class Seen(Backend):
         self.made.append(super().add(*given))
         return self.made[-1]
 
-    def graph(self) -> Graph:
+    def forward_graph(self) -> Graph:
         (made,) = self.made
         assert made.pair.report["hosted"] == {}
         found: Graph = made.pair.graphs.forward
@@ -124,7 +124,7 @@ def test_updates_of_optimizers(name: str) -> None:
             run()
     for mine, wanted, peer in zip(ours.numbers(), exact.numbers(), plain.numbers(), strict=True):
         assert_within_rounding(mine, wanted, peer)
-    assert backend.graph().nodes()
+    assert backend.forward_graph().nodes()
 
 
 def test_updates_side_by_side_start_threads_less_often() -> None:
@@ -132,7 +132,7 @@ def test_updates_side_by_side_start_threads_less_often() -> None:
         torch._dynamo.reset()
         updates, backend = Updates(MAKES["sgd"], torch.float32, 30), Seen(recipe)
         torch.compile(updates.optimizer.step, backend=backend, dynamic=False)()
-        graph = backend.graph()
+        graph = backend.forward_graph()
         trees = [e.tree for e in graph.kernels() if e.tree is not None]
         return sum(any(loop.kind.startswith("parallel") for loop in schedule.loops(t)) for t in trees)
 

@@ -44,6 +44,15 @@ def test_half_types_are_left_to_the_package() -> None:
     check(_product, x, w, ENDS, native=False, grad=False)
 
 
+def test_factors_of_two_types_are_left_to_the_package() -> None:
+    """Which has the error for them."""
+    x, w = _operands((24, 16), (4, 16, 8))
+    network = optimized_module(Experts(_product), recipe="cpu", fallback="silent")
+    for call in (network, Experts(_product)):
+        with pytest.raises(RuntimeError, match="same dtype"):
+            call(x, w.double(), ENDS)
+
+
 class Experts(torch.nn.Module):
     def __init__(self, product: Any) -> None:
         super().__init__()

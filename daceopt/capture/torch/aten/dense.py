@@ -165,7 +165,7 @@ def _bilinear(t: Translation, x: str, weight: str, y: str) -> str:
 @translates("transformers::grouped_mm_fallback")
 def grouped_mm_fallback(t: Translation, input: str, weight: str, offs: str) -> str:
     """Rows of each group times a matrix of its own: how transformers compiles experts that are not in bfloat16."""
-    _check_groups(t)
+    _check_groups(t, input, weight)
     return t.b.grouped_product(input, weight, t.b.contiguous(offs))
 
 
@@ -174,13 +174,14 @@ def grouped_mm_fallback_backward(
     t: Translation, input: str, weight: str, offs: str, grad_output: str
 ) -> tuple[str, str]:
     """What second derivatives have of it."""
-    _check_groups(t)
+    _check_groups(t, input, weight, grad_output)
     ends = t.b.contiguous(offs)
     by_rows = t.b.grouped_product(grad_output, t.transpose(weight, [0, 2, 1]), ends)
     return by_rows, t.b.grouped_product(input, grad_output, ends, inner=True)
 
 
-def _check_groups(t: Translation) -> None:
-    if t.dtype not in (dace.float32, dace.float64) or t.graph.options.target != "cpu":
-        kind, target = types.name_of(t.dtype), t.graph.options.target
-        raise Unsupported(f"a grouped product of {kind} on {target}; expected float32 or float64 on the CPU")
+def _check_groups(t: Translation, *factors: str) -> None:
+    kinds, target = {t.dtype_of(x) for x in factors}, t.graph.options.target
+    if kinds not in ({dace.float32}, {dace.float64}) or target != "cpu":
+        text = " and ".join(sorted(map(types.name_of, kinds)))
+        raise Unsupported(f"a grouped product of {text} on {target}; expected float32 or float64 on the CPU")

@@ -45,9 +45,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks", description="daceopt beside its peers.")
-    known = f"suites: {', '.join(SUITES)}; cases: {', '.join(CASES)}"
+    choices = f"suites: {', '.join(SUITES)}; cases: {', '.join(CASES)}"
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"{known}; case:row,row for some rows (default: all suites)"
+        "names", nargs="*", metavar="NAME", help=f"{choices}; case:row,row for some rows (default: all suites)"
     )
     parser.add_argument(
         "--quick", action="store_true", help="fewer repetitions, and no contender that compiles for minutes"
@@ -61,19 +61,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def split_names(text: str, known: Sequence[str]) -> tuple[str, ...]:
-    """The names in a list with commas, where ``known`` ones may have commas themselves."""
+def split_names(text: str, choices: Sequence[str]) -> tuple[str, ...]:
+    """The names in a list with commas, where ``choices`` may have commas themselves."""
     names = []
     while text := text.lstrip(" ,"):
-        whole = [name for name in known if text == name or text.startswith(f"{name},")]
+        whole = [name for name in choices if text == name or text.startswith(f"{name},")]
         names.append(max(whole, key=len, default=text.partition(",")[0]))
         text = text[len(names[-1]) :]
     return tuple(names)
 
 
-def _refuse(parser: argparse.ArgumentParser, kind: str, names: Iterable[str], known: Sequence[str]) -> None:
-    if unknown := sorted(set(names) - set(known)):
-        parser.error(f"no {kind} is called {', '.join(unknown)}; there are: {', '.join(known)}")
+def _refuse(parser: argparse.ArgumentParser, kind: str, names: Iterable[str], choices: Sequence[str]) -> None:
+    if unknown := sorted(set(names) - set(choices)):
+        parser.error(f"no {kind} is called {', '.join(unknown)}; there are: {', '.join(choices)}")
 
 
 if __name__ == "__main__":

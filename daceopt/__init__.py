@@ -45,8 +45,8 @@ def __getattr__(name: str) -> Any:
     if name not in _NAMES:
         raise AttributeError(f"module 'daceopt' has no attribute {name!r}")
     module, attribute = _NAMES[name]
-    found = importlib.import_module(module)
-    value = found if attribute is None else getattr(found, attribute)
+    loaded = importlib.import_module(module)
+    value = loaded if attribute is None else getattr(loaded, attribute)
     globals()[name] = value
     return value
 

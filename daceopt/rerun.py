@@ -71,15 +71,15 @@ def programs(
 
 def _report(run: Callable[[], str | None], failure: str) -> int:
     try:
-        found = run()
+        message = run()
     except (Exception, SystemExit):
         traceback.print_exc()
         print(f"the reproducer cannot run; it was written for: {failure}", file=sys.stderr)
         return CANNOT_RUN
-    if found is None:
+    if message is None:
         print(f"gone: {failure}")
         return GONE
-    print(found if found == failure else f"{found}\nit was written for: {failure}")
+    print(message if message == failure else f"{message}\nit was written for: {failure}")
     return THERE
 
 
@@ -92,15 +92,15 @@ def _transformation(text: str, code: str | None, of: str | None) -> Transformati
     exec(compile(code, "<the file of the step>", "exec"), vars(module))  # the user's own, as it was loaded before
     if text.startswith(OF_DACE):  # DaCe knows it by its class, which exists now
         return Transformation.parse(text)
-    made: Any = module
+    target: Any = module
     for name in of.split("."):
-        made = getattr(made, name)
+        target = getattr(target, name)
     name, options = parse_step(text)
-    if name != made.kebab_name():  # a step at one of its sites
-        transformations.add(made.kebab_name(), made)
+    if name != target.kebab_name():  # a step at one of its sites
+        transformations.add(target.kebab_name(), target)
         return Transformation.parse(text)
-    found: Transformation = made.with_options(options)
-    return found
+    configured: Transformation = target.with_options(options)
+    return configured
 
 
 def _step_failure(transformation: Transformation, graph: Graph, inputs: dict[str, np.ndarray] | None) -> str | None:
@@ -111,8 +111,8 @@ def _step_failure(transformation: Transformation, graph: Graph, inputs: dict[str
         return str(error)
     except Exception as error:
         return f"step {transformation}: {type(error).__name__}: {error}"
-    found = what_breaks(transformation, graph, check)
-    return None if found is None else f"step {transformation}: {found}"
+    message = what_breaks(transformation, graph, check)
+    return None if message is None else f"step {transformation}: {message}"
 
 
 def _program_failure(transformation: Transformation, graph: Graph, wanted: Sequence[Any] | None) -> str | None:
@@ -129,5 +129,5 @@ def _program_failure(transformation: Transformation, graph: Graph, wanted: Seque
 def _programs_failure(
     graphs: Sequence[Graph], roles: Sequence[Mapping[str, str]], inputs: dict[str, np.ndarray] | None
 ) -> str | None:
-    found = compiled_difference(list(zip(graphs, roles, strict=True)), inputs)
-    return None if found is None else found.message
+    difference = compiled_difference(list(zip(graphs, roles, strict=True)), inputs)
+    return None if difference is None else difference.message

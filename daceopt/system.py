@@ -70,9 +70,9 @@ def compiler() -> Compiler | None:
 
 def require_compiler() -> Compiler:
     """Return ``compiler()`` or raise BuildError that says what to install."""
-    found = compiler()
-    if found is not None:
-        return found
+    command = compiler()
+    if command is not None:
+        return command
     wanted = os.environ.get("CXX", "").strip()
     what = f"CXX={wanted!r} does not start a compiler" if wanted else "none of g++, clang++, c++ is on PATH"
     raise BuildError(f"a C++ compiler is needed to build the model: {what}; {INSTALL_COMPILER}")
@@ -81,10 +81,10 @@ def require_compiler() -> Compiler:
 @cache
 def program(name: str) -> Path | None:
     """Return where gcc finds a program of its own, such as a linker; None where it has none, or another compiler is."""
-    found = compiler()
-    if found is None or found.family != "gcc":
+    command = compiler()
+    if command is None or command.family != "gcc":
         return None
-    done = subprocess.run([*found.command, f"-print-prog-name={name}"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command.command, f"-print-prog-name={name}"], capture_output=True, text=True, timeout=60)
     path = shutil.which(done.stdout.strip())
     return Path(path) if path else None
 
@@ -92,13 +92,13 @@ def program(name: str) -> Path | None:
 @cache
 def openmp_works() -> bool:
     """Compile and run a two-line OpenMP program; False when the compiler or its OpenMP runtime is missing."""
-    found = compiler()
-    if found is None:
+    command = compiler()
+    if command is None:
         return False
     with tempfile.TemporaryDirectory(prefix="daceopt-") as folder:
         source, binary = Path(folder, "probe.cpp"), Path(folder, "probe")
         source.write_text(_OPENMP_PROBE)
-        built = _quiet([*found.command, "-fopenmp", str(source), "-o", str(binary)])
+        built = _quiet([*command.command, "-fopenmp", str(source), "-o", str(binary)])
         return built and _quiet([str(binary)])
 
 
@@ -193,7 +193,7 @@ def fingerprint() -> str:
 
     CPU, compiler, C library, and the versions of the packages that take part in making it.
     """
-    found = compiler()
+    command = compiler()
     parts = [
         platform.system(),
         platform.machine(),
@@ -201,8 +201,8 @@ def fingerprint() -> str:
         " ".join(sorted(cpu_features())),
         f"{cores()} cores, {caches()}",  # thresholds of schedules (cost/limits.py)
         glibc_version(),
-        found.version if found else "no compiler",
-        " ".join(found.command[1:]) if found else "",
+        command.version if command else "no compiler",
+        " ".join(command.command[1:]) if command else "",
         platform.python_version(),
         versions.text(),
     ]

@@ -10,8 +10,8 @@ __all__ = ["Recipe", "get", "names"]
 
 def get(name: str) -> Recipe:
     """The recipe called ``name``. Raises DaceoptError, with the names that exist, when there is none."""
-    found: Recipe = _registry.get(name)
-    return found
+    recipe: Recipe = _registry.get(name)
+    return recipe
 
 
 def names() -> list[str]:

@@ -41,7 +41,7 @@ def _silent_loggers() -> Iterator[None]:
 
 def _noisy_loggers() -> list[logging.Logger]:
     """Each noisy root, and every existing child with a level of its own (torch sets levels on many)."""
-    known = list(logging.root.manager.loggerDict)
-    names = [n for n in known if n.startswith(tuple(f"{root}." for root in NOISY))]
+    loggers = list(logging.root.manager.loggerDict)
+    names = [n for n in loggers if n.startswith(tuple(f"{root}." for root in NOISY))]
     children = [logging.getLogger(n) for n in names]
     return [logging.getLogger(n) for n in NOISY] + [c for c in children if c.level != logging.NOTSET]

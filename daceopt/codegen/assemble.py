@@ -55,9 +55,9 @@ def build_program(
     Raises BuildError when a source does not compile, the objects do not link or the result does not load.
     """
     store = store or default_cache()
-    found = load_program(name, store)
-    if found is not None:
-        return found
+    stored = load_program(name, store)
+    if stored is not None:
+        return stored
     objects = compile_objects(jobs, store)  # outside the program's lock, so that equal kernels of others do not wait
     flags = reduce(Flags.__add__, (job.flags for job in jobs), Flags())
 

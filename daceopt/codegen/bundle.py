@@ -45,9 +45,9 @@ class Bundle:
         """Generate the code of ``graph``, as ``program.build`` does. Raises BuildError and Unsupported."""
         self._count += 1
         generated = GeneratedProgram(graph, roles, implement, self._count, suffix=f"_{self._count}")
-        found = BundledProgram(self, generated, f"_{self._count}")
-        self._waiting.append(found)
-        return found
+        program = BundledProgram(self, generated, f"_{self._count}")
+        self._waiting.append(program)
+        return program
 
     def build(self) -> None:
         """Compile what waits. A program that does not compile raises BuildError when it is run, and harms no other."""

@@ -169,11 +169,11 @@ def _write_object(store: Cache, folder: Path, name: str, job: CompileJob) -> Non
         return
     if "No space left on device" in done.stderr or "Disk quota exceeded" in done.stderr:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))  # the cache then tries elsewhere
-    kept = store.keep_failed(f"{name}.cpp", _source(job))
+    copy = store.keep_failed(f"{name}.cpp", _source(job))
     store.keep_failed(f"{name}.log", " ".join(command) + "\n\n" + done.stderr)
     raise BuildError(
         f"the C++ compiler rejected {job.kind} {job.label or name[:12]}: {_summary(done)}\n"
-        f"The source and all messages: {kept or 'not kept, for want of a folder to write to'}"
+        f"The source and all messages: {copy or 'not kept, for want of a folder to write to'}"
     )
 
 

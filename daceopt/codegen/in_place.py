@@ -32,8 +32,8 @@ Waits = dict[Node, list[Node]]
 
 def pairs(graph: Graph) -> list[tuple[str, str]]:
     """(output, input that it replaces) of equal shape, type and layout."""
-    found = [(graph.outputs[k], name) for k, name in graph.replaced.items() if k < len(graph.outputs)]
-    return [(new, old) for new, old in found if _fit(graph, new, old)]
+    candidates = [(graph.outputs[k], name) for k, name in graph.replaced.items() if k < len(graph.outputs)]
+    return [(new, old) for new, old in candidates if _fit(graph, new, old)]
 
 
 def _fit(graph: Graph, new: str, old: str) -> bool:
@@ -44,8 +44,8 @@ def _fit(graph: Graph, new: str, old: str) -> bool:
 
 def fallible(graph: Graph) -> set[str]:
     """What nodes write that may report an error which depends on the numbers or on Python."""
-    found = (n for n in graph.nodes() if _may_fail(graph, n))
-    return {name for node in found for name in graph.outputs_of(node) if name is not None}
+    nodes = (n for n in graph.nodes() if _may_fail(graph, n))
+    return {name for node in nodes for name in graph.outputs_of(node) if name is not None}
 
 
 def _may_fail(graph: Graph, node: Node) -> bool:
@@ -60,7 +60,7 @@ def waits(graph: Graph) -> Waits:
     of what is replaced, and what may fail. Nothing is asked that an order cannot have."""
     failing = fallible(graph) if graph.replaced else set()
     risky = [n for n in graph.nodes() if not failing.isdisjoint(_results_of(graph, n))] if failing else []
-    found: Waits = {}
+    result: Waits = {}
     order, replaced = graph.nodes(), pairs(graph)
     bits = {node: 1 << k for k, node in enumerate(order)}
     later = _later(graph, order, bits) if replaced else {}
@@ -69,18 +69,18 @@ def waits(graph: Graph) -> Waits:
         writer = graph.producer(new)
         readers = [n for n in graph.all_consumers(old) if n is not writer]
         if not later[writer] & (risk | _union(bits, readers)):
-            found.setdefault(writer, []).extend([*readers, *(n for n in risky if n is not writer)])
-    return found if len(_sort(graph, order, found)) == len(order) else {}
+            result.setdefault(writer, []).extend([*readers, *(n for n in risky if n is not writer)])
+    return result if len(_sort(graph, order, result)) == len(order) else {}
 
 
 def _later(graph: Graph, order: Sequence[Node], bits: Mapping[Node, int]) -> dict[Node, int]:
     """Node -> the bits of all that read what it computes, or what is computed of that: at once for all of a step's
     hundreds of parameters."""
-    found: dict[Node, int] = {}
+    descendants: dict[Node, int] = {}
     for node in reversed(order):
         readers = {n: None for name in _results_of(graph, node) for n in graph.all_consumers(name)}
-        found[node] = _union(bits, readers) | _union(found, readers)
-    return found
+        descendants[node] = _union(bits, readers) | _union(descendants, readers)
+    return descendants
 
 
 def _union(bits: Mapping[Node, int], nodes: Iterable[Node]) -> int:
@@ -90,13 +90,13 @@ def _union(bits: Mapping[Node, int], nodes: Iterable[Node]) -> int:
 def order_of(graph: Graph) -> list[Node]:
     """The order of ``graph``, changed no more than writing in place asks for."""
     order = graph.nodes()
-    found = waits(graph)
-    return _sort(graph, order, found) if found else order
+    later = waits(graph)
+    return _sort(graph, order, later) if later else order
 
 
-def _sort(graph: Graph, order: Sequence[Node], found: Waits) -> list[Node]:
-    """``order`` with ``found`` kept; shorter where there is a cycle."""
-    sources = {n: [*(source for _, source in sources_of(graph, n)), *found.get(n, ())] for n in order}
+def _sort(graph: Graph, order: Sequence[Node], later: Waits) -> list[Node]:
+    """``order`` with each node of ``later`` after those that it waits for; shorter where there is a cycle."""
+    sources = {n: [*(source for _, source in sources_of(graph, n)), *later.get(n, ())] for n in order}
     return by_priority(order, sources, {node: k for k, node in enumerate(order)})
 
 
@@ -105,17 +105,17 @@ def decide(graph: Graph, failing: Collection[str]) -> dict[str, str]:
     order = graph.nodes()
     position = {node: k for k, node in enumerate(order)}
     last = max((k for node, k in position.items() if not set(failing).isdisjoint(_results_of(graph, node))), default=-1)
-    found: dict[str, str] = {}
+    replaced: dict[str, str] = {}
     for new, old in pairs(graph):
         writer = graph.producer(new)
-        if writer is None or position[writer] <= last or old in found.values():
+        if writer is None or position[writer] <= last or old in replaced.values():
             continue
         readers = graph.all_consumers(old)
         if all(position[n] <= position[writer] for n in readers) and (
             writer not in readers or _only_its_own(graph, writer, new, old)
         ):
-            found[new] = old
-    return found
+            replaced[new] = old
+    return replaced
 
 
 def _only_its_own(graph: Graph, writer: Node, new: str, old: str) -> bool:

@@ -61,7 +61,7 @@ class Leaf:
             invariant = InvariantCode(names, inner, lowering.values, lowering.shared, lookups, written)
             code, first = invariant.run(code)
             self.checks_before = invariant.checks
-        code = [replace(s, value=lookups.lowered(s.value)) if isinstance(s, Declare) else s for s in code]
+        code = [replace(s, value=lookups.lower(s.value)) if isinstance(s, Declare) else s for s in code]
         self.checks_index = lookups.checks
         moved = [s for s in code if isinstance(s, Declare) and s.name in first]
         self.statements = keep_narrow_bits([s for s in code if not isinstance(s, Declare) or s.name not in first])
@@ -113,8 +113,8 @@ class _Lowering:
         renaming: dict[sympy.Symbol, sympy.Symbol] = {}
         for a in body.assignments:
             free = a.expr.free_symbols - set(renaming)
-            known = {s: mapping[s.name] for s in free if s.name in mapping}
-            renaming |= known | self._names.canonical(free - set(known))
+            renamed = {s: mapping[s.name] for s in free if s.name in mapping}
+            renaming |= renamed | self._names.canonical(free - set(renamed))
             symbol = self._value(a.dtype)
             self._code.append(Assignment(symbol, substitute(a.expr, renaming), a.dtype))
             renaming[a.symbol] = symbol
@@ -130,8 +130,8 @@ class _Lowering:
     def _is_stored(self, reference: Reference) -> bool:
         """Must it be read of memory, where statements before it have stores to come?"""
         written = () if reference.buffer.local else self._written.get(reference.buffer.array, ())
-        known = _element_key(reference) in written and not types.is_narrow(reference.buffer.dtype)
-        return bool(written) and not known
+        is_exact = _element_key(reference) in written and not types.is_narrow(reference.buffer.dtype)
+        return bool(written) and not is_exact
 
     def _read(self, reference: Reference) -> sympy.Symbol:
         key = _element_key(reference)
@@ -159,12 +159,12 @@ class _Lowering:
             self._written.setdefault(buffer.array, set()).add(_element_key(reference))
         if buffer.local and buffer.array in self._registers:
             return
-        kept = stored_value(value, buffer.dtype, self._code, self.values, self._names)
-        same = self.values[kept] == types.compute_type(buffer.dtype)
-        stored = Stored(Name(kept.name) if same else self._convert(kept, buffer.dtype), buffer.dtype)
+        symbol = stored_value(value, buffer.dtype, self._code, self.values, self._names)
+        same = self.values[symbol] == types.compute_type(buffer.dtype)
+        stored = Stored(Name(symbol.name) if same else self._convert(symbol, buffer.dtype), buffer.dtype)
         element = self._packed(reference) or self._names.element(reference)
-        store, condition = Assign(element, stored, uses=frozenset([kept.name])), self._guard(buffer)
-        self._stores.append((kept, If(condition, store) if condition else store))
+        store, condition = Assign(element, stored, uses=frozenset([symbol.name])), self._guard(buffer)
+        self._stores.append((symbol, If(condition, store) if condition else store))
 
     def _convert(self, value: sympy.Symbol, dtype: types.DType) -> str:
         return convert(value.name, self.values[value], types.compute_type(dtype))

@@ -44,19 +44,19 @@ def lenders(
     ``places`` and ``sizes``: offset and bytes of each saved array. Results that stand where inputs do lend nothing.
     """
     order = graph.nodes() if order is None else order
-    found = []
+    result = []
     if places and all(isinstance(n, int) for n in (*places.values(), *sizes.values())):
         times = lifetimes(graph, list(places), order)
         held = tuple((Span(int(sizes[n]), *times[n]), int(at)) for n, at in places.items())
-        found.append(Lender(SAVED_BLOCK, Room(sum(span.bytes for span, _ in held), held)))
+        result.append(Lender(SAVED_BLOCK, Room(sum(span.bytes for span, _ in held), held)))
     replacing = {graph.outputs[k] for k in graph.replaced if k < len(graph.outputs)}
     results = [n for n in dict.fromkeys(graph.outputs) if n not in replacing and n not in places]
     first, _ = _uses(graph, order)
     rooms = {n: size for n in results if (size := _idle_bytes(graph, n)) >= _LINE and n in first}
     for name in sorted(rooms, key=lambda n: -rooms[n])[:_MOST]:
         held = ((Span(rooms[name], first[name], _ALWAYS), 0),)
-        found.append(Lender(name, Room(rooms[name], held)))
-    return found
+        result.append(Lender(name, Room(rooms[name], held)))
+    return result
 
 
 def lifetimes(graph: Graph, saved: Sequence[str], order: Sequence[Node]) -> dict[str, tuple[int, int]]:

@@ -29,7 +29,7 @@ class Lookups:
         self._places: Mapping[tuple[sympy.Expr, int], str] = {}
         self.checks = False
 
-    def lowered(self, value: Expr) -> Expr:
+    def lower(self, value: Expr) -> Expr:
         """``value`` as text; a name or a load where it is just that."""
         if isinstance(value, Position):
             return self._position(self._text(value.index), value.extent, value.stride)

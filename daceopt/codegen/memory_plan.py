@@ -209,12 +209,12 @@ class _Planner:
             places, end = offsets(spans, [lender.room for lender in self._owners])
             loans = [Loan(_ARENA if p.room is None else self._owners[p.room].name, p.offset) for p in places]
             return list(zip(self._blocks, loans, strict=True)), end
-        found: list[tuple[_Block, Loan]] = []
+        blocks: list[tuple[_Block, Loan]] = []
         total: Dim = 0
         for slot in self._slots():
-            found += [(block, Loan(_ARENA, total)) for block in slot.blocks]
+            blocks += [(block, Loan(_ARENA, total)) for block in slot.blocks]
             total = dim(total + slot.bytes)
-        return found, total
+        return blocks, total
 
     def _block_all(self) -> None:
         self._liveness()
@@ -260,14 +260,14 @@ class _Planner:
 
     def residents(self) -> list[Resident]:
         self._block_all()
-        found: list[Resident] = []
+        result: list[Resident] = []
         for block, loan in self._places()[0]:
             owner = None if loan.owner == _ARENA else loan.owner
             names = block.buffers or [label_of(self._order[block.first])]
             starts = [self._first.get(n, block.first) for n in names]
             ends = [*(start - 1 for start in starts[1:]), block.last]
-            found += [Resident(n, i, k, block.bytes, owner) for n, i, k in zip(names, starts, ends, strict=True)]
-        return found
+            result += [Resident(n, i, k, block.bytes, owner) for n, i, k in zip(names, starts, ends, strict=True)]
+        return result
 
     @property
     def _says_overlaps(self) -> bool:
@@ -280,12 +280,12 @@ class _Planner:
         return [r for r in roots if self._graph.is_transient(r) and r not in self._elsewhere]
 
     def _in_place(self, name: str, position: int, node: Node) -> _Block | None:
-        given: Sequence[str | None] = self._graph.inputs_of(node)
+        operands: Sequence[str | None] = self._graph.inputs_of(node)
         if not isinstance(node, KernelNode):
-            given = _overwritable(self._graph, node, name)
+            operands = _overwritable(self._graph, node, name)
         dying = [
             r
-            for r in self._roots(given)
+            for r in self._roots(operands)
             if self._last[r] == position and r in self._block_of and self._block_of[r].buffers[-1] == r
         ]
         dying = [r for r in dying if aligned_bytes(self._graph, r) == aligned_bytes(self._graph, name)]
@@ -351,12 +351,12 @@ def _larger(a: Dim, b: Dim) -> Dim:
         return max(a, b)
     if a == b:
         return a
-    kept = list(_candidates(a))  # none of which is at least another
+    largest = list(_candidates(a))  # none of which is at least another
     for size in _candidates(b):
-        if not any(_is_at_least(other, size) for other in kept):
-            kept = [*(other for other in kept if not _is_at_least(size, other)), size]
+        if not any(_is_at_least(other, size) for other in largest):
+            largest = [*(other for other in largest if not _is_at_least(size, other)), size]
     # SymPy would compare all pairs by what it can find out of floors: minutes, for nothing
-    return kept[0] if len(kept) == 1 else sympy.Max(*map(sympy.sympify, kept), evaluate=False)
+    return largest[0] if len(largest) == 1 else sympy.Max(*map(sympy.sympify, largest), evaluate=False)
 
 
 def _candidates(size: Dim) -> Sequence[Dim]:

@@ -100,16 +100,16 @@ class Names:
 
     def address(self, reference: Reference, steps: Mapping[Param, str] | None = None) -> str:
         """The element's position in its buffer."""
-        given = steps or {}
+        hoisted = steps or {}
         order = list(self._loops)
         ordered = sorted(reference.steps, key=lambda item: order.index(item[0]))
-        terms = [self._term(p, step, given.get(p)) for p, step in ordered if step != 0]
+        terms = [self._term(p, step, hoisted.get(p)) for p, step in ordered if step != 0]
         if reference.rest != 0:
             terms.append(self.size_text(reference.rest))
         return " + ".join(terms) or "0"
 
-    def _term(self, p: Param, step: Dim, given: str | None) -> str:
-        return self.loop(p) if step == 1 else f"{given or self.size_text(step)} * {self.loop(p)}"
+    def _term(self, p: Param, step: Dim, hoisted: str | None) -> str:
+        return self.loop(p) if step == 1 else f"{hoisted or self.size_text(step)} * {self.loop(p)}"
 
 
 def _longer(first: Dim | None, second: Dim) -> Dim | None:

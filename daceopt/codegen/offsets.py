@@ -103,12 +103,12 @@ class _Space:
 
     def assign(self, spans: Sequence[Span], order: Sequence[int]) -> tuple[list[int], int]:
         """The address of each span, and how far the arena reaches."""
-        known = self._fixed.shape[1]
-        rows = np.zeros((4, known + len(spans)), np.int64)
-        rows[:, :known] = self._fixed
+        count = self._fixed.shape[1]
+        rows = np.zeros((4, count + len(spans)), np.int64)
+        rows[:, :count] = self._fixed
         first, last, start, end = rows
         result, reached = [0] * len(spans), self.floor
-        for done, k in enumerate(order, known):
+        for done, k in enumerate(order, count):
             span = spans[k]
             together = np.flatnonzero((first[:done] <= span.last) & (last[:done] >= span.first))
             together = together[np.argsort(start[together], kind="stable")]

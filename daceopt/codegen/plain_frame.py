@@ -71,9 +71,9 @@ class PlainFrame(FrameWalk):
             self.sdfg.add_array(name, (1,), dtype)
             return name
         desc = self._top.desc(name)
-        kept = name in (*self._top.inputs, *self._top.outputs, *self._top.saved, *self.arguments)
+        is_visible = name in (*self._top.inputs, *self._top.outputs, *self._top.saved, *self.arguments)
         layout = {"strides": desc.strides or (1,), "total_size": desc.total_size}
-        self.sdfg.add_array(name, desc.shape or (1,), dtype, transient=not kept, **layout)
+        self.sdfg.add_array(name, desc.shape or (1,), dtype, transient=not is_visible, **layout)
         return name
 
     def _touch_what_loops_share(self) -> None:
@@ -166,10 +166,10 @@ class PlainFrame(FrameWalk):
         reads: dict[str, str] = {}
         writes: dict[str, str] = {}
         lines = []
-        for operands, given, stem in ((graph.reads(node), reads, "In"), (graph.writes(node), writes, "Out")):
+        for operands, names, stem in ((graph.reads(node), reads, "In"), (graph.writes(node), writes, "Out")):
             for c, name in operands.items():
                 buffer, offset = self._scope.place(name)
-                given[f"{stem}_{c}"] = self._buffer(buffer)
+                names[f"{stem}_{c}"] = self._buffer(buffer)
                 lines.append(f"{declared[c].ctype} {c} = {stem}_{c} + {size_text(offset)};")
         self._tasklet(node.label, "\n".join([*lines, node.code.as_string]), reads, writes)
 
@@ -192,7 +192,7 @@ class PlainFrame(FrameWalk):
         """A state with a tasklet over whole arrays."""
         self._code.append(code)
         state = self._states.fresh()
-        pointers = ({c: dace.pointer(self.sdfg.arrays[n].dtype) for c, n in given.items()} for given in (reads, writes))
+        pointers = ({c: dace.pointer(self.sdfg.arrays[n].dtype) for c, n in names.items()} for names in (reads, writes))
         tasklet = nodes.Tasklet(label, *pointers, code, dace.Language.CPP)
         state.add_node(tasklet)
         for connector, name in reads.items():

@@ -29,7 +29,7 @@ def source_of(pair: PairWithSources, kernel: str | None = None) -> str:
     present = {name: program for name, program in programs.items() if program is not None}
     if kernel is not None:
         labels = {name: [k.label for k in program.manifest.kernels] for name, program in present.items()}
-        matching([label for found in labels.values() for label in found], kernel)
+        matching([label for kernels in labels.values() for label in kernels], kernel)
         present = {name: p for name, p in present.items() if any(is_called(label, kernel) for label in labels[name])}
     return "\n".join(f"// {name}\n{program.source(kernel)}" for name, program in present.items())
 

@@ -67,10 +67,10 @@ def on(device: str) -> Target:
 
     Raises Unsupported where there is none.
     """
-    found = next((made for made in _TARGETS.values() if made.device == device), None)
-    if found is None:
+    target = next((candidate for candidate in _TARGETS.values() if candidate.device == device), None)
+    if target is None:
         raise Unsupported(f"no target has its arrays on {device}; there are: {', '.join(_TARGETS)}")
-    return found
+    return target
 
 
 def names() -> list[str]:
@@ -85,5 +85,5 @@ def register(target: Target) -> None:
 
 def foreign_source() -> str:
     """What stands for the targets that users registered; "" for none."""
-    users = {n: made for n, made in _TARGETS.items() if _OWN.get(n) != made}
+    users = {n: target for n, target in _TARGETS.items() if _OWN.get(n) != target}
     return identity.text_of(users) if users else ""

@@ -66,5 +66,5 @@ def register(target: str, toolchain: Toolchain) -> None:
 
 def foreign_source() -> str:
     """What stands for the toolchains that users registered; "" for none."""
-    users = {n: made for n, made in _TOOLCHAINS.items() if _OWN.get(n) != made}
+    users = {n: toolchain for n, toolchain in _TOOLCHAINS.items() if _OWN.get(n) != toolchain}
     return identity.text_of(users) if users else ""

@@ -72,7 +72,7 @@ class _Input(Block):
 
 
 def run(
-    executable: Executable, given: Mapping[str, np.ndarray], saved: np.ndarray | None = None, seed: int = 0
+    executable: Executable, values: Mapping[str, np.ndarray], saved: np.ndarray | None = None, seed: int = 0
 ) -> Trial:
     """Run ``executable`` on arrays by role (``input:0``, ``grad:1``); ``saved`` is the block that a forward run left.
     A program for a device runs on the current one, and what it computes is waited for.
@@ -81,7 +81,7 @@ def run(
     none of its outputs replaces; EarlierCallFailed for what kernels of a device report.
     """
     manifest, device = executable.manifest, place_of(executable.manifest, ())
-    symbols = tuple(given[s.input].shape[s.axis] for s in manifest.symbols)
+    symbols = tuple(values[s.input].shape[s.axis] for s in manifest.symbols)
     sizes = executable.sizes(symbols)
     outputs = [
         Block(prod(shape) * np.dtype(t.dtype).itemsize, f"output {t.name}", device)
@@ -89,8 +89,8 @@ def run(
     ]
     over = {t.in_place: b for t, b in zip(manifest.outputs, outputs) if t.in_place is not None}
     for name, each in over.items():
-        each.fill(given[name])
-    inputs = {t.name: over.get(t.name) or _Input(given[t.name], t.name, device) for t in manifest.inputs}
+        each.fill(values[name])
+    inputs = {t.name: over.get(t.name) or _Input(values[t.name], t.name, device) for t in manifest.inputs}
     arena, block = Block(sizes.arena, "its arena", device), Block(sizes.saved, "its saved block", device)
     if saved is not None:
         block.fill(saved)

@@ -59,8 +59,8 @@ class WorkingMemory:
 
     def holders(self, count: int = 4) -> list[tuple[str, int]]:
         """The largest arrays among those that are alive when most is."""
-        found = [d.fullest for d in self.directions if d.fullest is not None]
-        fullest = max(found, key=lambda moment: moment.bytes, default=None)
+        moments = [d.fullest for d in self.directions if d.fullest is not None]
+        fullest = max(moments, key=lambda moment: moment.bytes, default=None)
         return list(fullest.alive[:count]) if fullest is not None else []
 
 

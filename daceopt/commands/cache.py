@@ -59,13 +59,13 @@ _FILES: dict[str, Callable[[Cache, Path], None]] = {"export": _export, "import":
 
 def _rules(dropped: str | None) -> None:
     """List what was learned, or forget the patterns that begin like ``dropped``."""
-    known = learned_rules.all_refusals()
+    refusals = learned_rules.all_refusals()
     if dropped is None:
-        for pattern, reason in known.items():
+        for pattern, reason in refusals.items():
             print(f"{pattern}\n    {reason}")
-        print(f"{len(known)} rules learned on this machine")
+        print(f"{len(refusals)} rules learned on this machine")
         return
-    chosen = [p for p in known if p.startswith(dropped)]
+    chosen = [p for p in refusals if p.startswith(dropped)]
     if dropped and not chosen:
         raise DaceoptError(f"no learned rule begins with {dropped!r}; `daceopt cache rules` lists all")
     print(f"{sum(map(learned_rules.drop, chosen))} rules dropped")

@@ -111,9 +111,9 @@ def _module(path: Path, name: str, steps: bool) -> ModuleOnDisk:
         sys.path.insert(0, folder)  # for what the file imports from beside it, as if Python ran it
     defined = vars(run_file(path.resolve(), str(path)))
     if name not in defined:
-        known = [key for key, value in defined.items() if callable(value) and not key.startswith("_")]
-        listed = f"{title}: the file defines no {name!r}; it has {', '.join(known) or 'nothing to call'}"
-        raise DaceoptError(listed + did_you_mean(name, known))
+        functions = [key for key, value in defined.items() if callable(value) and not key.startswith("_")]
+        listed = f"{title}: the file defines no {name!r}; it has {', '.join(functions) or 'nothing to call'}"
+        raise DaceoptError(listed + did_you_mean(name, functions))
     value = defined[name]
     pair = value if isinstance(value, kinds) or not callable(value) else _call(value, title)
     module, arguments = pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None)

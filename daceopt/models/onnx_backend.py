@@ -85,12 +85,12 @@ class OnnxBackend(base.Backend):
         return place.type == "cpu" or (place.type == "cuda" and (place.index or 0) < torch.cuda.device_count())
 
 
-def _check(device: str, options: dict[str, Any], *known: str) -> None:
+def _check(device: str, options: dict[str, Any], *allowed: str) -> None:
     if not OnnxBackend.supports_device(device):
         raise DaceoptError(f"device {device!r}: expected 'CPU', or 'CUDA' where torch sees such a device")
-    unknown = sorted(set(options) - set(known))
+    unknown = sorted(set(options) - set(allowed))
     if unknown:
-        raise DaceoptError(f"unknown options {unknown}; expected some of {list(known)}")
+        raise DaceoptError(f"unknown options {unknown}; expected some of {list(allowed)}")
 
 
 def _single(
@@ -121,13 +121,13 @@ def _single(
 
 def _with_results(model: onnx.ModelProto, arrays: Sequence[np.ndarray]) -> onnx.ModelProto:
     """Types of the outputs, inferred with the inputs' values known: shapes may follow from them."""
-    known = onnx.ModelProto()
-    known.CopyFrom(model)
-    known.graph.initializer.extend(
+    complete = onnx.ModelProto()
+    complete.CopyFrom(model)
+    complete.graph.initializer.extend(
         onnx.numpy_helper.from_array(a, v.name) for a, v in zip(arrays, model.graph.input, strict=True)
     )
     try:
-        inferred = onnx.shape_inference.infer_shapes(known, strict_mode=True, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(complete, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
         text = " ".join(str(error).split())[:300]
         raise DaceoptError(f"{model.graph.node[0].op_type} does not fit these inputs: {text}") from error

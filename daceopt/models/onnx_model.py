@@ -342,9 +342,9 @@ class _Expectation:
         for axis, (wanted, extent) in enumerate(zip(self.shape or (), tensor.shape)):
             if wanted is None:
                 continue
-            known = wanted if isinstance(wanted, int) else named.setdefault(wanted, extent)
-            if known != extent:
-                expected = known if isinstance(wanted, int) else f"{wanted} = {known}"
+            expected_extent = wanted if isinstance(wanted, int) else named.setdefault(wanted, extent)
+            if expected_extent != extent:
+                expected = expected_extent if isinstance(wanted, int) else f"{wanted} = {expected_extent}"
                 raise DaceoptError(f"input {self.name!r}, axis {axis}: expected {expected}, got {extent}")
 
     def __str__(self) -> str:

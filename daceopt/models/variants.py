@@ -222,9 +222,9 @@ class Variants:
         except ModelFileError as error:
             if not values and not sizes:
                 raise
-            known = {**{n: v.tolist() for n, v in values.items()}, **{n: list(s) for n, s in sizes.items()}}
+            inputs = {**{n: v.tolist() for n, v in values.items()}, **{n: list(s) for n, s in sizes.items()}}
             raise DaceoptError(
-                f"the model does not fit these values and sizes of its inputs: {known}: {error}"
+                f"the model does not fit these values and sizes of its inputs: {inputs}: {error}"
             ) from error
 
     def _more(self, needs: InputRequirements, bound: onnx.ModelProto, gap: NotKnownYet) -> InputRequirements | None:

@@ -256,17 +256,17 @@ class Backend(Breaks):
         """The fastest recipe as measured; None for eager PyTorch."""
         recipe, chosen = (recipe_for(device, self.options.recipe) for device in ("cpu", traced.device))
         key = tuning.identity(identity(traced), chosen, own_source(), device_of(inputs))
-        known = tuning.lookup(key)
-        if known is None:
+        choice = tuning.lookup(key)
+        if choice is None:
             eager = None
             if isinstance(recipe, Choice) and not effects.lasting(traced.graph.graph):
                 eager = tuning.repeatable(traced, traced.graph.forward, inputs)
             seconds, trains = self.options.tune or 0.0, tuning.trains(traced)
             with own_random_numbers(inputs):
-                known = tuning.search(chosen, lambda r: self._run(traced, r, inputs), eager, seconds, trains)
-            tuning.keep(key, known)
-        self.stats.choices.append(str(known))
-        return known.recipe(chosen)
+                choice = tuning.search(chosen, lambda r: self._run(traced, r, inputs), eager, seconds, trains)
+            tuning.keep(key, choice)
+        self.stats.choices.append(str(choice))
+        return choice.recipe(chosen)
 
     def _run(self, traced: Traced, recipe: Recipe, inputs: Sequence[Any]) -> Callable[[], object]:
         return tuning.repeatable(traced, self.graph(traced, recipe).run, inputs)
@@ -330,10 +330,10 @@ class CompiledGraph(CompiledPiece):
         if not self.is_estimated:
             with own_mode():
                 self.estimate, self.is_estimated = self._backend.estimate(self.traced, arguments), True
-        known = self.estimate
-        if known is None or (self._may_grow and not known.holds(arguments)):
+        own_estimate = self.estimate
+        if own_estimate is None or (self._may_grow and not own_estimate.holds(arguments)):
             return math.inf
-        return known.gain
+        return own_estimate.gain
 
     def higher_gradients(
         self, tensors: Sequence[Any], grads: Sequence[Any], wanted: Sequence[bool], changed: frozenset[int]

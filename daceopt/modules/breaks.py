@@ -53,8 +53,8 @@ class SourceLine:
         return linecache.getline(self.file, self.line).strip()
 
     def __str__(self) -> str:
-        said = f"{_relative(self.file)}:{self.line}, in {self.function}"
-        return f"{said}: `{self.source}`" if self.source else said
+        place = f"{_relative(self.file)}:{self.line}, in {self.function}"
+        return f"{place}: `{self.source}`" if self.source else place
 
 
 @dataclass(frozen=True)
@@ -131,22 +131,22 @@ class Breaks:
         self._breaks[self._begun :] = [replace(b, part=BETWEEN) for b in self._breaks[self._begun :]]
 
 
-def of_error(error: BaseException, part: str, said: str = "") -> Break:
-    """What an error of Dynamo's, or of the compiler about a line of the model, says; ``said``: in place of its text."""
-    return to_break(said or str(error).strip() or type(error).__name__, part, innermost(_stack(error)))
+def of_error(error: BaseException, part: str, message: str = "") -> Break:
+    """What an error of Dynamo's, or of the compiler about a line of the model, says; ``message`` replaces its text."""
+    return to_break(message or str(error).strip() or type(error).__name__, part, innermost(_stack(error)))
 
 
-def to_break(said: str, part: str, place: SourceLine | None = None) -> Break:
-    """A break for the reason ``said``, in the words of the table of hints."""
-    for hint in (*HINTS, *KINDS) if _is_dynamos(said) else HINTS:
-        if (match := hint.pattern.search(said)) is not None:
-            return Break(match.expand(hint.reason), part, place, hint.instead, said)
-    return Break(_first(said), part, place, _own_hint(said), said)
+def to_break(message: str, part: str, place: SourceLine | None = None) -> Break:
+    """A break for the reason in ``message``, in the words of the table of hints."""
+    for hint in (*HINTS, *KINDS) if _is_dynamos(message) else HINTS:
+        if (match := hint.pattern.search(message)) is not None:
+            return Break(match.expand(hint.reason), part, place, hint.instead, message)
+    return Break(_first(message), part, place, _own_hint(message), message)
 
 
-def _is_dynamos(said: str) -> bool:
+def _is_dynamos(message: str) -> bool:
     """Whether Dynamo says so, of a kind of break that it knows."""
-    return "\n  Explanation:" in said and UNLIKE_PYTHON not in said
+    return "\n  Explanation:" in message and UNLIKE_PYTHON not in message
 
 
 def versions(arguments: Sequence[Any]) -> list[int]:
@@ -172,8 +172,8 @@ def as_error(reason: Break, error: BaseException) -> DaceoptError:
 def innermost(stack: Iterable[Any]) -> SourceLine | None:
     """The innermost of these frames (of ``traceback``) that is the user's; PyTorch's own where all are."""
     places = [SourceLine(f.filename, f.lineno, function_name(f.name)) for f in stack if f.lineno is not None]
-    known = [p for p in places if not p.file.startswith((_OWN, "<"))]
-    return next((p for p in reversed(known) if p.is_users), known[-1] if known else None)
+    lines = [p for p in places if not p.file.startswith((_OWN, "<"))]
+    return next((p for p in reversed(lines) if p.is_users), lines[-1] if lines else None)
 
 
 def function_name(name: str) -> str:
@@ -189,13 +189,13 @@ def _stack(error: BaseException) -> Iterable[Any]:
     return [traceback.FrameSummary(file, int(line), name, lookup_line=False) for file, line, name in frames]
 
 
-def _first(said: str) -> str:
-    return next((line.strip() for line in said.splitlines() if line.strip()), said)
+def _first(message: str) -> str:
+    return next((line.strip() for line in message.splitlines() if line.strip()), message)
 
 
-def _own_hint(said: str) -> str:
+def _own_hint(message: str) -> str:
     """What a break that ``tracing`` makes itself says to do."""
-    hint = re.search(r"^ *Hint: (.+)$", said, re.MULTILINE) if UNLIKE_PYTHON in said else None
+    hint = re.search(r"^ *Hint: (.+)$", message, re.MULTILINE) if UNLIKE_PYTHON in message else None
     return hint[1] if hint is not None else ""
 
 

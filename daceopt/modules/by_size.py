@@ -61,9 +61,9 @@ class BySize:
 
     def _program(self, arguments: Sequence[Any]) -> Program | Exception:
         key = tuple(x.shape if isinstance(x, torch.Tensor) else x for x in arguments)
-        known = self._programs.get(key)
-        if known is not None:
-            return known
+        program = self._programs.get(key)
+        if program is not None:
+            return program
         with self._lock:
             if key not in self._programs:
                 self._programs[key] = self._make(arguments)

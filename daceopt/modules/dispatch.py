@@ -364,9 +364,9 @@ def _condition(reason: Any) -> str:
 
 def note(reasons: dict[str, int], reason: str, message: str, fallback: str, place: SourceLine | None = None) -> None:
     """Count ``reason``; at the first time give the message, as one about a line of the model where that is known."""
-    known = reasons.get(reason, 0)
-    reasons[reason] = known + 1
-    if known:
+    count = reasons.get(reason, 0)
+    reasons[reason] = count + 1
+    if count:
         return
     logger.info("%s", message)
     if fallback == "warn" and place is not None and place.is_users:

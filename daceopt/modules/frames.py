@@ -80,8 +80,8 @@ class FrameCompiler:
             return dynamo_frames.leave_call()
         if code.co_filename.startswith(_SPOKEN):
             return dynamo_frames.leave_frame_and_calls()
-        if (known := self._in_parts.get(code)) is not None:
-            return dynamo_frames.run_always(known)
+        if (parts := self._in_parts.get(code)) is not None:
+            return dynamo_frames.run_always(parts)
         answer, has_given_up = self._convert(frame, *args)
         split = self._split(code, answer) if has_given_up else None
         if split is None:

@@ -105,12 +105,12 @@ def _check_recipe(recipe: Any) -> None:
         _check_name("recipe", recipe, recipes.names(), "a daceopt.Recipe or ")
 
 
-def _check_name(option: str, value: Any, known: Sequence[str], before: str = "") -> None:
-    expected = f"{option}={value!r}; expected {before}one of {', '.join(map(repr, known))}"
+def _check_name(option: str, value: Any, allowed: Sequence[str], before: str = "") -> None:
+    expected = f"{option}={value!r}; expected {before}one of {', '.join(map(repr, allowed))}"
     if not isinstance(value, str):
         raise TypeError(f"{expected}, not {_kind(value)}")
-    if value not in known:
-        raise ValueError(expected + did_you_mean(value, known))
+    if value not in allowed:
+        raise ValueError(expected + did_you_mean(value, allowed))
 
 
 def _check_dynamic(dynamic: Any) -> None:
@@ -147,11 +147,11 @@ def _is_list_of_axes(axes: Any) -> bool:
     return isinstance(axes, list | tuple) and any(isinstance(axis, int | str | float) for axis in axes)
 
 
-def _check_position(value: Any, said: str, expected: str) -> None:
+def _check_position(value: Any, message: str, expected: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{said}; expected {expected}: an integer of 0 or more, not {_kind(value)}")
+        raise TypeError(f"{message}; expected {expected}: an integer of 0 or more, not {_kind(value)}")
     if value < 0:
-        raise ValueError(f"{said}; expected {expected}: an integer of 0 or more")
+        raise ValueError(f"{message}; expected {expected}: an integer of 0 or more")
 
 
 def _kind(value: Any) -> str:

@@ -63,9 +63,9 @@ _TOLD = (Tensor, bool, int, float, str, type(None))
 
 
 def _likeness(original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
-    told = [original, module.training, is_grad_enabled()]
+    key = [original, module.training, is_grad_enabled()]
     for a in args:  # a comprehension would be one more call, of which there are few enough to be seen
-        told.append(a.shape if isinstance(a, Tensor) else a.__class__)
+        key.append(a.shape if isinstance(a, Tensor) else a.__class__)
     for name, a in kwargs.items():
-        told += [name, a.shape if isinstance(a, Tensor) else a.__class__]
-    return tuple(told)
+        key += [name, a.shape if isinstance(a, Tensor) else a.__class__]
+    return tuple(key)

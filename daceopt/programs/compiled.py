@@ -84,12 +84,12 @@ def find_or_build(source: Source, fingerprint: str) -> CompiledPair:
     )
     store = default_cache()
     for _ in range(2):
-        found = store.make("pair", identity, lambda entry: _write(entry, identity, source), _read)
-        programs = [load_program(name, store) for name in found["programs"]]
+        record = store.make("pair", identity, lambda entry: _write(entry, identity, source), _read)
+        programs = [load_program(name, store) for name in record["programs"]]
         if None not in programs:
             forward, backward = (*programs, None)[:2]
-            _warn(found["fallbacks"])
-            return CompiledPair(found, forward, backward, source)  # type: ignore[arg-type]
+            _warn(record["fallbacks"])
+            return CompiledPair(record, forward, backward, source)  # type: ignore[arg-type]
         store.discard("pair", identity)
     raise BuildError(
         f"the cache in {store.folder} loses programs as soon as they are written; see `python -m daceopt doctor`"
@@ -107,19 +107,19 @@ def report(derived: Derived, programs: Sequence[str]) -> dict[str, Any]:
         "seconds": derived.seconds,
         "history": [vars(s) for s in derived.history],
         "choice": derived.choice,
-        "exchanges": [found for graph, _ in derived.directions() if (found := _exchanges(graph))],
+        "exchanges": [exchanges for graph, _ in derived.directions() if (exchanges := _exchanges(graph))],
     }
 
 
 def _read(folder: Path) -> dict[str, Any]:
     """What ``report`` kept. Raises ValueError where it is something else."""
-    found = json.loads((folder / REPORT).read_text())
+    record = json.loads((folder / REPORT).read_text())
     kinds: dict[str, type] = dict.fromkeys(("programs", "history", "exchanges"), list)
     kinds |= dict.fromkeys(("fallbacks", "hosted", "notes", "seconds"), dict)
-    wrong = [name for name, kind in kinds.items() if not isinstance(found[name], kind)]
-    if wrong or not found["programs"] or not all(map(is_key, found["programs"])):
-        raise ValueError(f"{REPORT} is no record of programs: {', '.join(wrong) or found['programs']}")
-    return found
+    wrong = [name for name, kind in kinds.items() if not isinstance(record[name], kind)]
+    if wrong or not record["programs"] or not all(map(is_key, record["programs"])):
+        raise ValueError(f"{REPORT} is no record of programs: {', '.join(wrong) or record['programs']}")
+    return record
 
 
 def _exchanges(graph: Graph) -> list[Exchanged]:
@@ -170,13 +170,13 @@ def _check_device(derived: Derived) -> None:
     """Raise Unsupported where a call's arrays are not where the recipe lets programs run."""
     from daceopt.codegen import target
 
-    given = derived.imported.device
+    device = derived.imported.device
     for graph, _ in derived.directions():
-        found = target.get(graph.options.target)
-        if found.device != given:
-            reason = f"its arrays live on {found.device}, those of this call on {given}"
+        device_target = target.get(graph.options.target)
+        if device_target.device != device:
+            reason = f"its arrays live on {device_target.device}, those of this call on {device}"
             advice = "take another recipe (auto is for either), or move them with .to()"
-            raise Unsupported(f"a program for {found.name}: {reason}; {advice}")
+            raise Unsupported(f"a program for {device_target.name}: {reason}; {advice}")
 
 
 def _check_built(derived: Derived, names: Sequence[str]) -> None:

@@ -28,10 +28,10 @@ def effect(history: Iterable[Record], sizes: Mapping[str, int] | None = None) ->
     graphs: dict[str, list[Record]] = {}
     for record in history:
         graphs.setdefault(record["graph"], []).append(record)
-    found = [_one_graph(records, sizes or {}) for records in graphs.values()]
+    effects = [_one_graph(records, sizes or {}) for records in graphs.values()]
     return Effect(
-        (sum(e.kernels[0] for e in found), sum(e.kernels[1] for e in found)),
-        (sum(e.bytes_moved[0] for e in found), sum(e.bytes_moved[1] for e in found)),
+        (sum(e.kernels[0] for e in effects), sum(e.kernels[1] for e in effects)),
+        (sum(e.bytes_moved[0] for e in effects), sum(e.bytes_moved[1] for e in effects)),
     )
 
 

@@ -131,10 +131,10 @@ def replay(views: Sequence[Any]) -> Callable[[torch.Tensor, Mapping[str, int]], 
 
 def spread(tensor: torch.Tensor, strides: Sequence[int], sizes: Mapping[str, int]) -> torch.Tensor:
     """A copy with these strides; along an axis of stride 0 all elements are the first."""
-    known = [_evaluate(s, sizes) for s in strides]
-    strided = tensor.new_empty_strided(tensor.shape, known)
+    numbers = [_evaluate(s, sizes) for s in strides]
+    strided = tensor.new_empty_strided(tensor.shape, numbers)
     written, source = strided, tensor
-    for axis, stride in enumerate(known):
+    for axis, stride in enumerate(numbers):
         if stride == 0 and tensor.shape[axis]:
             written, source = written.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
     written.copy_(source)

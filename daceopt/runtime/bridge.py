@@ -166,8 +166,8 @@ class TorchProgram:
             raise RuntimeError(_INFERENCE)
         increment_version(written)
         inputs = {i for i, _ in self.overwritten}
-        kept = [k for k in copied if k in inputs]
-        return dict(zip(kept, copies([dense[k] for k in kept])))
+        positions = [k for k in copied if k in inputs]
+        return dict(zip(positions, copies([dense[k] for k in positions])))
 
     def backward_reads(self, ran: Ran) -> list[torch.Tensor]:
         """What the backward of a call reads, but its saved block."""
@@ -185,17 +185,17 @@ class TorchProgram:
         inputs: Sequence[torch.Tensor],
     ) -> tuple[list[torch.Tensor], torch.Tensor | None]:
         """What hooks gave back of a call: what its backward reads, and its saved block, which that may write."""
-        kept, count = saved_arrays.restore(tensors, kinds), len(self.kept_inputs) + len(self.kept_outputs)
-        if len(kept) == count:
-            return kept, None
+        arrays, count = saved_arrays.restore(tensors, kinds), len(self.kept_inputs) + len(self.kept_outputs)
+        if len(arrays) == count:
+            return arrays, None
         allocate = self.forward.place(list(inputs)).memory(symbols).saved
         assert allocate is not None
         manifest = self.forward.executable.manifest
-        return kept[:count], saved_arrays.block_of(kept[count:], manifest, symbols, allocate, self.consumes)
+        return arrays[:count], saved_arrays.block_of(arrays[count:], manifest, symbols, allocate, self.consumes)
 
     def gradients(
         self,
-        kept: list[torch.Tensor],
+        arrays: list[torch.Tensor],
         grads: Sequence[torch.Tensor | None],
         ran: Ran,
         wanted: Sequence[bool],
@@ -205,11 +205,11 @@ class TorchProgram:
         if self.orders:
             first = len(self.kept_inputs)
             for at, k in enumerate(self.kept_outputs, first):
-                kept[at] = self.in_memory_order(k, kept[at])
+                arrays[at] = self.in_memory_order(k, arrays[at])
         for k in self.grads:
             grad = grads[k]
-            kept.append(self.zero(k, ran) if grad is None else self.in_memory_order(k, grad))
-        dense = [t if t.is_contiguous() and not (t.is_neg() or t.is_conj()) else _dense(t) for t in kept]
+            arrays.append(self.zero(k, ran) if grad is None else self.in_memory_order(k, grad))
+        dense = [t if t.is_contiguous() and not (t.is_neg() or t.is_conj()) else _dense(t) for t in arrays]
         entry = self.backward.place(dense)
         memory = entry.memory(ran.symbols)
         outputs = memory.allocate()
@@ -290,14 +290,14 @@ class _Compiled(torch.autograd.Function):
         ran = program.run(tensors, program.volatile)
         inputs, outputs, saved, seed, symbols = ran
         ctx.operands = tensors if not program.volatile else _before(tensors, inputs, program.volatile, ctx.versions)
-        kept = program.backward_reads(ran)
+        arrays = program.backward_reads(ran)
         is_hooked = saved_arrays.are_hooked()
         if saved is not None:
-            kept += program.arrays_in(saved, symbols) if is_hooked else [saved]
-        ctx.kinds = saved_arrays.kinds(kept) if is_hooked else None
+            arrays += program.arrays_in(saved, symbols) if is_hooked else [saved]
+        ctx.kinds = saved_arrays.kinds(arrays) if is_hooked else None
         for _, k in program.overwritten:
             outputs[k] = torch.empty(0)  # an argument is no result of its own
-        ctx.save_for_backward(*kept)
+        ctx.save_for_backward(*arrays)
         ctx.program, ctx.seed, ctx.symbols, ctx.has_block = program, seed, symbols, saved is not None
         ctx.is_consumed, ctx.direct, ctx.count = False, {}, program.new_values.count
         ctx.set_materialize_grads(False)

@@ -44,8 +44,8 @@ class DeviceEntry(ExecutableEntry):
         Raises DaceoptError for tensors elsewhere, or on several devices.
         """
         places = {t.device for t in tensors}
-        if len(places) == 1 and (known := self._placed.get(places.pop())) is not None:
-            return known
+        if len(places) == 1 and (constants := self._placed.get(places.pop())) is not None:
+            return constants
         device = self._device_of(tensors)
         for k, tensor in enumerate(tensors):
             if tensor.device != device and not tensor.ndim:

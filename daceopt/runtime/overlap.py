@@ -32,15 +32,15 @@ def check(written: Sequence[int], is_state: Sequence[bool]) -> Check | None:
 def _check_of_state(changed: set[int], state: Sequence[int]) -> Check:
     if changed.isdisjoint(state):
         return lambda arguments: False
-    known: list[Any] = []
+    checked: list[Any] = []
     verdict = False
     distinct = [False] * (max(state) + 1)
 
     def overlapping(arguments: Sequence[Any]) -> bool:
-        nonlocal known, verdict
+        nonlocal checked, verdict
         places = [arguments[k].data_ptr() for k in state]
-        if places != known:
-            known, verdict = places, _overlap(arguments, state, changed, distinct)
+        if places != checked:
+            checked, verdict = places, _overlap(arguments, state, changed, distinct)
         return verdict
 
     return overlapping

@@ -52,9 +52,9 @@ def matching(labels: Sequence[str], text: str) -> list[int]:
     """Positions of the labels that contain ``text``, in any case. DaceoptError says what there is instead."""
     positions = [k for k, label in enumerate(labels) if is_called(label, text)]
     if not positions:
-        known = list(dict.fromkeys(labels))
-        listed = f"no kernel's label contains {text!r}; there are: {', '.join(known) or 'none'}"
-        raise DaceoptError(listed + did_you_mean(text, known))
+        choices = list(dict.fromkeys(labels))
+        listed = f"no kernel's label contains {text!r}; there are: {', '.join(choices) or 'none'}"
+        raise DaceoptError(listed + did_you_mean(text, choices))
     return positions
 
 

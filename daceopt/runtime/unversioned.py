@@ -35,12 +35,14 @@ class NewValues:
             write(places, [outputs[k] for _, k in self._copies])
         self.count += bool(self._hidden)
 
-    def check(self, inputs: Sequence[torch.Tensor], kept: Iterable[tuple[int, torch.Tensor]], count: int) -> None:
+    def check(
+        self, inputs: Sequence[torch.Tensor], own_outputs: Iterable[tuple[int, torch.Tensor]], count: int
+    ) -> None:
         """Raise RuntimeError where calls since have hidden a change of what backward reads: eager PyTorch would take
-        some of it as it was, and some as it is. ``kept``: outputs of a call, after which ``count`` was noted."""
+        some of it as it was, and some as it is. ``own_outputs``: of a call, after which ``count`` was noted."""
         if count == self.count:
             return
-        outputs = dict(kept)
+        outputs = dict(own_outputs)
         if not all(_is_close(inputs[i].detach(), outputs[k]) for i, k in self._hidden if k in outputs):
             raise RuntimeError(_CHANGED)
 

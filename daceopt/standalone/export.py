@@ -185,8 +185,8 @@ def _linked_libraries(flags: Flags) -> list[Path]:
 
 def _beside(flags: Flags) -> Flags:
     """The same libraries, looked for in the folder of the program instead of where they were found."""
-    kept = tuple(argument for argument in flags.link if not argument.startswith(_RUN_PATH))
-    return Flags(link=(*kept, f"{_RUN_PATH}$ORIGIN"))
+    arguments = tuple(argument for argument in flags.link if not argument.startswith(_RUN_PATH))
+    return Flags(link=(*arguments, f"{_RUN_PATH}$ORIGIN"))
 
 
 def _seal_job(text: str) -> CompileJob:

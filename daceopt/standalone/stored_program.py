@@ -142,9 +142,9 @@ class _Input:
         if array.dtype != self.dtype or array.ndim != len(self.shape):
             raise DaceoptError(f"expected the input {self}, got {array.dtype} of shape {list(array.shape)}")
         for axis, (wanted, size) in enumerate(zip(self.shape, array.shape, strict=True)):
-            known = named.setdefault(wanted, size) if isinstance(wanted, str) else wanted
-            if known != size:
-                expected = f"{wanted} = {known}" if isinstance(wanted, str) else known
+            expected_size = named.setdefault(wanted, size) if isinstance(wanted, str) else wanted
+            if expected_size != size:
+                expected = f"{wanted} = {expected_size}" if isinstance(wanted, str) else expected_size
                 raise DaceoptError(f"input {self.name!r}, axis {axis}: expected {expected}, got {size}")
         return np.require(array, requirements=("C", "A"))
 

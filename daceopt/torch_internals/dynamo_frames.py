@@ -148,7 +148,7 @@ def settings_of_frames(most_programs: int) -> Iterator[None]:
     """Dynamo makes at most so many programs of a code, takes recurrent layers, and sees hooks of children that come and
     go. Its guards are not timed, which takes 0.02 s for each frame, half of the time of a small one; nor is what a call
     does before a graph, of which a profiler would be told: that is a fifth of what it takes to enter Dynamo."""
-    known = _config.patch(
+    settings = _config.patch(
         recompile_limit=most_programs,
         allow_rnn=True,
         allow_empty_graphs=True,
@@ -159,7 +159,7 @@ def settings_of_frames(most_programs: int) -> Iterator[None]:
         capture_scalar_outputs=True,  # where a number is read decides (``capture/torch/items.py``)
         capture_dynamic_output_shape_ops=True,  # and where a size is (``capture/torch/cutting.py``)
     )
-    with known, exchange("time of guards", _no_time):
+    with settings, exchange("time of guards", _no_time):
         yield
 
 

@@ -145,7 +145,7 @@ class _Call:
 
     def again(self) -> Bound | None:
         """The same call with the numbers and states of now; None where it is another one."""
-        plan, known = self.bound.plan, self.bound.tensors
+        plan, tensors = self.bound.plan, self.bound.tensors
         if self.bound.fresh or self._binder.batch or not plan.updates:
             return None
         bound = Bound(plan, [])
@@ -154,7 +154,7 @@ class _Call:
             state = self._binder.optimizer.state.get(parameter) or {}
             for name in updated.state:
                 tensor = state.get(name)
-                if tensor is not known[len(bound.tensors)]:
+                if tensor is not tensors[len(bound.tensors)]:
                     return None
                 bound.tensors.append(tensor)
             if self._rule.counts:

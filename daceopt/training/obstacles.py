@@ -23,8 +23,8 @@ def permanent(
 ) -> str | None:
     """What no later call is without; None where a step can be one program."""
     if type(optimizer) not in BY_CLASS:
-        known = ", ".join(c.__name__ for c in BY_CLASS)
-        return f"there is no update rule for {type(optimizer).__name__}; expected one of {known}"
+        names = ", ".join(c.__name__ for c in BY_CLASS)
+        return f"there is no update rule for {type(optimizer).__name__}; expected one of {names}"
     if scaler is not None and scaler.is_enabled():
         return "a GradScaler looks at all gradients before the update"
     wrapped = next((n for m in model.modules() for c in type(m).__mro__ if (n := c.__name__) in _WRAPPERS), None)

@@ -22,11 +22,11 @@ class StepCounts:
         """The number in ``step``."""
         if self._is_near(step):
             return float(step.item())
-        version, known = self._known.get(step, (None, 0.0))
+        version, number = self._known.get(step, (None, 0.0))
         if version != step._version:
-            known = float(step.item())
-            self._known[step] = step._version, known
-        return float(known)
+            number = float(step.item())
+            self._known[step] = step._version, number
+        return float(number)
 
     def advance(self, steps: list[torch.Tensor]) -> None:
         """Add one to each."""

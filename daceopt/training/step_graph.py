@@ -144,17 +144,17 @@ class StepGraph:
         except SizesError as error:
             self._by_size = self._by_size or self._backend.by_size(self.traced, error)
             return self._by_size(*arguments)
-        kept = [p for p in bound.plan.parameters if bound.plan.updates or not p.accumulated]
+        parameters = [p for p in bound.plan.parameters if bound.plan.updates or not p.accumulated]
         count = len(self.traced.results)
-        self._backend.binder.finish(bound, [(arguments[p.argument], g) for p, g in zip(kept, results[count:])])
+        self._backend.binder.finish(bound, [(arguments[p.argument], g) for p, g in zip(parameters, results[count:])])
         self._backend.ran += 1
         return results[:count]
 
 
 def _others(tensors: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
     """Those that are no arguments yet."""
-    known = {id(x) for x in arguments}
-    return [t for t in tensors if id(t) not in known]
+    identities = {id(x) for x in arguments}
+    return [t for t in tensors if id(t) not in identities]
 
 
 def imported_step(

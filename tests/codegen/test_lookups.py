@@ -23,14 +23,14 @@ def lookups() -> Lookups:
 
 def test_a_value_and_a_cast_to_its_type_are_its_name() -> None:
     for expr in (X, scalar.cast(X, dace.float32)):
-        assert lookups().lowered(ScalarValue(expr, dace.float32)) == Name("x")
-    assert lookups().lowered(ScalarValue(X, dace.float64)) == "double(x)"
-    assert lookups().lowered(ScalarValue(X * X, dace.float32)) == "dop::ipow<2>(x)"
+        assert lookups().lower(ScalarValue(expr, dace.float32)) == Name("x")
+    assert lookups().lower(ScalarValue(X, dace.float64)) == "double(x)"
+    assert lookups().lower(ScalarValue(X * X, dace.float32)) == "dop::ipow<2>(x)"
 
 
 def test_an_element_is_a_load_whose_place_is_checked_unless_a_variable_has_it() -> None:
     load, printer = scalar.load(TABLE, PLACE), lookups()
-    assert printer.lowered(ScalarValue(load, dace.float32, places={(load, 0): "v0"})) == ElementLoad("p0[v0]", HALF)
+    assert printer.lower(ScalarValue(load, dace.float32, places={(load, 0): "v0"})) == ElementLoad("p0[v0]", HALF)
     assert not printer.checks
     checked = ElementLoad("p0[dop::index(place, 50, bad) * 64]", HALF)
-    assert printer.lowered(ScalarValue(load, dace.float32)) == checked and printer.checks
+    assert printer.lower(ScalarValue(load, dace.float32)) == checked and printer.checks

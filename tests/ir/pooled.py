@@ -15,7 +15,7 @@ from daceopt.ir.kernel.kernel import Access, Kernel, Stage, param
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.scalar import scalar
 from daceopt.ir.scalar.dims import dim
-from daceopt.ir.schedule.schedule import Guard, Loop, Tree, sequence, transformed
+from daceopt.ir.schedule.schedule import Guard, Loop, Tree, map_tree, sequence
 from tests.ir.guarded import F, V
 
 I0, I1, I2, I3 = (param(k) for k in range(4))
@@ -60,7 +60,7 @@ def sink_guards(tree: Tree, param: str) -> Tree:
         both = Guard((*node.condition, *inner.condition), inner.body) if isinstance(inner, Guard) else None
         return replace(node.body, body=both or Guard(node.condition, inner))
 
-    new = transformed(tree, change)
+    new = map_tree(tree, change)
     if new == tree:
         raise IllegalSchedule(f"no guard stands directly around a loop over {param}")
     return new

@@ -14,7 +14,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.legality.schedule_check import check
 from daceopt.ir.polyhedral.schedule_isl import from_isl, to_isl
-from daceopt.ir.schedule.schedule import Alloc, Loop, Tree, bare, default, schedule_of, transformed
+from daceopt.ir.schedule.schedule import Alloc, Loop, Tree, default, map_tree, schedule_of, without_accumulators
 from daceopt.modules.observe import observe
 from daceopt.modules.options import Options
 from tests.ir.isl_checking import assert_agrees, unmarked
@@ -37,7 +37,7 @@ def _plain(tree: Tree) -> Tree:
             return node.body
         return Loop(node.param, node.extent, node.body, rest=node.rest) if isinstance(node, Loop) else node
 
-    return transformed(bare(tree), change)
+    return map_tree(without_accumulators(tree), change)
 
 
 def _check_all(module: nn.Module, args: Any, kwargs: Any, dynamic: bool = False) -> None:

@@ -13,7 +13,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData
 from daceopt.ir.scalar import scalar, types
-from daceopt.ir.schedule.schedule import Accumulate, Loop, default, transformed
+from daceopt.ir.schedule.schedule import Accumulate, Loop, default, map_tree
 from daceopt.transform import Site, Transformation
 
 BACKWARD = "_backward"
@@ -116,7 +116,7 @@ class Race(Planted):
             return
         kernel = node.kernel
         tree = default(kernel)
-        wrong = transformed(tree, _shared)
+        wrong = map_tree(tree, _shared)
         if wrong != tree:
             yield Site(graph, (node,), {"tree": wrong})
 

@@ -116,7 +116,7 @@ class BlockMapping(KernelStep):
         if not nest.loops:
             return nest
         block, tile, mapping = self._tile(nest.loops[-1])
-        return Nest((*nest.loops[:-1], *block, tile), schedule.substituted(nest.body, mapping))
+        return Nest((*nest.loops[:-1], *block, tile), schedule.substitute(nest.body, mapping))
 
     def _row_per_thread(self, form: KernelLoops) -> Tree:
         nests = [Nest(tuple(replace(n, kind="serial") for n in nest.loops), nest.body) for nest in form.nests]

@@ -92,7 +92,7 @@ def _sums_columns(form: KernelLoops, nest: Nest, rows: Loop) -> bool:
 
 def _is_wide_sum(write: Reference, rows: Loop, column: schedule.Param) -> bool:
     own = types.compute_type(write.buffer.dtype)
-    wide = write.wcr == "sum" and schedule.collected(own, "sum") != own
+    wide = write.wcr == "sum" and schedule.accumulator_type(own, "sum") != own
     if write.buffer.local:  # of one iteration of the shared loop
         return False
     return wide and column in write.params() and rows.param not in write.params()
@@ -107,4 +107,4 @@ def _split(nest: Nest, rows: int) -> Nest:
     if rows == loop.extent:
         return Nest((*before, vector), replace(loop, kind="unroll", body=nest.body))
     outer, inner, mapping = split_loop(loop, rows, "block")
-    return Nest((*before, outer, vector), replace(inner, kind="unroll", body=schedule.substituted(nest.body, mapping)))
+    return Nest((*before, outer, vector), replace(inner, kind="unroll", body=schedule.substitute(nest.body, mapping)))

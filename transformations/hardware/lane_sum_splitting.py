@@ -39,7 +39,7 @@ class LaneSumSplitting(KernelStep):
                 nests.append(nest)
                 continue
             outer, inner, mapping = split_loop(nest.loops[-1], self._chunk(nest.loops[-1].extent), "chunk")
-            nests.append(Nest((*nest.loops[:-1], outer, inner), schedule.substituted(nest.body, mapping)))
+            nests.append(Nest((*nest.loops[:-1], outer, inner), schedule.substitute(nest.body, mapping)))
         return form.with_nests(nests) if mapping else None
 
     def _chunk(self, extent: Dim) -> int:
@@ -52,4 +52,4 @@ class LaneSumSplitting(KernelStep):
         p = nest.loops[-1].param
         writes = [r for body in form.bodies_of(nest) for r in body.writes.values() if r.wcr and p not in r.params()]
         own = [(types.compute_type(r.buffer.dtype), r.wcr) for r in writes]
-        return any(schedule.collected(dtype, op) != dtype for dtype, op in own if op is not None)
+        return any(schedule.accumulator_type(dtype, op) != dtype for dtype, op in own if op is not None)

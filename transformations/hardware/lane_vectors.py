@@ -77,5 +77,5 @@ def _pack(nest: Nest, width: int) -> Nest:
     if vector is None or width < 2:
         return nest
     packs, pack, mapping = split_loop(vector, width, "pack")
-    body = replace(pack, kind="unroll", body=schedule.substituted(nest.body, mapping))
+    body = replace(pack, kind="unroll", body=schedule.substitute(nest.body, mapping))
     return Nest((*nest.loops[:-1], replace(packs, kind="vector")), body)

@@ -36,7 +36,7 @@ class LoopMerging(KernelStep):
         for nest in form.nests:
             inner = dict(mapping)
             loops = _merge(nest.loops, form.bodies_of(nest), inner)
-            nests.append(Nest(loops, schedule.substituted(nest.body, inner)))
+            nests.append(Nest(loops, schedule.substitute(nest.body, inner)))
         if len(shared) == len(form.shared) and all(len(a.loops) == len(b.loops) for a, b in zip(nests, form.nests)):
             return None
         return form.with_nests(nests, shared)

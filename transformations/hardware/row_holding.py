@@ -14,7 +14,7 @@ from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.legality.spread import elements, held_loops, objection, own_loops
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.schedule import schedule
-from daceopt.ir.schedule.loop_form import fresh, renumbered
+from daceopt.ir.schedule.loop_form import fresh, renumber
 from daceopt.ir.schedule.schedule import Alloc, Do, Loop, Param, Tree
 from daceopt.transformations.hardware._scheduling import KernelStep
 
@@ -65,7 +65,7 @@ def _with_spread_locals(form: KernelLoops, room: int) -> tuple[KernelLoops, int]
     for alloc in form.locals:
         if alloc.scope != "shared":
             continue
-        tree = schedule.accumulated(form.tree, form.kernel)
+        tree = schedule.add_accumulators(form.tree, form.kernel)
         if objection(tree, form.bodies, alloc.array) is not None:
             continue
         needed = _words(form, alloc.array, held_loops(schedule.paths(tree), form.bodies, alloc.array))
@@ -159,7 +159,7 @@ def _hold(form: KernelLoops, reads: list[_Read], dtype: types.DType) -> KernelLo
     numbers = {k: k if k < first.statement else k + 1 for k in range(len(kernel.stages))}
     do = next(n for n in schedule.dos(form.nests[first.nest].body) if n.statement == first.statement)
     loading = Do(first.statement, tuple(dict(zip(stage.params, do.index))[p] for p in params))
-    nests = [replace(nest, body=renumbered(nest.body, numbers)) for nest in form.nests]
+    nests = [replace(nest, body=renumber(nest.body, numbers)) for nest in form.nests]
     nests[first.nest] = _after(loading, nests[first.nest])
     tree = form.with_nests(nests, locals_=(*form.locals, Alloc(local, "spread", loading)))
     kernel = replace(kernel, stages=stages, locals={**kernel.locals, local: (dtype, shape)}, schedule=tree)

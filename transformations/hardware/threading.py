@@ -50,7 +50,7 @@ class Threading(KernelStep):
         when = self._when(shared, dim(work))
         if when is None:
             return None
-        return schedule.nested((*self._parallel(shared, len(shared), *when), *band[len(shared) :]), body)
+        return schedule.nest_loops((*self._parallel(shared, len(shared), *when), *band[len(shared) :]), body)
 
     def _of_shared(self, form: KernelLoops) -> Tree | None:
         """The loops around all nests are shared by threads."""

@@ -29,7 +29,7 @@ class TranspositionCall(KernelStep):
     def edit(self, loops: KernelLoops) -> Tree | None:
         if not any(len(s.reads) == len(s.writes) == 1 and len(s.params) > 1 for s in loops.kernel.stages):
             return None
-        return schedule.transformed(loops.tree, partial(self._called, loops))
+        return schedule.map_tree(loops.tree, partial(self._called, loops))
 
     def _called(self, loops: KernelLoops, tree: Tree) -> Tree:
         if not (isinstance(tree, Loop) and tree.kind == "serial" and isinstance(tree.body, Loop)):

@@ -125,4 +125,4 @@ def _vectors(vectors: Sequence[Loop]) -> Edit:
     def bind(node: Tree) -> Tree:
         return replace(node, kind="vector") if isinstance(node, Loop) and node in vectors else node
 
-    return lambda loops: schedule.transformed(loops.tree, bind)
+    return lambda loops: schedule.map_tree(loops.tree, bind)

@@ -49,13 +49,13 @@ class WarpTiling(KernelStep):
                 return nest
             warps, lanes, mapping = _cut(nest.loops[at])
             loops = (*nest.loops[:at], *warps, lanes, *nest.loops[at + 1 :])
-            return Nest(loops, schedule.substituted(nest.body, mapping))
+            return Nest(loops, schedule.substitute(nest.body, mapping))
         chunks, lane, mapping = _in_chunks(vector)
         *others, _ = nest.loops
         is_parallel = vector.param not in reduced_params(form, nest)
         first = next((k for k, n in enumerate(others) if n.param in reduced_params(form, nest)), len(others))
         at = first if is_parallel and form.single is not None else len(others)
-        return Nest((*others[:at], *chunks, *others[at:], lane), schedule.substituted(nest.body, mapping))
+        return Nest((*others[:at], *chunks, *others[at:], lane), schedule.substitute(nest.body, mapping))
 
 
 def _vector(nest: Nest) -> Loop | None:

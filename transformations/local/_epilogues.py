@@ -118,12 +118,12 @@ def _replace(
     """Put the first of ``members`` with the epilogue ``found`` in the place of all; it writes ``out``."""
     node = members[0]
     reads = graph.reads(node)
-    kept = {p: getattr(node, p) for p in kept_attributes(node)}
+    own_attributes = {p: getattr(node, p) for p in kept_attributes(node)}
     graph.take_out(members)
     reads |= _vectors(graph, node, epilogue.vectors, stage_reads, reads)
     if epilogue.residual is not None:
         reads[_residual_connector(node)] = epilogue.residual
-    twin = type(node)(node.label, inputs=list(reads), outputs=["Y"], **(kept | attributes))
+    twin = type(node)(node.label, inputs=list(reads), outputs=["Y"], **(own_attributes | attributes))
     graph.add_node(twin, reads, {"Y": out})
     return twin
 

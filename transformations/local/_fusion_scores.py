@@ -42,9 +42,9 @@ def estimate(score: str | Score) -> Score:
     if score == MEASURED:
         return roofline_seconds
     if score not in SCORES:
-        known = [*SCORES, MEASURED]
-        hint = did_you_mean(score, known)
-        raise DaceoptError(f"score={score!r}: expected one of {', '.join(known)}, or a function of a candidate{hint}")
+        names = [*SCORES, MEASURED]
+        hint = did_you_mean(score, names)
+        raise DaceoptError(f"score={score!r}: expected one of {', '.join(names)}, or a function of a candidate{hint}")
     return SCORES[score]
 
 

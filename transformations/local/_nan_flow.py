@@ -43,10 +43,10 @@ Reached = dict[str, list[str] | None]
 """Array -> those that a NaN in it reaches; None where it has to be looked at itself."""
 
 
-def watch_points(graph: Graph, names: Iterable[str], known: Reached | None = None) -> list[str]:
+def watch_points(graph: Graph, names: Iterable[str], reached_from: Reached | None = None) -> list[str]:
     """Arrays of which one has a NaN if any of ``names`` had one where its elements are read: results, and what nodes
-    read that may lose it. ``known`` keeps what was found of each array, while ``graph`` stays as it is."""
-    known = {} if known is None else known
+    read that may lose it. ``reached_from`` caches the answer for each array, while ``graph`` is not changed."""
+    reached_from = {} if reached_from is None else reached_from
     points: dict[str, None] = {}
     waiting, seen = list(names), set[str]()
     while waiting:
@@ -54,9 +54,9 @@ def watch_points(graph: Graph, names: Iterable[str], known: Reached | None = Non
         if name in seen:
             continue
         seen.add(name)
-        if name not in known:
-            known[name] = _reach(graph, name)
-        reached = known[name]
+        if name not in reached_from:
+            reached_from[name] = _reach(graph, name)
+        reached = reached_from[name]
         if reached is None:
             points[name] = None
         else:

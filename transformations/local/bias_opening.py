@@ -39,10 +39,10 @@ class BiasOpening(Transformation):
         graph, node = site.graph, site.nodes[0]
         reads, out = graph.reads(node), graph.writes(node)["Y"]
         bare = graph.add_array(f"{out}_bare", graph.shape(out), graph.dtype(out), graph.strides(out))
-        kept = {p: getattr(node, p) for p in kept_attributes(node)}
+        own_attributes = {p: getattr(node, p) for p in kept_attributes(node)}
         graph.take_out((node,))
         bias = reads.pop("B")
-        twin = type(node)(node.label, inputs=list(reads), outputs=["Y"], **kept)
+        twin = type(node)(node.label, inputs=list(reads), outputs=["Y"], **own_attributes)
         graph.add_node(twin, reads, {"Y": bare})
         b = Builder(graph)
         spread = b.reshape(bias, (graph.size(bias), *(1 for _ in graph.shape(out)[2:])))

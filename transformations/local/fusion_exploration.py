@@ -67,14 +67,14 @@ class FusionExploration(Transformation):
         choose = _SELECTIONS[self.selection]
         regions = [_Region(space, mask, estimate(self.score), choose) for mask in space.regions() if mask & (mask - 1)]
         seeds = space.greedy()
-        known: dict[str, list[_Found]] = {}
+        choices: dict[str, list[_Found]] = {}
         with phase("exploration"), ProgressCounter("exploration", len(regions)) as counter:
             for region in regions:
                 signature = space.signature(region.mask)
-                if not region.repeat(known.get(signature) if signature else None):
+                if not region.repeat(choices.get(signature) if signature else None):
                     region.explore([c for c in seeds if c.mask & region.mask], self.budget * region.mask.bit_count())
                     region.score(self.score)
-                    known[signature or ""] = region.results()
+                    choices[signature or ""] = region.results()
                 counter.advance(f"{len(region.candidates)} candidates of {region.mask.bit_count()} kernels")
         return _acyclic(space, regions, seeds)
 

@@ -80,12 +80,12 @@ def _literal(value: np.ndarray, dtype: DType) -> sympy.Expr | None:
 
 
 def _inline(stage: Stage, literals: dict[str, sympy.Expr]) -> Stage:
-    known = {c: literals[a.array] for c, a in stage.reads.items() if a.array in literals}
-    if not known:
+    values = {c: literals[a.array] for c, a in stage.reads.items() if a.array in literals}
+    if not values:
         return stage
-    reads = {c: a for c, a in stage.reads.items() if c not in known}
+    reads = {c: a for c, a in stage.reads.items() if c not in values}
     assignments = tuple(
-        replace(a, expr=a.expr.xreplace({s: known[str(s)] for s in a.expr.free_symbols if str(s) in known}))
+        replace(a, expr=a.expr.xreplace({s: values[str(s)] for s in a.expr.free_symbols if str(s) in values}))
         for a in stage.assignments
     )
     return replace(stage, reads=reads, assignments=assignments)

@@ -88,8 +88,8 @@ def _why_not_reader(graph: Graph, kernel: Kernel, product: str) -> str | None:
     if len(indices) != 1 or roots.count(product) != sum(a.array == product for a in stage.reads.values()):
         return "the reader has the product at several places"
     (index,) = indices
-    walked = [e for e in index if e != 0]  # extents of 1 have no loop
-    if len(walked) != len(stage.params) or set(walked) != set(stage.params):
+    params = [e for e in index if e != 0]  # extents of 1 have no loop
+    if len(params) != len(stage.params) or set(params) != set(stage.params):
         return "the reader does not visit each element of the product once"
     if 0 in index[-2:]:
         return f"a product of shape {graph.shape(product)}; expected several rows and columns"

@@ -85,8 +85,8 @@ def _transposing_copy(graph: Graph, node: Contraction, product: str, copy: Kerne
     steps = row_major(shape)
     expected = dict(zip((*steps[:-2], steps[-1], steps[-2]), row_major(wanted)))  # stride in the product -> in the copy
     coefficients = target.coefficients()
-    walked = source.coefficients()  # a broadcast row has fewer parameters than the copy
-    same = set(walked) == set(coefficients) and all(coefficients[p] == expected.get(c) for p, c in walked.items())
+    strides = source.coefficients()  # a broadcast row has fewer parameters than the copy
+    same = set(strides) == set(coefficients) and all(coefficients[p] == expected.get(c) for p, c in strides.items())
     return out if same and graph.is_contiguous(product) else None
 
 

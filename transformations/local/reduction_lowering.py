@@ -38,13 +38,13 @@ class ReductionLowering(Transformation):
         if len(kernel.stages) != 1 or kernel.locals or kernel.is_tiled or not _reduces_all(kernel.stages[0]):
             return
         stage = kernel.stages[0]
-        kept = tuple(p for p in stage.params if p not in stage.reduced_params(next(iter(stage.writes))))
-        if not kept:
+        kept_params = tuple(p for p in stage.params if p not in stage.reduced_params(next(iter(stage.writes))))
+        if not kept_params:
             return
-        if _kept_is_innermost(graph, stage, kept):
+        if _kept_is_innermost(graph, stage, kept_params):
             yield NearMiss(node, "the kept dimension is innermost in memory")
             return
-        yield Site(graph, (node,), {"kernel": _with_accumulators(graph, kernel, kept)})
+        yield Site(graph, (node,), {"kernel": _with_accumulators(graph, kernel, kept_params)})
 
     def apply(self, site: Site) -> None:
         site.graph.remove(site.nodes[0])
@@ -57,21 +57,21 @@ def _reduces_all(stage: Stage) -> bool:
     return len(reduced) == 1 and reduced != {()}
 
 
-def _kept_is_innermost(graph: Graph, stage: Stage, kept: tuple[sympy.Symbol, ...]) -> bool:
+def _kept_is_innermost(graph: Graph, stage: Stage, params: tuple[sympy.Symbol, ...]) -> bool:
     addresses = [address(graph, a) for a in stage.reads.values()]
     units = [p for where in addresses if where is not None for p, c in where.terms if c == 1]
-    return sum(p in kept for p in units) > sum(p not in kept for p in units)
+    return sum(p in params for p in units) > sum(p not in params for p in units)
 
 
-def _with_accumulators(graph: Graph, kernel: Kernel, kept: tuple[sympy.Symbol, ...]) -> Kernel:
+def _with_accumulators(graph: Graph, kernel: Kernel, params: tuple[sympy.Symbol, ...]) -> Kernel:
     stage = kernel.stages[0]
     local = {c: f"{a.array}_acc" for c, a in stage.writes.items()}
     own = {c: types.compute_type(graph.dtype(a.array)) for c, a in stage.writes.items()}
     first = replace(stage, writes={c: Access(local[c], (), a.wcr) for c, a in stage.writes.items()})
     last = Stage(
-        kept,
+        params,
         {f"in_{c}": Access(local[c], ()) for c in stage.writes},
         {c: replace(a, wcr=None) for c, a in stage.writes.items()},
         tuple(Assignment(scalar.symbol(c, t), scalar.symbol(f"in_{c}", t), t) for c, t in own.items()),
     )
-    return Kernel(kernel.label, kernel.extents, [first, last], kept, {local[c]: (own[c], ()) for c in local})
+    return Kernel(kernel.label, kernel.extents, [first, last], params, {local[c]: (own[c], ()) for c in local})

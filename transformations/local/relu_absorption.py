@@ -74,7 +74,7 @@ class ReluAbsorption(Transformation):
 def _candidates(graph: Graph) -> Iterator[_Candidate]:
     """Convolutions by oneDNN with a relu that is all that reads them, whose NaN can be watched."""
     readers: set[Node] = set()
-    known: Reached = {}
+    reached_from: Reached = {}
     for node in graph.nodes():
         reader = reader_of(graph, node) if isinstance(node, Convolution) and onednn.is_chosen(graph, node) else None
         if reader is None or reader in readers:  # a sum of two convolutions is one's
@@ -83,7 +83,7 @@ def _candidates(graph: Graph) -> Iterator[_Candidate]:
         if isinstance(epilogue, str) or not epilogue.activation or epilogue.slope:
             continue
         out = graph.result(reader, 0)
-        watched = tuple(watch_points(graph, [out], known))
+        watched = tuple(watch_points(graph, [out], reached_from))
         if not any(native.why_not_watched(graph, name) for name in (out, *watched)):
             readers.add(reader)
             yield _Candidate(node, reader, epilogue, watched, 2 * _bytes(graph, out))

@@ -103,4 +103,8 @@ class _Stitching:
 def _shared_loops(graph: Graph, node: Node) -> tuple[sympy.Symbol, ...] | None:
     """Extents and kinds of the loops around everything in a kernel's schedule; None without one."""
     tree = node.tree
-    return None if tree is None else tuple((n.extent, n.kind) for n in schedule.chain(schedule.bare(tree))[0])
+    return (
+        None
+        if tree is None
+        else tuple((n.extent, n.kind) for n in schedule.chain(schedule.without_accumulators(tree))[0])
+    )

@@ -20,7 +20,7 @@ from daceopt.ir.kernel.tasklet import SymbolicTasklet
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.symbols import Parameter, param, size
-from daceopt.ir.schedule.schedule import Tree, bare, default
+from daceopt.ir.schedule.schedule import Tree, default, without_accumulators
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,18 @@ class _Nest:
 
     def _enter_tile(self, name: str, begin: Any, end: Any, step: Any, around: set[str]) -> None:
         (tile,) = around if len(around) == 1 else ("",)
-        known = self._tiles.get(tile)
-        if known is None or tile in self._owner or step != 1 or dim(begin - Parameter(tile)) != 0:
+        bounds = self._tiles.get(tile)
+        if bounds is None or tile in self._owner or step != 1 or dim(begin - Parameter(tile)) != 0:
             raise self._refusal(f"{name} from {begin} to {end}")
-        last = dim(Parameter(tile) + known.size - 1)
+        last = dim(Parameter(tile) + bounds.size - 1)
         ends = {dim(e) for e in (end.args if isinstance(end, sympy.Min) else (end,))}
-        whole = dim(known.end - known.begin + 1)
-        if ends != {last, dim(known.end)} and not (
-            ends == {last} and isinstance(whole, int) and not whole % known.size
+        whole = dim(bounds.end - bounds.begin + 1)
+        if ends != {last, dim(bounds.end)} and not (
+            ends == {last} and isinstance(whole, int) and not whole % bounds.size
         ):
             raise self._refusal(f"{name} from {begin} to {end}")
-        own = self._walk(name, known.begin, known.end)
-        self.sizes[own], self._owner[tile] = known.size, own
+        own = self._walk(name, bounds.begin, bounds.end)
+        self.sizes[own], self._owner[tile] = bounds.size, own
 
     def _refusal(self, what: str) -> Unsupported:
         return Unsupported(f"{self._label}: a loop with {what}; expected loops over ranges and over tiles of ranges")
@@ -219,10 +219,10 @@ class _Reader:
 
 def _schedule(kernel: Kernel, nest: _Nest) -> Tree | None:
     """The loops in the order of the maps; None where that is the default."""
-    tree = bare(default(kernel))
+    tree = without_accumulators(default(kernel))
     for p, tiles in nest.sizes.items():
         tree = split(tree, p, tiles)
     order = [name for name in nest.order() if name.endswith("_block") or kernel.extents[Parameter(name)] != 1]
     if len(order) > 1:
         tree = reorder(tree, order)
-    return None if tree == bare(default(kernel)) else tree
+    return None if tree == without_accumulators(default(kernel)) else tree

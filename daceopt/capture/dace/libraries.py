@@ -20,8 +20,10 @@ def compute(b: Builder, node: dace.sdfg.nodes.LibraryNode, operands: Operands) -
     """
     rule = _RULES.get(type(node).__name__)
     if rule is None:
-        known = ", ".join(sorted(_RULES))
-        raise Unsupported(f"library node {type(node).__name__} {node.label!r} is not known; known are {known}, Reduce")
+        supported = ", ".join(sorted(_RULES))
+        raise Unsupported(
+            f"library node {type(node).__name__} {node.label!r} is not known; known are {supported}, Reduce"
+        )
     return rule(b, node, operands)
 
 

@@ -53,9 +53,9 @@ class Loops:
             raise Unsupported(
                 f"{where}: map {entry.map.label!r} is sequential; its iterations may depend on each other"
             )
-        loops, known = Loops(dict(self.names), list(self.extents)), {**sizes, **self.names}
+        loops, values = Loops(dict(self.names), list(self.extents)), {**sizes, **self.names}
         for name, bounds in zip(entry.map.params, entry.map.range.ranges, strict=True):
-            first, last, by = (to_dim(e, known, where) for e in bounds)
+            first, last, by = (to_dim(e, values, where) for e in bounds)
             loops._check_bounds(f"{where}: map {entry.map.label!r}", name, bounds, (first, last, by))
             loops.names[name] = first + by * param(len(loops.extents))
             loops.extents.append(dim(sympy.floor(sympy.sympify(last - first) / by) + 1))

@@ -87,8 +87,8 @@ def expressions(
 
 
 class _Reader:
-    def __init__(self, tasklet: nodes.Tasklet, known: Mapping[str, Any], dtypes_of: Mapping[Any, Any]):
-        self._label, self.known, self._types = tasklet.label, dict(known), dtypes_of
+    def __init__(self, tasklet: nodes.Tasklet, names: Mapping[str, Any], dtypes_of: Mapping[Any, Any]):
+        self._label, self.known, self._types = tasklet.label, dict(names), dtypes_of
         self.assigned: set[str] = set()
 
     def statement(self, node: ast.AST) -> None:

@@ -45,10 +45,10 @@ class Expansion:
 
     def op(self, op_type: str, *inputs: str, out: str = "", **attributes: Any) -> str:
         name = out or f"{self._stem}/{len(self.nodes)}"
-        kept = list(inputs)
-        while kept and not kept[-1]:
-            kept.pop()
-        self.nodes.append(helper.make_node(op_type, kept, [name], f"{self.node.name}/{op_type}", **attributes))
+        present = list(inputs)
+        while present and not present[-1]:
+            present.pop()
+        self.nodes.append(helper.make_node(op_type, present, [name], f"{self.node.name}/{op_type}", **attributes))
         return name
 
     def several(self, op_type: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
@@ -112,10 +112,10 @@ def _expand(model: onnx.ModelProto, graph: onnx.GraphProto) -> None:
         expansion = _expansion(model, graph, node)
         nodes += [node] if expansion is None else expansion.nodes
         graph.initializer.extend([] if expansion is None else expansion.stored)
-    kept = onnx.GraphProto()
-    kept.node.extend(nodes)  # copies: what is deleted takes the old ones with it
+    copies = onnx.GraphProto()
+    copies.node.extend(nodes)  # copies: what is deleted takes the old ones with it
     del graph.node[:]
-    graph.node.extend(kept.node)
+    graph.node.extend(copies.node)
     read = {name for n in graph.node for name in subgraph.reads(n)} | {v.name for v in graph.output}
     stored = [t for t in graph.initializer if t.name in read]
     del graph.initializer[:]

@@ -65,8 +65,8 @@ def _normalize(e: Expansion, x: str, centred: bool, gamma: str, beta: str) -> st
     return e.op("Add", scaled, beta) if beta else scaled
 
 
-def _only_first(e: Expansion, *kept: int) -> None:
-    if any(name for k, name in enumerate(e.node.output) if k not in (0, *kept)):
+def _only_first(e: Expansion, *allowed: int) -> None:
+    if any(name for k, name in enumerate(e.node.output) if k not in (0, *allowed)):
         raise Refused("statistics as results")
 
 

@@ -126,8 +126,8 @@ class _Cut:
         read = _read_by(self.before) | set(self.early)
         written = {name for node in self.before for name in node.output}
         inputs = [v for name, v in self.inputs.items() if name in read]
-        known = [v for v in self.model.graph.value_info if v.name in written and v.name not in self.early]
-        return self._model(self.before, inputs, [self._value(name) for name in self.early], read, known)
+        shapes = [v for v in self.model.graph.value_info if v.name in written and v.name not in self.early]
+        return self._model(self.before, inputs, [self._value(name) for name in self.early], read, shapes)
 
     def _behind(self) -> onnx.ModelProto:
         read = _read_by(self.behind) | {v.name for v in self.late}
@@ -151,14 +151,14 @@ class _Cut:
         inputs: Sequence[onnx.ValueInfoProto],
         outputs: Sequence[onnx.ValueInfoProto],
         read: set[str],
-        known: Sequence[onnx.ValueInfoProto] = (),
+        shapes: Sequence[onnx.ValueInfoProto] = (),
     ) -> onnx.ModelProto:
         constants = [t for name, t in self.constants.items() if name in read]
         model = onnx.ModelProto(ir_version=self.model.ir_version)
         model.opset_import.extend(self.model.opset_import)
         model.functions.extend(self.model.functions)
         name = self.model.graph.name or "part"
-        model.graph.CopyFrom(onnx.helper.make_graph(nodes, name, inputs, outputs, constants, value_info=known))
+        model.graph.CopyFrom(onnx.helper.make_graph(nodes, name, inputs, outputs, constants, value_info=shapes))
         return model
 
 

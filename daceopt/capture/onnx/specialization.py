@@ -279,16 +279,16 @@ def _foldable(graph: onnx.GraphProto, constants: set[str]) -> tuple[dict[str, np
     types |= {t.name: onnx.helper.make_tensor_type_proto(t.data_type, t.dims) for t in graph.initializer}
     leaves: dict[str, np.ndarray] = {}
     nodes: list[onnx.NodeProto] = []
-    known = set(constants)
+    constant_names = set(constants)
     for node in graph.node:
         shape = _static_shape(types.get(node.input[0])) if node.op_type in ("Shape", "Size") else None
         if shape is not None and node.domain in _MAIN:
             leaves[node.output[0]] = _shape_value(node, shape)
-        elif known.issuperset(_reads(node)) and _is_plain(node):
+        elif constant_names.issuperset(_reads(node)) and _is_plain(node):
             nodes.append(node)
         else:
             continue
-        known.update(node.output)
+        constant_names.update(node.output)
     return leaves, nodes
 
 
@@ -338,13 +338,13 @@ def _run(model: onnx.ModelProto, leaves: Mapping[str, np.ndarray], nodes: Sequen
 def _drop_unread(graph: onnx.GraphProto) -> None:
     """Remove nodes and initializers that nothing reads any more."""
     needed = {v.name for v in graph.output}
-    kept = []
+    nodes = []
     for node in reversed(graph.node):
         if needed.intersection(node.output):
-            kept.append(node)
+            nodes.append(node)
             needed |= _reads(node)
     del graph.node[:]
-    graph.node.extend(reversed(kept))
+    graph.node.extend(reversed(nodes))
     tensors = [t for t in graph.initializer if t.name in needed]
     del graph.initializer[:]
     graph.initializer.extend(tensors)

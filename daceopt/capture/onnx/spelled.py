@@ -109,7 +109,7 @@ def _pad_same(
         for added, k, d, s in zip(attributes["output_padding"].ints, kernel, dilations, strides, strict=True)
     ]
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
-    kept = [a for a in node.attribute if a.name not in ("auto_pad", "pads")]
+    others = [a for a in node.attribute if a.name not in ("auto_pad", "pads")]
     del node.attribute[:]
-    node.attribute.extend(kept)
+    node.attribute.extend(others)
     node.attribute.append(helper.make_attribute("pads", small + large if mode == "SAME_UPPER" else large + small))

@@ -122,9 +122,9 @@ def _check_surroundings(codes: frozenset[types.CodeType], builder: Any, guard: G
     if missed := vars(builder.check_fn_manager.output_graph).get(_MISSED):
         _check_absence(builder, missed.values(), guarded)
     classes = {v if isinstance(v, type) else type(v) for _, v in guarded}
-    kept = list(dict.fromkeys(_methods(classes, codes)))
-    if kept:
-        builder.guard_manager.root.add_lambda_guard(_same_methods(kept), ["a method of a class was replaced"], None)
+    methods = list(dict.fromkeys(_methods(classes, codes)))
+    if methods:
+        builder.guard_manager.root.add_lambda_guard(_same_methods(methods), ["a method of a class was replaced"], None)
     if any(c.co_filename == _OS for c in codes):
         variables: dict[bytes, bytes] = vars(os.environ)["_data"]  # as it is compared without decoding it
         expected = dict(variables)
@@ -175,12 +175,12 @@ def _holds_tensors(value: Any) -> bool:
     return isinstance(value, (dict, set, frozenset)) and any(isinstance(k, torch.Tensor) for k in value)
 
 
-def _same_methods(kept: Sequence[tuple[type, str, Any]]) -> Check:
+def _same_methods(methods: Sequence[tuple[type, str, Any]]) -> Check:
     """One expression, since it is looked at in every call. A class method is bound anew at each look, and a descriptor
     of some other kind may give whatever it likes: what stands in the class is compared there."""
     values: dict[str, Any] = {"standing": _standing}
     terms = []
-    for k, (cls, name, method) in enumerate(kept):
+    for k, (cls, name, method) in enumerate(methods):
         is_bound, is_stable = isinstance(method, types.MethodType), getattr(cls, name) is method
         look = f"c{k}.{name}" if is_bound or is_stable else f"standing(c{k}, {name!r})"
         values |= {

@@ -112,9 +112,9 @@ def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -
     operands = tuple(k for k, a in enumerate(args) if isinstance(a, torch.Tensor))
     own = [r for r, flag in zip(results, flags) if flag]
     tensors: list[torch.Tensor] = []
-    kept = tuple(_slot(s, own, [(d, args[k]) for k, d in enumerate(detached)], tensors) for s in saved)
+    slots = tuple(_slot(s, own, [(d, args[k]) for k, d in enumerate(detached)], tensors) for s in saved)
     others = tuple(None if flag else Slot(_add(tensors, r)) for r, flag in zip(results, flags))
-    backward = Backward(bwd, others, operands, kept)
+    backward = Backward(bwd, others, operands, slots)
     marked = iter(mark([r.detach() for r in own], [args[k] for k in operands], tensors, backward))
     results = [next(marked) if flag else r for r, flag in zip(results, flags)]
     for k, operand in changed.items():

@@ -181,12 +181,12 @@ class _Cutter:
     def number_of(self, symbol: sympy.Symbol) -> Any:
         """The symbol as an argument of a graph: a size, or a fake tensor that stands for a number."""
         environment = self._mode.shape_env
-        known = environment.backed_var_to_val.get(symbol)
+        hint_value = environment.backed_var_to_val.get(symbol)
         if not symbol_functions.is_float(symbol):
-            return environment.create_symintnode(symbol, hint=None if known is None else int(known))
+            return environment.create_symintnode(symbol, hint=None if hint_value is None else int(hint_value))
         with self._mode:
             fake = torch.empty((), dtype=torch.float64, device="cpu")
-        hint = None if known is None else float(known)
+        hint = None if hint_value is None else float(hint_value)
         return stand_for_number(fake, environment.create_symfloatnode(symbol, hint=hint))
 
     def value_at(self, node: fx.Node, level: int) -> Any:

@@ -272,11 +272,11 @@ def _custom(b: Builder, call: AtenCall, inputs: Names, grads_out: Names, wanted:
 
     def rule(*values: torch.Tensor) -> list[torch.Tensor | None]:
         grads, rest = dict(zip(present, values)), values[len(present) :]
-        own, kept = rest[: lengths[0]], rest[lengths[0] : lengths[0] + lengths[2]]
+        own, saved_values = rest[: lengths[0]], rest[lengths[0] : lengths[0] + lengths[2]]
         for holder in rest[lengths[0] + lengths[2] :]:
             holder.item()  # so that the trace knows the number
         incoming = [grads[k] if k in grads else torch.zeros_like(r) for k, r in enumerate(own)]
-        gradients = DynamoInterpreter(backward.graph)(*backward.arguments(incoming, own, kept))
+        gradients = DynamoInterpreter(backward.graph)(*backward.arguments(incoming, own, saved_values))
         return [_fit(gradients[backward.operands[k]], operands[k]) for k in by]
 
     fakes = [call.results[k] for k in present] + [

@@ -22,17 +22,17 @@ _REPEATED = frozenset(
 
 def known_values(module: fx.GraphModule) -> dict[fx.Node, torch.Tensor]:
     """The values of the nodes that no argument of the graph and nothing random decides."""
-    known: dict[fx.Node, torch.Tensor] = {}
+    values: dict[fx.Node, torch.Tensor] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
             value = getattr(module, str(node.target), None)
             if isinstance(value, torch.Tensor) and value.numel() <= LIMIT:
-                known[node] = value
-        elif node.op == "call_function" and _is_foldable(node, known):
-            value = _compute(node, known)
+                values[node] = value
+        elif node.op == "call_function" and _is_foldable(node, values):
+            value = _compute(node, values)
             if value is not None:
-                known[node] = value
-    return known
+                values[node] = value
+    return values
 
 
 def needs(values: dict[fx.Node, torch.Tensor]) -> set[fx.Node]:
@@ -49,18 +49,18 @@ def is_repeated(node: fx.Node) -> bool:
     return getattr(node.target, "overloadpacket", None) in _REPEATED
 
 
-def _is_foldable(node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> bool:
+def _is_foldable(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> bool:
     value, target = node.meta.get("val"), node.target
     if not isinstance(target, torch_operators.OpOverload) or not isinstance(value, torch.Tensor) or value.is_complex():
         return False
     if torch.Tag.nondeterministic_seeded in target.tags or target.namespace != "aten":
         return False
     static = all(isinstance(s, int) for s in value.shape) and value.numel() <= LIMIT
-    return static and all(x in known for x in node.all_input_nodes)
+    return static and all(x in values for x in node.all_input_nodes)
 
 
-def _compute(node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:
-    arguments: Any = fx.map_arg((node.args, node.kwargs), lambda x: known[x])
+def _compute(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:
+    arguments: Any = fx.map_arg((node.args, node.kwargs), lambda x: values[x])
     with unset_fake_temporarily(), torch.no_grad(), torch.autocast("cpu", enabled=False):
         try:
             value = node.target(*arguments[0], **arguments[1])

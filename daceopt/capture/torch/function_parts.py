@@ -267,9 +267,9 @@ class _Splitter:
         if not (isinstance(of, ast.Attribute) and of.attr == "append" and isinstance(of.value, ast.Name)):
             return None
         name, names = of.value.id, variables.names(run)
-        known = names.read.count(name) > 1 or name in names.stored or isinstance(call.args[0], ast.Starred)
+        is_used = names.read.count(name) > 1 or name in names.stored or isinstance(call.args[0], ast.Starred)
         returns = any(isinstance(n, ast.Return) for n in variables.nodes(run))
-        return None if known or returns or name not in self.lists else call.args[0]
+        return None if is_used or returns or name not in self.lists else call.args[0]
 
     def _part(
         self, run: Sequence[ast.stmt], bound: set[str], added: Mapping[str, ast.stmt] | None = None

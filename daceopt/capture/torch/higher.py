@@ -167,8 +167,8 @@ def _custom(
 
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-            own, kept = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
-            gradients = again(*backward.arguments(grads, own, kept))
+            own, saved_values = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+            gradients = again(*backward.arguments(grads, own, saved_values))
             return (*[None] * count, *(gradients[k] for k in backward.operands), *[None] * len(saved))
 
     return list(Custom.apply(*[r.detach() for r in results], *operands, *saved))

@@ -52,8 +52,8 @@ def apply(tensor: torch.Tensor, body: fx.GraphModule, *values: Any) -> torch.Ten
     (result,) = body.graph.output_node().args
     if not any(isinstance(x, fx.Node) for x in (result if isinstance(result, (tuple, list)) else [result])):
         raise Unsupported("a hook on a tensor that gives no gradient")
-    kept = [v for v in values if isinstance(v, torch.Tensor)]
-    slots = iter(range(len(kept)))
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    slots = iter(range(len(tensors)))
     saved = tuple(Slot(next(slots)) if isinstance(v, torch.Tensor) else v for v in values)
-    (marked,) = mark([tensor.detach()], [tensor], kept, Backward(body, (None,), (0,), saved))
+    (marked,) = mark([tensor.detach()], [tensor], tensors, Backward(body, (None,), (0,), saved))
     return marked

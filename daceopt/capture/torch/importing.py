@@ -82,7 +82,7 @@ def import_plan(
     logger.info("imported a graph of Dynamo: %d operators, %d inputs", len(graph.operators()), len(graph.inputs))
     for name, why in context.hosted.items():
         logger.debug("  %s runs in ATen: %s", name, why)
-    kept = Binding(
+    serialized = Binding(
         tuple(binding),
         (*planned.outputs, *[Output((), False)] * len(planned.asserted)),
         tuple(planned.results),
@@ -93,7 +93,7 @@ def import_plan(
         exchanges.unversioned_arguments(traced.graph.graph),
         exchanges.exchanged_arguments(traced.graph.graph),
     )
-    gradients, notes = _gradients(graph, traced, planned, binding), {"binding": kept.to_json()}
+    gradients, notes = _gradients(graph, traced, planned, binding), {"binding": serialized.to_json()}
     return Imported(graph, gradients, hosted=context.hosted, notes=notes, device=traced.device)
 
 

@@ -74,19 +74,19 @@ class _Rewriter:
     def _of(self, mask: fx.Node, node: fx.Node) -> list[fx.Node]:
         """The places where a mask holds, one node for each of its axes, before the call ``node``."""
         key = self._key(mask)
-        known = self._places.get(key)
-        if known is None:
-            known = self._elements(
+        elements = self._places.get(key)
+        if elements is None:
+            elements = self._elements(
                 self._decide(node, _nonzero, (mask,), lambda n: tuple(_lengths(n, _rank(mask)))), node
             )
         elif BINDINGS in node.meta:
-            first = known[0].args[0]
+            first = elements[0].args[0]
             assert isinstance(first, fx.Node)
             first.meta[BINDINGS].update(_symbols_at(node, (SequenceKey(0),)))
             node.meta.pop(BINDINGS)
         if key is not None:
-            self._places[key] = known
-        return known
+            self._places[key] = elements
+        return elements
 
     def _elements(self, places: fx.Node, node: fx.Node) -> list[fx.Node]:
         with self._graph.inserting_before(node):

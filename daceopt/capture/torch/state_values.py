@@ -45,13 +45,13 @@ class _Computation(NamedTuple):
 
     def run(self, values: Sequence[torch.Tensor], wanted: Any) -> Any:
         """``wanted``, where each node is replaced by its value."""
-        known = dict(zip(self.leaves, values, strict=True))
+        results = dict(zip(self.leaves, values, strict=True))
         with torch.no_grad():
             for node in self.calls:
-                args, kwargs = map_arg((node.args, node.kwargs), known.__getitem__)
+                args, kwargs = map_arg((node.args, node.kwargs), results.__getitem__)
                 call = getattr(torch.Tensor, node.target) if node.op == "call_method" else node.target
-                known[node] = call(*args, **kwargs)
-        return map_arg(wanted, known.__getitem__)
+                results[node] = call(*args, **kwargs)
+        return map_arg(wanted, results.__getitem__)
 
 
 def answer(tx: Any, ask: Callable[..., Any], *operands: VariableTracker) -> Any:

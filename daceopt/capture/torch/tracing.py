@@ -156,8 +156,8 @@ def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) ->
     is_own_question = (
         self.value is torch.compiler.is_compiling and tx.f_code.co_code == forward.co_code
     )  # or a copy of it
-    if (known := state_values.comparison(self, tx, args, kwargs)) is not None:
-        return known
+    if (comparison := state_values.comparison(self, tx, args, kwargs)) is not None:
+        return comparison
     if is_own_question and not _is_differentiated(
         tx.symbolic_locals["self"].realize().value, tx.symbolic_locals["src"]
     ):
@@ -245,8 +245,8 @@ def _reshape(call: Callable[[], Any], tx: Any, name: str, args: Any, kwargs: Any
 
 def _has_one_name(value: torch.Tensor, tx: Any) -> bool:
     """Is it the result of one call alone, which reads no argument as it is?"""
-    known = [n for n in tx.output.graph.nodes if n.meta.get("example_value") is value]
-    return len(known) == 1 and known[0].op != "placeholder"
+    nodes = [n for n in tx.output.graph.nodes if n.meta.get("example_value") is value]
+    return len(nodes) == 1 and nodes[0].op != "placeholder"
 
 
 def _name(function: Any) -> str:

@@ -332,20 +332,20 @@ class Importer:
         self.known: dict[fx.Node, Any] = {}  # nodes whose value is there already
         self.draws = 0  # calls so far that draw random numbers
 
-    def run(self, inputs: Sequence[Any], kept: Iterable[fx.Node] = ()) -> list[Any]:
-        """Import all nodes on ``inputs`` (arrays, sizes or None, by placeholder), ``kept`` ones although no other reads
-        them; the results, in order."""
-        incoming, known = iter(inputs), known_values(self.module)
-        read = needs(known).union(kept)
+    def run(self, inputs: Sequence[Any], required: Iterable[fx.Node] = ()) -> list[Any]:
+        """Import all nodes on ``inputs`` (arrays, sizes or None, by placeholder), ``required`` ones although no other
+        reads them; the results, in order."""
+        incoming, constants = iter(inputs), known_values(self.module)
+        read = needs(constants).union(required)
         for node in self.module.graph.nodes:
             if node.op == "placeholder":
                 self.values[node] = next(incoming)
             elif node.op == "get_attr":
                 self.values[node] = self._constant(node)
-            elif node in known and node not in read:
+            elif node in constants and node not in read:
                 continue  # only other known values read it
-            elif node in known and not is_repeated(node):
-                self.values[node] = self.t.graph.add_constant("constant", to_numpy(known[node]))
+            elif node in constants and not is_repeated(node):
+                self.values[node] = self.t.graph.add_constant("constant", to_numpy(constants[node]))
             elif node in self.known:
                 self.values[node] = self.known[node]
             elif node.op == "call_function":

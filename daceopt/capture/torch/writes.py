@@ -31,8 +31,8 @@ def note(call: Callable[[], Any], node: fx.Node) -> Any:
     result = call()
     changed = [(k, state) for k, state in before if state.is_changed()]
     if changed:
-        kept = set(_written_positions(node, changed))
-        node.meta[WRITES] = {k: state.is_recorded() for k, state in changed if k in kept}
+        positions = set(_written_positions(node, changed))
+        node.meta[WRITES] = {k: state.is_recorded() for k, state in changed if k in positions}
         node.meta[SEQUENCE] = autograd_engine.next_sequence_number()
     return result
 

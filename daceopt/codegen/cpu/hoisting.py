@@ -45,8 +45,8 @@ class Hoisted:
 
     def statements(self, loop: Loop) -> list[Statement]:
         """What stands before ``loop``."""
-        known, names = self._before.get(_key(loop), {}), self._names
-        return [Declare("int64_t", names.loop(s), names.size_text(e), const=True) for e, s in known.items()]
+        positions, names = self._before.get(_key(loop), {}), self._names
+        return [Declare("int64_t", names.loop(s), names.size_text(e), const=True) for e, s in positions.items()]
 
     def run_of(self, loop: Loop) -> int | None:
         """The key of ``inner`` for which it is ``loop``."""
@@ -56,12 +56,12 @@ class Hoisted:
         rest = reference.rest
         if not isinstance(rest, sympy.Expr) or not rest.has(sympy.Max, sympy.Min) or loop.param in rest.free_symbols:
             return reference
-        known = self._before.setdefault(_key(loop), {})
-        if rest not in known:
-            known[rest] = sympy.Dummy(f"position{self._count}", integer=True)
+        positions = self._before.setdefault(_key(loop), {})
+        if rest not in positions:
+            positions[rest] = sympy.Dummy(f"position{self._count}", integer=True)
             self._count += 1
-            self._names.loop(known[rest])
-        return replace(reference, rest=known[rest])
+            self._names.loop(positions[rest])
+        return replace(reference, rest=positions[rest])
 
 
 def _is_run(tree: Tree) -> bool:

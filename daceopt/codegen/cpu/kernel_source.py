@@ -29,7 +29,7 @@ from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.guards import Branches, in_branches, start_of
-from daceopt.ir.schedule.local_storage import folded
+from daceopt.ir.schedule.local_storage import fold_locals
 from daceopt.ir.schedule.schedule import Accumulate, Alloc, Call, Do, Guard, Loop, Partial, Tree
 
 _STACK_BYTES = 1 << 15
@@ -44,7 +44,7 @@ def kernel_source(graph: Graph, kernel: Kernel) -> KernelSource:
     """
     if kernel.schedule is not None or kernel.serial:
         check(graph, kernel, schedule.schedule_of(kernel))
-    return Emitter(graph, folded(kernel, schedule.schedule_of(kernel))).source()
+    return Emitter(graph, fold_locals(kernel, schedule.schedule_of(kernel))).source()
 
 
 class Emitter:
@@ -86,8 +86,8 @@ class Emitter:
             outer = dict(outer)
             for partial in tree.partials:
                 write = (partial.statement, partial.connector)
-                made = self._accumulator(tree, partial, outer.get(write))
-                outer[write] = self._accumulators[id(tree), partial] = self._innermost[write] = made
+                accumulator = self._accumulator(tree, partial, outer.get(write))
+                outer[write] = self._accumulators[id(tree), partial] = self._innermost[write] = accumulator
         for child in schedule.children(tree):
             self._note_accumulators(child, outer)
 
@@ -99,7 +99,7 @@ class Emitter:
         return Accumulator(
             self._names.accumulator(),
             target.wcr,
-            schedule.collected(own, target.wcr) if partial.wide else own,
+            schedule.accumulator_type(own, target.wcr) if partial.wide else own,
             tuple(loop for loop in loops if loop.param in target.params()),
             target,
             node.private,
@@ -160,7 +160,7 @@ class Emitter:
         if isinstance(tree, Loop):
             return self._nest([tree], lambda: self._top(tree.body))
         if isinstance(tree, Guard):
-            return (self._guarded(tree, self._top),)
+            return (self._if_of(tree, self._top),)
         if isinstance(tree, schedule.Sequence):
             return tuple(s for child in tree.children for s in self._top(child))
         raise Unsupported(f"kernel {self._kernel.label}: a parallel loop inside of memory that threads would share")
@@ -186,10 +186,10 @@ class Emitter:
         threads = "omp_get_max_threads()"
         if band.when is not None:
             threads = f"{self._condition(band)} ? {threads} : 1"
-        made = [self._accumulators[id(node), p] for p in node.partials]
-        memory = [s for a in made for s in self._private_memory(a)]
-        region = Pragma("omp parallel num_threads(threads)"), self._region(band, made, shared=True)
-        combined = [s for a in made for s in self._combine(a)]
+        accumulators = [self._accumulators[id(node), p] for p in node.partials]
+        memory = [s for a in accumulators for s in self._private_memory(a)]
+        region = Pragma("omp parallel num_threads(threads)"), self._region(band, accumulators, shared=True)
+        combined = [s for a in accumulators for s in self._combine(a)]
         return Declare("int", "threads", threads, const=True), *memory, *region, *combined
 
     def _private_memory(self, a: Accumulator) -> Body:
@@ -243,7 +243,7 @@ class Emitter:
         band, body = schedule.chain(tree)
         count = next((k for k, loop in enumerate(band) if loop.kind != "parallel"), len(band))
         collapse = f" collapse({count})" if count > 1 else ""
-        inner = schedule.nested(band[count:], body)
+        inner = schedule.nest_loops(band[count:], body)
         loops = self._nest(band[:count], lambda: self._inside(inner))
         return Pragma(f"omp for{collapse} schedule(static) nowait"), *loops
 
@@ -258,7 +258,7 @@ class Emitter:
         if isinstance(tree, Accumulate):
             return self._collect(tree, collecting)
         if isinstance(tree, Guard):
-            return (self._guarded(tree, self._inside),)
+            return (self._if_of(tree, self._inside),)
         return (self._call(self._tiles[id(tree)]),) if isinstance(tree, Call) else self._loop(tree, collecting)
 
     def _sequence(self, tree: schedule.Sequence) -> Body:
@@ -274,13 +274,13 @@ class Emitter:
     def _branches(self, guards: Sequence[Guard]) -> If:
         """Of many, the one that may hold is found by halves."""
         if len(guards) == 1:
-            return self._guarded(guards[0], self._inside)
+            return self._if_of(guards[0], self._inside)
         half = len(guards) // 2
         param, first = start_of(guards[half])
         condition = f"{self._names.loop(param)} < {self._names.size_text(first)}"
         return If(condition, (self._branches(guards[:half]),), (self._branches(guards[half:]),))
 
-    def _guarded(self, guard: Guard, body_of: Callable[[Tree], Body]) -> If:
+    def _if_of(self, guard: Guard, body_of: Callable[[Tree], Body]) -> If:
         return If(" && ".join(map(self._names.relation_text, guard.condition)), body_of(guard.body))
 
     def _run(self, run: Sequence[Do]) -> Body:
@@ -300,10 +300,10 @@ class Emitter:
         return self._names.local(buffer), buffer.dtype, dim(prod(self._kernel.locals[node.array][1]))
 
     def _collect(self, node: Accumulate, collecting: Sequence[Accumulator]) -> Body:
-        made = [self._accumulators[id(node), p] for p in node.partials]
-        starts = [s for a in made for s in self._start(a)]
-        body = self._inside(node.body, [*collecting, *(a for a in made if a.lanes)])
-        return *starts, *body, *(s for a in made for s in self._store(a))
+        accumulators = [self._accumulators[id(node), p] for p in node.partials]
+        starts = [s for a in accumulators for s in self._start(a)]
+        body = self._inside(node.body, [*collecting, *(a for a in accumulators if a.lanes)])
+        return *starts, *body, *(s for a in accumulators for s in self._store(a))
 
     def _start(self, a: Accumulator) -> Body:
         if not a.dims:

@@ -19,7 +19,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.schedule import schedule
-from daceopt.ir.schedule.local_storage import folded
+from daceopt.ir.schedule.local_storage import fold_locals
 from daceopt.ir.schedule.schedule import Loop
 
 
@@ -55,7 +55,7 @@ def map_source(graph: Graph, kernel: Kernel, moved: Collection[str] = ()) -> Map
     has no form for it.
     """
     plain = replace(kernel, schedule=None)
-    return _MapEmitter(graph, folded(plain, schedule.schedule_of(plain)), moved).map()
+    return _MapEmitter(graph, fold_locals(plain, schedule.schedule_of(plain)), moved).map()
 
 
 class _MapEmitter(Emitter):

@@ -78,12 +78,12 @@ def _start_of(names: Names, reference: Reference, loops: Set[Param]) -> str:
 def _collector_tile(names: Names, a: Accumulator, product: TileProduct) -> tuple[str, Dim]:
     """The tile's first element in an accumulator, and the step from row to row."""
     rows = {loop.param for loop in product.loops if loop is not None}
-    terms, step, found = ["0"], dim(1), dim(1)
+    terms, step, stride = ["0"], dim(1), dim(1)
     for loop in reversed(a.dims):
         if product.m is not None and loop.param == product.m.param:
-            found = step
+            stride = step
         if loop.param not in rows:
             terms.append(f"{names.size_text(step)} * {names.loop(loop.param)}")
         step = dim(step * loop.extent)
     base = f"{a.name}[{' + '.join(terms)}]" if a.dims or a.private else a.name
-    return f"&{base}", found
+    return f"&{base}", stride

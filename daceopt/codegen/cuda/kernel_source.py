@@ -66,12 +66,14 @@ class _CudaEmitter(Emitter):
     # ---------------------------------------------------------------- preparation
 
     def _accumulator(self, node: Accumulate, partial: Partial, outer: Accumulator | None) -> Accumulator:
-        made = super()._accumulator(node, partial, outer)
-        self._elements[made.name] = made.dims
-        dims = tuple(loop for loop in made.dims if loop.kind not in HARDWARE)
+        accumulator = super()._accumulator(node, partial, outer)
+        self._elements[accumulator.name] = accumulator.dims
+        dims = tuple(loop for loop in accumulator.dims if loop.kind not in HARDWARE)
         if not isinstance(prod(loop.extent for loop in dims), int):
-            raise Unsupported(f"kernel {self._kernel.label}: each thread collects an array of {made.size} elements")
-        return replace(made, dims=dims, lanes=False)
+            raise Unsupported(
+                f"kernel {self._kernel.label}: each thread collects an array of {accumulator.size} elements"
+            )
+        return replace(accumulator, dims=dims, lanes=False)
 
     def _leaf(self, run: Sequence[Do]) -> Leaf:
         around = self._paths[run[0].statement][:-1]
@@ -96,9 +98,9 @@ class _CudaEmitter(Emitter):
         if loop.rest is not None or [*schedule.dos(loop.body)] != list(run):
             return None
         bodies = [self._bodies[do.statement] for do in run]
-        made = Packs(self._names, loop, bodies, set(self._innermost), f"x{len(self._packs)}")
-        self._packs[id(loop)] = made
-        return made
+        packs = Packs(self._names, loop, bodies, set(self._innermost), f"x{len(self._packs)}")
+        self._packs[id(loop)] = packs
+        return packs
 
     def _thread_element(self, reference: Reference) -> str | None:
         """Where a thread has the element of a local that is spread over threads; None for other elements."""
@@ -145,8 +147,8 @@ class _CudaEmitter(Emitter):
         shape = ["stream", f"int64_t({blocks})", str(self._threads.count)]
         taken = ", ".join(["void* stream", *parameters])
         aligned = self._packed_arrays()
-        made = [f"KERNEL_device<{n}>" for n in (16, 1)] if aligned else ["KERNEL_device"]
-        calls = [f"dop::launch({', '.join([*shape, kernel, *names])});" for kernel in made]
+        kernels = [f"KERNEL_device<{n}>" for n in (16, 1)] if aligned else ["KERNEL_device"]
+        calls = [f"dop::launch({', '.join([*shape, kernel, *names])});" for kernel in kernels]
         if aligned:
             calls = [f"if (dop::aligned({', '.join(aligned)})) {calls[0]}", f"else {calls[1]}"]
         lines = "\n".join(f"  {call}" for call in calls)
@@ -274,12 +276,12 @@ class _CudaEmitter(Emitter):
         return Declare(a.cpp, a.name, size=str(max(int(a.size), 1))), fill(a.name, str(a.size), a)
 
     def _collect(self, node: Accumulate, collecting: Sequence[Accumulator]) -> Body:
-        made = [self._accumulators[id(node), p] for p in node.partials]
-        starts = [s for a in made for s in self._start(a)]
+        accumulators = [self._accumulators[id(node), p] for p in node.partials]
+        starts = [s for a in accumulators for s in self._start(a)]
         with self._within([node]):
             body = self._inside(node.body, collecting)
         ends: list[Statement] = []
-        for entry, a in zip(node.partials, made, strict=True):
+        for entry, a in zip(node.partials, accumulators, strict=True):
             ends += (*(self._together(node, entry, a) if node.across else ()), *self._store(a))
         return *starts, *body, *ends
 

@@ -26,15 +26,15 @@ def nvcc() -> str | None:
     """The path of nvcc: in ``$CUDA_HOME``, on PATH, or where the toolkit installs itself; None if there is none."""
     home = os.environ.get("CUDA_HOME", "")
     candidates = [f"{home}/bin/nvcc"] if home else ["nvcc", f"{_DEFAULT}/bin/nvcc"]
-    return next((found for name in candidates if (found := shutil.which(name))), None)
+    return next((path for name in candidates if (path := shutil.which(name))), None)
 
 
 def require_nvcc() -> str:
     """``nvcc()``, or BuildError that says what to install."""
-    found = nvcc()
-    if found is None:
+    path = nvcc()
+    if path is None:
         raise BuildError(f"nvcc is needed to build kernels for cuda, and is not there; {INSTALL}")
-    return found
+    return path
 
 
 @cache
@@ -69,8 +69,8 @@ def version() -> str:
 def link() -> tuple[str, ...]:
     """The CUDA runtime, statically: a program needs nothing but the driver. Raises BuildError."""
     command = [require_nvcc(), "--dryrun", "nothing.cu", "-o", os.devnull]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
-    folders = re.search(r"^#\$ LIBRARIES=(.*)$", said, re.MULTILINE)
+    output = subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
+    folders = re.search(r"^#\$ LIBRARIES=(.*)$", output, re.MULTILINE)
     if folders is None:
         raise BuildError(f"{command[0]} does not say where its libraries are; {INSTALL}")
     return (*shlex.split(folders.group(1)), "-lcudart_static", "-ldl", "-lrt", "-lpthread")

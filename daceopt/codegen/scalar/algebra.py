@@ -23,18 +23,18 @@ from daceopt.ir.scalar import scalar, types
 _SATURATION = {"float32": 20, "float64": 40}
 
 
-def simplify(assignments: Sequence[Assignment], known: Mapping[sympy.Symbol, types.DType]) -> Assignments:
-    """Rewrite by the rules above, looking through assignments. ``known`` has the dtypes of the free symbols.
+def simplify(assignments: Sequence[Assignment], types_of: Mapping[sympy.Symbol, types.DType]) -> Assignments:
+    """Rewrite by the rules above, looking through assignments. ``types_of``: dtypes of the free symbols.
 
     Unused assignments may remain; the order stays SSA.
     """
-    return _Rewriter(assignments, known).run()
+    return _Rewriter(assignments, types_of).run()
 
 
 class _Rewriter:
-    def __init__(self, assignments: Sequence[Assignment], known: Mapping[sympy.Symbol, types.DType]):
+    def __init__(self, assignments: Sequence[Assignment], types_of: Mapping[sympy.Symbol, types.DType]):
         self._assignments = assignments
-        self._types = dict(known) | {a.symbol: a.dtype for a in assignments}
+        self._types = dict(types_of) | {a.symbol: a.dtype for a in assignments}
         self._infer = scalar.Types(self._types)
         self._taken = {str(s) for s in self._types}
         self._symbols: dict[tuple[Any, str], Any] = {}

@@ -30,9 +30,9 @@ def _keeping(statement: Statement, declared: dict[str, Declare], bits: dict[str,
     source = _source(statement.value.value, declared) if types.is_narrow(dtype) else None
     if source is None or not isinstance(source.value, ElementLoad) or source.value.dtype != dtype:
         return statement
-    kept = Declare("auto", f"{source.name}_bits", source.value.element, const=True, uses=source.uses)
-    bits[source.name] = kept
-    return replace(statement, value=kept.name)
+    pattern = Declare("auto", f"{source.name}_bits", source.value.element, const=True, uses=source.uses)
+    bits[source.name] = pattern
+    return replace(statement, value=pattern.name)
 
 
 def _source(value: Expr, declared: dict[str, Declare]) -> Declare | None:

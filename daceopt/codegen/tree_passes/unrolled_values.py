@@ -24,10 +24,10 @@ def unrolled_values(
         return [], list(inside)
     counter, extent = names.loop(loop.param), str(loop.extent)
     used = {name for s in inside for name in _uses(s)}
-    kept = [s for s in before if s.name in used]
-    arrays = [Declare(s.type, f"{s.name}_at", size=extent) for s in kept]
-    stores = [Assign(f"{s.name}_at[{counter}]", s.name) for s in kept]
-    loads = [Declare(s.type, s.name, f"{s.name}_at[{counter}]", const=True) for s in kept]
+    values = [s for s in before if s.name in used]
+    arrays = [Declare(s.type, f"{s.name}_at", size=extent) for s in values]
+    stores = [Assign(f"{s.name}_at[{counter}]", s.name) for s in values]
+    loads = [Declare(s.type, s.name, f"{s.name}_at[{counter}]", const=True) for s in values]
     return [*arrays, For(counter, extent, (*before, *stores))], [*loads, *inside]
 
 

@@ -57,8 +57,8 @@ class _Capture(Backend):
         raise CaptureError(f"a part of the step has no graph: {reason.text}") from error
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:
-        known = enumerate(self._parameters.get(id(x)) for x in inputs)
-        self.found.append((traced, {k: name for k, name in known if name is not None}, list(inputs)))
+        names = enumerate(self._parameters.get(id(x)) for x in inputs)
+        self.found.append((traced, {k: name for k, name in names if name is not None}, list(inputs)))
         return traced.graph.forward
 
 

@@ -113,12 +113,12 @@ class Strategy:
         if self.identity.world < 1:
             raise StrategyError(f"a strategy for {self.identity.world} workers; expected one or more")
         listed = Counter(name for bucket in self.buckets for name in bucket.parameters)
-        known = {w.name: w for w in self.identity.weights}
+        weights = {w.name: w for w in self.identity.weights}
         _refuse("is in several buckets", (n for n, count in listed.items() if count > 1))
-        _refuse("is no parameter of the model", (n for n in listed if n not in known))
-        _refuse("is in no bucket", (n for n in known if n not in listed))
+        _refuse("is no parameter of the model", (n for n in listed if n not in weights))
+        _refuse("is in no bucket", (n for n in weights if n not in listed))
         for k, bucket in enumerate(self.buckets):
-            dtypes = {known[n].dtype for n in bucket.parameters}
+            dtypes = {weights[n].dtype for n in bucket.parameters}
             if len(dtypes) != 1:
                 raise StrategyError(f"bucket {k} has gradients of {sorted(dtypes)}; expected one element type")
         grouped = Counter(n for group in self.groups for n in group.nodes if n not in group.duplicated)

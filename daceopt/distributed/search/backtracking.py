@@ -198,26 +198,28 @@ class BacktrackingSearch:
         their descendants."""
         if len(island.queue) > 2 * _WIDTH:
             island.queue = nsmallest(_WIDTH, island.queue)  # sorted, so a heap
-        kept = {number for one in self._islands for _, number in one.queue} | {one.best for one in self._islands} | {0}
-        for number in kept - {0}:
+        needed = (
+            {number for one in self._islands for _, number in one.queue} | {one.best for one in self._islands} | {0}
+        )
+        for number in needed - {0}:
             candidate = self._known[number]
-            while candidate.parent is not None and candidate.parent not in kept:
+            while candidate.parent is not None and candidate.parent not in needed:
                 above = self._known[candidate.parent]
                 candidate.parent, candidate.moves = above.parent, above.moves + candidate.moves
-        self._known = {number: c for number, c in self._known.items() if number in kept}
+        self._known = {number: c for number, c in self._known.items() if number in needed}
 
     # ---------------------------------------------------------------- to and from a file
 
     def save(self, path: Path) -> None:
         """Write all that is needed to go on later, as JSON; whole or not at all."""
-        known = {n: [c.parent, [list(m) for m in c.moves]] for n, c in sorted(self._known.items())}
+        candidates = {n: [c.parent, [list(m) for m in c.moves]] for n, c in sorted(self._known.items())}
         version, numbers, gauss = self._random.getstate()
         content = {
             "format": _FORMAT,
             "problem": self._identity(),
             "counts": [self.steps, self.evaluated, self._next],
             "islands": [[island.best, sorted(island.queue), island.unchanged] for island in self._islands],
-            "known": known,
+            "known": candidates,
             "random": [version, list(numbers), gauss],
         }
         part = path.with_name(path.name + ".part")
@@ -237,24 +239,24 @@ class BacktrackingSearch:
         differ = [k for k in own if content["problem"].get(k) != own[k]]
         if content["format"] != _FORMAT or differ:
             raise DaceoptError(f"{path} is the state of another search: {', '.join(differ) or 'format'} differ")
-        known = {0: self._known[0]}
+        candidates = {0: self._known[0]}
         for text, (parent, moves) in content["known"].items():
             if parent is None:
                 continue
-            above, own_moves = known[parent], tuple(Move(*m) for m in moves)
+            above, own_moves = candidates[parent], tuple(Move(*m) for m in moves)
             state = above.state.copy()
             for move in own_moves:
                 reason = state.apply(move)
                 if reason is not None:
                     raise DaceoptError(f"{path}: {move} is not possible: {reason}")
-            known[int(text)] = _Candidate(parent, own_moves, state.time.seconds, state)
+            candidates[int(text)] = _Candidate(parent, own_moves, state.time.seconds, state)
         islands = [_Island(*parts) for parts in content["islands"]]
         if len(islands) != len(self._islands):
             raise DaceoptError(f"{path} is the state of a search from {len(islands)} starts, not {len(self._islands)}")
         for island in islands:
-            _ = known[island.best]
-            island.queue = [(known[number].cost, number) for _, number in island.queue]
-        self._known, self._islands = known, islands
+            _ = candidates[island.best]
+            island.queue = [(candidates[number].cost, number) for _, number in island.queue]
+        self._known, self._islands = candidates, islands
         self.steps, self.evaluated, self._next = content["counts"]
         version, numbers, gauss = content["random"]
         self._random.setstate((version, tuple(numbers), gauss))

@@ -67,11 +67,11 @@ class GroupCost:
 
 
 def operator_costs(
-    graph: Graph, machine: Rates, sizes: Mapping[str, int] | None = None, known: Mapping[Node, float] | None = None
+    graph: Graph, machine: Rates, sizes: Mapping[str, int] | None = None, measured: Mapping[Node, float] | None = None
 ) -> list[OperatorCost]:
-    """Of the nodes of ``graph``, in their order. ``known``: seconds of calls, as measured; others by their roofline."""
+    """Of the nodes of ``graph``, in their order. ``measured``: seconds of calls; others by their roofline."""
     times = KernelTimes(graph, sizes, machine)
-    library = {**by_node(graph, sizes, machine, times), **(known or {})}
+    library = {**by_node(graph, sizes, machine, times), **(measured or {})}
     return [_cost(graph, node, times, library[node]) for node in graph.nodes()]
 
 
@@ -95,8 +95,8 @@ def _cost(graph: Graph, node: Node, times: KernelTimes, seconds: float) -> Opera
         functions = _evaluations(kernel, times)
         inner = max(times.number(kernel.most(stage.params[-1:])) for stage in kernel.stages)
         operations, seconds = work.operations, kernel_seconds(times.machine, work.bytes, work.operations)
-    kept = frozenset(n for n in written if graph.is_kept(n))
-    return OperatorCost(kind, seconds, operations, reads, writes, inner, functions, kept)
+    outputs = frozenset(n for n in written if graph.is_kept(n))
+    return OperatorCost(kind, seconds, operations, reads, writes, inner, functions, outputs)
 
 
 def _evaluations(kernel: Kernel, times: KernelTimes) -> tuple[float, ...]:

@@ -66,7 +66,7 @@ class ProgramOperators:
             if direction == "backward":
                 self.places.append(None)
                 costs.append(OperatorCost("opaque", 0.0, 0.0, {}, {}, 1.0, (0.0,) * len(FUNCTIONS)))
-            for node, cost in _updates_last(graph, operator_costs(graph, self.machine, known=self.calls)):
+            for node, cost in _updates_last(graph, operator_costs(graph, self.machine, measured=self.calls)):
                 if is_operator(graph, node):
                     self.places.append(_Place(graph, node))
                     costs.append(_prefix(cost, f"{direction}/"))
@@ -91,8 +91,8 @@ class ProgramOperators:
             before |= {middle} if k > middle else set()
             seconds = 0.0 if isinstance(place.node, COLLECTIVES) else operators[k].seconds
             name = stable_name(DIRECTIONS[k > middle], place.graph, place.node)
-            known = isinstance(place.node, KernelNode) and producer(place.graph, name) is place.node
-            fusible = known and self._kernel(KernelGroup.single(k)) is not None
+            is_kernel = isinstance(place.node, KernelNode) and producer(place.graph, name) is place.node
+            fusible = is_kernel and self._kernel(KernelGroup.single(k)) is not None
             step_operators.append(StepOperator(name, seconds, tuple(sorted(before)), fusible))
         return step_operators
 
@@ -127,13 +127,13 @@ class ProgramOperators:
 
     def model(self, estimate: Estimate) -> GroupModel:
         """What a search asks; ``estimate`` gives the seconds of a kernel of several operators."""
-        known: dict[tuple[frozenset[int], frozenset[int]], float] = {}
+        estimates: dict[tuple[frozenset[int], frozenset[int]], float] = {}
 
         def seconds(group: KernelGroup) -> float:
             key = group.members, group.exported
-            if key not in known:
-                known[key] = estimate(self.reach, group)
-            return known[key]
+            if key not in estimates:
+                estimates[key] = estimate(self.reach, group)
+            return estimates[key]
 
         return GroupModel(self.why_not, seconds, self.refusals)
 
@@ -236,5 +236,5 @@ def _prefix(cost: OperatorCost, prefix: str) -> OperatorCost:
     def rename(arrays: Mapping[str, float]) -> dict[str, float]:
         return {prefix + name: nbytes for name, nbytes in arrays.items()}
 
-    kept = frozenset(prefix + name for name in cost.kept)
-    return replace(cost, reads=rename(cost.reads), writes=rename(cost.writes), kept=kept)
+    outputs = frozenset(prefix + name for name in cost.kept)
+    return replace(cost, reads=rename(cost.reads), writes=rename(cost.writes), kept=outputs)

@@ -81,13 +81,13 @@ def measure(step: CapturedStep, cores: int = 1, kernels: bool = False) -> StepTi
     exchange. Raises BuildError where the compiler fails.
     """
     nodes = [n for n in _nodes(step, cores) if kernels or n.captured is not None]
-    known = {n.identity: _lookup(n.identity) for n in nodes}
-    missing = {n.identity: n for n in reversed(nodes) if known[n.identity] is None}
+    seconds_of = {n.identity: _lookup(n.identity) for n in nodes}
+    missing = {n.identity: n for n in reversed(nodes) if seconds_of[n.identity] is None}
     for some in _together([n for n in nodes if missing.get(n.identity) is n]):
         for node, seconds in zip(some, _time(some, cores)):
-            known[node.identity] = seconds
+            seconds_of[node.identity] = seconds
             default_cache().put(_KIND, node.identity, partial(_write, seconds=seconds))
-    times = [(n, value) for n in nodes if (value := known[n.identity]) is not None]
+    times = [(n, value) for n in nodes if (value := seconds_of[n.identity]) is not None]
     calls = {n.captured: value for n, value in times if n.captured is not None}
     return StepTimes(calls, [(_writes(n), value) for n, value in times if n.captured is None])
 
@@ -128,11 +128,11 @@ def of_groups(
     return totals | {members: seconds * left / total for members, seconds in others.items() if total and left}
 
 
-def prefer_known(known: Mapping[frozenset[int], float], estimate: Estimate) -> Estimate:
+def prefer_known(measured: Mapping[frozenset[int], float], estimate: Estimate) -> Estimate:
     """What was measured of groups without copies, else what ``estimate`` says."""
 
     def seconds(reach: OperatorReach, group: KernelGroup) -> float:
-        own = known.get(group.members) if group.members == group.exported else None
+        own = measured.get(group.members) if group.members == group.exported else None
         return estimate(reach, group) if own is None else own
 
     return seconds
@@ -155,8 +155,8 @@ def _nodes(step: CapturedStep, cores: int) -> Iterator[_Placed]:
 
 def _is_measurable(graph: Graph, node: Node) -> bool:
     """By itself, and of sizes that are known."""
-    known = all(isinstance(graph.size(graph.root(n)[0]), int) for n in _arrays(graph, node))
-    return known and why_not_alone(graph, node) is None
+    is_sized = all(isinstance(graph.size(graph.root(n)[0]), int) for n in _arrays(graph, node))
+    return is_sized and why_not_alone(graph, node) is None
 
 
 def _flat(by_kind: Mapping[str, Sequence[Any]]) -> list[Any]:

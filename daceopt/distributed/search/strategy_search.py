@@ -131,22 +131,22 @@ def enactable(problem: FusionProblem, candidates: Iterable[Sequence[Move]]) -> F
         refused = problem.model.refusals(several(state))
         if not refused:
             return state
-        kept = _without(problem, moves, refused)
-        states[k] = kept, apply_moves(problem, kept)
+        allowed = _without(problem, moves, refused)
+        states[k] = allowed, apply_moves(problem, allowed)
 
 
 def _without(problem: FusionProblem, moves: Iterable[Move], refused: Collection[Tree]) -> list[Move]:
     """Those of the moves that are possible once none is made that makes one of the ``refused`` kernels."""
     state = FusionState(problem)
-    kept: list[Move] = []
+    allowed: list[Move] = []
     for move in moves:
         if state.apply(move) is not None:
             continue
         if move.method != "combine" and state.groups[state.clusters.leader(move.second)].tree in refused:
-            state = apply_moves(problem, kept)
+            state = apply_moves(problem, allowed)
         else:
-            kept.append(move)
-    return kept
+            allowed.append(move)
+    return allowed
 
 
 def strategy_of(state: FusionState, module: nn.Module, of_step: bool = False) -> Strategy:

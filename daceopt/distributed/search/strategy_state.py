@@ -35,12 +35,12 @@ def simulate(problem: FusionProblem, strategy: Strategy, groups: Sequence[Sequen
 
 def _kernel_of(problem: FusionProblem, group: OperatorGroup) -> KernelGroup:
     """Made by the merges that ``group`` wants, then by any that work."""
-    known = {c.name: k for k, c in enumerate(problem.graph.computations) if c.fusible}
-    missing = next((name for name in group.nodes if name not in known), None)
+    numbers = {c.name: k for k, c in enumerate(problem.graph.computations) if c.fusible}
+    missing = next((name for name in group.nodes if name not in numbers), None)
     if missing is not None:
         raise StrategyError(f"the strategy groups {missing}, which is no kernel of this step. Search it again")
-    members = [known[name] for name in group.nodes]
-    parts = _Parts(problem, members, frozenset(known[name] for name in group.duplicated))
+    members = [numbers[name] for name in group.nodes]
+    parts = _Parts(problem, members, frozenset(numbers[name] for name in group.duplicated))
     reason: str | None = None
     for places in group.merges:
         outside = not set(places) <= set(range(len(members)))

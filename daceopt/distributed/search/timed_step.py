@@ -50,7 +50,7 @@ def time_step(
     groups = rule_groups(step, operators)
     plain = problem_of(operators, estimate, reduction, slowdowns)
     fused = apply_moves(plain, baselines(plain, groups)[OPERATORS]).groups.values()
-    known = step_times.of_groups(times.kernels, operators, fused, estimate)
-    problem = problem_of(operators, step_times.prefer_known(known, estimate), reduction, slowdowns)
+    group_seconds = step_times.of_groups(times.kernels, operators, fused, estimate)
+    problem = problem_of(operators, step_times.prefer_known(group_seconds, estimate), reduction, slowdowns)
     source = f"{len(times.calls)} library calls and {len(times.kernels)} kernels as measured alone, others estimated"
     return TimedStep(operators, groups, problem, source)

@@ -17,7 +17,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.scalar import scalar
-from daceopt.ir.schedule.schedule import Alloc, Tree, transformed
+from daceopt.ir.schedule.schedule import Alloc, Tree, map_tree
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def pattern(graph: Graph, kernel: Kernel) -> KernelPattern:
 
 def rename_locals(tree: Tree, names: Mapping[str, str]) -> Tree:
     """A schedule whose locals are called what ``names`` says."""
-    return transformed(tree, lambda n: replace(n, array=names[n.array]) if isinstance(n, Alloc) else n)
+    return map_tree(tree, lambda n: replace(n, array=names[n.array]) if isinstance(n, Alloc) else n)
 
 
 def draw(k: int) -> sympy.Symbol:

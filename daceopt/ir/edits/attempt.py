@@ -18,7 +18,7 @@ from daceopt.ir.graph.scopes import puts
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.legality.schedule_check import check
-from daceopt.ir.schedule.schedule import Tree, bare
+from daceopt.ir.schedule.schedule import Tree, without_accumulators
 
 Edited: TypeAlias = "KernelLoops | Kernel | Tree | str | None"
 Edit: TypeAlias = Callable[[KernelLoops], Edited]
@@ -36,7 +36,7 @@ def attempt(loops: KernelLoops, edit: Edit) -> KernelLoops | str | None:
         if result is None or isinstance(result, (str, KernelLoops)):
             return None if result is loops else result
         after = _after(loops, result)
-        return None if after.kernel == loops.kernel else _checked(after)
+        return None if after.kernel == loops.kernel else _check(after)
     except (IllegalSchedule, Unsupported) as error:
         return str(error)
 
@@ -54,14 +54,14 @@ def commit(graph: Graph, node: KernelNode, after: Kernel | Tree) -> KernelNode:
 
     Raises IllegalSchedule, and changes nothing, with the dependence, the loop or the element that forbids it.
     """
-    return exchange(graph, node, _checked(_after(loops_of(graph, node), after)))
+    return exchange(graph, node, _check(_after(loops_of(graph, node), after)))
 
 
 def _after(before: KernelLoops, after: Kernel | Tree) -> KernelLoops:
-    return KernelLoops(before.graph, after) if isinstance(after, Kernel) else before.on(bare(after))
+    return KernelLoops(before.graph, after) if isinstance(after, Kernel) else before.on(without_accumulators(after))
 
 
-def _checked(loops: KernelLoops) -> KernelLoops:
+def _check(loops: KernelLoops) -> KernelLoops:
     """Raises IllegalSchedule."""
     check(loops.graph, loops.kernel, loops.placed.schedule, loops.bodies)
     return loops

@@ -22,8 +22,8 @@ from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ir.scalar.sizes import ALL_SIZES
 from daceopt.ir.schedule import schedule
-from daceopt.ir.schedule.loop_form import down_to, fresh, in_loops, renumbered, with_body
-from daceopt.ir.schedule.schedule import Alloc, Do, Loop, Param, Sequence, Tree, nested
+from daceopt.ir.schedule.loop_form import down_to, fresh, in_loops, renumber, with_body
+from daceopt.ir.schedule.schedule import Alloc, Do, Loop, Param, Sequence, Tree, nest_loops
 
 # ---------------------------------------------------------------- staging
 
@@ -36,7 +36,7 @@ def stage_reads(graph: Graph, kernel: Kernel, array: str, param: Param | str, sc
 
     The loop over ``param`` must stand around all statements. Raises IllegalSchedule where what is read is no box.
     """
-    kernel, loop = _opened(kernel, param)
+    kernel, loop = _with_outer_loops(kernel, param)
     tree = kernel.schedule
     readers = [(k, c) for k, s in enumerate(kernel.stages) for c, a in s.reads.items() if a.array == array]
     if not readers or array in kernel.locals or array in kernel.forwarded_arrays():
@@ -45,7 +45,7 @@ def stage_reads(graph: Graph, kernel: Kernel, array: str, param: Param | str, sc
     kernel, local, places = _with_local(graph, kernel, array, box)
     copied = _copy(graph, kernel, array, Access(array, box.element(places)), Access(local, tuple(places.values())))
     stages = [place_locals(s, {array: box}, {array: local}) for s in kernel.stages]
-    tree = renumbered(tree, {k: k + 1 for k in range(len(stages))})
+    tree = renumber(tree, {k: k + 1 for k in range(len(stages))})
     copying = _nest({p: box[d] for d, p in places.items()}, Do(0, copied.params))
     body = schedule.sequence([copying, down_to(tree, loop.param)[1].body])
     return replace(kernel, stages=[copied, *stages], schedule=_around(tree, loop, Alloc(local, scope, body)))
@@ -60,7 +60,7 @@ def stage_writes(graph: Graph, kernel: Kernel, array: str, param: Param | str, s
     The loop over ``param`` must stand around all statements. Raises IllegalSchedule where an iteration does not write
     each element of a box, where it does not finish one, and where the kernel reads the array, too.
     """
-    kernel, loop = _opened(kernel, param)
+    kernel, loop = _with_outer_loops(kernel, param)
     tree = kernel.schedule
     writers = [(k, c) for k, s in enumerate(kernel.stages) for c, a in s.writes.items() if a.array == array]
     if len(writers) != 1 or array in kernel.locals or array in kernel.forwarded_arrays():
@@ -69,7 +69,7 @@ def stage_writes(graph: Graph, kernel: Kernel, array: str, param: Param | str, s
     stage, access = kernel.stages[k], kernel.stages[k].writes[connector]
     _check_finished(kernel, stage, connector, access)
     box = box_of(kernel, [access], graph.shape(array), kernel.outer)
-    box = Box(replace(i, bound=n) for i, n in zip(box, _walked(kernel, access)))
+    box = Box(replace(i, bound=n) for i, n in zip(box, _loop_extents(kernel, access)))
     kernel, local, places = _with_local(graph, kernel, array, box)
     copied = _copy(graph, kernel, array, Access(local, tuple(places.values())), Access(array, box.element(places)))
     stages = list(kernel.stages)
@@ -79,8 +79,8 @@ def stage_writes(graph: Graph, kernel: Kernel, array: str, param: Param | str, s
     return replace(kernel, stages=[*stages, copied], schedule=_around(tree, loop, Alloc(local, scope, body)))
 
 
-def _opened(kernel: Kernel, param: Param | str) -> tuple[Kernel, Loop]:
-    """In loops, of which those down to the one over ``param`` are outer; and that one as it stands there."""
+def _with_outer_loops(kernel: Kernel, param: Param | str) -> tuple[Kernel, Loop]:
+    """``kernel`` with the loops down to the one over ``param`` as its outer ones, and that loop in its new tree."""
     kernel = in_loops(kernel, kernel.schedule, down_to(kernel.schedule, param)[0])
     return kernel, down_to(kernel.schedule, param)[1]
 
@@ -90,7 +90,7 @@ def _around(tree: Tree, loop: Loop, body: Tree) -> Tree:
 
 
 def _nest(loops: Mapping[Param, Interval], do: Do) -> Tree:
-    return nested([Loop(p, i.size, do, rest=i.rest) for p, i in loops.items()], do)
+    return nest_loops([Loop(p, i.size, do, rest=i.rest) for p, i in loops.items()], do)
 
 
 def _with_local(graph: Graph, kernel: Kernel, array: str, box: Box) -> tuple[Kernel, str, dict[int, Param]]:
@@ -117,11 +117,11 @@ def _check_finished(kernel: Kernel, stage: Stage, connector: str, access: Access
     around = next((p for p in stage.reduced_params(connector) if p in kernel.outer), None)
     if around is not None:
         raise IllegalSchedule(f"{access.array} is reduced over {around}, so no iteration of it has a whole element")
-    walked = [_own(kernel, e) for e in access.index]
-    named = [p for own in walked for p in own]
-    if len(set(named)) < len(named) or any(len(own) > 1 for own in walked):
+    params = [_own(kernel, e) for e in access.index]
+    named = [p for own in params for p in own]
+    if len(set(named)) < len(named) or any(len(own) > 1 for own in params):
         raise IllegalSchedule(f"one iteration writes {access.array} at {list(access.index)}, which is no box")
-    for value, own in zip(access.index, walked):
+    for value, own in zip(access.index, params):
         if any(sympy.sympify(value).coeff(p) != 1 for p in own):
             raise IllegalSchedule(f"one iteration writes {access.array} at {value}, which leaves gaps")
 
@@ -130,8 +130,8 @@ def _own(kernel: Kernel, value: Dim) -> list[sympy.Symbol]:
     return [s for s in sympy.sympify(value).free_symbols if s in kernel.extents and s not in kernel.outer]
 
 
-def _walked(kernel: Kernel, access: Access) -> Shape:
-    """The extents of a box that is written, as long as the loops that write it."""
+def _loop_extents(kernel: Kernel, access: Access) -> Shape:
+    """The extents of the loops that write a box, by the box's dimensions."""
     extents = ([kernel.extents[p] for p in _own(kernel, e)] for e in access.index)
     return tuple(own[0] if own else 1 for own in extents)
 
@@ -160,7 +160,7 @@ def compute_at(
     tree, loop = kernel.schedule, down_to(kernel.schedule, param)[1]
     body, allocated = loop.body, []
     for k in reversed(moved):
-        kernel, local, nest = _computed_here(graph, kernel, k)
+        kernel, local, nest = _compute_in_loop(graph, kernel, k)
         body = schedule.sequence([nest, body])
         allocated.append(local)
     for local in allocated:
@@ -191,37 +191,37 @@ def _check_movable(graph: Graph, kernel: Kernel, k: int) -> None:
 
 def _with_own_params(kernel: Kernel, k: int) -> Kernel:
     """Statement ``k`` with parameters that no other statement has, nor any loop of a schedule."""
-    stage, known = kernel.stages[k], dict(kernel.extents)
+    stage, extents = kernel.stages[k], dict(kernel.extents)
     mapping = {}
     for p in stage.params:
-        mapping[p] = fresh(f"{p}_s{k}", known)
-        known[mapping[p]] = kernel.extents[p]
+        mapping[p] = fresh(f"{p}_s{k}", extents)
+        extents[mapping[p]] = kernel.extents[p]
     stages = [s.subs(mapping) if s is stage else s for s in kernel.stages]
     used = {p for s in stages for p in s.params} | set(kernel.outer)
-    return replace(kernel, stages=stages, extents={p: n for p, n in known.items() if p in used})
+    return replace(kernel, stages=stages, extents={p: n for p, n in extents.items() if p in used})
 
 
 def _without(tree: Tree, kernel: Kernel, moved: Several[int]) -> Tree:
     """The tree without the statements ``moved``, and without the locals that they write."""
     gone = {a.array for k in moved for a in kernel.stages[k].writes.values()}
 
-    def left(node: Tree) -> Tree | None:
+    def rest_of(node: Tree) -> Tree | None:
         if isinstance(node, Do):
             return None if node.statement in moved else node
-        kept = [c for c in map(left, schedule.children(node)) if c is not None]
-        if not kept:
+        children = [c for c in map(rest_of, schedule.children(node)) if c is not None]
+        if not children:
             return None
         if isinstance(node, Sequence):
-            return schedule.sequence(kept)
-        return kept[0] if isinstance(node, Alloc) and node.array in gone else replace(node, body=kept[0])
+            return schedule.sequence(children)
+        return children[0] if isinstance(node, Alloc) and node.array in gone else replace(node, body=children[0])
 
-    rest = left(tree)
+    rest = rest_of(tree)
     if rest is None:
         raise IllegalSchedule(f"all statements of {kernel.label} would be computed elsewhere; expected one that reads")
     return rest
 
 
-def _computed_here(graph: Graph, kernel: Kernel, k: int) -> tuple[Kernel, str, Tree]:
+def _compute_in_loop(graph: Graph, kernel: Kernel, k: int) -> tuple[Kernel, str, Tree]:
     """Statement ``k`` for what the others read of it in one iteration of the outer loops: its local and its loops."""
     stage = kernel.stages[k]
     (write,) = stage.writes.values()
@@ -232,14 +232,14 @@ def _computed_here(graph: Graph, kernel: Kernel, k: int) -> tuple[Kernel, str, T
     box = box_of(kernel, reads, extents, kernel.outer)
     kernel, local, places = _with_local(graph, kernel, write.array, box)
     names = {write.index[d]: p for d, p in places.items()}
-    walked = iterations(stage, kernel.extents, {write.array: box})
-    ranges = {p: walked[p] for p in dict.fromkeys((*write.index, *stage.params))}
+    region = iterations(stage, kernel.extents, {write.array: box})
+    ranges = {p: region[p] for p in dict.fromkeys((*write.index, *stage.params))}
     here, loops = restrict(stage, ranges, kernel.outer, lambda p, _: names.get(p, p))
     moved = [here if s is stage else s for s in kernel.stages]
     stages = [place_locals(s, {write.array: box}, {write.array: local}) for s in moved]
     left = {p: n for p, n in kernel.extents.items() if p not in write.index}
-    known = {name: kind for name, kind in kernel.locals.items() if name != write.array}
-    return replace(kernel, stages=stages, extents=left, locals=known), local, _nest(loops, Do(k, here.params))
+    locals_left = {name: kind for name, kind in kernel.locals.items() if name != write.array}
+    return replace(kernel, stages=stages, extents=left, locals=locals_left), local, _nest(loops, Do(k, here.params))
 
 
 # ---------------------------------------------------------------- ends of loops
@@ -273,20 +273,20 @@ def peel(kernel: Kernel, param: Param | str, first: int = 0, last: int = 0) -> K
             stages.append(piece)
     trees = [part.tree(stages, {k: numbers[at, k] for k in inside}) for at, part in enumerate(parts)]
     others = {k: numbers[0, k] for k in range(len(kernel.stages))}
-    written = _replaced(tree, loop, schedule.sequence(trees), others)
+    written = _replace_loop(tree, loop, schedule.sequence(trees), others)
     extents = {**kernel.extents, **{p: n for part in parts for p, n in part.extents.items()}}
     used = {p for s in stages for p in s.params} | set(kernel.outer)
-    kept = {p: n for p, n in extents.items() if p in used}
-    return Kernel(kernel.label, kept, stages, kernel.outer, kernel.locals, written)
+    used_extents = {p: n for p, n in extents.items() if p in used}
+    return Kernel(kernel.label, used_extents, stages, kernel.outer, kernel.locals, written)
 
 
-def _replaced(tree: Tree, old: Loop, new: Tree, numbers: dict[int, int]) -> Tree:
+def _replace_loop(tree: Tree, old: Loop, new: Tree, numbers: dict[int, int]) -> Tree:
     """``tree`` with ``new`` in the place of ``old``, and other numbers of the statements beside it."""
     if tree is old:
         return new
     if isinstance(tree, Do):
         return replace(tree, statement=numbers[tree.statement])
-    below = [_replaced(c, old, new, numbers) for c in schedule.children(tree)]
+    below = [_replace_loop(c, old, new, numbers) for c in schedule.children(tree)]
     return schedule.sequence(below) if isinstance(tree, Sequence) else schedule.with_children(tree, below)
 
 
@@ -317,9 +317,9 @@ def _cut(loop: Loop, first: int, last: int) -> list[tuple[str, Dim, Dim]]:
     n = loop.extent
     if min(first, last) < 0 or first + last < 1 or (isinstance(n, int) and first + last > n):
         raise IllegalSchedule(f"{first} first and {last} last iterations of {loop.param}, which has {n}")
-    known = isinstance(n, int)
-    begin = first if known or not first else dim(sympy.Min(first, n))
-    middle = dim(n - first - last) if known else dim(sympy.Max(n - first - last, 0))
+    is_fixed = isinstance(n, int)
+    begin = first if is_fixed or not first else dim(sympy.Min(first, n))
+    middle = dim(n - first - last) if is_fixed else dim(sympy.Max(n - first - last, 0))
     parts = [("_first", 0, begin), ("", begin, middle), ("_last", dim(begin + middle), dim(n - begin - middle))]
     return [part for part, count in zip(parts, (first, middle, last)) if count != 0]
 
@@ -333,10 +333,10 @@ class _Part:
         suffix: str,
         begin: Dim,
         size: Dim,
-        known: Mapping[sympy.Symbol, Dim],
+        sizes: Mapping[sympy.Symbol, Dim],
         elsewhere: set[sympy.Symbol],
     ):
-        self._loop, self._suffix, self._known = loop, suffix, known
+        self._loop, self._suffix, self._known = loop, suffix, sizes
         self._elsewhere = elsewhere
         own = self._named(loop.param)
         self.extents: dict[sympy.Symbol, Dim] = {own: size}
@@ -349,20 +349,20 @@ class _Part:
             return p
         return fresh(f"{p}{self._suffix or '_middle'}", self._known)
 
-    def _below(self, tree: Tree, walked: dict[sympy.Symbol, Dim]) -> Tree:
+    def _below(self, tree: Tree, around: dict[sympy.Symbol, Dim]) -> Tree:
         if not isinstance(tree, Loop):
-            return schedule.with_children(tree, [self._below(c, walked) for c in schedule.children(tree)])
+            return schedule.with_children(tree, [self._below(c, around) for c in schedule.children(tree)])
         new = self._names.setdefault(tree.param, self._named(tree.param))
         self._values[tree.param] = new
-        rest = None if tree.rest is None else self._left(tree, walked)
+        rest = None if tree.rest is None else self._partial_rest(tree, around)
         self.extents[new] = tree.extent if rest is None else sympy.Min(tree.extent, rest, evaluate=False)
-        body = self._below(tree.body, {**walked, new: tree.extent})
+        body = self._below(tree.body, {**around, new: tree.extent})
         return replace(tree, param=new, rest=rest, body=body)
 
-    def _left(self, loop: Loop, walked: dict[sympy.Symbol, Dim]) -> Dim | None:
+    def _partial_rest(self, loop: Loop, around: dict[sympy.Symbol, Dim]) -> Dim | None:
         """What a partial tile leaves here; None where all are whole."""
         rest = sympy.expand(sympy.sympify(loop.rest).xreplace(self._values))
-        return None if ALL_SIZES.inside(walked).is_natural(rest - loop.extent) else dim(rest)
+        return None if ALL_SIZES.inside(around).is_natural(rest - loop.extent) else dim(rest)
 
     def stage(self, stage: Stage) -> Stage:
         """The statement for these iterations."""
@@ -370,7 +370,7 @@ class _Part:
 
     def tree(self, stages: Several[Stage], numbers: dict[int, int]) -> Tree:
         """Its loops, around statements with other numbers."""
-        tree = renumbered(self._tree, numbers)
-        return schedule.transformed(
+        tree = renumber(self._tree, numbers)
+        return schedule.map_tree(
             tree, lambda n: Do(n.statement, stages[n.statement].params) if isinstance(n, Do) else n
         )

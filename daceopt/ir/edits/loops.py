@@ -28,7 +28,7 @@ class Nest:
         return [do.statement for do in schedule.dos(self.body)]
 
     def tree(self) -> Tree:
-        return schedule.nested(self.loops, self.body)
+        return schedule.nest_loops(self.loops, self.body)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class KernelLoops:
     @cached_property
     def placed(self) -> Kernel:
         """The kernel as graphs hold it, with its accumulators."""
-        return replace(self.kernel, schedule=schedule.accumulated(self.tree, self.kernel))
+        return replace(self.kernel, schedule=schedule.add_accumulators(self.tree, self.kernel))
 
     @cached_property
     def bodies(self) -> dict[int, StatementInstance]:
@@ -103,7 +103,7 @@ class KernelLoops:
         body = schedule.sequence([nest.tree() for nest in nests])
         for alloc in reversed(self.locals if locals_ is None else locals_):
             body = replace(alloc, body=body)
-        return schedule.nested(self.shared if shared is None else shared, body)
+        return schedule.nest_loops(self.shared if shared is None else shared, body)
 
     def with_locals(self, allocs: Sequence[Alloc]) -> Tree:
         return self.with_nests(self.nests, locals_=allocs)
@@ -111,11 +111,11 @@ class KernelLoops:
     def with_loops(self, loops: Iterable[Loop], mapping: dict[sympy.Symbol, sympy.Expr] | None = None) -> Tree:
         """A kernel of one statement with other loops; ``mapping``: what stands for the old ones' parameters."""
         (nest,) = self.nests
-        return schedule.nested(loops, schedule.substituted(nest.body, mapping or {}))
+        return schedule.nest_loops(loops, schedule.substitute(nest.body, mapping or {}))
 
     def with_shared(self, shared: Iterable[Loop], mapping: dict[sympy.Symbol, sympy.Expr]) -> Tree:
         """The nests inside of other shared loops; ``mapping``: what stands for the old ones' parameters."""
-        trees = (schedule.substituted(nest.tree(), mapping) for nest in self.nests)
+        trees = (schedule.substitute(nest.tree(), mapping) for nest in self.nests)
         return self.with_nests((_nest(*schedule.chain(tree)) for tree in trees), shared)
 
 
@@ -123,7 +123,7 @@ def loops_of(graph: Graph, node: KernelNode) -> KernelLoops:
     """The loops of a kernel, or those of the default schedule. Most steps leave most kernels as they are, and meet what
     the step before has asked."""
     if node.loops is None or node.loops.graph is not graph:
-        kernel = replace(node.kernel, schedule=schedule.bare(schedule.schedule_of(node.kernel)))
+        kernel = replace(node.kernel, schedule=schedule.without_accumulators(schedule.schedule_of(node.kernel)))
         node.loops = KernelLoops(graph, kernel, is_scheduled=node.tree is not None)
     loops: KernelLoops = node.loops
     return loops
@@ -137,7 +137,7 @@ def _form_of(tree: Tree) -> tuple[tuple[Loop, ...], tuple[Alloc, ...], tuple[Nes
         tree = tree.body
     if not allocs and not isinstance(tree, schedule.Sequence):
         return ((), (), (_nest(shared, tree),)) if isinstance(tree, Do) else None
-    nests = tuple(_nest(*schedule.chain(part)) for part in _joined(schedule.parts(tree)))
+    nests = tuple(_nest(*schedule.chain(part)) for part in _join_statements(schedule.parts(tree)))
     is_plain = all(isinstance(n, Do) for nest in nests for n in schedule.parts(_packless(nest.body)))
     return (tuple(shared), tuple(allocs), nests) if is_plain else None
 
@@ -158,7 +158,7 @@ def pack(nest: Nest) -> int:
     return nest.body.extent if isinstance(nest.body, Loop) and isinstance(nest.body.extent, int) else 1
 
 
-def _joined(trees: Sequence[Tree]) -> list[Tree]:
+def _join_statements(trees: Sequence[Tree]) -> list[Tree]:
     """Statements beside loops: those in turn are one part."""
     done: list[Tree] = []
     for tree in trees:

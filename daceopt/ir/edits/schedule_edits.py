@@ -32,9 +32,9 @@ from daceopt.ir.schedule.schedule import (
     Tree,
     chain,
     guarded_chain,
-    nested_guards,
-    substituted,
-    transformed,
+    map_tree,
+    nest_guarded_loops,
+    substitute,
 )
 
 
@@ -48,7 +48,7 @@ def rescope(tree: Tree, array: str, scope: str) -> Tree:
     """
     if not any(isinstance(n, Alloc) and n.array == array for n, _ in schedule.walk(tree)):
         raise IllegalSchedule(f"there is no local {array}")
-    return transformed(tree, lambda n: replace(n, scope=scope) if isinstance(n, Alloc) and n.array == array else n)
+    return map_tree(tree, lambda n: replace(n, scope=scope) if isinstance(n, Alloc) and n.array == array else n)
 
 
 def loop_over(tree: Tree, param: Param | str) -> Loop:
@@ -62,7 +62,7 @@ def loop_over(tree: Tree, param: Param | str) -> Loop:
 
 def _each(tree: Tree, param: Param | str, change: Any) -> Tree:
     loop_over(tree, param)
-    return transformed(tree, lambda n: change(n) if isinstance(n, Loop) and str(n.param) == str(param) else n)
+    return map_tree(tree, lambda n: change(n) if isinstance(n, Loop) and str(n.param) == str(param) else n)
 
 
 def split(tree: Tree, param: Param | str, size: int, name: str = "block") -> Tree:
@@ -79,7 +79,7 @@ def split(tree: Tree, param: Param | str, size: int, name: str = "block") -> Tre
 
     def change(loop: Loop) -> Tree:
         outer, inner, mapping = split_loop(loop, size, name)
-        return replace(outer, body=replace(inner, body=substituted(loop.body, mapping)))
+        return replace(outer, body=replace(inner, body=substitute(loop.body, mapping)))
 
     return _each(tree, param, change)
 
@@ -128,22 +128,24 @@ def reorder(tree: Tree, params: Several[Param | str]) -> Tree:
     Guards between them go into the loops that they name, and no further.
     """
     wanted = [str(p) for p in params]
-    return _rechained(tree, wanted, lambda loops: [loops[n] for n in wanted])
+    return _reorder_chains(tree, wanted, lambda loops: [loops[n] for n in wanted])
 
 
-def _rechained(tree: Tree, names: Several[str], order: Any) -> Tree:
+def _reorder_chains(tree: Tree, names: Several[str], order: Any) -> Tree:
     """In each chain that has loops over all ``names``: those, in their places, as ``order`` gives them."""
     if isinstance(tree, Loop):
         loops, condition, body = guarded_chain(tree)
-        known = {str(loop.param): loop for loop in loops if str(loop.param) in names}
-        if len(known) == len(names):
-            new = iter(order(known))
-            return nested_guards([next(new) if str(loop.param) in known else loop for loop in loops], condition, body)
-        if known:
-            missing = next((n for n in names if n not in known), None)
+        by_name = {str(loop.param): loop for loop in loops if str(loop.param) in names}
+        if len(by_name) == len(names):
+            new = iter(order(by_name))
+            return nest_guarded_loops(
+                [next(new) if str(loop.param) in by_name else loop for loop in loops], condition, body
+            )
+        if by_name:
+            missing = next((n for n in names if n not in by_name), None)
             reason = f"the loop over {missing} does not stand directly inside of the others"
             raise IllegalSchedule(reason if missing else f"the order {', '.join(names)} names a loop twice")
-    below = [_rechained(c, names, order) for c in schedule.children(tree)]
+    below = [_reorder_chains(c, names, order) for c in schedule.children(tree)]
     return schedule.with_children(tree, below)
 
 
@@ -157,7 +159,7 @@ def merge(tree: Tree, outer: Param | str, inner: Param | str) -> Tree:
     if first.body is not second or first.rest is not None or second.rest is not None:
         raise IllegalSchedule(f"{inner} does not stand directly inside of {outer}, or one of them has partial tiles")
     merged, mapping = merged_loop(first, second)
-    return _each(tree, outer, lambda loop: replace(merged, body=substituted(second.body, mapping)))
+    return _each(tree, outer, lambda loop: replace(merged, body=substitute(second.body, mapping)))
 
 
 def merged_loop(first: Loop, second: Loop) -> tuple[Loop, dict[sympy.Symbol, sympy.Expr]]:
@@ -189,7 +191,7 @@ def fuse_loops(tree: Tree, param: Param | str) -> Tree:
                 done.append(child)
         return schedule.sequence(done)
 
-    return transformed(tree, change)
+    return map_tree(tree, change)
 
 
 def _alike(a: Loop, b: Loop, param: Param | str) -> bool:
@@ -206,10 +208,10 @@ def distribute(tree: Tree, param: Param | str) -> Tree:
     def change(loop: Loop) -> Tree:
         return schedule.sequence([replace(loop, body=part) for part in schedule.parts(loop.body)])
 
-    return transformed(_each(tree, param, change), _flattened)
+    return map_tree(_each(tree, param, change), _flatten)
 
 
-def _flattened(node: Tree) -> Tree:
+def _flatten(node: Tree) -> Tree:
     return schedule.sequence(node.children) if isinstance(node, Sequence) else node
 
 
@@ -249,7 +251,7 @@ def rename(tree: Tree, param: Param | str, name: str) -> Tree:
     def change(loop: Loop) -> Tree:
         if any(inner.param == new for inner in schedule.loops(loop.body)):
             raise IllegalSchedule(f"there is a loop over {name} inside of the one over {param}")
-        return replace(loop, param=new, body=substituted(loop.body, {loop.param: new}))
+        return replace(loop, param=new, body=substitute(loop.body, {loop.param: new}))
 
     renamed = _each(tree, param, change)
     for node, around in schedule.walk(renamed):
@@ -275,7 +277,7 @@ def stretch(tree: Tree, param: Param | str, factor: int, extent: Dim | None = No
         if loop.rest is not None:
             raise IllegalSchedule(f"{param} has partial tiles, which cannot be stretched")
         p = loop.param
-        body = substituted(loop.body, {p: digit(p, factor, None)})
+        body = substitute(loop.body, {p: digit(p, factor, None)})
         longer = dim(loop.extent * factor) if extent is None else extent
         last = relation(pymod(p + 1, factor), "==", 0)
         return replace(loop, extent=longer, body=Guard((last,), body))
@@ -301,8 +303,8 @@ def shift(tree: Tree, param: Param | str, by: int, extent: Dim | None = None) ->
         p, end = loop.param, dim(loop.extent + by)
         first = [relation(by, "<=", p)] if by else []
         last = [] if extent is None else [relation(p, "<", end)]
-        body = substituted(loop.body, {p: p - by})
-        return replace(loop, extent=end if extent is None else extent, body=schedule.guarded([*first, *last], body))
+        body = substitute(loop.body, {p: p - by})
+        return replace(loop, extent=end if extent is None else extent, body=schedule.add_guard([*first, *last], body))
 
     return _each(tree, param, change)
 
@@ -324,7 +326,7 @@ def side_by_side(trees: Several[Tree], name: str = "block") -> Loop:
         end = first + tree.extent
         one, bounds = tree.extent == 1, ((first, "<=", block),) if done else ()
         condition = [relation(*c) for c in (((block, "==", first),) if one else (*bounds, (block, "<", end)))]
-        done.append(Guard(tuple(condition), substituted(tree.body, {tree.param: block - first})))
+        done.append(Guard(tuple(condition), substitute(tree.body, {tree.param: block - first})))
         first = end
     head = trees[0]
     assert isinstance(head, Loop)
@@ -346,7 +348,7 @@ def call(tree: Tree, statement: int, params: Several[Param | str], microkernel: 
         own = isinstance(body, Do) and body.statement == statement
         return Call(microkernel, node) if own and sorted(str(p.param) for p in loops) == names else node
 
-    new = transformed(tree, change)
+    new = map_tree(tree, change)
     if new == tree:
         raise IllegalSchedule(f"the innermost loops around s{statement} are not those over {', '.join(names)}")
     return new

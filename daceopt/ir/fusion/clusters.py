@@ -111,8 +111,8 @@ class Clusters(Generic[N]):
 
     def positions_of(self, nodes: Iterable[N]) -> list[int]:
         """The same of several."""
-        known = self._position
-        return [known[n] if n in known else known[self.leader(n)] for n in nodes]
+        positions = self._position
+        return [positions[n] if n in positions else positions[self.leader(n)] for n in nodes]
 
     def positions(self) -> Mapping[N, int]:
         """Leader -> where its cluster stands."""
@@ -180,25 +180,25 @@ class Clusters(Generic[N]):
         self._position[late] = self._position[early]
 
     def _contract(self, first: N, second: N) -> N:
-        kept, gone = first, second
-        if len(self._next[kept]) + len(self._back[kept]) < len(self._next[gone]) + len(self._back[gone]):
-            kept, gone = gone, kept
+        larger, smaller = first, second
+        if len(self._next[larger]) + len(self._back[larger]) < len(self._next[smaller]) + len(self._back[smaller]):
+            larger, smaller = smaller, larger
         for here, there in ((self._next, self._back), (self._back, self._next)):
-            for neighbour in here.pop(gone):
-                del there[neighbour][gone]
-                if neighbour != kept:
-                    here[kept][neighbour] = there[neighbour][kept] = None
-        del self._position[gone]
-        self._leader[gone] = kept
+            for neighbour in here.pop(smaller):
+                del there[neighbour][smaller]
+                if neighbour != larger:
+                    here[larger][neighbour] = there[neighbour][larger] = None
+        del self._position[smaller]
+        self._leader[smaller] = larger
         joined, other = self._members[first], self._members[second]
         if len(joined) < len(other):
             other.extendleft(reversed(joined))
             joined = other
         else:
             joined.extend(other)
-        del self._members[gone]
-        self._members[kept] = joined
-        return kept
+        del self._members[smaller]
+        self._members[larger] = joined
+        return larger
 
 
 class _Search(Generic[N]):

@@ -33,14 +33,14 @@ def conversion(graph: Graph, node: KernelNode) -> tuple[str, str] | None:
 def only_converts(graph: Graph, stage: Stage) -> bool:
     """Whether the value written is the one value read, rounded to the type of its array, or to one of float32's range,
     or not."""
-    known = {str(c) for c in stage.reads}
+    values = {str(c) for c in stage.reads}
     kinds = {graph.dtype(a.array) for a in (*stage.reads.values(), *stage.writes.values())}
     roundings = {dace.float32, types.BFLOAT16, *kinds.intersection(types.HALVES)}
     for assignment in stage.assignments:
         value = assignment.expr
         while scalar.cast_target(value) in roundings:
             value = value.args[0]
-        if str(value) not in known or assignment.dtype != dace.float32:
+        if str(value) not in values or assignment.dtype != dace.float32:
             return False
-        known.add(str(assignment.symbol))
+        values.add(str(assignment.symbol))
     return len(stage.reads) == 1

@@ -71,8 +71,8 @@ def _by_buffer(graph: Graph, accesses: Sequence[Access]) -> dict[str, Address]:
     addresses: dict[str, Address] = {}
     for access in accesses:
         where = address(graph, access)
-        known = addresses.get(where.buffer) if where is not None else None
-        if where is not None and (known is None or len(where.terms) >= len(known.terms)):
+        previous = addresses.get(where.buffer) if where is not None else None
+        if where is not None and (previous is None or len(where.terms) >= len(previous.terms)):
             addresses[where.buffer] = where
     return addresses
 
@@ -87,13 +87,13 @@ def _align_rest(graph: Graph, first: Kernel, second: Kernel, mapping: dict[sympy
     Names decide nothing about legality, but stages that use one name can share a loop, and two reads of one array can
     be seen to be alike.
     """
-    known = {**_by_buffer(graph, first.reads()), **_by_buffer(graph, first.writes())}
+    addresses = {**_by_buffer(graph, first.reads()), **_by_buffer(graph, first.writes())}
     for access in second.reads():
         theirs = address(graph, access)
-        if theirs is None or theirs.buffer not in known:
+        if theirs is None or theirs.buffer not in addresses:
             continue
         taken = {mapping[q] for q in access.params() if q in mapping}
-        free = {c: p for p, c in known[theirs.buffer].terms if p not in taken}
+        free = {c: p for p, c in addresses[theirs.buffer].terms if p not in taken}
         for q, coefficient in theirs.terms:
             p = free.get(coefficient)
             if q in mapping or p is None or first.extents[p] != second.extents[q]:
@@ -143,8 +143,8 @@ class _Merger:
         """``stage`` reads at ``conn`` the local copy of what ``producer`` writes at ``out``."""
         read, written = stage.reads[conn].array, producer.writes[out]
         local = self._local_copy(written)
-        kept = self._needed(written.array) or written.array in self._copied
-        if kept and not _is_rounded(self._graph, producer, out):
+        is_stored = self._needed(written.array) or written.array in self._copied
+        if is_stored and not _is_rounded(self._graph, producer, out):
             stage = _rounding(stage, conn, self._graph.dtype(read))
         return replace(stage, reads={**stage.reads, conn: local})
 
@@ -153,9 +153,9 @@ class _Merger:
         each."""
         name = self._local_of.get(write.array) or self._local_name(write.array)
         self._local_of[write.array] = name
-        known = _written_index(self._stages, name)
-        if known is not None:  # an earlier merge made it, when the parameters may have stood in another order
-            return Access(name, known)
+        index = _written_index(self._stages, name)
+        if index is not None:  # an earlier merge made it, when the parameters may have stood in another order
+            return Access(name, index)
         params = tuple(p for p in self._extents if p in write.params())
         shape = tuple(self._extents[p] for p in params)
         self._locals[name] = (types.compute_type(self._graph.dtype(write.array)), shape)
@@ -340,8 +340,8 @@ class _Collapsed:
     def _read(self, access: Access) -> str:
         if access.array in self.values:
             return str(self.values[access.array])
-        for conn, known in self.reads.items():
-            if known == access:
+        for conn, other in self.reads.items():
+            if other == access:
                 return conn
         conn = f"in{len(self.reads)}"
         self.reads[conn] = access

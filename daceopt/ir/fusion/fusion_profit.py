@@ -76,13 +76,13 @@ def is_small(elements: Dim) -> bool:
 
 def _across(graph: Graph, kernel: Kernel) -> dict[Access, list[Dim]]:
     """The accesses whose neighbours in memory lie along another loop than most elements' do, with their extents."""
-    walked = _walked_accesses(graph, kernel, ())
-    extents = {access: [kernel.extents[p] for p, _ in where.terms] for access, (_, where) in walked.items()}
+    accesses = _walked_accesses(graph, kernel, ())
+    extents = {access: [kernel.extents[p] for p, _ in where.terms] for access, (_, where) in accesses.items()}
     elements: Counter[Access] = Counter()
-    for access, (unit, _) in walked.items():
+    for access, (unit, _) in accesses.items():
         elements[unit] += prod(map(hint, extents[access]))
     loop = max(elements, key=elements.__getitem__, default=None)
-    return {access: extents[access] for access, (unit, _) in walked.items() if unit != loop}
+    return {access: extents[access] for access, (unit, _) in accesses.items() if unit != loop}
 
 
 def _walked_accesses(

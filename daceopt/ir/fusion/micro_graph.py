@@ -90,8 +90,8 @@ def _of_statement(graph: Graph, statement: Flows, local: Mapping[str, Shape]) ->
     for (read, written), flow in statement.items():
         origin, before = (read, None) if read in local else _origin(graph, read)
         whole = flow if before is None else before.then(flow)
-        known = results.setdefault(written, {})
-        known[origin] = known[origin].beside(whole) if origin in known else whole
+        flows_to = results.setdefault(written, {})
+        flows_to[origin] = flows_to[origin].beside(whole) if origin in flows_to else whole
         shapes[origin] = shapes[origin] if origin in shapes else graph.shape(origin)
     return _most(_of_result(ways, shapes) for ways in results.values())
 

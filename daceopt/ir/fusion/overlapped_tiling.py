@@ -67,14 +67,14 @@ class _Tiling:
     # ------------------------------------------------------------ what a tile has of each statement
 
     def _find(self, k: int) -> None:
-        stage, known = self._old.stages[k], ALL_SIZES.inside(self._counts)
+        stage, sizes = self._old.stages[k], ALL_SIZES.inside(self._counts)
         local = [a for a in stage.writes.values() if a.array in self._old.locals]
         if len(local) < len(stage.writes):
             self._own[k] = self._own_ranges(k)
         read = {a.array: box for a in local if (box := self._read_box(a.array, k)) is not None}
         if read:
             wanted = iterations(stage, self._old.extents, read)
-            self._needed[k] = {p: move_inside(i, self._old.extents[p], known) for p, i in wanted.items()}
+            self._needed[k] = {p: move_inside(i, self._old.extents[p], sizes) for p, i in wanted.items()}
             self._homes |= {a.array: self._reach(a, self._needed[k]) for a in local}
 
     def _own_ranges(self, k: int) -> Ranges:

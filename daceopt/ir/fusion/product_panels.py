@@ -117,9 +117,11 @@ class _Panels:
         self.extents[self.j] = tile_extent(n, self.columns, self.column_panel)
         self.extents[self.k] = self.depth
 
-    def kernel(self, label: str, stages: list[Stage], outer: Params, serial: Params, kept: str, shape: Shape) -> Kernel:
-        """``kept``: the local beside the tile, of which each iteration of ``outer`` has one."""
-        local = {kept: (self.dtype, shape), "tile": (self.dtype, (self.rows, self.columns))}
+    def kernel(
+        self, label: str, stages: list[Stage], outer: Params, serial: Params, row_local: str, shape: Shape
+    ) -> Kernel:
+        """``row_local``: the local beside the tile, of which each iteration of ``outer`` has one."""
+        local = {row_local: (self.dtype, shape), "tile": (self.dtype, (self.rows, self.columns))}
         return Kernel(label, self.extents, stages, outer, local, serial=serial)
 
     def lead(self, operand: str) -> tuple[Any, ...]:

@@ -160,12 +160,12 @@ def _relation(
         unit = same(shape[k], 1) and axis >= 0 and same(out[axis], 1)
         return Relation("bijective", axis) if unit else _ONE
     homes = {p: e for e, w in enumerate(writes) if w is not None for p, _ in w.terms}
-    kept = [p for p, _ in form.terms if p in homes]
-    if len(kept) != 1:
-        return _ALL if not kept and not unclear else _OPAQUE
-    home = writes[homes[kept[0]]]
+    axes = [p for p, _ in form.terms if p in homes]
+    if len(axes) != 1:
+        return _ALL if not axes and not unclear else _OPAQUE
+    home = writes[homes[axes[0]]]
     assert home is not None
-    return _along(form, kept[0], home, homes[kept[0]], extents, (shape[k], out[homes[kept[0]]]))
+    return _along(form, axes[0], home, homes[axes[0]], extents, (shape[k], out[homes[axes[0]]]))
 
 
 def _along(
@@ -251,8 +251,8 @@ def kernel_flows(graph: Graph, kernel: Kernel) -> Flows:
     for steps in statement_flows(graph, kernel):
         for (read, written), step in steps.items():
             for source, way in _ways(result, read, kernel.locals, step):
-                known = result.get((source, written))
-                result[source, written] = way if known is None else known.beside(way)
+                before = result.get((source, written))
+                result[source, written] = way if before is None else before.beside(way)
     return {(a, w): f for (a, w), f in result.items() if w not in kernel.locals}
 
 
@@ -269,11 +269,11 @@ def statement_flows(graph: Graph, kernel: Kernel) -> Iterator[Flows]:
         yield result
 
 
-def _ways(known: Flows, array: str, local: Mapping[str, tuple[DType, Shape]], step: Flow) -> list[tuple[str, Flow]]:
+def _ways(earlier: Flows, array: str, local: Mapping[str, tuple[DType, Shape]], step: Flow) -> list[tuple[str, Flow]]:
     """What is read by way of a local, or the array itself."""
     if array not in local:
         return [(array, step)]
-    return [(source, before.then(step)) for (source, w), before in known.items() if w == array]
+    return [(source, before.then(step)) for (source, w), before in earlier.items() if w == array]
 
 
 def view_flow(graph: Graph, view: str) -> Flow:

@@ -23,7 +23,7 @@ from daceopt.ir.legality.schedule_check import check
 from daceopt.ir.scalar.dims import hint
 from daceopt.ir.scalar.symbols import Parameter
 from daceopt.ir.schedule import schedule
-from daceopt.ir.schedule.schedule import Do, Loop, Param, Tree, bare, substituted, transformed
+from daceopt.ir.schedule.schedule import Do, Loop, Param, Tree, map_tree, substitute, without_accumulators
 
 _LINE = 16  # elements of float32 in a cache line, of which two threads write none together
 
@@ -36,7 +36,7 @@ def serial(tree: Tree) -> Tree:
             return replace(node, kind="vector" if node.kind == "parallel vector" else "serial", when=None)
         return node
 
-    return transformed(bare(tree), change)
+    return map_tree(without_accumulators(tree), change)
 
 
 def cut(kernel: Kernel, pieces: int) -> Loop:
@@ -83,7 +83,7 @@ def side_by_side(
     """
     whole = canonical(join(graph, kernels, lambda _: True))
     loop = edits.side_by_side([*_apart(whole, kernels, blocks)], "t")
-    tree = schedule.accumulated(replace(loop, kind="parallel", when=when), whole)
+    tree = schedule.add_accumulators(replace(loop, kind="parallel", when=when), whole)
     check(graph, whole, tree)
     return replace(whole, schedule=tree)
 
@@ -96,7 +96,7 @@ def _apart(whole: Kernel, kernels: Sequence[Kernel], trees: Sequence[Tree]) -> I
         own = dict.fromkeys(p for stage in kernel.stages for p in stage.params)
         names: dict[Param, Param] = dict(zip(own, islice(left, len(own))))
         names |= {loop.param: _tile(loop.param, names, kernel) for loop in schedule.loops(tree)[1:]}
-        yield _over(substituted(tree, names), names, first)
+        yield _over(substitute(tree, names), names, first)
         first += len(kernel.stages)
 
 
@@ -115,4 +115,4 @@ def _over(tree: Tree, names: dict[Param, Param], first: int) -> Tree:
             return replace(node, statement=node.statement + first)
         return replace(node, param=names.get(node.param, node.param)) if isinstance(node, Loop) else node
 
-    return transformed(tree, change)
+    return map_tree(tree, change)

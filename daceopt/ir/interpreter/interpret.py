@@ -26,7 +26,7 @@ from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.affine import affine
 from daceopt.ir.scalar.extents import in_scalar_code
-from daceopt.ir.schedule.schedule import collected
+from daceopt.ir.schedule.schedule import accumulator_type
 
 NodeFunction = Callable[["Memory", LibraryNode], None]
 NODES: dict[str, NodeFunction] = {}  # library node class name -> implementation
@@ -137,7 +137,7 @@ class _Execution:
         decides in which order NumPy adds."""
         assert access.wcr is not None
         axes = self._kept_axes(access, whole)
-        wide = types.to_numpy(collected(types.from_numpy(value.dtype), access.wcr))
+        wide = types.to_numpy(accumulator_type(types.from_numpy(value.dtype), access.wcr))
         start, function = identity(access.wcr, wide), UFUNC[access.wcr]
         if connector not in totals:
             totals[connector] = np.full(whole.of(axes).extents, start, wide)

@@ -24,7 +24,7 @@ from daceopt.ir.legality.microkernels import TileProduct, tiles
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.extents import in_scalar_code
-from daceopt.ir.schedule.local_storage import folded
+from daceopt.ir.schedule.local_storage import fold_locals
 from daceopt.ir.schedule.schedule import (
     Accumulate,
     Alloc,
@@ -35,8 +35,8 @@ from daceopt.ir.schedule.schedule import (
     Partial,
     Sequence,
     Tree,
+    accumulator_type,
     children,
-    collected,
     loops_below,
     paths,
     schedule_of,
@@ -72,7 +72,7 @@ def can_run(memory: Memory, kernel: Kernel) -> bool:
 def run(memory: Memory, kernel: Kernel) -> None:
     """Execute ``kernel``. Raises ValueError for an access out of range."""
     tree = schedule_of(kernel)
-    _Execution(memory, folded(kernel, tree), tree).node(tree, _Rows(1, {}))
+    _Execution(memory, fold_locals(kernel, tree), tree).node(tree, _Rows(1, {}))
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class _Execution:
         )
         own = types.compute_type(target.buffer.dtype)
         assert target.wcr is not None
-        kind = self._memory.numpy_dtype(collected(own, target.wcr) if partial.wide else own)
+        kind = self._memory.numpy_dtype(accumulator_type(own, target.wcr) if partial.wide else own)
         lanes = tree.body if isinstance(tree.body, Loop) and tree.body.kind == "vector" and not partial.wide else None
         across = lanes if lanes is not None and lanes not in dims else None
         sizes = [*(self._memory.number(loop.extent) for loop in dims), *([] if across is None else [_LANES])]

@@ -14,7 +14,7 @@ from daceopt.errors import IllegalSchedule
 from daceopt.ir.access.references import StatementInstance
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.scalar import types
-from daceopt.ir.schedule.schedule import Accumulate, Alloc, Loop, Partial, Tree, children, collected, loops, walk
+from daceopt.ir.schedule.schedule import Accumulate, Alloc, Loop, Partial, Tree, accumulator_type, children, loops, walk
 
 LANES = 32
 
@@ -139,4 +139,4 @@ def accumulated_dtype(bodies: Mapping[int, StatementInstance], partial: Partial)
     target = bodies[partial.statement].writes[partial.connector]
     own = types.compute_type(target.buffer.dtype)
     assert target.wcr is not None
-    return collected(own, target.wcr) if partial.wide else own
+    return accumulator_type(own, target.wcr) if partial.wide else own

@@ -34,7 +34,7 @@ from daceopt.ir.scalar.digits import as_digit, in_terms_of
 from daceopt.ir.scalar.dims import Dim, dim, hint
 from daceopt.ir.scalar.functions import idiv, pymod
 from daceopt.ir.scalar.sizes import ALL_SIZES
-from daceopt.ir.schedule.guards import restricted, unmerged
+from daceopt.ir.schedule.guards import restrict_by_guards, split_merged
 from daceopt.ir.schedule.schedule import (
     KINDS,
     SCOPES,
@@ -166,7 +166,7 @@ def _check_accumulators(kernel: Kernel, tree: Tree) -> None:
 
 def _check_runs(graph: Graph, kernel: Kernel, do: Do, around: Several[Tree]) -> None:
     """Each instance runs once; where guards leave loops that are not of the usual forms, isl decides."""
-    reached = restricted(do, around)
+    reached = restrict_by_guards(do, around)
     try:
         if not reached.conditions:
             _check_domain(kernel, reached.do, reached.loops)
@@ -185,7 +185,7 @@ def _check_runs(graph: Graph, kernel: Kernel, do: Do, around: Several[Tree]) -> 
 
 def _check_domain(kernel: Kernel, do: Do, loops: Several[Loop]) -> None:
     """The values of the parameters go over the whole domain, each combination once."""
-    do, groups = unmerged(do, loops)
+    do, groups = split_merged(do, loops)
     loops = [loop for group in groups for loop in group]
     stage = kernel.stages[do.statement]
     by_base: dict[sympy.Expr, list[tuple[Dim, Dim | None, sympy.Symbol, Dim]]] = {}

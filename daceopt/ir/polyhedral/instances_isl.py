@@ -26,7 +26,7 @@ from daceopt.ir.scalar.affine_isl import (
 from daceopt.ir.scalar.digits import as_digit, digit
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.functions import pymod
-from daceopt.ir.schedule.guards import Restricted, restricted, unmerged
+from daceopt.ir.schedule.guards import Restricted, restrict_by_guards, split_merged
 from daceopt.ir.schedule.schedule import Do, Loop, Param, Tree
 
 _SET, _OUT = isl.dim_type.set, isl.dim_type.out
@@ -99,7 +99,7 @@ class _Instance:
 
 
 def _instance(kernel: Kernel, reached: Restricted) -> _Instance:
-    do, groups = unmerged(reached.do, reached.loops, only_open=True)
+    do, groups = split_merged(reached.do, reached.loops, only_open=True)
     stage = kernel.stages[do.statement]
     if len(do.index) != len(stage.params):
         raise IllegalSchedule(f"s{do.statement} has {len(stage.params)} parameters; found {len(do.index)} values")
@@ -189,7 +189,7 @@ def loop_values(domains: Domains, do: Do, around: Several[Tree]) -> list[list[is
     Raises IllegalSchedule, with an instance, where loops and guards do not run each instance once, and Unsupported
     where that is not decided.
     """
-    reached = restricted(do, around)
+    reached = restrict_by_guards(do, around)
     instance = _instance(domains.kernel, reached)
     domain, of, _ = domains.functions(do.statement)
     runs = _check_once(_runs(instance, domains), domain, domains.sizes, domains.kernel.label)

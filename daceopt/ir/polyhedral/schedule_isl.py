@@ -186,13 +186,13 @@ class _Reader:
         band = node.child(0)
         if kind_of(band) != _KIND.band:
             raise Unsupported(f"the mark {line_of(mark)!r} stands above a {kind_of(band)}; expected a band")
-        return schedule.nested([mark], self.tree(band.child(0), (*around, mark)))
+        return schedule.nest_loops([mark], self.tree(band.child(0), (*around, mark)))
 
     def _nest(self, loops: list[Loop], body: Tree) -> Tree:
         """Guards that no mark has put in their place stand as far outside as they can."""
         if self._statements or not isinstance(body, Guard):
-            return schedule.nested(loops, body)
-        return schedule.nested_guards(loops, body.condition, body.body)
+            return schedule.nest_loops(loops, body)
+        return schedule.nest_guarded_loops(loops, body.condition, body.body)
 
     def _symbol(self, name: str) -> sympy.Symbol:
         return self._symbols.setdefault(name, Parameter(name))
@@ -239,7 +239,7 @@ class _Reader:
         prefix = leaf.get_prefix_schedule_union_map().intersect_domain(leaf.get_domain())
         runs = prefix.as_map().reverse()
         do = Do(statement, self._index(runs, [loop.param for loop in around]))
-        return schedule.guarded(self._condition(runs.domain(), around), do)
+        return schedule.add_guard(self._condition(runs.domain(), around), do)
 
     def _condition(self, points: isl.Set, around: tuple[Loop, ...]) -> list[sympy.Basic]:
         """What tells the iterations in which a statement runs from the others of the loops around it."""

@@ -43,7 +43,7 @@ def _relations(condition: sympy.Basic) -> Iterable[sympy.Basic]:
     return [relation(condition.lhs, condition.rel_op, condition.rhs)]
 
 
-def substituted(condition: sympy.Basic, mapping: dict[sympy.Symbol, sympy.Expr]) -> sympy.Basic:
+def substitute(condition: sympy.Basic, mapping: dict[sympy.Symbol, sympy.Expr]) -> sympy.Basic:
     """The relation in other loop parameters."""
     left, right = (side.xreplace(mapping) for side in (condition.lhs, condition.rhs))
     return relation(left, condition.rel_op, right)

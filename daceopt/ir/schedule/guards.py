@@ -41,13 +41,13 @@ def conditions_in(around: Iterable[Tree]) -> list[sympy.Basic]:
     return [c for node in around if isinstance(node, Guard) for c in node.condition]
 
 
-def restricted(do: Do, around: Several[Tree]) -> Restricted:
+def restrict_by_guards(do: Do, around: Several[Tree]) -> Restricted:
     """``do`` inside of the nodes ``around`` with its loops restricted by its guards as far as that is a loop again."""
     result = Restricted(do, tuple(n for n in around if isinstance(n, Loop)), {}, ())
     params = {loop.param for loop in result.loops}
     for condition in conditions_in(around):
         for bound in conditions.at_least_zero(condition):
-            result = _bounded(result, bound.xreplace(_shifts(result)), params, condition)
+            result = _apply_bound(result, bound.xreplace(_shifts(result)), params, condition)
     return result
 
 
@@ -107,7 +107,7 @@ def _shifts(statement: Restricted) -> dict[sympy.Symbol, sympy.Expr]:
     return {p: p + start for p, start in statement.starts.items()}
 
 
-def _bounded(statement: Restricted, bound: sympy.Expr, params: set[Param], condition: sympy.Basic) -> Restricted:
+def _apply_bound(statement: Restricted, bound: sympy.Expr, params: set[Param], condition: sympy.Basic) -> Restricted:
     """``statement`` where also ``bound`` is 0 or more."""
     loop = next((loop for loop in statement.loops if bound.free_symbols & params == {loop.param}), None)
     form = None if loop is None else affine(bound, {loop.param})
@@ -121,7 +121,7 @@ def _bounded(statement: Restricted, bound: sympy.Expr, params: set[Param], condi
             return statement
         if factor == -1 and ALL_SIZES.is_natural(loop.extent - constant - 1):
             return replace(statement, loops=_with(statement.loops, replace(loop, extent=dim(constant + 1))))
-    shifted = conditions.substituted(condition, _shifts(statement))
+    shifted = conditions.substitute(condition, _shifts(statement))
     return replace(statement, conditions=tuple(dict.fromkeys([*statement.conditions, shifted])))
 
 
@@ -135,14 +135,14 @@ def _from(statement: Restricted, loop: Loop, start: Dim) -> Restricted:
         for n in _with(statement.loops, short)
     )
     return Restricted(
-        replace(statement.do, index=tuple(_moved(e, later) for e in statement.do.index)),
+        replace(statement.do, index=tuple(_shift(e, later) for e in statement.do.index)),
         tuple(loops),
         {**statement.starts, p: dim(statement.starts.get(p, 0) + start)},
-        tuple(conditions.substituted(c, later) for c in statement.conditions),
+        tuple(conditions.substitute(c, later) for c in statement.conditions),
     )
 
 
-def unmerged(do: Do, loops: Several[Loop], only_open: bool = False) -> tuple[Do, list[tuple[Loop, ...]]]:
+def split_merged(do: Do, loops: Several[Loop], only_open: bool = False) -> tuple[Do, list[tuple[Loop, ...]]]:
     """For each loop, itself, or the two over blocks of tiles that were made one: ``4*(p // n) + i`` in a loop of
     ``m*n`` iterations is ``4*q + i`` in one of ``m``, with ``p % n`` in one of ``n`` inside; and ``do`` in these.
 
@@ -159,13 +159,13 @@ def unmerged(do: Do, loops: Several[Loop], only_open: bool = False) -> tuple[Do,
             continue
         p, q = loop.param, Parameter(f"{loop.param}_digit")
         mapping = {idiv(p, divisor): q, pymod(p, divisor): p}
-        groups = [tuple(_rewritten(n, mapping) for n in group) for group in groups]
+        groups = [tuple(_substitute_rest(n, mapping) for n in group) for group in groups]
         groups[k] = (replace(loop, param=q, extent=dim(count)), replace(loop, extent=dim(divisor)))
         do = replace(do, index=tuple(sympy.sympify(e).xreplace(mapping) for e in do.index))
     return do, groups
 
 
-def _rewritten(loop: Loop, mapping: dict[sympy.Expr, sympy.Symbol]) -> Loop:
+def _substitute_rest(loop: Loop, mapping: dict[sympy.Expr, sympy.Symbol]) -> Loop:
     return loop if loop.rest is None else replace(loop, rest=dim(sympy.sympify(loop.rest).xreplace(mapping)))
 
 
@@ -180,7 +180,7 @@ def _parting(do: Do, loops: Several[Loop], loop: Loop) -> Dim | None:
     return dim(next(iter(divisors)))
 
 
-def _moved(value: sympy.Expr, later: dict[sympy.Symbol, sympy.Expr]) -> sympy.Expr:
+def _shift(value: sympy.Expr, later: dict[sympy.Symbol, sympy.Expr]) -> sympy.Expr:
     new = in_terms_of(value, later)
     return new if isinstance(new, sympy.Function) else sympy.expand(new)
 

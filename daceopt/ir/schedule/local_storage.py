@@ -11,7 +11,7 @@ from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Alloc, Do, Loop, Tree
 
 
-def folded(kernel: Kernel, tree: Tree) -> Kernel:
+def fold_locals(kernel: Kernel, tree: Tree) -> Kernel:
     """``kernel`` with smaller locals: a dimension of which each iteration of the loops around a local's ``Alloc`` in
     ``tree`` has one element is left out. The same kernel where there is none.
 

@@ -26,7 +26,7 @@ from daceopt.ir.schedule.schedule import (
     Param,
     Sequence,
     Tree,
-    substituted,
+    substitute,
     walk,
     with_children,
 )
@@ -47,7 +47,7 @@ def in_loops(kernel: Kernel, tree: Tree, outer: list[Loop]) -> Kernel:
         what = "a serial loop" if odd is None else f"a {type(odd).__name__.lower()}"
         raise IllegalSchedule(f"schedule of {kernel.label}: {what}, in which no statement can be added")
     _check_locals(kernel, tree, {loop.param for loop in outer})
-    tree = _told_apart(tree, {loop.param: loop for loop in outer})
+    tree = _rename_conflicts(tree, {loop.param: loop for loop in outer})
     stages = list(kernel.stages)
     extents: dict[sympy.Symbol, Dim] = {}
     dos: dict[int, Do] = {}
@@ -62,7 +62,7 @@ def in_loops(kernel: Kernel, tree: Tree, outer: list[Loop]) -> Kernel:
     left = {p for k, s in enumerate(kernel.stages) if k not in dos for p in s.params}
     extents |= {p: kernel.extents[p] for p in kernel.extents if p in left}
     shared = tuple(loop.param for loop in outer)
-    written = schedule.transformed(tree, lambda n: dos[n.statement] if isinstance(n, Do) else n)
+    written = schedule.map_tree(tree, lambda n: dos[n.statement] if isinstance(n, Do) else n)
     return Kernel(kernel.label, extents, stages, shared, kernel.locals, written)
 
 
@@ -82,23 +82,23 @@ def _check_locals(kernel: Kernel, tree: Tree, outer: set[Param]) -> None:
                 raise IllegalSchedule(f"locals of {kernel.label} live in one iteration of the loop over {loop}")
 
 
-def _told_apart(tree: Tree, known: dict[Param, Loop]) -> Tree:
+def _rename_conflicts(tree: Tree, loops: dict[Param, Loop]) -> Tree:
     """Loops of other extents have names of their own."""
     if isinstance(tree, Sequence):
-        return Sequence(tuple(_told_apart(c, known) for c in tree.children))
+        return Sequence(tuple(_rename_conflicts(c, loops) for c in tree.children))
     if not isinstance(tree, Loop):
-        return with_children(tree, [_told_apart(c, known) for c in schedule.children(tree)])
-    first = known.setdefault(tree.param, tree)
+        return with_children(tree, [_rename_conflicts(c, loops) for c in schedule.children(tree)])
+    first = loops.setdefault(tree.param, tree)
     if (first.extent, first.rest) != (tree.extent, tree.rest):
-        param = fresh(f"{tree.param}", known)
-        tree = replace(tree, param=param, body=substituted(tree.body, {tree.param: param}))
-        known[param] = tree
-    return replace(tree, body=_told_apart(tree.body, known))
+        param = fresh(f"{tree.param}", loops)
+        tree = replace(tree, param=param, body=substitute(tree.body, {tree.param: param}))
+        loops[param] = tree
+    return replace(tree, body=_rename_conflicts(tree.body, loops))
 
 
-def fresh(name: str, known: Collection[Param]) -> Param:
-    """A parameter called ``name``, or so with a number behind it, that is none of ``known``."""
-    names = {str(p) for p in known}
+def fresh(name: str, used: Collection[Param]) -> Param:
+    """A parameter called ``name``, or so with a number behind it, that is none of ``used``."""
+    names = {str(p) for p in used}
     unused, count = name, 1
     while unused in names:
         count += 1
@@ -129,11 +129,11 @@ def down_to(tree: Tree, param: Param | str) -> tuple[list[Loop], Loop]:
     raise IllegalSchedule(f"the loop over {param} is not around all statements: {who}")
 
 
-def renumbered(tree: Tree, numbers: dict[int, int]) -> Tree:
+def renumber(tree: Tree, numbers: dict[int, int]) -> Tree:
     """The same statements under other numbers."""
-    return schedule.transformed(tree, lambda n: replace(n, statement=numbers[n.statement]) if isinstance(n, Do) else n)
+    return schedule.map_tree(tree, lambda n: replace(n, statement=numbers[n.statement]) if isinstance(n, Do) else n)
 
 
 def with_body(tree: Tree, loop: Loop, body: Tree) -> Tree:
     """``tree`` with another body of its ``loop``."""
-    return schedule.transformed(tree, lambda n: replace(n, body=body) if isinstance(n, Loop) and n == loop else n)
+    return schedule.map_tree(tree, lambda n: replace(n, body=body) if isinstance(n, Loop) and n == loop else n)

@@ -220,10 +220,10 @@ def in_runs(trees: Several[Tree]) -> list[list[Do] | Tree]:
     return runs
 
 
-def transformed(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
+def map_tree(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
     """``change`` applied to every node, children first."""
     below = children(tree)
-    new = tuple(transformed(c, change) for c in below)
+    new = tuple(map_tree(c, change) for c in below)
     return change(tree if all(a is b for a, b in zip(below, new)) else with_children(tree, new))
 
 
@@ -236,7 +236,7 @@ def chain(tree: Tree) -> tuple[list[Loop], Tree]:
     return loops, tree
 
 
-def nested(headers: Iterable[Loop], body: Tree) -> Tree:
+def nest_loops(headers: Iterable[Loop], body: Tree) -> Tree:
     """``body`` inside loops like ``headers``, outermost first."""
     for header in reversed(list(headers)):
         body = replace(header, body=body)
@@ -256,17 +256,17 @@ def guarded_chain(tree: Tree) -> tuple[list[Loop], list[sympy.Basic], Tree]:
     return loops, condition, tree
 
 
-def nested_guards(headers: Several[Loop], condition: Iterable[sympy.Basic], body: Tree) -> Tree:
+def nest_guarded_loops(headers: Several[Loop], condition: Iterable[sympy.Basic], body: Tree) -> Tree:
     """``body`` inside loops like ``headers``, each relation directly inside of the last loop that it names."""
     left = dict.fromkeys(condition)
     for header in reversed(headers):
         here = [c for c in left if header.param in c.free_symbols]
         left = {c: None for c in left if c not in here}
-        body = replace(header, body=guarded(here, body))
-    return guarded(left, body)
+        body = replace(header, body=add_guard(here, body))
+    return add_guard(left, body)
 
 
-def guarded(condition: Iterable[sympy.Basic], body: Tree) -> Tree:
+def add_guard(condition: Iterable[sympy.Basic], body: Tree) -> Tree:
     """``body`` where all of ``condition`` hold; itself where nothing is demanded."""
     relations = tuple(condition)
     return Guard(relations, body) if relations else body
@@ -281,7 +281,7 @@ def sequence(trees: Several[Tree]) -> Tree:
 # ---------------------------------------------------------------- parameters of statements
 
 
-def substituted(tree: Tree, mapping: dict[sympy.Symbol, sympy.Expr]) -> Tree:
+def substitute(tree: Tree, mapping: dict[sympy.Symbol, sympy.Expr]) -> Tree:
     """The values of the statements' parameters, the rests of tiles and the conditions in other loop parameters."""
 
     def change(node: Tree) -> Tree:
@@ -290,10 +290,10 @@ def substituted(tree: Tree, mapping: dict[sympy.Symbol, sympy.Expr]) -> Tree:
         if isinstance(node, Loop) and isinstance(node.rest, sympy.Expr):
             return replace(node, rest=dim(node.rest.xreplace(mapping)))
         if isinstance(node, Guard):
-            return replace(node, condition=tuple(conditions.substituted(c, mapping) for c in node.condition))
+            return replace(node, condition=tuple(conditions.substitute(c, mapping) for c in node.condition))
         return node
 
-    return transformed(tree, change)
+    return map_tree(tree, change)
 
 
 # ---------------------------------------------------------------- the schedule of an unscheduled kernel
@@ -306,7 +306,7 @@ def default(kernel: Kernel) -> Tree:
     placed = {n.array for n, _ in walk(body) if isinstance(n, Alloc)}
     for array in (a for a in kernel.locals if a not in placed):
         body = Alloc(array, "thread", body)
-    return accumulated(nested([loop_of(kernel, p) for p in outer if kernel.extents[p] != 1], body), kernel)
+    return add_accumulators(nest_loops([loop_of(kernel, p) for p in outer if kernel.extents[p] != 1], body), kernel)
 
 
 def loop_of(kernel: Kernel, p: Param) -> Loop:
@@ -350,7 +350,7 @@ def _nest(kernel: Kernel, statement: int, inside: tuple[Param, ...]) -> Tree:
     params = kernel.stages[statement].params
     single = {p for p in params if kernel.extents[p] == 1 and p not in kernel.serial}
     loops = [loop_of(kernel, p) for p in params if p not in inside and p not in single]
-    return nested(loops, Do(statement, tuple(sympy.S.Zero if p in single else p for p in params)))
+    return nest_loops(loops, Do(statement, tuple(sympy.S.Zero if p in single else p for p in params)))
 
 
 def schedule_of(kernel: Kernel) -> Tree:
@@ -361,19 +361,19 @@ def schedule_of(kernel: Kernel) -> Tree:
 # ---------------------------------------------------------------- accumulators
 
 
-def bare(tree: Tree) -> Tree:
-    """Without the accumulators, which follow from the order of the loops: see :func:`accumulated`."""
-    return transformed(tree, lambda node: node.body if isinstance(node, Accumulate) else node)
+def without_accumulators(tree: Tree) -> Tree:
+    """Without the accumulators, which follow from the order of the loops: see :func:`add_accumulators`."""
+    return map_tree(tree, lambda node: node.body if isinstance(node, Accumulate) else node)
 
 
-def accumulated(tree: Tree, kernel: Kernel) -> Tree:
+def add_accumulators(tree: Tree, kernel: Kernel) -> Tree:
     """Give each reduction its accumulators: one around the outermost loop that it reduces over (around all loops that
     threads share, if that is one of them; across the lanes or threads of a block that it reduces over), and one in the
     write's own type, whose values are partial sums, around a vector loop that it reduces over, an unrolled one inside
     of a vector loop, that over the neighbours of an accelerator's thread (whose conversions to float64 are slow), and a
     short one directly inside of another one, where each thread has accumulators of its own.
     """
-    return _Placing(kernel, bare(tree)).tree
+    return _Placing(kernel, without_accumulators(tree)).tree
 
 
 _How: TypeAlias = tuple[bool, str]  # of an accumulator: private, across
@@ -387,7 +387,7 @@ class _Placing:
         for node, around in walk(tree):
             if isinstance(node, Do):
                 self._do(node, around)
-        self.tree = self._placed(tree)
+        self.tree = self._place(tree)
 
     def _do(self, node: Do, around: tuple[Tree, ...]) -> None:
         stage, called = self._kernel.stages[node.statement], any(isinstance(n, Call) for n in around)
@@ -407,8 +407,8 @@ class _Placing:
     def _want(self, loop: Loop, partial: Partial, how: _How) -> None:
         self._wanted.setdefault(id(loop), []).append((partial, how))
 
-    def _placed(self, tree: Tree) -> Tree:
-        new = with_children(tree, [self._placed(c) for c in children(tree)])
+    def _place(self, tree: Tree) -> Tree:
+        new = with_children(tree, [self._place(c) for c in children(tree)])
         wanted = self._wanted.get(id(tree), []) if isinstance(tree, Loop) else []
         return _collecting(wanted, new)
 
@@ -466,6 +466,6 @@ def reduced_loops(stage: Stage, connector: str, do: Do, around: Several[Tree]) -
     return [n for n in around[start:end] if isinstance(n, Loop) and n.param in over]
 
 
-def collected(dtype: types.DType, op: str) -> types.DType:
+def accumulator_type(dtype: types.DType, op: str) -> types.DType:
     """The type of a wide accumulator."""
     return dace.float64 if dtype == dace.float32 and op in ("sum", "prod") else dtype

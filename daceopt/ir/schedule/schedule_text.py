@@ -228,7 +228,7 @@ class _Reader:
             extreme = sympy.Min if node.func.id == "min" else sympy.Max
             return extreme(*(self._value(a, sizes) for a in node.args), evaluate=False)
         if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
-            return tuple(c for part in node.values for c in _listed(self._value(part, sizes)))
+            return tuple(c for part in node.values for c in _conjuncts(self._value(part, sizes)))
         if isinstance(node, ast.Compare) and all(type(op) in _OPERATORS for op in node.ops):
             sides = [self._value(side, sizes) for side in (node.left, *node.comparators)]
             relations = [relation(a, _OPERATORS[type(op)], b) for a, op, b in zip(sides, node.ops, sides[1:])]
@@ -258,7 +258,7 @@ class _Reader:
         return bool(names) and not names & self._loops
 
 
-def _listed(condition: sympy.Basic) -> tuple[sympy.Basic, ...]:
+def _conjuncts(condition: sympy.Basic) -> tuple[sympy.Basic, ...]:
     return condition if isinstance(condition, tuple) else (condition,)
 
 

@@ -315,8 +315,8 @@ def _reduction(combine: Callable[..., Any]) -> Rule:
         if not all_ints or x.size == 0 or (not axes and step.node.attribute("noop_with_empty_axes", 0)):
             return None
         gone = sorted({a % x.ndim for a in axes or range(x.ndim)})
-        kept = [k for k in range(x.ndim) if k not in gone]
-        rows = x.transpose([*kept, *gone]).reshape([*(x.shape[k] for k in kept), -1])
+        outer = [k for k in range(x.ndim) if k not in gone]
+        rows = x.transpose([*outer, *gone]).reshape([*(x.shape[k] for k in outer), -1])
         reduced = [_tidy(combine(*row)) for row in rows.reshape(-1, rows.shape[-1])]
         return _fill(reduced, step.shape)
 

@@ -45,19 +45,19 @@ def add(b: Builder, proto: onnx.GraphProto, arrays: Mapping[str, str]) -> list[s
 
     Raises Unsupported when a shape cannot be inferred or an operator cannot be lowered.
     """
-    known = dict(arrays)
+    names = dict(arrays)
     for tensor in proto.initializer:
-        known[tensor.name] = b.graph.add_constant(tensor.name, _array(tensor))
+        names[tensor.name] = b.graph.add_constant(tensor.name, _array(tensor))
     if proto.sparse_initializer:
         raise Unsupported(f"graph {proto.name!r} has sparse constants")
-    inferred = _infer(b.graph, proto, known)
+    inferred = _infer(b.graph, proto, names)
     symbols = {str(s): s for s in _symbols(b.graph)}
     for node in proto.node:
-        import_node(b, node, known, inferred, symbols)
-    missing = [v.name for v in proto.output if v.name not in known]
+        import_node(b, node, names, inferred, symbols)
+    missing = [v.name for v in proto.output if v.name not in names]
     if missing:
         raise Unsupported(f"graph {proto.name!r} returns {missing[0]!r}, which nothing defines")
-    return [known[v.name] for v in proto.output]
+    return [names[v.name] for v in proto.output]
 
 
 def _array(tensor: onnx.TensorProto) -> np.ndarray:
@@ -107,9 +107,9 @@ def trial(
     graph_of_trial, read, written = declare_operands(graph, inputs, outputs)
     for name, own in zip(inputs, read):
         if name is not None and own is not None and types.is_integer(graph.dtype(name)) and name not in graph.constants:
-            known = values.known_elements(graph, name)
-            if known is not None:
-                graph_of_trial.source.shape_values[own] = known
+            elements = values.known_elements(graph, name)
+            if elements is not None:
+                graph_of_trial.source.shape_values[own] = elements
     graph_of_trial.size_names |= graph.size_names
     return graph_of_trial, read, written
 
@@ -188,14 +188,14 @@ def _import_region(
     symbols: dict[str, sympy.Symbol],
 ) -> None:
     """Expand a node with graphs; what inference does not know of its results follows from them."""
-    known: list[str | None] = []
+    captured: list[str | None] = []
     for name in proto.output:
         if name and name not in arrays:
             with suppress(Unsupported):
                 shape = extents(name, inferred.get(name), symbols)
                 arrays[name] = b.graph.add_array(b.label, shape, _dtype(inferred[name]))
-        known.append(arrays.get(name))
-    results = _REGIONS[0](b, proto, read, attributes, known)
+        captured.append(arrays.get(name))
+    results = _REGIONS[0](b, proto, read, attributes, captured)
     arrays.update((n, array) for n, array in zip(proto.output, results) if n and array is not None)
 
 

@@ -54,7 +54,7 @@ def _attributes(node: Operator) -> dict[str, Any]:
     from onnx import numpy_helper
 
     schema = schema_of(node.op_type, node.domain, node.since_version)
-    known = node.attributes.keys() if schema is None else schema.attributes.keys()
-    present = {k: node.attributes[k] for k in known if k in node.attributes}
+    names = node.attributes.keys() if schema is None else schema.attributes.keys()
+    present = {k: node.attributes[k] for k in names if k in node.attributes}
     present = {k: v for k, v in present.items() if v is not None and (not isinstance(v, list) or v)}
     return {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in present.items()}

@@ -127,9 +127,9 @@ def _is_widened(
 def _widen(graph: Graph, name: str | None) -> str | None:
     if name is None or not types.is_narrow(graph.dtype(name)):
         return name
-    known = _unround(graph, name)
-    if known is not None:
-        return known
+    unrounded = _unround(graph, name)
+    if unrounded is not None:
+        return unrounded
     wide = _like(graph, name)
     graph.add_operator("Cast", [name], [wide], {"to": types.to_onnx(graph.dtype(str(wide)))})
     return wide

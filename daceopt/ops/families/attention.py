@@ -43,10 +43,10 @@ def dropout_attention(b: Builder, node: Operator, inputs: Names, outputs: Names)
     """Some of the weights are zero, the others larger."""
 
     def drop(weights: str) -> str:
-        kept = b.graph.add_array("dropped", b.graph.shape(weights), b.graph.dtype(weights))
+        dropped = b.graph.add_array("dropped", b.graph.shape(weights), b.graph.dtype(weights))
         operands = [weights, values.at(inputs, 4), values.at(inputs, 5)]
-        b.graph.add_operator("Dropout", operands, [kept], {"stream": node.attribute("stream")})
-        return kept
+        b.graph.add_operator("Dropout", operands, [dropped], {"stream": node.attribute("stream")})
+        return dropped
 
     _attend(b, node, inputs[:4], outputs, drop)
 

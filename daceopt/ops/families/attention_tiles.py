@@ -31,8 +31,8 @@ class Dropped:
 
     def factor(self, seed: sympy.Expr, position: sympy.Expr) -> sympy.Expr:
         """What the weight at ``position`` among all weights is multiplied by."""
-        kept = scalar.ge(scalar.uniform(seed, self.stream, position), sympy.Float(self.ratio))
-        return scalar.select(kept, sympy.Float(1 / (1 - self.ratio)), 0)
+        survives = scalar.ge(scalar.uniform(seed, self.stream, position), sympy.Float(self.ratio))
+        return scalar.select(survives, sympy.Float(1 / (1 - self.ratio)), 0)
 
 
 def dropout_of(node: Operator) -> Dropped | None:

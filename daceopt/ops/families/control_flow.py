@@ -60,15 +60,15 @@ class _Scope:
     def _capture(self, name: str) -> str:
         """What is known of small integers outside is known inside."""
         outer, body = self.body.outer, self.body.graph
-        known = values.known_elements(outer, name) if outer.dtype(name) in (dace.int32, dace.int64) else None
-        if known is None or name in outer.constants:
+        elements = values.known_elements(outer, name) if outer.dtype(name) in (dace.int32, dace.int64) else None
+        if elements is None or name in outer.constants:
             return self.body.capture(name)
-        if all(isinstance(v, int) for v in known):
+        if all(isinstance(v, int) for v in elements):
             shape = [int(e) for e in outer.shape(name)]
-            value = np.asarray(known, outer.dtype(name).as_numpy_dtype()).reshape(shape)
+            value = np.asarray(elements, outer.dtype(name).as_numpy_dtype()).reshape(shape)
             return body.add_constant(outer.source.names.get(name, name), value)
         inner = self.body.capture(name)
-        body.source.shape_values[inner] = known
+        body.source.shape_values[inner] = elements
         return inner
 
 
@@ -139,10 +139,10 @@ def if_(b: Builder, node: Operator, inputs: Names, outputs: Results) -> None:
     declared: list[str | _Open] = [out for out in outputs if out is not None]
     for body, which in zip(choice.bodies, (True, False)):
         results = _Scope(body, outside).run(_branch(node, which), [])
-        kept = [r for r, out in zip(results, outputs) if out is not None]
+        used = [r for r, out in zip(results, outputs) if out is not None]
         what = f"a result of {'then_branch' if which else 'else_branch'}"
-        declared = [_result(b.graph, o, body.graph.shape(r), body.graph.dtype(r), what) for r, o in zip(kept, declared)]
-        body.declare_outputs(kept)
+        declared = [_result(b.graph, o, body.graph.shape(r), body.graph.dtype(r), what) for r, o in zip(used, declared)]
+        body.declare_outputs(used)
     choice.finish([str(n) for n in declared])
 
 
@@ -172,7 +172,7 @@ def loop(b: Builder, node: Operator, inputs: Names, outputs: Results) -> None:
     bound = [n for n in (trips, limit) if isinstance(n, int) and n < _LONGEST]
     if bound:
         builder.graph.source.trips[str(builder.counter)] = min(bound)
-    number = _iteration(builder, proto.input[0], known=bool(bound) or _is_symbolic(trips))
+    number = _iteration(builder, proto.input[0], is_fixed=bool(bound) or _is_symbolic(trips))
     goes_on, *results = _Scope(builder, _outside(node, inputs)).run(proto, [number, going, *states])
     _next(builder, states, results[:carried])
     finals = _finals(graph, present(initial), outputs[:carried])
@@ -205,10 +205,10 @@ def _trips(b: Builder, count: str | None) -> Dim | str | None:
     """A number or expression where the count is known, else the array that holds it; None without one."""
     if count is None:
         return None
-    known = values.known_elements(b.graph, count)
-    if known is None or len(known) != 1:
+    elements = values.known_elements(b.graph, count)
+    if elements is None or len(elements) != 1:
         return _single(b, count)
-    return max(known[0], 0) if isinstance(known[0], int) else known[0]
+    return max(elements[0], 0) if isinstance(elements[0], int) else elements[0]
 
 
 def _limit(graph: Graph, slices: Results, trips: Dim | str | None) -> Dim | None:
@@ -220,12 +220,12 @@ def _limit(graph: Graph, slices: Results, trips: Dim | str | None) -> Dim | None
     return next(iter(extents), None if isinstance(trips, str) else trips)
 
 
-def _iteration(builder: LoopBuilder, declared: onnx.ValueInfoProto, known: bool) -> str:
-    """The number of the iteration as an int64 array; its value is an expression where the range is ``known``."""
+def _iteration(builder: LoopBuilder, declared: onnx.ValueInfoProto, is_fixed: bool) -> str:
+    """The number of the iteration as an int64 array; its value is an expression where ``is_fixed``."""
     rank = len(declared.type.tensor_type.shape.dim)
     number = builder.graph.add_array("iteration", (1,) * rank, dace.int64)
     builder.b.map((1,) * rank, {}, {"out": (number, lambda *i: i)}, lambda i: builder.counter, label="iteration")
-    if known:
+    if is_fixed:
         builder.graph.source.shape_values[number] = (builder.counter,)
     return number
 

@@ -71,8 +71,8 @@ def _diagonal(b: Builder, array: str, labels: str) -> Term:
 def _squeeze(b: Builder, array: str, term: str, sizes: dict[str, Dim]) -> Term:
     """Drop dimensions of extent 1 that are larger elsewhere: they broadcast."""
     gone = [k for k, (c, n) in enumerate(zip(term, b.graph.shape(array))) if n == 1 and sizes[c] != 1]
-    kept = "".join(c for k, c in enumerate(term) if k not in gone)
-    return (b.squeeze(array, gone), kept) if gone else (array, term)
+    letters = "".join(c for k, c in enumerate(term) if k not in gone)
+    return (b.squeeze(array, gone), letters) if gone else (array, term)
 
 
 def _sum(b: Builder, term: Term, needed: set[str]) -> Term:

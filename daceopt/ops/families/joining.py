@@ -127,14 +127,14 @@ def _extend(
     # what is cropped at the end follows from the extents: result = before + shape + after
     ends = [dim(m - begins.get(d, 0)) if ALL_SIZES.is_positive(n - m + begins.get(d, 0)) else n
             for d, (n, m) in enumerate(zip(shape, result))]  # fmt: skip
-    kept = b.slice(x, starts, ends)
-    own = b.graph.shape(kept)
+    inner = b.slice(x, starts, ends)
+    own = b.graph.shape(inner)
 
     def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr) -> sympy.Expr:
         places = [p - max(begins.get(d, 0), 0) for d, p in enumerate(i)]
         return scalar.load(x, *(p if own[d] == result[d] else coordinate(p, own[d]) for d, p in enumerate(places)))
 
-    reads = {"x": (kept, lambda *i: (None,) * len(shape))}
+    reads = {"x": (inner, lambda *i: (None,) * len(shape))}
     b.map(result, reads, {"out": (out, lambda *i: i)}, element, label="pad")
 
 
@@ -202,8 +202,8 @@ def _unpad(b: Builder, dy: str, shape: Shape, begins: dict[int, int]) -> str:
 def _value_gradient(b: Builder, dy: str, inner: str, like: str) -> str:
     """The sum over the padding: all of dy but what went to x."""
     total = b.reduce("sum", None, dy, axes=range(len(b.graph.shape(dy))))
-    kept = b.reduce("sum", None, inner, axes=range(len(b.graph.shape(inner))))
-    return b.reshape(b.elementwise(lambda t, k: t - k, total, kept), b.graph.shape(like))
+    inside = b.reduce("sum", None, inner, axes=range(len(b.graph.shape(inner))))
+    return b.reshape(b.elementwise(lambda t, k: t - k, total, inside), b.graph.shape(like))
 
 
 # -------------------------------------------------------------------- CenterCropPad

@@ -59,8 +59,8 @@ def _reduced_shape(b: Builder, x: str, axes: Sequence[int]) -> Shape:
 
 def statistics_left(b: Builder, x: str, axes: Sequence[int], node: Operator, outputs: Names) -> tuple[str, str]:
     """Mean and inverse deviation as :func:`statistics` has them, of the forward's outputs where it left them."""
-    kept = kept_statistics(b, x, outputs, (1, 2), _reduced_shape(b, x, axes))
-    return statistics(b, x, axes, node) if kept is None else (kept[0], kept[1])
+    saved = kept_statistics(b, x, outputs, (1, 2), _reduced_shape(b, x, axes))
+    return statistics(b, x, axes, node) if saved is None else (saved[0], saved[1])
 
 
 # -------------------------------------------------------------------- layer and RMS normalization
@@ -192,8 +192,8 @@ def rms_normalization_gradient(
     """With n the normalized values and g = dy * scale: dx = r (g - n mean(g n)), and through r: -dr r r n / count."""
     x, scale, dy = require(inputs, 0), require(inputs, 1), grads_out[0]
     axes = _axes(b.graph, node, x)
-    kept = kept_statistics(b, x, outputs, (1,), _reduced_shape(b, x, axes))
-    inverse = _inverse_deviation(b, _mean_square(b, x, axes), node) if kept is None else kept[0]
+    saved = kept_statistics(b, x, outputs, (1,), _reduced_shape(b, x, axes))
+    inverse = _inverse_deviation(b, _mean_square(b, x, axes), node) if saved is None else saved[0]
     result: Names = [None] * len(inputs)
     if wanted[0] and dy is not None:
         mean_gn = mean(b, lambda d, s, v, r: d * s * (v * r), dy, scale, x, inverse, axes=axes, keepdims=True)
@@ -328,8 +328,8 @@ def batch_normalization_gradient(
 def _batch_moments(b: Builder, node: Operator, x: str, outputs: Names) -> tuple[str, str]:
     """Mean and inverse deviation of the batch, of the forward's outputs where it left them."""
     axes = _batch_axes(node, len(b.graph.shape(x)))
-    kept = kept_statistics(b, x, outputs, _MOMENTS, _reduced_shape(b, x, axes))
-    return statistics(b, x, axes, node) if kept is None else (kept[0], kept[1])
+    saved = kept_statistics(b, x, outputs, _MOMENTS, _reduced_shape(b, x, axes))
+    return statistics(b, x, axes, node) if saved is None else (saved[0], saved[1])
 
 
 def _both(b: Builder, one: str | None, other: str | None) -> str | None:

@@ -120,17 +120,17 @@ class _Opened:
         """The maximum and the first place of it, or the last one of what is no number; never one in the padding."""
         kind = self._graph.dtype(self._names["Workspace"])
         best, at = self._value(0), sympy.S.Zero
-        known = self._places.inside(self._offsets[0])  # has there been an element of the image?
+        is_started = self._places.inside(self._offsets[0])  # has there been an element of the image?
         for t, offset in enumerate(self._offsets[1:], 1):
             value, inside = self._value(t), self._places.inside(offset)
             better = scalar.logical_or(scalar.lt(best, value), scalar.isnan(value))
-            if known is not None:
-                better = scalar.logical_or(better, scalar.logical_not(known))
+            if is_started is not None:
+                better = scalar.logical_or(better, scalar.logical_not(is_started))
             if inside is not None:
                 better = scalar.logical_and(better, inside)
             better = self._let(f"b{t}", better, dace.bool_)
             at = self._let(f"p{t}", scalar.select(better, sympy.Integer(t), at), dace.int32)
             best = self._let(f"m{t}", scalar.select(better, value, best))
-            known = None if known is None or inside is None else scalar.logical_or(known, inside)
+            is_started = None if is_started is None or inside is None else scalar.logical_or(is_started, inside)
         self._let("y", best)
         self._let("where", scalar.cast(at, kind), kind)

@@ -251,8 +251,8 @@ class _Step:
             if not mask:
                 return (*new, *new[: 1 if outputs[0] else 0])
             running = scalar.lt(self.time, scalar.cast(next(rest), dace.int64))
-            kept = [scalar.select(running, n, o) for n, o in zip(new, old)]
-            return (*kept, *([scalar.select(running, new[0], 0)] if outputs[0] else []))
+            selected = [scalar.select(running, n, o) for n, o in zip(new, old)]
+            return (*selected, *([scalar.select(running, new[0], 0)] if outputs[0] else []))
 
         dtypes += dtypes[:1] if outputs[0] else []
         results = self.b.elementwise(step, *states, *present, *mask, dtype=dtypes, label=layer.node.op_type.lower())
@@ -319,8 +319,8 @@ def _lstm(layer: _Layer, outputs: Names) -> None:
     ) -> tuple[sympy.Expr, ...]:
         pi, po, pf = (0 if v is None else v for v in p)
         opened = f(i + pi * c)
-        kept = 1 - opened if coupled else f(forget + pf * c)
-        state = kept * c + opened * g(new)
+        retained = 1 - opened if coupled else f(forget + pf * c)
+        state = retained * c + opened * g(new)
         return f(o + po * state) * last(state), state
 
     operands = [*(step.gate(gates, k) for k in range(4)), *peepholes]

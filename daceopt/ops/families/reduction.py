@@ -191,8 +191,8 @@ def arg_extremum(
     """
     shape = b.graph.shape(x)
     best = best or b.reduce(kind, None, x, axes=[axis], keepdims=True)
-    kept = (*shape[:axis], *([1] if keepdims else []), *shape[axis + 1 :])
-    place = out or b.graph.add_array(b.label, kept, dace.int64)
+    result_shape = (*shape[:axis], *([1] if keepdims else []), *shape[axis + 1 :])
+    place = out or b.graph.add_array(b.label, result_shape, dace.int64)
     other = -1 if last else shape[axis]
     b.map(
         shape,

@@ -167,8 +167,8 @@ def _why_not_factors(graph: Graph, node: Operator, inputs: Names, where: ResizeO
     if sizes is not None and values.known_elements(graph, sizes) is None:
         return values.UnknownValue.at("input sizes of Resize is computed at run time; expected a constant", 3)
     if node.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
-        known = (*(values.known_elements(graph, sizes) or ()), *graph.shape(require(inputs, 0)))
-        if any(not isinstance(v, int) for v in known):
+        extents = (*(values.known_elements(graph, sizes) or ()), *graph.shape(require(inputs, 0)))
+        if any(not isinstance(v, int) for v in extents):
             return "keep_aspect_ratio_policy over symbolic sizes"
     return None
 

@@ -246,14 +246,14 @@ def _non_max_suppression(
     corners, result = _corners(boxes, bool(parameters[4])), []
     for n, c in np.ndindex(scores.shape[:2]):
         score = scores[n, c]
-        kept: list[int] = []
+        chosen: list[int] = []
         for k in np.argsort(-score, kind="stable"):
-            if len(kept) >= most or (least is not None and not score[k] > least.reshape(-1)[0]):
+            if len(chosen) >= most or (least is not None and not score[k] > least.reshape(-1)[0]):
                 break
-            overlaps = [_overlap(corners[n, k], corners[n, better]) for better in kept]
+            overlaps = [_overlap(corners[n, k], corners[n, better]) for better in chosen]
             if not any(o > (0 if worst is None else worst.reshape(-1)[0]) for o in overlaps):
-                kept.append(k)
-        result += [(n, c, k) for k in kept]
+                chosen.append(k)
+        result += [(n, c, k) for k in chosen]
     _expect_count("NonMaxSuppression", len(result), parameters[3])
     outputs[0][...] = np.reshape(result, outputs[0].shape)
 

@@ -62,8 +62,8 @@ def take_gradient(
 
 
 def _index(b: Builder, indices: str) -> str:
-    known = b.graph.dtype(indices) in (dace.int32, dace.int64)
-    return indices if known else b.cast(indices, dace.int64)
+    is_index = b.graph.dtype(indices) in (dace.int32, dace.int64)
+    return indices if is_index else b.cast(indices, dace.int64)
 
 
 def _without_blank(b: Builder, node: Operator, rows: str, indices: str) -> str:

@@ -97,10 +97,10 @@ def _reference(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], para
     y = outputs[0].reshape(rows, width)
     y[...] = 0
     for size in range(shortest, min(longest, widest) + 1):
-        known = {tuple(lines[k, :size]): columns[k] for k in range(starts[size - 1], starts[size])}
+        column_of = {tuple(lines[k, :size]): columns[k] for k in range(starts[size - 1], starts[size])}
         for row, step in np.ndindex(rows, 1 if size == 1 else skips + 1):
             span = x.reshape(rows, tokens)[row]
             for at in range(tokens - (size - 1) * (step + 1)):
-                column = known.get(tuple(span[at : at + (size - 1) * (step + 1) + 1 : step + 1]))
+                column = column_of.get(tuple(span[at : at + (size - 1) * (step + 1) + 1 : step + 1]))
                 if column is not None:
                     y[row, column] += 1

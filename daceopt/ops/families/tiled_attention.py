@@ -75,8 +75,8 @@ def why_not_in_tiles(graph: Graph, node: Operator) -> str | None:
 
 def _are_shared(queries: Dim, keys: Dim, values: Dim) -> bool:
     """Does each head of keys, and of values, serve as many heads of queries?"""
-    known = isinstance(queries, int) and isinstance(keys, int) and keys > 0
-    return keys == values and (queries == keys or (known and int(queries) % int(keys) == 0))
+    are_fixed = isinstance(queries, int) and isinstance(keys, int) and keys > 0
+    return keys == values and (queries == keys or (are_fixed and int(queries) % int(keys) == 0))
 
 
 def _why_not_mask(graph: Graph, inputs: Names, shapes: Sequence[Shape], broadcast: bool) -> str | None:

@@ -51,7 +51,7 @@ def _behind(tree: Tree, param: str, *condition: Any) -> Tree:
             return replace(node, body=Guard((relation(node.param, *condition),), node.body))
         return node
 
-    return schedule.transformed(tree, change)
+    return schedule.map_tree(tree, change)
 
 
 def test_a_condition_on_threads_that_collect_together_is_refused() -> None:
@@ -65,7 +65,7 @@ def test_a_condition_on_threads_that_collect_together_is_refused() -> None:
 def test_a_condition_on_threads_that_share_is_refused() -> None:
     graph, entry = two_stages()
     tree = edits.bind(edits.bind(loops_of(graph, entry).tree, "i0", "grid"), "i1", "block")
-    shared = schedule.transformed(tree, lambda n: replace(n, scope="shared") if isinstance(n, schedule.Alloc) else n)
+    shared = schedule.map_tree(tree, lambda n: replace(n, scope="shared") if isinstance(n, schedule.Alloc) else n)
     commit(graph, entry, shared)
     with pytest.raises(IllegalSchedule, match="on the block loop over i1 parts threads that wait for one another"):
         commit(graph, entry, _behind(shared, "i1", "<", 16))

@@ -232,7 +232,7 @@ def test_lanes_exchange_a_row_in_shared_memory(groups: int, tmp_path: Path) -> N
             tree = edits.bind(edits.bind(edits.split(tree, "i0", groups), "i0_block", "grid"), "i0", "block")
         else:
             tree = edits.bind(tree, "i0", "grid")
-        return schedule.transformed(tree, lambda n: replace(n, scope="shared") if isinstance(n, Alloc) else n)
+        return schedule.map_tree(tree, lambda n: replace(n, scope="shared") if isinstance(n, Alloc) else n)
 
     _by_hand(graph, edit)
     (source,) = sources_of(graph)

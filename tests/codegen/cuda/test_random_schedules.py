@@ -81,7 +81,7 @@ def _edited(tree: Tree, rng: random.Random) -> Tree:
             return replace(node, kind=kinds[str(node.param)] if alike else rng.choice(_KINDS))
         return replace(node, scope=rng.choice(("thread", "shared", "shared"))) if isinstance(node, Alloc) else node
 
-    return schedule.transformed(tree, change)
+    return schedule.map_tree(tree, change)
 
 
 def _cases(rng: random.Random) -> list[tuple[Graph, Any]]:

@@ -32,7 +32,7 @@ def apart(expr: Any, extent: Dim = 64, written: Sequence[str] = (), dtype: types
     statements = [load(names, "v0", "x", (ROW, 1)), load(names, "v1", "y", (ROW, 64), (LANE, 1)), value]
     lookups = Lookups(names, values, arrays)
     code, first = InvariantCode(names, loop, values, {}, lookups, written).run(statements)
-    lowered = [replace(s, value=lookups.lowered(s.value)) for s in code if isinstance(s, Declare)]
+    lowered = [replace(s, value=lookups.lower(s.value)) for s in code if isinstance(s, Declare)]
 
     def among(is_first: bool) -> list[Statement]:
         return [s for s in lowered if (s.name in first) is is_first]

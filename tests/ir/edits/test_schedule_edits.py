@@ -189,7 +189,7 @@ def test_unroll_needs_a_number() -> None:
 
 
 def _with_loop(tree: Tree, name: str, **changes: Any) -> Tree:
-    return schedule.transformed(
+    return schedule.map_tree(
         tree, lambda n: replace(n, **changes) if isinstance(n, Loop) and str(n.param) == name else n
     )
 
@@ -216,11 +216,11 @@ def _twice(tree: Tree) -> Tree:
 
 
 def _left_out(tree: Tree) -> Tree:
-    return schedule.transformed(tree, lambda n: Sequence(n.children[:1]) if isinstance(n, Sequence) else n)
+    return schedule.map_tree(tree, lambda n: Sequence(n.children[:1]) if isinstance(n, Sequence) else n)
 
 
 def _backwards(tree: Tree) -> Tree:
-    return schedule.transformed(tree, lambda n: Sequence(n.children[::-1]) if isinstance(n, Sequence) else n)
+    return schedule.map_tree(tree, lambda n: Sequence(n.children[::-1]) if isinstance(n, Sequence) else n)
 
 
 def _vector_outside(tree: Tree) -> Tree:
@@ -229,7 +229,7 @@ def _vector_outside(tree: Tree) -> Tree:
 
 def _shared_local(tree: Tree) -> Tree:
     """The local outside of the parallel loop."""
-    bare = schedule.transformed(tree, lambda n: n.body if isinstance(n, Alloc) else n)
+    bare = schedule.map_tree(tree, lambda n: n.body if isinstance(n, Alloc) else n)
     return Alloc("row", "thread", edits.bind(bare, "i0", "parallel"))
 
 
@@ -239,7 +239,7 @@ def _two_threads(tree: Tree) -> Tree:
 
 
 def _unknown_scope(tree: Tree) -> Tree:
-    return schedule.transformed(tree, lambda n: replace(n, scope="texture") if isinstance(n, Alloc) else n)
+    return schedule.map_tree(tree, lambda n: replace(n, scope="texture") if isinstance(n, Alloc) else n)
 
 
 _WRONG = {
@@ -286,8 +286,8 @@ def test_a_reduction_without_its_accumulator_is_refused() -> None:
     with pytest.raises(IllegalSchedule, match=r"s0\.out0 is reduced over i1 outside of its accumulator"):
         check(graph, kernel, loops_of(graph, entry).tree)
     threads = edits.bind(loops_of(graph, entry).tree, "i1", "parallel")
-    shared = schedule.transformed(
-        schedule.accumulated(threads, kernel),
+    shared = schedule.map_tree(
+        schedule.add_accumulators(threads, kernel),
         lambda n: replace(n, private=False) if isinstance(n, schedule.Accumulate) else n,
     )
     with pytest.raises(IllegalSchedule, match="over the parallel loop i1 without a private accumulator"):

@@ -18,7 +18,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.schedule import schedule_text
-from daceopt.ir.schedule.local_storage import folded
+from daceopt.ir.schedule.local_storage import fold_locals
 from daceopt.passes.runner import Runner
 from tests.transformations.lowered import compiled, size_symbol
 
@@ -152,7 +152,7 @@ def test_locals_take_what_one_iteration_needs() -> None:
     (entry,) = graph.kernels()
     kernel = entry.kernel
     assert sorted(shape for _, shape in kernel.locals.values()) == [(64, 1), (64, 1), (64, 100)]
-    small = folded(kernel, kernel.schedule)
+    small = fold_locals(kernel, kernel.schedule)
     assert sorted(shape for _, shape in small.locals.values()) == [(1,), (1,), (100,)]
     assert "[100];" in kernel_source(graph, kernel).text and "[6400];" not in kernel_source(graph, kernel).text
 
@@ -161,4 +161,4 @@ def test_a_local_that_lives_longer_keeps_its_dimensions() -> None:
     graph = scheduled((softmax, (64, 100)))
     (entry,) = graph.kernels()
     kernel = entry.kernel
-    assert folded(kernel, kernel.schedule) is kernel
+    assert fold_locals(kernel, kernel.schedule) is kernel

@@ -19,7 +19,7 @@ from daceopt.ir.interpreter.buffers import Memory
 from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar
-from daceopt.ir.schedule.schedule import accumulated
+from daceopt.ir.schedule.schedule import add_accumulators
 from daceopt.passes.runner import Runner
 
 F = dace.float32
@@ -63,6 +63,6 @@ def test_a_dropped_tile_changes_the_result() -> None:
     (entry,) = graph.kernels()
     tree = split(loops_of(graph, entry).tree, "i0", 8)
     wrong = replace(tree, extent=3)  # the partial tile is lost
-    entry.kernel = replace(entry.kernel, schedule=accumulated(wrong, entry.kernel))
+    entry.kernel = replace(entry.kernel, schedule=add_accumulators(wrong, entry.kernel))
     data = np.ones((30, 7), np.float32)
     assert [float(v) for v in interpret(graph, {x: data}).values()] == [3 * 8 * 7]

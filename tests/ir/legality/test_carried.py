@@ -152,7 +152,7 @@ def test_other_orders_that_keep_the_dependences(name: str, tmp_path: Path) -> No
 
 
 def _changed(tree: Tree, old: str, new: str) -> Tree:
-    there = text(schedule.bare(tree))
+    there = text(schedule.without_accumulators(tree))
     assert old in there
     return parse(there.replace(old, new))
 
@@ -171,7 +171,7 @@ def _inside(graph: Any, entry: Any) -> Tree:
     def change(node: Tree) -> Tree:
         return replace(node, body=Alloc("state", "thread", node.body)) if _is_over(node, "i1") else node
 
-    return schedule.transformed(tree.body, change)
+    return schedule.map_tree(tree.body, change)
 
 
 def _is_over(node: Tree, name: str) -> bool:
@@ -186,13 +186,13 @@ def _swapped(graph: Any, entry: Any) -> Tree:
             return replace(node, body=Sequence(node.body.children[::-1]))  # type: ignore[union-attr]
         return node
 
-    return schedule.transformed(loops_of(graph, entry).tree, change)
+    return schedule.map_tree(loops_of(graph, entry).tree, change)
 
 
 def _shared_rows(graph: Any, entry: Any) -> Tree:
     """The running maximum outside of the rows that threads share."""
     tree = edits.bind(loops_of(graph, entry).tree, "i0", "parallel")
-    bare = schedule.transformed(tree, lambda n: n.body if isinstance(n, Alloc) and n.array == "top" else n)
+    bare = schedule.map_tree(tree, lambda n: n.body if isinstance(n, Alloc) and n.array == "top" else n)
     return Alloc("top", "thread", bare)
 
 
@@ -249,7 +249,7 @@ def test_what_would_change_the_order_is_refused(name: str) -> None:
     assert entry.tree is None
     kernel = entry.kernel
     if name != "in a register":  # where a value stands is no question of order
-        assert verdict(graph, kernel, schedule.accumulated(tree, kernel)) is not None
+        assert verdict(graph, kernel, schedule.add_accumulators(tree, kernel)) is not None
 
 
 def _edited(edit: Callable[[Kernel], Kernel]) -> Made:

@@ -95,7 +95,7 @@ def _first_corner(tree: Tree) -> Tree:
         (p,) = c.free_symbols
         return type(c)(p % 2, 0, evaluate=False)
 
-    return schedule.transformed(_fused(tree), change)
+    return schedule.map_tree(_fused(tree), change)
 
 
 def _swapped(tree: Tree) -> Tree:

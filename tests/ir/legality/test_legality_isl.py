@@ -20,7 +20,7 @@ from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.legality.schedule_check import check
 from daceopt.ir.polyhedral.dependences import dependences
 from daceopt.ir.schedule import schedule
-from daceopt.ir.schedule.schedule import Accumulate, Alloc, Loop, Sequence, Tree, accumulated
+from daceopt.ir.schedule.schedule import Accumulate, Alloc, Loop, Sequence, Tree, add_accumulators
 from tests.ir.edits.test_schedule_edits import _WRONG, copy, total, two_stages
 from tests.ir.isl_checking import assert_agrees, assert_computes, verdict
 from tests.ir.schedule_drawing import KERNELS, edited, miscollected
@@ -33,7 +33,7 @@ _MADE = {name: make() for name, make in KERNELS.items()}
 def test_what_the_check_accepts_isl_accepts(name: str, random: Random) -> None:
     graph, entry = _MADE[name]
     kernel = entry.kernel
-    tree = miscollected(random, accumulated(edited(random, loops_of(graph, entry).tree), kernel))
+    tree = miscollected(random, add_accumulators(edited(random, loops_of(graph, entry).tree), kernel))
     try:
         check(graph, kernel, tree)
     except (IllegalSchedule, Unsupported):
@@ -85,12 +85,12 @@ def test_isl_refuses_what_the_check_refuses(name: str) -> None:
     build, edit, _ = _WRONG[name]
     graph, entry = build()
     kernel = entry.kernel
-    found = verdict(graph, kernel, accumulated(edit(loops_of(graph, entry).tree), kernel))
+    found = verdict(graph, kernel, add_accumulators(edit(loops_of(graph, entry).tree), kernel))
     assert found is not None and _BY_DEPENDENCES[name] in found
 
 
 def _each(kind: type, change: Callable[[Any], Tree]) -> Callable[[Tree], Tree]:
-    return lambda tree: schedule.transformed(tree, lambda n: change(n) if isinstance(n, kind) else n)
+    return lambda tree: schedule.map_tree(tree, lambda n: change(n) if isinstance(n, kind) else n)
 
 
 def _one_local_for_all_rows(tree: Tree) -> Tree:
@@ -108,7 +108,7 @@ def _a_local_for_each_element(tree: Tree) -> Tree:
 def _read_while_collecting(tree: Tree) -> Tree:
     """accumulate: { for i1: f    for i1: g }"""
     first = next(n for n, _ in schedule.walk(tree) if isinstance(n, Accumulate))
-    bare = schedule.bare(tree)
+    bare = schedule.without_accumulators(tree)
     return _each(Sequence, lambda n: replace(first, body=n))(bare)
 
 
@@ -140,7 +140,7 @@ def test_both_refuse(name: str) -> None:
     options, plant, checked, by_isl = _PLANTED[name]
     graph, entry = two_stages(**options)
     kernel = entry.kernel
-    tree = plant(accumulated(loops_of(graph, entry).tree, kernel))
+    tree = plant(add_accumulators(loops_of(graph, entry).tree, kernel))
     with pytest.raises(IllegalSchedule, match=checked):
         check(graph, kernel, tree)
     found = verdict(graph, kernel, tree)
@@ -151,7 +151,7 @@ def test_a_local_indexed_by_the_loop_may_live_around_it() -> None:
     graph, entry = two_stages()
     kernel = entry.kernel
     tree = edits.fuse_loops(loops_of(graph, entry).tree, "i1")
-    outside = schedule.transformed(tree, lambda n: n.body if isinstance(n, Alloc) else n)
+    outside = schedule.map_tree(tree, lambda n: n.body if isinstance(n, Alloc) else n)
     check(graph, kernel, Alloc("row", "thread", outside))
     assert_agrees(graph, kernel, Alloc("row", "thread", outside))
 

@@ -22,7 +22,7 @@ from daceopt.ir.interpreter.interpret import interpret
 from daceopt.ir.legality.microkernels import TRANSPOSITION, calls
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import types
-from daceopt.ir.schedule.schedule import Loop, Tree, chain, loops, nested, transformed
+from daceopt.ir.schedule.schedule import Loop, Tree, chain, loops, map_tree, nest_loops
 from daceopt.ir.schedule.schedule_text import parse, text
 from tests.codegen.cpu import kernels
 from tests.ir.isl_checking import assert_agrees
@@ -45,9 +45,9 @@ def in_steps(made: Made, size: int = 8) -> Tree:
         found, body = chain(node)
         if [str(p.param) for p in found] != ["i2", "i3", "i4_block", "i4"]:
             return node
-        return nested([found[2], found[0], found[1], found[3]], body)
+        return nest_loops([found[2], found[0], found[1], found[3]], body)
 
-    tree = transformed(edits.split(loops_of(*made).tree, "i4", size), change)
+    tree = map_tree(edits.split(loops_of(*made).tree, "i4", size), change)
     return edits.call(tree, 0, INNER)
 
 
@@ -165,7 +165,7 @@ def test_what_is_no_transposition() -> None:
 
 def test_the_order_of_the_loops_does_not_matter(tmp_path: Path) -> None:
     made = graph, entry = tiled_product()
-    tree = transformed(loops_of(*made).tree, _swapped)
+    tree = map_tree(loops_of(*made).tree, _swapped)
     commit(graph, entry, edits.call(tree, 0, INNER))
     feeds = _feeds(graph)
     a, b = feeds.values()
@@ -175,12 +175,12 @@ def test_the_order_of_the_loops_does_not_matter(tmp_path: Path) -> None:
 
 def _swapped(node: Tree) -> Tree:
     found, body = chain(node)
-    return nested(found[::-1], body) if [str(p.param) for p in found] == list(INNER) else node
+    return nest_loops(found[::-1], body) if [str(p.param) for p in found] == list(INNER) else node
 
 
 def _kind(made: Made, kind: str) -> Tree:
     tree = called(made)
-    return transformed(tree, lambda n: Loop(n.param, n.extent, n.body, kind) if _is_sum(n) else n)
+    return map_tree(tree, lambda n: Loop(n.param, n.extent, n.body, kind) if _is_sum(n) else n)
 
 
 def _is_sum(node: Tree) -> bool:

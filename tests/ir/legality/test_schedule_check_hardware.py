@@ -54,7 +54,7 @@ def _threads(tree: Tree, threads: int) -> Tree:
 
 
 def _with_scope(tree: Tree, scope: str) -> Tree:
-    return schedule.transformed(tree, lambda n: replace(n, scope=scope) if isinstance(n, Alloc) else n)
+    return schedule.map_tree(tree, lambda n: replace(n, scope=scope) if isinstance(n, Alloc) else n)
 
 
 def _put(case: tuple[Graph, Any], edit: Callable[[Tree], Tree]) -> tuple[Graph, Any]:
@@ -157,7 +157,7 @@ def _committed(case: tuple[Graph, Any], edit: Callable[[Tree], Tree]) -> None:
 
 
 def _across(tree: Tree, how: str) -> Tree:
-    return schedule.transformed(tree, lambda n: replace(n, across=how) if isinstance(n, Accumulate) else n)
+    return schedule.map_tree(tree, lambda n: replace(n, across=how) if isinstance(n, Accumulate) else n)
 
 
 def _lane_in_shared_memory(tree: Tree) -> Tree:
@@ -170,8 +170,8 @@ def _lane_in_shared_memory(tree: Tree) -> Tree:
             else node
         )
 
-    bare = schedule.transformed(tree, lambda n: n.body if isinstance(n, Alloc) else n)
-    return schedule.transformed(edits.fuse_loops(_bound(bare, i0="grid", i1="warp"), "i1"), change)
+    bare = schedule.map_tree(tree, lambda n: n.body if isinstance(n, Alloc) else n)
+    return schedule.map_tree(edits.fuse_loops(_bound(bare, i0="grid", i1="warp"), "i1"), change)
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Host:
 
 
 def _with_host_code(tree: Tree) -> Tree:
-    return schedule.transformed(tree, lambda n: Host(n) if isinstance(n, Loop) and n.kind == "warp" else n)  # type: ignore[arg-type,return-value]
+    return schedule.map_tree(tree, lambda n: Host(n) if isinstance(n, Loop) and n.kind == "warp" else n)  # type: ignore[arg-type,return-value]
 
 
 _LARGE = 1 << 14

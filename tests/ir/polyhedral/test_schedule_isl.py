@@ -116,7 +116,7 @@ def test_assumptions_bound_the_domain() -> None:
 def test_isl_knows_the_loops_without_marks(name: str) -> None:
     graph, entry = KERNELS[name]()
     kernel = entry.kernel
-    tree = schedule.transformed(loops_of(graph, entry).tree, lambda n: n.body if isinstance(n, schedule.Alloc) else n)
+    tree = schedule.map_tree(loops_of(graph, entry).tree, lambda n: n.body if isinstance(n, schedule.Alloc) else n)
     assert from_isl(graph, kernel, unmarked(to_isl(graph, kernel, tree))) == tree
 
 

@@ -36,9 +36,9 @@ def scaled_dot_product_attention(
         query, scale = str(t.operator("Mul", query, t.array(scale, t.dtype), results=[_like(t, query)])), 1.0
     factor = _scale(t, query, scale)
     q, k, v = (_four(t, x) for x in (query, key, value))
-    known = isinstance(t.shape_of(query)[-1], int)
+    is_fixed = isinstance(t.shape_of(query)[-1], int)
     drops = isinstance(dropout_p, NumberArray) or dropout_p > 0
-    if drops or not known or not _same_lead(t, q, k, v) or t.shape[:-2] != t.shape_of(query)[:-2]:
+    if drops or not is_fixed or not _same_lead(t, q, k, v) or t.shape[:-2] != t.shape_of(query)[:-2]:
         key, value = (_repeat_heads(t, x, t.shape_of(query)) if enable_gqa else x for x in (key, value))
         return _spelt_out(t, (query, key, value), attn_mask, dropout_p, is_causal, factor)
     mask = _mask(t, attn_mask, q, k)

@@ -83,9 +83,13 @@ def linspace(t: Translation, start: Number, end: Number, steps: Any, base: float
     if not (isinstance(count, int) and count <= _LARGEST_CONSTANT and _is_number(start) and _is_number(end)):
         raise Unsupported("numbers that are not known before running, or too many of them to keep")
     assert t.call is not None
-    known = {"steps": count, "dtype": types.to_torch(t.dtype)}
+    arguments = {"steps": count, "dtype": types.to_torch(t.dtype)}
     is_logarithmic = t.call.target._schema.name == "aten::logspace"
-    values = torch.logspace(start, end, base=base, **known) if is_logarithmic else torch.linspace(start, end, **known)
+    values = (
+        torch.logspace(start, end, base=base, **arguments)
+        if is_logarithmic
+        else torch.linspace(start, end, **arguments)
+    )
     return t.b.constant(to_numpy(values))
 
 

@@ -37,12 +37,12 @@ def _unknown(t: Translation, y: str, grid: str) -> str:
     """NaN where a coordinate is none: weights of such positions are NaN, and no padding hides them. Which positions are
     of this kind is the same for all channels."""
     rank, places = len(t.shape) - 2, (t.shape[0], *t.shape[2:])
-    known = t.graph.add_array("known", places, types.compute_type(t.dtype))
+    nan_mark = t.graph.add_array("known", places, types.compute_type(t.dtype))
     reads: dict[str, Any] = {f"g{k}": (grid, lambda *i, k=k: (*i, k)) for k in range(rank)}
-    t.b.map(places, reads, {"out": (known, lambda *i: i)}, lambda i, **at: _one_or_nan(at.values()))
+    t.b.map(places, reads, {"out": (nan_mark, lambda *i: i)}, lambda i, **at: _one_or_nan(at.values()))
     out = t.graph.add_array(t.label, t.shape, t.dtype)
-    reads = {"known": (known, lambda *i: (i[0], *i[2:])), "y": (y, lambda *i: i)}
-    chosen = lambda i, known, y: scalar.select(scalar.isnan(known), scalar.nan(), y)  # noqa: E731
+    reads = {"nan_mark": (nan_mark, lambda *i: (i[0], *i[2:])), "y": (y, lambda *i: i)}
+    chosen = lambda i, nan_mark, y: scalar.select(scalar.isnan(nan_mark), scalar.nan(), y)  # noqa: E731
     t.b.map(t.shape, reads, {"out": (out, lambda *i: i)}, chosen)
     return str(out)
 

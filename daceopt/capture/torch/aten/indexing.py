@@ -249,10 +249,10 @@ def _masked_put(t: Translation, self: str, indices: Sequence[str | None], values
 def _put_by_mask(t: Translation, self: str, mask: str, values: str, accumulate: bool) -> str:
     """The k-th row that the mask takes is the k-th of ``values``, or the sum with it; there are as many."""
     rows, count = product(t.shape_of(mask)), t.shape_of(values)[0]
-    kept = t.shape[len(t.shape_of(mask)) :]
-    width = product(kept)
+    row_shape = t.shape[len(t.shape_of(mask)) :]
+    width = product(row_shape)
     at = _taken_rows(t, t.cast(t.reshape(mask, (rows,)), dace.int64), rows, count)
-    updates = t.reshape(t.expand(values, (count, *kept)), (count, width))
+    updates = t.reshape(t.expand(values, (count, *row_shape)), (count, width))
     written = put_rows(t, t.reshape(self, (rows, width)), at, updates, "add" if accumulate else "none")
     return t.reshape(written, t.shape)
 

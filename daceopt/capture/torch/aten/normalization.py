@@ -71,17 +71,17 @@ def batch_norm_functional(
         return *batch_norm_inference(t, input, weight, bias, running_mean, running_var, momentum, eps), *(
             t.cast(t.b.copy(n), p.dtype) for n, p in zip((running_mean, running_var), t.promised[3:])
         )
-    kept = 0.0 if isinstance(momentum, NumberArray) else 1.0 - momentum
+    decay = 0.0 if isinstance(momentum, NumberArray) else 1.0 - momentum
     scale, shift = _affine(t, input, weight, bias)
     y, new_mean, biased = t.operator(
         "BatchNormalization",
         *(input, scale, shift, running_mean, running_var),
         results=[t.promised[0], *(p._replace(dtype=types.compute_type(p.dtype)) for p in t.promised[3:])],
         training_mode=1,
-        momentum=kept,
+        momentum=decay,
         epsilon=eps,
     )
-    new_var = _unbiased_variance(t, input, running_var, biased, kept)
+    new_var = _unbiased_variance(t, input, running_var, biased, decay)
     if isinstance(momentum, NumberArray):  # ``new_mean`` and ``new_var`` are the batch's own
         new_mean = _move_statistic(t, running_mean, new_mean, momentum)
         new_var = _move_statistic(t, running_var, new_var, momentum)
@@ -95,13 +95,13 @@ def _move_statistic(t: Translation, old: str, batch: str, momentum: str) -> str:
     return str(t.b.elementwise(lambda r, v, m: r + (v - r) * m, old, batch, share, dtype=dtype))
 
 
-def _unbiased_variance(t: Translation, x: str, old: str, biased: str, kept: float) -> str:
+def _unbiased_variance(t: Translation, x: str, old: str, biased: str, decay: float) -> str:
     """PyTorch moves the running variance towards the unbiased variance of the batch, ONNX towards the biased one."""
     count = element_count(t.graph, x, _batch_axes(t, x))
     dtype, promise = types.compute_type(t.promised[4].dtype), t.promised[4]
     fewer = scalar.cast(count - 1, dtype) if count != 1 else scalar.cast(scalar.infinity(), dtype) * 0
     out = t.graph.add_array("running_var", promise.shape, promise.dtype)
-    factor = sympy.Float(kept, 17)
+    factor = sympy.Float(decay, 17)
     return str(t.b.elementwise(lambda v, w: w + (w - v * factor) / fewer, old, biased, out=out, dtype=promise.dtype))
 
 

@@ -46,10 +46,10 @@ def circular_pad(t: Translation, self: str, pad: list[Dim]) -> str:
     pads, rank = _pads(t, self, pad), len(t.shape)
     starts = [max(-p, 0) for p in pads[:rank]]
     ends = [dim(n - max(-p, 0)) for n, p in zip(t.shape_of(self), pads[rank:])]
-    kept, added = t.b.slice(self, starts, ends), [max(p, 0) for p in pads]
-    if any(p < 0 for p in pads) and not _holds(t.shape_of(kept), added):
+    cropped, added = t.b.slice(self, starts, ends), [max(p, 0) for p in pads]
+    if any(p < 0 for p in pads) and not _holds(t.shape_of(cropped), added):
         raise Unsupported("padding by more elements than are left")
-    return _pad_by_border(t, kept, added, "wrap")
+    return _pad_by_border(t, cropped, added, "wrap")
 
 
 def _holds(shape: Any, added: list[int]) -> bool:

@@ -53,10 +53,10 @@ class _Along:
         """The part of ``src`` that belongs to the index, flat."""
         src = at_least_1d(self.t, src)
         if any(dim(n - m) != 0 for n, m in zip(self.t.shape_of(src), self.places)):
-            kept = Promise(self.places, self.t.dtype_of(src))
+            result = Promise(self.places, self.t.dtype_of(src))
             axes = list(range(len(self.places)))
             bounds = [self.t.integers([0] * len(axes)), extents_of(self.t, self.places), self.t.integers(axes)]
-            src = str(self.t.operator("Slice", src, *bounds, results=[kept]))
+            src = str(self.t.operator("Slice", src, *bounds, results=[result]))
         return self.t.reshape(src, (self.count,))
 
     def repeat(self, value: Number, dtype: DType) -> str:

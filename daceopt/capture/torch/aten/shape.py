@@ -232,8 +232,8 @@ def _roll(t: Translation, name: str, moved: dict[int, Any]) -> str:
         shape = t.shape_of(name)
         extent = shape[axis]
         if not isinstance(extent, int) and isinstance(shift, int):
-            kept = [Promise(shape, t.dtype)]
-            name = str(t.operator("Roll", name, domain="daceopt", axis=axis, shift=shift, results=kept))
+            results = [Promise(shape, t.dtype)]
+            name = str(t.operator("Roll", name, domain="daceopt", axis=axis, shift=shift, results=results))
         elif not isinstance(shift, int):
             name = _roll_by_index(t, name, axis, shift)
         elif shift % extent:
@@ -346,8 +346,8 @@ def check_memory(
     numbers = all(isinstance(n, int) for n in (*size, *stride, last, *t.shape_of(name)))
     if numbers:
         last = dim(last + sum((n - 1) * s for n, s in zip(size, stride)))
-    known = numbers and (fake.is_contiguous() if dense is None else dense) and fake.storage_offset() == 0
-    if not known or last >= t.graph.size(name):
+    is_dense = numbers and (fake.is_contiguous() if dense is None else dense) and fake.storage_offset() == 0
+    if not is_dense or last >= t.graph.size(name):
         raise CaptureError(
             f"{t.label} with strides {list(stride)} from {offset} on, of a tensor whose memory is not known: expected "
             "a contiguous tensor of numeric sizes at the start of its memory"

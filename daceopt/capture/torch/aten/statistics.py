@@ -77,15 +77,15 @@ def _moments(
 def _collect(t: Translation, x: str, centre: str, axes: Sequence[int]) -> str:
     """A mean as PyTorch has it beside a variance, where it is collected from distances to the mean so far: one to an
     infinite mean is not a number, so the mean is infinite only where the last element alone is."""
-    shape, kept = t.shape_of(x), t.shape_of(centre)
+    shape, result_shape = t.shape_of(x), t.shape_of(centre)
     if not axes or 0 in shape:
         return centre
     count = t.b.reduce(
         "sum", lambda v: scalar.select(scalar.isinf(v), 1, 0), x, axes=axes, keepdims=True, dtype=dace.float64
     )
-    last = t.graph.add_array("last", kept, dace.float64)
+    last = t.graph.add_array("last", result_shape, dace.float64)
     t.b.map(
-        kept,
+        result_shape,
         {"v": (x, lambda *i: tuple(shape[k] - 1 if k in axes else e for k, e in enumerate(i)))},
         {"out": (last, lambda *i: i)},
         lambda i, v: v,

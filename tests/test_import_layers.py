@@ -276,7 +276,15 @@ IRREGULAR = (
 PARTICIPLE = re.compile(
     rf"_*([a-z]*[^e]ed|{'|'.join(IRREGULAR.split())}|taken|told|written)(_(apart|as|at|by|first|for|from|in|of|out|over|to))?"
 )
-OTHERS = {"called", "named", "scaled", "shared", "scoped", "searchsorted", "embed"}  # words of patterns; operators; no participle
+OTHERS = {
+    "called",
+    "named",
+    "scaled",
+    "shared",
+    "scoped",
+    "searchsorted",
+    "embed",
+}  # words of patterns; operators; no participle
 
 
 def plain_sources(folder: str) -> list[Path]:

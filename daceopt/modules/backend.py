@@ -79,7 +79,7 @@ class Backend(Breaks):
         """How many pieces of code Dynamo has looked at."""
         return frame_count()
 
-    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: object) -> Callable[..., Any]:
         """Dynamo's interface: a callable for ``graph``, which takes its placeholders and gives a sequence."""
         start = time.perf_counter()
         guards.keep_key_order()
@@ -114,7 +114,7 @@ class Backend(Breaks):
         counted."""
         count = self.stats.count_eager
 
-        def run(*arguments: Any) -> Any:
+        def run(*arguments: object) -> Any:
             count(is_chosen=is_chosen)
             return forward(*arguments)
 
@@ -151,7 +151,7 @@ class Backend(Breaks):
     def _part_of_graph(self, part: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         return self.part(describe(part, inputs))
 
-    def _call_in_parts(self, forward: Callable[..., Any], *arguments: Any) -> Any:
+    def _call_in_parts(self, forward: Callable[..., Any], *arguments: object) -> Any:
         """Raises Differs for sizes that the parts are not for, and what the user asserts: eager PyTorch may make the
         call if nothing has been changed by then."""
         ran, before = self.ran, versions(arguments)
@@ -286,7 +286,7 @@ class Backend(Breaks):
         return result
 
 
-def _concrete(value: Any) -> Any:
+def _concrete(value: object) -> Any:
     """What a size is in the first call, where Dynamo gives the symbol."""
     return value.node.hint if isinstance(value, torch.SymInt) else value
 
@@ -308,7 +308,7 @@ class CompiledGraph(CompiledPiece):
         self.is_estimated = True  # False: the first call tells its sizes
         self._may_grow = is_symbolic(traced)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         if self._overlaps is not None and self._overlaps(arguments):
             return self._backend.leave(self.traced, Unsupported(OVERLAP), arguments)
         try:

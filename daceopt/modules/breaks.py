@@ -102,11 +102,11 @@ class Breaks:
         """Forget the breaks since ``new_breaks`` was asked last; whether there were any."""
         return bool(self.new_breaks())
 
-    def is_broken(self, code: Any) -> bool:
+    def is_broken(self, code: object) -> bool:
         """Whether the graph of this code broke since ``new_breaks`` was asked last."""
         return code in self._broken
 
-    def begins(self, code: Any) -> None:
+    def begins(self, code: object) -> None:
         """Dynamo looks at a piece of code."""
         self._code, self._begun = code, len(self._breaks)
 

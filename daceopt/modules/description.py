@@ -74,7 +74,7 @@ def _check_transforms(graph: fx.GraphModule) -> None:
             raise error
 
 
-def _check_input(name: str, value: Any) -> None:
+def _check_input(name: str, value: object) -> None:
     if not isinstance(value, torch.Tensor):
         if not isinstance(value, (int, torch.SymInt)):
             raise Unsupported(f"{name} is a {type(value).__name__}; expected tensors and sizes")

@@ -246,7 +246,7 @@ class Dispatcher:
         self.stats.eager_calls += 1
         return result
 
-    def _settles(self, module: nn.Module, before: Any) -> bool:
+    def _settles(self, module: nn.Module, before: object) -> bool:
         """Whether the first call installed something in the model, whose structure was ``before``: what did not compile
         may do so now."""
         self._has_settled = True
@@ -357,7 +357,7 @@ _FEWER = (
 )
 
 
-def _condition(reason: Any) -> str:
+def _condition(reason: object) -> str:
     """What a guard of Dynamo's compared, without its number and the code that it stands for."""
     return re.split(r"\s+# ", re.sub(r"^\d+/\d+: ", "", str(reason).splitlines()[0]))[0].strip()
 

@@ -84,7 +84,7 @@ class CompiledForward:
     of its whole-frame programs, past it. ``settings``: Dynamo's.
     """
 
-    def __init__(self, original: Forward, backend: Backend, **settings: Any) -> None:
+    def __init__(self, original: Forward, backend: Backend, **settings: object) -> None:
         self.original, self._parts = original, _parts(original)
         self.backend, own = backend, frames.twin(original)
         self.run = frames.compile_frames(own, backend, backend.sizes, **settings)
@@ -138,7 +138,7 @@ class CompiledForward:
         function = self._function
         assert function is not None
 
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: object, **kwargs: object) -> Any:
             count()
             return function(*args, **kwargs)
 

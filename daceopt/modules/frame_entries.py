@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 from daceopt.torch_internals.dynamo_frames import output_codes
 from daceopt.torch_internals.frame_evaluation import never_compile
@@ -18,7 +17,7 @@ class Entries:
     def __init__(self) -> None:
         self.count = 0
 
-    def see(self, frame: FrameType, event: str, argument: Any) -> None:
+    def see(self, frame: FrameType, event: str, argument: object) -> None:
         """Python's interface for profilers."""
         if event == "call" and frame.f_code in output_codes:
             self.count += 1

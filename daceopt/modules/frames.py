@@ -74,7 +74,7 @@ class FrameCompiler:
         if listener is not None:
             dynamo_frames.wrap_conversion(callback, lambda convert: _Told(convert, listener, self))
 
-    def __call__(self, frame: Any, *args: Any) -> Any:
+    def __call__(self, frame: Any, *args: object) -> Any:
         code = frame.f_code
         if _is_transformed(code):
             return dynamo_frames.leave_call()
@@ -90,7 +90,7 @@ class FrameCompiler:
             self._listener.goes_on()
         return split
 
-    def _split(self, code: types.CodeType, answer: Any) -> Any:
+    def _split(self, code: types.CodeType, answer: object) -> Any:
         """What Dynamo is to do with the same in parts where it gives up, which is its own ``answer``; None where there
         are no parts.
 
@@ -108,7 +108,7 @@ class FrameCompiler:
         dynamo_frames.forget_programs(whole, self.region, "the function is in parts")
         return answer
 
-    def _convert(self, frame: Any, *args: Any) -> tuple[Any, bool]:
+    def _convert(self, frame: object, *args: object) -> tuple[Any, bool]:
         """What Dynamo is to do with the frame, and whether that is nothing because of what is in it."""
         with (
             dynamo_frames.sizes_in_place(self._sizes),
@@ -133,7 +133,7 @@ class FrameCompiler:
             finally:
                 forget_constants()  # which numbers are constants in this code: in other code they are not
 
-    def _trace(self, frame: Any, *args: Any) -> Any:
+    def _trace(self, frame: object, *args: object) -> Any:
         """Sizes that only the data decide are in the graph; where that fails, it breaks at what decides them."""
         with decided.watch() as sizes:
             try:
@@ -156,7 +156,7 @@ class _Told:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._convert, name)
 
-    def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, frame: Any, *args: object, **kwargs: object) -> Any:
         self._listener.begins(frame.f_code)
         try:
             answer = self._convert(frame, *args, **kwargs)

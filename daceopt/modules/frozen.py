@@ -121,11 +121,11 @@ class _Recorder(Backend):
         self.results: Sequence[Any] = ()
         self.runs = 0
 
-    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: object) -> Callable[..., Any]:
         self.found.append((describe(graph, inputs), list(inputs)))
         zeros = _zeros(graph)
 
-        def run(*arguments: Any) -> Any:
+        def run(*arguments: object) -> Any:
             self.runs += 1
             if self.runs > 1:  # what Python has decided since then was decided by zeros
                 raise _SecondRun
@@ -162,7 +162,7 @@ def freeze(title: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[s
 def _forward(module: nn.Module) -> Callable[..., list[torch.Tensor]]:
     """What gives the tensors of a module's results: new ones, row by row in memory."""
 
-    def forward(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
+    def forward(*args: object, **kwargs: object) -> list[torch.Tensor]:
         leaves = tree_leaves(own_forward(module)(*args, **kwargs))
         return [t.clone(memory_format=torch.contiguous_format) for t in leaves if isinstance(t, torch.Tensor)]
 
@@ -225,13 +225,13 @@ def _numpy(tensor: torch.Tensor) -> np.ndarray:
     return tensor.detach().contiguous().numpy()
 
 
-def _array(tensor: torch.Tensor, dtype: Any) -> np.ndarray:
+def _array(tensor: torch.Tensor, dtype: object) -> np.ndarray:
     from daceopt.ir.scalar import types
 
     return to_numpy(tensor.detach().contiguous(), types.to_numpy(dtype))
 
 
-def _bytes(value: Any) -> bytes:
+def _bytes(value: object) -> bytes:
     if not isinstance(value, torch.Tensor):
         return repr(value).encode()
     return value.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()

@@ -11,7 +11,7 @@ import functools
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -43,12 +43,12 @@ torchscript.install()
 
 
 def optimized_module(
-    model: Any = None,
+    model: nn.Module | type[nn.Module] | None = None,
     /,
     *,
     recipe: str | Recipe = "auto",
     backward: bool | None = None,
-    dynamic: Any = None,
+    dynamic: bool | Mapping[str, Any] | Sequence[Any] | None = None,
     fallback: str = "warn",
     verify: str | None = None,
     tune: bool | float | str | None = None,
@@ -82,7 +82,7 @@ def optimized_module(
     return _optimize(model, options)
 
 
-def _optimize(model: Any, options: Options) -> Any:
+def _optimize(model: object, options: Options) -> Any:
     if isinstance(model, type) and issubclass(model, nn.Module):
         return _optimize_class(model, options)
     if isinstance(model, nn.Module):
@@ -121,7 +121,7 @@ class OptimizedForward:
     def __code__(self) -> Any:  # torch.export asks a module's forward for it
         return self.daceopt_original.__code__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         module = self.module
         own = module.__dict__.get(_OWN)
         if own is None:
@@ -135,7 +135,7 @@ class OptimizedForward:
         return self.dispatcher.call(module, self._plain[1], args, kwargs)
 
 
-def _optimized_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _optimized_forward(self: nn.Module, *args: object, **kwargs: object) -> Any:
     """The forward of an optimized instance, as a function."""
     return self.__dict__["daceopt"].forward(*args, **kwargs)
 
@@ -146,7 +146,7 @@ def _original(cls: type[nn.Module]) -> Callable[..., Any]:
 
 
 def _ignoring_self(own: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: nn.Module, *args: object, **kwargs: object) -> Any:
         return own(*args, **kwargs)
 
     return forward
@@ -208,7 +208,7 @@ def _optimize_class(cls: type[nn.Module], options: Options) -> type[nn.Module]:
     _wrap_forward(target, options)
     inherited = target.__dict__.get("__init_subclass__")
 
-    def init_subclass(sub: type[nn.Module], **kwargs: Any) -> None:
+    def init_subclass(sub: type[nn.Module], **kwargs: object) -> None:
         if inherited is not None:
             inherited.__func__(sub, **kwargs)
         else:
@@ -244,7 +244,7 @@ def _subclass(cls: type[nn.Module]) -> type[nn.Module]:
     kind: Any = type(cls)
     subclass: Any = kind(cls.__name__, (cls,), body)
 
-    def reduce(self: nn.Module, protocol: Any) -> Any:
+    def reduce(self: nn.Module, protocol: object) -> Any:
         standard = super(subclass, self).__reduce_ex__(protocol)
         if type(self) is not subclass:
             return standard
@@ -270,7 +270,7 @@ def _wrap_forward(cls: type[nn.Module], options: Options) -> None:
     original = _original(cls)
 
     @functools.wraps(original)
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: nn.Module, *args: object, **kwargs: object) -> Any:
         # A subclass that overrides forward and calls super().forward() is compiled as a whole.
         if type(self).forward is not forward:
             return original(self, *args, **kwargs)
@@ -353,11 +353,11 @@ class Handle:
         """What ``optimized_module`` was called with."""
         return self._dispatcher.options
 
-    def explain(self, *inputs: Any, **kwargs: Any) -> Any:
+    def explain(self, *inputs: object, **kwargs: object) -> Any:
         """``daceopt.explain`` of this module on the arguments of a call."""
         return daceopt.explain(self._module, *inputs, **kwargs)
 
-    def bisect(self, *inputs: Any, built: bool = True, **kwargs: Any) -> Any:
+    def bisect(self, *inputs: object, built: bool = True, **kwargs: object) -> Any:
         """The first step of the module's recipe that breaks a call with these arguments, forward or backward, with its
         site and a reproducer (:class:`daceopt.passes.bisect.Guilty`); None when all is well.
 

@@ -89,7 +89,7 @@ class _Programs(Observer[tuple[CompiledPiece, list[torch.Tensor]]]):
         program = super().part(traced)
         graph = self.graphs[-1]
 
-        def run(*arguments: Any) -> Any:
+        def run(*arguments: object) -> Any:
             self._keep_inputs(graph, arguments)
             return program(*arguments)
 
@@ -116,7 +116,7 @@ def own_forward(module: nn.Module) -> Any:
 def _without_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """Copies where deepcopy refuses: arguments that are results of other computations."""
 
-    def leaf(value: Any) -> Any:
+    def leaf(value: object) -> Any:
         return value.detach().clone().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
 
     try:

@@ -63,7 +63,7 @@ def check(
     return Options(recipe, backward, dynamic, fallback, verify, None if tune is None else _budget(tune))
 
 
-def _with_text(recipe: Any, tune: Any, budget: Any) -> tuple[Any, Any, Any]:
+def _with_text(recipe: object, tune: object, budget: object) -> tuple[Any, Any, Any]:
     """The three options where the recipe's text may give the others."""
     if not (isinstance(recipe, str) and "{" in recipe):
         return recipe, tune, budget
@@ -82,7 +82,7 @@ def _with_text(recipe: Any, tune: Any, budget: Any) -> tuple[Any, Any, Any]:
     return name, values["tune"], values["memory_budget"]
 
 
-def _budget(tune: Any) -> float:
+def _budget(tune: object) -> float:
     """The seconds that ``tune`` stands for."""
     expected = f"tune={tune!r}; expected None, True, a number of seconds, or text such as '30s' or '2min'"
     if tune is True:
@@ -100,12 +100,12 @@ def _budget(tune: Any) -> float:
     return seconds
 
 
-def _check_recipe(recipe: Any) -> None:
+def _check_recipe(recipe: object) -> None:
     if not isinstance(recipe, Recipe):
         _check_name("recipe", recipe, recipes.names(), "a daceopt.Recipe or ")
 
 
-def _check_name(option: str, value: Any, allowed: Sequence[str], before: str = "") -> None:
+def _check_name(option: str, value: object, allowed: Sequence[str], before: str = "") -> None:
     expected = f"{option}={value!r}; expected {before}one of {', '.join(map(repr, allowed))}"
     if not isinstance(value, str):
         raise TypeError(f"{expected}, not {_kind(value)}")
@@ -113,7 +113,7 @@ def _check_name(option: str, value: Any, allowed: Sequence[str], before: str = "
         raise ValueError(expected + did_you_mean(value, allowed))
 
 
-def _check_dynamic(dynamic: Any) -> None:
+def _check_dynamic(dynamic: object) -> None:
     if dynamic is None or isinstance(dynamic, bool):
         return
     if not isinstance(dynamic, Mapping):
@@ -143,16 +143,16 @@ def _check_axes(axes: Any, where: str) -> None:
         raise TypeError(f"{where} is {axes!r}; expected a set of axes, as in {{0}}, not {_kind(axes)}")
 
 
-def _is_list_of_axes(axes: Any) -> bool:
+def _is_list_of_axes(axes: object) -> bool:
     return isinstance(axes, list | tuple) and any(isinstance(axis, int | str | float) for axis in axes)
 
 
-def _check_position(value: Any, message: str, expected: str) -> None:
+def _check_position(value: object, message: str, expected: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{message}; expected {expected}: an integer of 0 or more, not {_kind(value)}")
     if value < 0:
         raise ValueError(f"{message}; expected {expected}: an integer of 0 or more")
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return type(value).__name__

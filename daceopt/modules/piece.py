@@ -81,7 +81,7 @@ class CompiledPiece:
             for k, x in enumerate(traced)
         ]
 
-    def __call__(self, *arguments: Any) -> Sequence[Any]:
+    def __call__(self, *arguments: object) -> Sequence[Any]:
         """What the graph gives, and leaves set. Raises Unsupported for memory that an argument shares with one that the
         call changes, and what the program raises."""
         if self._overlaps is not None and self._overlaps(arguments):
@@ -91,7 +91,7 @@ class CompiledPiece:
             effect()
         return results
 
-    def run(self, *arguments: Any) -> Sequence[Any]:
+    def run(self, *arguments: object) -> Sequence[Any]:
         """The results of the graph on the arguments of its placeholders."""
         outputs = self.program(self.inputs(arguments))
         if self._direct is not None:

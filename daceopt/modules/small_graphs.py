@@ -101,7 +101,7 @@ def while_small(
     programs: list[Callable[..., Any]] = []
     lock = threading.RLock()
 
-    def run(*arguments: Any) -> Any:
+    def run(*arguments: object) -> Any:
         if estimate.holds(arguments):
             return eager(*arguments)
         with lock:
@@ -179,6 +179,6 @@ def _name(func: Any) -> str:
     return str(func.overloadpacket.__name__).removesuffix("_")
 
 
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
+def _tensors(values: object) -> Iterator[torch.Tensor]:
     leaves = tree_leaves(values)
     return (t for t in leaves if isinstance(t, torch.Tensor))

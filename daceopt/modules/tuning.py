@@ -225,7 +225,7 @@ def trains(traced: Traced) -> bool:
     return any(traced.results) or any(becomes)
 
 
-def _own(argument: Any, requires_grad: bool) -> Any:
+def _own(argument: object, requires_grad: bool) -> Any:
     if not isinstance(argument, torch.Tensor):
         return argument
     return argument.detach().clone().requires_grad_(requires_grad)

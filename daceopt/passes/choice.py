@@ -145,12 +145,8 @@ def run(
     recipes = [c.recipe.with_differentiation() if program.wanted is not None else c.recipe for c in among]
     steps = [r.resolve() for r in recipes]
     partings = [common_prefix([steps[0], own]) for own in steps]
-    runner, done = Runner(recipes[0], verify), 0
-    started: dict[int, tuple[Program, list[Step]]] = {}
-    for parting in sorted({*partings[1:]}):
-        runner.apply(program, steps[0][done:parting])
-        started[parting], done = (program.copy(), list(runner.history)), parting
-    runner.apply(program, steps[0][done:])
+    runner = Runner(recipes[0], verify)
+    started = _apply_with_copies(runner, program, steps[0], partings[1:])
     program = finish(program)
     first = ProgramTime.of(program)
     best, fastest, seconds = (program, runner.history, recipes[0].name), first.total, {recipes[0].name: first.total}
@@ -169,6 +165,18 @@ def run(
     decision = Decision(best[2], seconds, len(recipes), unknown)
     logger.info("%s", decision)
     return best[0], best[1], decision
+
+
+def _apply_with_copies(
+    runner: Runner, program: Program, steps: Sequence[Transformation], partings: Iterable[int]
+) -> dict[int, tuple[Program, list[Step]]]:
+    """Apply ``steps``; copies of the program as it was after the first ``partings`` of them, with what was done."""
+    copies, done = {}, 0
+    for parting in sorted({*partings}):
+        runner.apply(program, steps[done:parting])
+        copies[parting], done = (program.copy(), list(runner.history)), parting
+    runner.apply(program, steps[done:])
+    return copies
 
 
 def _try_to_finish(finish: Callable[[Program], Program], unfinished: Program, recipe: str) -> Program | None:

@@ -341,7 +341,7 @@ class _Importer:
         return inputs
 
 
-def _is_identity(value: Any, kind: str) -> bool:
+def _is_identity(value: object, kind: str) -> bool:
     if kind in ("sum", "prod"):
         return bool(value == (0 if kind == "sum" else 1))
     return False

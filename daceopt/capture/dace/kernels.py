@@ -66,7 +66,7 @@ class _Nest:
         self.values[name], self._owner[name] = begin + own, own
         return own
 
-    def _enter_tile(self, name: str, begin: Any, end: Any, step: Any, around: set[str]) -> None:
+    def _enter_tile(self, name: str, begin: object, end: object, step: object, around: set[str]) -> None:
         (tile,) = around if len(around) == 1 else ("",)
         bounds = self._tiles.get(tile)
         if bounds is None or tile in self._owner or step != 1 or dim(begin - Parameter(tile)) != 0:
@@ -159,7 +159,7 @@ class _Reader:
                 f"{self._label}: {type(node).__name__} {node} inside of a map; expected maps and tasklets"
             )
 
-    def _size(self, extent: Any) -> Dim:
+    def _size(self, extent: object) -> Dim:
         return to_dim(extent, self._sizes, self._label)
 
     def _nest(self, tasklet: nodes.Tasklet) -> _Nest:

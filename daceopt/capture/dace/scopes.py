@@ -30,7 +30,7 @@ _REDUCTIONS = {
 }
 
 
-def reduction(wcr: Any, where: str) -> str | None:
+def reduction(wcr: object, where: str) -> str | None:
     """The name of a conflict resolution. Raises Unsupported for one that is no sum, product, maximum or minimum."""
     if wcr is None:
         return None
@@ -195,7 +195,7 @@ class ScopeReader:
         edge: dace.sdfg.state.MultiConnectorEdge,
         loops: Loops,
         reads: Mapping[str, Any],
-        value: Any,
+        value: object,
     ) -> None:
         target = self._state.memlet_path(edge)[-1].dst
         where = f"{self._where}: tasklet {node.label!r}"

@@ -134,7 +134,7 @@ class _Reader:
             raise self._refusal(node, "no scalar form is known")
         return _NUMBERS[node.attr]()
 
-    def _number(self, node: ast.AST, value: Any) -> sympy.Expr:
+    def _number(self, node: ast.AST, value: object) -> sympy.Expr:
         if isinstance(value, bool):
             return scalar.eq(sympy.Integer(0), sympy.Integer(0 if value else 1))
         if isinstance(value, int):

@@ -40,10 +40,10 @@ class Expansion:
         """The input there, empty where it is left out."""
         return self.inputs[position] if position < len(self.inputs) else ""
 
-    def attribute(self, name: str, default: Any) -> Any:
+    def attribute(self, name: str, default: object) -> Any:
         return self.attributes.get(name, default)
 
-    def op(self, op_type: str, *inputs: str, out: str = "", **attributes: Any) -> str:
+    def op(self, op_type: str, *inputs: str, out: str = "", **attributes: object) -> str:
         name = out or f"{self._stem}/{len(self.nodes)}"
         present = list(inputs)
         while present and not present[-1]:
@@ -51,7 +51,7 @@ class Expansion:
         self.nodes.append(helper.make_node(op_type, present, [name], f"{self.node.name}/{op_type}", **attributes))
         return name
 
-    def several(self, op_type: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
+    def several(self, op_type: str, count: int, *inputs: str, **attributes: object) -> list[str]:
         """The results of an operator that has so many."""
         names = [f"{self._stem}/{len(self.nodes)}/{k}" for k in range(count)]
         self.nodes.append(helper.make_node(op_type, inputs, names, f"{self.node.name}/{op_type}", **attributes))

@@ -122,7 +122,7 @@ def _check_attributes(node: onnx.NodeProto, name: str) -> None:
         raise ModelFileError(f"{name}: Split {node.name!r} has {len(node.output)} results, its num_outputs {counts[0]}")
 
 
-def _check_message(message: Any, name: str) -> None:
+def _check_message(message: object, name: str) -> None:
     if isinstance(message, onnx.NodeProto):
         _check_attributes(message, name)
     if isinstance(message, TensorProto):

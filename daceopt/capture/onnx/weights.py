@@ -34,7 +34,7 @@ class WithoutWeights:
         return model
 
 
-def _copy(source: Any, target: Any, left_out: str) -> None:
+def _copy(source: Any, target: object, left_out: str) -> None:
     """All fields but one."""
     for field, value in source.ListFields():
         if field.name == left_out:

@@ -17,7 +17,7 @@ _UNSAID = "assertion error"
 """What Dynamo gives as the message of an assertion that has none."""
 
 
-def assertion(condition: Any, message: str = "") -> None:
+def assertion(condition: object, message: str = "") -> None:
     """The statement ``assert condition, message``; nothing is known of fake tensors."""
     if not isinstance(condition, FakeTensor) and not condition:
         raise AssertionError(*([] if message == _UNSAID else [message]))
@@ -40,7 +40,7 @@ def note_message(original: Callable[..., bool], self: Any, *args: Any) -> bool:
     return is_assertion
 
 
-def assert_relation(original: Callable[..., bool], self: Any, *place: Any) -> bool:
+def assert_relation(original: Callable[..., bool], self: Any, *place: object) -> bool:
     """A statement that asserts something of numbers that a graph has read stands in the graph: Dynamo forgets it where
     one side is a float, and has an error of its own for it."""
     output = current_translator().output
@@ -68,7 +68,7 @@ def as_statements(graph: fx.GraphModule) -> None:
         graph.recompile()
 
 
-def condition(*args: Any, **kwargs: Any) -> torch.Tensor:
+def condition(*args: object, **kwargs: object) -> torch.Tensor:
     """What a call of ``assertion`` asks for, as a boolean tensor of rank 0."""
     holds: torch.Tensor = args[0] if args else kwargs["condition"]
     return holds.reshape(()) if holds.dtype is torch.bool else holds.reshape(()) != 0

@@ -39,13 +39,13 @@ class _Scope:
 _scope: ContextVar[_Scope | None] = ContextVar("the backward of a custom function that Dynamo traces", default=None)
 
 
-def trace_backward(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+def trace_backward(original: Callable[..., Any], self: object, *args: object, **kwargs: object) -> Any:
     """Dynamo's trace of a backward, or of a hook."""
     with scoped(_scope, _Scope()):
         return original(self, *args, **kwargs)
 
 
-def switch(original: Callable[..., None], self: Any, tx: Any, values: Sequence[bool]) -> None:
+def switch(original: Callable[..., None], self: Any, tx: object, values: Sequence[bool]) -> None:
     """The beginning or the end of ``torch.no_grad`` and its like."""
     original(self, tx, values)
     scope = _scope.get()
@@ -71,7 +71,7 @@ def _note(tx: Any, recorded: bool | None) -> fx.Node:
     return cast(fx.Node, node)
 
 
-def call_custom(original: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def call_custom(original: Callable[..., Any], self: object, tx: object, args: object, kwargs: object) -> Any:
     """A custom function that a backward calls keeps its own backward, although gradients are off in this trace, where
     Dynamo would go through its forward alone."""
     scope = _scope.get()
@@ -91,7 +91,7 @@ def call_custom(original: Callable[..., Any], self: Any, tx: Any, args: Any, kwa
 
 
 @contextmanager
-def own_switch(original: Callable[..., Any], tx: Any, enable: bool = True) -> Iterator[None]:
+def own_switch(original: Callable[..., Any], tx: object, enable: bool = True) -> Iterator[None]:
     """Dynamo's own switch around the graph of a body, which is not the code's."""
     block = original(tx, enable)
     with scoped(_scope, None):

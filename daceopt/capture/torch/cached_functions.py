@@ -55,7 +55,7 @@ def constant(value: VariableTracker) -> Any:
     return value.as_python_constant()
 
 
-def _is_literal(value: Any) -> bool:
+def _is_literal(value: object) -> bool:
     return isinstance(value, _LITERALS) or (type(value) is tuple and all(map(_is_literal, value)))
 
 

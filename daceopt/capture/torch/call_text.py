@@ -41,7 +41,7 @@ def _tensor(x: torch.Tensor | None) -> list[Any] | None:
     return [str(x.dtype).removeprefix("torch."), list(x.shape), list(x.stride())]
 
 
-def _encode(value: Any) -> Any:
+def _encode(value: object) -> Any:
     if isinstance(value, Operand):
         return ["item" if isinstance(value, Item) else "operand", int(value)]
     if isinstance(value, (list, tuple)):
@@ -96,7 +96,7 @@ def _word(name: str) -> Any:
     return word
 
 
-def _decode(value: Any) -> Any:
+def _decode(value: object) -> Any:
     if not isinstance(value, list):
         return value
     kind, inner = value

@@ -66,7 +66,7 @@ def install() -> None:
             output.guards.add(condition(functools.partial(_check_tensor, read), guard.originating_source))
 
 
-def note_exception(output: Any, raised: ObservedException, code: types.CodeType) -> None:
+def note_exception(output: object, raised: ObservedException, code: types.CodeType) -> None:
     """Keep, with the trace in which the code met an exception, in which objects something may have been missing."""
     if isinstance(raised, ObservedUserStopIteration) or _MISSED in vars(raised):  # the end of a loop; further out
         return
@@ -84,7 +84,7 @@ def note_exception(output: Any, raised: ObservedException, code: types.CodeType)
 def condition(add: Callable[[Any, Guard], None], source: Source | None = None) -> Guard:
     """What ``add(builder, guard)`` adds to the guards of a program, of a source or of all of it."""
 
-    def add_guard(builder: Any, guard: Guard) -> None:  # Dynamo asks for its name and code
+    def add_guard(builder: object, guard: Guard) -> None:  # Dynamo asks for its name and code
         add(builder, guard)
 
     return Guard(source or GlobalStateSource(), add_guard)
@@ -171,7 +171,7 @@ def _has_value(guard: Guard) -> bool:
     return guard.create_fn_name() in ("TYPE_MATCH", "CLASS_MATCH", "ID_MATCH", "TENSOR_MATCH", "DICT_KEYS_MATCH")
 
 
-def _holds_tensors(value: Any) -> bool:
+def _holds_tensors(value: object) -> bool:
     return isinstance(value, (dict, set, frozenset)) and any(isinstance(k, torch.Tensor) for k in value)
 
 
@@ -211,7 +211,7 @@ def _own(cls: type) -> dict[str, Any]:
     return {} if cls.__module__ == "builtins" else dict(vars(cls))
 
 
-def _codes(attribute: Any) -> Iterator[types.CodeType]:
+def _codes(attribute: object) -> Iterator[types.CodeType]:
     """The code behind a method, a property, or another descriptor that calls a function, and what that wraps."""
     for name in ("__func__", "fget", "func"):
         if isinstance(attribute, _DESCRIPTORS):
@@ -222,10 +222,10 @@ def _codes(attribute: Any) -> Iterator[types.CodeType]:
         attribute = getattr(attribute, "__dict__", {}).get("__wrapped__")
 
 
-def check_same(call: Callable[[], Any], value: Any, builder: Any, guard: Guard) -> None:
+def check_same(call: Callable[[], Any], value: object, builder: Any, guard: Guard) -> None:
     """The guard that what Python answered while Dynamo traced is what it answers now."""
 
-    def same(_: Any) -> bool:
+    def same(_: object) -> bool:
         now = call()
         return now is value or repr(now) == repr(value)
 

@@ -157,7 +157,7 @@ def carries(node: fx.Node) -> bool:
     return not stops and any(v.is_floating_point() or v.is_complex() for v in _tensors(node.meta.get("val")))
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def _tensors(value: object) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     return [t for v in value for t in _tensors(v)] if isinstance(value, (list, tuple)) else []

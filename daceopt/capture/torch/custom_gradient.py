@@ -42,7 +42,7 @@ class Backward:
         return [*incoming, *(self._keep(s, results, saved) for s in self.saved)]
 
     @staticmethod
-    def _keep(value: Any, results: Sequence[Any], saved: Sequence[Any]) -> Any:
+    def _keep(value: object, results: Sequence[Any], saved: Sequence[Any]) -> Any:
         if isinstance(value, Slot):
             return saved[value]
         if isinstance(value, NumberSlot):
@@ -82,7 +82,7 @@ def with_gradient(
 
 
 @with_gradient.register_fake
-def _(results: Any, operands: Any, saved: Any, number: int) -> list[torch.Tensor]:
+def _(results: Any, operands: object, saved: object, number: int) -> list[torch.Tensor]:
     return [torch.empty_like(r) for r in results]
 
 
@@ -123,12 +123,14 @@ def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -
     return results[0] if isinstance(result, torch.Tensor) else type(result)(results)
 
 
-def _detach(value: Any) -> Any:
+def _detach(value: object) -> Any:
     holds_number = getattr(value, "item_memo", None) is not None  # and would not be known to
     return value.detach() if isinstance(value, torch.Tensor) and not holds_number else value
 
 
-def again(backwards: Sequence[Backward], results: Any, operands: Any, saved: Any, number: int) -> list[torch.Tensor]:
+def again(
+    backwards: Sequence[Backward], results: object, operands: object, saved: object, number: int
+) -> list[torch.Tensor]:
     """The marker of an earlier trace in this one."""
     return mark(results, operands, saved, backwards[number])
 
@@ -147,7 +149,7 @@ def as_gradient_of(value: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     return mark([value.detach()], [before], [], Backward(fx.GraphModule({}, body), (None,), (0,), ()))[0]
 
 
-def _slot(value: Any, results: Sequence[Any], arguments: Sequence[tuple[Any, Any]], tensors: list[Any]) -> Any:
+def _slot(value: object, results: Sequence[Any], arguments: Sequence[tuple[Any, Any]], tensors: list[Any]) -> Any:
     """Where the marker has a saved value. What is an operand or a result is that itself, through which the derivative
     of the derivative goes on, as in PyTorch; through what was computed in between it does not."""
     if isinstance(value, torch.SymFloat):
@@ -166,5 +168,5 @@ def _add(tensors: list[torch.Tensor], value: Any, detach: bool = True) -> int:
     return len(tensors) - 1
 
 
-def _has_gradient(value: Any) -> bool:
+def _has_gradient(value: object) -> bool:
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())

@@ -64,7 +64,7 @@ def in_parts(graph: fx.GraphModule, inputs: Sequence[Any], make: Make, may_fail:
     return _Cutter(as_places(graph), inputs, make, may_fail).run()
 
 
-def check(condition: Any, message: str) -> None:
+def check(condition: object, message: str) -> None:
     """Raise Differs where what a trace has assumed of sizes does not hold."""
     if not condition:
         raise Differs(message)
@@ -125,7 +125,7 @@ class _Numbers:
         self.sources: dict[sympy.Symbol, Callable[[], fx.Node]] = {}
         self._known: dict[sympy.Symbol, fx.Node] = {}
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: object) -> Any:
         """A node for a symbolic number, numbers for the sizes of a tensor; what is known is itself."""
         if isinstance(value, tuple):
             return tuple(map(self.of, value))
@@ -229,7 +229,7 @@ class _Cutter:
     def _read(self, node: fx.Node, path: Sequence[Any]) -> fx.Node:
         return _follow(self._outer.graph, self._made[node], path)
 
-    def _outside(self, value: Any) -> Any:
+    def _outside(self, value: object) -> Any:
         """The value of an argument in the outer graph."""
         if not isinstance(value, fx.Node):
             return value
@@ -329,7 +329,9 @@ class _Part:
         item.meta["example_value"] = node.meta["example_value"].item_memo
         return item
 
-    def _placeholder(self, argument: fx.Node | sympy.Symbol, name: str, value: Any, argument_value: Any) -> fx.Node:
+    def _placeholder(
+        self, argument: fx.Node | sympy.Symbol, name: str, value: object, argument_value: object
+    ) -> fx.Node:
         node = self._numbers.graph.placeholder(name)
         node.meta["example_value"] = value
         self.arguments.append(argument)
@@ -357,7 +359,7 @@ def _check_aliases(arguments: Iterable[Any], own: Iterable[fx.Node]) -> None:
             raise Unsupported("views of what is written into stand on both sides of a size that only the data decide")
 
 
-def _readable(value: Any) -> Iterator[tuple[sympy.Symbol, tuple[Any, ...]]]:
+def _readable(value: object) -> Iterator[tuple[sympy.Symbol, tuple[Any, ...]]]:
     """The symbols that an argument tells, and where."""
     pairs: list[tuple[Any, tuple[Any, ...]]] = [(value, ())]
     if isinstance(value, torch.Tensor):
@@ -413,7 +415,7 @@ def _is_symbolic(node: fx.Node) -> bool:
     return any(isinstance(v, _SYMBOLIC) for v in tree_leaves(_value(node)))
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     """A number, or the sizes of a tensor."""
     is_sizes = isinstance(value, torch.Size)
     return is_sizes or isinstance(value, (*_SYMBOLIC, bool, int, float))

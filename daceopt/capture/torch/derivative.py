@@ -43,7 +43,7 @@ def _copy(self: torch.Tensor, src: torch.Tensor, non_blocking: bool) -> torch.Te
 def _by_parts(scatter: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """PyTorch has no derivative of ``scatter`` for complex tensors, but of their real and imaginary parts."""
 
-    def differentiate(self: torch.Tensor, src: torch.Tensor, dim: int, *rest: Any) -> torch.Tensor:
+    def differentiate(self: torch.Tensor, src: torch.Tensor, dim: int, *rest: object) -> torch.Tensor:
         if not self.is_complex():
             return scatter(self, src, dim, *rest)
         both = scatter(torch.view_as_real(self), torch.view_as_real(src), dim % self.dim(), *rest)
@@ -86,7 +86,7 @@ def _spectrum(self: torch.Tensor, dim: list[int], normalization: int, onesided: 
     return torch.ops.aten._fft_r2c.default(self, dim, normalization, onesided)
 
 
-def _layer_norm(self: torch.Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> tuple[Any, ...]:
+def _layer_norm(self: torch.Tensor, shape: Sequence[int], weight: object, bias: object, eps: float) -> tuple[Any, ...]:
     result, *own = torch.ops.aten.native_layer_norm.default(self, shape, weight, bias, eps)
     return result, *_statistics(self, range(self.dim() - len(shape), self.dim()), eps, own)
 
@@ -224,7 +224,7 @@ def _operands_like(call: AtenCall) -> list[torch.Tensor]:
     return [stand_for_number(f, like=m) if k in numbers else f for k, (f, m) in enumerate(zip(fakes, memos))]
 
 
-def _fill(value: Any, operands: Sequence[torch.Tensor]) -> Any:
+def _fill(value: object, operands: Sequence[torch.Tensor]) -> Any:
     if isinstance(value, Item):
         return operands[value].item()
     if isinstance(value, Operand):
@@ -321,7 +321,7 @@ def like(fake: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
 
 
-def fresh(value: Any) -> Any:
+def fresh(value: object) -> Any:
     """An argument of a graph for another trace of it."""
     is_number = getattr(value, "item_memo", None) is not None  # known to the trace by itself
     return like(value) if isinstance(value, torch.Tensor) and not is_number else value

@@ -15,7 +15,9 @@ from daceopt.torch_internals.pytree import TreeSpec, tree_flatten, tree_unflatte
 Spec = Mapping[int, Any] | Sequence[Any] | None
 
 
-def flat_specs(dynamic: Any, leaves: Sequence[Any], in_tree: TreeSpec, forward: Callable[..., Any]) -> dict[int, Spec]:
+def flat_specs(
+    dynamic: object, leaves: Sequence[Any], in_tree: TreeSpec, forward: Callable[..., Any]
+) -> dict[int, Spec]:
     """Per flat input index, the ``torch.export`` specification of that tensor.
 
     ``dynamic`` is None (static), ``{flat index: {axis, ...}}`` (those axes may vary), or what ``torch.export.export``
@@ -32,7 +34,7 @@ def flat_specs(dynamic: Any, leaves: Sequence[Any], in_tree: TreeSpec, forward: 
     return specs
 
 
-def mark(dynamic: Any, forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def mark(dynamic: object, forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Tell Dynamo which axes of a call's tensors vary. Raises CaptureError for what the call does not have."""
     from daceopt.torch_internals.dynamo_frames import mark_dynamic
 
@@ -44,13 +46,13 @@ def mark(dynamic: Any, forward: Callable[..., Any], args: Sequence[Any], kwargs:
                 mark_dynamic(leaves[index], axis)
 
 
-def _axes(index: int, axes: Any) -> Collection[int]:
+def _axes(index: int, axes: object) -> Collection[int]:
     if isinstance(axes, Collection) and not isinstance(axes, Mapping | str) and all(isinstance(a, int) for a in axes):
         return axes
     raise CaptureError(f"dynamic[{index}] is {axes!r}; expected a set of axes, as in {{0: {{0}}}}")
 
 
-def _index_tree(count: int, in_tree: TreeSpec, forward: Callable[..., Any], dynamic: Any) -> Any:
+def _index_tree(count: int, in_tree: TreeSpec, forward: Callable[..., Any], dynamic: object) -> Any:
     """The call's arguments with each leaf replaced by its flat index, by parameter name or by position like
     ``dynamic``.
     """
@@ -73,7 +75,7 @@ def _spread(spec: Any, indices: Any, specs: dict[int, Spec], where: str) -> None
         _spread(child, children[key], specs, f"{where}[{key!r}]")
 
 
-def _children(indices: Any, where: str) -> Sequence[Any]:
+def _children(indices: object, where: str) -> Sequence[Any]:
     if isinstance(indices, list | tuple):
         return indices
     raise CaptureError(

@@ -55,7 +55,7 @@ def _saved_bytes(traced: Traced) -> tuple[int, bool]:
     return saved, not any(node.name().startswith(_UNTOLD) for node in _nodes(results))
 
 
-def _nodes(results: Any) -> set[Any]:
+def _nodes(results: object) -> set[Any]:
     """All that autograd has noted on the way to ``results``."""
     waiting = [x.grad_fn for x in tree_leaves(results) if isinstance(x, torch.Tensor) and x.grad_fn is not None]
     nodes: set[Any] = set()
@@ -67,7 +67,7 @@ def _nodes(results: Any) -> set[Any]:
     return nodes
 
 
-def _argument(value: Any, requires_grad: bool) -> Any:
+def _argument(value: object, requires_grad: bool) -> Any:
     """An argument of its own, of plain sizes."""
     if isinstance(value, torch.Tensor):
         size, stride = [_plain(n) for n in value.shape], [_plain(n) for n in value.stride()]
@@ -76,7 +76,7 @@ def _argument(value: Any, requires_grad: bool) -> Any:
     return _plain(value)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, torch.SymInt):
         return guards.example(value)
     return value.node.hint if isinstance(value, torch.SymFloat | torch.SymBool) else value

@@ -77,7 +77,7 @@ def pointwise(
 
     def register(fn: Function) -> Function:
         @translates(*names, derivative=derivative)
-        def rule(t: Translation, **arguments: Any) -> str:
+        def rule(t: Translation, **arguments: object) -> str:
             operands = {n: arguments.pop(n) for n in order}
             there = [n for n in order if operands[n] is not None]
 

@@ -22,7 +22,7 @@ from daceopt.torch_internals.fake_tensors import FakeTensor
 from daceopt.torch_internals.functional_tensors import FunctionalTensor
 
 
-def assign(tensor: torch.Tensor, value: Any) -> None:
+def assign(tensor: torch.Tensor, value: object) -> None:
     """The statement ``tensor.data = value``; in a trace a copy, which autograd does not see either."""
     if isinstance(tensor, (FakeTensor, FunctionalTensor)):
         tensor.data.copy_(value)

@@ -39,7 +39,7 @@ def surroundings(devices: Iterable[str]) -> list[object]:
     return [autocast, torch.get_float32_matmul_precision(), torch.get_default_dtype()]
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """The kind of an argument: element type, sizes, strides, layout and device of a tensor, or the size itself."""
     if not isinstance(value, torch.Tensor):
         return str(value)
@@ -68,7 +68,7 @@ def _add_backward(digest: Any, backward: Backward) -> None:
     _add_graph(digest, backward.graph)
 
 
-def _target(target: Any) -> str:
+def _target(target: object) -> str:
     if isinstance(target, str):
         return target
     name = getattr(target, "__qualname__", getattr(target, "__name__", ""))
@@ -76,7 +76,7 @@ def _target(target: Any) -> str:
     return f"{home(target) or ''}.{name}" if name else str(target)
 
 
-def _kinds(value: Any) -> str:
+def _kinds(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return "(" + ",".join(map(_kinds, value)) + ")"
     return describe(value) if isinstance(value, (torch.Tensor, torch.SymInt)) else ""
@@ -99,7 +99,7 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
     return memoryview(flat.view(torch.uint8).numpy())
 
 
-def _text(value: Any, positions: dict[Node, int]) -> str:
+def _text(value: object, positions: dict[Node, int]) -> str:
     if isinstance(value, Node):
         return f"%{positions[value]}"
     if isinstance(value, (list, tuple)):

@@ -27,7 +27,7 @@ _FAKE = "torch/_library/fake_impl.py"  # and what the registry of fake implement
 _REGISTRATION = frozenset("_lib _opoverload _tags".split())  # of a definition; the rest is what it does
 
 
-def text_of_target(target: Any) -> str:
+def text_of_target(target: object) -> str:
     """A text that changes whenever what a node calls may compute something else; empty for what is of PyTorch."""
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         return "" if _is_pytorchs(target) else text_of(target)
@@ -37,7 +37,7 @@ def text_of_target(target: Any) -> str:
     return ""
 
 
-def text_of_value(value: Any) -> str:
+def text_of_value(value: object) -> str:
     """The text of a constant among a node's arguments; what prints as an address is described by what it holds."""
     text = repr(value) if isinstance(value, str) else str(value)
     return text_of(value) if callable(value) or " at 0x" in text else text

@@ -9,7 +9,7 @@ import linecache
 import types
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import cast
 
 from daceopt.capture.torch.variables import parameters
 
@@ -103,7 +103,7 @@ def _is_same(one: types.CodeType, other: types.CodeType) -> bool:
     return len(one.co_consts) == len(other.co_consts) and all(_is_same_constant(a, b) for a, b in pairs)
 
 
-def _is_same_constant(one: Any, other: Any) -> bool:
+def _is_same_constant(one: object, other: object) -> bool:
     if isinstance(one, types.CodeType) and isinstance(other, types.CodeType):
         return _is_same(one, other)
     return type(one) is type(other) and repr(one) == repr(other)

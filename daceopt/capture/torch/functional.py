@@ -144,7 +144,7 @@ def _reflect(graph: fx.GraphModule) -> None:
     graph.recompile()
 
 
-def _is_parameter(argument: Any) -> bool:
+def _is_parameter(argument: object) -> bool:
     return isinstance(argument, fx.Node) and isinstance(argument.meta.get("example_value"), torch.nn.Parameter)
 
 
@@ -206,7 +206,7 @@ def _keep_checks(graph: fx.GraphModule) -> fx.GraphModule:
 class _Opening(fx.Interpreter):
     """Takes apart what autocast acts inside of; the shape rules of these operators do not know of it."""
 
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_function(self, target: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         opened = _OPENED.get(target)
         if opened is not None and _autocast_type(("cpu", "cuda"), args, kwargs) is None:
             opened = None
@@ -223,7 +223,7 @@ class DynamoInterpreter(_Opening):
         self._wholes: dict[int | None, FunctionalTensor] = {}  # memory -> the first tensor in it
         self.asserted: Sequence[torch.Tensor] = ()  # conditions of the assertions that have been met
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: object) -> Any:
         self.asserted, self._wholes = [], {}
         result = self.run(*inputs)
         return [*(result if isinstance(result, (list, tuple)) else [result]), *self.asserted]
@@ -284,12 +284,12 @@ class DynamoInterpreter(_Opening):
     def _differentiated(self) -> frozenset[fx.Node]:
         return frozenset() if self._is_detached else differentiable_nodes(self.graph)
 
-    def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_method(self, target: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target == "unfold" and isinstance(args[0], FunctionalTensor):
             return windows(*args, **kwargs)
         return place(target, super().call_method(target, args, kwargs), args, kwargs)
 
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_function(self, target: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is torch.ops.higher_order.autograd_function_apply:
             fwd, bwd, *operands = args
             return custom_gradient.apply(DynamoInterpreter(fwd, is_detached=True), bwd, *operands, **kwargs)
@@ -316,7 +316,7 @@ class DynamoInterpreter(_Opening):
         return place(target, super().call_function(target, args, kwargs), args, kwargs)
 
 
-def _autocast_type(places: Sequence[str], *arguments: Any) -> torch.dtype | None:
+def _autocast_type(places: Sequence[str], *arguments: object) -> torch.dtype | None:
     """The type that autocast gives to factors where these arguments are, one of ``places``; None where it is off."""
     place = next(x.device.type for x in tree_leaves(arguments) if isinstance(x, torch.Tensor))
     return torch.get_autocast_dtype(place) if place in places and torch.is_autocast_enabled(place) else None
@@ -334,7 +334,7 @@ def _check_lengths(query: Any, key: Any, value: Any, attn_mask: Any = None, *_: 
         torch_operators.check(attn_mask.shape[-1] in (1, key.shape[-2]))
 
 
-def _functionalize(body: Callable[..., Any], mutated: list[int], *inputs: Any) -> list[Any]:
+def _functionalize(body: Callable[..., Any], mutated: list[int], *inputs: object) -> list[Any]:
     """What ``body`` gives under PyTorch's functionalization, and the new values of the inputs that it changes, which
     are those ``mutated`` afterwards."""
     above = without_functionalization()
@@ -352,7 +352,7 @@ def _is_changed(tensor: torch.Tensor) -> bool:
     return is_written(tensor)
 
 
-def _name(target: Any) -> str:
+def _name(target: object) -> str:
     return target if isinstance(target, str) else getattr(target, "__name__", str(target))
 
 
@@ -407,7 +407,7 @@ def _not_rewritten() -> Iterator[None]:
             torch_operators.forget_kernels(op)
 
 
-def _as_it_is(*args: Any, **kwargs: Any) -> Any:
+def _as_it_is(*args: object, **kwargs: object) -> Any:
     return NotImplemented
 
 

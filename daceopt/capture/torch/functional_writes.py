@@ -81,7 +81,7 @@ def windows(tensor: FunctionalTensor, dimension: int, size: int, step: int) -> A
     return apart.narrow(axis + 1, 0, size).movedim(axis + 1, -1)
 
 
-def fill_diagonal(tensor: torch.Tensor, value: Any, wrap: bool = False) -> torch.Tensor:
+def fill_diagonal(tensor: torch.Tensor, value: object, wrap: bool = False) -> torch.Tensor:
     """``fill_diagonal_`` by a mask. PyTorch writes through ``as_strided``: see ``check_views``."""
     rows, columns = tensor.shape[:2]
     places = [_along(torch.arange(n, device=tensor.device), k, tensor.dim()) for k, n in enumerate(tensor.shape)]

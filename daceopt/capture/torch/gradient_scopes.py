@@ -6,8 +6,6 @@ which says the same to a graph that is differentiated later.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
 
@@ -218,7 +216,7 @@ def is_wrapped(tensor: torch.Tensor) -> bool:
     return bool(functorch.is_wrapped(tensor))
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def _tensors(value: object) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     return [t for v in value for t in _tensors(v)] if isinstance(value, (list, tuple)) else []

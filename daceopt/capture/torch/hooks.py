@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
 
@@ -46,7 +44,7 @@ def is_last(node: fx.Node) -> bool:
     return not any(n.target is register_hook_op and n.args[0] is node for n in node.users)
 
 
-def apply(tensor: torch.Tensor, body: fx.GraphModule, *values: Any) -> torch.Tensor:
+def apply(tensor: torch.Tensor, body: fx.GraphModule, *values: object) -> torch.Tensor:
     """``tensor`` with the hook ``body``, a graph of its gradient and ``values``. Raises Unsupported for one that leaves
     the gradient as it is, which only has effects."""
     (result,) = body.graph.output_node().args

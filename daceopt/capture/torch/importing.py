@@ -224,7 +224,7 @@ def _torch_symbols(traced: Traced) -> dict[str, tuple[int, int | None]]:
     return symbols
 
 
-def _add_output(graph: Graph, name: Any, order: Sequence[int]) -> None:
+def _add_output(graph: Graph, name: object, order: Sequence[int]) -> None:
     """Declare an output in the order in which its axes stand in memory."""
     if not isinstance(name, str):
         raise Unsupported(f"a result became {name!r}; expected an array")

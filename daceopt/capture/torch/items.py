@@ -86,7 +86,7 @@ def _kept_value(variable: Any, tx: Any, name: str, place: Place) -> Any:
     return number
 
 
-def _leaves(variable: Any) -> list[Any]:
+def _leaves(variable: object) -> list[Any]:
     if not isinstance(variable, BaseListVariable):
         return [variable]
     return [leaf for one in variable.items for leaf in _leaves(one)]
@@ -101,12 +101,12 @@ def _note_element(node: fx.Node) -> None:
     node.meta["example_value"] = operand.meta["example_value"][at]
 
 
-def is_taken(output: Any, number: sympy.Expr) -> bool:
+def is_taken(output: object, number: sympy.Expr) -> bool:
     """Has the attempt of Dynamo read a number that this is computed of?"""
     return any(str(symbol) in _places(output) for symbol in number.free_symbols)
 
 
-def _places(output: Any) -> dict[str, Place]:
+def _places(output: object) -> dict[str, Place]:
     places: dict[str, Place] = output.__dict__.setdefault(_TAKEN, {})
     return places
 
@@ -128,7 +128,7 @@ def check_index(tx: Any, key: Any) -> None:
     indices.add(number.node.hint)
 
 
-def leave(output: Any, *values: Any) -> None:
+def leave(output: object, *values: object) -> None:
     """Let Dynamo begin again, and its graph break, where numbers have been read of which ``values`` are computed."""
     places = _places(output)
     nodes = [v.node for v in values if isinstance(v, torch.SymInt | torch.SymFloat | torch.SymBool)]

@@ -105,7 +105,7 @@ class Marks:
                 if source > 0 or form is not torch.sym_sqrt:
                     self._known.setdefault(value(source), functools.partial(form, torch.SymFloat(node)))
 
-    def numbers_of(self, arguments: Any) -> Any:
+    def numbers_of(self, arguments: object) -> Any:
         """Arguments of an operator with the numbers in place of their marks, and of what C++ computed from these."""
         return tree_map_only(float, self._number, arguments)
 
@@ -162,7 +162,7 @@ def shape_alike(run: Callable[[], T]) -> T:
     return _with_constants(run)
 
 
-def _has_number(value: Any) -> bool:
+def _has_number(value: object) -> bool:
     """Whether there is something beside tensors and symbols in a result, or a tensor whose numbers the trace knows."""
     return any(
         isinstance(x, int | float | complex | str) or getattr(x, "constant", None) is not None
@@ -193,7 +193,7 @@ def _text(graph: fx.GraphModule, node: fx.Node, names: dict[fx.Node, str]) -> st
     return f"{node.op} {node.target} {arguments} {_shapes(node.meta.get('val'))} {elements}"
 
 
-def _shapes(value: Any) -> list[Any]:
+def _shapes(value: object) -> list[Any]:
     """Element types and extents, but those that are symbols."""
     tensors = [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
     return [[x.dtype, *(n for n in x.shape if isinstance(n, int))] for x in tensors]

@@ -104,7 +104,7 @@ class _Rewriter:
             return None
         return (mask.target, mask.args) if mask.target in COMPARISONS and not mask.kwargs else mask
 
-    def _decide(self, node: fx.Node, target: Any, args: Any, values: Callable[[fx.Node], Any]) -> fx.Node:
+    def _decide(self, node: fx.Node, target: object, args: object, values: Callable[[fx.Node], Any]) -> fx.Node:
         """A call before ``node`` that finds the places in its stead."""
         with self._graph.inserting_before(node):
             call = self._graph.call_function(target, args)
@@ -171,7 +171,7 @@ def _shape(node: fx.Node) -> list[str]:
     return [str(size) for size in _value(node).shape]
 
 
-def _is_mask(value: Any) -> bool:
+def _is_mask(value: object) -> bool:
     example = _value(value)
     return isinstance(example, torch.Tensor) and example.dtype is torch.bool and example.ndim > 0
 

@@ -41,7 +41,7 @@ def format_value(original: Method, self: Any, spec: VariableTracker, flags: int)
 class _Text(LazySymNodeFormatString):
     """The text of a number, which becomes a constant where the text is wanted."""
 
-    def __init__(self, number: Any, spec: VariableTracker, flags: int) -> None:
+    def __init__(self, number: object, spec: VariableTracker, flags: int) -> None:
         super().__init__(number, spec)
         self._spec, self._converted = spec.as_python_constant(), _CONVERSIONS[flags & 3]
 

@@ -85,7 +85,7 @@ def error_of(function: Any, arguments: Sequence[Any]) -> Exception | None:
     return None
 
 
-def is_power_below_zero(base: Any, exponent: Any) -> bool:
+def is_power_below_zero(base: Any, exponent: object) -> bool:
     """Whether a float that changes, and is less than 0 (which is guarded), has a whole exponent."""
     is_whole = isinstance(base, torch.SymFloat) and base.node.has_hint() and isinstance(exponent, int)
     return is_whole and bool(base < 0)
@@ -139,11 +139,11 @@ def takes_float(func: Any, name: str) -> bool:
     return any(a.name == name and "number" not in str(a.type) and _is_number(a) for a in func._schema.arguments)
 
 
-def _example(value: Any) -> Any:
+def _example(value: object) -> Any:
     return tree_map(_hint, value)
 
 
-def _hint(value: Any) -> Any:
+def _hint(value: object) -> Any:
     if not isinstance(value, _SYMBOLIC):
         return value
     if value.node.has_hint():
@@ -151,7 +151,7 @@ def _hint(value: Any) -> Any:
     return _ANY if isinstance(value, torch.SymFloat) else 1
 
 
-def stand_for_number(fake: torch.Tensor, number: Any = None, like: Any = None) -> torch.Tensor:
+def stand_for_number(fake: torch.Tensor, number: object = None, like: object = None) -> torch.Tensor:
     """Let ``fake``, of rank 0 and with history nowhere, be what holds ``number`` in a trace; by default one that only
     the call knows, so that a trace which asks for its value is refused. ``like``: what it is in another trace."""
     environment = fake.fake_mode.shape_env
@@ -164,7 +164,7 @@ def stand_for_number(fake: torch.Tensor, number: Any = None, like: Any = None) -
     return fake
 
 
-def symbols_in(values: Any) -> list[Any]:
+def symbols_in(values: object) -> list[Any]:
     """The numbers among ``values`` that are symbols, each once."""
     return list({id(x): x for x in tree_leaves(values) if isinstance(x, torch.SymInt | torch.SymFloat)}.values())
 

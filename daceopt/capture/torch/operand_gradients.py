@@ -59,7 +59,7 @@ def _value(node: object) -> Any:
     return node.meta.get("example_value") if isinstance(node, fx.Node) else None
 
 
-def _fresh(value: Any) -> Any:
+def _fresh(value: object) -> Any:
     return value.detach().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
 
 
@@ -68,5 +68,5 @@ def _to_written(value: Any) -> Any:
     return value.clone() if _requires_grad(value) else value
 
 
-def _requires_grad(value: Any) -> bool:
+def _requires_grad(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad

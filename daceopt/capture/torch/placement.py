@@ -27,7 +27,7 @@ Placement = Callable[..., torch.Tensor]
 _SPACES = (torch, functional, torch.special, *torch_operators.NAMESPACES, torch.Tensor, torch.ops.aten, operator)
 
 
-def place(target: Any, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def place(target: object, result: object, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """``result`` of the function or method ``target``, standing in memory as the operator's."""
     name = _name(target)
     placement = _PLACEMENTS.get(name, _in_rows if _is_one_loop(name, args) else None)
@@ -42,7 +42,7 @@ def place(target: Any, result: Any, args: Sequence[Any], kwargs: dict[str, Any])
     return (placed, *result[1:]) if isinstance(result, tuple) else placed
 
 
-def _name(target: Any) -> str:
+def _name(target: object) -> str:
     """``xlogy`` of ``torch.xlogy``, ``torch.special.xlogy``, ``torch.ops.aten.xlogy.Tensor`` and ``Tensor.xlogy``; none
     of what is not PyTorch's, whatever it is called."""
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
@@ -70,7 +70,7 @@ def _pointwise(name: str) -> frozenset[str]:
     return frozenset(o for o in overloads if torch.Tag.pointwise in getattr(packet, o).tags)
 
 
-def _in_rows(result: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _in_rows(result: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
     """A loop over operands in rows gives rows. Where an axis has one element, strides may tell of another layout, too,
     which is the one that the shape rules see.
     """
@@ -82,11 +82,11 @@ def _in_rows(result: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return _rows(result)
 
 
-def _first_in_rows(result: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _first_in_rows(result: torch.Tensor, source: object, *args: object, **kwargs: object) -> torch.Tensor:
     return _in_rows(result, source, **kwargs)
 
 
-def _by_operands(result: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _by_operands(result: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
     """As one loop over all operands gives it; those without axes have no say."""
     values = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor) and x.dim()]
     operands = [x.expand(result.shape) for x in values]
@@ -96,46 +96,46 @@ def _by_operands(result: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tenso
     return result.permute(order).contiguous().permute([order.index(k) for k in range(len(order))])
 
 
-def _as_first(result: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _as_first(result: torch.Tensor, source: Any, *args: object, **kwargs: object) -> torch.Tensor:
     return _by_operands(result, source) if result.shape == source.shape else result
 
 
-def _rows(result: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _rows(result: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
     rows = result.contiguous()
     is_told_so = not layout(rows, range(rows.dim()))
     return rows if is_told_so else rows.clone(memory_format=torch.contiguous_format)
 
 
-def _unless_in_place(result: torch.Tensor, *args: Any, inplace: bool = False, **kwargs: Any) -> torch.Tensor:
+def _unless_in_place(result: torch.Tensor, *args: object, inplace: bool = False, **kwargs: object) -> torch.Tensor:
     """``F.rrelu``, whose fifth argument says so."""
     return result if inplace or args[4:5] == (True,) else _rows(result)
 
 
-def _by_labels(result: torch.Tensor, source: Any, target: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _by_labels(result: torch.Tensor, source: object, target: Any, *args: object, **kwargs: object) -> torch.Tensor:
     """Losses of labels, not of probabilities, are contiguous."""
     return result if target.is_floating_point() else result.contiguous()
 
 
-def _rows_of_number(result: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _rows_of_number(result: torch.Tensor, source: object, *args: object, **kwargs: object) -> torch.Tensor:
     """Powers of a number are contiguous."""
     return _in_rows(result, source, *args) if isinstance(source, torch.Tensor) else result.contiguous()
 
 
-def _divide(result: torch.Tensor, *args: Any, rounding_mode: Any = None, **kwargs: Any) -> torch.Tensor:
+def _divide(result: torch.Tensor, *args: object, rounding_mode: object = None, **kwargs: object) -> torch.Tensor:
     return _by_operands(result, *args, **kwargs) if rounding_mode == "floor" else result
 
 
-def _scale(result: torch.Tensor, source: Any, other: Any) -> torch.Tensor:
+def _scale(result: torch.Tensor, source: object, other: object) -> torch.Tensor:
     """The product with powers of a number."""
     return _by_operands(result, source, other.contiguous() if isinstance(other, torch.Tensor) else other)
 
 
-def _in_memory_format(result: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _in_memory_format(result: torch.Tensor, source: object, *args: object, **kwargs: object) -> torch.Tensor:
     return result.contiguous(memory_format=suggest_memory_format(source))
 
 
 def _pad(
-    result: torch.Tensor, source: Any, pad: Any, mode: str = "constant", *args: Any, **kwargs: Any
+    result: torch.Tensor, source: object, pad: object, mode: str = "constant", *args: object, **kwargs: object
 ) -> torch.Tensor:
     return _in_memory_format(result, source) if mode in ("reflect", "replicate") else result
 
@@ -148,7 +148,7 @@ def _roll(result: torch.Tensor, source: Any, shifts: Any, dims: Any = ()) -> tor
     return _in_memory_format(result, source)
 
 
-def _pool(result: torch.Tensor, source: Any, output_size: Any) -> torch.Tensor:
+def _pool(result: torch.Tensor, source: object, output_size: object) -> torch.Tensor:
     """Means over planes keep their memory format, which only the strides of axes of size 1 tell."""
     if suggest_memory_format(source) == torch.contiguous_format or any(n != 1 for n in result.shape[2:]):
         return result

@@ -48,7 +48,7 @@ class Plan:
             for k, (value, flag) in enumerate(zip(self._values, traced.results, strict=True))
         ]
 
-    def _result(self, position: int, value: Any, differentiable: bool, shared: bool) -> Result:
+    def _result(self, position: int, value: object, differentiable: bool, shared: bool) -> Result:
         if not isinstance(value, fx.Node):
             return Result("constant", value=_plain(value))
         if isinstance(value.meta.get("val"), (torch.SymInt, int)):
@@ -97,7 +97,7 @@ class Plan:
         return k
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise Unsupported(f"a result of type {type(value).__name__}")
@@ -134,7 +134,7 @@ def _strides(node: fx.Node, differentiable: bool) -> tuple[Any, ...]:
     return tuple(map(_argument, value.stride()))
 
 
-def _argument(value: Any) -> Any:
+def _argument(value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return [_argument(v) for v in value]
     if isinstance(value, (fx.Node, torch.SymInt)):

@@ -23,11 +23,11 @@ def differentiate_once(results: Sequence[torch.Tensor], gradients: Sequence[torc
 
 
 @differentiate_once.register_fake
-def _(results: Any, gradients: Any) -> list[torch.Tensor]:
+def _(results: Any, gradients: object) -> list[torch.Tensor]:
     return [torch.empty_like(r) for r in results]
 
 
-def _refuse(ctx: Any, *grads: Any) -> NoReturn:
+def _refuse(ctx: object, *grads: object) -> NoReturn:
     raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
 
 
@@ -85,7 +85,7 @@ def _detach_results(graph: fx.Graph) -> None:
             output.replace_input_with(node, detached)
 
 
-def _as_result(value: Any) -> Any:
+def _as_result(value: object) -> Any:
     """A value as what autograd has computed, into which it may be written."""
     if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
         return value

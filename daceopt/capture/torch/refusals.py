@@ -73,7 +73,7 @@ def _one(node: fx.Node) -> Any:
     return tree_map(_shrunk, node.meta.get("example_value"))
 
 
-def _shrunk(value: Any) -> Any:
+def _shrunk(value: object) -> Any:
     if isinstance(value, torch.Tensor):
         return torch.ones((1,) * value.ndim, dtype=value.dtype, device="cpu")
     if isinstance(value, torch.SymFloat):  # its own value would become an assumption
@@ -81,11 +81,11 @@ def _shrunk(value: Any) -> Any:
     return 1 if isinstance(value, (torch.SymInt, torch.SymBool)) else value
 
 
-def _is_on_host(value: Any) -> bool:
+def _is_on_host(value: object) -> bool:
     return not isinstance(value, torch.Tensor) or value.device.type == "cpu"
 
 
-def _is_tried(target: Any) -> bool:
+def _is_tried(target: object) -> bool:
     """Calls whose kernels check what they get: others may read beyond one number."""
     module = "" if isinstance(target, (str, BuiltinFunctionType)) else getattr(target, "__module__", "")
     name = (target if isinstance(target, str) else getattr(target, "__name__", "")).strip("_")
@@ -113,5 +113,5 @@ def _may_be_refused(node: fx.Node) -> bool:
     return mixed or torch.are_deterministic_algorithms_enabled()
 
 
-def _dtypes(value: Any) -> list[torch.dtype]:
+def _dtypes(value: object) -> list[torch.dtype]:
     return [t.dtype for t in tree_leaves(value) if isinstance(t, torch.Tensor)]

@@ -67,7 +67,7 @@ def _functions(tensors: list[Any]) -> Iterator[Any]:
             waiting.extend(f for f, _ in function.next_functions)
 
 
-def _check(function: Any) -> None:
+def _check(function: object) -> None:
     try:
         list(_saved_values(function))
     except RuntimeError as error:
@@ -75,7 +75,7 @@ def _check(function: Any) -> None:
             raise Unsupported(f"backward raises: {str(error).splitlines()[0]}") from None
 
 
-def _saved_values(function: Any) -> Iterator[Any]:
+def _saved_values(function: object) -> Iterator[Any]:
     for name in dir(type(function)):
         if name.startswith("_raw_saved_") or name == "saved_tensors":  # what else is saved are numbers
             yield from tree_leaves(getattr(function, name.removeprefix("_raw"), None))

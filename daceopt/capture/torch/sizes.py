@@ -98,7 +98,7 @@ class SizeNames:
         self.held: frozenset[str] = frozenset()
         """Symbols for what a tensor of the call holds, which are no sizes although they look the same."""
 
-    def dim(self, value: Any) -> Dim:
+    def dim(self, value: object) -> Dim:
         """An extent for an int or a ``SymInt``. Raises Unsupported for what only data decides, or a float."""
         if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
             raise Unsupported(f"a size of type {type(value).__name__} ({value}); expected an integer")

@@ -29,7 +29,7 @@ def check(builder: Any, guard: Guard) -> None:
             builder.get_guard_manager(one).add_lambda_guard(same, [text], None)
 
 
-def _condition(value: Any, kind: str) -> Callable[[Any], bool] | None:
+def _condition(value: object, kind: str) -> Callable[[Any], bool] | None:
     if type(value) is float:
         if value:
             return None
@@ -44,7 +44,7 @@ def _condition(value: Any, kind: str) -> Callable[[Any], bool] | None:
     return None
 
 
-def spell(value: Any) -> str:
+def spell(value: object) -> str:
     """A text that differs for numbers of different types, and for zeros of different signs."""
     if isinstance(value, (set, frozenset)):
         return f"{type(value).__name__}{sorted(map(spell, value))}"

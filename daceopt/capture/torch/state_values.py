@@ -43,7 +43,7 @@ class _Computation(NamedTuple):
     leaves: list[fx.Node]
     calls: list[fx.Node]
 
-    def run(self, values: Sequence[torch.Tensor], wanted: Any) -> Any:
+    def run(self, values: Sequence[torch.Tensor], wanted: object) -> Any:
         """``wanted``, where each node is replaced by its value."""
         results = dict(zip(self.leaves, values, strict=True))
         with torch.no_grad():
@@ -91,7 +91,7 @@ def branch(original: Callable[..., Any], self: Any, instruction: Any) -> None:
         self.stack[-1] = value
 
 
-def _ask(ask: Callable[..., Any], computation: _Computation, nodes: Any, values: Sequence[torch.Tensor]) -> Any:
+def _ask(ask: Callable[..., Any], computation: _Computation, nodes: object, values: Sequence[torch.Tensor]) -> Any:
     operands = computation.run(values, nodes)
     if ask in _OF_ARRAYS:
         operands = [x.numpy() if isinstance(x, torch.Tensor) else x for x in operands]
@@ -164,7 +164,7 @@ class _Question(NamedTuple):
         answered = repr(self.answered)  # NaN is no other answer, a negative zero is one
         find = eval(f"lambda L: [{names}]", {**names_in_guards(), **builder.scope})
 
-        def same(frame: Any) -> bool:
+        def same(frame: object) -> bool:
             values = find(frame)
             return all(map(torch.equal, values, self.before)) or repr(self.ask(values)) == answered
 

@@ -71,5 +71,5 @@ def _of_one(
     return int(wanted) if wanted.is_Integer else otherwise
 
 
-def _expression(size: Any) -> sympy.Expr:
+def _expression(size: object) -> sympy.Expr:
     return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)

@@ -93,7 +93,7 @@ def overload(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace or "aten"), packet), variant or "default")
 
 
-def entry_of(target: Any, complexes: bool = False) -> AtenRule | None:
+def entry_of(target: object, complexes: bool = False) -> AtenRule | None:
     """The rule of an overload, or None; ``complexes``: for a call with complex tensors."""
     _load()
     if (entry := (_COMPLEX if complexes else _RULES).get(target)) is not None or complexes:
@@ -134,7 +134,7 @@ def _max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: Sequen
 
 
 def _max_unpool3d(
-    self: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int | torch.SymInt], *window: Any
+    self: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int | torch.SymInt], *window: object
 ) -> torch.Tensor:
     from daceopt.torch_internals.decompositions import max_unpool3d
 

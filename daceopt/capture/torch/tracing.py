@@ -92,20 +92,20 @@ def _break(reason: str, hint: str) -> NoReturn:
     break_graph(reason, UNLIKE_PYTHON, [hint])
 
 
-def _draw(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _draw(original: Method, self: Any, *args: object, **kwargs: object) -> Any:
     if self.source is not None:
         _break("numbers of a random.Random that outlives the call", "draw them outside of forward")
     return original(self, *args, **kwargs)
 
 
-def _call_numpy(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _call_numpy(original: Method, self: Any, *args: object, **kwargs: object) -> Any:
     """Dynamo would draw other numbers, of PyTorch's generator."""
     if isinstance(getattr(self.value, "__self__", None), np.random.RandomState):
         _break("random numbers of NumPy", "draw them outside of forward, or by torch")
     return state_values.comparison(self, *args, **kwargs) or original(self, *args, **kwargs)
 
 
-def _wrap_list(original: Method, self: Any, value: Any) -> Any:
+def _wrap_list(original: Method, self: object, value: object) -> Any:
     if isinstance(value, collections.deque) and value.maxlen is not None:
         _break("a collections.deque with maxlen", "keep it outside of forward")
     return original(self, value)
@@ -122,7 +122,7 @@ def _wrap_tensor(original: Method, self: Any, value: torch.Tensor) -> Any:
 class _Sparse(UserDefinedObjectVariable):
     """A sparse tensor, of which nothing is known: another call may bring a dense one."""
 
-    def _break(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def _break(self, *args: object, **kwargs: object) -> NoReturn:
         _break(f"a tensor of layout {self.value.layout}", "")
 
     as_proxy = call_method = var_getattr = tp_getattro_impl = call_obj_hasattr = _break
@@ -136,11 +136,11 @@ def _wrap_float(original: Method, self: Any, value: float) -> Any:
     return ConstantVariable.create(value, source=self.source)
 
 
-def _enter_inference_mode(original: Method, self: Any, *args: Any) -> NoReturn:
+def _enter_inference_mode(original: Method, self: object, *args: object) -> NoReturn:
     _break("torch.inference_mode inside of forward", "use torch.no_grad there")
 
 
-def _attribute_of_tensor(original: Method, self: Any, tx: Any, name: str) -> Any:
+def _attribute_of_tensor(original: Method, self: object, tx: object, name: str) -> Any:
     if name in _UNTRACED:
         _break(f"{name} of a tensor", "read it outside of forward")
     if name in inner_leaves.READ:
@@ -190,7 +190,7 @@ def _call_method(original: Method, self: Any, tx: Any, name: str, args: Any, kwa
     return _reshape(call, tx, name, (self, *args), kwargs) if name in CHANGES else call()
 
 
-def _insert(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def _insert(original: Method, self: Any, tx: Any, args: Any, kwargs: object) -> Any:
     """Dynamo makes the number of a tensor that is an index a constant: of one that has changed twice, not again."""
     if self.fn is operator.getitem:
         items.check_index(tx, args[1].realize())
@@ -214,7 +214,7 @@ def _call_builtin(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) 
     return original(self, tx, args, kwargs)
 
 
-def _check_domain(tx: Any, function: Any, args: Sequence[VariableTracker]) -> None:
+def _check_domain(tx: object, function: object, args: Sequence[VariableTracker]) -> None:
     """Raise, as Python would, for numbers of which a function has no value: Dynamo's symbols have one, NaN say."""
     error = error_of(function, [_number(x.realize()) for x in args])
     if error is not None:
@@ -249,7 +249,7 @@ def _has_one_name(value: torch.Tensor, tx: Any) -> bool:
     return len(nodes) == 1 and nodes[0].op != "placeholder"
 
 
-def _name(function: Any) -> str:
+def _name(function: object) -> str:
     """Of a function of torch, or of an operator with or without its overload."""
     return str(getattr(function, "__name__", "")).partition(".")[0]
 
@@ -282,14 +282,14 @@ def _is_differentiated(encoder: nn.TransformerEncoder, source: Any) -> bool:
     return bool(required) and torch.is_grad_enabled()
 
 
-def _trace_custom_forward(original: Method, self: Any, tx: Any, ctx: Any, *args: Any) -> Any:
+def _trace_custom_forward(original: Method, self: object, tx: Any, ctx: Any, *args: object) -> Any:
     result = original(self, tx, ctx, *args)
     if "materialize_grads" in tx.output.side_effects.store_attr_mutations.get(ctx, ()):
         _break("ctx.set_materialize_grads of a torch.autograd.Function", "test gradients for being zero")
     return result
 
 
-def _register_hook(original: Method, self: Any, tx: Any, name: str, hook: Any) -> Any:
+def _register_hook(original: Method, self: Any, tx: object, name: str, hook: object) -> Any:
     """Before 2.13 Dynamo makes an autograd function of it, for which gradients come in other parts."""
     if register_hook_op is None and self.source is None:
         _break("a hook on a tensor that forward computes", "PyTorch 2.13 or newer")
@@ -318,14 +318,14 @@ def _names_classes(kind: VariableTracker) -> bool:
     return all(isinstance(c, type) and get_origin(c) is None and c not in (list, dict, tuple) for c in classes)
 
 
-def _note_break(original: Method, self: Any, options: Any, reason: str, exc: Exception) -> None:
+def _note_break(original: Method, self: object, options: object, reason: str, exc: Exception) -> None:
     items.leave_named(str(exc))
     if not getattr(exc, "logged", False) and hasattr(backend := current_backend(), "broke"):
         backend.broke(exc)
     original(self, options, reason, exc)
 
 
-def _end_in_loop(original: Method, code: Any, exc: Exception) -> None:
+def _end_in_loop(original: Method, code: object, exc: Exception) -> None:
     """A break in a loop, for which Dynamo gives the frame up."""
     items.leave_named(str(exc))
     original(code, exc)
@@ -341,12 +341,12 @@ def _run_node(original: Method, tracer: Any, node: fx.Node, args: Any, kwargs: A
     return result
 
 
-def _apply_custom(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _apply_custom(original: Method, self: object, *args: object, **kwargs: object) -> Any:
     """What Dynamo asks of a custom function as a whole."""
     return marks.shape_alike(lambda: original(self, *args, **kwargs))
 
 
-def _evaluate(original: Method, self: Any, output_graph: Any = None) -> Any:
+def _evaluate(original: Method, self: Any, output_graph: object = None) -> Any:
     items.leave(current_translator().output, self.sym_num)
     return original(self, output_graph)
 

@@ -109,7 +109,7 @@ class Translation:
         *inputs: str | None,
         domain: str = "",
         results: Sequence[Promise | None] | None = None,
-        **attributes: Any,
+        **attributes: object,
     ) -> Any:
         """Add an operator node; one array, or a tuple for several ``results`` (default: those promised)."""
         declared = self.promised if results is None else results
@@ -288,12 +288,12 @@ def _is_differentiable(call: AtenCall) -> bool:
     )
 
 
-def _to_stored(value: Any, dtype: DType) -> Any:
+def _to_stored(value: object, dtype: DType) -> Any:
     """The value as the scalar code of an array of ``dtype`` has it."""
     return scalar.cast(value, types.compute_type(dtype))
 
 
-def _with_arrays(value: Any, operands: Sequence[str]) -> Any:
+def _with_arrays(value: object, operands: Sequence[str]) -> Any:
     if isinstance(value, Item):
         return NumberArray(operands[value])
     if isinstance(value, Operand):
@@ -418,11 +418,11 @@ class Importer:
         self.floats[str(value.node.expr)] = element = NumberArray(source)
         return element
 
-    def _bind(self, node: fx.Node, value: Any) -> tuple[AtenCall, list[str]]:
+    def _bind(self, node: fx.Node, value: object) -> tuple[AtenCall, list[str]]:
         operands: list[str] = []
         fakes: list[torch.Tensor] = []
 
-        def bind_operand(x: Any, is_float: bool = False) -> tuple[Any, Any]:
+        def bind_operand(x: object, is_float: bool = False) -> tuple[Any, Any]:
             if isinstance(x, (list, tuple)):
                 pairs = [bind_operand(v) for v in x]
                 return [p[0] for p in pairs], [p[1] for p in pairs]
@@ -459,7 +459,7 @@ class Importer:
         values = (n.meta.get("val") for n in self.module.graph.nodes)
         return holder_of(number, [next(v for v in values if isinstance(v, FakeTensor))])
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: object) -> Any:
         return self.values[x] if isinstance(x, fx.Node) else x
 
 

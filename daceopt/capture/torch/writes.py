@@ -83,7 +83,7 @@ def _leaves(node: fx.Node) -> list[Any]:
     return tree_leaves((node.args, node.kwargs))
 
 
-def _tensors(leaf: Any) -> list[torch.Tensor]:
+def _tensors(leaf: object) -> list[torch.Tensor]:
     """The tensors of an argument that have versions."""
     values = tree_leaves(leaf.meta.get("example_value")) if isinstance(leaf, fx.Node) else ()
     return [v for v in values if isinstance(v, torch.Tensor) and not v.is_inference()]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from daceopt.capture.torch.table import translates
@@ -13,12 +11,12 @@ from daceopt.ir.scalar import types
 
 
 @translates("_to_copy")
-def to_copy(t: Translation, self: str, **options: Any) -> str:
+def to_copy(t: Translation, self: str, **options: object) -> str:
     return t.cast(self, t.dtype)
 
 
 @translates("clone", "alias", "lift_fresh", "lift_fresh_copy", "alias_copy", "positive", "_conj", "resolve_conj")
-def same(t: Translation, self: str, **options: Any) -> str:
+def same(t: Translation, self: str, **options: object) -> str:
     return self
 
 

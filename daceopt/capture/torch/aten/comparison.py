@@ -15,7 +15,7 @@ _BOOL = types.from_name("bool")
 
 def _comparison(name: str, op_type: str) -> None:
     @translates(f"{name}.Tensor", f"{name}.Scalar")
-    def rule(t: Translation, self: str, other: Any) -> Any:
+    def rule(t: Translation, self: str, other: object) -> Any:
         """In the type in which both meet, to which numbers are rounded."""
         dtype = common_dtype(t, "self", "other")
         dtype = types.from_name("uint8") if types.is_bool(dtype) else dtype

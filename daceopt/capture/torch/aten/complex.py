@@ -59,7 +59,7 @@ def detach(t: Translation, self: str) -> str:
 
 
 @translates("clone", complexes=True)
-def clone(t: Translation, self: str, memory_format: Any) -> str:
+def clone(t: Translation, self: str, memory_format: object) -> str:
     return self
 
 
@@ -70,7 +70,7 @@ def with_gradient(t: Translation, results: list[str], operands: list[str], saved
 
 
 @translates("_to_copy", complexes=True)
-def to_copy(t: Translation, self: str, **options: Any) -> str:
+def to_copy(t: Translation, self: str, **options: object) -> str:
     """Between complex types, and of real numbers."""
     check_precision(t)
     return as_complex(t, self)
@@ -103,23 +103,23 @@ def complex_(t: Translation, real: str, imag: str) -> str:
 
 
 @translates("zeros", "zeros_like", "new_zeros", "empty.memory_format", "empty_like", "new_empty", complexes=True)
-def zeros(t: Translation, **options: Any) -> str:
+def zeros(t: Translation, **options: object) -> str:
     """What is left empty holds zeros, too."""
     return t.expand(t.array(0, t.dtype), t.shape)
 
 
 @translates("full", "full_like", "new_full", complexes=True)
-def full(t: Translation, fill_value: Number, **options: Any) -> str:
+def full(t: Translation, fill_value: Number, **options: object) -> str:
     return expand_number(t, fill_value)
 
 
 @translates("scalar_tensor", complexes=True)
-def scalar_tensor(t: Translation, s: Number, **options: Any) -> str:
+def scalar_tensor(t: Translation, s: Number, **options: object) -> str:
     return expand_number(t, s)
 
 
 @translates("ones", "ones_like", "new_ones", complexes=True)
-def ones(t: Translation, **options: Any) -> str:
+def ones(t: Translation, **options: object) -> str:
     return expand_number(t, 1)
 
 

@@ -18,7 +18,7 @@ def _per_dimension(values: Sequence[int], rank: int) -> list[int]:
     return [int(v) for v in values] * (rank if len(values) == 1 else 1)
 
 
-def _check(t: Translation, x: str, weight: str, groups: Any) -> int:
+def _check(t: Translation, x: str, weight: str, groups: object) -> int:
     """The number of spatial dimensions."""
     shape, kernel = t.shape_of(weight), t.shape_of(weight)[2:]
     if not types.is_float(t.dtype_of(x)):
@@ -81,7 +81,7 @@ def convolution_backward(
     grad_output: str,
     input: str,
     weight: str,
-    bias_sizes: Any,
+    bias_sizes: object,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import sympy
 import torch
@@ -23,7 +21,7 @@ def expand_element(t: Translation, value: Number) -> str:
 
 
 @translates("full", "full_like", "new_full")
-def full(t: Translation, fill_value: Number, **options: Any) -> str:
+def full(t: Translation, fill_value: Number, **options: object) -> str:
     return expand_element(t, fill_value)
 
 
@@ -33,28 +31,28 @@ def fill(t: Translation, self: str, value: Number) -> str:
 
 
 @translates("scalar_tensor")
-def scalar_tensor(t: Translation, s: Number, **options: Any) -> str:
+def scalar_tensor(t: Translation, s: Number, **options: object) -> str:
     return expand_element(t, s)
 
 
 @translates("zeros", "zeros_like", "new_zeros", "empty.memory_format", "empty_like", "new_empty")
-def zeros(t: Translation, **options: Any) -> str:
+def zeros(t: Translation, **options: object) -> str:
     """What is left empty holds zeros, too."""
     return expand_element(t, 0)
 
 
 @translates("empty_strided", "new_empty_strided", "empty_permuted")
-def empty(t: Translation, **options: Any) -> str:
+def empty(t: Translation, **options: object) -> str:
     return expand_element(t, 0)
 
 
 @translates("ones", "ones_like", "new_ones")
-def ones(t: Translation, **options: Any) -> str:
+def ones(t: Translation, **options: object) -> str:
     return expand_element(t, 1)
 
 
 @translates("arange.start_step", "arange.start", "arange")
-def arange(t: Translation, end: Number, start: Number = 0, step: Any = 1, **options: Any) -> str:
+def arange(t: Translation, end: Number, start: Number = 0, step: object = 1, **options: object) -> str:
     """A constant if it is small and of known length, which others can be folded with."""
     wide = types.from_name("float64" if types.is_float(t.dtype) else "int64")
     (count,) = t.shape
@@ -72,12 +70,12 @@ def arange(t: Translation, end: Number, start: Number = 0, step: Any = 1, **opti
     return out
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (bool, int, float))
 
 
 @translates("linspace", "logspace")
-def linspace(t: Translation, start: Number, end: Number, steps: Any, base: float = 10.0, **options: Any) -> str:
+def linspace(t: Translation, start: Number, end: Number, steps: object, base: float = 10.0, **options: object) -> str:
     """PyTorch's own numbers: its form of them in Python computes integers in float32."""
     (count,) = t.shape
     if not (isinstance(count, int) and count <= _LARGEST_CONSTANT and _is_number(start) and _is_number(end)):
@@ -94,14 +92,14 @@ def linspace(t: Translation, start: Number, end: Number, steps: Any, base: float
 
 
 @translates("eye", "eye.m")
-def eye(t: Translation, **options: Any) -> str:
+def eye(t: Translation, **options: object) -> str:
     out = t.graph.add_array(t.label, t.shape, t.dtype)
     t.b.map(t.shape, {}, {"out": (out, lambda i, j: (i, j))}, lambda i: scalar.select(scalar.eq(i[0], i[1]), 1, 0))
     return out
 
 
 @translates("tril_indices", "triu_indices")
-def triangle(t: Translation, row: int, col: int, offset: int, **options: Any) -> str:
+def triangle(t: Translation, row: int, col: int, offset: int, **options: object) -> str:
     """Rows and columns of the elements on one side of a diagonal."""
     assert t.call is not None
     lower = t.call.target._schema.name == "aten::tril_indices"

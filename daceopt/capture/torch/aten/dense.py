@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import dace
 import sympy
@@ -31,7 +30,7 @@ def _check_numbers(t: Translation) -> None:
         raise Unsupported(f"a product over {types.name_of(t.dtype)}; supported are floats and integers")
 
 
-def _scale(t: Translation, x: str, factor: Any) -> str:
+def _scale(t: Translation, x: str, factor: object) -> str:
     """``factor * x``; the factor is a number."""
     if factor == 1:
         return x

@@ -104,7 +104,7 @@ class Places:
         t.b.elementwise(self._linear, *self.names, out=out, dtype=dace.int64, label="position")
         return out
 
-    def _linear(self, *index: Any) -> Any:
+    def _linear(self, *index: object) -> Any:
         places = [position(k, n) for k, n in zip(index, self.extents)]
         return linear(places, self.extents, range(len(places)))
 
@@ -145,7 +145,7 @@ def index_put(
 
 
 @translates("one_hot")
-def one_hot(t: Translation, self: str, num_classes: Any) -> str:
+def one_hot(t: Translation, self: str, num_classes: object) -> str:
     """1 at the place of the label; one that is no class is an error."""
     if num_classes == -1:
         raise Unsupported("as many classes as the data have; expected their number")

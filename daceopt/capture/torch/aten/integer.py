@@ -16,7 +16,7 @@ def _bitwise(name: str, op_type: str) -> None:
     overloads = [f"{name}.{v}" for v in ("Tensor", "Scalar", "Scalar_Tensor")]
 
     @translates(*overloads, *(f"__{name.removeprefix('bitwise_')}__.{v}" for v in ("Tensor", "Scalar")))
-    def rule(t: Translation, self: Any, other: Any) -> Any:
+    def rule(t: Translation, self: object, other: object) -> Any:
         prefix = "" if types.is_bool(t.dtype) else "Bitwise"
         return t.operator(prefix + op_type, operand(t, self), operand(t, other))
 

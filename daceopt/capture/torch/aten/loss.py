@@ -65,12 +65,12 @@ def _total_weight(t: Translation, labels: str, weight: str | None, ignored: int)
 
 
 @translates("multi_margin_loss", derivative="aten")
-def multi_margin_loss(t: Translation, **arguments: Any) -> str:
+def multi_margin_loss(t: Translation, **arguments: object) -> str:
     raise Unsupported("a margin whose gradient at the margin is PyTorch's own choice")
 
 
 @translates("multilabel_margin_loss_forward", derivative="aten")
-def multilabel_margin_loss(t: Translation, **arguments: Any) -> str:
+def multilabel_margin_loss(t: Translation, **arguments: object) -> str:
     raise Unsupported("a list of labels that ends at the first negative one")
 
 

@@ -30,7 +30,7 @@ def generate(
     *arrays: str,
     shape: Shape | None = None,
     dtype: DType | None = None,
-    wide: Any = None,
+    wide: object = None,
 ) -> str:
     """``fn(draw, *elements of arrays)`` at each element of ``shape``, as ``dtype`` (default: the promised ones).
 
@@ -77,7 +77,7 @@ def _refuse_unless(holds: bool, what: str) -> None:
         raise Unsupported(what)
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> Any:
     if not isinstance(value, (bool, int, float)):
         raise Unsupported(f"the parameter {value} of a distribution; expected a number")
     return sympy.Integer(int(value)) if float(value).is_integer() else sympy.Float(value, 17)
@@ -97,7 +97,7 @@ def _uniform(t: Translation, low: Number, high: Number) -> str:
 
 
 @translates("rand", "rand_like", "rand.generator")
-def rand(t: Translation, **options: Any) -> str:
+def rand(t: Translation, **options: object) -> str:
     _refuse_generator(options)
     return _uniform(t, 0, 1)
 
@@ -117,13 +117,13 @@ def _integers(t: Translation, low: Dim, high: Dim) -> str:
 
 
 @translates("randint", "randint.low", "randint_like", "randint_like.low_dtype", "randint.generator")
-def randint(t: Translation, high: Dim, low: Dim = 0, **options: Any) -> str:
+def randint(t: Translation, high: Dim, low: Dim = 0, **options: object) -> str:
     _refuse_generator(options)
     return _integers(t, low, high)
 
 
 @translates("random.from", "random.to")
-def random(t: Translation, self: str, **options: Any) -> str:
+def random(t: Translation, self: str, **options: object) -> str:
     _refuse_generator(options)
     if options["to"] is None:
         raise Unsupported("random integers without a bound")
@@ -131,7 +131,7 @@ def random(t: Translation, self: str, **options: Any) -> str:
 
 
 @translates("randperm", "randperm.generator")
-def randperm(t: Translation, n: Dim, **options: Any) -> str:
+def randperm(t: Translation, n: Dim, **options: object) -> str:
     """The order in which random keys are sorted."""
     _refuse_generator(options)
     if not isinstance(n, int):
@@ -156,7 +156,7 @@ def _normal(draw: Draw) -> Any:
 
 
 @translates("randn", "randn_like", "randn.generator")
-def randn(t: Translation, **options: Any) -> str:
+def randn(t: Translation, **options: object) -> str:
     _refuse_generator(options)
     return generate(t, _normal)
 
@@ -164,13 +164,13 @@ def randn(t: Translation, **options: Any) -> str:
 @translates(
     "normal_functional", "normal.float_float", "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor"
 )
-def normal(t: Translation, mean: str | float, std: str | float, **options: Any) -> str:
+def normal(t: Translation, mean: str | float, std: str | float, **options: object) -> str:
     _refuse_generator(options)
     _refuse_unless(isinstance(std, str) or std >= 0, f"a standard deviation of {std}")
     tensors = [v for v in (mean, std) if isinstance(v, str)]
     numbers = [None if isinstance(v, str) else _number(v) for v in (mean, std)]
 
-    def fn(draw: Draw, *operands: Any) -> Any:
+    def fn(draw: Draw, *operands: object) -> Any:
         rest = iter(operands)
         m, s = (next(rest) if v is None else v for v in numbers)
         s = scalar.checked(scalar.ge(s, 0), s, checks.DEVIATION) if numbers[1] is None else s
@@ -183,7 +183,7 @@ def _distribution(name: str, fn: Callable[..., sympy.Expr], *parameters: str, li
     """The last of the parameters has to lie between 0 and ``limit``."""
 
     @translates(name)
-    def rule(t: Translation, self: str, **options: Any) -> str:
+    def rule(t: Translation, self: str, **options: object) -> str:
         _refuse_generator(options)
         values = [_number(options[p]) for p in parameters]
         _refuse_unless(0 < values[-1] < limit, f"{parameters[-1]} of {values[-1]}")
@@ -209,20 +209,20 @@ _distribution("geometric", lambda draw, p: scalar.floor(sympy.log(1 - draw(0)) /
 
 
 @translates("bernoulli")
-def bernoulli(t: Translation, self: str, **options: Any) -> str:
+def bernoulli(t: Translation, self: str, **options: object) -> str:
     """1 with the probability given."""
     _refuse_generator(options)
     wide = t.dtype_of(self) == _DOUBLE
     return generate(t, lambda draw, p: scalar.select(scalar.lt(draw(0), probability(p)), 1, 0), self, wide=wide)
 
 
-def probability(p: Any) -> Any:
+def probability(p: object) -> Any:
     """``p``, which is an error outside of [0, 1]."""
     return scalar.checked(scalar.logical_and(scalar.ge(p, 0), scalar.le(p, 1)), p, checks.PROBABILITY)
 
 
 @translates("bernoulli.p", "bernoulli.Tensor")
-def bernoulli_like(t: Translation, self: str, p: str | float, **options: Any) -> str:
+def bernoulli_like(t: Translation, self: str, p: str | float, **options: object) -> str:
     """As many as ``self`` has."""
     if isinstance(p, str):
         return bernoulli(t, p, **options)
@@ -245,7 +245,7 @@ def _weights(t: Translation, name: str, dtype: DType) -> str:
 
 
 @translates("multinomial")
-def multinomial(t: Translation, self: str, num_samples: int, replacement: bool, **options: Any) -> str:
+def multinomial(t: Translation, self: str, num_samples: int, replacement: bool, **options: object) -> str:
     """Without replacement: whose exponential waiting times, slowed by the weights, are the shortest."""
     _refuse_generator(options)
     if not isinstance(num_samples, int):
@@ -298,7 +298,7 @@ def native_dropout(t: Translation, input: str, p: float, train: bool | None) -> 
 
 @translates("rrelu_with_noise_functional")
 def rrelu_with_noise(
-    t: Translation, self: str, noise: str, lower: Number, upper: Number, training: bool, **options: Any
+    t: Translation, self: str, noise: str, lower: Number, upper: Number, training: bool, **options: object
 ) -> tuple[str, str]:
     """Random slopes for what is 0 or less, given as the second result; while not training, their mean."""
     _refuse_generator(options)

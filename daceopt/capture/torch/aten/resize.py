@@ -42,7 +42,7 @@ def upsample(
 def upsample_by_factors(
     t: Translation,
     input: str,
-    output_size: Any,
+    output_size: object,
     scale_factors: Sequence[float] | None,
     align_corners: bool = False,
 ) -> str:

@@ -230,7 +230,7 @@ def _same(a: Dim, b: Dim) -> bool:
     return dim(a - b) == 0
 
 
-def _first(start: Any, extent: Dim) -> Any:
+def _first(start: object, extent: Dim) -> Any:
     """Where a slice starts, as ATen clamps it."""
     if not isinstance(start, int):
         return start

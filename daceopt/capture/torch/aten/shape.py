@@ -137,7 +137,7 @@ def _traced_start(t: Translation, axis: int, start: int) -> Any:
     return traced if traced is not None and assume(t.graph, traced) else start
 
 
-def take(t: Translation, name: str, axis: int, start: Dim | None, end: Dim | None, step: Any, count: Dim) -> str:
+def take(t: Translation, name: str, axis: int, start: Dim | None, end: Dim | None, step: object, count: Dim) -> str:
     """``count`` elements along ``axis`` from ``start`` on; bounds as ATen takes them."""
     shape = t.shape_of(name)
     if not isinstance(step, int):
@@ -164,7 +164,7 @@ def pick(t: Translation, name: str, axis: int, index: Dim) -> str:
 
 
 @translates("split.Tensor", "unsafe_split.Tensor")
-def split(t: Translation, self: str, split_size: Any, dim: int) -> Any:
+def split(t: Translation, self: str, split_size: object, dim: int) -> Any:
     return _parts(t, self, dim)
 
 
@@ -243,7 +243,7 @@ def _roll(t: Translation, name: str, moved: dict[int, Any]) -> str:
     return name
 
 
-def _roll_by_index(t: Translation, name: str, axis: int, shift: Any) -> str:
+def _roll_by_index(t: Translation, name: str, axis: int, shift: object) -> str:
     out = t.graph.add_array("roll", t.shape_of(name), t.dtype)
     shift_cyclically(t.b, name, out, axis, shift)
     return out
@@ -332,7 +332,7 @@ def _memory_order(fake: torch.Tensor) -> list[int] | None:
 
 
 def check_memory(
-    t: Translation, name: str, size: Sequence[Dim], stride: Sequence[Dim], offset: Any, dense: bool | None = None
+    t: Translation, name: str, size: Sequence[Dim], stride: Sequence[Dim], offset: object, dense: bool | None = None
 ) -> None:
     """Refuse the whole graph where elements stand elsewhere in memory than in our row-major arrays, or (``dense``:
     whether they fill it in some order) outside of what the tensor has.

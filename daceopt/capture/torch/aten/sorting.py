@@ -5,8 +5,6 @@ Selections take of equal elements those that ATen takes: a gradient, too, goes t
 
 from __future__ import annotations
 
-from typing import Any
-
 import dace
 import sympy
 
@@ -135,7 +133,7 @@ def bucketize(t: Translation, self: ArrayOrNumber, boundaries: str, out_int32: b
     return _insertion(t, boundaries, self, None, right)
 
 
-def _insertion(t: Translation, boundaries: str, value: Any, order: str | None, right: bool) -> str:
+def _insertion(t: Translation, boundaries: str, value: object, order: str | None, right: bool) -> str:
     """All rows of values search in their row of boundaries, or in the one row that there is."""
     b, shape = t.b, t.shape_of(boundaries)
     values = t.array(value, t.dtype_of(boundaries))

@@ -98,7 +98,7 @@ def _collect(t: Translation, x: str, centre: str, axes: Sequence[int]) -> str:
     return str(t.b.elementwise(fn, centre, count, last, dtype=dace.float64))
 
 
-def _divide(count: Dim, correction: Any, dtype: DType) -> Scalar:
+def _divide(count: Dim, correction: object, dtype: DType) -> Scalar:
     """Division by ``max(0, count - correction)``, where 0 / 0 is NaN."""
     left = sympy.sympify(count) - sympy.nsimplify(correction)
     if not left.is_number:

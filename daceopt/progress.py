@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -61,9 +61,25 @@ def kernels(total: int) -> ProgressCounter:
     return ProgressCounter("build", total, "kernels")
 
 
+def parts(total: int, unit: str) -> ProgressCounter:
+    """How much of something else is done, such as measuring."""
+    return ProgressCounter("work", total, unit)
+
+
 def steps(total: int) -> ProgressCounter:
     """How many steps of the recipe at hand are done."""
     return ProgressCounter("recipe", total)
+
+
+@contextmanager
+def watch(see: Callable[[Sequence[ProgressRow]], None]) -> Iterator[None]:
+    """Call ``see`` with what is under way in this thread, whenever that changes; it must not take long."""
+    me = threading.get_ident()
+    _board.watchers[me] = see
+    try:
+        yield
+    finally:
+        del _board.watchers[me]
 
 
 class ProgressCounter:
@@ -83,7 +99,11 @@ class ProgressCounter:
 
     def advance(self, detail: str = "") -> None:
         """One more is done."""
-        _board.advance(self._row, detail or self._unit)
+        _board.reach(self._row, self._row.done + 1, detail or self._unit)
+
+    def reach(self, done: int) -> None:
+        """So many are done."""
+        _board.reach(self._row, done, self._unit)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -101,6 +121,7 @@ class _Board:
         self._timer: threading.Timer | None = None
         self._screen: Screen | None = None
         self._parts: dict[int, list[str]] = {}
+        self.watchers: dict[int, Callable[[Sequence[ProgressRow]], None]] = {}  # by thread
 
     def open(self, name: str) -> ProgressRow:
         row = ProgressRow(name, threading.get_ident(), time.perf_counter())
@@ -140,9 +161,9 @@ class _Board:
             row.total, row.done, row.detail = total, 0, detail
             self._show()
 
-    def advance(self, row: ProgressRow, detail: str) -> None:
+    def reach(self, row: ProgressRow, done: int, detail: str) -> None:
         with self._lock:
-            row.done, row.detail = row.done + 1, detail
+            row.done, row.detail = done, detail
             self._show()
 
     def _report(self, row: ProgressRow, outer: ProgressRow | None) -> None:
@@ -169,6 +190,8 @@ class _Board:
             self._show()
 
     def _show(self) -> None:
+        for thread, see in list(self.watchers.items()):
+            see([row for row in self._rows if row.owner == thread])
         if self._screen is not None:
             self._screen.show(self._rows)
 

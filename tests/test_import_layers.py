@@ -65,6 +65,7 @@ FLOORS = (
     "standalone",
     "explore.report",
     "explore.session explore.simulation",
+    "explore.live",
     "explore",
     "commands",
     "__main__ transform recipe patterns onnx_backend rerun",

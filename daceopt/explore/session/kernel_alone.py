@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from daceopt.codegen.shown import by_result
+from daceopt import libs, progress
+from daceopt.codegen.build import GeneratedProgram
+from daceopt.codegen.shown import Shown, by_result
 from daceopt.cost.standing_alone import alone
 from daceopt.cost.work import resolve
 from daceopt.explore.report.built_program import BuiltProgram
@@ -89,13 +91,25 @@ def measure_alone(
     whole, added = finish(Program.of(own))
     with BuiltProgram.temporary(whole, profiled=True) as program:
         program.times(tensors)  # what is loaded, allocated and created at a first call
-        deadline = time.perf_counter() + seconds
-        while len(times) < _AT_LEAST or time.perf_counter() < deadline:
-            times.append(sum(program.times(tensors)[0].values()))
+        with progress.parts(100, "% of the runs") as counter:
+            start = time.perf_counter()
+            while len(times) < _AT_LEAST or time.perf_counter() < start + seconds:
+                times.append(sum(program.times(tensors)[0].values()))
+                over = (time.perf_counter() - start) / seconds if seconds else 1.0
+                counter.reach(int(100 * min(1.0, over, len(times) / _AT_LEAST)))
         shown = list(dict.fromkeys(by_result(program.executables()[0]).values()))
     texts = ["\n".join(getattr(one, name) for one in shown) for name in ("source", "schedule")]
     measured = replace(row, seconds=statistics.median(times), source=texts[0], schedule=texts[1])
     return KernelMeasurement(measured, place.machine, len(times), _how(len(shown), added))
+
+
+def code_alone(graph: Graph, position: int) -> list[Shown]:
+    """Schedule and C++ of node number ``position`` of ``graph``, of which libraries may make several kernels. Raises
+    Unsupported for an operator, and as :func:`measure_alone`."""
+    own = alone(graph, [position])
+    whole = Program.of(own)
+    built = GeneratedProgram(own, whole.roles(own), libs.implement, 0)
+    return [Shown(built.sources.of(k), built.sources.schedules[k]) for k in range(len(built.manifest.kernels))]
 
 
 def _how(kernels: int, added: Sequence[str]) -> str:

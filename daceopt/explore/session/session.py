@@ -16,7 +16,7 @@ from daceopt.explore.report.report import Report
 from daceopt.explore.session import site_list
 from daceopt.explore.session.comparison import Comparison, compare
 from daceopt.explore.session.guilt import explain
-from daceopt.explore.session.kernel_alone import KernelMeasurement, MeasuringPlace, measure_alone
+from daceopt.explore.session.kernel_alone import KernelMeasurement, MeasuringPlace, code_alone, measure_alone
 from daceopt.explore.session.saved_path import recipe_file
 from daceopt.explore.session.session_page import page
 from daceopt.explore.session.session_state import SessionState
@@ -32,6 +32,8 @@ from daceopt.passes.runner import Runner
 from daceopt.passes.transform import Transformation
 
 if TYPE_CHECKING:
+    from daceopt.codegen.shown import Shown
+    from daceopt.explore.report.tables import KernelRow
     from daceopt.explore.session.subject import Subject
     from daceopt.ir.control.program import Program
     from daceopt.ir.graph.graph import Graph
@@ -244,26 +246,45 @@ class Session:
             raise SessionError(f"{other!r} began at another captured graph; compare branches of one session")
         return f"{other.name}, version {other.at.number}", other.at
 
-    def measure(self, kernel: str, *, seconds: float = 0.5) -> KernelMeasurement:
-        """One kernel, called as in the report, alone for about ``seconds``: its time beside its bytes and operations.
+    def measure(self, kernel: str | int, *, seconds: float = 0.5) -> KernelMeasurement:
+        """One kernel, called as in the report or by its place there, alone for about ``seconds``: its time beside its
+        bytes and operations.
 
         Raises DaceoptError, with the labels that there are, for a name that fits none or several; Unsupported for an
         operator that is not lowered yet, and for what does not stand alone.
         """
-        if not isinstance(kernel, str):
-            raise SessionError(f"measure({kernel!r}): expected a kernel's label, or a part of it")
+        graph, position, row = self._place_of(kernel)
+        machine = self.report(code=False).machine
+        assert machine is not None
+        with progress.phase("measure"):
+            place = MeasuringPlace(self._subject.device, machine)
+            return measure_alone(graph, position, row, place, self._at.sizes, seconds)
+
+    def code(self, kernel: str | int) -> list[Shown]:
+        """C++ and schedule of one kernel, called as in the report or by its place there; libraries may be several.
+
+        Raises as ``measure`` does.
+        """
+        graph, position, _ = self._place_of(kernel)
+        return code_alone(graph, position)
+
+    def _place_of(self, kernel: str | int) -> tuple[Graph, int, KernelRow]:
+        """The graph of a kernel, its position there and its row."""
         report = self.report(code=False)
-        row = report.kernel(kernel)
+        if isinstance(kernel, int) and 0 <= kernel < len(report.kernels):
+            row = report.kernels[kernel]
+            position = kernel - report.kernels.index(report.of(row.direction)[0])
+        elif isinstance(kernel, str):
+            row = report.kernel(kernel)
+            position = report.of(row.direction).index(row)
+        else:
+            raise SessionError(f"{kernel!r} is no kernel; expected a label, a part of it, or a place in the report")
         graph = dict(self._at.program.by_direction())[row.direction]
-        position = report.of(row.direction).index(row)
         if is_operator(graph.nodes()[position]):
             raise Unsupported(
                 f"{row.label} is an operator, not lowered yet; apply('lower-operators') makes kernels of it"
             )
-        assert report.machine is not None
-        with progress.phase("measure"):
-            place = MeasuringPlace(self._subject.device, report.machine)
-            return measure_alone(graph, position, row, place, self._at.sizes, seconds)
+        return graph, position, row
 
     def report(self, *, measure: bool = False, code: bool = True) -> Report:
         """The version as ``explain`` reports on a model: kernels, what moves, memory, steps.

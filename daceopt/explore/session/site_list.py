@@ -74,6 +74,7 @@ class FoundNearMiss:
     transformation: Transformation
     direction: str
     text: str
+    key: SiteKey = field(repr=False)
 
     def __str__(self) -> str:
         return printable(f"{self.transformation}, {self.direction}: {self.text}")
@@ -151,7 +152,8 @@ def find(session: Walker, program: Program, common: Program, transformations: It
                 for direction, graph, matches in _look(step, common if own else program.copy(), checked=not own):
                     keys = Keys(direction, graph)
                     sites += [_find(session, step, keys, s) for s in matches if isinstance(s, Site)]
-                    misses += [FoundNearMiss(step, direction, str(m)) for m in matches if isinstance(m, NearMiss)]
+                    near = [m for m in matches if isinstance(m, NearMiss)]
+                    misses += [FoundNearMiss(step, direction, str(m), keys.of_miss(m)) for m in near]
             except Exception as error:  # of a user's transformation: the others are still of interest
                 failures[str(step)] = (
                     str(error) if isinstance(error, DaceoptError) else f"{type(error).__name__}: {error}"
@@ -189,8 +191,18 @@ class Keys:
     def of(self, site: Site) -> SiteKey:
         """What is the same for this site in all copies of the graph."""
         inside = site.graph
-        nodes = (tuple(inside.outputs_of(n)) if n in inside else label_of(n) for n in site.nodes)
-        return SiteKey(self.direction, self._places[inside], tuple(nodes))
+        return SiteKey(self.direction, self._places[inside], tuple(_node_key(inside, n) for n in site.nodes))
+
+    def of_miss(self, miss: NearMiss) -> SiteKey:
+        """The same for a place that almost matched."""
+        inside = next((part for part in self._places if miss.node in part), None)
+        if inside is None:
+            return SiteKey(self.direction, 0, (label_of(miss.node),))
+        return SiteKey(self.direction, self._places[inside], (_node_key(inside, miss.node),))
+
+
+def _node_key(graph: Graph, node: Any) -> Any:
+    return tuple(graph.outputs_of(node)) if node in graph else label_of(node)
 
 
 def selector_of(site: FoundSite, program: Program) -> Selector:

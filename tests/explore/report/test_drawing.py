@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 import daceopt
-from daceopt.explore.report.drawing import path_of, tree
 from daceopt.explore.report.layers import layer_boxes
 from daceopt.explore.report.report import Report
+from daceopt.explore.report.scenes import path_of, tree
 from daceopt.explore.report.tables import Edge, KernelRow
 from tests.explore.report.test_display import HOSTILE
 

@@ -255,7 +255,7 @@ def test_unknown_names_suggest_the_nearest() -> None:
         (lambda at: at.undo("a"), "undo('a'): there are 1 changes to undo"),
         (lambda at: at.undo(-1), "undo(-1): there are 1 changes to undo"),
         (lambda at: at.compare(1.5), "compare(1.5): expected a branch"),
-        (lambda at: at.measure(None), "measure(None): expected a kernel's label"),
+        (lambda at: at.measure(None), "None is no kernel; expected a label"),
         (lambda at: at.apply("no/where"), "no/where: no such file"),
     ],
 )  # fmt: skip

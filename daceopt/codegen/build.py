@@ -23,6 +23,7 @@ from daceopt.codegen.lending import SAVED_BLOCK
 from daceopt.errors import BuildError, Unsupported
 from daceopt.ir.control import region, region_settling
 from daceopt.ir.data.arrays import SEED
+from daceopt.ir.data.provenance import innermost
 from daceopt.ir.graph import order
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel_node import KernelNode
@@ -127,13 +128,17 @@ class GeneratedProgram:
             uses_seed=graph.uses_seed,
             saves=bool(graph.saved),
             consumes=any(loan.owner == SAVED_BLOCK for loan in self.plan.lent.values()) and not _writes_saved(graph),
-            kernels=tuple(KernelInfo(str(n.label), tuple(filter(None, graph.outputs_of(n)))) for n in graph.nodes()),
+            kernels=tuple(map(self._kernel_info, graph.nodes())),
             assumptions=tuple(self._assumptions()),
             has_stream=self.target.has_stream,
             repeats=needs.repeats and not self.frame.seen,
             saved=tuple(self._saved_arrays()) if _writes_saved(graph) else (),
             numbers=tuple(self._numbers()),
         )
+
+    def _kernel_info(self, node: dace.nodes.Node) -> KernelInfo:
+        writes = tuple(filter(None, self.graph.outputs_of(node)))
+        return KernelInfo(str(node.label), writes, innermost(self.graph.origins_of(node)))
 
     def _saved_arrays(self) -> Iterator[SavedArray]:
         for name, offset in self.plan.saved.items():

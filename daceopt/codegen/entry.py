@@ -46,6 +46,7 @@ class ProgramSource:
     """``body``: C++ statements over ``buffers`` (name -> C++ type of an element, and where it stands) and the symbols
     of the manifest, which call what ``declarations`` declare.
 
+    ``body`` may call ``mark`` with the number of the node that comes next, where it is not null.
     ``arena``, ``saved`` (bytes) and ``shapes`` (of the outputs) are C++ expressions of type int64_t over the symbols.
     ``status_header`` says that library calls report into ``daceopt/status.h``. ``suffix`` ends the names of the
     exported functions, where one library has many programs.
@@ -93,8 +94,8 @@ class ProgramSource:
         return {
             "declarations": self.declarations,
             "body": _indent(self.body),
-            "parameters": ", ".join([*pointers, *(f"int64_t {name}" for name in symbols)]),
-            "arguments": ",".join(f"\n            {value}" for value in values),
+            "parameters": "".join(f"{p}, " for p in (*pointers, *(f"int64_t {name}" for name in symbols))),
+            "arguments": "".join(f"\n            {value}," for value in values),
             "seen": 1 + max(seen, default=0),
         }
 
@@ -211,7 +212,7 @@ _TEMPLATE = """\
 
 namespace {{
 
-void frame({parameters}) {{
+void frame({parameters}[[maybe_unused]] const daceopt_mark mark) {{
 {body}
 }}
 
@@ -227,22 +228,23 @@ int reported([[maybe_unused]] int failed, [[maybe_unused]] int bad_index) {{{rep
     return {ok};
 }}
 
-int run([[maybe_unused]] void** pointers, [[maybe_unused]] const int64_t* symbols, int64_t& status) {{
+int run(
+    [[maybe_unused]] void** pointers, [[maybe_unused]] const int64_t* symbols, daceopt_mark mark, int64_t& status) {{
 {symbols}
     [[maybe_unused]] int64_t seen[{seen}] = {{}};
     {clear}
     if (const int code = reported({earlier}, {earlier}); code != {ok}) return code;
     const auto program = [&] {{
-        frame({arguments});
+        frame({arguments} mark);
     }};
     {attempt}{library_failed}
     if (status & {index}) return report({bad_index}, "an index is out of range");{checks}
     return {ok};
 }}
 
-int caught(void** pointers, const int64_t* symbols, int64_t& status) {{
+int caught(void** pointers, const int64_t* symbols, daceopt_mark mark, int64_t& status) {{
     try {{
-        return run(pointers, symbols, status);
+        return run(pointers, symbols, mark, status);
     }} catch (const std::exception& error) {{
         const int code = reported({failed}, {bad_index});  // more than that the host has seen it
         return code != {ok} ? code : report({failed}, error.what());
@@ -253,11 +255,15 @@ int caught(void** pointers, const int64_t* symbols, int64_t& status) {{
 
 }}  // namespace
 
-EXPORTED int daceopt_run{suffix}(void** pointers, const int64_t* symbols) {{
+EXPORTED int daceopt_run_marked{suffix}(void** pointers, const int64_t* symbols, daceopt_mark mark) {{
     int64_t status = 0;
-    const int code = caught(pointers, symbols, status);
+    const int code = caught(pointers, symbols, mark, status);
     {at_end}
     return code != {ok} && (status & {changing}) ? {changed} : code;
+}}
+
+EXPORTED int daceopt_run{suffix}(void** pointers, const int64_t* symbols) {{
+    return daceopt_run_marked{suffix}(pointers, symbols, nullptr);
 }}
 
 EXPORTED int daceopt_earlier{suffix}() {{

@@ -76,7 +76,9 @@ class ProgramFrame(FrameWalk):
         self._code.add(f"if ({failed}) return;\n{status} = {checks.CHANGING};")
 
     def _tick(self, k: int) -> None:
-        """Let the clock be read here in a profiled program: that of the device, where the host does not wait for it."""
+        """Tell who watches the run that node ``k`` is next. In a profiled program the clock is read here: that of the
+        device, where the host does not wait for it."""
+        self._code.add(f"if (mark) mark({k});")
         if self._ticks is None:
             return
         self._buffer(self._scope.place(self._ticks)[0])

@@ -17,6 +17,7 @@ from daceopt.cost.rates import rates
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir.access.references import resolve_all
 from daceopt.ir.control.region import Region, Repeat
+from daceopt.ir.data.provenance import label_of
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.legality import microkernels
 from daceopt.ir.nodes.library import Contraction, DenseNode
@@ -245,7 +246,7 @@ def _implement_node(graph: Graph, node: DenseNode) -> Requirements:
     code, needs = library.emit(node, graph), library.requirements(node, graph)
     reads, writes = graph.reads(node), graph.writes(node)
     tasklet = dace.nodes.Tasklet(
-        f"{type(node).__name__.lower()}_{library.name}",
+        f"{label_of(node)}_{library.name}",
         _pointers(graph, reads),
         _pointers(graph, writes),
         code,

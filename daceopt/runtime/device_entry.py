@@ -17,6 +17,7 @@ from daceopt.runtime.invocation import KNOWN_SIZES, ExecutableEntry
 from daceopt.runtime.manifest import Manifest
 from daceopt.runtime.strides import row_major
 from daceopt.torch_internals import cuda_state
+from daceopt.torch_internals.profiling import ACTIVE, PROFILERS
 
 
 def entry_of(executable: Executable) -> ExecutableEntry:
@@ -125,9 +126,11 @@ class PlacedEntry(ExecutableEntry):
             # fresh in each call: of two streams, or a graph of torch and a call beside it, each has its own
             arena = self._arena(arena_bytes) if arena_bytes else None
             scratch = [0 if block is None else block.data_ptr() for block in (arena, seeds)]
-            self.executable.run([*inputs, *self.constants, *written, *scratch, self._stream()], symbols)
+            run = self.run_in_events if PROFILERS[ACTIVE] else self.executable.run
+            run([*inputs, *self.constants, *written, *scratch, self._stream()], symbols)
 
-        if self.graphs is not None and not device_graphs.are_recorded():
+        # the kernels of a graph that is launched as a whole would have no names in a trace
+        if self.graphs is not None and not device_graphs.are_recorded() and not PROFILERS[ACTIVE]:
             self.executable.raise_earlier()
             key = (self._stream(), symbols, *inputs, *written, *cuda_state.library_modes())
             if self.graphs.launch(key, start, seed):

@@ -7,7 +7,7 @@ import logging
 import os
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +22,15 @@ from daceopt.runtime.sources import FILE, Sources, heading, matching
 
 logger = logging.getLogger("daceopt.build")
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 LIBRARY = "program.so"
 MANIFEST = "manifest.json"
 CONSTANTS = "constants.npz"
 # What `daceopt_run` returns; entry.py writes the other side.
 OK, FAILED, BAD_INDEX, CHANGED, EARLIER = 0, 1, 2, 3, 4
+
+Mark = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+"""What a run may tell of its nodes: the number of each before it runs, and how many there are at the end."""
 
 _LOADED: dict[Path, Executable] = {}
 _scratch: int | None = None  # where the programs of this process have the memory that their calls share
@@ -81,14 +84,21 @@ class Executable:
         _share_scratch(library)
         return functions
 
-    def run(self, pointers: Sequence[int], symbols: tuple[int, ...] = ()) -> None:
+    def run(
+        self, pointers: Sequence[int], symbols: tuple[int, ...] = (), mark: Callable[[int], None] | None = None
+    ) -> None:
         """Run the program on addresses in the manifest's order, for the given symbol values; releases the GIL.
+
+        ``mark``, a ``Mark``, is called with the number of each of ``manifest.kernels`` before it runs.
 
         Raises RunIndexError for an index outside its array, RunError for any other error of the program,
         ArgumentsChanged where inputs are not what they were, and EarlierCallFailed where kernels of a device have
         reported something since the call before. A list of addresses of the wrong length is a struct.error.
         """
-        status = self._functions.run(self._pack(*pointers), self._pack_symbols(symbols))
+        if mark is None:
+            status = self._functions.run(self._pack(*pointers), self._pack_symbols(symbols))
+        else:
+            status = self._functions.run_marked(self._pack(*pointers), self._pack_symbols(symbols), mark)
         if status:
             self._fail(status)
 
@@ -177,6 +187,8 @@ class Exports:
             self._refuse(f"has ABI version {abi}, expected {ABI_VERSION}")
         self.run = library[f"daceopt_run{suffix}"]
         self.run.argtypes, self.run.restype = (ctypes.c_char_p, ctypes.c_char_p), ctypes.c_int
+        self.run_marked = library[f"daceopt_run_marked{suffix}"]
+        self.run_marked.argtypes, self.run_marked.restype = (ctypes.c_char_p, ctypes.c_char_p, Mark), ctypes.c_int
         self.earlier = library[f"daceopt_earlier{suffix}"]
         self.earlier.argtypes, self.earlier.restype = (), ctypes.c_int
         self.error = library[f"daceopt_error{suffix}"]

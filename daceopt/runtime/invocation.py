@@ -12,6 +12,8 @@ from daceopt.errors import BuildError
 from daceopt.runtime import block_pool
 from daceopt.runtime.binding import Output
 from daceopt.runtime.executable import Executable, ProgramSizes
+from daceopt.runtime.kernel_events import kernel_events
+from daceopt.torch_internals.profiling import ACTIVE, PROFILERS
 
 Allocator = Callable[..., Callable[[], torch.Tensor]]
 """Of a shape and a type, and of strides where elements do not stand in rows."""
@@ -122,9 +124,15 @@ class ExecutableEntry:
         pointers.append(0 if saved is None else saved.data_ptr())
         pointers.append(0 if arena is None else arena.data_ptr())
         pointers.append(0 if seeds is None else seeds.buffer_info()[0])
-        self.executable.run(pointers, symbols)
+        run = self.run_in_events if PROFILERS[ACTIVE] else self.executable.run
+        run(pointers, symbols)
         if arena is not None and arena_bytes < block_pool.THRESHOLD:
             self._arenas.append(arena)
+
+    def run_in_events(self, pointers: Sequence[int], symbols: tuple[int, ...]) -> None:
+        """The same as ``executable.run``, each kernel as an event of ``torch.profiler``."""
+        with kernel_events(self.executable.manifest) as mark:
+            self.executable.run(pointers, symbols, mark)
 
     def _arena(self, nbytes: int) -> torch.Tensor:
         """Scratch memory for one call; the pool keeps the large ones."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from daceopt.errors import BuildError
 
-FORMAT = 7
+FORMAT = 8
 TICKS = "ticks:0"
 """What the times of a profiled program are called among its outputs."""
 
@@ -68,10 +68,16 @@ class SavedArray:
 @dataclass(frozen=True)
 class KernelInfo:
     """For reports only: the label of a kernel or library call, and the arrays that it writes (each written by no
-    other)."""
+    other). ``origin``: the path of the innermost module from which all of it comes, empty where none is known."""
 
     label: str
     writes: tuple[str, ...]
+    origin: str = ""
+
+    @property
+    def path(self) -> str:
+        """``layers.3.attention/softmax``: what traces call it."""
+        return f"{self.origin}/{self.label}" if self.origin else self.label
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,7 @@ def _manifest(fields: dict[str, Any]) -> Manifest:
     for name, record in records.items():
         fields[name] = tuple(record(**item) for item in fields[name])
     fields["saved"] = tuple(SavedArray(a["dtype"], tuple(a["shape"]), a["offset"]) for a in fields["saved"])
-    fields["kernels"] = tuple(KernelInfo(k.label, tuple(k.writes)) for k in fields["kernels"])
+    fields["kernels"] = tuple(KernelInfo(k.label, tuple(k.writes), k.origin) for k in fields["kernels"])
     fields["assumptions"] = tuple(
         Assumption(tuple((int(factor), tuple(map(str, names))) for factor, names in item["terms"]))
         for item in fields["assumptions"]

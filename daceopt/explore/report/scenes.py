@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from daceopt.explore.report.layers import Layout, layer_boxes
 from daceopt.explore.report.tables import Edge, KernelRow, Tables
 from daceopt.explore.report.units import amount, duration, plural
+from daceopt.ir.data.provenance import shared_path
 
 WIDTH, HEIGHT = 168, 44  # of a box
 _ACROSS, _DOWN = 22, 40  # between boxes
@@ -48,19 +48,8 @@ def tree(kernels: Sequence[KernelRow], direction: str) -> Module:
     modules: dict[Path, Module] = {(): root}
     for k, kernel in enumerate(kernels):
         if kernel.direction == direction:
-            _module(modules, path_of(kernel.origin)).kernels.append(k)
+            _module(modules, shared_path(kernel.origin.split(", "))).kernels.append(k)
     return _tidy(root)
-
-
-def path_of(origin: str) -> Path:
-    """``encoder.0`` for ``encoder.0.norm, encoder.0.linear``; nodes of an ONNX file have slashes."""
-    paths = [tuple(filter(None, re.split(r"/" if "/" in one else r"\.", one))) for one in origin.split(", ")]
-    shared = []
-    for parts in zip(*paths):
-        if len(set(parts)) > 1:
-            break
-        shared.append(parts[0])
-    return tuple(shared)
 
 
 def _module(modules: dict[Path, Module], path: Path) -> Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,6 +30,22 @@ class Maker:
 def join_origins(several: Iterable[Origins]) -> Origins:
     """All of them, each once, in order."""
     return tuple(dict.fromkeys(origin for origins in several for origin in origins))
+
+
+def shared_path(origins: Iterable[str]) -> tuple[str, ...]:
+    """``("encoder", "0")`` for ``encoder.0.norm`` and ``encoder.0.linear``; nodes of an ONNX file have slashes."""
+    paths = [tuple(filter(None, origin.split(_separator(origin)))) for origin in origins]
+    shared = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths))
+    return tuple(parts[0] for parts in shared)
+
+
+def innermost(origins: Origins) -> str:
+    """The path of the innermost module that all of them are in, or are; empty where there is none."""
+    return "" if not origins else _separator(origins[0]).join(shared_path(origins))
+
+
+def _separator(origin: str) -> str:
+    return "/" if "/" in origin else "."
 
 
 def label_of(node: object) -> str:

@@ -16,7 +16,7 @@ from torch import nn
 import daceopt
 from daceopt.explore.report.layers import layer_boxes
 from daceopt.explore.report.report import Report
-from daceopt.explore.report.scenes import path_of, tree
+from daceopt.explore.report.scenes import tree
 from daceopt.explore.report.tables import Edge, KernelRow
 from tests.explore.report.test_display import HOSTILE
 
@@ -168,13 +168,6 @@ def test_a_flat_model_is_drawn_in_runs() -> None:
     page = Page(flat.html())
     assert sorted(int(a["data-shows"] or "") for a in page.all("g") if "data-shows" in a) == list(range(count))
     assert max(int(a["height"] or 0) for a in page.all("svg")) < 60 * 84
-
-
-def test_paths() -> None:
-    assert path_of("") == ()
-    assert path_of("encoder.0.norm, encoder.0.linear") == ("encoder", "0")
-    assert path_of("/encoder/layer.0/MatMul") == ("encoder", "layer.0", "MatMul")
-    assert path_of("a, b") == ()
 
 
 def test_modules_that_alternate() -> None:

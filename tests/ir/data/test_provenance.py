@@ -9,7 +9,7 @@ import pytest
 
 from daceopt.autodiff import differentiate
 from daceopt.codegen.cpu.kernel_source import kernel_source
-from daceopt.ir.data.provenance import fused_label, stems
+from daceopt.ir.data.provenance import fused_label, innermost, shared_path, stems
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ops import lower_all
@@ -88,3 +88,12 @@ def test_a_copy_comes_from_where_its_source_does() -> None:
     z = Builder(graph).copy(y)
     assert graph.origins == {y: ("head",), z: ("head",)}
     assert [str(k.label) for k in graph.kernels()] == ["scale", "copy"]
+
+
+def test_the_path_that_origins_share() -> None:
+    assert shared_path(()) == shared_path("a b".split()) == ()
+    assert shared_path("encoder.0.norm encoder.0.linear".split()) == ("encoder", "0")
+    assert shared_path(["/encoder/layer.0/MatMul"]) == ("encoder", "layer.0", "MatMul")
+    assert innermost(()) == innermost(("a", "b")) == ""
+    assert innermost(("encoder.0.norm", "encoder.0.linear")) == "encoder.0"
+    assert innermost(("/encoder/layer.0/MatMul", "/encoder/layer.0/Add")) == "encoder/layer.0"

@@ -11,6 +11,9 @@
 
 using std::abs;
 
+// Told the number of each node of a frame before it runs, and how many there are behind the last.
+using daceopt_mark = void (*)(int64_t node);
+
 // Nanoseconds of a clock that never goes back.
 inline int64_t daceopt_now() {
     timespec time;

@@ -5,8 +5,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # the first interpreter of a supported version that can make virtual environments; override with `make PYTHON=...`
-CANDIDATES := python3 python3.12 python3.11 python3.10
-SUITABLE := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))
+CANDIDATES := python3 python3.13 python3.12 python3.11 python3.10
+SUITABLE := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(firstword $(foreach p,$(CANDIDATES),$(shell $(p) -c '$(SUITABLE)' 2>/dev/null && echo $(p))))
 
 VENV := .venv
@@ -17,7 +17,7 @@ JOBS ?= 2
 # tests start processes by the dozen, all of which import the same files: their bytecode is kept even where others say no
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo docs test test-fast test-wheel test-isa test-onnx test-opinfo test-fuzz test-models test-breadth test-world world test-versions test-gpu bench-gpu lint format types bench clean setup
+.PHONY: help demo docs test test-fast test-wheel test-isa test-onnx test-opinfo test-fuzz test-models test-breadth test-world world test-versions test-pythons test-gpu bench-gpu lint format types bench clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -26,10 +26,11 @@ setup: $(READY) ## make .venv with the pinned versions
 
 $(READY): constraints.txt pyproject.toml setup.py
 	@command -v g++ >/dev/null || { echo "daceopt needs a C++ compiler and found no g++: install it (Debian: apt-get install g++)" >&2; exit 1; }
-	@test -n "$(PYTHON)" || { echo "daceopt needs Python 3.10, 3.11 or 3.12 with the venv module and found none among: $(CANDIDATES); install one or run make PYTHON=/path/to/python" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "daceopt needs Python 3.10 to 3.13 with the venv module and found none among: $(CANDIDATES); install one or run make PYTHON=/path/to/python" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=77" wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python "dace==1.0.2"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[dev]"
 	@touch $@
 
@@ -92,6 +93,19 @@ test-world: $(READY) world ## programs of the world: all are captured, a rotatin
 
 test-versions: $(READY) ## a share of the tests with other releases of PyTorch, installed in TORCH_RELEASES (3 GB each)
 	$(BIN)/python -m tests.releases $(RELEASES)
+
+# what reads arrays, expressions and files, and networks from end to end
+PORTABLE := tests/test_versions.py tests/ir/graph tests/programs tests/capture/dace tests/capture/onnx tests/transformations/dace tests/releases
+
+test-pythons: ## a share of the tests with NumPy 2 and each Python of PYTHONS, an environment each in build (3 GB each)
+	for python in $(PYTHONS); do \
+		env=build/python-$$($$python -c 'import sys; print(*sys.version_info[:2], sep=".")') && \
+		$(MAKE) --no-print-directory VENV=$$env PYTHON=$$python setup && \
+		$$env/bin/python -m pip install --quiet --disable-pip-version-check --no-deps "numpy>=2" && \
+		$$env/bin/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(PORTABLE) || exit; \
+	done
+
+PYTHONS ?= python3.12 python3.13
 
 SHARE ?= $(shell expr `date +%j` % 20)/20
 

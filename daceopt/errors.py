@@ -43,6 +43,11 @@ class PyTorchChanged(DaceoptError, ImportError):
         )
 
 
+class InstallationError(DaceoptError, ImportError):
+    """Python or a package that daceopt cannot do without is missing, or of a version that it does not run with; says
+    which, and what to install."""
+
+
 class CaptureError(DaceoptError):
     """The model could not be turned into a graph (data-dependent control flow, untraceable Python)."""
 

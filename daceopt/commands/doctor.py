@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from daceopt import system
+from daceopt import system, versions
 from daceopt.errors import DaceoptError
 from daceopt.store.cache import default_cache
 
@@ -20,10 +20,10 @@ OK, NOTE, MISSING = "ok", "note", "MISSING"
 _TESTED = {
     "torch": ("2.13.0", "2.11.0", "2.12.1", "2.14.1", "2.15.0"),
     "dace": ("1.0.2",),
-    "numpy": ("1.26.4",),
+    "numpy": ("1.26.4", "2.4.6", "2.5.5"),
     "sympy": ("1.14.0",),
     "onnx": ("1.23.2",),
-    "onnxruntime": ("1.31.1",),
+    "onnxruntime": ("1.31.1", "1.32.0"),
 }
 _OPTIONAL_PACKAGES = frozenset({"onnxruntime"})
 
@@ -82,9 +82,8 @@ def run(options: Namespace) -> int:
 
 
 def _python() -> Iterator[Finding]:
-    version = sys.version.split()[0]
-    fits = (3, 10) <= sys.version_info[:2] < (3, 13)
-    yield Finding("python", OK if fits else MISSING, version, "" if fits else "use Python 3.10, 3.11 or 3.12")
+    advice = versions.misfits().get("python", "")
+    yield Finding("python", MISSING if advice else OK, sys.version.split()[0], advice)
 
 
 def _compiler() -> Iterator[Finding]:
@@ -186,7 +185,11 @@ def _packages() -> Iterator[Finding]:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             status = NOTE if name in _OPTIONAL_PACKAGES else MISSING
-            yield Finding(name, status, "not installed", f"`pip install {name}=={tested[0]}`")
+            advice = versions.misfits().get(name, f"`pip install {name}=={tested[0]}`")
+            yield Finding(name, status, "not installed", advice)
+            continue
+        if name in versions.misfits():
+            yield Finding(name, MISSING, version, versions.misfits()[name])
             continue
         same = version.split("+")[0] in tested
         yield Finding(name, OK if same else NOTE, version, "" if same else f"tested with {', '.join(tested)}")

@@ -54,8 +54,9 @@ CALLS: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
 
 
 def _variables(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """What Python binds, as the standard library tells it."""
+    """What Python binds, as the standard library tells it, whose 3.13.0 binds calls that Python refuses."""
     try:
+        function(*args, **kwargs)
         bound = inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
         return None

@@ -12,7 +12,7 @@ import sympy
 from dace.sdfg import nodes
 from dace.transformation.interstate import LoopUnroll
 
-from daceopt.capture.dace import libraries
+from daceopt.capture.dace import libraries, numpy_constants
 from daceopt.capture.dace.index_text import to_dim
 from daceopt.capture.dace.scopes import Loops, ScopeReader, reduction
 from daceopt.capture.dace.values import Deposit, ElementBox, overlaid, window
@@ -24,6 +24,8 @@ from daceopt.ir.scalar.affine import same
 from daceopt.ir.scalar.dims import Shape, dim, row_major
 from daceopt.ir.scalar.symbols import size
 from daceopt.ir.scalar.types import DType
+
+numpy_constants.install()  # once: a module runs once
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ def _compile(store: Cache, name: str, job: CompileJob) -> Path:
 
 
 def _write_object(store: Cache, folder: Path, name: str, job: CompileJob) -> None:
-    command = [*_command(job), *(f"-I{path}" for path in _include_folders(job))]
+    command = [*_command(job), *(f"-I{path}" for path in [str(INCLUDE), *job.flags.includes])]
     command += ["-x", job.toolchain.language, "-c", _input_argument(job, folder), "-o", str(folder / OBJECT)]
     done = _start(command, _source(job), folder)
     if done.returncode == 0:
@@ -193,10 +193,6 @@ def _command(job: CompileJob) -> tuple[str, ...]:
     else:
         compiler = host(*_FRAME)
     return (*compiler, *job.flags.compile, *_always.compile)
-
-
-def _include_folders(job: CompileJob) -> list[str]:
-    return [str(INCLUDE), *job.flags.includes]
 
 
 def _source(job: CompileJob) -> str:

@@ -12,7 +12,7 @@ import sympy
 
 from daceopt.codegen.lending import SAVED_BLOCK, Lender, Loan, lenders, lifetimes
 from daceopt.codegen.offsets import Span, least_bytes, offsets
-from daceopt.codegen.regions import FrameBuffer, Inner, Scope
+from daceopt.codegen.regions import Inner, Scope
 from daceopt.ir.access.dataflow import same_elements
 from daceopt.ir.data.provenance import label_of
 from daceopt.ir.graph.graph import Graph
@@ -315,17 +315,13 @@ def _workspace(inner: Inner) -> MemoryPlan:
     result = MemoryPlan()
     for buffer in inner.carried:
         result.arena[buffer.name] = result.arena_bytes
-        result.arena_bytes = dim(result.arena_bytes + _bytes(buffer))
+        result.arena_bytes = dim(result.arena_bytes + _align(buffer.elements, buffer.dtype))
     start = result.arena_bytes
     for scope in inner.scopes:
         body = _Planner(scope, set(), scope.graph.options.reuse_memory).place(MemoryPlan())
         result.arena |= {name: dim(start + offset) for name, offset in body.arena.items()}
         result.arena_bytes = _larger(result.arena_bytes, dim(start + body.arena_bytes))
     return result
-
-
-def _bytes(buffer: FrameBuffer) -> Dim:
-    return _align(buffer.elements, buffer.dtype)
 
 
 def _same_elements(graph: Graph, kernel: Kernel, source: str, target: str, alone: bool) -> bool:

@@ -35,9 +35,6 @@ INFERENCE = CallTimes(program=6.0, argument=1.4, operator=1.15, module=1.0)
 TRAINING = CallTimes(program=24.0, argument=7.8, operator=5.6, module=1.0)
 """With the backward pass."""
 
-FREE = CallTimes(0.0, 0.0, 0.0, 0.0)
-"""Of a machine that calls in no time, on which a program is never slower than eager PyTorch."""
-
 ENTRY = 35.0
 """Of a piece of a frame that breaks: Dynamo is entered for each, and hands it numbers as tensors. Twenty where there
 are no numbers, sixty where there are many."""

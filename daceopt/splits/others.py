@@ -11,7 +11,7 @@ from daceopt.ir.graph.operator import Operator
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import GroupedProduct, HostCall, IndexAdd, NanWatch
 from daceopt.ops.core.algorithm import Algorithm
-from daceopt.splits.rules import CannotSplit, Division, Piece, box, splits
+from daceopt.splits.rules import CannotSplit, Division, Piece, Rule, box, splits
 
 
 @splits(IndexAdd)
@@ -34,37 +34,22 @@ def index_add_split(graph: Graph, node: IndexAdd, axis: int) -> Division:
     return Division({target: own}, build)
 
 
-@splits(GroupedProduct)
-def grouped_product_split(graph: Graph, node: GroupedProduct, axis: int) -> Division:
-    """Refused."""
-    raise CannotSplit(f"{node.label} has groups of rows that are known when it runs")
+_REFUSED: dict[type, str] = {
+    GroupedProduct: "{0.label} has groups of rows that are known when it runs",
+    NanWatch: "{0.label} says whether all is computed again",
+    HostCall: "{0.label} calls Python ({0.callback}), which takes whole arrays",
+    Algorithm: "{0.label} is an algorithm over whole arrays, which says nothing of which elements it reads",
+    Region: "{0.label} is control flow; split the nodes of its bodies",
+    Operator: "operator {0.op_type} is not lowered yet; what it is lowered to can be split",
+}
 
 
-@splits(NanWatch)
-def nan_watch_split(graph: Graph, node: NanWatch, axis: int) -> Division:
-    """Refused."""
-    raise CannotSplit(f"{node.label} says whether all is computed again")
+def _refuse(reason: str) -> Rule:
+    def rule(graph: Graph, node: Node, axis: int) -> Division:
+        raise CannotSplit(reason.format(node))
+
+    return rule
 
 
-@splits(HostCall)
-def host_call_split(graph: Graph, node: HostCall, axis: int) -> Division:
-    """Refused."""
-    raise CannotSplit(f"{node.label} calls Python ({node.callback}), which takes whole arrays")
-
-
-@splits(Algorithm)
-def algorithm_split(graph: Graph, node: Node, axis: int) -> Division:
-    """Refused."""
-    raise CannotSplit(f"{node.label} is an algorithm over whole arrays, which says nothing of which elements it reads")
-
-
-@splits(Region)
-def region_split(graph: Graph, node: Node, axis: int) -> Division:
-    """Refused."""
-    raise CannotSplit(f"{node.label} is control flow; split the nodes of its bodies")
-
-
-@splits(Operator)
-def operator_split(graph: Graph, node: Node, axis: int) -> Division:
-    """Refused."""
-    raise CannotSplit(f"operator {node.op_type} is not lowered yet; what it is lowered to can be split")
+for _node_class, _reason in _REFUSED.items():
+    splits(_node_class)(_refuse(_reason))

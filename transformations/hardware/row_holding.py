@@ -70,12 +70,8 @@ def _with_spread_locals(form: KernelLoops, room: int) -> tuple[KernelLoops, int]
             continue
         needed = _words(form, alloc.array, held_loops(schedule.paths(tree), form.bodies, alloc.array))
         if needed <= room:
-            form, room = _rescope(form, alloc.array), room - needed
+            form, room = form.on(rescope(form.tree, alloc.array, "spread")), room - needed
     return form, room
-
-
-def _rescope(form: KernelLoops, array: str) -> KernelLoops:
-    return form.on(rescope(form.tree, array, "spread"))
 
 
 # ---------------------------------------------------------------- what is read again

@@ -284,16 +284,12 @@ def _foldable(graph: onnx.GraphProto, constants: set[str]) -> tuple[dict[str, np
         shape = _static_shape(types.get(node.input[0])) if node.op_type in ("Shape", "Size") else None
         if shape is not None and node.domain in _MAIN:
             leaves[node.output[0]] = _shape_value(node, shape)
-        elif constant_names.issuperset(_reads(node)) and _is_plain(node):
+        elif constant_names.issuperset(_reads(node)) and node.domain in _MAIN and node.op_type not in _RANDOM:
             nodes.append(node)
         else:
             continue
         constant_names.update(node.output)
     return leaves, nodes
-
-
-def _is_plain(node: onnx.NodeProto) -> bool:
-    return node.domain in _MAIN and node.op_type not in _RANDOM
 
 
 def _shape_value(node: onnx.NodeProto, shape: Sequence[int]) -> np.ndarray:

@@ -77,7 +77,7 @@ class _Rewriter:
         elements = self._places.get(key)
         if elements is None:
             elements = self._elements(
-                self._decide(node, _nonzero, (mask,), lambda n: tuple(_lengths(n, _rank(mask)))), node
+                self._decide(node, _nonzero, (mask,), lambda n: tuple(_lengths(n, len(_shape(mask))))), node
             )
         elif BINDINGS in node.meta:
             first = elements[0].args[0]
@@ -161,10 +161,6 @@ def _arguments(node: fx.Node, name: str) -> tuple[Any, Any]:
 
 def _argument(node: fx.Node, position: int, name: str) -> Any:
     return node.args[position] if len(node.args) > position else node.kwargs.get(name)
-
-
-def _rank(node: fx.Node) -> int:
-    return len(_shape(node))
 
 
 def _shape(node: fx.Node) -> list[str]:

@@ -105,7 +105,7 @@ def _as_asked(step: Any, version: Version) -> Change:
         return _of_recipe(_recipe_in(Path(step)), device)
     if isinstance(step, Recipe):
         return _of_recipe(step, device)
-    if isinstance(step, str) and _is_recipe(step):
+    if isinstance(step, str) and step in recipes.names() and step not in transformations.names():
         return _of_recipe(recipes.get(step), device)
     resolved = resolve(step)
     return Change(str(resolved), (resolved,))
@@ -116,10 +116,6 @@ def _of_recipe(wanted: Recipe, device: str) -> Change:
     recipe = recipe_for(device, wanted)
     among = recipe if isinstance(recipe, Choice) else None
     return Change(f"recipe {recipe.name}", tuple(map(resolve, recipe.resolve())), among)
-
-
-def _is_recipe(name: str) -> bool:
-    return name in recipes.names() and name not in transformations.names()
 
 
 def _recipe_in(path: Path) -> Recipe:

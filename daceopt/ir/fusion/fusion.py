@@ -36,7 +36,7 @@ def merge(graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], b
         return "no shared access with an affine address"
     address_1, address_2 = shared
     second = apart(second, first)
-    address_2 = _again(graph, second, address_1.buffer) or address_2
+    address_2 = _by_buffer(graph, second.reads()).get(address_1.buffer) or address_2
     unified = unify(first, address_1, second, address_2)
     if unified is None:
         return f"{address_1.buffer} is walked differently by {first.label} and {second.label}"
@@ -75,10 +75,6 @@ def _by_buffer(graph: Graph, accesses: Sequence[Access]) -> dict[str, Address]:
         if where is not None and (previous is None or len(where.terms) >= len(previous.terms)):
             addresses[where.buffer] = where
     return addresses
-
-
-def _again(graph: Graph, kernel: Kernel, buffer: str) -> Address | None:
-    return _by_buffer(graph, kernel.reads()).get(buffer)
 
 
 def _align_rest(graph: Graph, first: Kernel, second: Kernel, mapping: dict[sympy.Symbol, sympy.Symbol]) -> None:

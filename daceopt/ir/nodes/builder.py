@@ -60,7 +60,7 @@ class Builder:
         """
         shape = broadcast_shapes(*(self.graph.shape(a) for a in arrays))
         if out is not None:
-            shape = broadcast_shapes(shape, self.graph.shape(_first(out)))
+            shape = broadcast_shapes(shape, self.graph.shape(out[0] if isinstance(out, (tuple, list)) else out))
         stage_in, symbols = self._operands(arrays, shape)
         values, many = _as_tuple(fn(*symbols))
         dtypes = self._dtypes(values, dtype, stage_in, arrays)
@@ -435,7 +435,3 @@ def _check_fit(what: str, shape: Shape, declared: Shape) -> None:
     apart = any(isinstance(n, int) and isinstance(m, int) and n != m for n, m in zip(shape, declared))
     if apart or len(shape) != len(declared):
         raise ValueError(f"{what}: a result of shape {shape} does not go into an array of shape {declared}")
-
-
-def _first(out: Any) -> str:
-    return out[0] if isinstance(out, (tuple, list)) else out

@@ -80,6 +80,3 @@ class QuantizedProduct(DenseNode):
         """Two per element of the result and of the contracted dimension."""
         names = self.operands(graph)
         return 2 * sympy.Mul(*graph.shape(names["Y"]), graph.shape(names["X"])[-1])
-
-
-QUANTIZED = (QuantizedConvolution, QuantizedProduct)

@@ -15,13 +15,9 @@ def to_copy(t: Translation, self: str, **options: object) -> str:
     return t.cast(self, t.dtype)
 
 
-@translates("clone", "alias", "lift_fresh", "lift_fresh_copy", "alias_copy", "positive", "_conj", "resolve_conj")
+@translates("clone", "_lazy_clone", "alias", "alias_copy", "lift", "lift_fresh", "lift_fresh_copy", "positive")
+@translates("_conj", "resolve_conj", "resolve_neg")
 def same(t: Translation, self: str, **options: object) -> str:
-    return self
-
-
-@translates("resolve_neg")
-def resolve_neg(t: Translation, self: str) -> str:
     return self
 
 

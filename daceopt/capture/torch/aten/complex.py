@@ -6,7 +6,6 @@ is the gradient by both parts. Arithmetic is in ``complex_functions.py``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,24 +42,15 @@ def check_precision(t: Translation) -> None:
 # -------------------------------------------------------------------- views of both parts
 
 
-@translates("view_as_real", "view_as_complex", complexes=True)
-def parts(t: Translation, self: str) -> str:
-    return self
-
-
-@translates("alias", "lift", "lift_fresh", "resolve_conj", "resolve_neg", complexes=True)
-def same(t: Translation, self: str) -> str:
+@translates("view_as_real", "view_as_complex", "alias", "clone", complexes=True)
+@translates("lift", "lift_fresh", "resolve_conj", "resolve_neg", complexes=True)
+def same(t: Translation, self: str, **options: object) -> str:
     return self
 
 
 @translates("detach", complexes=True)
 def detach(t: Translation, self: str) -> str:
     return str(t.operator("StopGradient", self, domain="daceopt"))
-
-
-@translates("clone", complexes=True)
-def clone(t: Translation, self: str, memory_format: object) -> str:
-    return self
 
 
 @translates("daceopt::with_gradient", derivative="aten", complexes=True)
@@ -142,8 +132,8 @@ def number(t: Translation, value: Number) -> str:
 # -------------------------------------------------------------------- views of elements
 
 
-@translates("view", "_unsafe_view", "_reshape_alias", complexes=True)
-def view(t: Translation, self: str, size: list[Dim], stride: Sequence[Dim] | None = None) -> str:
+@translates("view", "_unsafe_view", "_reshape_alias", "squeeze", "squeeze.dim", "squeeze.dims", complexes=True)
+def view(t: Translation, self: str, **options: object) -> str:
     return t.reshape(self, t.shape)
 
 
@@ -173,21 +163,6 @@ def t_(t: Translation, self: str) -> str:
 @translates("unsqueeze", complexes=True)
 def unsqueeze(t: Translation, self: str, dim: int) -> str:
     return real.insert_axis(t, self, dim % (_rank(t, self) + 1))
-
-
-@translates("squeeze.dim", complexes=True)
-def squeeze(t: Translation, self: str, dim: int) -> str:
-    return t.reshape(self, t.shape)
-
-
-@translates("squeeze", complexes=True)
-def squeeze_all(t: Translation, self: str) -> str:
-    return t.reshape(self, t.shape)
-
-
-@translates("squeeze.dims", complexes=True)
-def squeeze_dims(t: Translation, self: str, dim: list[int]) -> str:
-    return t.reshape(self, t.shape)
 
 
 @translates("slice.Tensor", complexes=True)

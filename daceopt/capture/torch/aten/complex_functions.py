@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import sympy
-import torch
 
 from daceopt.capture.torch.aten import reduction
 from daceopt.capture.torch.aten.complex import as_complex, check_precision, number, operand_is_complex
@@ -251,24 +250,14 @@ def _by_real(t: Translation, x: str, y: Any, operator: str) -> str | None:
 # -------------------------------------------------------------------- sums and products
 
 
-@translates("sum.dim_IntList", complexes=True)
-def sum_dim(t: Translation, self: str, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None) -> str:
+@translates("sum", "sum.dim_IntList", complexes=True)
+def sum_(t: Translation, self: str, dtype: object, dim: list[int] | None = None, keepdim: bool = False) -> str:
     return _reduce(t, "ReduceSum", self, dim, keepdim)
 
 
-@translates("sum", complexes=True)
-def sum_(t: Translation, self: str, dtype: torch.dtype | None) -> str:
-    return _reduce(t, "ReduceSum", self, None, False)
-
-
-@translates("mean.dim", complexes=True)
-def mean_dim(t: Translation, self: str, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None) -> str:
+@translates("mean", "mean.dim", complexes=True)
+def mean(t: Translation, self: str, dtype: object, dim: list[int] | None = None, keepdim: bool = False) -> str:
     return _reduce(t, "ReduceMean", self, dim, keepdim)
-
-
-@translates("mean", complexes=True)
-def mean(t: Translation, self: str, dtype: torch.dtype | None) -> str:
-    return _reduce(t, "ReduceMean", self, None, False)
 
 
 def _reduce(t: Translation, operator: str, x: str, dims: list[int] | None, keepdim: bool) -> str:

@@ -53,37 +53,21 @@ def _refuse_bool(t: Translation) -> None:
 # -------------------------------------------------------------------- sums, products, means
 
 
-@translates("sum.dim_IntList")
-def sum_dim(t: Translation, self: str, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None) -> str:
+@translates("sum", "sum.dim_IntList")
+def sum_(t: Translation, self: str, dtype: object, dim: list[int] | None = None, keepdim: bool = False) -> str:
     _refuse_bool(t)
     return reduce(t, "ReduceSum", t.cast(self, t.dtype), axes_of(t, self, dim), keepdim)
 
 
-@translates("sum")
-def sum_(t: Translation, self: str, dtype: torch.dtype | None) -> str:
-    return sum_dim(t, self, None, False, dtype)
-
-
-@translates("mean.dim")
-def mean_dim(t: Translation, self: str, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None) -> str:
+@translates("mean", "mean.dim")
+def mean(t: Translation, self: str, dtype: object, dim: list[int] | None = None, keepdim: bool = False) -> str:
     return reduce(t, "ReduceMean", t.cast(self, t.dtype), axes_of(t, self, dim), keepdim)
 
 
-@translates("mean")
-def mean(t: Translation, self: str, dtype: torch.dtype | None) -> str:
-    return mean_dim(t, self, None, False, dtype)
-
-
-@translates("prod.dim_int")
-def prod_dim(t: Translation, self: str, dim: int, keepdim: bool, dtype: torch.dtype | None) -> str:
+@translates("prod", "prod.dim_int")
+def prod(t: Translation, self: str, dtype: object, dim: int | None = None, keepdim: bool = False) -> str:
     _refuse_bool(t)
     return reduce(t, "ReduceProd", t.cast(self, t.dtype), axes_of(t, self, dim), keepdim)
-
-
-@translates("prod")
-def prod(t: Translation, self: str, dtype: torch.dtype | None) -> str:
-    _refuse_bool(t)
-    return reduce(t, "ReduceProd", t.cast(self, t.dtype), axes_of(t, self, None), False)
 
 
 @translates("logsumexp", derivative="aten")

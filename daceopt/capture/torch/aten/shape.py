@@ -92,26 +92,14 @@ def drop_axes(t: Translation, name: str, axes: Sequence[int]) -> str:
     return str(t.operator("Squeeze", name, t.integers(sorted(axes)), results=[promise]))
 
 
-@translates("squeeze")
-def squeeze(t: Translation, self: str) -> str:
-    return _squeeze(t, self, range(len(t.shape_of(self))))
-
-
-@translates("squeeze.dim")
-def squeeze_dim(t: Translation, self: str, dim: int) -> str:
-    return _squeeze(t, self, [dim])
-
-
-@translates("squeeze.dims")
-def squeeze_dims(t: Translation, self: str, dim: list[int]) -> str:
-    return _squeeze(t, self, dim)
-
-
-def _squeeze(t: Translation, name: str, dims: Sequence[int]) -> str:
-    """Extents of 1 among ``dims`` go; of an extent that is a symbol, PyTorch's promise says that it is not 1."""
-    shape = t.shape_of(name)
+@translates("squeeze", "squeeze.dim", "squeeze.dims")
+def squeeze(t: Translation, self: str, dim: int | list[int] | None = None) -> str:
+    """Extents of 1 are removed (among ``dim``); of an extent that is a symbol PyTorch's promise says that it is not
+    1."""
+    shape = t.shape_of(self)
+    dims = range(len(shape)) if dim is None else [dim] if isinstance(dim, int) else dim
     wanted = {axis_in(d, len(shape)) for d in dims} if shape else set()
-    return drop_axes(t, name, [k for k in sorted(wanted) if shape[k] == 1])
+    return drop_axes(t, self, [k for k in sorted(wanted) if shape[k] == 1])
 
 
 # -------------------------------------------------------------------- parts
@@ -163,22 +151,14 @@ def pick(t: Translation, name: str, axis: int, index: Dim) -> str:
     return drop_axes(t, take(t, name, axis, index, end, 1, 1), [axis])
 
 
-@translates("split.Tensor", "unsafe_split.Tensor")
-def split(t: Translation, self: str, split_size: object, dim: int) -> Any:
-    return _parts(t, self, dim)
-
-
-@translates("split_with_sizes", "unsafe_split_with_sizes")
-def split_with_sizes(t: Translation, self: str, split_sizes: list[Dim], dim: int) -> Any:
-    return _parts(t, self, dim)
-
-
-def _parts(t: Translation, name: str, dimension: int) -> Any:
-    axis = dimension % len(t.shape_of(name))
+@translates("split.Tensor", "unsafe_split.Tensor", "split_with_sizes", "unsafe_split_with_sizes")
+def split(t: Translation, self: str, dim: int, **requested: object) -> Any:
+    """The promised results say how large the parts are."""
+    axis = dim % len(t.shape_of(self))
     if len(t.promised) == 1:
-        return (name,)
+        return (self,)
     sizes = extents_of(t, [p.shape[axis] for p in t.promised])
-    return t.operator("Split", name, sizes, axis=axis)
+    return t.operator("Split", self, sizes, axis=axis)
 
 
 @translates("unbind.int")
@@ -193,11 +173,6 @@ def unbind(t: Translation, self: str, dim: int) -> Any:
     sizes = t.integers([1] * len(t.promised))
     parts = t.operator("Split", self, sizes, axis=axis, results=[part] * len(t.promised))
     return tuple(drop_axes(t, n, [axis]) for n in parts)
-
-
-@translates("alias", "lift", "lift_fresh", "_lazy_clone")
-def alias(t: Translation, self: str) -> str:
-    return self
 
 
 # -------------------------------------------------------------------- elements in another order

@@ -36,7 +36,7 @@ def shared_cache(budget: Budget) -> Iterator[Result]:
 
 
 def _kill_while_compiling(process: subprocess.Popen[str], cache: Path, deadline: float) -> None:
-    """End ``process`` as soon as anything stands in the cache folder: somebody is building."""
+    """End ``process`` as soon as anything is in the cache folder: somebody is building."""
     while process.poll() is None and time.perf_counter() < deadline and not any(cache.rglob("*")):
         time.sleep(0.02)
     process.kill()

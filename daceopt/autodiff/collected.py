@@ -14,7 +14,7 @@ from daceopt.ir.scalar.symbols import is_counter
 
 @dataclass
 class Collected:
-    """The stacked outputs of a loop under construction; nothing is stacked twice, nor what stands outside already."""
+    """The stacked outputs of a loop under construction; nothing is stacked twice, nor what is outside already."""
 
     loop: LoopBuilder
     trips: Dim
@@ -36,7 +36,7 @@ class Collected:
         return [self._stack(n, order) if way is None else self._view(n, way) for n, way in zip(names, ways_of[order])]
 
     def _standing(self, name: str, reverse: bool) -> _Standing | None:
-        """Where iteration after iteration ``name`` stands in that order."""
+        """Where iteration after iteration ``name`` is in that order."""
         graph, body = self.loop.outer, self.loop.graph
         for array, whole, axis, from_end in self.stacked:
             if self._alike(array, name) and axis == 0 and from_end == reverse:

@@ -58,7 +58,7 @@ def grouped_product_adjoint(b: Builder, node: GroupedProduct, grads: Grads, want
 
 
 def _right_gradient_by_group(b: Builder, node: GroupedProduct, left: str, g: str, right: str, ends: str) -> str:
-    """In rows or columns, as the operand stands in memory."""
+    """In rows or columns, as the operand is in memory."""
     if node.inner:
         return b.grouped_product(left, g, ends)
     if b.graph.strides(right)[-1] == 1:

@@ -169,7 +169,7 @@ class _Reverse:
         return total(b, parts, self._graph.dtype(array)) if parts else None
 
     def _of_part(self, b: Builder, name: str) -> str | None:
-        """The box of the whole's gradient where the part stands; all readers of the whole run after its writers."""
+        """The box of the whole's gradient where the part is; all readers of the whole run after its writers."""
         whole, starts = self._graph.part(name)
         if whole not in self._wholes:
             self._wholes[whole] = self.gradient(whole)

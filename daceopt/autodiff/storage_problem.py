@@ -26,7 +26,7 @@ class ForwardValue:
 
 @dataclass(frozen=True)
 class Computation:
-    """A node of the forward, in seconds; ``in_place``: it may write where what it reads for the last time stands."""
+    """A node of the forward, in seconds; ``in_place``: it may write where what it reads for the last time is."""
 
     reads: tuple[int, ...]
     writes: tuple[int, ...]

@@ -191,7 +191,7 @@ class _Reading:
         return list(accumulate(live)), list(accumulate(before))
 
     def _end(self, name: str, start: int, last: int) -> int:
-        """An update reads the gradient of a parameter as soon as it stands."""
+        """An update reads the gradient of a parameter as soon as it is computed."""
         return start if name in self.graph.outputs and self.storage.joined else last
 
     def _held_bytes(self, name: str) -> int:

@@ -239,7 +239,7 @@ class GeneratedProgram:
         )
 
     def _address(self, name: str) -> BufferAddress:
-        """Where a buffer of the frame stands."""
+        """Where a buffer of the frame is."""
         graph = self.graph
         if name == frame.STATUS:
             return BufferAddress("status")

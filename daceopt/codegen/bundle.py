@@ -144,7 +144,7 @@ def _own_characters(source: str) -> int:
 
 
 def _unit(jobs: Sequence[CompileJob]) -> CompileJob:
-    """One source of several. Frames define equal names, so each stands in a namespace of its own."""
+    """One source of several. Frames define equal names, so each is in a namespace of its own."""
     flags = reduce(Flags.__add__, (job.flags for job in jobs), _QUICK)
     sources = [job.source for job in jobs]
     if jobs[0].kind == "frame":

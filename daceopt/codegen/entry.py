@@ -28,7 +28,7 @@ _FUNCTIONS = frozenset({"INT64_C", "int64_t", "std", "min", "max", "int_floor", 
 
 @dataclass(frozen=True)
 class BufferAddress:
-    """Where a buffer stands.
+    """Where a buffer is.
 
     ``source``: ``input``, ``constant`` or ``output`` (the ``index``-th), ``lent`` (memory of the ``index``-th output),
     ``saved`` or ``arena`` (these three plus ``offset`` bytes, an expression), ``seed``, ``stream``, ``status`` (where
@@ -43,7 +43,7 @@ class BufferAddress:
 
 @dataclass(frozen=True)
 class ProgramSource:
-    """``body``: C++ statements over ``buffers`` (name -> C++ type of an element, and where it stands) and the symbols
+    """``body``: C++ statements over ``buffers`` (name -> C++ type of an element, and where it is) and the symbols
     of the manifest, which call what ``declarations`` declare.
 
     ``body`` may call ``mark`` with the number of the node that comes next, where it is not null.

@@ -101,7 +101,7 @@ def _sort(graph: Graph, order: Sequence[Node], later: Waits) -> list[Node]:
 
 
 def decide(graph: Graph, failing: Collection[str]) -> dict[str, str]:
-    """Output -> input where it stands, for the order that ``graph`` has; what ``failing`` names is written before."""
+    """Output -> input where it is, for the order that ``graph`` has; what ``failing`` names is written before."""
     order = graph.nodes()
     position = {node: k for k, node in enumerate(order)}
     last = max((k for node, k in position.items() if not set(failing).isdisjoint(_results_of(graph, node))), default=-1)

@@ -18,7 +18,7 @@ class KernelArgument:
     """What a call passes.
 
     ``kind`` is ``pointer`` (to ``array`` plus ``offset`` elements), ``symbol``, ``draw`` (``value`` is the number by
-    which the kernel draws), ``status`` (where an int32 stands) or ``stream`` (on which an accelerator runs the kernel).
+    which the kernel draws), ``status`` (where an int32 is) or ``stream`` (on which an accelerator runs the kernel).
     """
 
     kind: str
@@ -59,7 +59,7 @@ class KernelSource:
 
 
 def home(array: str, over: Mapping[str, str]) -> str:
-    """The array in whose memory it stands, where ``over`` says what is written over what."""
+    """The array in whose memory it is, where ``over`` says what is written over what."""
     while array in over:
         array = over[array]
     return array

@@ -29,11 +29,11 @@ _ElementKey: TypeAlias = tuple[KernelBuffer, frozenset[object], object, tuple[ob
 
 
 class Leaf:
-    """Code of one iteration of ``bodies``: ``statements``, and ``before``, which stands before the loop ``inner``.
+    """Code of one iteration of ``bodies``: ``statements``, and ``before``, which is before the loop ``inner``.
 
     ``accumulators`` collect reductions, ``registers`` need no memory; ``guard``: the condition of a store into a
     buffer, where not every thread is to do it. ``inner``: the vector loop directly around. ``unrolled``: the loop
-    between ``inner`` and the code, if there is one. ``packed``: where an element stands that was loaded with its
+    between ``inner`` and the code, if there is one. ``packed``: where an element is that was loaded with its
     neighbours, and is stored with them; None: in its array. ``checks_index``, ``checks_before``: may the one or the
     other find that an index is outside?
     """

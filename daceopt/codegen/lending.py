@@ -30,7 +30,7 @@ class Lender:
 
 @dataclass(frozen=True)
 class Loan:
-    """Where a buffer stands that is not in the arena: ``offset`` bytes behind the start of ``owner``."""
+    """Where a buffer is that is not in the arena: ``offset`` bytes behind the start of ``owner``."""
 
     owner: str
     offset: Dim

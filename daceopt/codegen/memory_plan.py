@@ -47,7 +47,7 @@ class MemoryPlan:
 @dataclass(frozen=True)
 class Resident:
     """A buffer, or the workspace of the region ``name``, from the node at ``first`` to that at ``last``; what is
-    written in place takes the bytes over. It stands in the arena, or in memory that is ``lent_by`` the saved block or a
+    written in place takes the bytes over. It is in the arena, or in memory that is ``lent_by`` the saved block or a
     result."""
 
     name: str
@@ -95,9 +95,9 @@ def plan(
     """Place every transient root buffer of ``graph``; two share a slot when no node needs both.
 
     The order is that of ``graph.nodes()``, in which the frame executes them, unless another is asked about. An
-    element-wise kernel may write where an input that dies there stands, when it reads and writes the same element in
+    element-wise kernel may write where an input that dies there is, when it reads and writes the same element in
     each iteration. ``saved`` (arrays that a later program reads) are laid out by their order alone, so forward and
-    backward agree. What stands inside of a region shares one slot, which is in use while the region runs. With
+    backward agree. What is inside of a region shares one slot, which is in use while the region runs. With
     ``lending``, buffers also stand in results that are not written yet, and among ``saved`` where these are not written
     yet or were read for the last time: a backward overwrites what it was left.
     """
@@ -120,13 +120,13 @@ def as_built(graph: Graph) -> MemoryPlan:
 
 
 def residents_as_built(graph: Graph) -> list[Resident]:
-    """What stands where in that plan."""
+    """What is where in that plan."""
     return residents(graph, graph.saved, reuse=graph.options.reuse_memory, lending=True)
 
 
 def residents(graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True, lending: bool = False) -> list[Resident]:
-    """What stands where and when, as ``plan`` places it; saved arrays while they are needed, all the time where nobody
-    else may stand there."""
+    """What is where and when, as ``plan`` places it; saved arrays while they are needed, all the time where nobody
+    else may be there."""
     places, _ = saved_offsets(graph, saved)
     owners = _owners(graph, places, None) if lending and reuse else []
     shared = any(owner.name == SAVED_BLOCK for owner in owners)
@@ -141,7 +141,7 @@ def _owners(graph: Graph, places: dict[str, Dim], order: Sequence[Node] | None) 
 
 
 def saved_offsets(graph: Graph, saved: Sequence[str]) -> tuple[dict[str, Dim], Dim]:
-    """Where each of the arrays ``saved`` stands in the saved block, and the bytes of the block."""
+    """Where each of the arrays ``saved`` is in the saved block, and the bytes of the block."""
     places: dict[str, Dim] = {}
     size: Dim = 0
     for name in saved:

@@ -31,7 +31,7 @@ from daceopt.ir.scalar.dims import Dim
 # DaCe compiles with -ffast-math, which would take masks of -inf and NaN for numbers
 _STRICT = '#if defined(__GNUC__) && !defined(__clang__)\n#pragma GCC optimize("no-fast-math")\n#endif\n'
 _HEADERS = "#include <algorithm>\n#include <cstdint>\n#include <cstdio>\n#include <cstdlib>\n#include <cstring>\n"
-EMBEDDED = 1 << 12  # elements of a constant that stands in the code; larger ones are arguments
+EMBEDDED = 1 << 12  # elements of a constant that is in the code; larger ones are arguments
 
 
 class PlainFrame(FrameWalk):
@@ -124,7 +124,7 @@ class PlainFrame(FrameWalk):
         self._map(kernel.label, map_source(graph, kernel, moved))
 
     def _is_moved(self, name: str) -> bool:
-        """Does the array stand in a buffer that is laid out otherwise?"""
+        """Is the array in a buffer that is laid out otherwise?"""
         buffer, start = self._scope.place(name)
         return self._scope.graph is not self._top or start != 0 or buffer.name != name
 
@@ -238,7 +238,7 @@ def _leave(
 
 
 def _memory_image(graph: Graph, name: str, value: np.ndarray) -> np.ndarray:
-    """A constant as it stands in memory."""
+    """A constant as it is in memory."""
     span = 1 + sum(max(int(n) - 1, 0) * int(s) for n, s in zip(graph.shape(name), graph.strides(name), strict=True))
     flat = np.zeros(span, types.to_numpy(graph.dtype(name)))
     as_strided(flat, value.shape, [int(s) for s in graph.strides(name)])[...] = value

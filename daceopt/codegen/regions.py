@@ -42,7 +42,7 @@ class Scope:
         self._bound |= {new: self.place(old) for new, old in graph.in_place.items()}
 
     def place(self, name: str) -> Place:
-        """The buffer in which the array or view ``name`` of the graph stands, and where it starts there."""
+        """The buffer in which the array or view ``name`` of the graph is, and where it starts there."""
         root, offset = self.graph.root(name)
         if root in self._bound:
             buffer, start = self._bound[root]
@@ -52,7 +52,7 @@ class Scope:
 
     @cached_property
     def inner(self) -> dict[Region, Inner]:
-        """What stands inside of each region."""
+        """What is inside of each region."""
         return {node: _inner(self, node, f"{self.prefix}R{k}_") for k, node in enumerate(regions(self.graph))}
 
 

@@ -19,14 +19,14 @@ from daceopt.store import identity
 
 @dataclass(frozen=True)
 class Target:
-    """A kind of machine. The rest of the system knows of machines what stands here.
+    """A kind of machine. The rest of the system knows of machines what is here.
 
     ``recipe``: the recipe whose steps of level ``hardware`` schedule its kernels. ``print_kernel(graph, kernel)``: a
     kernel in the loops of its schedule as a translation unit, once for those that are alike but for the names of arrays
     (``kernel_printing``). ``device``: where arrays live, in PyTorch's words, whose
     allocator makes them. ``has_stream``: kernels run on a stream that the caller gives, and the host does not wait for
     them. Its compiler is ``toolchain.get(name)``, its libraries are those of ``daceopt.libs`` that name it; what its
-    schedules must keep stands in ``ir.legality.hardware.LIMITS``. ``support``: a unit that stands once in each program
+    schedules must keep is in ``ir.legality.hardware.LIMITS``. ``support``: a unit that is once in each program
     with a stream: what frame and libraries need of its runtime.
     """
 

@@ -1,4 +1,4 @@
-"""What a kernel would move, and how long it would take, before it stands in a graph or has a schedule."""
+"""What a kernel would move, and how long it would take, before it is in a graph or has a schedule."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from daceopt.ir.graph.kinds import Node
 
 
 def why_not_alone(graph: Graph, node: Node) -> str | None:
-    """What keeps ``node`` from running without what stands around it; None where nothing does."""
+    """What keeps ``node`` from running without what is around it; None where nothing does."""
     written = [n for n in graph.outputs_of(node) if n is not None]
     if any(graph.is_part(n) for n in written) or getattr(node, "has_side_effects_", False):
         return f"{getattr(node, 'label', node)} does not stand alone: it writes a part, or others wait for it"

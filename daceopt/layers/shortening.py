@@ -204,7 +204,7 @@ class _Cut:
         return list(outputs)
 
     def _replace(self, position: int, old: str) -> str:
-        """The input whose new value the output at ``position`` is, in the layer in whose place that stands."""
+        """The input whose new value the output at ``position`` is, in the layer in whose place that is."""
         label = self._label_of.get(old)
         is_moved = label is not None and self._is_behind(self._full.outputs[position])
         return self._member[label._replace(layer=label.layer - self.dropped)] if label and is_moved else old
@@ -230,7 +230,7 @@ class _Cut:
         return None if label is None else label.family
 
     def _earlier(self, name: str) -> str:
-        """What stands in the place of ``name``, of one of the last layers, once layers are removed."""
+        """What is in the place of ``name``, of one of the last layers, once layers are removed."""
         label = self._label_of[name]
         if label.layer < self._last[label.family] - 1:
             raise UnequalLayers(f"{name} is of a layer before the last, and read behind all layers")

@@ -44,7 +44,7 @@ def why_not(node: Contraction, graph: Graph, dtypes: Sequence[DType], *, prepare
 
 
 def into_rows(graph: Graph, node: Contraction) -> Contraction:
-    """Let a product whose result no library writes as it stands write an array in rows, which is copied: whatever laid
+    """Let a product whose result no library writes as it is write an array in rows, which is copied: whatever laid
     the result out, the program is built. Returns the node that multiplies."""
     reads, (result,) = graph.reads(node), graph.writes(node).values()
     if _has_rows(graph, result):

@@ -73,7 +73,7 @@ class OneDnn(OneDnnWheels):
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Any convolution of these types in 1 to 3 spatial dimensions without negative padding and activation.
 
-        Images of float32 may stand in blocks.
+        Images of float32 may be in blocks.
         """
         if not isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)):
             return "oneDNN is used for convolutions only"

@@ -62,7 +62,7 @@ def _units(jobs: Iterable[CompileJob]) -> dict[str, dict[str, str]]:
 
 
 def _name_namespace(source: str, number: int) -> str:
-    """A source whose unnamed namespace has a name, so that it may stand behind another in one file."""
+    """A source whose unnamed namespace has a name, so that it may be behind another in one file."""
     name = f"unit_{number}"
     return source.replace("namespace {\n", f"namespace {name} {{\n").replace(
         "}  // namespace\n", f"}}  // namespace {name}\nusing namespace {name};\n"

@@ -210,7 +210,7 @@ def twin(function: Function) -> Function:
         return function
     code = function.__code__.replace()
     if code.co_filename.startswith(str(Path(torch.__file__).parent)):
-        # what stands in PyTorch's own files Dynamo wraps in a function that it shares among modules
+        # what is in PyTorch's own files Dynamo wraps in a function that it shares among modules
         code = code.replace(co_filename=__file__)
     copied = types.FunctionType(
         code,

@@ -82,7 +82,7 @@ class Pattern:
     size = 0  # operators that it has at least
 
     def find(self, name: str | None, match: Match, where: str) -> Iterator[Match]:
-        """Every way to read the array ``name``, which stands at ``where``, as this pattern."""
+        """Every way to read the array ``name``, which is at ``where``, as this pattern."""
         raise NotImplementedError
 
     def ends_in(self, node: Node) -> bool:

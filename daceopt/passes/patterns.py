@@ -1,4 +1,4 @@
-"""Rewrites as data: a pattern of operators, what must hold, what stands in its place.
+"""Rewrites as data: a pattern of operators, what must hold, what is in its place.
 
 before:  y = (x * a) * b
 after:   y = x * (a * b)
@@ -94,7 +94,7 @@ def either(*choices: Any) -> Either:
 
 
 def maybe(types: str, inner: Pattern | str, *operands: Any, name: str | None = None) -> Either:
-    """``inner``, or an operator over it that may stand in between: ``maybe("Identity|Cast", "x")``."""
+    """``inner``, or an operator over it that may be in between: ``maybe("Identity|Cast", "x")``."""
     around = op(types, inner, *(operands or (...,)))
     return either(replace(around, name=name), inner)
 
@@ -160,7 +160,7 @@ class Then:
     when: Callable[[Match], bool] | None = None
 
     def after(self, match: Match) -> Match | None:
-        """``match`` with this piece, None when it does not stand there."""
+        """``match`` with this piece, None when it is not there."""
         graph, here = match.graph, str(match.bound[HERE])
         readers = graph.consumers(here)
         alone = len(readers) == 1 and (not self.replaced or not (graph.is_kept(here) or graph.views_of(here)))

@@ -118,7 +118,7 @@ class Recipe:
     def __add__(self, other: Recipe | Transformation | str) -> Recipe:
         """A recipe with one more step, the last of its level, or with all steps of another recipe.
 
-        Where it matters, a single local step stands after the differentiation; use ``before`` to place it elsewhere.
+        Where it matters, a single local step is after the differentiation; use ``before`` to place it elsewhere.
         """
         edit = Edit("__add__", (other,))
         if not isinstance(other, Recipe):

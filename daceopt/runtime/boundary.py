@@ -60,7 +60,7 @@ class FurtherGradients(Protocol):
 class TensorBoundary:
     """What PyTorch knows of a program's inputs and outputs beyond their arrays.
 
-    ``outputs``: how each stands in memory, and whether autograd sees it (None: in rows, and those with a gradient are
+    ``outputs``: how each is in memory, and whether autograd sees it (None: in rows, and those with a gradient are
     seen). ``mutations``: (input, output) pairs, new values of inputs; those whose output is
     differentiable are left to the caller. ``connected``: per input that requires a gradient the outputs that depend on
     it (None: not known). ``complex_inputs`` are complex tensors, whose arrays have both parts along one more axis.

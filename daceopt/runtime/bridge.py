@@ -68,7 +68,7 @@ class TorchProgram:
         self.kept_inputs = [k for kind, k in roles if kind == "input"]
         self.kept_outputs = [k for kind, k in roles if kind == "output"]
         self.grads = [k for kind, k in roles if kind == "grad"]
-        # Where each input of the backward program stands in the list of kept inputs, kept outputs and gradients.
+        # Where each input of the backward program is in the list of kept inputs, kept outputs and gradients.
         places = [("input", k) for k in self.kept_inputs] + [("output", k) for k in self.kept_outputs]
         places += [("grad", k) for k in self.grads]
         self._gather = [places.index(role) for role in roles]
@@ -91,9 +91,9 @@ class TorchProgram:
         changed = {i for i, _ in boundary.mutations}
         self.volatile = changed if boundary.further is not None else changed.intersection(self.kept_inputs)
         self.forward.forms = {at: outputs[k] for at, k in enumerate(self._order)} if outputs else {}
-        # the permutation of each output whose axes do not stand in memory as they are counted
+        # the permutation of each output whose axes are not in memory as they are counted
         self.orders = {k: o.order for k, o in enumerate(outputs) if o.is_turned}
-        # where each output of the graph stands among the program's; None: as they are
+        # where each output of the graph is among the program's; None: as they are
         positions = list(_inverse(self._order))
         self._positions = None if positions == sorted(positions) else positions
         gradients = [] if self.backward is None else [k for _, k in self.backward.outputs]
@@ -262,7 +262,7 @@ class TorchProgram:
         return tensor if order is None else tensor.permute(order)
 
     def zero(self, output: int, ran: Ran) -> torch.Tensor:
-        """The gradient of an output that nothing depends on, as it stands in memory, beside the call's inputs."""
+        """The gradient of an output that nothing depends on, as it is in memory, beside the call's inputs."""
         memory = self.forward.place(list(ran.inputs)).memory(ran.symbols)
         return self.in_memory_order(output, memory.outputs[self._order.index(output)]().zero_())
 

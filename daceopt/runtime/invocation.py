@@ -16,7 +16,7 @@ from daceopt.runtime.kernel_events import kernel_events
 from daceopt.torch_internals.profiling import ACTIVE, PROFILERS
 
 Allocator = Callable[..., Callable[[], torch.Tensor]]
-"""Of a shape and a type, and of strides where elements do not stand in rows."""
+"""Of a shape and a type, and of strides where elements are not in rows."""
 KNOWN_SIZES = 256
 """Choices of symbols of which an entry remembers what they need."""
 _AS_WRITTEN: Mapping[int, Output] = {}

@@ -16,7 +16,7 @@ DEVICES = ("cpu", "cuda")
 def common_device(tensors: Mapping[str, torch.Tensor]) -> torch.device | None:
     """The device of tensors, by their names; None where there are none.
 
-    Numbers of the host (tensors without dimensions) may stand among those of another device, as in PyTorch. Raises
+    Numbers of the host (tensors without dimensions) may be among those of another device, as in PyTorch. Raises
     Unsupported for several devices, and for one of a kind that no program is compiled for.
     """
     strange = next((n for n, t in tensors.items() if t.device.type not in DEVICES), None)
@@ -32,6 +32,6 @@ def common_device(tensors: Mapping[str, torch.Tensor]) -> torch.device | None:
 
 
 def device_of(values: Iterable[Any]) -> torch.device:
-    """Where a call runs: on the device of its tensors, among which numbers of the host may stand. Unchecked."""
+    """Where a call runs: on the device of its tensors, among which numbers of the host may be. Unchecked."""
     devices = [value.device for value in values if isinstance(value, torch.Tensor)]
     return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))

@@ -16,7 +16,7 @@ def contraction_split(graph: Graph, node: Contraction, axis: int) -> Division:
     reads, y = graph.reads(node), graph.writes(node)["Y"]
     rank = len(graph.shape(y))
     own = axis % rank
-    fixed = {"A": rank - 1, "B": rank - 2}  # the contracted axis stands there, which is none of Y
+    fixed = {"A": rank - 1, "B": rank - 2}  # the contracted axis is there, which is none of Y
 
     def build(b: Builder, piece: Piece) -> None:
         axes = {c: None if fixed.get(c) == own else at(graph, n, own, rank) for c, n in reads.items()}

@@ -230,7 +230,7 @@ def _of_numpy(value: object) -> TypeGuard[np.ndarray]:
 
 
 def _is_told(module: ModuleType, value: object) -> bool:
-    """Whether a member of a module stands in a text: any of the user's modules, elsewhere what users put there."""
+    """Whether a member of a module is in a text: any of the user's modules, elsewhere what users put there."""
     kinds = tuple(kind for kinds, _ in _TAKEN_APART for kind in kinds)
     own = home(value) if is_code(value) else type(value).__module__
     return is_users(module.__name__) or is_users(own) or isinstance(value, kinds)

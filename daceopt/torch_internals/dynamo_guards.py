@@ -28,7 +28,7 @@ def is_tracing() -> bool:
 
 
 def is_of_global(source: Source) -> bool:
-    """Whether a value stands in a global variable."""
+    """Whether a value is in a global variable."""
     return source.guard_source is GuardSource.GLOBAL
 
 

@@ -1,7 +1,7 @@
 """The state of an optimizer of which each rank has a part: that of the elements which it updates (Rajbhandari et al.,
 ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020, section 5.1: stage 1).
 
-A shard stands where the whole tensor stood, in ``optimizer.state``, and says whose it is. Whole tensors are taken apart
+A shard replaces the whole tensor, in ``optimizer.state``, and says whose it is. Whole tensors are taken apart
 by the next step, so a checkpoint that holds all of the state is loaded as ever, by any number of ranks.
 """
 

@@ -46,7 +46,7 @@ class _Product:
         return cls(left, right, result, batch, rows, columns, inner)
 
     def copied_operand(self) -> str | None:
-        """The operand, or result, that no view shows as a matrix: labels of a group do not stand together in order."""
+        """The operand, or result, that no view shows as a matrix: labels of a group are not together in order."""
         for term, groups in (
             (self.left, (self.rows, self.inner)),
             (self.right, (self.inner, self.columns)),

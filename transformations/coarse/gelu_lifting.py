@@ -12,7 +12,7 @@ _INNER = sqrt(2 / pi)
 
 @dataclass(frozen=True)
 class GeluLifting(PatternRule):
-    """One Gelu, whatever the order of the operands and wherever the one half stands.
+    """One Gelu, whatever the order of the operands and wherever the one half is.
 
     before:  y = x * 0.5 * (1 + Erf(x / sqrt(2)))      or  0.5 * x * (1 + Tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))
     after:   y = Gelu(x; approximate=none)             or  Gelu(x; approximate=tanh)

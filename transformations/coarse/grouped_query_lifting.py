@@ -53,7 +53,7 @@ class GroupedQueryLifting(PatternRule):
 
 
 def _group(m: Match, name: str) -> int | None:
-    """How often each head of ``name`` stands in turn; None where that is not what is done to it."""
+    """How often each head of ``name`` is in turn; None where that is not what is done to it."""
     shape = m.shape(name)
     if len(shape) != 4:
         return None

@@ -71,7 +71,7 @@ class DaceTransformation(Transformation):
 
     @property
     def level(self) -> str:  # type: ignore[override]
-        """Where it stands in a recipe."""
+        """Where it is in a recipe."""
         return "hardware" if self.of in _LOOPS else "local"
 
     sites_are_independent = True

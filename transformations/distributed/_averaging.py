@@ -16,7 +16,7 @@ from daceopt.transformations.distributed._exchanges import all_reduced
 def average_gradient(graph: Graph, gradient: str, parameter: str, reduction: Reduction) -> str:
     """The average of ``gradient`` over all ranks; divided before it is summed, as in DistributedDataParallel.
 
-    What is summed is an array of rank 1 of its own, which can stand in a larger one.
+    What is summed is an array of rank 1 of its own, which can be in a larger one.
     """
     shape = graph.shape(gradient)
     if 0 in shape:

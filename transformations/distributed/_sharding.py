@@ -18,7 +18,7 @@ from daceopt.transformations.distributed._exchanges import all_gathered, reduce_
 def scatter(graph: Graph, gradient: str, parameter: str, reduction: Reduction) -> str:
     """This rank's shard of the average of ``gradient`` over all ranks: an array of rank 1.
 
-    What is summed is an array [world, elements] of its own, which can stand in a larger one; zeros fill it up.
+    What is summed is an array [world, elements] of its own, which can be in a larger one; zeros fill it up.
     """
     return reduce_scattered(graph, _in_rows(graph, gradient, reduction), name_values(parameter, reduction))
 

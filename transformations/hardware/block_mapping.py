@@ -133,7 +133,7 @@ class BlockMapping(KernelStep):
         outer = inner = 0
         for nest in form.nests:
             vector = nest.loops[-1].param if nest.loops else None
-            often = _size(dim(count(nest.loops) * pack(nest)))  # what stands beside loops costs next to nothing
+            often = _size(dim(count(nest.loops) * pack(nest)))  # what is beside loops costs next to nothing
             for reference in (r for b in form.bodies_of(nest) for r in b.references() if not r.buffer.local):
                 outer += often * (reference.step(along) == 1)
                 inner += often * (vector is not None and reference.step(vector) == pack(nest))

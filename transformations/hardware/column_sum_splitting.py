@@ -60,7 +60,7 @@ class ColumnSumSplitting(KernelStep):
             return 0
         if any(e.atoms(sympy.Function, sympy.Mod) for e in _indices(nest) if loop.param in e.free_symbols):
             return 0  # of several dimensions in one: parts of it would begin in the middle of a row
-        own = {loop.param, vector.param}  # a value of one iteration may stand in any order of the loops
+        own = {loop.param, vector.param}  # a value of one iteration may be in any order of the loops
         every = [r for body in form.bodies_of(nest) for r in body.writes.values()]
         writes = [r for r in every if r.wcr is not None or not (r.buffer.local and own <= r.params())]
         own_params = [r.params() & own for r in writes if r.wcr in _ROUNDED_ONCE]

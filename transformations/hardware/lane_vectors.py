@@ -21,7 +21,7 @@ class LaneVectors(KernelStep):
     before:  vector for j < 1024: y[j] = f(x[j])
     after:   vector for j_pack < 256: unroll for j < 4: y[4*j_pack + j] = f(x[4*j_pack + j])
 
-    It stands before the steps that give the vector loop to threads. Loads and stores of neighbours become one of 16
+    It is before the steps that give the vector loop to threads. Loads and stores of neighbours become one of 16
     bytes where the printer sees that they are aligned if their array is (Rausch et al., DaCeML, section 5.4). Only
     where every access to memory walks along the loop or stands still, the loop is a known number of whole packs, and
     ``least`` packs are left for threads: enough for a warp. Where nothing is reduced, packs of loops around count as

@@ -23,7 +23,7 @@ class LocalStorage(KernelStep):
     after:   for b: local x_2: { for e < 9: x_2[e] = x[8*b + e]    for t < 8: y[8*b + t] = x_2[t] + x_2[t + 1] }
 
     DaCe's ``InLocalStorage`` and ``OutLocalStorage`` (Rausch et al., DaCeML, section 5.2). ``array``: its name, with
-    wildcards, where it stands in the graph; a kernel that reads and writes such arrays stages all of them. ``loop``:
+    wildcards, where it is in the graph; a kernel that reads and writes such arrays stages all of them. ``loop``:
     the loop whose iterations have the local, around all statements. ``scope``: "thread" or "shared".
     """
 

@@ -118,7 +118,7 @@ def _schedule(nodes: Sequence[Node], after: Successors, touched: Touched, only_s
     order: dict[Node, None] = {}
     while ready:
         growth, _, node = heapq.heappop(ready)
-        if node in order or growth != alive.growth(node):  # it stands in the queue again, as it is now
+        if node in order or growth != alive.growth(node):  # it is in the queue again, as it is now
             continue
         order[node] = None
         for later in after[node]:

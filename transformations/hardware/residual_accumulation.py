@@ -1,4 +1,4 @@
-"""Sum convolutions up where the image that is added to them stands."""
+"""Sum convolutions up where the image that is added to them is."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class ResidualAccumulation(Transformation):
     """Let the result of a convolution take the memory of its residual, where that is needed no more.
 
     before:  y = Convolution(x, w, Z=z)                       (reads z, brings y into the caches, writes y)
-    after:   y = Convolution(x, w, Z=z, accumulating)         (reads and writes y, which stands where z did)
+    after:   y = Convolution(x, w, Z=z, accumulating)         (reads and writes y, which is where z did)
 
-    Only of images with channels innermost: there oneDNN has kernels that add to what stands in their result behind
+    Only of images with channels innermost: there oneDNN has kernels that add to what is in their result behind
     other operations (docs/decisions/042-relus-in-convolutions.md). Whether the residual ends there is seen when memory
     is planned.
     """

@@ -29,7 +29,7 @@ class RowHolding(KernelStep):
     before:  warp for j < 32: s += x[i, j]       warp for j < 32: y[i, j] = x[i, j] / s
     after:   spread h:   warp for j < 32: { h[j] = x[i, j];  s += h[j] }   warp for j < 32: y[i, j] = h[j] / s
 
-    It stands behind the steps that give loops to threads: the loops must be the same, iteration by iteration. A row is
+    It is behind the steps that give loops to threads: the loops must be the same, iteration by iteration. A row is
     then read once, and variances are summed over differences from a mean at no cost in reads (the persistent row
     kernels of Rausch et al., DaCeML, section 5.4; APOLLO, MLSys 2022, stitches so). ``registers``: of 4 bytes that a
     thread gives to it at most. What is the same in all rows stays in the caches. Loops whose elements are held are

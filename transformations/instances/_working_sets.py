@@ -117,7 +117,7 @@ class _Growth:
         return groups
 
     def _join_lookers(self, clusters: Clusters[Node]) -> None:
-        """What only looks at an array stands with what writes it: alone it would keep all of it from ending inside."""
+        """What only looks at an array is with what writes it: alone it would keep all of it from ending inside."""
         for node, cut in self._cuts.items():
             if not cut.summed and not any(n in self._axis.dims for n in self._graph.outputs_of(node)):
                 writers = list({w for name in cut.sliced for w in self._graph.producers(name)})

@@ -32,7 +32,7 @@ _TRAINED: tuple[int | None, ...] = (0, 1, 2)  # a forward pass decides for the b
 # in times that an array takes to be walked along its memory, as measured (docs/decisions/037-layout-search.md)
 _REORDER = 3.0  # a call that copies an operand into another layout
 _CROSSED = 2.5  # more, for an array that a kernel walks across
-_MIXED = 0.3  # of that, for an image that stands in blocks where others do not
+_MIXED = 0.3  # of that, for an image that is in blocks where others do not
 _POOL = 1.0  # more, for a pool of images whose channels are not innermost
 _DOUBT = 1.02  # times as long as measured, for layouts that have to win by more than noise
 _CHANGE = 1e-3  # more, for another layout than an array has: where both cost the same, it keeps its own
@@ -215,7 +215,7 @@ class _Reading:
                 self.problem.walks.append(NodeAccesses(mixed))
 
     def _kinds(self, access: Walked) -> tuple[bool, ...]:
-        """Whether an image stands in blocks, in each of its layouts; nothing for what is no image of several pixels."""
+        """Whether an image is in blocks, in each of its layouts; nothing for what is no image of several pixels."""
         root = access.array
         if root in self._blocks and any(n != 1 for n in self._graph.shape(root)[2:]):
             return (False, False, True)

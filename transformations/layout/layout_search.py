@@ -28,7 +28,7 @@ class LayoutSearch(Transformation):
     change: shapes and indices stay, views follow, and an array that a view cannot follow keeps its layout (Rausch et
     al., DaCeML, section 5.4).
 
-    ``blocked``: images may also stand in blocks of channels (16, or 8 where vectors are short), as arrays of one
+    ``blocked``: images may also be in blocks of channels (16, or 8 where vectors are short), as arrays of one
     dimension more that kernels and convolutions read and write as they are:
 
     before:  y: (N, C, H, W) = Convolution(x, w)                   z[n, c, h, w] = max(y[n, c, h, w], 0)

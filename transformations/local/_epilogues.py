@@ -94,7 +94,7 @@ def epilogue_of(graph: Graph, node: Node, kernel: Kernel) -> Epilogue | str:
 
 
 def absorb(graph: Graph, node: Node, reader: KernelNode, epilogue: Epilogue, **attributes: Any) -> Node:
-    """Let ``node`` do what ``reader`` does; returns the node that stands in its place, with ``attributes``."""
+    """Let ``node`` do what ``reader`` does; returns the node that is in its place, with ``attributes``."""
     kernel = reader.kernel
     out = graph.result(reader, 0)
     reads = kernel.stages[0].reads

@@ -1,4 +1,4 @@
-"""Let what is concatenated or padded be computed where it will stand."""
+"""Let what is concatenated or padded be computed where it will be."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class PartWriting(Transformation):
     after:   a = f(x) in y[0:n]     b = g(x) in y[n:m]
 
     A kernel that chooses by the place along one axis is split where the choice changes. A kernel that
-    copies one whole array into a part goes: the array stands there from the start, and its other readers read it there.
-    What cannot (an input, an array that stands elsewhere already, one that a library wants dense) is copied as before.
+    copies one whole array into a part goes: the array is there from the start, and its other readers read it there.
+    What cannot (an input, an array that is elsewhere already, one that a library wants dense) is copied as before.
     ``least``: bytes that a split must save, for each part is a kernel of its own.
     """
 

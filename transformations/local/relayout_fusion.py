@@ -30,7 +30,7 @@ class RelayoutFusion(Transformation):
     before:  y: (B, H, S, D) strides (HSD, SD, D, 1) = Contraction(a, b)    z = copy(transpose(y, [0, 2, 1, 3]))
     after:   y: (B, H, S, D) strides (SHD, D, HD, 1) = Contraction(a, b)    z is a view of y
 
-    Heads of attention are put side by side again in this form, and their gradients. A copy of anything that stands in
+    Heads of attention are put side by side again in this form, and their gradients. A copy of anything that is in
     memory as it is copied goes as well: the gradient of a bias leaves one behind. Where the copy is a result of the
     program, the kernel that makes the source writes there instead. Rausch et al., DaCeML, sections 5.1 (transpositions
     join products) and 5.4 (layouts of intermediates).

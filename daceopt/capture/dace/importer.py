@@ -68,7 +68,7 @@ class _Importer:
         self._graph = Graph(sdfg.name)
         self._b = Builder(self._graph)
         self._sizes: dict[str, Any] = {}  # symbol of the program -> what it is here
-        self._current: dict[str, str] = {}  # array of the program -> what stands in it now
+        self._current: dict[str, str] = {}  # array of the program -> what is in it now
         self._nodes: dict[nodes.AccessNode, str] = {}  # what an access node of the state at hand holds
         self._deposits: dict[nodes.AccessNode, list[Deposit]] = {}
         self._given: dict[str, str] = {}  # argument -> input of the graph
@@ -116,7 +116,7 @@ class _Importer:
             raise Unsupported(f"{data!r} is a {type(desc).__name__}; expected arrays and scalars")
 
     def _value(self, data: str) -> str:
-        """What stands in an array now: of an argument what the caller gave, elsewhere zeros."""
+        """What is in an array now: of an argument what the caller gave, elsewhere zeros."""
         self._check(data)
         if data not in self._current:
             shape, dtype = self._shape(data), self._dtype(data)

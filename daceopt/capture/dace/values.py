@@ -96,7 +96,7 @@ def _rows(b: Builder, name: str, axis: int, start: Dim, count: Dim) -> str:
 
 
 def _among(b: Builder, old: str, value: str, box: ElementBox) -> str:
-    """Each element is the one of the box that stands there, where one does."""
+    """Each element is the one of the box that is there, where one does."""
     shape = b.graph.shape(old)
     new = b.graph.add_array("joined", shape, b.graph.dtype(old))
 

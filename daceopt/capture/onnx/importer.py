@@ -229,7 +229,7 @@ class _Importer:
             registry.expand(self.graph, operator)
 
     def _declare(self, node: onnx.NodeProto, where: str) -> tuple[Operator, list[str | None], list[str | None]]:
-        """The operator as it stands in the graph, what it reads, and what it writes."""
+        """The operator as it is in the graph, what it reads, and what it writes."""
         captured = subgraph.captures(node)
         if undefined := [n for n in captured if n not in self.names]:
             raise Unsupported(f"{where}: its graph reads {undefined[0]!r}, which nothing before it defines")

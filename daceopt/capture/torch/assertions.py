@@ -41,7 +41,7 @@ def note_message(original: Callable[..., bool], self: Any, *args: Any) -> bool:
 
 
 def assert_relation(original: Callable[..., bool], self: Any, *place: object) -> bool:
-    """A statement that asserts something of numbers that a graph has read stands in the graph: Dynamo forgets it where
+    """A statement that asserts something of numbers that a graph has read is in the graph: Dynamo forgets it where
     one side is a float, and has an error of its own for it."""
     output = current_translator().output
     message = output.__dict__.pop(_MESSAGE, None)

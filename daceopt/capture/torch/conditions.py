@@ -1,6 +1,6 @@
 """What a program of Dynamo depends on beyond what Dynamo guards, as further guards of that program.
 
-Dynamo takes the methods of classes for given, does not look at where a tensor stands in autograd's graph, takes the
+Dynamo takes the methods of classes for given, does not look at where a tensor is in autograd's graph, takes the
 absence of a key in a dictionary keyed by tensors, and in the environment, for settled, and knows no difference between
 the precisions "high" and "medium" of products, nor between values that are equal (``spelling.py``).
 """
@@ -177,7 +177,7 @@ def _holds_tensors(value: object) -> bool:
 
 def _same_methods(methods: Sequence[tuple[type, str, Any]]) -> Check:
     """One expression, since it is looked at in every call. A class method is bound anew at each look, and a descriptor
-    of some other kind may give whatever it likes: what stands in the class is compared there."""
+    of some other kind may give whatever it likes: what is in the class is compared there."""
     values: dict[str, Any] = {"standing": _standing}
     terms = []
     for k, (cls, name, method) in enumerate(methods):

@@ -393,7 +393,7 @@ def _unify(graph: fx.Graph, environment: Any) -> None:
 
 
 def _follow(graph: fx.Graph, node: fx.Node, path: Sequence[Any]) -> fx.Node:
-    """The number that stands at ``path`` in a value."""
+    """The number that is at ``path`` in a value."""
     steps = list(path)
     while steps:
         step, following = steps.pop(0), steps[0] if steps else None

@@ -49,7 +49,7 @@ def is_in_place(tensor: fx.Node, value: fx.Node) -> bool:
 
 
 def is_alike(tensor: fx.Node, value: fx.Node) -> bool:
-    """Whether ``tensor`` is an argument that autograd has not computed, and ``value`` stands in other memory as it
+    """Whether ``tensor`` is an argument that autograd has not computed, and ``value`` is in other memory as it
     does: the assignment changes its memory alone."""
     old, new = tensor.meta["example_value"], value.meta["example_value"]
     if tensor.op != "placeholder" or not old.is_leaf or is_wrapped(new) or storage(tensor) == storage(value):

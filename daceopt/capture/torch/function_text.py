@@ -19,7 +19,7 @@ _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.al
 @dataclass
 class FunctionText:
     """A function's text as a tree, and what its code depends on beside it: the variables of functions around it that it
-    reads, the names that its file imports, and the class that it stands in, or ""."""
+    reads, the names that its file imports, and the class that it is in, or ""."""
 
     tree: ast.FunctionDef
     free: tuple[str, ...]
@@ -48,7 +48,7 @@ def text_of(code: types.CodeType) -> FunctionText:
 
 
 class _File(ast.NodeVisitor):
-    """The functions of a file by first line and name, each with the class that it stands in, and what is imported."""
+    """The functions of a file by first line and name, each with the class that it is in, and what is imported."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.functions: dict[tuple[int, str], tuple[ast.FunctionDef, str]] = {}

@@ -137,7 +137,7 @@ def eager_types(graph: fx.GraphModule, inputs: Sequence[Any]) -> list[torch.dtyp
 
 def _reflect(graph: fx.GraphModule) -> None:
     """Compare as Python does, which asks a Parameter on the right first, its class being derived from that of tensors:
-    the result stands in memory as the operand that is asked."""
+    the result is in memory as the operand that is asked."""
     for node in graph.graph.nodes:
         if node.target in _REFLECTED and list(map(_is_parameter, node.args)) == [False, True]:
             node.target, node.args = _REFLECTED[node.target], node.args[::-1]

@@ -32,7 +32,7 @@ class Before:
         return plain(self._operand) is not self._value
 
     def keep_strides(self) -> None:
-        """What is changed in place stands in memory as before: the operators that give a new value do not know that."""
+        """What is changed in place is in memory as before: the operators that give a new value do not know that."""
         value, order = plain(self._whole), dense_order(self._before)
         is_same = value.stride() == self._before.stride() or self._whole.stride() != self._strides  # as by ``t_``
         if order is not None and not is_same:

@@ -35,7 +35,7 @@ def with_gradient(node: fx.Node, operands: Sequence[fx.Node]) -> Sequence[fx.Nod
 
 
 def _origin(node: fx.Node) -> tuple[fx.Node, tuple[int, ...]]:
-    """The call of which a tensor is a result, and where it stands among several."""
+    """The call of which a tensor is a result, and where it is among several."""
     path: tuple[int, ...] = ()
     while node.target is operator.getitem and isinstance(_value(node.args[0]), (tuple, list)):
         path = (node.args[1], *path)

@@ -22,7 +22,7 @@ def own_lists(function: ast.FunctionDef) -> frozenset[str]:
 
 
 def _harmless(node: ast.AST) -> Sequence[ast.AST] | Iterator[ast.AST]:
-    """Places in which a list may stand without getting another name."""
+    """Places in which a list may be without getting another name."""
     if isinstance(node, ast.Return):
         return ast.walk(node.value) if isinstance(node.value, ast.Name | ast.Tuple | ast.List | ast.Dict) else []
     if isinstance(node, ast.Call):

@@ -125,7 +125,7 @@ def _view_text(node: fx.Node) -> tuple[str, list[Any]]:
 
 
 def _strides(node: fx.Node, differentiable: bool) -> tuple[Any, ...]:
-    """The strides that PyTorch promises, where the elements do not stand one after another."""
+    """The strides that PyTorch promises, where the elements are not one after another."""
     value = node.meta["val"]
     if dense_order(value) is not None:
         return ()

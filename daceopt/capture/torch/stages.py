@@ -44,7 +44,7 @@ def stages(body: Functional, planned: Plan, differentiable: Sequence[bool]) -> t
 
 
 def _points(body: Functional, planned: Plan, differentiable: Sequence[bool]) -> dict[fx.Node, Held]:
-    """What may stand between others and the arguments: results, and new values of arguments, that autograd sees."""
+    """What may be between others and the arguments: results, and new values of arguments, that autograd sees."""
     points: dict[fx.Node, Held] = {}
     for argument, k in planned.mutations:
         if planned.outputs[k].differentiable:

@@ -68,7 +68,7 @@ class VariableNames(ast.NodeVisitor):
     visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
 
     def _visit_scope(self, inside: Sequence[ast.AST], own: set[str]) -> None:
-        """What stands where ``own`` are other variables; what ``:=`` sets in a comprehension is set around it."""
+        """What is where ``own`` are other variables; what ``:=`` sets in a comprehension is set around it."""
         inner = names(inside)
         self.read += [name for name in inner.read if name not in own]
         self.stored |= inner.stored - own

@@ -44,7 +44,7 @@ class Hoisted:
                 self.bodies[do.statement] = replace(body, reads=reads)
 
     def statements(self, loop: Loop) -> list[Statement]:
-        """What stands before ``loop``."""
+        """What is before ``loop``."""
         positions, names = self._before.get(_key(loop), {}), self._names
         return [Declare("int64_t", names.loop(s), names.size_text(e), const=True) for e, s in positions.items()]
 

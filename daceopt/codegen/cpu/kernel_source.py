@@ -147,7 +147,7 @@ class Emitter:
     # ---------------------------------------------------------------- outside of the threads
 
     def _top(self, tree: Tree) -> Body:
-        """What stands around parallel loops runs in one thread; where there are none, everything does."""
+        """What is around parallel loops runs in one thread; where there are none, everything does."""
         inside = [loop.kind for loop in schedule.loops(tree)]
         if isinstance(tree, Loop) and tree.kind == "parallel vector":
             return self._flat(tree)
@@ -265,7 +265,7 @@ class Emitter:
         return tuple(s for part in in_branches(schedule.in_runs(tree.children)) for s in self._part(part))
 
     def _part(self, part: Branches | list[Do] | Tree) -> Body:
-        """A part of a sequence; code without a loop of its own is apart from what stands beside it, which may use the
+        """A part of a sequence; code without a loop of its own is apart from what is beside it, which may use the
         same names."""
         if isinstance(part, Branches):
             return (self._branches(part.guards),)
@@ -330,7 +330,7 @@ class Emitter:
         return self._run(schedule.runs(body)[0]) if is_run else self._inside(body)
 
     def _pragma(self, loop: Loop, collecting: Sequence[Accumulator]) -> tuple[Body, Body]:
-        """What stands before a loop, and what the compiler is told about it."""
+        """What is before a loop, and what the compiler is told about it."""
         if loop.kind == "vector":
             before, clauses = self._before(loop), "".join(a.clause for a in collecting)
             return before, (Pragma(f"omp simd{clauses}{self._bad_clause(loop)}"),)

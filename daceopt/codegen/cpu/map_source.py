@@ -59,7 +59,7 @@ def map_source(graph: Graph, kernel: Kernel, moved: Collection[str] = ()) -> Map
 
 
 class _MapEmitter(Emitter):
-    """What stands inside of the map, with the map's parameters as loops that are open already."""
+    """What is inside of the map, with the map's parameters as loops that are open already."""
 
     def __init__(self, graph: Graph, kernel: Kernel, moved: Collection[str]):
         super().__init__(graph, kernel)
@@ -68,7 +68,7 @@ class _MapEmitter(Emitter):
         self._loops, self._body = self._independent()
 
     def _independent(self) -> tuple[list[Loop], schedule.Tree]:
-        """The outermost loops of which threads could share the iterations, and what stands inside of them."""
+        """The outermost loops of which threads could share the iterations, and what is inside of them."""
         loops: list[Loop] = []
         body = self._tree
         while isinstance(body, Loop) and body.rest is None and not self._kernel.forwarded_arrays():
@@ -97,7 +97,7 @@ class _MapEmitter(Emitter):
         return self._names.loop(loop.param).capitalize()
 
     def _shift(self, pointer: TaskletPointer) -> str:
-        """From the element at which DaCe's pointer stands to the one from which the code counts."""
+        """From the element at which DaCe's pointer is to the one from which the code counts."""
         return "" if pointer.offset == 0 else f" + {self._names.size_text(pointer.offset)}"
 
     def _pointer(self, argument: KernelArgument, name: str) -> TaskletPointer:

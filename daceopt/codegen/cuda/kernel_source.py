@@ -2,7 +2,7 @@
 
 The loops are those of the kernel's schedule. A ``grid`` loop is a digit of the block's number, a ``block`` loop one of
 the number of the warp (or thread) in its block, a ``warp`` loop the lane; ``hardware.py`` says which. Each thread
-executes what stands outside of these loops too, but only one of those that do the same stores its result.
+executes what is outside of these loops too, but only one of those that do the same stores its result.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class _CudaEmitter(Emitter):
         return tuple(s for k, part in enumerate(parts) for s in (*(self._meet() if k else ()), *self._part(part)))
 
     def _meet(self) -> Body:
-        """What stands in turn outside of a thread is in turn for all threads, which shows in what they share."""
+        """What is in turn outside of a thread is in turn for all threads, which shows in what they share."""
         kinds = [n.kind for n in self._around if isinstance(n, Loop)]
         if not self._shares or "warp" in kinds or (self._threads.lanes == 1 and "block" in kinds):
             return ()

@@ -80,7 +80,7 @@ def _accesses(bodies: Sequence[StatementInstance], collected: set[tuple[int, str
 
 
 def _is_packed(reference: Reference, loop: Loop) -> bool:
-    """Are the iterations of ``loop`` neighbours, the first of which stands at a multiple of their number?"""
+    """Are the iterations of ``loop`` neighbours, the first of which is at a multiple of their number?"""
     width = loop.extent
     if not isinstance(width, int) or types.itemsize(reference.buffer.dtype) * width not in _SIZES or reference.whole:
         return False

@@ -3,7 +3,7 @@
 before:  for i1: v0 = p0[i0 + 48 * i1]; v1 = tanh(v0)
 after:   s0 = dop::opaque(48); for i1: v0 = p0[i0 + s0 * i1]; v1 = tanh(v0)
 
-gcc 12 looks for what stands between elements at a known distance longer than a vector, and gives up on the loop; those
+gcc 12 looks for what is between elements at a known distance longer than a vector, and gives up on the loop; those
 at an unknown one it loads one by one, and computes with vectors. Where computing costs less than loads, neither pays.
 """
 
@@ -20,7 +20,7 @@ _VECTOR_BYTES = 64  # of the widest vectors
 
 
 def opaque_steps(statements: Sequence[Statement], loop: Loop, names: Names) -> tuple[list[Statement], list[Statement]]:
-    """What stands before the vector loop ``loop``, and its ``statements`` with loads by these steps."""
+    """What is before the vector loop ``loop``, and its ``statements`` with loads by these steps."""
     steps: dict[int, str] = {}  # along ``loop`` -> its name
     inside = [_stepping(s, loop, names, steps) for s in statements]
     return [Declare("int64_t", name, f"dop::opaque({n})", const=True) for n, name in steps.items()], inside

@@ -34,7 +34,7 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class Allocation:
-    """``offsets``: where each tensor stands; ``spilled``: those that found no place; ``early``: those whose place is
+    """``offsets``: where each tensor is; ``spilled``: those that found no place; ``early``: those whose place is
     free from the task before the one that they are born in."""
 
     offsets: dict[str, int]

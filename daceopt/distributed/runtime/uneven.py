@@ -35,7 +35,7 @@ class ShadowHook(JoinHook):
                 dist.all_reduce(zeros, group=exchange.group)
 
     def _exchanges_behind(self, numbers: set[int]) -> list[Exchanged]:
-        """What stands behind the one number that the others have ``told``. Raises WorkerError where they do not agree,
+        """What is behind the one number that the others have ``told``. Raises WorkerError where they do not agree,
         or have told nobody."""
         reason = self._exchange.watch.published_reason(next(iter(numbers))) if len(numbers) == 1 else None
         if reason is None:

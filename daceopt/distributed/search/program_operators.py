@@ -43,7 +43,7 @@ Estimate = Callable[[OperatorReach, KernelGroup], float]
 
 @dataclass
 class _Place:
-    """A node, in the graph in which it stands."""
+    """A node, in the graph in which it is."""
 
     graph: Graph
     node: Any

@@ -62,7 +62,7 @@ class StepTimes(NamedTuple):
 
 @dataclass
 class _Placed:
-    """A node of the finished program, where it stands there, and what it is of the captured one: None for a kernel."""
+    """A node of the finished program, where it is there, and what it is of the captured one: None for a kernel."""
 
     node: Any
     captured: Any

@@ -50,7 +50,7 @@ class GradientTensor:
 
 @dataclass(frozen=True)
 class TrainingGraph:
-    """Computations in the order in which they run when nothing is fused. Raises DaceoptError unless each stands behind
+    """Computations in the order in which they run when nothing is fused. Raises DaceoptError unless each is behind
     what it reads."""
 
     computations: tuple[StepOperator, ...]

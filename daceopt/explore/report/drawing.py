@@ -1,4 +1,4 @@
-"""The scenes of the graph of a report as SVG that stands in the page itself.
+"""The scenes of the graph of a report as SVG that is in the page itself.
 
 Parts of a module open with a click, so that a browser lays out only what somebody looks at.
 """

@@ -32,7 +32,7 @@ class Column(NamedTuple):
 
 
 def to_document(report: Tables, above: str = "") -> str:
-    """A complete HTML page; ``above``: HTML that stands before the drawings."""
+    """A complete HTML page; ``above``: HTML that is before the drawings."""
     head = f'<meta charset="utf-8"><title>{escape(report.title)}</title>'
     body = f'<body style="margin:0">{to_fragment(report, above)}</body>'
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>{body}</html>\n'
@@ -136,7 +136,7 @@ def _quiet(text: str) -> str:
 
 
 def _unfolding(name: str, text: str) -> str:
-    """What stands behind a row, which a click shows."""
+    """What is behind a row, which a click shows."""
     return f"<details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details>" if text else ""
 
 

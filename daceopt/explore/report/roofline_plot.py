@@ -1,4 +1,4 @@
-"""The roofline of a report: what kernels reach beside what the machine allows them, in SVG that stands in the page.
+"""The roofline of a report: what kernels reach beside what the machine allows them, in SVG that is in the page.
 
 Williams, Waterman and Patterson, "Roofline: an insightful visual performance model" (2009).
 """

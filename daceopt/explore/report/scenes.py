@@ -43,7 +43,7 @@ class Module:
 
 
 def tree(kernels: Sequence[KernelRow], direction: str) -> Module:
-    """The modules of one direction: a kernel stands in the innermost one that all of its origins share."""
+    """The modules of one direction: a kernel is in the innermost one that all of its origins share."""
     root = Module(direction)
     modules: dict[Path, Module] = {(): root}
     for k, kernel in enumerate(kernels):
@@ -145,7 +145,7 @@ class Scenes:
         return [self._numbers[id(part)] for part in self.modules[module].parts]
 
     def scene(self, number: int) -> Scene:
-        """What is drawn of a module; what comes from outside stands above all its boxes, what goes there below."""
+        """What is drawn of a module; what comes from outside is above all its boxes, what goes there below."""
         module = self.modules[number]
         members = module.members()
         moved = sum(self._kernels[k].bytes for k in members)
@@ -196,7 +196,7 @@ def _in_order(module: Module) -> Iterator[Module]:
 
 
 def _flows(edges: Sequence[Edge], owner: dict[int, int]) -> Counter[tuple[int, int]]:
-    """Bytes from box to box; -1 is what stands outside."""
+    """Bytes from box to box; -1 is what is outside."""
     flows: Counter[tuple[int, int]] = Counter()
     for edge in edges:
         ends = (

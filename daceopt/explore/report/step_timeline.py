@@ -31,7 +31,7 @@ class Timed(Protocol):
 
 
 def page(timelines: Mapping[str, Sequence[Timed]], text: str, title: str = "A step of training") -> str:
-    """A complete HTML page. ``timelines``: events of each step by what it is called; ``text`` stands above them."""
+    """A complete HTML page. ``timelines``: events of each step by what it is called; ``text`` is above them."""
     head = f'<meta charset="utf-8"><title>{escape(title)}</title>'
     inside = "".join(_parts(timelines, text, title))
     body = f'<div class="daceopt-report"><style>{STYLE}</style>{inside}</div>'

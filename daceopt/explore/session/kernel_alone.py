@@ -84,7 +84,7 @@ def measure_alone(
     graph: Graph, position: int, row: KernelRow, place: MeasuringPlace, sizes: Mapping[str, int], seconds: float
 ) -> KernelMeasurement:
     """Run node number ``position`` of ``graph`` by itself for about ``seconds``. Raises Unsupported where it is none
-    without what stands around it, BuildError and what a run raises."""
+    without what is around it, BuildError and what a run raises."""
     own = alone(graph, [position])
     tensors = {k: _random(own, name, sizes).to(place.device) for k, name in enumerate(own.inputs)}
     times: list[float] = []

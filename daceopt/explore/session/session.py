@@ -131,7 +131,7 @@ class Session:
 
     def sites(self, *transformations: Transformation | type[Transformation] | str) -> SiteList:
         """Where these transformations apply now, and where they almost do; where none is named, all that are registered
-        and may stand behind the steps so far.
+        and may be behind the steps so far.
 
         Nothing is changed, whatever a transformation does. Raises DaceoptError for an unknown name.
         """

@@ -1,4 +1,4 @@
-"""A session as plain text: where it is, how it came there, and what stands beside."""
+"""A session as plain text: where it is, how it came there, and what is beside."""
 
 from __future__ import annotations
 

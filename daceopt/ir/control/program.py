@@ -41,7 +41,7 @@ class Program:
 
     ``wanted``: what to differentiate; None for inference, and where it is done. ``inputs`` and ``received`` are the
     roles of the forward's and the backward's inputs by name; ``returned`` those of the backward's outputs in order.
-    Outputs of the forward have the role of their position, whatever array stands there. What the forward leaves for the
+    Outputs of the forward have the role of their position, whatever array is there. What the forward leaves for the
     backward are ``forward.saved`` and ``backward.saved``, in the same order.
     """
 

@@ -1,6 +1,6 @@
 """Control flow as compute nodes: a choice between two graphs, and a graph that is repeated.
 
-A region stands in its graph like a library node, over whole arrays. Its bodies are graphs of their own, over the size
+A region is in its graph like a library node, over whole arrays. Its bodies are graphs of their own, over the size
 symbols of the graph around them; what a body reads from outside is an input of the body, bound to an operand.
 """
 

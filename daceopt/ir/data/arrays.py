@@ -42,7 +42,7 @@ class Descriptor:
 
 
 class Part(NamedTuple):
-    """Where a part stands: element i is element ``starts + i`` of ``whole``."""
+    """Where a part is: element i is element ``starts + i`` of ``whole``."""
 
     whole: str
     starts: tuple[Dim, ...]
@@ -58,7 +58,7 @@ class Arrays:
         self.outputs: list[str] = []
         self.saved: list[str] = []  # arrays that a forward graph leaves for its backward graph
         self.replaced: dict[int, str] = {}  # position of an output -> the input whose new value it is
-        self.in_place: dict[str, str] = {}  # output -> the input where it stands, once that is decided
+        self.in_place: dict[str, str] = {}  # output -> the input where it is, once that is decided
         self.overwrites: dict[str, str] = {}  # array -> the one in whose bytes it is written, once memory is planned
         self.constants: dict[str, np.ndarray] = {}
         self.symbols: dict[str, tuple[str, int]] = {}
@@ -148,7 +148,7 @@ class Arrays:
         self.outputs.append(name)
 
     def add_view(self, source: str, hint: str, shape: Sequence[Dim], strides: Sequence[Dim], offset: Dim = 0) -> str:
-        """An alias of ``source``: element i stands at ``offset + sum(strides * i)``, counted in elements of the root
+        """An alias of ``source``: element i is at ``offset + sum(strides * i)``, counted in elements of the root
         buffer from the source's start."""
         name = self.fresh_name(hint)
         self.declare_view(name, source, shape, strides, offset)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 BACKWARD = "_backward"  # ends the names of kernels of gradients
-_AND = "__"  # stands between the names of what was fused; DaCe takes letters, digits and underscores only
+_AND = "__"  # is between the names of what was fused; DaCe takes letters, digits and underscores only
 _HELPERS = ("copy", "cast")  # what a kernel is not named after that does anything else
 
 Origins = tuple[str, ...]  # paths of modules, or names of nodes of an ONNX file, each once

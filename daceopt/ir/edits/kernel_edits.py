@@ -34,7 +34,7 @@ def stage_reads(graph: Graph, kernel: Kernel, array: str, param: Param | str, sc
     before:  for b: for t < 8: y[8*b + t] = x[8*b + t] + x[8*b + t + 1]
     after:   for b: local x_2: { for e < 9: x_2[e] = x[8*b + e]    for t < 8: y[8*b + t] = x_2[t] + x_2[t + 1] }
 
-    The loop over ``param`` must stand around all statements. Raises IllegalSchedule where what is read is no box.
+    The loop over ``param`` must be around all statements. Raises IllegalSchedule where what is read is no box.
     """
     kernel, loop = _with_outer_loops(kernel, param)
     tree = kernel.schedule
@@ -57,7 +57,7 @@ def stage_writes(graph: Graph, kernel: Kernel, array: str, param: Param | str, s
     before:  for b: for t < 8: for k: y[8*b + t] += x[8*b + t, k]
     after:   for b: local y_2: { for t < 8: for k: y_2[t] += x[8*b + t, k]    for e < 8: y[8*b + e] = y_2[e] }
 
-    The loop over ``param`` must stand around all statements. Raises IllegalSchedule where an iteration does not write
+    The loop over ``param`` must be around all statements. Raises IllegalSchedule where an iteration does not write
     each element of a box, where it does not finish one, and where the kernel reads the array, too.
     """
     kernel, loop = _with_outer_loops(kernel, param)

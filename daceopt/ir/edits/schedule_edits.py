@@ -244,7 +244,7 @@ def rename(tree: Tree, param: Param | str, name: str) -> Tree:
     before:  for p: f(p)
     after:   for q: f(q)
 
-    Raises IllegalSchedule where it stands inside of a loop over that name, or around one.
+    Raises IllegalSchedule where it is inside of a loop over that name, or around one.
     """
     new = Parameter(name)
 

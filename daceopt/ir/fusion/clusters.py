@@ -106,7 +106,7 @@ class Clusters(Generic[N]):
         return sorted(self._members, key=self._position.__getitem__)
 
     def position(self, node: N) -> int:
-        """Where the cluster of ``node`` stands in that order: fewer positions than nodes, with gaps."""
+        """Where the cluster of ``node`` is in that order: fewer positions than nodes, with gaps."""
         return self._position[self.leader(node)]
 
     def positions_of(self, nodes: Iterable[N]) -> list[int]:
@@ -115,7 +115,7 @@ class Clusters(Generic[N]):
         return [positions[n] if n in positions else positions[self.leader(n)] for n in nodes]
 
     def positions(self) -> Mapping[N, int]:
-        """Leader -> where its cluster stands."""
+        """Leader -> where its cluster is."""
         return MappingProxyType(self._position)
 
     def path(self, a: N, b: N) -> list[N] | None:

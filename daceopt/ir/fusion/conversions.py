@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def conversion(graph: Graph, node: KernelNode) -> tuple[str, str] | None:
-    """(array read, array written) of a kernel that converts each element where it stands; None for others."""
+    """(array read, array written) of a kernel that converts each element where it is; None for others."""
     kernel = node.kernel
     stage = kernel.stages[0]
     if len(kernel.stages) != 1 or len(stage.writes) != 1 or kernel.locals or not only_converts(graph, stage):

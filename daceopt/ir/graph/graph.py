@@ -246,7 +246,7 @@ class Graph(DataflowGraph):
     def attach(self, name: str, whole: str, starts: Sequence[Dim]) -> None:
         """Let the array ``name``, of the rank of ``whole``, be the box of it that begins at ``starts``.
 
-        It stands there from now on, with the strides of ``whole``; its views and what writes and reads it stay. Raises
+        It is there from now on, with the strides of ``whole``; its views and what writes and reads it stay. Raises
         ValueError, and changes nothing, where a view cannot follow, and for arrays that have a place already: views,
         inputs, constants, outputs, saved arrays, parts of another array.
         """

@@ -134,7 +134,7 @@ def by_priority(
 
 
 def _place(graph: DataflowGraph, node: Node, position: dict[str, int]) -> float:
-    """Where ``node`` stands: at the latest of what it writes; -1 where nothing of it has a position."""
+    """Where ``node`` is: at the latest of what it writes; -1 where nothing of it has a position."""
     return max((position.get(name, -1) for name in _writes(graph, node)), default=-1)
 
 

@@ -19,7 +19,7 @@ _PUT: dict[str, Callable[[Any, KernelNode, str, str], None]] = {}
 def puts(function: Callable[[Any, KernelNode, str, str], None]) -> Callable[[Any, KernelNode, str, str], None]:
     """Register what changes the place of a local, ``function(graph, kernel, array, scope)``.
 
-    It checks schedules, and so stands above graphs.
+    It checks schedules, and so is above graphs.
     """
     _PUT["locals"] = function
     return function

@@ -108,7 +108,7 @@ class _Writer:
 
 
 def _copied_memlet(name: str, starts: Iterable[Dim], extents: Iterable[Dim]) -> Memlet:
-    """What DaCe says of a part: it is copied into its box. It stands there already."""
+    """What DaCe says of a part: it is copied into its box. It is there already."""
     own, box = [], []
     for start, extent in zip(starts, extents, strict=True):
         own.append((0, extent - 1, 1))

@@ -160,7 +160,7 @@ class _Execution:
                 yield loop
 
     def _looks_back(self, loop: Loop) -> bool:
-        """Does a statement read what one that stands behind it has written, in an iteration before?"""
+        """Does a statement read what one that is behind it has written, in an iteration before?"""
         stages = [self._kernel.stages[n.statement] for n, _ in walk(loop) if isinstance(n, Do)]
         inside = {*self._kernel.locals, *self._kernel.forwarded_arrays()}
         written = [{a.array for a in s.writes.values()} & inside for s in stages]

@@ -51,7 +51,7 @@ def _check_stored(kernel: Kernel, do: Do, around: Several[Tree]) -> None:
 
 def part_ways(one: Several[Tree], other: Several[Tree]) -> bool:
     """Do guards let two statements run in different iterations of loops that both stand in? ``one``, ``other``: what
-    stands around each."""
+    is around each."""
     common = {n.param for n in one if isinstance(n, Loop) and any(n is m for m in other)}
     first, second = ({c for c in conditions_in(around) if c.free_symbols & common} for around in (one, other))
     own: set[sympy.Symbol] = {n.param for around in (one, other) for n in around if isinstance(n, Loop)} - common

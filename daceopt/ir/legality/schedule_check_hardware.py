@@ -80,7 +80,7 @@ def _check_no_sharing(kernel: Kernel, tree: Tree) -> None:
 
 
 def _check_place(kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:
-    """A loop stands where its hardware is: a grid of blocks of warps of lanes."""
+    """A loop is where its hardware is: a grid of blocks of warps of lanes."""
     kinds = [n.kind for n in around if isinstance(n, Loop)]
     if "parallel" in loop.kind or (loop.kind in HARDWARE and loop.when is not None):
         refuse(kernel, f"the {loop.kind} loop over {loop.param} is one of a CPU's threads")

@@ -62,7 +62,7 @@ def _place(threads: Threads, loop: Loop) -> tuple[sympy.Expr, ...]:
 def _accesses(
     to: Paths, bodies: Mapping[int, StatementInstance], array: str
 ) -> Iterator[tuple[Reference, tuple[Tree, ...]]]:
-    """Every access of the local with what stands around it, from where it lives."""
+    """Every access of the local with what is around it, from where it lives."""
     for statement, path in to.items():
         home = next((k for k, n in enumerate(path) if isinstance(n, Alloc) and n.array == array), len(path))
         for reference in bodies[statement].references() if home < len(path) else ():

@@ -39,7 +39,7 @@ def blocked_shape(shape: Sequence[Dim]) -> Shape:
 
 
 def image_shape(shape: Sequence[Dim]) -> Shape:
-    """The shape of an image that stands in blocks as ``shape`` says."""
+    """The shape of an image that is in blocks as ``shape`` says."""
     count, blocks, *spatial, inside = shape
     return (count, blocks * inside, *spatial)
 

@@ -102,7 +102,7 @@ class AllReduceWait(CollectiveWait):
 
     @property
     def in_place(self) -> Mapping[str, str]:
-        """Y stands where X does."""
+        """Y is where X does."""
         return {"Y": "X"}
 
 
@@ -138,7 +138,7 @@ class AllGatherWait(CollectiveWait):
 
     @property
     def in_place(self) -> Mapping[str, str]:
-        """Y stands where X does."""
+        """Y is where X does."""
         return {"Y": "X"}
 
 

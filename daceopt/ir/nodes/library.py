@@ -110,7 +110,7 @@ class DenseNode(LibraryNode):
 
     @property
     def in_place(self) -> Mapping[str, str]:
-        """Result -> operand in whose memory it stands where that one ends there."""
+        """Result -> operand in whose memory it is where that one ends there."""
         return {}
 
     def operands(self, graph: Graph) -> dict[str, str]:

@@ -159,6 +159,6 @@ class IndexRegion:
 
 
 def _without_evaluation(extreme: FunctionClass, value: Dim, other: Dim) -> Dim:
-    """A minimum or maximum as it stands: SymPy would compare all parts of both with each other, which takes long."""
+    """A minimum or maximum as it is: SymPy would compare all parts of both with each other, which takes long."""
     numbers = isinstance(value, int) and isinstance(other, int)
     return value if value == other else dim(extreme(value, other, evaluate=numbers))

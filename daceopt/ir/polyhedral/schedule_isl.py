@@ -132,7 +132,7 @@ class _Writer:
         return node
 
     def _instances(self, tree: Tree) -> isl.UnionSet:
-        """All that stands in ``tree``, whether it is in the domain or not."""
+        """All that is in ``tree``, whether it is in the domain or not."""
         sets = [self._domains.domain(do.statement) for do in schedule.dos(tree)]
         universes = [isl.UnionSet.from_set(isl.Set.universe(s.get_space())) for s in sets]
         return reduce(isl.UnionSet.union, universes)
@@ -161,7 +161,7 @@ class _Reader:
         self._statements: dict[int, Do] = {}
 
     def tree(self, node: isl.ScheduleNode, around: tuple[Loop, ...] = ()) -> Tree:
-        """What stands at ``node``; ``around``: the loops outside of it."""
+        """What is at ``node``; ``around``: the loops outside of it."""
         kind = kind_of(node)
         if kind in (_KIND.domain, _KIND.filter):
             return self.tree(node.child(0), around)

@@ -170,7 +170,7 @@ def _substitute_rest(loop: Loop, mapping: dict[sympy.Expr, sympy.Symbol]) -> Loo
 
 
 def _parting(do: Do, loops: Several[Loop], loop: Loop) -> Dim | None:
-    """What divides ``loop.param`` wherever it stands, where that is a part of a sum."""
+    """What divides ``loop.param`` wherever it is, where that is a part of a sum."""
     values = [sympy.sympify(e) for e in (*do.index, *(n.rest for n in loops if n.rest is not None))]
     digits = {d for e in values for d in e.atoms(idiv, pymod) if d.args[0] == loop.param}
     divisors = {d.args[1] for d in digits}

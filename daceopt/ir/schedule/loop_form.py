@@ -34,7 +34,7 @@ from daceopt.ir.schedule.schedule import (
 
 def in_loops(kernel: Kernel, tree: Tree, outer: list[Loop]) -> Kernel:
     """``kernel`` in the loops of ``tree``, each a parameter; ``outer``: the loops of which each iteration has locals of
-    its own, around everything. Statements that do not stand in ``tree`` stay as they are.
+    its own, around everything. Statements that are not in ``tree`` stay as they are.
 
     before:  s0(i < n)           for b: for t < 8, n - 8*b: s0(8*b + t)
     after:   s0(b, t < min(8, n - 8*b))    for b: for t < 8, n - 8*b: s0(b, t)
@@ -109,7 +109,7 @@ def fresh(name: str, used: Collection[Param]) -> Param:
 def down_to(tree: Tree, param: Param | str) -> tuple[list[Loop], Loop]:
     """The loops from the top of ``tree`` down to the one over ``param``, around all statements; and that one.
 
-    Raises IllegalSchedule, with a statement that stands outside of it, where there is no such loop.
+    Raises IllegalSchedule, with a statement that is outside of it, where there is no such loop.
     """
     loops: list[Loop] = []
     node = tree

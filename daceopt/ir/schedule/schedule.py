@@ -40,8 +40,8 @@ class Loop:
 
     ``rest``: what a partial last tile leaves, in parameters of loops around; the loop ends at the smaller of both.
     ``kind``: an accelerator's blocks are the iterations of ``grid`` loops, a block's threads those of ``block`` loops;
-    where the kernel has ``warp`` loops, whose iterations are lanes, these are its warps. What stands outside of such a
-    loop happens once for all of them, and what stands in turn there, in turn for all of them.
+    where the kernel has ``warp`` loops, whose iterations are lanes, these are its warps. What is outside of such a
+    loop happens once for all of them, and what is in turn there, in turn for all of them.
     ``when``: a parallel loop is worth its threads only where this holds (a relation over the sizes); None: always.
     """
 
@@ -157,7 +157,7 @@ def with_children(tree: Tree, new: Several[Tree]) -> Tree:
 
 
 def walk(tree: Tree, around: tuple[Tree, ...] = ()) -> Iterator[tuple[Tree, tuple[Tree, ...]]]:
-    """Every node with all that stands around it, outermost first; parents before children, in execution order."""
+    """Every node with all that is around it, outermost first; parents before children, in execution order."""
     waiting = [(tree, around)]
     while waiting:
         node, above = waiting.pop()
@@ -244,7 +244,7 @@ def nest_loops(headers: Iterable[Loop], body: Tree) -> Tree:
 
 
 def guarded_chain(tree: Tree) -> tuple[list[Loop], list[sympy.Basic], Tree]:
-    """Like :func:`chain`, through guards: the loops, what all guards between them demand, and what stands inside."""
+    """Like :func:`chain`, through guards: the loops, what all guards between them demand, and what is inside."""
     loops: list[Loop] = []
     condition: list[sympy.Basic] = []
     while isinstance(tree, (Loop, Guard)):

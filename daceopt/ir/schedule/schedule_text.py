@@ -9,7 +9,7 @@
 ``for p < extent, rest`` ends at the smaller of both; ``s0(...)`` is statement 0 with the values of its parameters;
 ``accumulate`` names a statement and the connector that it writes, ``own`` one in the type of the write, ``warp`` and
 ``block`` one that lanes or the threads of a block collect together; ``call product:`` hands the loops below it to a
-micro-kernel; ``if (i0 + 1) % 2 == 0 and i1 < n:`` guards what stands in it.
+micro-kernel; ``if (i0 + 1) % 2 == 0 and i1 < n:`` guards what is in it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _OPERATORS: dict[type, str] = {ast.GtE: ">=", ast.Gt: ">", ast.LtE: "<=", ast.Lt
 
 
 def text(tree: Tree) -> str:
-    """One line per node, indented by what it stands in; :func:`parse` reads it."""
+    """One line per node, indented by what it is in; :func:`parse` reads it."""
     return "\n".join(_lines(tree, "")) + "\n"
 
 
@@ -160,7 +160,7 @@ class _Reader:
         self.at = 0
 
     def block(self, depth: int) -> Tree:
-        """All that stands at ``depth`` from here on."""
+        """All that is at ``depth`` from here on."""
         trees: list[Tree] = []
         while self.at < len(self._lines) and _depth(self._lines[self.at]) == depth:
             trees.append(self._node(depth))

@@ -26,7 +26,7 @@ _INDENT = "  "
 
 
 def lines(kernel: Kernel) -> list[str]:
-    """What stands after the sign of equality, and the lines below it. Raises Unsupported for what has no text."""
+    """What is after the sign of equality, and the lines below it. Raises Unsupported for what has no text."""
     params = {p for stage in kernel.stages for p in stage.params}
     shared = (str(p) if p in params else f"{p} < {text(kernel.extents[p])}" for p in kernel.outer)
     outer = f" outer {_list(shared)}" if kernel.outer else ""
@@ -138,7 +138,7 @@ class KernelReader:
         return Stage(tuple(params), stage.reads, stage.writes, tuple(stage.assignments))
 
     def _size_or_loop(self, name: str) -> sympy.Symbol:
-        """What a partial last tile leaves depends on the loop over the tiles, which may stand further down."""
+        """What a partial last tile leaves depends on the loop over the tiles, which may be further down."""
         return self._size(name) if name in self._graph.size_names else Parameter(name)
 
     def _loop(self, line: Scanner) -> sympy.Symbol:

@@ -30,7 +30,7 @@ class LiteralKind(NamedTuple):
     read: Callable[[Any], Any]
 
 
-KINDS: dict[str, LiteralKind] = {}  # the word that stands before it in text -> the kind
+KINDS: dict[str, LiteralKind] = {}  # the word that is before it in text -> the kind
 _FEW = 8  # arrays of up to this many elements are written whole
 _WORDS = {None: "none", True: "true", False: "false"}
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -92,7 +92,7 @@ def values(array: np.ndarray, large: Large) -> str:
 
 
 def read(line: Scanner, symbol: expression_text.Symbols, large: Mapping[str, np.ndarray]) -> Any:
-    """The value that stands next. Raises GraphTextError."""
+    """The value that is next. Raises GraphTextError."""
     if line.at('"'):
         return line.string()
     if line.take("["):

@@ -57,7 +57,7 @@ class _Reader:
         self._apart: dict[str, bool] = {}
 
     def graph(self, depth: int) -> Graph:
-        """The graph whose first line stands at ``depth``."""
+        """The graph whose first line is at ``depth``."""
         line = self._lines.next(depth)
         line.expect("graph ")
         self._graph = Graph(line.match(r"[A-Za-z_][A-Za-z0-9_]*", "the name of the graph"))
@@ -125,7 +125,7 @@ class _Reader:
         line.end()
 
     def _targets(self, line: Scanner) -> list[WrittenArray]:
-        """What stands before ``=``: arrays, with the connectors that write them where these have names."""
+        """What is before ``=``: arrays, with the connectors that write them where these have names."""
         targets: list[WrittenArray] = []
         while not line.at("=") and not line.is_empty():
             connector = line.name() if line.matches(r"[A-Za-z_][A-Za-z0-9_]*=") else ""

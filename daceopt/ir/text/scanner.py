@@ -33,7 +33,7 @@ class Lines:
         return None if self._at >= len(self._lines) else _depth(*self._lines[self._at])
 
     def next(self, *depths: int) -> Scanner:
-        """Go past the next line, which must stand at one of ``depths``."""
+        """Go past the next line, which must be at one of ``depths``."""
         if self._at >= len(self._lines):
             raise GraphTextError("the text ends where another line was expected")
         number, line = self._lines[self._at]
@@ -71,7 +71,7 @@ class Scanner:
         self._skip()
 
     def error(self, expected: str, text: str | None = None) -> GraphTextError:
-        """What was expected here, and what stands there instead."""
+        """What was expected here, and what is there instead."""
         rest = self._source[self._at : self._at + _SHOWN]
         shown = text if text is not None else repr(rest) if rest else "the end of the line"
         return GraphTextError(f"line {self.number}, column {self._at + 1}: expected {expected}, found {shown}")
@@ -89,7 +89,7 @@ class Scanner:
     # ---------------------------------------------------------------- words
 
     def at(self, token: str) -> bool:
-        """Does ``token`` stand here?"""
+        """Is ``token`` here?"""
         return self._source.startswith(token, self._at)
 
     def matches(self, pattern: str) -> bool:
@@ -97,7 +97,7 @@ class Scanner:
         return re.compile(pattern).match(self._source, self._at) is not None
 
     def take(self, token: str) -> bool:
-        """Go past ``token`` if it stands here."""
+        """Go past ``token`` if it is here."""
         if self.at(token):
             self._advance(len(token))
             return True
@@ -177,7 +177,7 @@ class Scanner:
         return self._advance(end + len(closing) - self._at)[: -len(closing)]
 
     def up_to(self, *closing: str) -> str:
-        """The text up to the first of these signs that stands in no bracket; not past it."""
+        """The text up to the first of these signs that is in no bracket; not past it."""
         depth, end = 0, self._at
         while end < len(self._source) and not (depth == 0 and self._source[end] in closing):
             depth += {"(": 1, ")": -1}.get(self._source[end], 0)

@@ -1,6 +1,6 @@
 """Library nodes for what is no loop nest: sorting, searching, scanning. The code is a C++ template of our own.
 
-A lowering calls :func:`call`; the template stands in ``libs/include/daceopt/algorithms/<name>.h``; the same algorithm
+A lowering calls :func:`call`; the template is in ``libs/include/daceopt/algorithms/<name>.h``; the same algorithm
 in NumPy, for the interpreter, is registered with :func:`reference`.
 """
 

@@ -128,7 +128,7 @@ def _convolution_data(memory: Memory, node: ConvolutionBackwardData) -> None:
 
     operands, shape = _read_images(memory, node), blocked.shape_of(memory.graph, node, "dX")
     x = _zeros(tuple(map(memory.number, shape)))
-    with torch.enable_grad():  # a program that is interpreted may itself stand in a backward pass
+    with torch.enable_grad():  # a program that is interpreted may itself be in a backward pass
         y = _convolve(node, x, _tensor(operands["W"]))
     _store_image(memory, node, "dX", torch.autograd.grad(y, x, _tensor(operands["dY"]))[0].numpy())
 

@@ -251,7 +251,7 @@ def is_supported(op_type: str, domain: str = "", version: int | None = None) -> 
 
 
 def why_unsupported(graph: Graph, node: Operator) -> str | None:
-    """None when ``lower`` will work; else what was found and what is supported. ``node`` stands in ``graph``."""
+    """None when ``lower`` will work; else what was found and what is supported. ``node`` is in ``graph``."""
     key = (node.domain, node.op_type)
     if key not in _LOWERINGS:
         return _why_no_body(graph, node)

@@ -154,7 +154,7 @@ def _grouped_product(b: Builder, left: str, right: str, alpha: float = 1.0, pack
 class Hiding:
     """Which keys a query does not see, and what is added to the scores of the others.
 
-    Query i stands at position i + offset among the keys: behind the cached ones or, where ``lengths`` says how many
+    Query i is at position i + offset among the keys: behind the cached ones or, where ``lengths`` says how many
     keys of a batch entry are real, at their end.
     """
 
@@ -244,7 +244,7 @@ def why_not_attention(graph: Graph, node: Operator) -> str | None:
 
 
 def _beside(graph: Graph, node: Operator, new: str, cached: str) -> str | None:
-    """Why what is cached does not stand before what is given; one may have a symbol where the other has a number."""
+    """Why what is cached is not before what is given; one may have a symbol where the other has a number."""
     shape, before = graph.shape(new), graph.shape(cached)
     if len(shape) == 3:
         heads = node.attribute("kv_num_heads")

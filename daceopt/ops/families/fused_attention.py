@@ -1,7 +1,7 @@
 """Attention that stays one node for a library, in both directions: ``FusedAttention`` in domain ``daceopt``.
 
 Its second output is of each row the logarithm of the sum of its scores' exponentials, by which the backward has the
-weights again (Dao et al., FlashAttention, NeurIPS 2022). The step ``attention-fusing`` decides where it stands.
+weights again (Dao et al., FlashAttention, NeurIPS 2022). The step ``attention-fusing`` decides where it is.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class _Gathered:
         return dace.uint8 if prod(self._node.kernel) <= 256 else dace.int32
 
     def _padded_index(self, axis: int) -> Any:
-        """Where the element stands in the padded image."""
+        """Where the element is in the padded image."""
         return self._params[2 + axis] + self._begins[axis]
 
     def _index(self, axis: int, back: int) -> Any:
@@ -92,7 +92,7 @@ class _Gathered:
         return place - back
 
     def _within(self, axis: int, back: int) -> Any:
-        """Where the element stands in that window."""
+        """Where the element is in that window."""
         return self._padded_index(axis) - self._strides[axis] * self._window(axis, back)
 
     def _reaches(self, back: tuple[int, ...]) -> Any:

@@ -151,7 +151,7 @@ class _Cache:
         return [place if d == self.axis else k for d, k in enumerate(i)]
 
     def step(self, i: Sequence[sympy.Expr], n: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
-        """(which step of the update stands at the element ``i`` of the cache, whether one does)."""
+        """(which step of the update is at the element ``i`` of the cache, whether one does)."""
         step = scalar.pymod(i[self.axis] - n, self.extent) if self.circular else i[self.axis] - n
         return step, scalar.logical_and(scalar.ge(step, 0), scalar.lt(step, self.steps))
 

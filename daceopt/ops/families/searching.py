@@ -15,7 +15,7 @@ from daceopt.ops.core import algorithm
 def search_sorted(
     b: Builder, boundaries: str, values: str, order: str | None, out: str, shared: bool, right: bool
 ) -> None:
-    """Write to ``out`` (int64) where ``values`` [rows, n] would stand in ``boundaries`` [rows or 1, m]."""
+    """Write to ``out`` (int64) where ``values`` [rows, n] would be in ``boundaries`` [rows or 1, m]."""
     rows, count = b.graph.shape(values)
     parameters = [rows, b.graph.shape(boundaries)[1], count, int(shared), int(right)]
     algorithm.call(b, "searchsorted", [boundaries, values, order], [out], parameters)
@@ -46,7 +46,7 @@ def _bisect(line: np.ndarray, value: np.generic, right: bool, high: int) -> int:
 
 
 def running_extremum(b: Builder, x: str, best: str, places: str, axis: int, largest: bool) -> None:
-    """Write the maximum (or minimum) of the elements so far along ``axis``, and where it stands last."""
+    """Write the maximum (or minimum) of the elements so far along ``axis``, and where it is last."""
     parameters = [*algorithm.extents_around(b.graph.shape(x), axis), int(largest)]
     algorithm.call(b, "running_extremum", [x], [best, places], parameters)
 
@@ -75,7 +75,7 @@ class Wanted(enum.IntEnum):
 
 
 def ranked_index(b: Builder, x: str, axis: int, out: str, wanted: Wanted, rank: int = 0) -> None:
-    """Write to ``out`` (int64, 1 along ``axis``) where it stands: of equal elements, the one that ATen finds."""
+    """Write to ``out`` (int64, 1 along ``axis``) where it is: of equal elements, the one that ATen finds."""
     algorithm.call(
         b, "ranked_index", [x], [out], [*algorithm.extents_around(b.graph.shape(x), axis), int(wanted), rank]
     )

@@ -1,5 +1,5 @@
 """The gradients of attention over tiles: weights again from queries, keys and what the forward left of each row, so
-that no array of all pairs stands in memory.
+that no array of all pairs is in memory.
 
 With P the weights, dP = dY V' and dS = P (dP - sum(dY Y)): dQ = dS K, dK = dS' Q, dV = P' dY, the first two times the
 scale of the scores. Dao et al., FlashAttention, NeurIPS 2022, algorithm 4.

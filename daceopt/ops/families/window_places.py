@@ -17,7 +17,7 @@ from daceopt.ir.scalar.extents import in_scalar_code
 @dataclass(frozen=True)
 class WindowPlaces:
     """Windows over an image of spatial dimensions ``image``: one for each element ``params`` of a result of dimensions
-    ``result``. Element ``k`` of a window stands at ``stride * param + k * dilation - begin``."""
+    ``result``. Element ``k`` of a window is at ``stride * param + k * dilation - begin``."""
 
     image: Sequence[Dim]
     result: Sequence[Dim]
@@ -27,7 +27,7 @@ class WindowPlaces:
     begins: Sequence[int]
 
     def place(self, axis: int, k: int) -> sympy.Expr:
-        """Where element ``k`` of a window stands in the image, or in its padding."""
+        """Where element ``k`` of a window is in the image, or in its padding."""
         return self.strides[axis] * self.params[axis] + (k * self.dilations[axis] - self.begins[axis])
 
     def nearest(self, offset: Sequence[int]) -> tuple[Dim, ...]:

@@ -70,7 +70,7 @@ def _scale(t: Translation, query: str, scale: Number | None) -> float | None:
 
 
 def _four(t: Translation, x: str) -> str:
-    """``x`` as [batch, heads, length, size]; what stands before the heads becomes the batch."""
+    """``x`` as [batch, heads, length, size]; what is before the heads becomes the batch."""
     shape = t.shape_of(x)
     if len(shape) < 4:
         return t.reshape(x, (1,) * (4 - len(shape)) + tuple(shape))

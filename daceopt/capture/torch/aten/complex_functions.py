@@ -1,6 +1,6 @@
 """Arithmetic of complex tensors: real arithmetic on both parts.
 
-A function is written as its real and its imaginary part, which are computed where an element stands. A product of
+A function is written as its real and its imaginary part, which are computed where an element is. A product of
 matrices is one of real matrices: the parts of a row of the left factor stand side by side, so the right one gets two
 rows for each of its own, ``[re, im]`` and ``[-im, re]``.
 """
@@ -53,7 +53,7 @@ def _parts(t: Translation, operands: tuple[str, ...], rank: int) -> dict[str, tu
 
 
 def _part(shape: Shape, part: int, rank: int) -> Callable[..., tuple[Any, ...]]:
-    """Where the part of an element of a result of ``rank`` axes stands in an operand of ``shape``."""
+    """Where the part of an element of a result of ``rank`` axes is in an operand of ``shape``."""
 
     def index(*i: sympy.Expr) -> tuple[Dim | None, ...]:
         places = i[rank - len(shape) : rank]

@@ -83,7 +83,7 @@ def _pads(t: Translation, name: str, pad: list[Dim]) -> list[int]:
 
 
 class _Windows:
-    """The windows of an image: how often each of two axes is cut, and where element (a, b) of a window stands."""
+    """The windows of an image: how often each of two axes is cut, and where element (a, b) of a window is."""
 
     def __init__(self, kernel: list[int], dilation: list[int], padding: list[int], stride: list[int]) -> None:
         sizes = [*kernel, *dilation, *padding, *stride]

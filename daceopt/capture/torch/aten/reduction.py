@@ -154,7 +154,7 @@ def min_dim(t: Translation, self: str, dim: int, keepdim: bool) -> tuple[str, st
 
 
 def _extremum(t: Translation, kind: str, self: str, dim: int, keepdim: bool) -> tuple[str, str]:
-    """The extremum and where it stands first; NaN is one."""
+    """The extremum and where it is first; NaN is one."""
     if not t.shape_of(self):
         return self, t.b.full((), 0, dace.int64)
     axis = axis_in(dim, len(t.shape_of(self)))

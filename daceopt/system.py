@@ -193,7 +193,17 @@ def fingerprint() -> str:
 
     CPU, compiler, C library, and the versions of the packages that take part in making it.
     """
-    command = compiler()
+    return fingerprint_with(compiler_text())
+
+
+def compiler_text() -> str:
+    """What a fingerprint has of the compiler: its version and the arguments that it is started with."""
+    own = compiler()
+    return "\0".join((own.version, " ".join(own.command[1:]))) if own else "no compiler\0"
+
+
+def fingerprint_with(compiler: str) -> str:
+    """The fingerprint of this machine if it had the compiler of which this is the ``compiler_text``."""
     parts = [
         platform.system(),
         platform.machine(),
@@ -201,8 +211,7 @@ def fingerprint() -> str:
         " ".join(sorted(cpu_features())),
         f"{cores()} cores, {caches()}",  # thresholds of schedules (cost/limits.py)
         glibc_version(),
-        command.version if command else "no compiler",
-        " ".join(command.command[1:]) if command else "",
+        compiler,
         platform.python_version(),
         versions.text(),
     ]

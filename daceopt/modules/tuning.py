@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from daceopt import progress, system
+from daceopt import progress
 from daceopt.errors import DaceoptError
 from daceopt.passes.choice import Choice
 from daceopt.passes.recipe import Recipe
 from daceopt.runtime.places import device_of
+from daceopt.store import builders
 from daceopt.store.cache import default_cache, key
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ def alternatives(recipe: Recipe, trains: bool | None = None) -> tuple[Recipe, ..
 def identity(graph: str, recipe: Recipe, code: str, device: torch.device | None = None) -> str:
     """What a finding is kept by; ``code`` stands for the version of the compiler, ``device``: where calls run."""
     where = "" if device is None or device.type != "cuda" else torch.cuda.get_device_name(device)
-    return key(_KIND, graph, recipe.fingerprint(), system.fingerprint(), torch.get_num_threads(), code, where)
+    rest = torch.get_num_threads(), code, where
+    cache = default_cache()
+    return builders.choose(cache, _KIND, lambda machine: key(_KIND, graph, recipe.fingerprint(), machine, *rest))
 
 
 def lookup(identity: str) -> Found | None:

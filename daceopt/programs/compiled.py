@@ -21,6 +21,7 @@ from daceopt.logs import caller_depth
 from daceopt.passes import trace
 from daceopt.programs.derivation import Derived, Source
 from daceopt.runtime.executable import Executable
+from daceopt.store import builders
 from daceopt.store.cache import default_cache, is_key, key
 
 if TYPE_CHECKING:
@@ -72,17 +73,10 @@ class CompiledPair:
 
 def find_or_build(source: Source, fingerprint: str) -> CompiledPair:
     """The programs of ``source`` from the cache, or built into it; ``fingerprint`` identifies what it loads."""
-    identity = key(
-        "pair",
-        fingerprint,
-        source.recipe.fingerprint(),
-        source.verify or "",
-        system.fingerprint(),
-        __version__,
-        own_source(),
-        _foreign_rules(),
-    )
+    rest = __version__, own_source(), _foreign_rules()
+    mode = source.recipe.fingerprint(), source.verify or ""
     store = default_cache()
+    identity = builders.choose(store, "pair", lambda machine: key("pair", fingerprint, *mode, machine, *rest))
     for _ in range(2):
         record = store.make("pair", identity, lambda entry: _write(entry, identity, source), _read)
         programs = [load_program(name, store) for name in record["programs"]]
@@ -139,10 +133,12 @@ def _write(folder: Path, identity: str, source: Source) -> None:
     from daceopt import libs
     from daceopt.codegen import build
 
+    system.require_compiler()  # before the recipe runs for nothing
     derived = source.graphs = source.derive()
     _check_device(derived)
     with derived.time_phase("build"):
         names = build.build(identity, derived.directions(), libs.implement)
+    builders.record(default_cache())
     _trace(derived, names)
     if source.verify == "numerics":
         with derived.time_phase("verify"):

@@ -51,6 +51,7 @@ def write(cache: Cache, path: Path) -> int:
     new file is complete. Raises DaceoptError where it cannot be written."""
     count, unfinished = 0, path.with_name(f".{path.name}.{os.getpid()}")
     about = {"format": _FORMAT, "machine": _machine(), "fingerprint": system.fingerprint()}
+    about["compiler"] = system.compiler_text()
     try:
         with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED, compresslevel=4) as archive:
             archive.writestr(_ABOUT, json.dumps(about))
@@ -73,7 +74,8 @@ def read(cache: Cache, path: Path) -> Additions:
     with, and lands in the cache complete or not at all.
 
     Raises DaceoptError for another kind of file, one that is not whole, one that holds more than the cache may, and one
-    of a machine whose programs would not be found here: their keys name the CPU, the compiler and all versions.
+    of a machine whose programs would not be found here: their keys name the CPU, the compiler and all versions. A
+    machine without a compiler takes those of any.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -91,11 +93,12 @@ def _check_about(archive: zipfile.ZipFile, path: Path) -> None:
             raise ValueError
         about = json.loads(archive.read(_ABOUT))
         form, fingerprint, machine = about["format"], about["fingerprint"], str(about["machine"])[:200]
+        compiler = str(about["compiler"])
     except (*_MISSHAPED, RecursionError) as error:
         raise DaceoptError(f"{path} is no file of `daceopt cache export`: it does not say of which machine") from error
     if form != _FORMAT:
         raise DaceoptError(f"{path} has format {str(form)[:40]}, expected {_FORMAT}: export it with this daceopt")
-    if fingerprint != system.fingerprint():
+    if fingerprint != (system.fingerprint() if system.compiler() else system.fingerprint_with(compiler)):
         raise DaceoptError(
             f"{path} is of another machine or installation ({machine!r}; this is {_machine()!r}), whose programs would "
             "not be found here: export one where CPU, compiler, Python and packages are the same"

@@ -17,7 +17,7 @@ JOBS ?= 2
 # tests start processes by the dozen, all of which import the same files: their bytecode is kept even where others say no
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo docs test test-fast test-wheel test-isa test-onnx test-opinfo test-fuzz test-models test-breadth test-world world test-versions test-pythons test-gpu bench-gpu lint format types bench clean setup
+.PHONY: help demo docs test test-fast test-browser test-wheel test-isa test-onnx test-opinfo test-fuzz test-models test-breadth test-world world test-versions test-pythons test-gpu bench-gpu lint format types bench clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -51,6 +51,9 @@ test: $(READY) ## each mechanism, with a part of ONNX's backend suite
 
 test-fast: $(READY) ## the tests without those marked slow
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not onnx and not fuzz and not models and not breadth"
+
+test-browser: $(READY) ## pages in a headless Chromium (Debian: apt-get install chromium); skipped with the reason without one
+	$(BIN)/python -m pytest -q -rs -m browser tests/explore
 
 test-wheel: ## sdist and wheel in an empty environment, but for torch with the newest versions they allow: a first call
 	rm -rf build/wheel

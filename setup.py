@@ -19,6 +19,7 @@ setup(
             "**/include/**/*",
             "**/src/*.cpp",
             "**/*.css",
+            "**/*.js",
             "**/*.html",
             "**/*.svg",
             "**/*.toml",

@@ -15,7 +15,7 @@ from daceopt.commands.main import main
 from tests.registered import restored
 
 ROOT = Path(__file__).resolve().parents[1]
-SLOW_COMMANDS = {"demo", "bench"}
+SLOW_COMMANDS = {"demo", "bench", "explore"}  # the last one does not end by itself
 
 
 def pages(*folders: str) -> list[str]:

@@ -15,6 +15,7 @@ _COMMANDS = {
     "doctor": "what this machine has and lacks, and what to install",
     "demo": "optimize four models, check them and compare the times",
     "explain": "what a model moves and computes, and what each step did",
+    "explore": "a page that walks the optimization of a model: apply, undo, compare, measure, edit schedules",
     "optimize": "compile a model, compare it and write it",
     "bisect": "find the step and the site of a recipe that breaks a model",
     "search": "how operators and gradients are fused on several workers: a strategy as a file",

@@ -43,13 +43,18 @@ class ModuleOnDisk:
         return freeze(self.title, self.module, self.args, self.kwargs)
 
 
-def arguments(parser: ArgumentParser) -> None:
-    """What every command takes that compiles a model."""
+def subject_arguments(parser: ArgumentParser) -> None:
+    """Which model, and which files of the user's belong to it."""
     parser.add_argument("model", help="an ONNX file, or file.py:name of a module or of what makes one")
-    parser.add_argument("--recipe", default="auto", help="name of a recipe (default: auto)")
     parser.add_argument(
         "--load", type=Path, action="append", default=[], metavar="FILE", help="register the transformations of a file"
     )
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """What every command takes that compiles a model."""
+    subject_arguments(parser)
+    parser.add_argument("--recipe", default="auto", help="name of a recipe (default: auto)")
     parser.add_argument(
         "--add",
         action="append",

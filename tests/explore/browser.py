@@ -33,13 +33,15 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 
 EXECUTABLE = next(filter(None, map(shutil.which, NAMES)), None)
-needed = pytest.mark.skipif(EXECUTABLE is None, reason=f"no browser: none of {', '.join(NAMES)} is installed")
+_IS_THERE = pytest.mark.skipif(EXECUTABLE is None, reason=f"no browser: none of {', '.join(NAMES)} is installed")
+needed = [pytest.mark.browser, _IS_THERE]
 
 
 class Browser:
-    """One page at a time. ``errors``: what its console says, and exceptions; ``requests``: addresses it asked for."""
+    """One page at a time, without a network unless it is ``online``. ``errors``: what its console says, and
+    exceptions; ``requests``: addresses it asked for."""
 
-    def __init__(self, read: int, write: int) -> None:
+    def __init__(self, read: int, write: int, online: bool = False) -> None:
         self._read, self._write = read, write
         self._buffer = b""
         self._events: deque[dict[str, Any]] = deque()
@@ -49,19 +51,21 @@ class Browser:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
-        self.call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
+        if not online:
+            nothing = {"latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+            self.call("Network.emulateNetworkConditions", offline=True, **nothing)
         self.errors: list[str] = []
         self.requests: list[str] = []
 
-    def open(self, page: Path, scheme: str = "light") -> float:
-        """Load a file in a colour scheme; seconds until it has loaded and been laid out."""
+    def open(self, page: Path | str, scheme: str = "light") -> float:
+        """Load a file or an address in a colour scheme; seconds until it has loaded and been laid out."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", features=features)
         self.call("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
         self.errors, self.requests = [], []
         self._events.clear()
         start = time.perf_counter()
-        self.call("Page.navigate", url=page.resolve().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         self._until("Page.loadEventFired")
         self.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
         return time.perf_counter() - start
@@ -71,6 +75,21 @@ class Browser:
         found = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
+
+    def wait(self, condition: str) -> None:
+        """Until an expression of the page holds; fails, with what the page says, where it does not come to that."""
+        deadline = time.monotonic() + 2 * _DEADLINE
+        while not self.evaluate(f"Boolean({condition})"):
+            assert time.monotonic() < deadline, f"{condition}: {self.evaluate('document.body.innerText')} {self.errors}"
+            time.sleep(0.05)
+
+    def press(self, key: str) -> None:
+        """Press a key: ``Tab``, ``Enter``, ``ArrowDown``."""
+        text = {"text": "\r"} if key == "Enter" else {}
+        codes = {"Tab": 9, "Enter": 13, "ArrowUp": 38, "ArrowDown": 40}
+        for kind in ("keyDown", "keyUp"):
+            more = text if kind == "keyDown" else {}
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key], **more)
 
     def click(self, selector: str) -> None:
         """Click the middle of the first element of a selector, as a mouse does."""
@@ -127,7 +146,7 @@ class Browser:
 
 
 @contextmanager
-def browser() -> Iterator[Browser]:
+def browser(online: bool = False) -> Iterator[Browser]:
     """A browser with a profile of its own, ended at the end."""
     assert EXECUTABLE is not None
     (their_in, our_out), (our_in, their_out) = os.pipe(), os.pipe()
@@ -140,7 +159,7 @@ def browser() -> Iterator[Browser]:
         os.close(their_in)
         os.close(their_out)
         try:
-            yield Browser(our_in, our_out)
+            yield Browser(our_in, our_out, online)
         finally:
             process.terminate()
             process.wait(timeout=20)

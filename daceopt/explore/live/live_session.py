@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,9 +64,14 @@ class LiveSession:
         self._pages.append(send)
         return lambda: self._pages.remove(send) if send in self._pages else None
 
-    def close(self) -> None:
-        """Nothing is answered any more; what runs comes to its end."""
+    def close(self, patience: float = 2.0) -> bool:
+        """Nothing is answered any more; has what runs come to its end within ``patience`` seconds?"""
+        with suppress(queue.Empty):
+            while True:
+                self._work.get_nowait()
         self._work.put(None)
+        self._worker.join(patience)
+        return not self._worker.is_alive()
 
     def handle(self, message: object, send: Send) -> None:
         """Answer one message of a page."""

@@ -56,5 +56,5 @@ def trial(step: KernelStep, graph: Graph, node: Node) -> dict[str, Any]:
     if match is None:
         return {"legal": False, "text": "nothing changes: the loops are like that already"}
     if isinstance(match, NearMiss):
-        return {"legal": False, "text": match.reason}
+        return {"legal": False, "text": f"not legal: {match.reason}"}
     return {"legal": True, "text": schedule_text.text(schedule.schedule_of(match["kernel"].placed))}

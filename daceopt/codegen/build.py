@@ -138,7 +138,8 @@ class GeneratedProgram:
 
     def _kernel_info(self, node: dace.nodes.Node) -> KernelInfo:
         writes = tuple(filter(None, self.graph.outputs_of(node)))
-        return KernelInfo(str(node.label), writes, innermost(self.graph.origins_of(node)))
+        origin = innermost(self.graph.origins_of(node))
+        return KernelInfo(str(node.label), writes, origin, getattr(node, "called_library", ""))
 
     def _saved_arrays(self) -> Iterator[SavedArray]:
         for name, offset in self.plan.saved.items():

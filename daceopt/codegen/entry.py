@@ -266,6 +266,12 @@ EXPORTED int daceopt_run{suffix}(void** pointers, const int64_t* symbols) {{
     return daceopt_run_marked{suffix}(pointers, symbols, nullptr);
 }}
 
+EXPORTED int daceopt_run_timed{suffix}(void** pointers, const int64_t* symbols, int64_t* times) {{
+    static thread_local int64_t* now;
+    now = times;
+    return daceopt_run_marked{suffix}(pointers, symbols, [](int64_t node) {{ now[node] = daceopt_now(); }});
+}}
+
 EXPORTED int daceopt_earlier{suffix}() {{
     try {{
         return reported({earlier}, {earlier});

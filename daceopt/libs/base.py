@@ -253,7 +253,7 @@ def _implement_node(graph: Graph, node: DenseNode) -> Requirements:
         dace.dtypes.Language.CPP,
         debuginfo=node.debuginfo,
     )
-    tasklet.in_place = node.in_place
+    tasklet.in_place, tasklet.called_library = node.in_place, library.name
     graph.remove(node)
     graph.add_node(tasklet, reads, writes)
     return needs

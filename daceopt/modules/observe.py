@@ -62,10 +62,7 @@ class Observer(Backend, Generic[Graph]):
     def call(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Observed[Graph]:
         """What a call of a copy of ``model`` on copies of its arguments is. Raises CaptureError where the module cannot
         be copied, and what the call itself raises."""
-        try:
-            twin, arguments, named = copy.deepcopy((model, list(args), dict(kwargs)))
-        except Exception:
-            twin, arguments, named = _without_graph(model, args, kwargs)
+        twin, arguments, named = twin_of(model, args, kwargs)
         options = self.options
         grad = torch.is_grad_enabled() if options.backward is None else options.backward
         dynamic = options.dynamic if isinstance(options.dynamic, bool) else None
@@ -111,6 +108,14 @@ def own_forward(module: nn.Module) -> Any:
     """The user's forward of a module, optimized or not, bound to it."""
     own = getattr(module.forward, "daceopt_original", module.forward)
     return own if "forward" in module.__dict__ or isinstance(own, types.MethodType) else types.MethodType(own, module)
+
+
+def twin_of(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[nn.Module, list[Any], Any]:
+    """Copies of a module and of what a call of it is given. Raises CaptureError where the module cannot be copied."""
+    try:
+        return copy.deepcopy((model, list(args), dict(kwargs)))
+    except Exception:
+        return _without_graph(model, args, kwargs)
 
 
 def _without_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any, Any]:

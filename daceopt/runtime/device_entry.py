@@ -57,6 +57,9 @@ class DeviceEntry(ExecutableEntry):
             entry.forms = self.forms
         return entry
 
+    def places(self) -> list[ExecutableEntry]:
+        return list(self._placed.values())
+
     def _device_of(self, tensors: Sequence[torch.Tensor]) -> torch.device:
         devices = {t.device for t in tensors if t.ndim and t.numel()}
         devices = devices or {t.device for t in tensors if t.device.type == self._kind}

@@ -22,7 +22,7 @@ from daceopt.runtime.sources import FILE, Sources, heading, matching
 
 logger = logging.getLogger("daceopt.build")
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 LIBRARY = "program.so"
 MANIFEST = "manifest.json"
 CONSTANTS = "constants.npz"
@@ -100,6 +100,12 @@ class Executable:
         else:
             status = self._functions.run_marked(self._pack(*pointers), self._pack_symbols(symbols), mark)
         if status:
+            self._fail(status)
+
+    def run_timed(self, pointers: Sequence[int], symbols: tuple[int, ...], times: ctypes.Array[ctypes.c_int64]) -> None:
+        """The same; ``times``, one more than ``manifest.kernels``, get the nanoseconds of the host's clock before each
+        of them, and behind the last."""
+        if status := self._functions.run_timed(self._pack(*pointers), self._pack_symbols(symbols), times):
             self._fail(status)
 
     def raise_earlier(self) -> None:
@@ -189,6 +195,9 @@ class Exports:
         self.run.argtypes, self.run.restype = (ctypes.c_char_p, ctypes.c_char_p), ctypes.c_int
         self.run_marked = library[f"daceopt_run_marked{suffix}"]
         self.run_marked.argtypes, self.run_marked.restype = (ctypes.c_char_p, ctypes.c_char_p, Mark), ctypes.c_int
+        self.run_timed = library[f"daceopt_run_timed{suffix}"]
+        self.run_timed.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)
+        self.run_timed.restype = ctypes.c_int
         self.earlier = library[f"daceopt_earlier{suffix}"]
         self.earlier.argtypes, self.earlier.restype = (), ctypes.c_int
         self.error = library[f"daceopt_error{suffix}"]

@@ -98,6 +98,14 @@ class ExecutableEntry:
         """The entry that runs where ``tensors`` are, the inputs of a call; numbers among them are moved there."""
         return self
 
+    def known_memory(self) -> list[CallMemory]:
+        """What calls have needed so far, for the latest choices of symbols."""
+        return list(self._memory.values())
+
+    def places(self) -> list[ExecutableEntry]:
+        """The entries that have run calls, one for each device."""
+        return [self]
+
     def stream(self) -> tuple[int, ...]:
         """The address on which a call now would run its kernels, where the program takes one: its last pointer."""
         return ()

@@ -10,7 +10,7 @@ from typing import Any
 
 from daceopt.errors import BuildError
 
-FORMAT = 8
+FORMAT = 9
 TICKS = "ticks:0"
 """What the times of a profiled program are called among its outputs."""
 
@@ -68,11 +68,13 @@ class SavedArray:
 @dataclass(frozen=True)
 class KernelInfo:
     """For reports only: the label of a kernel or library call, and the arrays that it writes (each written by no
-    other). ``origin``: the path of the innermost module from which all of it comes, empty where none is known."""
+    other). ``origin``: the path of the innermost module from which all of it comes, empty where none is known.
+    ``library``: whose call it is; empty for generated code."""
 
     label: str
     writes: tuple[str, ...]
     origin: str = ""
+    library: str = ""
 
     @property
     def path(self) -> str:
@@ -156,7 +158,7 @@ def _manifest(fields: dict[str, Any]) -> Manifest:
     for name, record in records.items():
         fields[name] = tuple(record(**item) for item in fields[name])
     fields["saved"] = tuple(SavedArray(a["dtype"], tuple(a["shape"]), a["offset"]) for a in fields["saved"])
-    fields["kernels"] = tuple(KernelInfo(k.label, tuple(k.writes), k.origin) for k in fields["kernels"])
+    fields["kernels"] = tuple(KernelInfo(k.label, tuple(k.writes), k.origin, k.library) for k in fields["kernels"])
     fields["assumptions"] = tuple(
         Assumption(tuple((int(factor), tuple(map(str, names))) for factor, names in item["terms"]))
         for item in fields["assumptions"]

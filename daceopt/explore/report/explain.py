@@ -17,10 +17,13 @@ from daceopt.codegen.working_memory import plan_memory
 from daceopt.cost.device_machine import machine_of
 from daceopt.errors import BuildError, DaceoptError, FallbackWarning, Unsupported
 from daceopt.explore.report import collect, memory, model_error
+from daceopt.explore.report.advice import advise
 from daceopt.explore.report.collect import Direction, operators
 from daceopt.explore.report.profile import profile
 from daceopt.explore.report.report import Report
+from daceopt.explore.report.steady_call import steady_calls
 from daceopt.ir.scalar import types
+from daceopt.modules.dispatch import first_line
 from daceopt.modules.observe import observe
 from daceopt.modules.options import Options
 from daceopt.passes.choice import recipe_for
@@ -62,7 +65,8 @@ def explain(
 
     ``model``: a module, plain or optimized (then its options are the defaults); an ONNX file's path, bytes or proto; or
     what ``from_onnx`` returned. ``inputs`` and ``kwargs``: those of a call; an ONNX model gets random ones where none
-    are given. ``backward``: as for ``optimized_module``. ``measure``: also run kernel by kernel.
+    are given. ``backward``: as for ``optimized_module``. ``measure``: also run, kernel by kernel and, for a module, as
+    steady calls of a copy.
 
     What cannot be compiled is in the report's ``reason``, not raised. TypeError for a model of another type, and for
     inputs that an ONNX model does not take.
@@ -107,9 +111,19 @@ def _module(
         for graph, tensors in seen.graphs:
             report.recipe = recipe_for(graph.traced.device, chosen.recipe).name
             _graph(report, graph, tensors, measure)
+        if measure:
+            _calls(report, model, args, kwargs, chosen)
+            report.advice = advise(report, [*seen.refused, *seen.breaks])
     except DaceoptError as error:
         report.reason = str(error)
     return report
+
+
+def _calls(report: Report, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> None:
+    try:
+        report.calls = steady_calls(model, args, kwargs, options)
+    except Exception as error:  # whatever a second call raises, what is known of the first is not lost
+        report.notes.append(f"no times of a steady call: {first_line(error)}")
 
 
 def _graph(report: Report, graph: CompiledPiece, tensors: Sequence[torch.Tensor], measure: bool) -> None:
@@ -151,6 +165,7 @@ def _onnx(
     try:
         variants = _variants(model, recipe, verify, place.type)
         _onnx_program(report, model, variants, [_on_host(v) for v in inputs], place, measure)
+        report.advice = advise(report)
     except (Unsupported, BuildError) as error:
         report.reason = f"the model as a whole, in ONNX Runtime: {error}"
     except DaceoptError as error:

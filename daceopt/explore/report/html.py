@@ -7,7 +7,7 @@ from functools import partial
 from html import escape
 from typing import NamedTuple, TypeVar
 
-from daceopt.explore.report import kernel_timeline, memory, roofline_plot
+from daceopt.explore.report import call_page, kernel_timeline, memory, roofline_plot
 from daceopt.explore.report.drawing import drawings
 from daceopt.explore.report.page import SHOW, SORT, STYLE
 from daceopt.explore.report.tables import KernelRow, OperatorRow, StepRow, Tables
@@ -40,7 +40,7 @@ def to_document(report: Tables, above: str = "") -> str:
 
 def to_fragment(report: Tables, above: str = "") -> str:
     """What a notebook shows below a cell."""
-    drawn = (drawings, roofline_plot.section, kernel_timeline.section, memory.section)
+    drawn = (call_page.section, drawings, roofline_plot.section, kernel_timeline.section, memory.section)
     head, rest = (_head, _tiles), (*drawn, _kernel_tables, _step_table, _operator_table, _foot)
     first, last = ("".join(part for section in sections for part in section(report)) for sections in (head, rest))
     return f'<div class="daceopt-report"><style>{STYLE}</style>{first}{above}{last}<script>{SORT}{SHOW}</script></div>'

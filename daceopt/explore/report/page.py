@@ -73,6 +73,13 @@ STYLE = """
 .daceopt-report svg .heat4 { stroke: var(--heat4) }
 .daceopt-report svg text.left { text-anchor: start }
 .daceopt-report svg rect.event { fill: var(--bar); stroke: var(--paper); stroke-width: 0.4 }
+.daceopt-report svg rect.share1 { fill: var(--heat2) }
+.daceopt-report svg rect.share2 { fill: var(--part-edge) }
+.daceopt-report svg rect.share3 { fill: var(--good) }
+.daceopt-report svg rect.share4 { fill: var(--heat4) }
+.daceopt-report svg rect.share5 { fill: var(--weight) }
+.daceopt-report svg rect.share6 { fill: var(--heat1) }
+.daceopt-report svg rect.share7 { fill: var(--heat3) }
 .daceopt-report svg rect.communication { fill: var(--heat3) }
 .daceopt-report svg rect.backward { fill: var(--part-edge) }
 .daceopt-report svg g[data-marks] { cursor: pointer }

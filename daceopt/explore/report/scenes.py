@@ -23,20 +23,32 @@ _MOST = 48  # boxes in one scene; more of them are put together in runs
 _LETTERS, _DETAILS = 23, 30
 _HEATS = 5
 Path = tuple[str, ...]
+Likeness = tuple[object, ...]
 
 
 @dataclass
 class Module:
     """A part of a model: its name below the part around it, kernels by their places in the report, and its own parts in
-    the order in which they first run."""
+    the order in which they first run. ``alike``: the parts that follow it and have the same kernels in them, which are
+    drawn with it, once."""
 
     name: str
     kernels: list[int] = field(default_factory=list)
     parts: list[Module] = field(default_factory=list)
+    alike: list[Module] = field(default_factory=list)
 
     def members(self) -> list[int]:
-        """All kernels in it."""
-        return [*self.kernels, *(k for part in self.parts for k in part.members())]
+        """All kernels in it, without those alike."""
+        return [*self.kernels, *(k for part in self.parts for k in part.everything())]
+
+    def everything(self) -> list[int]:
+        """All kernels in it and in those alike."""
+        return [k for module in (self, *self.alike) for k in module.members()]
+
+    @property
+    def title(self) -> str:
+        """``0``, or ``0 … 23 x 24``."""
+        return f"{self.name} … {self.alike[-1].name} x {1 + len(self.alike)}" if self.alike else self.name
 
 
 # -------------------------------------------------------------------- modules
@@ -49,7 +61,7 @@ def tree(kernels: Sequence[KernelRow], direction: str) -> Module:
     for k, kernel in enumerate(kernels):
         if kernel.direction == direction:
             _module(modules, shared_path(kernel.origin.split(", "))).kernels.append(k)
-    return _tidy(root)
+    return _tidy(root, kernels)
 
 
 def _module(modules: dict[Path, Module], path: Path) -> Module:
@@ -60,21 +72,40 @@ def _module(modules: dict[Path, Module], path: Path) -> Module:
     return modules[path]
 
 
-def _tidy(module: Module) -> Module:
-    """A part that is all there is of a module takes its place; many boxes are put together in runs."""
-    parts = [_tidy(part) for part in module.parts]
+def _tidy(module: Module, rows: Sequence[KernelRow]) -> Module:
+    """A part that is all there is of a module takes its place; equal layers are drawn once, and many boxes are put
+    together in runs."""
+    parts = [_tidy(part, rows) for part in module.parts]
     inner = [part for part in parts if len(part.members()) > 1]
     loose = [k for part in parts if len(part.members()) <= 1 for k in part.members()]
     module.kernels, module.parts = sorted([*module.kernels, *loose]), inner
     if len(inner) == 1 and not module.kernels:
         return Module(f"{module.name}.{inner[0].name}", inner[0].kernels, inner[0].parts)
+    module.parts = _fold_equal(inner, rows)
     while len(module.kernels) + len(module.parts) > _MOST:
         module = _in_runs(module)
     return module
 
 
+def _fold_equal(parts: Sequence[Module], rows: Sequence[KernelRow]) -> list[Module]:
+    """Parts of which those that follow an equal one stand with it."""
+    folded: list[Module] = []
+    for part in parts:
+        if folded and _likeness(folded[-1], rows) == _likeness(part, rows):
+            folded[-1].alike.append(part)
+        else:
+            folded.append(part)
+    return folded
+
+
+def _likeness(module: Module, rows: Sequence[KernelRow]) -> Likeness:
+    """What equal layers have in common: their kernels, and their parts with their names."""
+    kernels = tuple((rows[k].label, rows[k].contents) for k in module.kernels)
+    return kernels, tuple((part.name, len(part.alike), _likeness(part, rows)) for part in module.parts)
+
+
 def _in_runs(module: Module) -> Module:
-    boxes = sorted([*module.parts, *(Module("", [k]) for k in module.kernels)], key=lambda m: min(m.members()))
+    boxes = sorted([*module.parts, *(Module("", [k]) for k in module.kernels)], key=_first)
     size = max(2, math.ceil(len(boxes) / _MOST))
     runs = [boxes[k : k + size] for k in range(0, len(boxes), size)]
     parts = []
@@ -163,7 +194,7 @@ class Scenes:
         lines = [self._line(layout, pair, moved) for pair, moved in sorted(pairs.items(), key=lambda p: p[1])]
         shown = [self._box(layout, k + shift, box) for k, box in enumerate(boxes)]
         ends = [_end(layout, 0, "in")] * first + [_end(layout, count - 1, "out")] * last
-        return Scene(module.name, text, width, height, lines, [*shown, *ends])
+        return Scene(module.title, text, width, height, lines, [*shown, *ends])
 
     def _time(self, members: Sequence[int]) -> str:
         spent = [self._kernels[k].seconds for k in members]
@@ -183,7 +214,7 @@ class Scenes:
         moved = amount(sum(self._kernels[k].bytes for k in members), "B") + self._time(members)
         if isinstance(box, Module):
             detail = _short(f"{plural(len(members), 'kernel')}, {moved}", _DETAILS)
-            return SceneBox("part", self._numbers[id(box)], x, y, _short(box.name), detail, box.name)
+            return SceneBox("part", self._numbers[id(box)], x, y, _short(box.title), detail, box.title)
         kernel = self._kernels[box]
         hint = f"{kernel.label}: {kernel.contents}" + (f", from {kernel.origin}" if kernel.origin else "")
         return SceneBox("kernel", box, x, y, _short(kernel.label), _short(moved, _DETAILS), hint, bool(kernel.library))
@@ -209,7 +240,7 @@ def _flows(edges: Sequence[Edge], owner: dict[int, int]) -> Counter[tuple[int, i
 
 
 def _members(box: Module | int) -> list[int]:
-    return box.members() if isinstance(box, Module) else [box]
+    return box.everything() if isinstance(box, Module) else [box]
 
 
 def _first(box: Module | int) -> int:

@@ -100,13 +100,43 @@ class MemoryRow:
     largest: str
 
 
+@dataclass(frozen=True)
+class CallRow:
+    """A steady call of the module, or its backward: seconds of the whole, and of its parts by their names.
+
+    ``pieces``: how many the call runs, compiled or not, of which ``eager`` in eager PyTorch. ``compiles``: why each
+    call compiles again; empty where none does.
+    """
+
+    name: str
+    seconds: float
+    parts: Mapping[str, float]
+    pieces: int = 0
+    eager: int = 0
+    compiles: str = ""
+
+    @property
+    def rest(self) -> float:
+        """What the parts leave of the whole; below zero where they are more."""
+        return self.seconds - sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Something to do, as a sentence, and the seconds of a call that it saves at most, by what was measured."""
+
+    sentence: str
+    seconds: float
+
+
 @dataclass
 class Tables:
     """What is supported, what was fused, what moves and what it costs.
 
     ``reason`` is empty, or says why the model runs outside of compiled code; what is known up to there is filled in.
     ``memory``: a row per node, of programs beside what their callers give and get; ``peak``: the bytes that they
-    allocate for that, of which ``saved`` are kept for the backward.
+    allocate for that, of which ``saved`` are kept for the backward. ``calls``: a steady call of a module, and its
+    backward; ``advice``: what is worth most, at most three.
     """
 
     title: str
@@ -127,6 +157,13 @@ class Tables:
     memory: list[MemoryRow] = field(default_factory=list)
     peak: int = 0
     saved: int = 0
+    calls: list[CallRow] = field(default_factory=list)
+    advice: list[Advice] = field(default_factory=list)
+
+    @property
+    def spent(self) -> float:
+        """Seconds of a call and its backward; of all kernels where calls were not measured."""
+        return sum(call.seconds for call in self.calls) or sum(k.seconds or 0.0 for k in self.kernels)
 
     @property
     def fallbacks(self) -> list[OperatorRow]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from daceopt.cost.machine import Machine
-from daceopt.explore.report import memory
+from daceopt.explore.report import call_page, memory
 from daceopt.explore.report.tables import KernelRow, StepRow, Tables
 from daceopt.explore.report.units import amount, change, duration, percent, plural, printable
 
@@ -15,6 +15,8 @@ _WIDEST = 72
 def to_text(report: Tables) -> str:
     """The whole report, one line per row; control characters of the model's names are shown, not obeyed."""
     lines = list(_head(report))
+    if report.advice:
+        lines += ["", "what to do first", *(f"  {printable(line)}" for line in call_page.lines(report))]
     for heading, rows, align in _tables(report):
         if rows[1:]:
             lines += ["", heading, *_table(rows, align)]
@@ -53,6 +55,8 @@ def _tables(report: Tables) -> Iterator[tuple[str, list[tuple[str, ...]], str]]:
     operators = [(o.name, str(o.count), o.how, o.reason) for o in report.operators]
     yield "operators", [("operator", "count", "how", "reason"), *operators], "<><<"
     names: tuple[str, ...]
+    for call in report.calls:
+        yield call_page.heading(call), [("part", "time", "share"), *call_page.rows(call)], "<>>"
     for direction in ("forward", "backward"):
         kernels = report.of(direction)
         names = ("", "writes", "from", "time", "limit", "of limit", "bytes", "flops", "by", "contents")

@@ -29,13 +29,14 @@ def report(kernels: Sequence[KernelRow], edges: Sequence[Edge]) -> Report:
     return Report("model", kernels=list(kernels), edges=list(edges), nodes=(9, len(kernels)), bytes_moved=(2e3, 1e3))
 
 
-def encoder(layers: int = 2, direction: str = "forward") -> Report:
-    """An embedding, layers of a product, a softmax and a sum with what came in, a head."""
+def encoder(layers: int = 2, direction: str = "forward", equal: bool = False) -> Report:
+    """An embedding, layers of a product, a softmax and a sum with what came in, a head; ``equal``: of one size."""
     kernels, edges = [kernel("embed", "embedding", direction)], [Edge(None, 0, 400)]
     for k in range(layers):
         last, first = len(kernels) - 1, len(kernels)
         names = (("matmul", "attention"), ("softmax", "attention"), ("add", "norm"))
-        kernels += [kernel(label, f"encoder.layer.{k}.{part}", direction) for label, part in names]
+        size = {} if equal else {"contents": f"4 x {k + 4}"}
+        kernels += [kernel(label, f"encoder.layer.{k}.{part}", direction, **size) for label, part in names]
         edges += [Edge(last, first, 1 << 20), Edge(first, first + 1, 1 << 24), Edge(first + 1, first + 2, 1 << 20)]
         edges.append(Edge(last, first + 2, 1 << 20))
     kernels.append(kernel("head", "head", direction))
@@ -168,6 +169,19 @@ def test_a_flat_model_is_drawn_in_runs() -> None:
     page = Page(flat.html())
     assert sorted(int(a["data-shows"] or "") for a in page.all("g") if "data-shows" in a) == list(range(count))
     assert max(int(a["height"] or 0) for a in page.all("svg")) < 60 * 84
+
+
+def test_equal_layers_are_drawn_once() -> None:
+    layers = encoder(24, equal=True)
+    layers.kernels = [replace(k, seconds=1e-3) for k in layers.kernels]
+    page = Page(layers.html())
+    assert sum("data-shows" in a for a in page.all("g")) == 5  # the embedding, the head, and three of one layer
+    assert "0 … 23 x 24" in page.text and any("72 kernels" in text and "72 ms" in text for text in page.text)
+    assert len(page.all("path", **{"class": "flow"})) < 20
+    layers.kernels[40] = replace(layers.kernels[40], contents="of another size")
+    (encoder_layers,) = tree(layers.kernels, "forward").parts
+    assert [part.title for part in encoder_layers.parts] == ["0 … 12 x 13", "13", "14 … 23 x 10"]
+    assert sorted(encoder_layers.members()) == list(range(1, 73))
 
 
 def test_modules_that_alternate() -> None:

@@ -123,8 +123,8 @@ class _Plan:
         return not (self._is_pinned_again(maker) or self._is_local(maker) or is_cheap(self.graph, maker))
 
     def _is_pinned_again(self, node: nodes.Node) -> bool:
-        """Was it asked for? A node that computes something again computes all of its results; storing one of them
-        decides against it."""
+        """Is computing it again requested? A node that is computed again computes all of its results; a request to
+        store one of them decides against it."""
         outputs = _roots(self.graph, self.graph.outputs_of(node))
         return not outputs.isdisjoint(self.pinned.recompute) and outputs.isdisjoint(self.pinned.store)
 

@@ -27,7 +27,7 @@ from daceopt.ir.scalar.dims import Dim
 
 @dataclass
 class GradientTarget:
-    """One read whose gradient is asked for: the array, where it was read, and the scalar gradient at each iteration."""
+    """One read whose gradient is wanted: the array, where it was read, and the scalar gradient at each iteration."""
 
     array: str
     index: tuple[Dim | None, ...]

@@ -101,7 +101,7 @@ class _Backward:
         return self._close(outputs, seeds, gradients, slices, shared)
 
     def _captured_inputs(self) -> list[str]:
-        """Inputs of the body whose gradient is asked for."""
+        """Inputs of the body whose gradient is wanted."""
         captured = self._node.captures[0].items()
         return [n for n, c in captured if self._reads[c] in self._wanted and types.is_float(self._body.dtype(n))]
 

@@ -26,7 +26,7 @@ def adjoint(node_class: type) -> Callable[[Rule], Rule]:
     """Register the rule of a node class.
 
     ``rule(b, node, grads, wanted)``: ``grads`` maps arrays that the node writes to arrays holding their gradients
-    (those that have one); ``wanted`` names the arrays it reads whose gradient is asked for. The rule builds the
+    (those that have one); ``wanted`` names the arrays it reads whose gradient is wanted. The rule builds the
     gradient computation with ``b`` (the graph holds the forward computation too) and returns pairs (array read, array
     with one contribution to its gradient).
     """

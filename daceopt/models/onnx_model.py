@@ -132,8 +132,8 @@ class OnnxModel:
         """The program in use and how it came about; DaceoptError while there is none."""
         variant = self._variants.latest if self._variants is not None else None
         if variant is None:
-            what = "runs in ONNX Runtime" if self._variants is None else "is compiled at its first call"
-            raise DaceoptError(f"there is no compiled program yet: the model {what}")
+            state = "runs in ONNX Runtime" if self._variants is None else "is compiled at its first call"
+            raise DaceoptError(f"there is no compiled program yet: the model {state}")
         return variant.pair
 
     @property
@@ -333,8 +333,8 @@ class _Expectation:
             raise DaceoptError(f"input {self.name!r}: expected {self}, got {_describe(value)}")
         wrong_rank = self.shape is not None and tensor.dim() != len(self.shape)
         if tensor.dtype != self.torch_dtype or wrong_rank:
-            what = f"{tensor.dtype} of shape {list(tensor.shape)}"
-            raise DaceoptError(f"input {self.name!r}: expected {self}, got {what}")
+            received = f"{tensor.dtype} of shape {list(tensor.shape)}"
+            raise DaceoptError(f"input {self.name!r}: expected {self}, got {received}")
         return tensor.to(place)
 
     def check_shape(self, tensor: torch.Tensor, named: dict[str, int]) -> None:

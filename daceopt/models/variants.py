@@ -114,7 +114,7 @@ class Variants:
             return next((v for v in reversed(self._found.values()) if isinstance(v, Variant)), None)
 
     def select(self, arrays: Callable[[int], np.ndarray], shapes: Sequence[tuple[int, ...]]) -> Variant:
-        """The program for inputs of these shapes; ``arrays(k)`` is the value of input k, asked for where it matters.
+        """The program for inputs of these shapes; ``arrays(k)`` is the value of input k, read only where it decides.
 
         Raises Unsupported, or DaceoptError for values that do not fit the model.
         """

@@ -66,7 +66,7 @@ def _options_text(options: Mapping[str, int]) -> str:
 
 
 def alternatives(recipe: Recipe, trains: bool | None = None) -> tuple[Recipe, ...]:
-    """The recipes to choose from; for programs with gradients, or without, if that is said."""
+    """The recipes to choose from; for programs with gradients (``trains``), or without; all where it is None."""
     return recipe.recipes(trains) if isinstance(recipe, Choice) else (recipe,)
 
 

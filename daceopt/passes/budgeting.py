@@ -28,7 +28,7 @@ _TIGHT = 0.9  # of the budget: a plan that leaves more was asked for too little
 
 @dataclass
 class _Attempt:
-    """What the recipe made of a program when it was asked for ``target`` bytes."""
+    """What the recipe made of a program for a budget of ``target`` bytes."""
 
     target: int
     program: Program

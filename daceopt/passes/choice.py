@@ -99,7 +99,7 @@ class Choice(Recipe):
         return cls(name, alternatives[0].recipe.steps, alternatives)
 
     def recipes(self, trains: bool | None = None) -> tuple[Recipe, ...]:
-        """Those to choose from; for programs with gradients, or without, if that is said."""
+        """Those to choose from; for programs with gradients (``trains``), or without; all where it is None."""
         return tuple(c.recipe for c in self.among if trains is None or c.serves(trains))
 
     def fingerprint(self) -> str:

@@ -38,12 +38,12 @@ _REGISTRIES = (  # of what decides about code, each by itself: a warm start has 
 
 
 class CompiledPair:
-    """A forward program, its backward program if one was asked for, and how they came about.
+    """A forward program, its backward program where gradients are wanted, and how they came about.
 
     ``report`` is plain JSON: ``history`` (one record per recipe step), ``choice`` (why this recipe), ``seconds`` per
     phase, ``fallbacks`` and ``hosted`` (operators without native form -> reason), ``notes`` (of the front end) and
     ``exchanges`` (of each program that has any, what its ranks exchange in turn).
-    ``graphs`` are derived again when they are asked for after a warm start.
+    ``graphs`` are derived again on their first use after a warm start.
     """
 
     def __init__(self, report: dict[str, Any], forward: Executable, backward: Executable | None, source: Source):
@@ -147,7 +147,7 @@ def _write(folder: Path, identity: str, source: Source) -> None:
 
 
 def _trace(derived: Derived, names: Sequence[str]) -> None:
-    """The code of the programs and the time of each phase, where somebody asked for it."""
+    """The code of the programs and the time of each phase, where tracing is on."""
     if trace.folder() is None:
         return
     for name, (graph, _) in zip(names, derived.directions()):

@@ -1,4 +1,4 @@
-"""Inductor, PyTorch's own compiler, which is imported only where it is asked for."""
+"""Inductor, PyTorch's own compiler, which is imported on first use."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def _add_backward(program: Program, result: Derivative, reduction: Reduction | N
 def _averages(
     graph: Graph, program: Program, gradients: Mapping[str, str | None], reduction: Reduction | None
 ) -> Mapping[str, str | None]:
-    """Input -> its gradient, averaged over ranks where that is asked for."""
+    """Input -> its gradient, averaged over ranks where that is wanted."""
     if reduction is None:
         return gradients
     names = {n: reduction.parameters.get(role.position) for n, role in program.inputs.items()}

@@ -1,4 +1,4 @@
-"""Hand the innermost loops around a sum of products, or around a tile that is turned round, to a micro-kernel."""
+"""Hand the innermost loops around a sum of products, or around a tile that is transposed, to a micro-kernel."""
 
 from __future__ import annotations
 

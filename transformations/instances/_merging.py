@@ -165,20 +165,20 @@ class Merging:
         self.trials += 1
         if self.clusters.obstacle(a, b) is not None:
             return None
-        one, other = self.groups[a], self.groups[b]
+        first, second = self.groups[a], self.groups[b]
         joins = dict(self._join(a, b))
-        ways = {into: one.ways[into].then(other.ways[way]) for into, way in joins.items()}
-        profile, uses = self._together(one, other)
-        count = one.count + other.count
+        ways = {into: first.ways[into].then(second.ways[way]) for into, way in joins.items()}
+        profile, uses = self._together(first, second)
+        count = first.count + second.count
         splits = {
             into: split
             for into, split in information(ways, profile.peak, count, self.budget).items()
-            if _is_allowed(allowed, one.information.get(into), other.information.get(joins.get(into)), split)
+            if _is_allowed(allowed, first.information.get(into), second.information.get(joins.get(into)), split)
         }
-        if not splits or _is_finer(best_of(splits.values()), one.best, other.best):
+        if not splits or _is_finer(best_of(splits.values()), first.best, second.best):
             return None
-        scale = max(one.scale, other.scale)
-        return _Trial(Group(count, scale, one.weights + other.weights, uses, ways, profile, splits), joins)
+        scale = max(first.scale, second.scale)
+        return _Trial(Group(count, scale, first.weights + second.weights, uses, ways, profile, splits), joins)
 
     def _join(self, a: int, b: int) -> Iterator[tuple[Item, Item]]:
         """Ways of ``a`` and of ``b`` such that each instance of ``b`` reads what its own instance of ``a`` writes."""
@@ -225,10 +225,10 @@ class Merging:
             self._leader[item], item = leader, self._leader[item]
         return leader
 
-    def _together(self, one: Group, other: Group) -> tuple[Profile, dict[str, Use]]:
+    def _together(self, first: Group, second: Group) -> tuple[Profile, dict[str, Use]]:
         """The profile of both, and what is not in the uses of the larger one already."""
-        profile = one.profile.merge(other.profile)
-        large, small = (one.uses, other.uses) if len(one.uses) >= len(other.uses) else (other.uses, one.uses)
+        profile = first.profile.merge(second.profile)
+        large, small = (first.uses, second.uses) if len(first.uses) >= len(second.uses) else (second.uses, first.uses)
         changed = dict(small)
         for name, use in small.items():
             if (before := large.get(name)) is None:
@@ -242,8 +242,8 @@ class Merging:
 
     def merge(self, a: int, b: int, trial: _Trial) -> int:
         """Make one group of both; returns its leader."""
-        one, other = self.groups.pop(a), self.groups.pop(b)
-        large = one.uses if len(one.uses) >= len(other.uses) else other.uses
+        first, second = self.groups.pop(a), self.groups.pop(b)
+        large = first.uses if len(first.uses) >= len(second.uses) else second.uses
         large.update(trial.group.uses)
         trial.group.uses = large
         for into in trial.group.ways:
@@ -264,12 +264,12 @@ class Merging:
         """
         if (a, self.groups[a].count, b, self.groups[b].count) in self._refused:
             return None
-        one, other = self.groups[a].scale, self.groups[b].scale
+        scale_a, scale_b = self.groups[a].scale, self.groups[b].scale
 
         def is_allowed(first: AxisSplit, second: AxisSplit, both: AxisSplit) -> bool:
-            if one == other:
+            if scale_a == scale_b:
                 return both.factor <= max(first.factor, second.factor)
-            small, large = (second, first) if other > one else (first, second)
+            small, large = (second, first) if scale_b > scale_a else (first, second)
             return small.factor <= large.factor and both.factor <= large.factor
 
         return self._merge_if(a, b, is_allowed)

@@ -81,7 +81,7 @@ class InstanceGrouping(Transformation):
         return []
 
     def _group(self, graph: Graph, planned: Sequence[Cuts]) -> Merging:
-        """For the buffer that is asked for, or the one for which data moves faster."""
+        """For the buffer of the option, or the one for which data moves faster."""
         machine = get(self.machine)
         if self.buffer not in ("", *PLANNED):
             raise DaceoptError(f"{self.name}: buffer {self.buffer!r}; expected one of {', '.join(PLANNED)}, or nothing")

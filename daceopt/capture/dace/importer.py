@@ -146,9 +146,9 @@ class _Importer:
             return None
         conditions = ", ".join(e.data.condition.as_string for e in edges)
         if len(edges) > 1 or not edges[0].data.is_unconditional() or edges[0].dst in seen:
-            what = "is a loop whose bounds are no numbers, or a choice"
+            reason = "is a loop whose bounds are no numbers, or a choice"
             hint = "give sizes= for bounds, or write choices as `a if condition else b`"
-            raise Unsupported(f"state {state.label!r} is left by {conditions}: it {what}; {hint}")
+            raise Unsupported(f"state {state.label!r} is left by {conditions}: it {reason}; {hint}")
         for name, value in edges[0].data.assignments.items():
             self._sizes[name] = to_dim(dace.symbolic.pystr_to_symbolic(value), self._sizes, f"state {state.label!r}")
         return edges[0].dst
@@ -198,15 +198,15 @@ class _Importer:
 
     def _view(self, state: dace.SDFGState, node: nodes.AccessNode) -> str:
         """An array that shows elements of another one with a layout of its own."""
-        where = f"state {state.label!r}: view {node.data!r}"
+        place = f"state {state.label!r}: view {node.data!r}"
         sources = [e for e in state.in_edges(node) if e.dst_conn == "views"]
         if len(sources) != 1 or any(e.src_conn == "views" for e in state.out_edges(node)):
-            raise Unsupported(f"{where} is written; expected views that are read")
+            raise Unsupported(f"{place} is written; expected views that are read")
         (edge,) = sources
         name = self._in_rows(edge.src)
-        starts = [to_dim(r[0], self._sizes, where) for r in edge.data.get_src_subset(edge, state).ranges]
+        starts = [to_dim(r[0], self._sizes, place) for r in edge.data.get_src_subset(edge, state).ranges]
         offset = sum(s * t for s, t in zip(starts, self._graph.strides(name)))
-        strides = [to_dim(s, self._sizes, where) for s in node.desc(self._sdfg).strides]
+        strides = [to_dim(s, self._sizes, place) for s in node.desc(self._sdfg).strides]
         return self._graph.add_view(name, node.data, self._shape(node.data), strides, dim(offset))
 
     def _in_rows(self, node: nodes.AccessNode) -> str:
@@ -223,14 +223,14 @@ class _Importer:
         strides = [to_dim(s, self._sizes, "layout") for s in desc.strides]
         return all(same(s, t) or n == 1 for n, s, t in zip(shape, strides, row_major(shape)))
 
-    def _to_box(self, subset: dace.subsets.Subset, data: str, where: str) -> ElementBox:
+    def _to_box(self, subset: dace.subsets.Subset, data: str, place: str) -> ElementBox:
         if isinstance(self._sdfg.arrays[data], dace.data.Scalar):
             return ElementBox((), (), ())
         starts, extents, steps = [], [], []
         for begin, end, step in subset.ranges:
-            first, last, by = (to_dim(e, self._sizes, where) for e in (begin, end, step))
+            first, last, by = (to_dim(e, self._sizes, place) for e in (begin, end, step))
             if not isinstance(by, int) or by <= 0:
-                raise Unsupported(f"{where}: {data}[{subset}] has step {step}; expected a number above 0")
+                raise Unsupported(f"{place}: {data}[{subset}] has step {step}; expected a number above 0")
             span = dim(last - first + by)
             starts.append(first)
             extents.append(dim(span if by == 1 else sympy.floor(sympy.sympify(span) / by)))
@@ -239,8 +239,8 @@ class _Importer:
 
     def _operand(self, edge: dace.sdfg.state.MultiConnectorEdge, state: dace.SDFGState) -> str:
         """The elements that an edge from an access node carries, in as many dimensions as it has."""
-        where = f"state {state.label!r}"
-        box = self._to_box(edge.data.get_src_subset(edge, state) or edge.data.subset, edge.src.data, where)
+        place = f"state {state.label!r}"
+        box = self._to_box(edge.data.get_src_subset(edge, state) or edge.data.subset, edge.src.data, place)
         return window(self._b, self._nodes[edge.src], box)
 
     def _squeeze(self, name: str, rank: int) -> str:

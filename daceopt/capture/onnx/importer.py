@@ -173,39 +173,39 @@ class _Importer:
             kind = "text" if value.dtype.kind in "OSU" else f"of type {value.dtype}"
             raise Unsupported(f"constant {name!r} is {kind}, which has no native form") from error
 
-    def _type(self, name: str, where: str, needs: Sequence[str]) -> tuple[Shape, DType]:
+    def _type(self, name: str, place: str, needs: Sequence[str]) -> tuple[Shape, DType]:
         """Shape and dtype of a value; the shape may follow from the values ``needs``, or from the sizes of inputs."""
         declared = self.types.get(name)
         if declared is not None and declared.WhichOneof("value") not in ("tensor_type", None):
             raise Unsupported(
-                f"{where}: {name!r} is no tensor but a {declared.WhichOneof('value').removesuffix('_type')}"
+                f"{place}: {name!r} is no tensor but a {declared.WhichOneof('value').removesuffix('_type')}"
             )
         if declared is not None and declared.tensor_type.elem_type:
             try:
                 dtype = types.from_onnx(declared.tensor_type.elem_type)
             except Unsupported as error:
-                raise Unsupported(f"{where}: {name!r} has {error}") from None
+                raise Unsupported(f"{place}: {name!r} has {error}") from None
         if name in self.shapes:
             return self.shapes[name], dtype
         if declared is None or not declared.HasField("tensor_type") or not declared.tensor_type.HasField("shape"):
-            what = f"{where}: the shape or type of {name!r} is not known before running"
-            raise NotKnownYet(what, [tuple(needs)] if needs else (), sizes=True)
-        return tuple(self._dim(d, name, where, needs) for d in declared.tensor_type.shape.dim), dtype
+            message = f"{place}: the shape or type of {name!r} is not known before running"
+            raise NotKnownYet(message, [tuple(needs)] if needs else (), sizes=True)
+        return tuple(self._dim(d, name, place, needs) for d in declared.tensor_type.shape.dim), dtype
 
-    def _dim(self, proto: onnx.TensorShapeProto.Dimension, name: str, where: str, needs: Sequence[str]) -> Dim:
+    def _dim(self, proto: onnx.TensorShapeProto.Dimension, name: str, place: str, needs: Sequence[str]) -> Dim:
         if proto.HasField("dim_value"):
             return int(proto.dim_value)
         if not proto.dim_param:
-            what = f"{where}: a dimension of {name!r} is not known before running"
-            raise NotKnownYet(what, [tuple(needs)] if needs else (), sizes=True)
+            message = f"{place}: a dimension of {name!r} is not known before running"
+            raise NotKnownYet(message, [tuple(needs)] if needs else (), sizes=True)
         return _parse_extent(proto.dim_param, self.symbols)
 
-    def _check_sizes(self, shape: tuple[Dim, ...], what: str, needs: Sequence[str] = ()) -> None:
+    def _check_sizes(self, shape: tuple[Dim, ...], label: str, needs: Sequence[str] = ()) -> None:
         used = {str(s) for extent in shape for s in _symbols_of(extent)}
         unknown = [name for name, symbol in self.symbols.items() if str(symbol) in used - set(self.graph.symbols)]
         if unknown:
             raise NotKnownYet(
-                f"{what} depends on {unknown[0]!r}, which is the extent of no input's dimension: it is not known "
+                f"{label} depends on {unknown[0]!r}, which is the extent of no input's dimension: it is not known "
                 "before running. Export the model with fixed sizes, or so that sizes follow from those of the inputs",
                 [tuple(needs)] if needs else (),
                 sizes=True,
@@ -215,26 +215,26 @@ class _Importer:
         if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
             self.names[node.output[0]] = self._constant(node.output[0], registry.constant_value(_attributes(node)))
             return
-        where = f"operator {node.op_type} ({node.name or 'unnamed'!r})"
+        place = f"operator {node.op_type} ({node.name or 'unnamed'!r})"
         if not self.pending.isdisjoint(_operands(node)):
-            self._postpone(node, where)
+            self._postpone(node, place)
             return
-        operator, inputs, outputs = self._declare(node, where)
+        operator, inputs, outputs = self._declare(node, place)
         reason = registry.why_unsupported(self.graph, operator)
-        if gap := self._gap(node, operator, reason, where):
+        if gap := self._gap(node, operator, reason, place):
             raise gap
         if reason is not None:
             self._fall_back(operator, node, inputs, outputs, reason)
         elif subgraph.graphs_of(node):
             registry.expand(self.graph, operator)
 
-    def _declare(self, node: onnx.NodeProto, where: str) -> tuple[Operator, list[str | None], list[str | None]]:
+    def _declare(self, node: onnx.NodeProto, place: str) -> tuple[Operator, list[str | None], list[str | None]]:
         """The operator as it is in the graph, what it reads, and what it writes."""
         captured = subgraph.captures(node)
         if undefined := [n for n in captured if n not in self.names]:
-            raise Unsupported(f"{where}: its graph reads {undefined[0]!r}, which nothing before it defines")
+            raise Unsupported(f"{place}: its graph reads {undefined[0]!r}, which nothing before it defines")
         inputs = self._arrays(_operands(node))
-        outputs = [self.graph.add_array(*value) if value else None for value in self._results(node, where)]
+        outputs = [self.graph.add_array(*value) if value else None for value in self._results(node, place)]
         self.names.update((n, array) for n, array in zip(node.output, outputs) if array is not None)
         attributes = _attributes(node) | ({"captures": captured} if captured else {})
         operator = widening.add_operator(self.graph, node.op_type, inputs, outputs, attributes, node.domain)
@@ -244,31 +244,31 @@ class _Importer:
     def _arrays(self, names: Iterable[str]) -> list[str | None]:
         return [self.names[n] if n else None for n in names]
 
-    def _gap(self, node: onnx.NodeProto, operator: Operator, reason: str | None, where: str) -> NotKnownYet | None:
+    def _gap(self, node: onnx.NodeProto, operator: Operator, reason: str | None, place: str) -> NotKnownYet | None:
         """What must be known of the model's inputs before the operator can be judged; None where it can be."""
         if reason is None:
             clash = inference.unfit(self.graph, operator)
-            return NotKnownYet(f"{where}: {clash}", sizes=True) if clash else None
+            return NotKnownYet(f"{place}: {clash}", sizes=True) if clash else None
         if not self.patient:
             return None
         if isinstance(reason, values.UnknownValue):
             named = [_operands(node)[k] for k in reason.positions]
-            return NotKnownYet(f"{where}: {reason}", [tuple(n for n in named if n)])
+            return NotKnownYet(f"{place}: {reason}", [tuple(n for n in named if n)])
         arrays = [*self.graph.inputs_of(operator), *self.graph.outputs_of(operator)]
         with_numbers = self.shapes and self._is_symbolic(arrays)  # for the sizes it may be supported
-        return NotKnownYet(f"{where}: {reason}", sizes=True) if with_numbers else None
+        return NotKnownYet(f"{place}: {reason}", sizes=True) if with_numbers else None
 
-    def _results(self, node: onnx.NodeProto, where: str) -> list[tuple[str, Shape, DType] | None]:
+    def _results(self, node: onnx.NodeProto, place: str) -> list[tuple[str, Shape, DType] | None]:
         """Name, shape and dtype of each output, None for those that are left out."""
         needs = sizing_operands(node)
         self._close_gaps(node)
         try:
-            results = [(n, *self._type(n, where, needs)) if n else None for n in node.output]
+            results = [(n, *self._type(n, place, needs)) if n else None for n in node.output]
             for name, shape, _ in filter(None, results):
-                self._check_sizes(shape, f"{where}: the shape of {name!r}", needs)
+                self._check_sizes(shape, f"{place}: the shape of {name!r}", needs)
         except NotKnownYet as gap:
             if node.op_type in _OPEN_ENDED:
-                raise Unsupported(f"{where}: how long the result of {node.op_type} is depends on the data") from gap
+                raise Unsupported(f"{place}: how long the result of {node.op_type} is depends on the data") from gap
             raise
         return results
 
@@ -313,11 +313,11 @@ class _Importer:
                 self.symbols[proto.dim_param] = extent
         self.shapes[name] = shape
 
-    def _postpone(self, node: onnx.NodeProto, where: str) -> None:
+    def _postpone(self, node: onnx.NodeProto, place: str) -> None:
         """Of a node whose operands have no known shape yet, only the operator can be judged."""
         self.pending.update(n for n in node.output if n)
         if not self.fallback and not registry.is_supported(node.op_type, node.domain):
-            raise Unsupported(f"{where} has no native lowering")
+            raise Unsupported(f"{place} has no native lowering")
 
     def _fall_back(
         self, operator: Operator, node: onnx.NodeProto, inputs: list[Any], outputs: list[Any], reason: str

@@ -254,7 +254,7 @@ class _Cutter:
             self._outer.graph.call_function(assertion, (self._condition(node.args[0]), *node.args[1:]))
 
     def _condition(self, node: fx.Node) -> Any:
-        """What is asked of numbers, each as the call has decided it."""
+        """A condition; a comparison of numbers is copied, over the values that they have in this call."""
         is_relation = isinstance(node, fx.Node) and node.target in COMPARISONS
         return self._outer.graph.node_copy(node, self._outside) if is_relation else self._outside(node)
 

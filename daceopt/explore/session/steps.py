@@ -49,7 +49,7 @@ class Change:
 
     @classmethod
     def of(cls, step: Any, version: Version) -> Change:
-        """What was asked for. Raises DaceoptError where it does not exist, or would be out of order."""
+        """The requested recipe or step. Raises DaceoptError where it does not exist, or would be out of order."""
         change = _as_asked(step, version)
         check_order(version, change.steps)
         if version.program.wanted is None and [s.level for s in change.steps] == [DIFFERENTIATE]:
@@ -112,7 +112,7 @@ def _as_asked(step: Any, version: Version) -> Change:
 
 
 def _of_recipe(wanted: Recipe, device: str) -> Change:
-    """The recipe for arrays on ``device`` that was asked for."""
+    """The requested recipe, for arrays on ``device``."""
     recipe = recipe_for(device, wanted)
     among = recipe if isinstance(recipe, Choice) else None
     return Change(f"recipe {recipe.name}", tuple(map(resolve, recipe.resolve())), among)

@@ -1,4 +1,4 @@
-"""How lowerings write control flow: bodies whose inputs are bound as they are asked for."""
+"""How lowerings write control flow: bodies whose inputs are bound on first use."""
 
 from __future__ import annotations
 

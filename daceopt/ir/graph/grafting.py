@@ -38,7 +38,7 @@ def graft(graph: Graph, other: Graph, names_of: Mapping[str, str]) -> dict[str, 
 
 
 class _Names:
-    """Arrays of ``graph`` for those of ``other``, made when they are asked for: views after their sources."""
+    """Arrays of ``graph`` for those of ``other``, added on their first use: views after their sources."""
 
     def __init__(self, graph: Graph, other: Graph, names: Mapping[str, str]):
         self._graph, self._other = graph, other

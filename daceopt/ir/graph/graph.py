@@ -144,7 +144,7 @@ class Graph(DataflowGraph):
 
     @property
     def is_ordered(self) -> bool:
-        """Was an order of execution asked for?"""
+        """Was an order of execution requested?"""
         return bool(self._order.position)
 
     @property

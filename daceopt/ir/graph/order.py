@@ -15,7 +15,7 @@ from daceopt.ir.graph.dataflow_graph import DataflowGraph
 
 @dataclass
 class Order:
-    """An order that was asked for: the position of each node, kept by the arrays that it writes.
+    """An order that was requested: the position of each node, kept by the arrays that it writes.
 
     Arrays keep their names when nodes are fused, replaced and copied, so what takes the place of a node runs when that
     did. Without positions nodes run in the order of :func:`topological`. Arrays are written once, so no node must run

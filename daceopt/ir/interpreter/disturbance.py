@@ -21,7 +21,7 @@ _EXACT_NAMES = ("maximum", "minimum", "sign", "absolute", "copysign", "floor", "
 
 class Disturbance:
     """A source of roundings for one execution; ``sums``: relative, what sums of products may be off by, where less
-    precision than that of their type was asked for."""
+    precision than that of their type was requested."""
 
     def __init__(self, seed: int, sums: float = 0.0) -> None:
         self._generator = np.random.default_rng(seed)

@@ -150,7 +150,7 @@ class AttentionTiles:
     def turn(
         self, loop: sympy.Symbol, side: sympy.Symbol, size: sympy.Symbol, rows: Access, name: str
     ) -> Iterator[Stage]:
-        """What ``as_columns`` has to have done: the tile of ``rows`` turned round, which are ``size`` long."""
+        """What ``as_columns`` has to have done: the tile of ``rows`` transposed, which are ``size`` long."""
         if not self.narrow:
             yield self.stage((loop, side, size), {"f": rows}, lambda x: x, x=Access(name, (size, side)))
 

@@ -73,7 +73,7 @@ class _Scope:
 
 
 class _Open:
-    """An output whose type is asked for: the array is made when the type is found."""
+    """An output whose type is not known yet: the array is added when it is."""
 
     name: str | None = None
 
@@ -82,14 +82,14 @@ logger = logging.getLogger("daceopt.ops.control_flow")
 Results = Sequence["str | _Open | None"]
 
 
-def _result(graph: Graph, out: str | _Open, shape: Sequence[Dim], dtype: DType, what: str) -> str:
+def _result(graph: Graph, out: str | _Open, shape: Sequence[Dim], dtype: DType, label: str) -> str:
     """The array for a result of that type. Raises Unsupported where another type was declared."""
     if isinstance(out, _Open):
         out.name = graph.add_array("result", shape, dtype)
         return out.name
     if graph.shape(out) != tuple(shape) or graph.dtype(out) != dtype:
         raise Unsupported(
-            f"{what} has shape {tuple(shape)} of {types.name_of(dtype)}, expected {graph.shape(out)} of "
+            f"{label} has shape {tuple(shape)} of {types.name_of(dtype)}, expected {graph.shape(out)} of "
             f"{types.name_of(graph.dtype(out))}"
         )
     return out
@@ -140,8 +140,10 @@ def if_(b: Builder, node: Operator, inputs: Names, outputs: Results) -> None:
     for body, which in zip(choice.bodies, (True, False)):
         results = _Scope(body, outside).run(_branch(node, which), [])
         used = [r for r, out in zip(results, outputs) if out is not None]
-        what = f"a result of {'then_branch' if which else 'else_branch'}"
-        declared = [_result(b.graph, o, body.graph.shape(r), body.graph.dtype(r), what) for r, o in zip(used, declared)]
+        label = f"a result of {'then_branch' if which else 'else_branch'}"
+        declared = [
+            _result(b.graph, o, body.graph.shape(r), body.graph.dtype(r), label) for r, o in zip(used, declared)
+        ]
         body.declare_outputs(used)
     choice.finish([str(n) for n in declared])
 
@@ -410,9 +412,9 @@ def _single(b: Builder, name: str) -> str:
     return b.reshape(name, ()) if b.graph.shape(name) else name
 
 
-def _check_single(graph: Graph, names: Names, what: str) -> None:
+def _check_single(graph: Graph, names: Names, label: str) -> None:
     if any(n is not None and graph.size(n) != 1 for n in names):
-        raise Unsupported(f"{what} has more than one element")
+        raise Unsupported(f"{label} has more than one element")
 
 
 _RULES: dict[str, Callable[..., None]] = {"If": if_, "Loop": loop, "Scan": scan}

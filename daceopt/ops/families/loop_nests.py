@@ -26,7 +26,7 @@ Index = tuple[Any, ...]
 
 
 class _Loops:
-    """Parameters in the order in which they are asked for."""
+    """Parameters in the order of their first use."""
 
     def __init__(self) -> None:
         self.extents: dict[Parameter, Dim] = {}

@@ -50,7 +50,7 @@ def open_convolution(graph: Graph, node: Depthwise) -> None:
     """Put a kernel where ``node`` is; ``why_not_opened`` is None.
 
     ``y[n, c, p] = bias[c] + sum over k of w[c, k] x[n, c, p * stride + k * dilation - begin]``; the gradient, for
-    windows side by side, is the same with the window turned round.
+    windows side by side, is the same with the window reversed.
     """
     names = graph.reads(node) | graph.writes(node)
     graph.remove(node)

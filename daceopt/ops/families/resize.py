@@ -113,8 +113,10 @@ def _ratio(result: Dim, extent: Dim) -> Any:
 @supports("Resize", "Upsample")
 def why_not_resize(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
-    where = _operands(node)
-    reason = _why_not_mode(node) or _why_not_factors(graph, node, inputs, where) or _why_not_counts(graph, node, inputs)
+    operands = _operands(node)
+    reason = (
+        _why_not_mode(node) or _why_not_factors(graph, node, inputs, operands) or _why_not_counts(graph, node, inputs)
+    )
     if reason is not None:
         return reason
     x, out = require(inputs, 0), graph.result(node, 0)
@@ -141,29 +143,29 @@ def _why_not_mode(node: Operator) -> str | None:
 
 def _why_not_counts(graph: Graph, node: Operator, inputs: Names) -> str | None:
     """Scales, sizes and the region have as many elements as there are axes."""
-    where, rank = _operands(node), len(graph.shape(require(inputs, 0)))
+    operands, rank = _operands(node), len(graph.shape(require(inputs, 0)))
     axes = node.attribute("axes") or range(rank)
     if not all(-rank <= a < rank for a in axes):
         return f"axes {list(axes)} of an input of rank {rank}"
     crops = node.attribute("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
-    factors = [(where.scales, 1), (where.sizes, 1), (where.roi if crops else None, 2)]
+    factors = [(operands.scales, 1), (operands.sizes, 1), (operands.roi if crops else None, 2)]
     for name, each in ((values.at(inputs, k), each) for k, each in factors if k is not None):
         if name is not None and graph.size(name) not in (0, each * len(axes)):
             return f"{graph.size(name)} elements in {name!r}; expected {each * len(axes)}"
     return None
 
 
-def _why_not_factors(graph: Graph, node: Operator, inputs: Names, where: ResizeOperands) -> str | None:
+def _why_not_factors(graph: Graph, node: Operator, inputs: Names, operands: ResizeOperands) -> str | None:
     coordinates = node.attribute("coordinate_transformation_mode", "half_pixel")
-    scales = values.at(inputs, where.scales) if node.attribute("scales") is None else None
-    roi = values.at(inputs, where.roi) if where.roi is not None and coordinates == "tf_crop_and_resize" else None
-    for name, position, what in ((scales, where.scales, "scales"), (roi, where.roi, "roi")):
+    scales = values.at(inputs, operands.scales) if node.attribute("scales") is None else None
+    roi = values.at(inputs, operands.roi) if operands.roi is not None and coordinates == "tf_crop_and_resize" else None
+    for name, position, label in ((scales, operands.scales, "scales"), (roi, operands.roi, "roi")):
         if name is not None and graph.size(name) != 0 and values.constant(graph, name) is None:
-            reason = f"input {what} of {node.op_type} is computed at run time; expected a constant"
+            reason = f"input {label} of {node.op_type} is computed at run time; expected a constant"
             return values.UnknownValue.at(reason, position or 0)
-    if any(s <= 0 for s in _floats(graph, node, inputs, where.scales, "scales")):
+    if any(s <= 0 for s in _floats(graph, node, inputs, operands.scales, "scales")):
         return "scales of 0 or less"
-    sizes = values.at(inputs, where.sizes) if where.sizes is not None else None
+    sizes = values.at(inputs, operands.sizes) if operands.sizes is not None else None
     if sizes is not None and values.known_elements(graph, sizes) is None:
         return values.UnknownValue.at("input sizes of Resize is computed at run time; expected a constant", 3)
     if node.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":

@@ -124,7 +124,7 @@ class _Pass:
 
     The near side has rows of D (queries, or keys) and of E (gradients of the result, or values); so has the far side.
     Scores are their products; ``by_first`` sums dS times the far rows of D, ``by_second`` P times those of E. Where the
-    near tile is all there is, ``across`` is dS turned round times the near rows of D, of each tile of the far side.
+    near tile is all there is, ``across`` is dS transposed times the near rows of D, of each tile of the far side.
     """
 
     tiles: AttentionTiles

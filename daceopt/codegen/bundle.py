@@ -70,12 +70,10 @@ class BundledProgram(Executable):
 
     @cached_property
     def constants(self) -> tuple[np.ndarray, ...]:
-        """Arrays to pass as constants, in the manifest's order (C-contiguous)."""
         return tuple(np.ascontiguousarray(self._given[tensor.name]) for tensor in self.manifest.constants)
 
     @cached_property
     def sources(self) -> Sources:
-        """The generated C++, by kernel."""
         return self._kept
 
     @cached_property

@@ -31,7 +31,6 @@ class Algorithms(OwnCode):
         return f"{', '.join(sorted(strided))} must be contiguous" if strided else None
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """Call the instantiation."""
         assert isinstance(node, Algorithm)
         pointers = _pointers(node, graph)
         name = _name(node, pointers)

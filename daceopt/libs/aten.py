@@ -37,7 +37,6 @@ class Aten(Library):
         return None
 
     def version(self) -> str:
-        """Return torch's version."""
         import torch
 
         return str(torch.__version__)
@@ -61,7 +60,6 @@ class Aten(Library):
         return None if rank in (1, 2, 3) else f"{rank} spatial dimensions, expected 1 to 3"
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One host call of :func:`run`."""
         assert isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights))
         names = node.operands(graph)
         inputs, outputs = ({c: names[c] for c in side if c in names} for side in _ORDER[type(node)])
@@ -77,7 +75,6 @@ class Aten(Library):
         return host.emit_call(graph, "daceopt.libs.aten:run", json.dumps(payload), inputs, outputs)
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        """Those of a host call."""
         return host.requirements()
 
 

@@ -84,11 +84,9 @@ class OwnCode(Library):
     portable: ClassVar[bool] = True
 
     def available(self) -> Missing | None:
-        """Never missing."""
         return None
 
     def version(self) -> str:
-        """Return daceopt's own version."""
         return __version__
 
 

@@ -60,7 +60,6 @@ class TorchCollectives(Library):
         return Missing("torch has no torch.distributed, or not its headers", "install the wheel of torch for Linux")
 
     def version(self) -> str:
-        """Return torch's version."""
         import torch
 
         return str(torch.__version__)
@@ -89,12 +88,10 @@ class TorchCollectives(Library):
         return None
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call into ``daceopt/process_group.h``."""
         assert isinstance(node, Collective)
         return _EMITTED[type(node)](node, graph)
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        """Our source against torch's headers, linked to the libraries that are in the process already."""
         needs = support(
             "process_group.cpp",
             header="process_group.h",

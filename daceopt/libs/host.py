@@ -126,7 +126,6 @@ class Host(Library):
         return None
 
     def version(self) -> str:
-        """Return daceopt's own version."""
         return __version__
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
@@ -140,7 +139,6 @@ class Host(Library):
         return None
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call into ``src/host_call.cpp``."""
         assert isinstance(node, HostCall)
         return emit_call(graph, node.callback, node.payload, *operands(graph, node), node.sizes)
 

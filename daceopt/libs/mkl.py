@@ -36,7 +36,6 @@ class Mkl(Library):
         )
 
     def version(self) -> str:
-        """Return MKL's version as torch reports it."""
         import torch
 
         return (

@@ -53,7 +53,6 @@ class Native(OwnCode):
         return f"daceopt::index_add(Index, {extent(count)}, dY, dW, {extent(rows)}, {extent(width)});"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        """Our headers and the source of the call, for this one element type."""
         if isinstance(node, Contraction):
             macro = contraction.element_macro(node, graph)
             return support("contraction_native.cpp", header="contraction.h", define=macro)

@@ -41,7 +41,6 @@ class NativeConvolution(OwnCode):
         return None if rank in (1, 2, 3) else f"{rank} spatial dimensions, expected 1 to 3"
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call of a template of ``convolution_native.h``."""
         names = node.operands(graph)
 
         def operand(connector: str) -> str:
@@ -64,7 +63,6 @@ class NativeConvolution(OwnCode):
         return f"daceopt::convolution_native_weights({shape}, {rest});"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        """The header."""
         headers = ("daceopt/convolution_native.h",)
         return Requirements(Flags(includes=(str(INCLUDE),), headers=headers, version=headers_digest()))
 

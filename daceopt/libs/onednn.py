@@ -53,7 +53,6 @@ class OneDnnWheels(Library):
         return None if _files() else Missing("oneDNN's library or headers are not installed", _INSTALL)
 
     def version(self) -> str:
-        """Return the version that the headers declare."""
         files = _files()
         return files.version if files else ""
 
@@ -116,7 +115,6 @@ class OneDnn(OneDnnWheels):
         return f"daceopt::onednn_convolution_backward_weights({tensor('X', 'dY', 'dW')}, {shared});"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        """Our source, oneDNN's headers, and the library with its folder as run path."""
         return self.support(*SOURCES, header="onednn.h")
 
 

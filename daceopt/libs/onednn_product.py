@@ -30,12 +30,10 @@ class OneDnnProduct(onednn.OneDnnWheels):
         return contraction.why_not(node, graph, (dace.float32,))
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call into ``src/contraction_onednn.cpp``."""
         assert isinstance(node, Contraction)
         return contraction.emit(node, graph, "contraction_onednn")
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        """Our source, oneDNN's headers, and the library with its folder as run path."""
         return self.support("contraction_onednn.cpp", "scratch.cpp", header="contraction.h")
 
 

@@ -50,7 +50,6 @@ class OneDnnQuantized(onednn.OneDnnWheels):
         return why_no_units() or _why_not_weights(node, graph, names["W"]) or _why_not_layout(node, graph, names)
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call into ``src/onednn_quantized.cpp``."""
         assert isinstance(node, (QuantizedConvolution, QuantizedProduct))
         names = node.operands(graph)
         declared, weights = "static daceopt::PackedWeights packed; ", ", &packed"
@@ -67,7 +66,6 @@ class OneDnnQuantized(onednn.OneDnnWheels):
         return f"{declared}daceopt::onednn_quantized_product({tensors}, {rescaling}{weights});"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        """Our sources, oneDNN's headers, and the library with its folder as run path."""
         return self.support("onednn_quantized.cpp", "onednn_weights.cpp", "scratch.cpp", header="quantized.h")
 
 

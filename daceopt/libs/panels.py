@@ -35,13 +35,11 @@ class Panels(OwnCode):
         return contraction.why_not(node, graph, (dace.float32, dace.float64))
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call into ``src/contraction_panels.cpp``."""
         assert isinstance(node, Contraction)
         declared, panels = hold(node.held_over)
         return declared + contraction.emit(node, graph, "contraction_panels", panels)
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        """The source for this one element type."""
         macro = f"DACEOPT_T={types.cpp(graph.dtype(node.operands(graph)['Y']))}"
         return support("contraction_panels.cpp", header="contraction_held.h", define=macro)
 

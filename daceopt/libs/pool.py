@@ -46,7 +46,6 @@ class _Pools(OwnCode):
         return _why_not_workspace(graph, names, outer)
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call."""
         assert isinstance(node, (Pool, PoolBackward))
         names = node.operands(graph)
         inner, outer = _ends(names)
@@ -66,7 +65,6 @@ class _Pools(OwnCode):
         return []
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        """Our header and source, for this one element type."""
         names = node.operands(graph)
         macro = f"DACEOPT_T={types.cpp(graph.dtype(names[_ends(names)[1]]))}"
         header = f"{self.prefix}pool.h"

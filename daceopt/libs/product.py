@@ -34,13 +34,11 @@ class TorchProduct(Library):
         return Missing("libtorch_cpu.so exports no cpublas::brgemm", "install torch for x86-64")
 
     def version(self) -> str:
-        """Return torch's version."""
         import torch
 
         return str(torch.__version__) if self.available() is None else ""
 
     def supports(self, node: Node, graph: Graph) -> str | None:
-        """Tiles of float32 and bfloat16."""
         return _why_not(node, tuple(_BRGEMM))
 
     def emit(self, node: Node, graph: Graph) -> str:
@@ -60,7 +58,6 @@ class NativeProduct(OwnCode):
     name: ClassVar[str] = "native_product"
 
     def supports(self, node: Node, graph: Graph) -> str | None:
-        """Tiles of float32, float64 and bfloat16."""
         return _why_not(node, (dace.float32, dace.float64, types.BFLOAT16))
 
     def emit(self, node: Node, graph: Graph) -> str:
@@ -68,7 +65,6 @@ class NativeProduct(OwnCode):
         return ""
 
     def requirements(self, node: Node, graph: Graph) -> Requirements:
-        """Our source alone."""
         if node.dtype == types.BFLOAT16:
             return support("product_native_narrow.cpp", header="narrow_product.h")
         return support("product_native.cpp", header="product_impl.h")

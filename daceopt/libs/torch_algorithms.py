@@ -41,7 +41,6 @@ class TorchAlgorithms(TorchOperators):
         return why_no_tensors(graph, names)
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call into ``src/torch_algorithms.cpp``."""
         assert isinstance(node, Algorithm)
         names, (inputs, outputs) = node.operands(graph), node.arity
         read, written = (
@@ -53,7 +52,6 @@ class TorchAlgorithms(TorchOperators):
         return f"daceopt::device_{node.function}({place(graph)}, {arrays}, daceopt::Parameters{{{parameters}}});"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        """Our source against torch's headers, linked to the libraries that are in the process already."""
         flags = link_to_torch()
         return support(
             "torch_algorithms.cpp", header="torch_algorithms.h", flags=flags, version=self.version(), standard="c++20"

@@ -46,7 +46,6 @@ class TorchAttention(TorchOperators):
         return _why_not_size(node, graph, dtypes.pop())
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call into ``src/torch_attention.cpp``."""
         assert isinstance(node, AttentionCall)
         operands = ", ".join(_operand(node, graph, c) for c in ("Q", "K", "V", "Mask"))
         settings = f"{place(graph)}, {number(node.scale)}, {boolean(node.causal)}, {operands}"
@@ -56,7 +55,6 @@ class TorchAttention(TorchOperators):
         return f"daceopt::{function}(daceopt::DeviceAttention{{{settings}}}, {others});"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        """Our source against torch's headers, linked to the libraries that are in the process already."""
         return support(
             "torch_attention.cpp",
             header="torch_attention.h",

@@ -52,7 +52,6 @@ class TorchCall(TorchOperators):
         return why_no_tensors(graph, node.operands(graph).values())
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call into ``src/torch_call.cpp``."""
         assert isinstance(node, HostCall)
         if node.callback == aten_call.REFUSE:
             return f"daceopt::torch_refusal({literal(node.payload)});"
@@ -82,7 +81,6 @@ class TorchCall(TorchOperators):
         return f"{{ {values} daceopt::torch_call({place(graph)}, {name}, call_values, {argument_text}); }}"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        """Our source against torch's headers, linked to the libraries that are in the process already."""
         assert isinstance(node, HostCall)
         needs = support(
             "torch_call.cpp",

@@ -57,7 +57,6 @@ class TorchDevice(TorchOperators):
         return _why_not_convolution(node, graph) if type(node) in _CONVOLUTIONS else "torch has no form of it here"
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call into ``src/torch_device.cpp``."""
         names = node.operands(graph)
         where = place(graph)
         if isinstance(node, Contraction):
@@ -73,7 +72,6 @@ class TorchDevice(TorchOperators):
         return f"daceopt::{function}({where}, {_window(node, graph, names)}, {relu}{operands});"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        """Our source against torch's headers, linked to the libraries that are in the process already."""
         flags = link_to_torch()
         return support(
             "torch_device.cpp", header="torch_device.h", flags=flags, version=self.version(), standard="c++20"

@@ -41,7 +41,6 @@ class TorchOperators(Library):
         return Missing("torch comes without its C++ headers", "install the wheel of torch for Linux")
 
     def version(self) -> str:
-        """Return torch's version."""
         import torch
 
         return str(torch.__version__)

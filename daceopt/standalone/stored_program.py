@@ -180,7 +180,6 @@ class _Library(Executable):
 
     @cached_property
     def constants(self) -> tuple[np.ndarray, ...]:
-        """Arrays to pass as constants, in the manifest's order (C-contiguous)."""
         if not self.manifest.constants:
             return ()
         with np.load(self.entry / CONSTANTS, allow_pickle=False) as stored:

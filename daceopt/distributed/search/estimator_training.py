@@ -57,7 +57,7 @@ def errors(samples: Iterable[KernelSample], model: KernelEstimator) -> list[floa
     return [abs(t - s.seconds) / s.seconds for t, s in zip(estimates, samples, strict=True)]
 
 
-def fine_tuned(machine: Rates, seconds: float, start: KernelEstimator | None = None) -> KernelEstimator:
+def fine_tuned(machine: Rates, seconds: float) -> KernelEstimator:
     """The shipped estimator after some ``seconds`` of kernels of this machine; kept in the cache, for machines of as
     many cores as ``machine`` has."""
     store, identity = default_cache(), _identity(machine)
@@ -67,7 +67,7 @@ def fine_tuned(machine: Rates, seconds: float, start: KernelEstimator | None = N
             measured += more
             if time.monotonic() >= deadline:
                 break
-    model = train(measured, _TUNED, start or load(machine), rate=5e-4)
+    model = train(measured, _TUNED, load(machine), rate=5e-4)
     store.discard(_KIND, identity)
     store.put(_KIND, identity, lambda folder: _write(folder, model))
     return model

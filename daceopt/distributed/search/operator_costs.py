@@ -66,12 +66,10 @@ class GroupCost:
         return kernel_seconds(machine, self.read + self.written, self.operations)
 
 
-def operator_costs(
-    graph: Graph, machine: Rates, sizes: Mapping[str, int] | None = None, measured: Mapping[Node, float] | None = None
-) -> list[OperatorCost]:
+def operator_costs(graph: Graph, machine: Rates, measured: Mapping[Node, float] | None = None) -> list[OperatorCost]:
     """Of the nodes of ``graph``, in their order. ``measured``: seconds of calls; others by their roofline."""
-    times = KernelTimes(graph, sizes, machine)
-    library = {**by_node(graph, sizes, machine, times), **(measured or {})}
+    times = KernelTimes(graph, None, machine)
+    library = {**by_node(graph, None, machine, times), **(measured or {})}
     return [_cost(graph, node, times, library[node]) for node in graph.nodes()]
 
 

@@ -62,17 +62,15 @@ def events(graph: Graph, times: Times) -> list[StepEvent]:
     return sorted(timeline, key=lambda event: (event.lane, event.start))
 
 
-def as_simulated(
-    step: nn.Module | TrainingStep, arguments: Sequence[Any], strategy: Strategy, group: Any = None
-) -> list[StepEvent]:
-    """The same step by what it consists of and all-reduces as measured, these in ``group``, whose ranks all call it.
+def as_simulated(step: nn.Module | TrainingStep, arguments: Sequence[Any], strategy: Strategy) -> list[StepEvent]:
+    """The same step by what it consists of and all-reduces as measured; all ranks call it.
 
     ``step``: of the model before ``data_parallel``. Its update is counted among its computations.
     """
     machine = rates().of_cores(1)
     captured = capture(step, arguments, world=strategy.identity.world)
     estimate = estimator_training.load(machine).estimate(machine)
-    timed = time_step(captured, estimate, allreduce_measurement.measure(group))
+    timed = time_step(captured, estimate, allreduce_measurement.measure())
     return simulate(timed.problem, strategy, timed.groups).timeline()
 
 

@@ -58,7 +58,6 @@ class Collective(DenseNode):
     computes: ClassVar[bool] = False
 
     def flops(self, graph: Graph) -> sympy.Expr:
-        """None of this rank's own."""
         return sympy.Integer(0)
 
 

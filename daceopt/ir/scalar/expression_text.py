@@ -137,15 +137,16 @@ def _exponent(expr: sympy.Expr) -> str:
 
 def parse(source: str, symbol: Symbols) -> sympy.Expr:
     """The expression that :func:`text` wrote, over what ``symbol`` makes of names. Raises GraphTextError."""
-    (expression,) = parse_list(source, symbol, "one expression", 1)
+    (expression,) = parse_list(source, symbol, 1)
     return expression
 
 
-def parse_list(source: str, symbol: Symbols, what: str = "expressions", count: int | None = None) -> list[sympy.Expr]:
-    """Expressions between commas; ``:`` alone is None. Raises GraphTextError with ``what`` was expected."""
+def parse_list(source: str, symbol: Symbols, count: int | None = None) -> list[sympy.Expr]:
+    """Expressions between commas; ``:`` alone is None. Raises GraphTextError where there are not
+    ``count``, which is 1 if it is given."""
     parts = _split(source)
     if count is not None and len(parts) != count:
-        raise GraphTextError(f"expected {what}, found {source[:80]!r}")
+        raise GraphTextError(f"expected one expression, found {source[:80]!r}")
     return [None if part == ":" else _parse(part, symbol) for part in parts]
 
 

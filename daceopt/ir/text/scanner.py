@@ -197,7 +197,7 @@ class Scanner:
     def expressions(self, source: str, symbol: expression_text.Symbols, count: int | None = None) -> list[sympy.Expr]:
         """Expressions between commas."""
         try:
-            return expression_text.parse_list(source, symbol, "one expression", count)
+            return expression_text.parse_list(source, symbol, count)
         except (GraphTextError, Unsupported) as error:
             raise GraphTextError(f"line {self.number}: {error}") from error
 

@@ -243,11 +243,11 @@ def accepted_types(op_type: str, domain: str = "", factors: Iterable[DType] = ()
     return (*_TYPES.get(key, COMPUTED), *(factors if _FACTORS.get(key) else ()))
 
 
-def is_supported(op_type: str, domain: str = "", version: int | None = None) -> bool:
+def is_supported(op_type: str, domain: str = "") -> bool:
     """Is there a native lowering, or a function body that consists of operators?"""
     if (_domain(domain), op_type) in _LOWERINGS:
         return True
-    return _bodies().exists(op_type, _domain(domain), version)
+    return _bodies().exists(op_type, _domain(domain), None)
 
 
 def why_unsupported(graph: Graph, node: Operator) -> str | None:

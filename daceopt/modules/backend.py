@@ -79,7 +79,7 @@ class Backend(Breaks):
         """How many pieces of code Dynamo has looked at."""
         return frame_count()
 
-    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: object) -> Callable[..., Any]:
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[object], **_: object) -> Callable[..., Any]:
         """Dynamo's interface: a callable for ``graph``, which takes its placeholders and gives a sequence."""
         start = time.perf_counter()
         guards.keep_key_order()
@@ -120,7 +120,7 @@ class Backend(Breaks):
 
         return run
 
-    def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def _compile(self, graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
         conditions.install()
         inner_leaves.check(graph.graph)
         if not any(n.op in _CALLS for n in graph.graph.nodes):
@@ -135,7 +135,7 @@ class Backend(Breaks):
             program = self._program(traced, arguments_given)
         return (lambda *arguments: program(*arguments, *held)) if held else program
 
-    def _in_parts(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def _in_parts(self, graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
         """Programs between the calls that decide sizes; see ``cutting``."""
         count = len(self.graphs)
         try:
@@ -170,7 +170,7 @@ class Backend(Breaks):
         self.graphs.append(graph)
         return graph.__call__
 
-    def _program(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def _program(self, traced: Traced, inputs: Sequence[object]) -> Callable[..., Any]:
         with own_mode():
             try:
                 function = self.add(traced, inputs)
@@ -189,7 +189,7 @@ class Backend(Breaks):
         self.stats.choices.append(f"a program for each size, because {reason_of(error)}")
         return BySize(self.add, self.leave, traced, reason_of(error))
 
-    def add(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def add(self, traced: Traced, inputs: Sequence[object]) -> Callable[..., Any]:
         """Compile a graph; ``inputs`` are its arguments in the first call. One that eager PyTorch runs faster stays."""
         estimate = self.estimate(traced, inputs)
         if estimate is None:
@@ -204,7 +204,7 @@ class Backend(Breaks):
             graph.estimate = estimate
         return graph
 
-    def _larger(self, traced: Traced, arguments: Sequence[Any]) -> Callable[..., Any]:
+    def _larger(self, traced: Traced, arguments: Sequence[object]) -> Callable[..., Any]:
         """A program for a graph whose first calls were small."""
         with own_mode():
             try:
@@ -212,7 +212,7 @@ class Backend(Breaks):
             except Exception as error:
                 return self.by_size(traced, error)
 
-    def estimate(self, traced: Traced, inputs: Sequence[Any]) -> CallEstimate | None:
+    def estimate(self, traced: Traced, inputs: Sequence[object]) -> CallEstimate | None:
         """What eager PyTorch takes, where it is for us to choose."""
         options = self.options
         is_ours = options.tune is None and options.verify is None and self.leaves_small
@@ -220,7 +220,7 @@ class Backend(Breaks):
             return None
         return estimate(traced, inputs)
 
-    def compile_graph(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def compile_graph(self, traced: Traced, inputs: Sequence[object]) -> Callable[..., Any]:
         """A graph as a program; in eager PyTorch only where that is faster as measured."""
         recipe = self.options.recipe if self.options.tune is None else self._tune(traced, inputs)
         if recipe is None:
@@ -230,7 +230,7 @@ class Backend(Breaks):
         logger.info("compiled a graph of %d operators", len(traced.graph.graph.nodes))
         return graph
 
-    def keep(self, graph: CompiledPiece, arguments: Sequence[Any]) -> None:
+    def keep(self, graph: CompiledPiece, arguments: Sequence[object]) -> None:
         """Count a program, whose first call has these arguments, among those of the module."""
         self.graphs.append(graph)
         shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(graph.inputs(arguments))}
@@ -252,7 +252,7 @@ class Backend(Breaks):
         chosen = recipe_for(traced.device, recipe or self.options.recipe)
         return self.compile(fingerprint, partial(_load, traced, reduction), recipe=chosen)
 
-    def _tune(self, traced: Traced, inputs: Sequence[Any]) -> Recipe | None:
+    def _tune(self, traced: Traced, inputs: Sequence[object]) -> Recipe | None:
         """The fastest recipe as measured; None for eager PyTorch."""
         recipe, chosen = (recipe_for(device, self.options.recipe) for device in ("cpu", traced.device))
         key = tuning.identity(identity(traced), chosen, own_source(), device_of(inputs))
@@ -268,10 +268,10 @@ class Backend(Breaks):
         self.stats.choices.append(str(choice))
         return choice.recipe(chosen)
 
-    def _run(self, traced: Traced, recipe: Recipe, inputs: Sequence[Any]) -> Callable[[], object]:
+    def _run(self, traced: Traced, recipe: Recipe, inputs: Sequence[object]) -> Callable[[], object]:
         return tuning.repeatable(traced, self.graph(traced, recipe).run, inputs)
 
-    def leave(self, traced: Traced, error: BaseException, arguments: Sequence[Any]) -> Any:
+    def leave(self, traced: Traced, error: BaseException, arguments: Sequence[object]) -> Any:
         """Run a call in eager PyTorch after a compiled program, or the compiler, failed."""
         before = breaks.versions(arguments)
         try:
@@ -325,7 +325,7 @@ class CompiledGraph(CompiledPiece):
             effect()
         return result
 
-    def _gain(self, arguments: Sequence[Any]) -> float:
+    def _gain(self, arguments: Sequence[object]) -> float:
         """Microseconds that a call saves at most."""
         if not self.is_estimated:
             with own_mode():
@@ -336,7 +336,7 @@ class CompiledGraph(CompiledPiece):
         return own_estimate.gain
 
     def higher_gradients(
-        self, tensors: Sequence[Any], grads: Sequence[Any], wanted: Sequence[bool], changed: frozenset[int]
+        self, tensors: Sequence[object], grads: Sequence[object], wanted: Sequence[bool], changed: frozenset[int]
     ) -> list[Any]:
         """Gradients by the program's inputs, as results of a compiled graph that is differentiable in its turn."""
         key = tuple(wanted), tuple([g is not None for g in grads])
@@ -376,8 +376,8 @@ class CompiledGraph(CompiledPiece):
 
     def present_gradients(
         self,
-        tensors: Sequence[Any],
-        grads: Sequence[Any],
+        tensors: Sequence[object],
+        grads: Sequence[object],
         wanted: Sequence[bool],
         changed: frozenset[int],
         seed: int | None,
@@ -400,9 +400,9 @@ class CompiledGraph(CompiledPiece):
     def stage_gradients(
         self,
         stage: ResultStage,
-        tensors: Sequence[Any],
-        held: Sequence[Any],
-        grads: Sequence[Any],
+        tensors: Sequence[object],
+        held: Sequence[object],
+        grads: Sequence[object],
         wanted: Sequence[bool],
         changed: frozenset[int],
         changed_held: frozenset[int],
@@ -421,8 +421,8 @@ class CompiledGraph(CompiledPiece):
 
     def gradients(
         self,
-        arguments: Sequence[Any],
-        grads: Sequence[Any],
+        arguments: Sequence[object],
+        grads: Sequence[object],
         wanted: Mapping[int, bool],
         changed: Sequence[int],
         seed: int | None,

@@ -18,7 +18,7 @@ from daceopt.runtime.tensors import to_numpy
 
 
 def bisect_module(
-    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options, built: bool
+    module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object], options: Options, built: bool
 ) -> Guilty | None:
     """The first step of the options' recipe that breaks one of the graphs of ``module(*args, **kwargs)``, on the values
     of that call; None where none does. The call runs on a copy.

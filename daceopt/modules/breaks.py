@@ -149,7 +149,7 @@ def _is_dynamos(message: str) -> bool:
     return "\n  Explanation:" in message and UNLIKE_PYTHON not in message
 
 
-def versions(arguments: Sequence[Any]) -> list[int]:
+def versions(arguments: Sequence[object]) -> list[int]:
     """How often each tensor of a call has been changed: where these are other ones, a call must not run again."""
     return [t._version for t in arguments if isinstance(t, torch.Tensor) and not t.is_inference()]
 

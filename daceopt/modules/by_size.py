@@ -47,7 +47,7 @@ class BySize:
         self._programs: dict[Any, Program | Exception] = {}
         self._lock = threading.RLock()
 
-    def prepare(self, arguments: Sequence[Any]) -> None:
+    def prepare(self, arguments: Sequence[object]) -> None:
         """Compile for these sizes. Raises why there is no program."""
         program = self._program(arguments)
         if isinstance(program, Exception):
@@ -59,7 +59,7 @@ class BySize:
             return self._leave(self.traced, program, arguments)
         return program(*arguments)
 
-    def _program(self, arguments: Sequence[Any]) -> Program | Exception:
+    def _program(self, arguments: Sequence[object]) -> Program | Exception:
         key = tuple(x.shape if isinstance(x, torch.Tensor) else x for x in arguments)
         program = self._programs.get(key)
         if program is not None:
@@ -69,7 +69,7 @@ class BySize:
                 self._programs[key] = self._make(arguments)
             return self._programs[key]
 
-    def _make(self, arguments: Sequence[Any]) -> Program | Exception:
+    def _make(self, arguments: Sequence[object]) -> Program | Exception:
         if len(self._programs) >= SIZE_LIMIT:
             reason = f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all: {self._reason}"
             return Unsupported(reason)

@@ -38,12 +38,12 @@ class _Capturing(Observer[CapturedGraph]):
         super().__init__(options)
         self._target = target_name
 
-    def add(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def add(self, traced: Traced, inputs: Sequence[object]) -> Callable[..., Any]:
         self._keep_graph(traced, self._import(traced), inputs)
         self.observed.whole += 1
         return self.eager(traced.graph.forward)
 
-    def _in_parts(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def _in_parts(self, graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
         function = super()._in_parts(graph, inputs)
         self.observed.whole += 1
         return function
@@ -62,7 +62,7 @@ class _Capturing(Observer[CapturedGraph]):
 
         return load(traced, self._target or target.on(traced.device).name)
 
-    def _keep_graph(self, traced: Traced, imported: Imported, arguments: Sequence[Any]) -> None:
+    def _keep_graph(self, traced: Traced, imported: Imported, arguments: Sequence[object]) -> None:
         binding = Binding.from_json(imported.notes["binding"])
         tensors = [_tensor(kind, arguments[k]) for kind, k in binding.inputs]
         names = [traced.names[k] for _, k in binding.inputs]
@@ -72,8 +72,8 @@ class _Capturing(Observer[CapturedGraph]):
 
 def capture_graphs(
     model: nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
     options: Options,
     target_name: str | None = None,
 ) -> Observed[CapturedGraph]:

@@ -24,7 +24,7 @@ from daceopt.torch_internals.fake_tensors import FakeTensorMode
 from daceopt.torch_internals.modes import is_traceable_wrapper_subclass
 
 
-def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
+def describe(graph: fx.GraphModule, inputs: Sequence[object]) -> Traced:
     """What the compiler has to know of a graph of Dynamo. Raises Unsupported for inputs that it cannot take."""
     assertions.as_statements(graph)
     graph = as_views(graph)
@@ -129,7 +129,7 @@ def is_symbolic(traced: Traced) -> bool:
     return any(isinstance(s, torch.SymInt) for s in sizes)
 
 
-def specialise(traced: Traced, arguments: Sequence[Any]) -> Traced:
+def specialise(traced: Traced, arguments: Sequence[object]) -> Traced:
     """The same graph for the sizes of these arguments."""
     with FakeTensorMode():
         fakes = [_like(x) if isinstance(x, torch.Tensor) else x for x in arguments]

@@ -75,7 +75,7 @@ class Dispatcher:
         """What was compiled so far, the latest last."""
         return [] if self._compiled is None else self._compiled.backend.graphs
 
-    def call(self, module: nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, module: nn.Module, original: Forward, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         """Run ``original(module, *args, **kwargs)``, the module's own forward, compiled if possible."""
         if self._small.known and not is_compiling():
             pieces = self._small.cover(original, module, args, kwargs)
@@ -107,7 +107,7 @@ class Dispatcher:
         return tree_map_only(torch.Tensor, torch.Tensor.detach, result) if wanted else result
 
     def _noting_small(
-        self, compiled: CompiledForward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, compiled: CompiledForward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a call; where all of it stays in eager PyTorch by choice, calls like it run as they are written from now
         on, without guards."""
@@ -122,7 +122,7 @@ class Dispatcher:
         return result
 
     def _weighing(
-        self, compiled: CompiledForward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, compiled: CompiledForward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> Any:
         """The same for a frame that breaks: where what is compiled of it saves less than it costs to enter Dynamo for
         each piece of the frame. That is counted in one call, behind one in which nothing was compiled."""
@@ -150,7 +150,9 @@ class Dispatcher:
         if choice not in self.stats.choices:
             self.stats.choices.append(choice)
 
-    def _run(self, compiled: CompiledForward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(
+        self, compiled: CompiledForward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]
+    ) -> Any:
         program = compiled.find((module, *args), kwargs)
         if program is None and compiled.broken:
             return self._through_dynamo(compiled, module, args, kwargs)
@@ -174,7 +176,7 @@ class Dispatcher:
         return result
 
     def _through_dynamo(
-        self, compiled: CompiledForward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, compiled: CompiledForward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> Any:
         backend = compiled.backend
         ran, seen, eager = backend.ran, backend.frames(), self.stats.eager_pieces
@@ -218,7 +220,7 @@ class Dispatcher:
         failure: Exception,
         original: Forward,
         module: nn.Module,
-        args: tuple[Any, ...],
+        args: tuple[object, ...],
         kwargs: dict[str, Any],
     ) -> Any:
         """What a call gives that Dynamo fails at; of a wrong call, the error that eager PyTorch has for it."""
@@ -236,7 +238,7 @@ class Dispatcher:
         raise self._translate(module, failure).with_traceback(None) from None
 
     def _again(
-        self, failure: Exception, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, failure: Exception, original: Forward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> Any:
         """What eager PyTorch gives, or raises, for a call whose program has failed and changed nothing."""
         result, reason = original(module, *args, **kwargs), breaks.of_error(failure, breaks.WHOLE)
@@ -253,7 +255,7 @@ class Dispatcher:
         return before is not None and structure(module) != before
 
     def _eagerly(
-        self, module: nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], reason: Break
+        self, module: nn.Module, original: Forward, args: tuple[object, ...], kwargs: dict[str, Any], reason: Break
     ) -> Any:
         self._name = type(module).__name__
         if self.options.fallback == "raise":
@@ -264,7 +266,7 @@ class Dispatcher:
         self.stats.eager_calls += 1
         return result
 
-    def _mark(self, forward: Forward, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def _mark(self, forward: Forward, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         try:
             mark(self.options.dynamic, forward, args, kwargs)
         except CaptureError as error:

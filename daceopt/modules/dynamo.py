@@ -16,7 +16,7 @@ from daceopt.programs.stats import Stats
 
 
 def daceopt(
-    graph: GraphModule, example_inputs: Sequence[Any], mode: str | None = None, **settings: Any
+    graph: GraphModule, example_inputs: Sequence[object], mode: str | None = None, **settings: Any
 ) -> Callable[..., Any]:
     """The backend; ``torch.compile(..., options={...})`` takes ``recipe``, ``fallback``, ``verify`` and ``tune``
     as ``optimized_module`` does. ``mode`` has no meaning here and is accepted, so that models need no change.

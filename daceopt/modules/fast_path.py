@@ -42,7 +42,7 @@ class Frame:
         self._defaults = {**defaults, **(function.__kwdefaults__ or {})}
         self._cells = tuple(zip(code.co_freevars, function.__closure__ or ()))
 
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+    def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, Any] | None:
         """The variables at the start of a call; None for a call that does not fit."""
         bound = dict(zip(self._names, args))
         if self._variadic is not None:
@@ -59,7 +59,7 @@ class Frame:
                 return None
         return self._with_cells(bound)
 
-    def _bind_keywords(self, bound: dict[str, Any], kwargs: Mapping[str, Any]) -> bool:
+    def _bind_keywords(self, bound: dict[str, Any], kwargs: Mapping[str, object]) -> bool:
         """Add what is given by name; whether each name is a parameter that has no value yet."""
         for name, value in kwargs.items():
             if name in self._by_keyword:
@@ -106,7 +106,7 @@ class CompiledForward:
         code, defaults, keywords = self._parts
         return forward.__code__ is code and forward.__defaults__ is defaults and forward.__kwdefaults__ is keywords
 
-    def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Forward | None:
+    def find(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Forward | None:
         """What runs this call, called with the same arguments; None where Dynamo has to look at it."""
         if self._frame is None or not self._checked:
             return None
@@ -121,7 +121,7 @@ class CompiledForward:
                 return program
         return None
 
-    def settle(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], count: Callable[[], None]) -> None:
+    def settle(self, args: tuple[object, ...], kwargs: Mapping[str, object], count: Callable[[], None]) -> None:
         """Nothing was compiled in a call, nor in what it called: calls like it run past Dynamo, as they are written.
         ``count`` notes such a call."""
         variables = None if self._frame is None else self._frame.bind(args, kwargs)

@@ -121,7 +121,7 @@ class _Recorder(Backend):
         self.results: Sequence[Any] = ()
         self.runs = 0
 
-    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: object) -> Callable[..., Any]:
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[object], **_: object) -> Callable[..., Any]:
         self.found.append((describe(graph, inputs), list(inputs)))
         zeros = _zeros(graph)
 
@@ -149,7 +149,7 @@ def _zeros(graph: fx.GraphModule) -> list[torch.Tensor] | None:
     return [torch.zeros(v.shape, dtype=v.dtype) for v in values if v is not None]
 
 
-def freeze(title: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frozen:
+def freeze(title: str, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> Frozen:
     """The graph of ``module(*args, **kwargs)`` in eval mode, of a copy. Raises CaptureError with the reason."""
     module, args, kwargs = copy.deepcopy((module.eval(), list(args), dict(kwargs)))
     traced, arguments, results, expected = _record(title, module, args, kwargs)
@@ -169,13 +169,13 @@ def _forward(module: nn.Module) -> Callable[..., list[torch.Tensor]]:
     return forward
 
 
-def _run(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[np.ndarray]:
+def _run(module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> list[np.ndarray]:
     with torch.no_grad():
         return [_numpy(t) for t in _forward(module)(*args, **kwargs)]
 
 
 def _record(
-    title: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    title: str, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> tuple[Traced, list[Any], Sequence[Any], list[torch.Tensor]]:
     """The only graph of a call, its arguments, its results, and those of the call."""
     backend, expected = _Recorder(), []
@@ -193,7 +193,7 @@ def _record(
     return traced, arguments, backend.results, expected
 
 
-def _names(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int, str]:
+def _names(function: Callable[..., Any], args: Sequence[object], kwargs: Mapping[str, object]) -> dict[int, str]:
     """What the parts of a call's arguments are called, by their ids: ``x``, ``pair[0]``, ``batch['mask']``."""
     signature = inspect.signature(function)
     arguments = dict(signature.bind(*args, **kwargs).arguments)

@@ -48,7 +48,7 @@ def optimized_module(
     *,
     recipe: str | Recipe = "auto",
     backward: bool | None = None,
-    dynamic: bool | Mapping[str, Any] | Sequence[Any] | None = None,
+    dynamic: bool | Mapping[str, object] | Sequence[object] | None = None,
     fallback: str = "warn",
     verify: str | None = None,
     tune: bool | float | str | None = None,
@@ -194,7 +194,7 @@ def _reduce(model: nn.Module) -> Any:
     return (_twin, (standard[0], standard[1], forward.dispatcher.options), state, *standard[3:])
 
 
-def _twin(make: Callable[..., nn.Module], args: tuple[Any, ...], options: Options) -> nn.Module:
+def _twin(make: Callable[..., nn.Module], args: tuple[object, ...], options: Options) -> nn.Module:
     model = make(*args)
     _attach(model, Dispatcher(options))
     return model

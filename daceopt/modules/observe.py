@@ -59,7 +59,7 @@ class Observer(Backend, Generic[Graph]):
         self.observed.refused.append(reason)
         self.observed.error = self.observed.error or error
 
-    def call(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Observed[Graph]:
+    def call(self, model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> Observed[Graph]:
         """What a call of a copy of ``model`` on copies of its arguments is. Raises CaptureError where the module cannot
         be copied, and what the call itself raises."""
         twin, arguments, named = twin_of(model, args, kwargs)
@@ -76,7 +76,7 @@ class Observer(Backend, Generic[Graph]):
 class _Programs(Observer[tuple[CompiledPiece, list[torch.Tensor]]]):
     """Compiles all graphs, and keeps what each is called with first."""
 
-    def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    def _compile(self, graph: fx.GraphModule, inputs: Sequence[object]) -> Any:
         program = super()._compile(graph, inputs)
         if isinstance(program, CompiledPiece):
             self._keep_inputs(program, inputs)
@@ -92,12 +92,12 @@ class _Programs(Observer[tuple[CompiledPiece, list[torch.Tensor]]]):
 
         return run
 
-    def _keep_inputs(self, graph: CompiledPiece, arguments: Sequence[Any]) -> None:
+    def _keep_inputs(self, graph: CompiledPiece, arguments: Sequence[object]) -> None:
         self.observed.graphs.append((graph, [t.detach().clone() for t in graph.inputs(arguments)]))
 
 
 def observe(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options
+    model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object], options: Options
 ) -> Observed[tuple[CompiledPiece, list[torch.Tensor]]]:
     """Compile the graphs of ``model(*args, **kwargs)``: programs, and the tensors that each was called with first.
     Raises CaptureError where the module cannot be copied, and what the call itself raises."""
@@ -110,7 +110,7 @@ def own_forward(module: nn.Module) -> Any:
     return own if "forward" in module.__dict__ or isinstance(own, types.MethodType) else types.MethodType(own, module)
 
 
-def twin_of(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[nn.Module, list[Any], Any]:
+def twin_of(model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[nn.Module, list[Any], Any]:
     """Copies of a module and of what a call of it is given. Raises CaptureError where the module cannot be copied."""
     try:
         return copy.deepcopy((model, list(args), dict(kwargs)))
@@ -118,7 +118,7 @@ def twin_of(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         return _without_graph(model, args, kwargs)
 
 
-def _without_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+def _without_graph(model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[Any, Any, Any]:
     """Copies where deepcopy refuses: arguments that are results of other computations."""
 
     def leaf(value: object) -> Any:

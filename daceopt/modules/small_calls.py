@@ -42,7 +42,9 @@ class SmallCalls:
         if key is not None and (key in self._weighed or len(self._weighed) < SMALL_CALLS):
             self._weighed[key] = self._weighed.get(key, 0) + 1
 
-    def cover(self, original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    def cover(
+        self, original: Forward, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> int:
         """The pieces of a call that is one of them; of another one 0. One in many is not taken for one, and adds itself
         again: what the module is otherwise may have changed."""
         self._left -= 1
@@ -53,7 +55,7 @@ class SmallCalls:
         return self.known.get(_likeness(original, module, args, kwargs), 0)
 
 
-def key_of(original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key | None:
+def key_of(original: Forward, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Key | None:
     """What a call that may be one of them is told by; None where that is not all that it is told by."""
     is_told = all(isinstance(a, _TOLD) for a in (*args, *kwargs.values()))
     return _likeness(original, module, args, kwargs) if is_told else None
@@ -62,7 +64,7 @@ def key_of(original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: 
 _TOLD = (Tensor, bool, int, float, str, type(None))
 
 
-def _likeness(original: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
+def _likeness(original: Forward, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Key:
     key = [original, module.training, is_grad_enabled()]
     for a in args:  # a comprehension would be one more call, of which there are few enough to be seen
         key.append(a.shape if isinstance(a, Tensor) else a.__class__)

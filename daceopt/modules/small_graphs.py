@@ -64,7 +64,7 @@ class CallEstimate:
             f"a call of a program {self.program:.1f} us before it computes"
         )
 
-    def holds(self, arguments: Sequence[Any]) -> bool:
+    def holds(self, arguments: Sequence[object]) -> bool:
         """Whether a call with these arguments takes no longer."""
         return _elements(arguments) <= self.elements
 
@@ -73,7 +73,7 @@ FOLLOWS = CallEstimate(0.0, 0.0, sys.maxsize)
 """Of a graph that runs only where another one has run, and is as small."""
 
 
-def estimate(traced: Traced, inputs: Sequence[Any]) -> CallEstimate | None:
+def estimate(traced: Traced, inputs: Sequence[object]) -> CallEstimate | None:
     """How long a graph takes at most in eager PyTorch, and at least as a program; None where nobody knows. ``inputs``:
     of the first call."""
     if traced.device != "cpu" or not _is_plain(traced.graph) or effects.lasting(traced.graph.graph):
@@ -128,11 +128,11 @@ def _modules(graph: fx.Graph) -> int:
     return len({key for node in graph.nodes for key in node.meta.get("nn_module_stack") or ()})
 
 
-def _elements(values: Sequence[Any]) -> int:
+def _elements(values: Sequence[object]) -> int:
     return sum(v.numel() for v in values if isinstance(v, torch.Tensor))
 
 
-def _work(traced: Traced, inputs: Sequence[Any]) -> _Work:
+def _work(traced: Traced, inputs: Sequence[object]) -> _Work:
     fakes = specialise(traced, inputs).inputs
     for fake, like, real in zip(fakes, traced.inputs, inputs):
         if getattr(like, "item_memo", None) is not None:  # a number of Python, which the graph reads

@@ -197,7 +197,7 @@ def _variants(recipe: Recipe) -> Iterator[tuple[str, str, int]]:
 # -------------------------------------------------------------------- one call under the clock
 
 
-def repeatable(traced: Traced, call: Callable[..., Any], arguments: Sequence[Any]) -> Run:
+def repeatable(traced: Traced, call: Callable[..., Any], arguments: Sequence[object]) -> Run:
     """A call on copies of ``arguments``, with its backward pass where the graph trains: nothing of the user's changes.
 
     The random numbers of the host stay where they are. On a device it says by the device's clock what it took.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import sympy
 from dace import symbolic
@@ -12,7 +11,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir.scalar.dims import Dim, dim
 
 
-def to_dim(expr: sympy.Basic, names: Mapping[str, Any], where: str) -> Dim:
+def to_dim(expr: sympy.Basic, names: Mapping[str, object], where: str) -> Dim:
     """``expr`` with each symbol replaced by what ``names`` has for its name. Raises Unsupported for an unknown one."""
     if isinstance(expr, symbolic.SymExpr):
         expr = expr.expr

@@ -36,7 +36,7 @@ class _Nest:
     """The loops around one tasklet: ``domain`` has what is walked, ``order`` the loops as they stand, outermost first;
     tiles are called after what they are tiles of."""
 
-    def __init__(self, label: str, sizes: Mapping[str, Any]):
+    def __init__(self, label: str, sizes: Mapping[str, object]):
         self._label, self._names = label, dict(sizes)
         self._tiles: dict[str, _Tiles] = {}
         self.domain: dict[Parameter, Dim] = {}
@@ -45,7 +45,7 @@ class _Nest:
         self._order: list[str] = []
         self._owner: dict[str, Parameter] = {}
 
-    def enter(self, name: str, bounds: Sequence[Any]) -> None:
+    def enter(self, name: str, bounds: Sequence[object]) -> None:
         """One more loop, inside of the others."""
         begin, end, step = (to_dim(e, self._names, self._label) for e in bounds)
         around = {str(s) for e in (begin, end) for s in getattr(e, "free_symbols", ())} & set(self._order)
@@ -186,7 +186,7 @@ class _Reader:
         outer = tuple(param(k) for k in range(shared))
         return Kernel(self._label, extents, stages, outer, dict(self._locals))
 
-    def _stage(self, tasklet: nodes.Tasklet, values: Mapping[str, Any], params: tuple[sympy.Symbol, ...]) -> Stage:
+    def _stage(self, tasklet: nodes.Tasklet, values: Mapping[str, object], params: tuple[sympy.Symbol, ...]) -> Stage:
         names, whole = {**self._sizes, **values}, getattr(tasklet, "whole_dimensions", {})
         reads = {
             e.dst_conn: self._access(e.data, names, whole.get(e.dst_conn, set()), tasklet)
@@ -201,7 +201,9 @@ class _Reader:
         loops = {s: values[str(s)] for a in tasklet.assignments for s in a.expr.free_symbols if str(s) in values}
         return Stage(params, reads, writes, tuple(a.subs(loops) for a in tasklet.assignments))
 
-    def _access(self, memlet: dace.Memlet, names: Mapping[str, Any], whole: set[int], tasklet: nodes.Tasklet) -> Access:
+    def _access(
+        self, memlet: dace.Memlet, names: Mapping[str, object], whole: set[int], tasklet: nodes.Tasklet
+    ) -> Access:
         wcr = None if memlet.wcr is None else reduction(memlet.wcr, f"{self._label}: {tasklet.label}")
         is_outside = self._graph.has(memlet.data) and memlet.data not in self._inside
         if not is_outside and memlet.data not in self._locals:

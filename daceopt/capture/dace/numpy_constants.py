@@ -19,7 +19,7 @@ def install() -> None:
 
 
 def _of_numbers(write: Callable[[Any, ast.Constant], None]) -> Callable[[Any, ast.Constant], None]:
-    def write_constant(printer: Any, node: ast.Constant) -> None:
+    def write_constant(printer: object, node: ast.Constant) -> None:
         value: Any = node.value
         write(printer, ast.Constant(_number(value)) if isinstance(value, np.generic) else node)
 

@@ -47,7 +47,7 @@ class Loops:
     names: dict[str, Any] = field(default_factory=dict)
     extents: list[Dim] = field(default_factory=list)
 
-    def inside(self, entry: nodes.MapEntry, sizes: Mapping[str, Any], where: str) -> Loops:
+    def inside(self, entry: nodes.MapEntry, sizes: Mapping[str, object], where: str) -> Loops:
         """With the parameters of one more map, which count from 0 in steps of 1 here."""
         if entry.map.schedule == dtypes.ScheduleType.Sequential:
             raise Unsupported(
@@ -61,7 +61,7 @@ class Loops:
             loops.extents.append(dim(sympy.floor(sympy.sympify(last - first) / by) + 1))
         return loops
 
-    def _check_bounds(self, where: str, name: str, written: Sequence[Any], bounds: Sequence[Any]) -> None:
+    def _check_bounds(self, where: str, name: str, written: Sequence[object], bounds: Sequence[object]) -> None:
         if any(set(getattr(e, "free_symbols", ())) & set(_params(len(self.extents))) for e in bounds):
             begin, end, step = written
             raise Unsupported(f"{where} is no rectangle: {name}={begin}:{end}:{step} depends on a map around it")
@@ -93,7 +93,7 @@ class ScopeReader:
         self,
         b: Builder,
         state: dace.SDFGState,
-        sizes: Mapping[str, Any],
+        sizes: Mapping[str, object],
         value: Callable[[nodes.AccessNode], str],
         deposit: Callable[[nodes.AccessNode, Deposit], None],
     ):
@@ -228,7 +228,7 @@ class ScopeReader:
 
 
 def _written_box(
-    index: tuple[Any, ...], loops: Loops, join: str | None, where: str
+    index: tuple[object, ...], loops: Loops, join: str | None, where: str
 ) -> tuple[ElementBox, dict[int, Any]]:
     """The elements that all iterations write, and which parameter walks which dimension."""
     places = [_walk_dimension(expr, loops, f"{where}: {expr} in dimension {d}") for d, expr in enumerate(index)]

@@ -68,7 +68,7 @@ _NUMBERS = {"inf": scalar.infinity, "nan": scalar.nan}
 
 
 def expressions(
-    tasklet: nodes.Tasklet, inputs: Mapping[str, Any], names: Mapping[str, Any], dtypes_of: Mapping[Any, Any]
+    tasklet: nodes.Tasklet, inputs: Mapping[str, object], names: Mapping[str, object], dtypes_of: Mapping[Any, Any]
 ) -> dict[str, sympy.Expr]:
     """What each output connector is, in terms of ``inputs`` (connector -> symbol) and ``names`` (parameters, sizes).
 
@@ -87,7 +87,7 @@ def expressions(
 
 
 class _Reader:
-    def __init__(self, tasklet: nodes.Tasklet, names: Mapping[str, Any], dtypes_of: Mapping[Any, Any]):
+    def __init__(self, tasklet: nodes.Tasklet, names: Mapping[str, object], dtypes_of: Mapping[Any, Any]):
         self._label, self.known, self._types = tasklet.label, dict(names), dtypes_of
         self.assigned: set[str] = set()
 

@@ -93,7 +93,7 @@ class NumberArray(str):
         raise Unsupported(f"a number that comes with the call ({self}) in scalar code")
 
 
-def by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def by_name(target: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
     """The arguments of a call by the names of its schema, defaults filled in; ``self`` stays ``self``."""
     values: dict[str, Any] = {}
     for position, argument in enumerate(target._schema.arguments):

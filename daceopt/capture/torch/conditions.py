@@ -139,7 +139,7 @@ def _check_identity(builder: Any, tensors: Iterable[tuple[Guard, torch.Tensor]])
         builder.get_guard_manager(guard).add_lambda_guard(lambda x, ref=ref: ref() is x, [text], None)
 
 
-def _check_absence(builder: Any, missed: Iterable[Check], guarded: Sequence[tuple[Guard, Any]]) -> None:
+def _check_absence(builder: Any, missed: Iterable[Check], guarded: Sequence[tuple[Guard, object]]) -> None:
     """What is not there is guarded where its absence may have decided: an exception was met, and handled."""
     modules = {id(v): v for _, v in guarded if isinstance(v, nn.Module)}
     owners = {id(vars(m)[table]): m for m in modules.values() for table in _TABLES}

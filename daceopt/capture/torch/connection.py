@@ -53,7 +53,7 @@ def _connections(traced: Traced, binding: Binding, operands: Operands) -> dict[i
     }
 
 
-def differentiable(graph: fx.Graph, nodes: Sequence[Any], wanted: set[fx.Node]) -> tuple[bool, ...]:
+def differentiable(graph: fx.Graph, nodes: Sequence[object], wanted: set[fx.Node]) -> tuple[bool, ...]:
     """Whether the values of these nodes require a gradient at the end; ``wanted``: arguments that require one.
 
     PyTorch's shape rules say that also of some results of regions without gradients (of ``pad``).

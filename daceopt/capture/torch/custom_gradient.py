@@ -35,14 +35,14 @@ class Backward:
     operands: tuple[int, ...]
     saved: tuple[Any, ...]
 
-    def arguments(self, grads: Sequence[Any], results: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
+    def arguments(self, grads: Sequence[object], results: Sequence[object], saved: Sequence[object]) -> list[Any]:
         """What the graph is called with, given the marker's results, their gradients and the saved tensors."""
         marked = iter(grads)
         incoming = [next(marked) if k is None else torch.zeros_like(saved[k]) for k in self.others]
         return [*incoming, *(self._keep(s, results, saved) for s in self.saved)]
 
     @staticmethod
-    def _keep(value: object, results: Sequence[Any], saved: Sequence[Any]) -> Any:
+    def _keep(value: object, results: Sequence[object], saved: Sequence[Any]) -> Any:
         if isinstance(value, Slot):
             return saved[value]
         if isinstance(value, NumberSlot):
@@ -149,7 +149,9 @@ def as_gradient_of(value: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     return mark([value.detach()], [before], [], Backward(fx.GraphModule({}, body), (None,), (0,), ()))[0]
 
 
-def _slot(value: object, results: Sequence[Any], arguments: Sequence[tuple[Any, Any]], tensors: list[Any]) -> Any:
+def _slot(
+    value: object, results: Sequence[object], arguments: Sequence[tuple[object, object]], tensors: list[Any]
+) -> Any:
     """Where the marker has a saved value. What is an operand or a result is that itself, through which the derivative
     of the derivative goes on, as in PyTorch; through what was computed in between it does not."""
     if isinstance(value, torch.SymFloat):

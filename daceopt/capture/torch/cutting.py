@@ -55,7 +55,7 @@ def is_cut(graph: fx.GraphModule) -> bool:
     return any(n.target != "item" or not read.isdisjoint(n.meta[BINDINGS]) for n in deciding)
 
 
-def in_parts(graph: fx.GraphModule, inputs: Sequence[Any], make: Make, may_fail: bool = True) -> fx.GraphModule:
+def in_parts(graph: fx.GraphModule, inputs: Sequence[object], make: Make, may_fail: bool = True) -> fx.GraphModule:
     """A graph that calls programs of the parts of ``graph``, and between them what decides sizes. ``inputs``: the
     arguments of a call; ``may_fail``: whether a call is repeated in which the graph raises Differs.
 
@@ -147,7 +147,7 @@ class _Numbers:
 
 
 class _Cutter:
-    def __init__(self, graph: fx.GraphModule, inputs: Sequence[Any], make: Make, may_fail: bool) -> None:
+    def __init__(self, graph: fx.GraphModule, inputs: Sequence[object], make: Make, may_fail: bool) -> None:
         self.module, self.graph, self._make, self._may_fail = graph, graph.graph, make, may_fail
         placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
         self._inputs = dict(zip(placeholders, inputs, strict=True))
@@ -226,7 +226,7 @@ class _Cutter:
             for symbol, path in paths:
                 yield symbol, partial(self._read, node, path)
 
-    def _read(self, node: fx.Node, path: Sequence[Any]) -> fx.Node:
+    def _read(self, node: fx.Node, path: Sequence[object]) -> fx.Node:
         return _follow(self._outer.graph, self._made[node], path)
 
     def _outside(self, value: object) -> Any:
@@ -351,7 +351,7 @@ def number_tensor(number: float) -> torch.Tensor:
     return torch.scalar_tensor(number, dtype=torch.float64, device="cpu")
 
 
-def _check_aliases(arguments: Iterable[Any], own: Iterable[fx.Node]) -> None:
+def _check_aliases(arguments: Iterable[object], own: Iterable[fx.Node]) -> None:
     """What a part writes into is one of its arguments, and no other shares its memory."""
     memories = [storage(x) for x in arguments if isinstance(x, fx.Node)]
     for memory in {storage(x) for n in own for x in written_nodes(n)}:

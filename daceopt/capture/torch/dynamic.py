@@ -16,7 +16,7 @@ Spec = Mapping[int, Any] | Sequence[Any] | None
 
 
 def flat_specs(
-    dynamic: object, leaves: Sequence[Any], in_tree: TreeSpec, forward: Callable[..., Any]
+    dynamic: object, leaves: Sequence[object], in_tree: TreeSpec, forward: Callable[..., Any]
 ) -> dict[int, Spec]:
     """Per flat input index, the ``torch.export`` specification of that tensor.
 
@@ -34,7 +34,7 @@ def flat_specs(
     return specs
 
 
-def mark(dynamic: object, forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def mark(dynamic: object, forward: Callable[..., Any], args: Sequence[object], kwargs: Mapping[str, object]) -> None:
     """Tell Dynamo which axes of a call's tensors vary. Raises CaptureError for what the call does not have."""
     from daceopt.torch_internals.dynamo_frames import mark_dynamic
 

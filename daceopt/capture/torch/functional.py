@@ -106,7 +106,7 @@ class Functional:
     asserted: int = 0
 
 
-def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
+def functional(graph: fx.GraphModule, inputs: Sequence[object]) -> Functional:
     """Trace a graph of Dynamo on ``inputs``, fake tensors and symbolic sizes in the order of its placeholders."""
     for region in _regions(graph):
         stop_gradients(region)
@@ -127,7 +127,7 @@ def _regions(graph: fx.GraphModule) -> Iterator[fx.GraphModule]:
     yield graph
 
 
-def eager_types(graph: fx.GraphModule, inputs: Sequence[Any]) -> list[torch.dtype | None]:
+def eager_types(graph: fx.GraphModule, inputs: Sequence[object]) -> list[torch.dtype | None]:
     """The types of what a graph of Dynamo gives by PyTorch's own operators (None for what is no tensor). Dynamo knows
     those of PyTorch's forms in Python, which may differ: of an LSTM under autocast whose input requires a gradient."""
     with torch.no_grad(), on_fakes(inputs):
@@ -148,7 +148,7 @@ def _is_parameter(argument: object) -> bool:
     return isinstance(argument, fx.Node) and isinstance(argument.meta.get("example_value"), torch.nn.Parameter)
 
 
-def trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> Functional:
+def trace(fn: Callable[..., Any], inputs: Sequence[object]) -> Functional:
     """The functional graph of ``fn``, which gives a list and changes none of its fake ``inputs``; all composite
     operators are taken apart. Raises Unsupported where the value of a number decides about it."""
     with _not_rewritten():
@@ -156,7 +156,7 @@ def trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> Functional:
 
 
 def _functional(
-    fn: Callable[..., Any], inputs: Sequence[Any], mutating: bool = False, is_derivative: bool = False
+    fn: Callable[..., Any], inputs: Sequence[object], mutating: bool = False, is_derivative: bool = False
 ) -> Functional:
     """``mutating``: something is written in place for sure, so the trace that would find that out is not made."""
     if not mutating:
@@ -179,7 +179,7 @@ def _is_mutating(graph: fx.GraphModule) -> bool:
 
 
 def _trace(
-    body: Callable[..., Any], inputs: Sequence[Any]
+    body: Callable[..., Any], inputs: Sequence[object]
 ) -> tuple[fx.GraphModule, tuple[custom_gradient.Backward, ...]]:
     """The graph, and the backward graphs of its markers."""
     names = ", ".join(f"a{k}" for k in range(len(inputs)))
@@ -206,7 +206,7 @@ def _keep_checks(graph: fx.GraphModule) -> fx.GraphModule:
 class _Opening(fx.Interpreter):
     """Takes apart what autocast acts inside of; the shape rules of these operators do not know of it."""
 
-    def call_function(self, target: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_function(self, target: object, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         opened = _OPENED.get(target)
         if opened is not None and _autocast_type(("cpu", "cuda"), args, kwargs) is None:
             opened = None
@@ -357,14 +357,14 @@ def _name(target: object) -> str:
 
 
 @contextmanager
-def _as_aot_traces(inputs: Sequence[Any]) -> Iterator[None]:
+def _as_aot_traces(inputs: Sequence[object]) -> Iterator[None]:
     """The surroundings in which PyTorch's own compilers trace."""
     with on_fakes(inputs), enable_python_dispatcher():  # without it nothing of ``KEPT`` stays whole
         yield
 
 
 @contextmanager
-def on_fakes(inputs: Sequence[Any]) -> Iterator[None]:
+def on_fakes(inputs: Sequence[object]) -> Iterator[None]:
     """Everything is fake, backward runs in this thread, and there are no cached casts of weights, which would belong to
     another trace."""
     mode = next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)

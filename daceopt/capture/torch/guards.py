@@ -24,7 +24,7 @@ _MANY = 1024
 """Where nothing tells how large a size may be."""
 
 
-def environment(inputs: Sequence[Any]) -> Any:
+def environment(inputs: Sequence[object]) -> Any:
     """The ``ShapeEnv`` of the sizes of these arguments; None where all are numbers."""
     for x in inputs:
         sizes = x.shape if isinstance(x, torch.Tensor) else (x,)
@@ -62,7 +62,7 @@ def since(environment: Any, before: tuple[int, frozenset[str]]) -> list[str]:
 
 
 @contextmanager
-def note_assumptions(fakes: Sequence[Any], assumed: list[str]) -> Iterator[None]:
+def note_assumptions(fakes: Sequence[object], assumed: list[str]) -> Iterator[None]:
     """What is assumed inside of numbers that come with a call goes to ``assumed`` as well."""
     environment = next((f.fake_mode.shape_env for f in fakes if isinstance(f, FakeTensor)), None)
     before = known_conditions(environment)
@@ -71,7 +71,7 @@ def note_assumptions(fakes: Sequence[Any], assumed: list[str]) -> Iterator[None]
 
 
 @contextmanager
-def check_assumptions(inputs: Sequence[Any]) -> Iterator[None]:
+def check_assumptions(inputs: Sequence[object]) -> Iterator[None]:
     """Raises Unsupported where more is assumed inside, of sizes that only the data decide, than a call checks."""
     shapes = environment(inputs)
     before = known_conditions(shapes)
@@ -91,12 +91,12 @@ def install(environment: Any, conditions: Sequence[str]) -> None:
             raise Unsupported(f"a program that was compiled where {text} was looked up where it is not so")
 
 
-def _symbolic(inputs: Sequence[Any]) -> dict[str, Any]:
+def _symbolic(inputs: Sequence[object]) -> dict[str, Any]:
     sizes = [s for x in inputs for s in (x.shape if isinstance(x, torch.Tensor) else (x,))]
     return {str(s): s for s in sizes if isinstance(s, torch.SymInt)}
 
 
-def least(inputs: Sequence[Any]) -> dict[str, int]:
+def least(inputs: Sequence[object]) -> dict[str, int]:
     """What the sizes are at least in all calls, where that is more than 0: PyTorch's own ranges, which it guards."""
     ranges = getattr(environment(inputs), "var_to_range", {})
     symbols = {name: s.node.expr for name, s in _symbolic(inputs).items() if s.node.expr.is_Symbol}
@@ -114,7 +114,7 @@ def example(value: Any) -> int:
     return int(most) if most.is_Integer and most < _MANY else _MANY
 
 
-def hints(inputs: Sequence[Any], placeholders: Sequence[fx.Node]) -> list[str]:
+def hints(inputs: Sequence[object], placeholders: Sequence[fx.Node]) -> list[str]:
     """What the symbolic sizes and numbers are in the example, and at least: these decide what a trace assumes."""
     symbolic = _symbolic(inputs)
     memos = {k: getattr(x, "item_memo", None) for k, x in enumerate(inputs)}

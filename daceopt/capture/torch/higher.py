@@ -45,7 +45,7 @@ def _differentiable(traced: Traced, traced_body: Functional, present: Sequence[i
     return [outputs[k] for k in present]
 
 
-def _of_gradients(traced: Traced, graph: fx.GraphModule, examples: Sequence[Any]) -> Traced:
+def _of_gradients(traced: Traced, graph: fx.GraphModule, examples: Sequence[object]) -> Traced:
     """``graph`` with the arguments of ``traced`` and behind them gradients, of which ``examples`` are."""
     before, added = len(traced.inputs), len(examples) - len(traced.inputs)
     floats = [isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()) for x in examples]
@@ -114,7 +114,7 @@ class _Differentiable(DynamoInterpreter):
         gradients = torch.autograd.grad(of, by, grads, allow_unused=True, create_graph=True)
         return [g if g is None else g.detach() for g in gradients]
 
-    def values_of(self, nodes: Sequence[fx.Node], arguments: Sequence[Any]) -> list[torch.Tensor]:
+    def values_of(self, nodes: Sequence[fx.Node], arguments: Sequence[object]) -> list[torch.Tensor]:
         """The values of ``nodes`` for these arguments."""
         self.garbage_collect_values = False
         self.run(*arguments)

@@ -130,7 +130,7 @@ def _nonzero(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return torch.nonzero(mask, as_tuple=True)
 
 
-def _symbols_at(node: fx.Node, path: tuple[Any, ...]) -> dict[Any, Any]:
+def _symbols_at(node: fx.Node, path: tuple[object, ...]) -> dict[Any, Any]:
     """The symbols of the sizes that a call decided, read of places in its stead."""
     return dict.fromkeys(node.meta.get(BINDINGS, ()), (*path, CallMethodKey("size"), SequenceKey(0)))
 

@@ -176,7 +176,7 @@ def holder_of(number: int | torch.SymInt, fakes: Sequence[torch.Tensor]) -> torc
         return stand_for_number(torch.empty((), dtype=dtype), number)
 
 
-def specialise(inputs: Sequence[Any]) -> None:
+def specialise(inputs: Sequence[object]) -> None:
     """Where numbers of a call became arguments of the graph, let Dynamo begin again with their values as constants."""
     memos = [getattr(x, "item_memo", None) for x in inputs]
     names = [str(m.node._expr) for m in memos if isinstance(m, torch.SymFloat)]

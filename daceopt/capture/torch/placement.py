@@ -27,7 +27,7 @@ Placement = Callable[..., torch.Tensor]
 _SPACES = (torch, functional, torch.special, *torch_operators.NAMESPACES, torch.Tensor, torch.ops.aten, operator)
 
 
-def place(target: object, result: object, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def place(target: object, result: object, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
     """``result`` of the function or method ``target``, standing in memory as the operator's."""
     name = _name(target)
     placement = _PLACEMENTS.get(name, _in_rows if _is_one_loop(name, args) else None)
@@ -54,7 +54,7 @@ def _name(target: object) -> str:
     return name.strip("_") if name.startswith("__") else name
 
 
-def _is_one_loop(name: str, args: Sequence[Any]) -> bool:
+def _is_one_loop(name: str, args: Sequence[object]) -> bool:
     """Whether a call is a loop over its tensors; a number is mostly another tensor, of no axes."""
     overloads = _pointwise(name)
     takes_numbers = "default" in overloads or name in _BY_NUMBERS

@@ -39,7 +39,7 @@ def is_once_differentiable(graph: fx.GraphModule) -> bool:
     return any(n.meta.get(ONCE) for n in graph.graph.nodes)
 
 
-def once(graph: fx.GraphModule, incoming: int, values: Sequence[Any]) -> list[Any]:
+def once(graph: fx.GraphModule, incoming: int, values: Sequence[object]) -> list[Any]:
     """What a backward that is differentiable once gives for ``values``, the first of them ``incoming`` gradients."""
     with torch.no_grad():
         results = DynamoInterpreter(graph)(*values)
@@ -48,7 +48,7 @@ def once(graph: fx.GraphModule, incoming: int, values: Sequence[Any]) -> list[An
     return [next(marked) if isinstance(f, torch.Tensor) else f for f in results]
 
 
-def record(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
+def record(graph: fx.GraphModule, inputs: Sequence[object]) -> Functional:
     """The functional graph of a backward on fake ``inputs``, all of which may require a gradient, with what its own
     code detaches, computes where it switches gradients off, or writes behind autograd's back. Raises Unsupported where
     that code asks whether gradients are on."""

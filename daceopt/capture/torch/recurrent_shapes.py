@@ -38,7 +38,7 @@ def whole_layer(
     return (rows.transpose(0, 1) if batch_first else rows), *(s.new_empty(s.shape) + nothing for s in own)
 
 
-def are_of_one_type(args: Sequence[Any]) -> bool:
+def are_of_one_type(args: Sequence[object]) -> bool:
     """Whether a layer's operands are: else PyTorch rounds some of them, by rules of its own."""
     tensors = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor)]
     return len({t.dtype for t in tensors}) == 1 and not torch.is_autocast_enabled(tensors[0].device.type)

@@ -33,7 +33,7 @@ _OTHERS = frozenset(
 )  # beside point-wise operators
 
 
-def check(graph: fx.GraphModule, inputs: Sequence[Any]) -> None:
+def check(graph: fx.GraphModule, inputs: Sequence[object]) -> None:
     """Raise Unsupported, with ATen's own words, for a graph of Dynamo of which eager PyTorch refuses a call."""
     if torch.is_autocast_enabled("cpu") or not all(map(_is_on_host, inputs)):
         return

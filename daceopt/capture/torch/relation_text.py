@@ -53,7 +53,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def read(text: str, symbols: Mapping[str, Any]) -> Any:
+def read(text: str, symbols: Mapping[str, object]) -> Any:
     """What SymPy has printed as ``text``, over these symbols. Raises ValueError for anything else."""
     try:
         return _read(ast.parse(text, mode="eval").body, symbols)
@@ -61,7 +61,7 @@ def read(text: str, symbols: Mapping[str, Any]) -> Any:
         raise ValueError(f"expected a condition on sizes, found {text[:80]!r} ({type(error).__name__})") from None
 
 
-def _read(node: ast.expr, symbols: Mapping[str, Any]) -> Any:
+def _read(node: ast.expr, symbols: Mapping[str, object]) -> Any:
     if isinstance(node, ast.Constant) and type(node.value) in (bool, int, float):
         return sympy.sympify(node.value)
     if isinstance(node, ast.Name) and node.id in symbols:

@@ -107,12 +107,12 @@ class SizeNames:
         expr = value.node.expr
         return dim(self._convert(expr))
 
-    def number(self, value: torch.SymFloat | torch.SymInt, floats: Mapping[str, Any] | None = None) -> sympy.Expr:
+    def number(self, value: torch.SymFloat | torch.SymInt, floats: Mapping[str, object] | None = None) -> sympy.Expr:
         """The scalar expression, in float64, of a number that is computed from sizes and ``floats``, the scalar symbols
         of numbers that are arguments of the call, by PyTorch's names for them."""
         return self._real(value.node.expr, floats or {})
 
-    def shape(self, sizes: Sequence[Any]) -> tuple[Dim, ...]:
+    def shape(self, sizes: Sequence[object]) -> tuple[Dim, ...]:
         """The extents of a tensor."""
         return tuple(self.dim(s) for s in sizes)
 
@@ -130,7 +130,7 @@ class SizeNames:
         is_size = symbol_functions.is_size(symbol) and str(symbol) not in self.held
         return is_size or str(symbol) in self.told
 
-    def _real(self, expr: sympy.Expr, floats: Mapping[str, Any]) -> sympy.Expr:
+    def _real(self, expr: sympy.Expr, floats: Mapping[str, object]) -> sympy.Expr:
         if str(expr) in floats:
             return floats[str(expr)]
         if expr.is_number:

@@ -332,7 +332,7 @@ class Importer:
         self.known: dict[fx.Node, Any] = {}  # nodes whose value is there already
         self.draws = 0  # calls so far that draw random numbers
 
-    def run(self, inputs: Sequence[Any], required: Iterable[fx.Node] = ()) -> list[Any]:
+    def run(self, inputs: Sequence[object], required: Iterable[fx.Node] = ()) -> list[Any]:
         """Import all nodes on ``inputs`` (arrays, sizes or None, by placeholder), ``required`` ones although no other
         reads them; the results, in order."""
         incoming, constants = iter(inputs), known_values(self.module)

@@ -47,7 +47,7 @@ def _unknown(t: Translation, y: str, grid: str) -> str:
     return str(out)
 
 
-def _one_or_nan(coordinates: Iterable[Any]) -> Any:
+def _one_or_nan(coordinates: Iterable[object]) -> Any:
     factor: Any = sympy.Float(1)
     for g in coordinates:
         factor = scalar.select(scalar.logical_or(scalar.isnan(g), scalar.isinf(g)), scalar.nan(), factor)

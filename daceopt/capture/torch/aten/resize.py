@@ -51,7 +51,7 @@ def upsample_by_factors(
     return _resize(t, input, align_corners, factors)
 
 
-def _resize(t: Translation, x: str, align_corners: bool, scales: Sequence[Any]) -> str:
+def _resize(t: Translation, x: str, align_corners: bool, scales: Sequence[object]) -> str:
     counts = _repetitions(t.label, t.shape_of(x)[2:], t.shape[2:], scales)
     if counts is None:
         return apply_tables(t, x, _tables(t, x, t.shape_of(x), t.shape, align_corners, scales))
@@ -61,7 +61,7 @@ def _resize(t: Translation, x: str, align_corners: bool, scales: Sequence[Any]) 
     return t.reshape(wide, t.shape)
 
 
-def _repetitions(label: str, before: Sequence[Dim], after: Sequence[Dim], scales: Sequence[Any]) -> list[int] | None:
+def _repetitions(label: str, before: Sequence[Dim], after: Sequence[Dim], scales: Sequence[object]) -> list[int] | None:
     """How often each element of these axes is repeated, where that is all, and their extents are open: tables tell of
     known ones. PyTorch finds positions in float32, which has powers of two exactly."""
     if _filter_of(label) not in ("nearest", "exact") or all(isinstance(n, int) for n in (*before, *after)):
@@ -86,7 +86,7 @@ def upsample_backward(
     t: Translation,
     grad_output: str,
     output_size: Sequence[Dim],
-    input_size: Sequence[Any],
+    input_size: Sequence[object],
     align_corners: bool = False,
     **scales: float | None,
 ) -> str:

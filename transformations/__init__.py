@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from daceopt.passes.loading import load_file
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.passes.transform import transformations as _registry
@@ -11,7 +9,7 @@ from daceopt.passes.transform import transformations as _registry
 __all__ = ["NearMiss", "Site", "Transformation", "get", "load_file", "names"]
 
 
-def get(name: str, **options: Any) -> Transformation:
+def get(name: str, **options: object) -> Transformation:
     """The transformation called ``name`` with ``options``. Raises DaceoptError when either does not exist."""
     transformation: Transformation = _registry.get(name).with_options(options)
     return transformation

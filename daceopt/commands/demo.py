@@ -190,7 +190,7 @@ def step(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
     loss(model(*inputs)).backward()
 
 
-def loss(result: Any) -> torch.Tensor:
+def loss(result: object) -> torch.Tensor:
     """The mean square of the main tensor: a scalar."""
     return first(result).square().mean()
 

@@ -131,7 +131,7 @@ def _module(path: Path, name: str, steps: bool) -> ModuleOnDisk:
     return ModuleOnDisk(title, module, args, kwargs)
 
 
-def _example_inputs(defined: Mapping[str, Any], name: str, title: str) -> Any:
+def _example_inputs(defined: Mapping[str, object], name: str, title: str) -> Any:
     """What the file says the module is called on."""
     wanted = (f"{name}_inputs", "example_inputs")
     chosen = next((key for key in wanted if key in defined), None)
@@ -143,7 +143,7 @@ def _example_inputs(defined: Mapping[str, Any], name: str, title: str) -> Any:
     return _call(value, f"{title.rpartition(':')[0]}:{chosen}") if callable(value) else value
 
 
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def _arguments(inputs: object) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """Positional and keyword arguments: a tuple or list, a dict by name, or the only argument."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)

@@ -143,7 +143,7 @@ def _of_file(path: Path, recipe: Any, verify: str | None, inputs: Path | None) -
     return _Subject(compiled, feeds, "ONNX Runtime", theirs, checks.compare, fallbacks, checks.objection)
 
 
-def _of_module(on_disk: model.ModuleOnDisk, recipe: Any, verify: str | None) -> _Subject:
+def _of_module(on_disk: model.ModuleOnDisk, recipe: object, verify: str | None) -> _Subject:
     frozen = on_disk.freeze()
     compiled, feeds = frozen.compile(recipe, verify), frozen.feeds
 
@@ -262,12 +262,12 @@ def _errors(results: Arrays, exact: Arrays) -> list[float]:
     return [relative_error(f, e) for f, e in zip(results, exact, strict=True)]
 
 
-def _arrays(result: Any) -> Arrays:
+def _arrays(result: object) -> Arrays:
     values = result.values() if isinstance(result, dict) else result if isinstance(result, (list, tuple)) else [result]
     return [np.asarray(v) for v in values]
 
 
-def _megabytes(amount: Any) -> str:
+def _megabytes(amount: object) -> str:
     return f"{amount / 1e6:.2f} MB" if isinstance(amount, (int, float)) else str(amount)
 
 

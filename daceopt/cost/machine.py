@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from daceopt import system as facts
 from daceopt.cost.limits import Limits
@@ -97,7 +96,7 @@ def this_machine() -> Machine:
     return best_known([facts.fingerprint(), torch.__version__, threads], measure(threads))
 
 
-def best_known(who: Sequence[Any], fresh: Machine) -> Machine:
+def best_known(who: Sequence[object], fresh: Machine) -> Machine:
     """What was measured now, or before on what ``who`` stands for, where that was faster; it is kept."""
     store, identity = default_cache(), key(_KIND, _VERSION, *who)
     stored = store.read(_KIND, identity, _read)

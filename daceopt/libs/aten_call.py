@@ -108,11 +108,11 @@ class _Encoder:
             return {"device": value.type}
         raise Unsupported(f"an argument of type {type(value).__name__} ({value})")
 
-    def _size(self, value: Any) -> int:
+    def _size(self, value: object) -> int:
         self.sizes.append(value)
         return len(self.sizes) - 1
 
-    def _number(self, value: Any) -> int:
+    def _number(self, value: object) -> int:
         out = self.graph.add_array("number", (), types.from_name("float64"))
         Builder(self.graph, "number").map((), {}, {"out": (out, lambda: ())}, lambda i: value)
         self.operands.append(out)
@@ -194,7 +194,7 @@ def _arguments(
     }
 
 
-def _decode(value: Any, tensors: list[torch.Tensor], sizes: Sequence[int]) -> Any:
+def _decode(value: object, tensors: list[torch.Tensor], sizes: Sequence[int]) -> Any:
     import torch
 
     if isinstance(value, list):

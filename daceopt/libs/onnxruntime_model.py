@@ -48,7 +48,7 @@ class RuntimeModel:
         self._inputs = [(v.name, _element(v.type)) for v in self._session.get_inputs()]
         self._outputs = [(v.name, _element(v.type)) for v in self._session.get_outputs()]
 
-    def run(self, values: Sequence[Any]) -> list[Any]:
+    def run(self, values: Sequence[object]) -> list[Any]:
         """The outputs for inputs in the model's order. DaceoptError for inputs that do not fit, RunError where the
         model fails."""
         try:
@@ -60,7 +60,7 @@ class RuntimeModel:
             kind = DaceoptError if type(error).__name__ in ("InvalidArgument", "ValueError", "TypeError") else RunError
             raise kind(f"ONNX Runtime: {_text(error)}") from error
 
-    def _run_foreign(self, values: Sequence[Any]) -> list[Any]:
+    def _run_foreign(self, values: Sequence[object]) -> list[Any]:
         feeds = {
             name: _to_value(np.asarray(value), element)
             for (name, element), value in zip(self._inputs, values, strict=True)
@@ -69,7 +69,7 @@ class RuntimeModel:
         return [_from_value(value, element) for value, (_, element) in zip(results, self._outputs, strict=True)]
 
 
-def _feed(value: Any) -> Any:
+def _feed(value: object) -> Any:
     """ONNX Runtime takes arrays and lists of them; scalars of NumPy are no arrays."""
     if value is None or isinstance(value, list | tuple):
         return None if value is None else [_feed(v) for v in value]

@@ -23,7 +23,7 @@ class BackendRep(base.BackendRep):
         self.model = model
         self._outputs = base.namedtupledict("Outputs", model.output_names)
 
-    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def run(self, inputs: object, **kwargs: object) -> tuple[Any, ...]:
         """The outputs, as a tuple that also has their names. A model with one input also takes the array itself.
 
         Raises what :class:`daceopt.models.onnx_model.OnnxModel` raises.
@@ -40,7 +40,7 @@ class OnnxBackend(base.Backend):
     ``daceopt.from_onnx``."""
 
     @classmethod
-    def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
+    def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: object) -> bool:
         """Does ``prepare`` take the model?"""
         try:
             cls.prepare(model, device, **kwargs)
@@ -55,7 +55,9 @@ class OnnxBackend(base.Backend):
         return BackendRep(from_onnx(model, device=device.lower(), **kwargs))
 
     @classmethod
-    def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+    def run_model(
+        cls, model: onnx.ModelProto, inputs: object, device: str = "CPU", **kwargs: object
+    ) -> tuple[Any, ...]:
         """``prepare`` and ``run`` in one step."""
         return cls.prepare(model, device, **kwargs).run(inputs)
 

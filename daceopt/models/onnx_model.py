@@ -105,7 +105,7 @@ class OnnxModel:
         self._stats = Stats()
         self._variants = self._variants_for(device.type)  # those of the last call
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: object, **kwargs: object) -> Any:
         values = self._bind(args, kwargs)
         place = self._place_of(values)
         as_torch = any(isinstance(v, torch.Tensor) for v in values)
@@ -114,7 +114,7 @@ class OnnxModel:
         results = [self._place(v, place) for v in values_out] if as_torch else self._arrays(values_out)
         return results[0] if len(results) == 1 else results
 
-    def prepare(self, *args: Any, **kwargs: Any) -> None:
+    def prepare(self, *args: object, **kwargs: object) -> None:
         """Compile what a call with these inputs needs, without running it. Raises as the call does."""
         values = self._bind(args, kwargs)
         place = self._place_of(values)
@@ -190,7 +190,7 @@ class OnnxModel:
                 self._stats.compile_seconds += time.perf_counter() - start
         return self._of_kind[kind]
 
-    def _run(self, variants: Variants, values: Sequence[Any], place: torch.device) -> Sequence[Any]:
+    def _run(self, variants: Variants, values: Sequence[object], place: torch.device) -> Sequence[Any]:
         tensors = self._tensors(values, place)
         try:
             variant = self._select(variants, tensors)
@@ -208,7 +208,7 @@ class OnnxModel:
             return self._retry(values, error)
         return outputs if variant.tail is None else variant.tail.run(tensors, outputs)
 
-    def _by_name(self, tensors: Sequence[Any]) -> dict[str, np.ndarray]:
+    def _by_name(self, tensors: Sequence[object]) -> dict[str, np.ndarray]:
         arrays = (np.asarray(v.detach().cpu() if isinstance(v, torch.Tensor) else v) for v in tensors)
         return dict(zip(self.input_names, arrays, strict=True))
 
@@ -218,23 +218,23 @@ class OnnxModel:
 
         return variants.select(array, [tuple(getattr(t, "shape", ())) for t in tensors])
 
-    def _run_elsewhere(self, values: Sequence[Any]) -> list[Any]:
+    def _run_elsewhere(self, values: Sequence[object]) -> list[Any]:
         assert self._runtime is not None
         return self._runtime.run([v.detach().cpu().numpy() if isinstance(v, torch.Tensor) else v for v in values])
 
-    def _retry(self, values: Sequence[Any], error: Exception) -> list[Any]:
+    def _retry(self, values: Sequence[object], error: Exception) -> list[Any]:
         """This call in ONNX Runtime, because of ``error``."""
         if self._runtime is None or not self._may_run_elsewhere(error):
             self._runtime = self._instead(error)
         return self._run_elsewhere(values)
 
     @staticmethod
-    def _place(value: Any, place: torch.device) -> Any:
+    def _place(value: object, place: torch.device) -> Any:
         """A result as a tensor there, or as it is (lists, text)."""
         tensor = to_torch(value)
         return tensor.to(place) if isinstance(tensor, torch.Tensor) else tensor
 
-    def _arrays(self, values: Sequence[Any]) -> list[Any]:
+    def _arrays(self, values: Sequence[object]) -> list[Any]:
         """Results as arrays, or as they are."""
         kinds = self._results or [None] * len(values)
         return [
@@ -262,7 +262,7 @@ class OnnxModel:
 
     # ---------------------------------------------------------------- arguments
 
-    def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    def _bind(self, args: Sequence[object], kwargs: dict[str, Any]) -> list[Any]:
         rest = self.input_names[len(args) :]
         if len(args) > len(self.input_names) or set(kwargs) != set(rest):
             raise DaceoptError(
@@ -271,14 +271,14 @@ class OnnxModel:
             )
         return [*args, *(kwargs[name] for name in rest)]
 
-    def _place_of(self, values: Sequence[Any]) -> torch.device:
+    def _place_of(self, values: Sequence[object]) -> torch.device:
         """The device on which a call with these inputs runs."""
         tensors = {
             f"input {n!r}": v for n, v in zip(self.input_names, values, strict=True) if isinstance(v, torch.Tensor)
         }
         return common_device(tensors) or self.device
 
-    def _tensors(self, values: Sequence[Any], place: torch.device) -> list[Any]:
+    def _tensors(self, values: Sequence[object], place: torch.device) -> list[Any]:
         """The inputs as tensors there; those that are none (text, sequences) as they are."""
         tensors = [e.tensor(v, place) for e, v in zip(self._expected, values, strict=True)]
         named: dict[str, int] = {}
@@ -304,11 +304,11 @@ class _Unchecked:
     def __str__(self) -> str:
         return "text" if self.is_tensor else str(self._kind).removesuffix("_type")
 
-    def tensor(self, value: Any, place: torch.device) -> Any:
+    def tensor(self, value: object, place: torch.device) -> Any:
         """``value``, as an array where it is to be a tensor."""
         return np.asarray(value) if self.is_tensor else value
 
-    def check_shape(self, tensor: Any, named: dict[str, int]) -> None:
+    def check_shape(self, tensor: object, named: dict[str, int]) -> None:
         """Left to ONNX Runtime."""
 
 
@@ -326,7 +326,7 @@ class _Expectation:
                 d.dim_param or (int(d.dim_value) if d.HasField("dim_value") else None) for d in tensor.shape.dim
             ]
 
-    def tensor(self, value: Any, place: torch.device) -> torch.Tensor:
+    def tensor(self, value: object, place: torch.device) -> torch.Tensor:
         """``value`` as a tensor there, of the right type and rank; DaceoptError says what else it is."""
         tensor = as_tensor(value, self.dtype, self.torch_dtype)
         if tensor is None:
@@ -352,5 +352,5 @@ class _Expectation:
         return f"{name} of shape {self.shape}" if self.shape is not None else name
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     return f"{value.dtype} of shape {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__

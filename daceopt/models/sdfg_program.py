@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def from_sdfg(
-    program: Any, recipe: str | Recipe = "auto", *, sizes: Mapping[str, int] | None = None, verify: str | None = None
+    program: object, recipe: str | Recipe = "auto", *, sizes: Mapping[str, int] | None = None, verify: str | None = None
 ) -> SdfgProgram:
     """Compile a program of DaCe: a ``@dace.program`` with annotated arguments, an SDFG, or a file of one.
 
@@ -46,7 +46,7 @@ def from_sdfg(
     return SdfgProgram(import_sdfg(_sdfg(program), sizes), recipe, verify)
 
 
-def _sdfg(program: Any) -> dace.SDFG:
+def _sdfg(program: object) -> dace.SDFG:
     import dace
 
     if isinstance(program, (str, Path)):
@@ -79,7 +79,7 @@ class SdfgProgram:
             _Argument(self._graph, name, array) for name, array in zip(imported.inputs, self._graph.inputs)
         ]
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: object, **kwargs: object) -> Any:
         values = self._bind(args, kwargs)
         named = {f"input {n!r}": v for n, v in zip(self.input_names, values) if isinstance(v, torch.Tensor)}
         place = common_device(named) or torch.device("cpu")
@@ -147,7 +147,7 @@ class SdfgProgram:
 
     # ---------------------------------------------------------------- arguments
 
-    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    def _bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> list[Any]:
         rest = self.input_names[len(args) :]
         unknown = sorted(set(kwargs) - set(rest))
         if len(args) > len(self.input_names) or set(kwargs) != set(rest):
@@ -173,7 +173,7 @@ class _Argument:
         self.name, self.shape = name, graph.shape(array)
         self._numpy, self._torch = types.to_numpy(graph.dtype(array)), types.to_torch(graph.dtype(array))
 
-    def tensor(self, value: Any, place: torch.device) -> torch.Tensor:
+    def tensor(self, value: object, place: torch.device) -> torch.Tensor:
         """``value`` as a tensor there, of the right type and rank; a bare number where the program takes one."""
         if isinstance(value, (bool, int, float)) and not self.shape:
             value = np.asarray(value, self._numpy)

@@ -122,7 +122,7 @@ class CompiledPiece:
 class _Call:
     """The results of one call, which come out of a program's outputs."""
 
-    def __init__(self, piece: CompiledPiece, arguments: Sequence[object], outputs: list[torch.Tensor]) -> None:
+    def __init__(self, piece: CompiledPiece, arguments: Sequence[Any], outputs: list[torch.Tensor]) -> None:
         self._piece, self._arguments, self._outputs = piece, arguments, outputs
         symbols = piece.binding.symbols
         self._sizes = {name: _size(arguments[k], axis) for name, (k, axis) in symbols.items()}

@@ -92,7 +92,7 @@ class RuleSet:
     rules: tuple[AggregationRule, ...] = ()
 
     @staticmethod
-    def of(rules: Any) -> RuleSet:
+    def of(rules: object) -> RuleSet:
         """A rule set, or one from text: names of rules and tables, and spelled rules, between semicolons.
 
         Raises DaceoptError.
@@ -164,7 +164,7 @@ def _spell(group: tuple[AggregationRule, ...]) -> list[str]:
     return [name] if group == _KNOWN.get(name) else [str(rule) for rule in group]
 
 
-def _text(rule: Any) -> Any:
+def _text(rule: object) -> Any:
     return RuleSet((rule,)) if isinstance(rule, AggregationRule) else rule
 
 

@@ -48,7 +48,7 @@ class Registry:
         """Does ``name`` come from daceopt itself? Imports nothing but the package."""
         return name not in self._loaded and name in self._files
 
-    def add(self, name: str, thing: Any) -> None:
+    def add(self, name: str, thing: object) -> None:
         """Register ``thing`` for this process; a later one of the same name replaces it."""
         self._loaded[name] = thing
         self._files_of.pop(name, None)

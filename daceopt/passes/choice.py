@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from daceopt.errors import DaceoptError, UnequalLayers, Unsupported
 from daceopt.passes.recipe import Edit, Recipe, recipes
@@ -105,7 +105,7 @@ class Choice(Recipe):
     def fingerprint(self) -> str:
         return " ".join(r.fingerprint() for r in self.recipes())
 
-    def _edit(self, steps: Iterable[Any], *edits: Edit) -> Recipe:
+    def _edit(self, steps: Iterable[object], *edits: Edit) -> Recipe:
         """An edited choice is none: whoever edits it has chosen."""
         return replace(self.among[0].recipe, name=self.name, chosen=self.name)._edit(steps, *edits)
 

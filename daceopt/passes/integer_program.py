@@ -8,7 +8,7 @@ from daceopt import highs
 from daceopt.errors import DaceoptError
 
 
-def solver(otherwise: str, **options: Any) -> Any:
+def solver(otherwise: str, **options: object) -> Any:
     """A ``highspy.Highs`` with no program yet and these ``options``.
 
     Raises DaceoptError where it is not installed; ``otherwise`` says what to do without it.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 from daceopt.errors import DaceoptError
 
@@ -15,7 +14,7 @@ _UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KIB": 2**10, "MIB": 2**20, "
 _EXPECTED = "None, a percentage such as '60%', or bytes: an integer, or text such as '512MB' or '1.5GiB'"
 
 
-def check(name: str, budget: Any) -> None:
+def check(name: str, budget: object) -> None:
     """Raise TypeError for a budget of the wrong type and ValueError for one that is none."""
     wrong = f"{name}={budget!r}; expected {_EXPECTED}"
     if budget is None:

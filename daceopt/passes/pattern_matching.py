@@ -44,7 +44,7 @@ class Match:
     def __contains__(self, name: str) -> bool:
         return self.bound.get(name) is not None
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         """What ``name`` captured, or ``default`` where its piece is absent."""
         value = self.bound.get(name)
         return default if value is None else value
@@ -66,7 +66,7 @@ class Match:
         if not self.missed and operators <= self.slack:
             yield replace(self, missed=reason)
 
-    def binding(self, name: str | None, value: Any, where: str) -> Iterator[Match]:
+    def binding(self, name: str | None, value: object, where: str) -> Iterator[Match]:
         """This match with ``value`` for ``name``; all mentions of a name must be the same array."""
         if name is None or (name in self.bound and self.bound[name] == value):
             yield self.having()
@@ -293,7 +293,7 @@ def origin(graph: Graph, name: str | None) -> str:
     return "an input" if node is None else f"made by {getattr(node, 'op_type', type(node).__name__)}"
 
 
-def _accepts(expected: Any, value: Any) -> bool:
+def _accepts(expected: object, value: object) -> bool:
     """Is the attribute as expected? Floats are what float32 makes of them."""
     if callable(expected):
         return bool(expected(value))
@@ -302,5 +302,5 @@ def _accepts(expected: Any, value: Any) -> bool:
     return bool(_plain(value) == _plain(expected))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return list(value) if isinstance(value, (list, tuple)) else value

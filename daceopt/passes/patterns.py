@@ -56,7 +56,7 @@ _MOST_READINGS = 64  # of one root
 # ---------------------------------------------------------------- how patterns are written
 
 
-def op(types: str, /, *operands: Any, **attributes: Any) -> Op:
+def op(types: str, /, *operands: object, **attributes: object) -> Op:
     """An operator: ``op("Mul|Div", "x", 2.0)``, ``op("my.ops::Swish", "x")``, ``op("Softmax", "x", axis=-1)``.
 
     An attribute may be a function that says whether its value is accepted. As a replacement the operator is added:
@@ -88,12 +88,12 @@ def constant(
     return Constant(name, accept, expected)
 
 
-def either(*choices: Any) -> Either:
+def either(*choices: object) -> Either:
     """The first of several patterns that fits."""
     return Either(tuple(map(_as_pattern, choices)))
 
 
-def maybe(types: str, inner: Pattern | str, *operands: Any, name: str | None = None) -> Either:
+def maybe(types: str, inner: Pattern | str, *operands: object, name: str | None = None) -> Either:
     """``inner``, or an operator over it that may be in between: ``maybe("Identity|Cast", "x")``."""
     around = op(types, inner, *(operands or (...,)))
     return either(replace(around, name=name), inner)
@@ -131,7 +131,7 @@ def over_root(numerator: Pattern | str, radicand: Pattern | str) -> Either:
     )
 
 
-def _as_pattern(operand: Any) -> Pattern:
+def _as_pattern(operand: object) -> Pattern:
     if isinstance(operand, Pattern):
         return operand
     if isinstance(operand, str):
@@ -282,7 +282,7 @@ class PatternRule(Transformation):
         return None if best is None else best.missed
 
 
-def pattern_rule(pattern: Pattern, **settings: Any) -> Callable[[Callable[[Match], Op | str]], type[PatternRule]]:
+def pattern_rule(pattern: Pattern, **settings: object) -> Callable[[Callable[[Match], Op | str]], type[PatternRule]]:
     """A rule from its pattern and the function that replaces it, whose name and text are the rule's.
 
     ``settings`` are attributes of the class: ``level``, ``after``, ``thing``, ``why_not=lambda self, m: ...``.

@@ -94,12 +94,12 @@ class Recipe:
     def __len__(self) -> int:
         return len(self.steps)
 
-    def before(self, name: str, *steps: Any) -> Recipe:
+    def before(self, name: str, *steps: object) -> Recipe:
         """A recipe with ``steps`` inserted before the first step called ``name``."""
         at = self._index(name)
         return self._edit([*self.steps[:at], *steps, *self.steps[at:]], Edit("before", (name, *steps)))
 
-    def after(self, name: str, *steps: Any) -> Recipe:
+    def after(self, name: str, *steps: object) -> Recipe:
         """A recipe with ``steps`` inserted after the last step called ``name``."""
         at = self._index(name, last=True) + 1
         return self._edit([*self.steps[:at], *steps, *self.steps[at:]], Edit("after", (name, *steps)))
@@ -109,7 +109,7 @@ class Recipe:
         self._index(name)
         return self._edit([s for s in self.steps if _step_name(s) != name], Edit("without", (name,)))
 
-    def with_options(self, name: str, **options: Any) -> Recipe:
+    def with_options(self, name: str, **options: object) -> Recipe:
         """A recipe in which every step called ``name`` has these options, and its others as before."""
         self._index(name)
         steps = [as_step(s).with_changes(options) if _step_name(s) == name else s for s in self.steps]

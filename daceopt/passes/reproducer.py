@@ -13,7 +13,7 @@ import sys
 import zlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,7 +32,7 @@ NAME = "reproducer.py"
 
 
 def of_step(
-    transformation: Transformation, graph: Graph, inputs: Arrays, failure: str, wanted: Sequence[Any] | None = None
+    transformation: Transformation, graph: Graph, inputs: Arrays, failure: str, wanted: Sequence[object] | None = None
 ) -> Path:
     """Write a step that fails on ``graph``, as it is before it, with the values of its inputs; returns the file.
 
@@ -60,7 +60,7 @@ def _save(
     failure: str,
     parts: Sequence[tuple[Graph, Mapping[str, str]]],
     inputs: Arrays,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     call: str,
 ) -> Path:
     from daceopt.ir.text.render import render
@@ -103,7 +103,7 @@ def _code_of(transformation: Transformation) -> str | None:
 # ---------------------------------------------------------------- the file
 
 
-def _lines(failure: str, values: Mapping[str, Any], call: str) -> Iterator[str]:
+def _lines(failure: str, values: Mapping[str, object], call: str) -> Iterator[str]:
     yield f"# Written by daceopt {__version__}. `python {NAME}` ends with 1 while this failure is there, with 0 when it"
     yield "# is gone, with 2 where it cannot run:"
     yield from (f"#   {line}" for line in failure.replace("\0", "").splitlines())

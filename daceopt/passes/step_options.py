@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 _PLAIN = (int, float, str, bool, type(None))
 
 
-def make_step(step: str, cls: type[_T], options: Mapping[str, Any], make: Callable[[dict[str, Any]], _T]) -> _T:
+def make_step(step: str, cls: type[_T], options: Mapping[str, object], make: Callable[[dict[str, Any]], _T]) -> _T:
     """What ``make`` gives for ``options`` of ``cls``, which is called ``step``; lists are tuples where it takes tuples.
 
     Raises DaceoptError for an option that does not exist, with the nearest that does; what the class says of a value;
@@ -40,7 +40,7 @@ def _check_option(step: str, cls: type, name: str, value: object) -> Any:
     return _freeze(value) if _takes_tuples(_annotation(cls, name)[0]) else value
 
 
-def _check_types(step: str, cls: type, values: Mapping[str, Any]) -> None:
+def _check_types(step: str, cls: type, values: Mapping[str, object]) -> None:
     for name, value in values.items():
         expected, text = _annotation(cls, name)
         if not _fits(value, expected):
@@ -63,22 +63,22 @@ def _freeze(value: Any) -> Any:
     return tuple(map(_freeze, value)) if type(value) in (list, tuple) else value
 
 
-def _members(expected: Any) -> tuple[Any, ...]:
+def _members(expected: object) -> tuple[Any, ...]:
     """The types of a union, or the one type; None stands for its own type."""
     is_union = get_origin(expected) in (Union, types.UnionType)
     return tuple(type(None) if t is None else t for t in (get_args(expected) if is_union else (expected,)))
 
 
-def _takes_tuples(expected: Any) -> bool:
+def _takes_tuples(expected: object) -> bool:
     return any(t is tuple or get_origin(t) is tuple for t in _members(expected))
 
 
-def _fits(value: object, expected: Any) -> bool:
+def _fits(value: object, expected: object) -> bool:
     """Is ``value`` of the type? What is neither plain nor a tuple of such is for the class to judge."""
     return any(_fits_one(value, t) for t in _members(expected))
 
 
-def _fits_one(value: object, expected: Any) -> bool:
+def _fits_one(value: object, expected: object) -> bool:
     if expected in _PLAIN:
         kind = (int, float) if expected is float else expected
         return isinstance(value, kind) and (expected is bool or not isinstance(value, bool))

@@ -142,12 +142,12 @@ class Transformation:
         return self.name + (f"{{{', '.join(shown)}}}" if shown else "")
 
     @classmethod
-    def with_options(cls, options: Mapping[str, Any]) -> Transformation:
+    def with_options(cls, options: Mapping[str, object]) -> Transformation:
         """An instance with ``options``. Raises DaceoptError for an option that does not exist, and for values that it
         does not take."""
         return make_step(cls.kebab_name(), cls, options, lambda values: cls(**values))
 
-    def with_changes(self, options: Mapping[str, Any]) -> Transformation:
+    def with_changes(self, options: Mapping[str, object]) -> Transformation:
         """The same with ``options``, its others as before. Raises DaceoptError as ``with_options`` does."""
         return make_step(self.name, type(self), options, lambda values: dataclasses.replace(self, **values))
 

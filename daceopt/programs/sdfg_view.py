@@ -6,7 +6,7 @@ import html
 import json
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from daceopt.errors import DaceoptError
 
@@ -54,7 +54,7 @@ class SdfgView:
         return f'<iframe style="width:100%;height:{_HEIGHT}px;border:0" srcdoc="{page}"></iframe>'
 
 
-def view(subject: Any) -> SdfgView:
+def view(subject: object) -> SdfgView:
     """Show an SDFG, the forward graph of an optimized module, or of a program of ``from_onnx`` or ``from_sdfg``.
 
     Raises DaceoptError for anything else.

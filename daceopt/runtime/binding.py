@@ -121,7 +121,7 @@ def replay(views: Sequence[Any]) -> Callable[[torch.Tensor, Mapping[str, int]], 
     """A function that takes the views of a tensor, given the values of the size symbols."""
     steps = [(_operator(name), arguments) for name, arguments in views]
 
-    def apply(tensor: Any, sizes: Mapping[str, int]) -> Any:
+    def apply(tensor: object, sizes: Mapping[str, int]) -> Any:
         for operator, arguments in steps:
             tensor = operator(tensor, *(_evaluate(a, sizes) for a in arguments))
         return tensor
@@ -152,7 +152,7 @@ def _operator(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
-def _evaluate(value: Any, sizes: Mapping[str, int]) -> Any:
+def _evaluate(value: object, sizes: Mapping[str, int]) -> Any:
     if isinstance(value, list):
         return [_evaluate(v, sizes) for v in value]
     if not isinstance(value, dict):

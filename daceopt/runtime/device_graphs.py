@@ -174,7 +174,7 @@ def _record(device: torch.device, start: Callable[[], None]) -> Recorded:
 _refused: list[torch.cuda.CUDAGraph] = []
 
 
-def _end(device: torch.device, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+def _end(device: torch.device, graph: torch.cuda.CUDAGraph, pool: object) -> None:
     """End a recording. Raises RuntimeError where something was started that cannot be recorded, as a wait."""
     try:
         graph.capture_end()

@@ -23,7 +23,7 @@ def check(written: Sequence[int], is_state: Sequence[bool]) -> Check | None:
     if not any(k != j and not (is_state[k] and is_state[j]) for j in changed for k in range(len(is_state))):
         return of_state
 
-    def overlapping(arguments: Sequence[Any]) -> bool:
+    def overlapping(arguments: Sequence[object]) -> bool:
         return of_state(arguments) or _overlap(arguments, range(len(is_state)), changed, is_state)
 
     return overlapping
@@ -46,7 +46,7 @@ def _check_of_state(changed: set[int], state: Sequence[int]) -> Check:
     return overlapping
 
 
-def _overlap(arguments: Sequence[Any], of: Iterable[int], changed: set[int], is_state: Sequence[bool]) -> bool:
+def _overlap(arguments: Sequence[object], of: Iterable[int], changed: set[int], is_state: Sequence[bool]) -> bool:
     """Does one of ``changed`` share elements with another argument, unless both are state?"""
     spans = sorted((*_span(arguments[k]), k) for k in of if isinstance(arguments[k], torch.Tensor))
     open_: list[tuple[int, int]] = []  # (end, argument) of what may reach the next one, which begins no earlier

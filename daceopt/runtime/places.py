@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 
@@ -31,7 +30,7 @@ def common_device(tensors: Mapping[str, torch.Tensor]) -> torch.device | None:
     return next(iter(devices), None)
 
 
-def device_of(values: Iterable[Any]) -> torch.device:
+def device_of(values: Iterable[object]) -> torch.device:
     """Where a call runs: on the device of its tensors, among which numbers of the host may be. Unchecked."""
     devices = [value.device for value in values if isinstance(value, torch.Tensor)]
     return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))

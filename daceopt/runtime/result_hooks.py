@@ -27,7 +27,7 @@ def install(function: type[torch.autograd.Function]) -> None:
     node: Any = function._backward_cls
     register = node._register_hook_dict
 
-    def register_present(self: Any, tensor: torch.Tensor) -> None:
+    def register_present(self: object, tensor: torch.Tensor) -> None:
         tensor._backward_hooks = _Hooks()  # which is empty until now
         register(self, tensor)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -32,7 +32,7 @@ def uniform(seed: int, node: int, elements: int | np.ndarray) -> np.ndarray:
     return philox.uniform(seed, node, index)
 
 
-def own_random_numbers(values: Iterable[Any]) -> AbstractContextManager[None]:
+def own_random_numbers(values: Iterable[object]) -> AbstractContextManager[None]:
     """Within the block random numbers are drawn that nobody misses behind it: of the host, and of the CUDA devices on
     which tensors among ``values`` are."""
     devices = {x.device.index for x in values if isinstance(x, torch.Tensor) and x.device.type == "cuda"}

@@ -29,7 +29,7 @@ def dtype_of(value: Any) -> np.dtype[Any] | None:
     return np.dtype(helper.tensor_dtype_to_np_dtype(kind))
 
 
-def as_tensor(value: Any, dtype: np.dtype[Any], stored: torch.dtype) -> torch.Tensor | None:
+def as_tensor(value: object, dtype: np.dtype[Any], stored: torch.dtype) -> torch.Tensor | None:
     """A strided tensor of the value's numbers, or None where there is none."""
     if isinstance(value, torch.Tensor):
         return value.detach() if value.layout is torch.strided else None
@@ -51,7 +51,7 @@ def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> np.ndarray:
     return host.view(torch_dtype(_bits(dtype).name)).numpy().view(dtype) if _is_foreign(dtype) else host.numpy()
 
 
-def to_torch(value: Any) -> torch.Tensor:
+def to_torch(value: object) -> torch.Tensor:
     """What ONNX Runtime returned as a tensor, or as it is (lists, text)."""
     if not isinstance(value, np.ndarray) or value.dtype.kind in "OU":
         return value

@@ -47,7 +47,7 @@ def names_in(code: CodeType) -> frozenset[str]:
     return frozenset(names)
 
 
-def contents(value: Any) -> tuple[Any, ...]:
+def contents(value: object) -> tuple[Any, ...]:
     """What an object would be made of again: what makes it, of what, its state, its items.
 
     Raises TypeError for what cannot be made again, such as a lock.
@@ -64,7 +64,7 @@ def contents(value: Any) -> tuple[Any, ...]:
     return maker, arguments, state, list(items or ()), list(pairs or ())
 
 
-def own_attributes(value: Any) -> dict[str, Any]:
+def own_attributes(value: object) -> dict[str, Any]:
     """What an instance of a class derived from a number, a text or a container has beside it."""
     own = dict(sorted(getattr(value, "__dict__", {}).items()))
     return {**own, "default_factory": getattr(value, "default_factory", None)}

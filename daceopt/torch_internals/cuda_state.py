@@ -78,7 +78,7 @@ def clear_product_workspaces() -> None:
         torch._C._cuda_clearCublasWorkspaces()
 
 
-def end_allocation(device: int, pool: Any) -> None:
+def end_allocation(device: int, pool: object) -> None:
     """Let a device's allocator take memory from ``pool`` no longer, where it does."""
     with suppress(RuntimeError):
         _end_allocation(device, pool)

@@ -24,7 +24,7 @@ with private_names():
     from torch.export.exported_program import _override_composite_implicit_decomp as override
 
 
-def promoted_type(operands: Sequence[Any]) -> torch.dtype:
+def promoted_type(operands: Sequence[object]) -> torch.dtype:
     """The type in which ATen compares operands: numbers and tensors without axes give way."""
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
     return elementwise_dtypes(*operands, type_promotion_kind=kind)[1]

@@ -81,7 +81,7 @@ def wrap_conversion(callback: Any, wrap: Callable[[Any], Any]) -> None:
     catching._inner_convert = wrap(catching._inner_convert)
 
 
-def optimize(backend: Any, **options: Any) -> Any:
+def optimize(backend: object, **options: object) -> Any:
     """What compiles a function that it is called with by ``backend``; its programs are nobody else's."""
     return _optimize(backend, **options, **({} if _entries_of_region is None else {"isolate_recompiles": True}))
 
@@ -96,7 +96,7 @@ def region_of(context: Any) -> Any:
     return innermost_backend(context.callback) if _entries_of_region is None else context._isolate_recompiles_id
 
 
-def backend_callable(function: Any) -> Any:
+def backend_callable(function: object) -> Any:
     """What a backend has returned for a graph, of Dynamo's function around it; None of other functions."""
     return getattr(function, "_torchdynamo_orig_callable", None)
 
@@ -107,28 +107,28 @@ def function_behind(code: CodeType) -> CodeType | None:
     return None if rest is None else rest.code
 
 
-def programs_of(code: CodeType, region: Any) -> list[Any]:
+def programs_of(code: CodeType, region: object) -> list[Any]:
     """What Dynamo keeps for a code: guards and code of each program; ``region``: by what it tells whose they are."""
     if _entries_of_region is None:
         return [entry for entry in _debug_get_cache_entry_list(code) if entry.backend is region]
     return _entries_of_region(code, region)
 
 
-def counting_own(callback: Any) -> AbstractContextManager[None]:
+def counting_own(callback: object) -> AbstractContextManager[None]:
     """A block in which Dynamo counts, against its limit, only those programs of a code that ``callback`` has made."""
     if _entries_of_region is not None:
         return nullcontext()
     return exchange("count of programs", partial(_count_own, innermost_backend(callback)))
 
 
-def _count_own(region: Any, frame: Any, _: Any) -> Any:
+def _count_own(region: Any, frame: Any, _: object) -> Any:
     entry = None
     for own in reversed(programs_of(frame.f_code, region)):
         entry = SimpleNamespace(guard_manager=own.guard_manager, next=entry)
     return _count_programs(frame, entry)
 
 
-def forget_programs(code: CodeType, region: Any, reason: str) -> None:
+def forget_programs(code: CodeType, region: object, reason: str) -> None:
     """Let Dynamo ask again for calls that it has compiled."""
     for entry in programs_of(code, region):
         if entry.guard_manager.extra_state is not None:
@@ -163,7 +163,7 @@ def settings_of_frames(most_programs: int) -> Iterator[None]:
         yield
 
 
-def _no_time(root: Any, scope: Any, runs: int) -> float:
+def _no_time(root: object, scope: object, runs: int) -> float:
     """Microseconds that guards take, which Dynamo reports among its metrics and nobody reads here."""
     return 0.0
 

@@ -67,7 +67,7 @@ def restart_tracing() -> NoReturn:
     raise TensorifyScalarRestartAnalysis
 
 
-def raise_in_code(error: Exception, translator: Any) -> NoReturn:
+def raise_in_code(error: Exception, translator: object) -> NoReturn:
     """Raise an error where the code that Dynamo traces may catch it."""
     raise raise_observed_exception(type(error), translator, args=[str(error)])
 
@@ -92,12 +92,12 @@ def frame_count() -> int:
     return int(_counters["frames"]["total"])
 
 
-def settings(**values: Any) -> AbstractContextManager[None]:
+def settings(**values: object) -> AbstractContextManager[None]:
     """A block in which Dynamo has other settings (``torch._dynamo.config``)."""
     return _config.patch(**values)
 
 
-def switch_gradients(translator: Any, enabled: bool) -> AbstractContextManager[None]:
+def switch_gradients(translator: object, enabled: bool) -> AbstractContextManager[None]:
     """A block whose calls Dynamo traces with gradients on or off."""
     return _higher_order.dynamo_enable_grad(translator, enabled)
 

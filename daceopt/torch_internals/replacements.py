@@ -117,7 +117,7 @@ def owner_of(name: str) -> tuple[Any, str]:
 
 def _layer(original: Function, function: Function, when: Callable[[], bool] | None) -> Function:
     @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         if when is None or when():
             return function(original, *args, **kwargs)
         return original(*args, **kwargs)
@@ -153,7 +153,7 @@ def _renew_instructions(cls: Any) -> None:
 
 
 @contextmanager
-def exchange(name: str, value: Any) -> Iterator[None]:
+def exchange(name: str, value: object) -> Iterator[None]:
     """A block in which ``EXCHANGED[name]`` is ``value`` for the whole process; only one thread at a time may enter."""
     module, attribute = EXCHANGED[name]
     with private_names():

@@ -34,11 +34,11 @@ def is_size(symbol: sympy.Symbol) -> bool:
     return bool(symbol_is_type(symbol, _SIZE))
 
 
-def evaluate(expression: sympy.Expr, values: Mapping[sympy.Symbol, Any]) -> Any:
+def evaluate(expression: sympy.Expr, values: Mapping[sympy.Symbol, object]) -> Any:
     """An expression of numbers of Python or of symbols of another trace."""
     return sympy_interp(PythonReferenceAnalysis, values, expression)
 
 
-def upper_bound(expression: sympy.Expr, ranges: Mapping[sympy.Symbol, Any]) -> sympy.Expr:
+def upper_bound(expression: sympy.Expr, ranges: Mapping[sympy.Symbol, object]) -> sympy.Expr:
     """The most that an expression of symbols of these ranges can be."""
     return bound_sympy(expression, ranges).upper

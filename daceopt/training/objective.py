@@ -20,7 +20,7 @@ class Objective(nn.Module):
         super().__init__()
         self.model, self.loss, self.targets = model, loss, targets
 
-    def forward(self, *arguments: Any, **kwargs: Any) -> Any:
+    def forward(self, *arguments: object, **kwargs: object) -> Any:
         """The loss, as the function that computes it gives it."""
         first = len(arguments) - self.targets
         result = self.model(*arguments[:first], **kwargs)
@@ -45,12 +45,12 @@ def target_count(loss: Callable[..., Any] | None, wanted: int | None) -> int:
     return max(len(needed) - 1, 0)
 
 
-def check_loss(value: Any) -> torch.Tensor:
+def check_loss(value: object) -> torch.Tensor:
     """Raise TypeError unless the loss gave a tensor."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"the loss is of type {type(value).__name__}; expected a tensor of one element")
     return value
 
 
-def _name(loss: Any) -> str:
+def _name(loss: object) -> str:
     return str(getattr(loss, "__name__", type(loss).__name__))

@@ -28,7 +28,7 @@ class Rule:
     counts: bool
 
 
-def _set(**flags: Any) -> tuple[str, ...]:
+def _set(**flags: object) -> tuple[str, ...]:
     return tuple(name for name, value in flags.items() if value)
 
 

@@ -25,12 +25,14 @@ class Refusals:
     def __bool__(self) -> bool:
         return bool(self._reasons)
 
-    def add(self, objective: nn.Module, arguments: tuple[Any, ...], kwargs: Mapping[str, Any], reason: str) -> None:
+    def add(
+        self, objective: nn.Module, arguments: tuple[object, ...], kwargs: Mapping[str, object], reason: str
+    ) -> None:
         """A call was refused."""
         if len(self._reasons) < LIMIT:
             self._reasons[_kind(objective, arguments, kwargs)] = reason
 
-    def reason(self, objective: nn.Module, arguments: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    def reason(self, objective: nn.Module, arguments: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
         """Why a call like this one was refused; the latest reason where too many were; None where it may be tried."""
         reason = self._reasons.get(_kind(objective, arguments, kwargs))
         if reason is None and len(self._reasons) >= LIMIT:
@@ -38,7 +40,7 @@ class Refusals:
         return reason
 
 
-def _kind(objective: nn.Module, arguments: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _kind(objective: nn.Module, arguments: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
     """What of a call may decide whether it is refused, but its sizes: they change from batch to batch."""
     leaves, form = tree_flatten((arguments, dict(kwargs)))
     parameters = tuple((p.requires_grad, p.grad is not None and p.grad.layout) for p in objective.parameters())
@@ -51,7 +53,7 @@ def _module(module: nn.Module) -> Any:
     return module.training, tuple(tuple(h) for h in hooks)
 
 
-def _leaf(value: Any) -> Any:
+def _leaf(value: object) -> Any:
     if isinstance(value, torch.Tensor):
         return type(value), value.dtype, value.dim(), value.layout, value.device, value.requires_grad
     return (type(value), value if isinstance(value, _PLAIN) else None)

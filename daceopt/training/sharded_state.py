@@ -8,7 +8,6 @@ by the next step, so a checkpoint that holds all of the state is loaded as ever,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 
@@ -102,7 +101,7 @@ class ShardGuard:
 
     is_spread = False
 
-    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def __call__(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """Raises StateInShards where there are some."""
         first = next(_shards(optimizer), None)
         if first is not None:

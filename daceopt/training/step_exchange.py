@@ -27,7 +27,7 @@ class StepExchange(Protocol):
     def whole(self) -> AbstractContextManager[None]:
         """Within the block the program of a step exchanges gradients."""
 
-    def reduction(self, arguments: Mapping[int, Any]) -> Reduction | None:
+    def reduction(self, arguments: Mapping[int, object]) -> Reduction | None:
         """Which of the arguments are parameters whose gradients are averaged."""
 
     def step_recipe(self, wanted: str | Recipe) -> Recipe:
@@ -42,7 +42,7 @@ class StepExchange(Protocol):
     def gather(self, own: torch.Tensor) -> torch.Tensor:
         """The tensors of rank 1 of all ranks, one after another."""
 
-    def watch_pair(self, pair: Any) -> Any:
+    def watch_pair(self, pair: object) -> Any:
         """Programs whose failed exchanges name the rank at fault."""
 
 

@@ -42,13 +42,13 @@ class StepBackend(Backend):
         None  # calls, for whoever looks at them: programs and inputs
     )
 
-    def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:
+    def add(self, traced: Traced, inputs: Sequence[object]) -> Any:
         """A step for these arguments; its programs follow the optimizer's state."""
         graph = StepGraph(self, traced)
         graph.program(graph.bind(inputs).plan, inputs)  # what cannot be compiled is refused now
         return graph
 
-    def leave(self, traced: Traced, error: BaseException, arguments: Sequence[Any]) -> Any:
+    def leave(self, traced: Traced, error: BaseException, arguments: Sequence[object]) -> Any:
         """Nothing has run: whoever called the step runs it in parts."""
         if isinstance(error, DaceoptError):
             raise error
@@ -67,11 +67,11 @@ class StepGraph:
         self._trained = [*trained_arguments(traced), *traced.waiting]
         self._extended: dict[tuple[int, ...], tuple[StepGraph, list[Any]]] = {}  # which keeps those of these identities
 
-    def bind(self, arguments: Sequence[Any]) -> Any:
+    def bind(self, arguments: Sequence[object]) -> Any:
         """What the optimizer has for the parameters among the arguments."""
         return self._backend.binder.bind([(k, arguments[k]) for k in self._trained], self.traced.waiting)
 
-    def _with(self, waiting: list[Any], arguments: Sequence[Any]) -> StepGraph:
+    def _with(self, waiting: list[Any], arguments: Sequence[object]) -> StepGraph:
         """The same for an update of more parameters than the graph has gradients of."""
         key = tuple(id(p) for p in waiting)
         with self._lock:
@@ -82,7 +82,7 @@ class StepGraph:
                 self._extended[key] = StepGraph(self._backend, with_waiting(self.traced, arguments, waiting)), waiting
             return self._extended[key][0]
 
-    def program(self, plan: UpdatePlan, arguments: Sequence[Any]) -> CompiledPiece:
+    def program(self, plan: UpdatePlan, arguments: Sequence[object]) -> CompiledPiece:
         """The program for ``plan``, compiled at its first call. Raises DaceoptError where it cannot be, each time."""
         latest = self._latest
         if latest is not None and latest[0] == plan:
@@ -98,13 +98,13 @@ class StepGraph:
             self._latest = plan, program
         return program
 
-    def _make(self, plan: UpdatePlan, arguments: Sequence[Any]) -> CompiledPiece | DaceoptError:
+    def _make(self, plan: UpdatePlan, arguments: Sequence[object]) -> CompiledPiece | DaceoptError:
         try:
             return self._compile(plan, arguments)
         except DaceoptError as error:
             return error
 
-    def _compile(self, plan: UpdatePlan, arguments: Sequence[Any]) -> CompiledPiece:
+    def _compile(self, plan: UpdatePlan, arguments: Sequence[object]) -> CompiledPiece:
         program = CompiledPiece(self.traced, self._pair(plan, self._reduction(plan, arguments)))
         self._backend.keep(program, [*arguments, *self.bind(arguments).tensors])
         return program
@@ -122,14 +122,14 @@ class StepGraph:
         fingerprint = f"{fingerprint} {reduction}"
         return exchange.watch_pair(backend.compile(fingerprint, load, recipe=recipe))
 
-    def _reduction(self, plan: UpdatePlan, arguments: Sequence[Any]) -> Reduction | None:
+    def _reduction(self, plan: UpdatePlan, arguments: Sequence[object]) -> Reduction | None:
         """Gradients that are collected stay those of this rank until the step that updates."""
         exchange = self._backend.exchange
         if exchange is None or not plan.updates:
             return None
         return exchange.reduction({p.argument: arguments[p.argument] for p in plan.parameters})
 
-    def __call__(self, *arguments: Any) -> Sequence[Any]:
+    def __call__(self, *arguments: object) -> Sequence[Any]:
         """The results of the graph, the loss among them; parameters and the optimizer's state are updated. Raises
         RunError, and changes nothing, where the program reports an error."""
         waiting = self._backend.binder.waiting(arguments[k] for k in self._trained)
@@ -151,7 +151,7 @@ class StepGraph:
         return results[:count]
 
 
-def _others(tensors: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+def _others(tensors: Sequence[object], arguments: Sequence[object]) -> list[Any]:
     """Those that are no arguments yet."""
     identities = {id(x) for x in arguments}
     return [t for t in tensors if id(t) not in identities]

@@ -50,7 +50,7 @@ def training_step(
     keep_gradients: bool = False,
     scaler: torch.amp.GradScaler | None = None,
     recipe: str | Recipe = "auto",
-    dynamic: Any = None,
+    dynamic: object = None,
     fallback: str = "warn",
     verify: str | None = None,
     memory_budget: int | str | None = None,
@@ -124,7 +124,7 @@ class TrainingStep:
     def optimizer(self) -> torch.optim.Optimizer:
         return self._binder.optimizer
 
-    def __call__(self, *arguments: Any, **kwargs: Any) -> torch.Tensor:
+    def __call__(self, *arguments: object, **kwargs: object) -> torch.Tensor:
         """One step on a batch, or a micro-batch; the loss, detached."""
         reason = self._permanent or obstacles.of_call(self.optimizer) or (self._exchange and self._exchange.refusal)
         is_known = not self._refusals or self._dispatcher.knows(self._objective, arguments, kwargs)
@@ -147,7 +147,7 @@ class TrainingStep:
         self._note(reason)
         return loss
 
-    def _whole(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    def _whole(self, arguments: tuple[object, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         dispatcher = self._dispatcher
         ran = dispatcher.ran
         with nullcontext() if self._exchange is None else self._exchange.whole():
@@ -178,7 +178,7 @@ class TrainingStep:
 
     # ---------------------------------------------------------------- in parts
 
-    def _in_parts(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    def _in_parts(self, arguments: tuple[object, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """The same with PyTorch's own update."""
         binder, options = self._binder, self._binder.options
         if self._parts is None:
@@ -230,16 +230,18 @@ class _StepDispatcher(Dispatcher):
         self._binder, self._exchange = binder, exchange
         self._earlier: list[CompiledForward] = []  # which have programs, before a call that was refused
 
-    def knows(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    def knows(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
         """Whether a call has been compiled already."""
         return self._find(module, args, kwargs) is not None
 
-    def _find(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _find(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
         current = [] if self._compiled is None else [self._compiled]
         programs = (c.find((module, *args), kwargs) for c in (*current, *self._earlier))
         return next((program for program in programs if program is not None), None)
 
-    def _run(self, compiled: CompiledForward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(
+        self, compiled: CompiledForward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]
+    ) -> Any:
         program = self._find(module, args, kwargs)
         return super()._run(compiled, module, args, kwargs) if program is None else program(module, *args, **kwargs)
 
@@ -268,7 +270,7 @@ class _StepDispatcher(Dispatcher):
         return backend
 
 
-def _check(model: Any, loss: Any, optimizer: Any) -> None:
+def _check(model: object, loss: object, optimizer: object) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"training_step takes an nn.Module, not {type(model).__name__}")
     if not isinstance(optimizer, torch.optim.Optimizer):

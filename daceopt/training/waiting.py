@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import fx
@@ -13,7 +12,7 @@ from torch import fx
 from daceopt.capture.torch.traced import Traced
 
 
-def with_waiting(traced: Traced, arguments: Sequence[Any], parameters: Sequence[torch.Tensor]) -> Traced:
+def with_waiting(traced: Traced, arguments: Sequence[object], parameters: Sequence[torch.Tensor]) -> Traced:
     """``traced`` with these ``parameters``, those behind its ``arguments`` that are none of them."""
     places = {id(x): k for k, x in enumerate(arguments)}
     added = [p for p in parameters if id(p) not in places]

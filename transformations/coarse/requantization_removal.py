@@ -84,7 +84,7 @@ def _why_not(graph: Graph, out: str, steps: tuple[float, int], pairs: Sequence[t
     return None if _LEAST < steps[0] < _MOST else f"a scale of {np.float32(steps[0])}"
 
 
-def _why_not_alone(graph: Graph, move: Any) -> str | None:
+def _why_not_alone(graph: Graph, move: object) -> str | None:
     if any(n is not None for n in list(graph.outputs_of(move))[1:]):
         return "the places of the maxima are read"
     name = graph.result(move, 0)

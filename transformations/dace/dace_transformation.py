@@ -61,7 +61,7 @@ class DaceTransformation(Transformation):
         """As recipes call it."""
         return f"{OF_DACE}{self.of}" if self.of else self.kebab_name()
 
-    def with_changes(self, options: Mapping[str, Any]) -> Transformation:
+    def with_changes(self, options: Mapping[str, object]) -> Transformation:
         """The same with these properties, its others as before."""
         return DaceTransformation(self.of, {**self.options, **options})
 

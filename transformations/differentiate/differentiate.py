@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -98,7 +98,7 @@ class Differentiate(Transformation):
         return Outcome([title + decision], [])
 
 
-def _names(option: str, value: Any) -> tuple[str | Predicate, ...]:
+def _names(option: str, value: object) -> tuple[str | Predicate, ...]:
     """Raises DaceoptError for what is no list of names and predicates, and for a predicate that does not exist."""
     if not isinstance(value, list | tuple) or not all(isinstance(v, str) or callable(v) for v in value):
         expected = "a list of names of arrays or modules, or of predicates"

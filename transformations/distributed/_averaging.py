@@ -27,7 +27,7 @@ def average_gradient(graph: Graph, gradient: str, parameter: str, reduction: Red
     return average if len(shape) == 1 else b.reshape(average, shape)
 
 
-def add_sum(graph: Graph, own: str, reduction: Reduction, **attributes: Any) -> str:
+def add_sum(graph: Graph, own: str, reduction: Reduction, **attributes: object) -> str:
     """The sum over all ranks of ``own``, an array that nobody else reads."""
     return all_reduced(graph, own, {**common_of(reduction), **attributes})
 

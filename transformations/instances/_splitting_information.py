@@ -96,7 +96,7 @@ def information(ways: Mapping[Key, Way], peak: float, count: int, budget: Budget
     return {None: AxisSplit(0, 1, -1, footprint=int(peak))}
 
 
-def _split(key: Any, way: Way, peak: float, count: int, budget: Budget) -> AxisSplit | None:
+def _split(key: object, way: Way, peak: float, count: int, budget: Budget) -> AxisSplit | None:
     """Shared by all clusters where the axis can be."""
     for clusters in sorted({budget.machine.clusters, 1}, reverse=True):
         for factor in factors(way.extent // clusters, budget.machine.cores) if way.extent % clusters == 0 else ():

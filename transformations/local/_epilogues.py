@@ -93,7 +93,7 @@ def epilogue_of(graph: Graph, node: Node, kernel: Kernel) -> Epilogue | str:
     return epilogue
 
 
-def absorb(graph: Graph, node: Node, reader: KernelNode, epilogue: Epilogue, **attributes: Any) -> Node:
+def absorb(graph: Graph, node: Node, reader: KernelNode, epilogue: Epilogue, **attributes: object) -> Node:
     """Let ``node`` do what ``reader`` does; returns the node that is in its place, with ``attributes``."""
     kernel = reader.kernel
     out = graph.result(reader, 0)
@@ -113,7 +113,7 @@ def _replace(
     epilogue: Epilogue,
     stage_reads: Mapping[str, Access],
     out: str,
-    **attributes: Any,
+    **attributes: object,
 ) -> Node:
     """Put the first of ``members`` with the epilogue ``found`` in the place of all; it writes ``out``."""
     node = members[0]

@@ -51,7 +51,7 @@ class _Table(NamedTuple):
                 raise self.wrong(key, f"one of {', '.join(names)}", f"found the key {key!r}{did_you_mean(key, names)}")
         return self
 
-    def positive(self, key: str, kind: type, default: Any = None) -> Any:
+    def positive(self, key: str, kind: type, default: object = None) -> Any:
         """A number above zero; where ``default`` is given, the key may be absent or 0."""
         value = self.values.get(key, default)
         allowed = (int,) if kind is int else (int, float)

@@ -38,7 +38,7 @@ def data_parallel(
     group: dist.ProcessGroup | None = None,
     strategy: str | os.PathLike[str] | Strategy = "auto",
     recipe: str | Recipe = "auto",
-    dynamic: Any = None,
+    dynamic: object = None,
     fallback: str = "warn",
     broadcast_buffers: bool = True,
 ) -> DataParallel:
@@ -99,17 +99,17 @@ class DataParallel(nn.Module, Joinable):
         self._called = (Objective(module, None, 0),)  # in a tuple: it is no submodule
         self.register_load_state_dict_pre_hook(_take_plain_keys)
 
-    def forward(self, *arguments: Any, **kwargs: Any) -> Any:
+    def forward(self, *arguments: object, **kwargs: object) -> Any:
         """The model's result; a backward pass from it leaves averages over ranks in ``.grad``."""
         if self.daceopt_exchange.taken:  # the program that is traced exchanges what it computes
             return self.module(*arguments, **kwargs)
         return self._exchanging(arguments, kwargs)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         raise TypeError("a process group cannot be copied; copy or pickle `.module`, or save `state_dict()`")
 
     @torch.compiler.disable
-    def _exchanging(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _exchanging(self, arguments: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         syncs = self.require_backward_grad_sync and torch.is_grad_enabled()
         self._enter(syncs)
         behind = syncs and (bool(self._refusal) or self.daceopt_exchange.has_own)
@@ -140,7 +140,7 @@ class DataParallel(nn.Module, Joinable):
             exchange.broadcast_buffers(source)
         exchange.synced_before = syncs
 
-    def _leave_call(self, result: Any, syncs: bool, behind: bool) -> Any:
+    def _leave_call(self, result: object, syncs: bool, behind: bool) -> Any:
         if behind:
             self.daceopt_reducer.arm()
             self.daceopt_exchange.has_own = False
@@ -148,7 +148,7 @@ class DataParallel(nn.Module, Joinable):
             self.daceopt_exchange.has_own = True
         return result
 
-    def _in_parts(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _in_parts(self, arguments: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         message = f"{type(self.module).__name__} exchanges gradients behind its backward pass: {self._refusal}"
         note(self.reasons, self._refusal, message, self._options.fallback)
         return self._in_pieces.call(self._called[0], Objective.forward, arguments, kwargs)
@@ -184,7 +184,7 @@ class DataParallel(nn.Module, Joinable):
         finally:
             self.daceopt_exchange.refusal = refusal
 
-    def join_hook(self, **kwargs: Any) -> JoinHook:
+    def join_hook(self, **kwargs: object) -> JoinHook:
         """What this rank does once it has ended."""
         if not kwargs.get("divide_by_initial_world_size", True):
             raise ValueError("divide_by_initial_world_size=False; expected True: gradients are averages over all ranks")
@@ -199,7 +199,7 @@ class DataParallel(nn.Module, Joinable):
         return self.daceopt_exchange.group
 
 
-def _take_plain_keys(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def _take_plain_keys(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
     """A checkpoint of the model itself is one of ours, too."""
     own = f"{prefix}module."
     keys = [k for k in state if k.startswith(prefix)]
@@ -208,7 +208,7 @@ def _take_plain_keys(module: nn.Module, state: dict[str, Any], prefix: str, *_: 
             state[own + key.removeprefix(prefix)] = state.pop(key)
 
 
-def _group(group: Any) -> dist.ProcessGroup:
+def _group(group: object) -> dist.ProcessGroup:
     if not dist.is_available() or not dist.is_initialized():
         raise RuntimeError("torch.distributed is not initialized; call torch.distributed.init_process_group first")
     chosen = dist.group.WORLD if group is None else group

@@ -63,7 +63,7 @@ class Exchange:
         dist.all_gather(every, torch.tensor([number], device=self.told_on), group=self.group)
         return [int(t) for t in every]
 
-    def reduction(self, arguments: Mapping[int, Any]) -> Reduction | None:
+    def reduction(self, arguments: Mapping[int, object]) -> Reduction | None:
         """Which of ``arguments``, by position, are parameters whose gradients are averaged; None for none, and for a
         group of one rank."""
         if self.world == 1:

@@ -39,7 +39,7 @@ class _ParallelBackend(Backend):
         super().__init__(dispatcher.options, dispatcher.stats, dispatcher._refuse)
         self.dispatcher = dispatcher
 
-    def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:
+    def add(self, traced: Traced, inputs: Sequence[object]) -> Any:
         reduction = self.dispatcher.exchange.reduction(dict(enumerate(inputs)))
         if reduction is None or not torch.is_grad_enabled():
             return super().add(traced, inputs)
@@ -49,19 +49,21 @@ class _ParallelBackend(Backend):
 class _ParallelGraph:
     """Calls of one graph, with gradients of this rank or averages over all."""
 
-    def __init__(self, backend: _ParallelBackend, traced: Traced, inputs: Sequence[Any], reduction: Reduction) -> None:
+    def __init__(
+        self, backend: _ParallelBackend, traced: Traced, inputs: Sequence[object], reduction: Reduction
+    ) -> None:
         self._backend, self.traced, self._reduction = backend, traced, reduction
         self._averaging: CompiledGraph | None = None
         self._own: Any = None  # without an exchange, compiled where it is needed
         self._lock = threading.RLock()
         self._choose(inputs)
 
-    def _choose(self, arguments: Sequence[Any]) -> Any:
+    def _choose(self, arguments: Sequence[object]) -> Any:
         exchanges = self._backend.dispatcher.exchanges
         program = self._averaging if exchanges else self._own
         return program or self._make(exchanges, arguments)
 
-    def _make(self, exchanges: bool, arguments: Sequence[Any]) -> Any:
+    def _make(self, exchanges: bool, arguments: Sequence[object]) -> Any:
         with self._lock, own_mode():
             if exchanges:
                 self._averaging = self._averaging or self._compile(arguments)
@@ -69,12 +71,12 @@ class _ParallelGraph:
             self._own = self._own or Backend.add(self._backend, self.traced, arguments)
             return self._own
 
-    def _compile(self, arguments: Sequence[Any]) -> CompiledGraph:
+    def _compile(self, arguments: Sequence[object]) -> CompiledGraph:
         backend, exchange = self._backend, self._backend.dispatcher.exchange
         pair = backend.pair(self.traced, exchange.module_recipe(backend.options.recipe), self._reduction)
         graph = CompiledGraph(backend, self.traced, exchange.watch_pair(pair), is_average=True)
         backend.keep(graph, arguments)
         return graph
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         return self._choose(arguments)(*arguments)

@@ -56,7 +56,7 @@ class _Capture(Backend):
     def _leave(self, reason: Break, error: BaseException) -> None:
         raise CaptureError(f"a part of the step has no graph: {reason.text}") from error
 
-    def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:
+    def add(self, traced: Traced, inputs: Sequence[object]) -> Any:
         names = enumerate(self._parameters.get(id(x)) for x in inputs)
         self.found.append((traced, {k: name for k, name in names if name is not None}, list(inputs)))
         return traced.graph.forward
@@ -64,8 +64,8 @@ class _Capture(Backend):
 
 def capture(
     module: nn.Module | TrainingStep,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
     world: int = 1,
     recipe: str | Recipe = RECIPE,
 ) -> CapturedStep:
@@ -94,7 +94,7 @@ def capture(
 
 
 def _imported_step(
-    step: TrainingStep, traced: Traced, names: Mapping[int, str], inputs: Sequence[Any], world: int
+    step: TrainingStep, traced: Traced, names: Mapping[int, str], inputs: Sequence[object], world: int
 ) -> Imported:
     """The graph of a training step; ``names``: of the parameters among its arguments."""
     from daceopt.ir.control.imported import Reduction

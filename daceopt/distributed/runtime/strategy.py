@@ -247,7 +247,7 @@ class _Reader:
         """An object of those of the names that the format has."""
         return _keys(value, where, tuple(n for n in names if _has(self.version, n)))
 
-    def strategy(self, content: Mapping[str, Any]) -> Strategy:
+    def strategy(self, content: Mapping[str, object]) -> Strategy:
         identity = _keys(content["identity"], "identity", tuple(f.name for f in fields(Identity)))
         return Strategy(
             Identity(

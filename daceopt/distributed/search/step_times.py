@@ -159,7 +159,7 @@ def _is_measurable(graph: Graph, node: Node) -> bool:
     return is_sized and why_not_alone(graph, node) is None
 
 
-def _flat(by_kind: Mapping[str, Sequence[Any]]) -> list[Any]:
+def _flat(by_kind: Mapping[str, Sequence[object]]) -> list[Any]:
     return [node for own in by_kind.values() for node in own]
 
 

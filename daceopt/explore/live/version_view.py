@@ -157,7 +157,7 @@ class VersionView:
         return site
 
 
-def _touches(key: SiteKey, place: tuple[str, Any]) -> bool:
+def _touches(key: SiteKey, place: tuple[str, object]) -> bool:
     return key.body == 0 and (key.direction, True) == (place[0], place[1] in key.nodes)
 
 

@@ -85,8 +85,8 @@ def explain(
 
 def _module(
     model: nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
     recipe: str | Recipe | None,
     backward: bool | None,
     verify: str | None,
@@ -143,8 +143,8 @@ def _graph(report: Report, graph: CompiledPiece, tensors: Sequence[torch.Tensor]
 
 
 def _onnx(
-    source: Any,
-    inputs: Sequence[Any],
+    source: object,
+    inputs: Sequence[object],
     recipe: str | Recipe,
     verify: str | None,
     measure: bool,
@@ -177,7 +177,7 @@ def _onnx_program(
     report: Report,
     model: onnx.ModelProto,
     variants: Variants,
-    inputs: Sequence[Any],
+    inputs: Sequence[object],
     place: torch.device,
     measure: bool,
 ) -> None:
@@ -200,7 +200,7 @@ def _onnx_program(
     _program(report, pair, tensors, names, measure)
 
 
-def _on_host(value: Any) -> Any:
+def _on_host(value: object) -> Any:
     return value.detach().cpu() if isinstance(value, torch.Tensor) else value
 
 
@@ -227,7 +227,7 @@ def _variant(variants: Variants, inputs: Sequence[Any]) -> Variant | None:
         return variants.select(lambda k: np.asarray(inputs[k]), [tuple(np.shape(value)) for value in inputs])
 
 
-def _onnx_inputs(report: Report, graph: Graph, roles: Mapping[str, str], values: Sequence[Any]) -> Tensors:
+def _onnx_inputs(report: Report, graph: Graph, roles: Mapping[str, str], values: Sequence[object]) -> Tensors:
     """The given arrays by position, or random ones. Raises TypeError when the number or a shape does not fit."""
     random = random_inputs(graph)
     if not values:

@@ -44,12 +44,12 @@ StepLike = FoundSite | Transformation | type[Transformation] | str
 
 
 def explore(
-    model: Any,
-    *inputs: Any,
+    model: object,
+    *inputs: object,
     backward: bool | None = None,
     verify: str = "foreign",
     graph: int | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Session:
     """A session that starts at the captured graph of ``model``; nothing is compiled before something is measured.
 

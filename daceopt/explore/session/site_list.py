@@ -201,7 +201,7 @@ class Keys:
         return SiteKey(self.direction, self._places[inside], (_node_key(inside, miss.node),))
 
 
-def _node_key(graph: Graph, node: Any) -> Any:
+def _node_key(graph: Graph, node: object) -> Any:
     return tuple(graph.outputs_of(node)) if node in graph else label_of(node)
 
 

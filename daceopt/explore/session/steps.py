@@ -48,7 +48,7 @@ class Change:
     among: Choice | None = None
 
     @classmethod
-    def of(cls, step: Any, version: Version) -> Change:
+    def of(cls, step: object, version: Version) -> Change:
         """The requested recipe or step. Raises DaceoptError where it does not exist, or would be out of order."""
         change = _as_asked(step, version)
         check_order(version, change.steps)
@@ -94,7 +94,7 @@ def _why_not(program: Program) -> str:
     return "no gradients are wanted; explore a model whose parameters or inputs require them, or with backward=True"
 
 
-def _as_asked(step: Any, version: Version) -> Change:
+def _as_asked(step: object, version: Version) -> Change:
     if isinstance(step, FoundSite):
         if step.session.at.line()[0] is not version.line()[0]:
             raise SessionError(f"{step} belongs to another session, on {step.session.title}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -66,7 +66,7 @@ class Subject:
 
 
 def subject_of(
-    model: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any], backward: bool | None, graph: int | None
+    model: object, inputs: Sequence[object], kwargs: Mapping[str, object], backward: bool | None, graph: int | None
 ) -> Subject:
     """Capture ``model``; see :func:`daceopt.explore.session.session.explore`."""
     if isinstance(model, nn.Module):
@@ -84,7 +84,7 @@ def subject_of(
 
 
 def _of_module(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], backward: bool | None, which: int | None
+    model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object], backward: bool | None, which: int | None
 ) -> Subject:
     own_options = getattr(getattr(model, "daceopt", None), "options", None) or Options()
     options = replace(own_options, backward=own_options.backward if backward is None else backward, fallback="silent")
@@ -113,7 +113,7 @@ def _choose(title: str, captured: Observed[CapturedGraph], which: int | None) ->
     return which or 0
 
 
-def _of_onnx(source: Any, inputs: Sequence[Any], backward: bool | None) -> Subject:
+def _of_onnx(source: object, inputs: Sequence[object], backward: bool | None) -> Subject:
     from daceopt.capture.onnx.file import load
     from daceopt.capture.onnx.importer import import_model
 
@@ -130,7 +130,7 @@ def _of_onnx(source: Any, inputs: Sequence[Any], backward: bool | None) -> Subje
     return replace(subject, names=labels, notes=notes)
 
 
-def _of_graph(title: str, graph: Graph, inputs: Sequence[Any], backward: bool | None) -> Subject:
+def _of_graph(title: str, graph: Graph, inputs: Sequence[object], backward: bool | None) -> Subject:
     wanted, tensors = _all_gradients(graph) if backward else None, _tensors(graph, inputs)
     subject = Subject(title, Program.of(graph, wanted), tensors)
     if subject.device.type != "cpu":
@@ -149,7 +149,7 @@ def _all_gradients(graph: Graph) -> Gradients:
     return Gradients(inputs, outputs)
 
 
-def _tensors(graph: Graph, inputs: Sequence[Any]) -> dict[int, torch.Tensor]:
+def _tensors(graph: Graph, inputs: Sequence[object]) -> dict[int, torch.Tensor]:
     """The given arrays, or random ones. Raises TypeError where number, type or shape do not fit."""
     if not inputs:
         random = random_inputs(graph)
@@ -168,7 +168,7 @@ def _fits(shape: Sequence[Dim], extents: Sequence[int]) -> bool:
     return len(shape) == len(extents) and all(e == n for e, n in zip(shape, extents) if isinstance(e, int))
 
 
-def _tensor(graph: Graph, name: str, value: Any) -> torch.Tensor:
+def _tensor(graph: Graph, name: str, value: object) -> torch.Tensor:
     dtype = types.to_numpy(graph.dtype(name))
     tensor = as_tensor(value, dtype, torch_dtype(dtype.name))
     if tensor is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RUNS = 7
 
 
-def measure(step: TrainingStep, *arguments: Any, runs: int = RUNS) -> list[StepEvent]:
+def measure(step: TrainingStep, *arguments: object, runs: int = RUNS) -> list[StepEvent]:
     """What happens when in a compiled step on this rank, of the shortest of ``runs``: nodes in turn, and exchanges from
     their start to the end of their wait. All ranks call it; parameters and state are updated by two steps.
 
@@ -62,7 +62,7 @@ def events(graph: Graph, times: Times) -> list[StepEvent]:
     return sorted(timeline, key=lambda event: (event.lane, event.start))
 
 
-def as_simulated(step: nn.Module | TrainingStep, arguments: Sequence[Any], strategy: Strategy) -> list[StepEvent]:
+def as_simulated(step: nn.Module | TrainingStep, arguments: Sequence[object], strategy: Strategy) -> list[StepEvent]:
     """The same step by what it consists of and all-reduces as measured; all ranks call it.
 
     ``step``: of the model before ``data_parallel``. Its update is counted among its computations.
@@ -75,7 +75,7 @@ def as_simulated(step: nn.Module | TrainingStep, arguments: Sequence[Any], strat
 
 
 def both(
-    step: TrainingStep, plain: TrainingStep, arguments: Sequence[Any], strategy: Strategy
+    step: TrainingStep, plain: TrainingStep, arguments: Sequence[object], strategy: Strategy
 ) -> Mapping[str, list[StepEvent]]:
     """``step`` of a model of ``data_parallel`` as measured, and as ``plain``, of the model before, is simulated."""
     return {"measured": measure(step, *arguments), "simulated": as_simulated(plain, arguments, strategy)}

@@ -31,14 +31,14 @@ _PLANNED = "graphturbo"
 
 
 def simulate(
-    model: Any,
-    *inputs: Any,
+    model: object,
+    *inputs: object,
     machine: str | MachineModel = "stcp920",
     recipe: str | Recipe = "graphturbo",
     keep: str = "local",
     pipelined: bool = True,
     spill: str = "longest",
-    **kwargs: Any,
+    **kwargs: object,
 ) -> SimulationReport:
     """Schedule one call of a model for a machine, run it there in simulation, and report where everything was and when.
 
@@ -73,7 +73,7 @@ def simulate(
 
 
 def _schedule(
-    imported: Imported, arguments: Sequence[Any], recipe: str | Recipe, target: MachineModel, policy: Policy
+    imported: Imported, arguments: Sequence[object], recipe: str | Recipe, target: MachineModel, policy: Policy
 ) -> tuple[dict[str, np.ndarray], Planned]:
     """The arrays of the inputs, and the graph as the recipe schedules it, with its run."""
     with machines.assume(target):
@@ -88,7 +88,9 @@ def _schedule(
     return values, replace(fastest_plan, history=(*history, *fastest_plan.history))
 
 
-def _import(model: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Imported, Sequence[Any], str]:
+def _import(
+    model: object, inputs: Sequence[object], kwargs: Mapping[str, object]
+) -> tuple[Imported, Sequence[Any], str]:
     """The graph of operators, the arrays for its inputs, and what to call it."""
     if isinstance(model, nn.Module):
         with _modes_kept(model):
@@ -114,7 +116,7 @@ def _modes_kept(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _values(graph: Graph, inputs: Sequence[Any]) -> dict[str, np.ndarray]:
+def _values(graph: Graph, inputs: Sequence[object]) -> dict[str, np.ndarray]:
     if not inputs:
         return random_inputs(graph)
     if len(inputs) != len(graph.inputs):

@@ -65,7 +65,7 @@ def inline(graph: Graph, first: Kernel, second: Kernel) -> Kernel:
     return replace(second, label=fused_label(first.label, second.label), stages=stages, schedule=None)
 
 
-def iteration_writing(kernel: Kernel, access: Access, element: Sequence[Any]) -> dict[Any, Any]:
+def iteration_writing(kernel: Kernel, access: Access, element: Sequence[object]) -> dict[Any, Any]:
     """The iteration of ``kernel`` that writes ``element`` by ``access``, which writes each element once."""
     places: dict[Any, Any] = {}
     for written, value in zip(access.index, element, strict=True):

@@ -130,7 +130,7 @@ class _Panels:
         own = self.batch[len(self.batch) - len(extents) :]
         return tuple(0 if n == 1 else p for n, p in zip(extents, own))
 
-    def element(self, operand: str, row: Any, column: Any) -> Access:
+    def element(self, operand: str, row: object, column: object) -> Access:
         return Access(operand, (*self.lead(operand), row, column))
 
     def is_needed(self, array: str) -> bool:

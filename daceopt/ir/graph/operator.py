@@ -22,7 +22,7 @@ from dace.sdfg.nodes import LibraryNode
 from daceopt.ir.graph.plain_properties import plain
 
 
-def _encode(value: Any) -> Any:
+def _encode(value: object) -> Any:
     if isinstance(value, np.ndarray):
         raw = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         return {"array": raw, "dtype": value.dtype.str, "shape": list(value.shape)}
@@ -31,7 +31,7 @@ def _encode(value: Any) -> Any:
     return value
 
 
-def _decode(value: Any) -> Any:
+def _decode(value: object) -> Any:
     if not isinstance(value, dict):
         return value
     if "array" in value:
@@ -55,7 +55,7 @@ class AttributesProperty(Property):
         return {key: _encode(value) for key, value in obj.items()}
 
     @staticmethod
-    def from_json(obj: dict[str, Any], context: Any = None) -> dict[str, Any]:
+    def from_json(obj: dict[str, Any], context: object = None) -> dict[str, Any]:
         return {key: _decode(value) for key, value in obj.items()}
 
 
@@ -108,7 +108,7 @@ class Operator(LibraryNode):
         schema = schema_of(cls.op_type, cls.domain, opset) or schema_of(cls.op_type, cls.domain)
         return 0 if schema is None else int(schema.since_version)
 
-    def attribute(self, name: str, default: Any = None) -> Any:
+    def attribute(self, name: str, default: object = None) -> Any:
         """The value of an attribute, or ``default`` when neither the model nor the schema gives one."""
         value = self.attributes.get(name)
         return default if value is None else value

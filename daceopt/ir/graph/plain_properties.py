@@ -38,7 +38,7 @@ def _initializer(init: Callable[..., None], properties: Mapping[str, Property]) 
     stored = {f"_{name}": _stored_default(p) for name, p in plain.items() if _is_plain(p)}
     others = [(name, p) for name, p in plain.items() if not _is_plain(p)]
 
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+    def initialize(self: object, *args: object, **kwargs: object) -> None:
         self.__dict__.update(stored)
         for name, prop in others:
             setattr(self, name, prop.default)

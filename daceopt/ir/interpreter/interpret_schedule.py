@@ -98,7 +98,7 @@ class _Rows:
         there = np.nonzero(mask)[0]
         return _Rows(len(there), {k: v[there] for k, v in self.values.items()})
 
-    def number(self, name: Any) -> _Rows:
+    def number(self, name: object) -> _Rows:
         return replace(self, values={**self.values, name: np.arange(self.count)})
 
 

@@ -86,7 +86,7 @@ class SymbolicTasklet(nodes.Tasklet):
         """Names of index parameters and sizes that the computation reads (no connectors)."""
         return {str(s) for s in free_symbols(self.assignments)} - set(self.in_connectors)
 
-    def to_json(self, parent: Any) -> Any:
+    def to_json(self, parent: object) -> Any:
         """As a plain tasklet, which DaCe's viewer knows."""
         return super().to_json(parent) | {"type": "Tasklet"}
 

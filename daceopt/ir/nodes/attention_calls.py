@@ -52,7 +52,7 @@ class AttentionCall(DenseNode):
         (_, _, keys, columns), _ = self.apart(graph, "V")
         return self._products(size, columns) * 2 * batch * heads * rows * keys
 
-    def _products(self, size: Any, columns: Any) -> Any:
+    def _products(self, size: object, columns: object) -> Any:
         raise NotImplementedError
 
 

@@ -49,7 +49,7 @@ class Builder:
         self,
         fn: Callable[..., sympy.Expr | tuple[sympy.Expr, ...]],
         *arrays: str,
-        dtype: Any = None,
+        dtype: object = None,
         out: Any = None,
         label: str | None = None,
     ) -> Any:
@@ -77,7 +77,7 @@ class Builder:
         *arrays: str,
         axes: Sequence[int],
         keepdims: bool = False,
-        dtype: Any = None,
+        dtype: object = None,
         out: str | None = None,
         label: str | None = None,
     ) -> str:
@@ -130,8 +130,8 @@ class Builder:
         shape: Shape,
         reads: dict[str, Access],
         writes: dict[str, Access],
-        values: Sequence[Any],
-        dtypes: Sequence[Any],
+        values: Sequence[object],
+        dtypes: Sequence[object],
     ) -> None:
         assignments = tuple(
             Assignment(scalar.symbol(c, t), in_scalar_code(v), t) for c, v, t in zip(writes, values, dtypes)
@@ -177,7 +177,9 @@ class Builder:
         kinds = {t for t in varying if not types.is_bool(t)}
         return kinds == {types.compute_type(self.graph.dtype(array))}
 
-    def _dtypes(self, values: Sequence[Any], dtypes: Any, reads: dict[str, Access], arrays: Sequence[str]) -> list[Any]:
+    def _dtypes(
+        self, values: Sequence[object], dtypes: object, reads: dict[str, Access], arrays: Sequence[str]
+    ) -> list[Any]:
         if dtypes is not None:
             return list(dtypes) if isinstance(dtypes, (tuple, list)) else [dtypes] * len(values)
         env = {scalar.symbol(c, self.graph.dtype(a.array)): self.graph.dtype(a.array) for c, a in reads.items()}
@@ -321,7 +323,7 @@ class Builder:
         self.library(GroupedProduct, {"A": a, "B": b, "Ends": ends}, {"Y": y}, inner=inner)
         return y
 
-    def library(self, cls: type, inputs: Mapping[str, str], outputs: Mapping[str, str], **attributes: Any) -> Node:
+    def library(self, cls: type, inputs: Mapping[str, str], outputs: Mapping[str, str], **attributes: object) -> Node:
         """Add a library node of class ``cls`` over whole arrays; see :meth:`attach`."""
         node = cls(self.label, **attributes)
         self.attach(node, inputs, outputs)
@@ -421,12 +423,12 @@ def _tidy_unit_strides(shape: Shape, strides: Sequence[Dim]) -> Shape:
     return tuple(result)
 
 
-def _index(index: Any) -> tuple[Dim | None, ...]:
+def _index(index: object) -> tuple[Dim | None, ...]:
     entries = index if isinstance(index, tuple) else (index,)
     return tuple(None if e is None else dim(e) for e in entries)
 
 
-def _as_tuple(value: Any) -> tuple[tuple[Any, ...], bool]:
+def _as_tuple(value: object) -> tuple[tuple[Any, ...], bool]:
     return (tuple(value), True) if isinstance(value, tuple) else ((value,), False)
 
 

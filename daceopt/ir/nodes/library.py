@@ -34,10 +34,10 @@ def _ints(description: str) -> Any:
 class Expressions(ListProperty):
     """Integer expressions over size symbols."""
 
-    def __init__(self, **options: Any):
+    def __init__(self, **options: object):
         super().__init__(element_type=sympy.sympify, default=[], **options)
 
-    def to_json(self, obj: Sequence[Any]) -> list[str]:
+    def to_json(self, obj: Sequence[object]) -> list[str]:
         return [str(e) for e in obj]
 
 
@@ -80,7 +80,7 @@ class DenseNode(LibraryNode):
         *,
         inputs: Sequence[str] | None = None,
         outputs: Sequence[str] | None = None,
-        **attributes: Any,
+        **attributes: object,
     ) -> None:
         """Make a node with the given connectors (default: the required ones).
 

@@ -26,7 +26,7 @@ def as_digit(expr: Dim) -> tuple[Any, Dim, Dim | None]:
     return expr, 1, radix
 
 
-def in_terms_of(expr: Any, mapping: dict[Any, Any]) -> Any:
+def in_terms_of(expr: object, mapping: dict[Any, Any]) -> Any:
     """A digit of a digit is a digit."""
     x, divisor, radix = as_digit(expr)
     new = mapping.get(x, x.xreplace(mapping) if isinstance(x, sympy.Expr) else x)

@@ -251,7 +251,7 @@ class _Reader:
         return _OWN[name](*args, evaluate=False)
 
 
-def _number(value: Any) -> sympy.Expr:
+def _number(value: object) -> sympy.Expr:
     if type(value) is int:
         return sympy.Integer(value)
     if type(value) is float and math.isfinite(value):

@@ -44,7 +44,7 @@ class ScalarFunction(sympy.Function):
     is_commutative = True
     is_number = False  # also of numbers: SymPy would ask for their value again and again
 
-    def __new__(cls, *args: Any, **options: Any) -> sympy.Expr:
+    def __new__(cls, *args: object, **options: object) -> sympy.Expr:
         if cls.row.rule == "load" and len(args) == 1:
             return operand(args[0])  # an array without axes is read as its one element
         return super().__new__(cls, *(operand(a) for a in args), **options)
@@ -71,7 +71,7 @@ class ScalarFunction(sympy.Function):
         return d_yes if d_yes == d_no else type(self)(condition, d_yes, d_no)
 
 
-def operand(value: Any) -> sympy.Expr:
+def operand(value: object) -> sympy.Expr:
     """SymPy form of an argument: comparisons and infinities become our own functions, booleans become 0 and 1."""
     value = sympy.sympify(value)
     if isinstance(value, BooleanAtom):

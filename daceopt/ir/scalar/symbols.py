@@ -6,7 +6,6 @@ Symbols of two kinds are two symbols, even of one name; sums, substitution, pick
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import dace
 import sympy
@@ -15,7 +14,7 @@ import sympy
 class Parameter(dace.symbolic.symbol):
     """Counts the iterations of a loop of a kernel, from 0."""
 
-    def __new__(cls, name: str, dtype: dace.typeclass = dace.int64, **assumptions: Any) -> Parameter:
+    def __new__(cls, name: str, dtype: dace.typeclass = dace.int64, **assumptions: object) -> Parameter:
         plain = dtype == dace.int64 and not assumptions
         return _integer(cls, name) if plain else super().__new__(cls, name, dtype, **assumptions)
 
@@ -23,7 +22,7 @@ class Parameter(dace.symbolic.symbol):
 class Counter(dace.symbolic.symbol):
     """Counts the iterations of a loop around a body (``region.Repeat``), from 0."""
 
-    def __new__(cls, name: str, dtype: dace.typeclass = dace.int64, **assumptions: Any) -> Counter:
+    def __new__(cls, name: str, dtype: dace.typeclass = dace.int64, **assumptions: object) -> Counter:
         plain = dtype == dace.int64 and not assumptions
         return _integer(cls, name) if plain else super().__new__(cls, name, dtype, **assumptions)
 

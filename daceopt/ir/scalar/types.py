@@ -43,7 +43,7 @@ class NarrowType(dtypes.typeclass):
         return self
 
     @staticmethod
-    def from_json(json_obj: Any, context: Any = None) -> DType:
+    def from_json(json_obj: Any, context: object = None) -> DType:
         """The type by its name."""
         return from_name(json_obj)
 

@@ -59,7 +59,7 @@ class Branches:
     guards: tuple[Guard, ...]
 
 
-def in_branches(trees: Iterable[Any]) -> list[Any]:
+def in_branches(trees: Iterable[object]) -> list[Any]:
     """Children of a sequence, neighbouring guards put together where they are branches."""
     branches: list[Any] = []
     for tree in trees:

@@ -71,7 +71,7 @@ def _typed_text(value: np.ndarray, large: Large) -> str:
     return f"{types.name_of(types.from_numpy(value.dtype))}[{shape}] {values(value, large)}"
 
 
-def _string(value: Any) -> str:
+def _string(value: object) -> str:
     if isinstance(value, str):
         return value
     raise Unsupported(f"no text for an array of {type(value).__name__}")

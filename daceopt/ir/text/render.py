@@ -190,7 +190,7 @@ class _Lines:
         shown = [f"{_key(k)}={self._literal(v)}" for k, v in sorted(attributes.items()) if v is not None]
         return "; " + _list(shown) if shown else ""
 
-    def _literal(self, value: Any) -> str:
+    def _literal(self, value: object) -> str:
         try:
             return literal(value, self._large)
         except Unsupported as error:

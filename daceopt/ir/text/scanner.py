@@ -215,13 +215,13 @@ class Scanner:
         except ValueError as error:
             raise self.error("an integer", repr(word[:_SHOWN])) from error
 
-    def string_of(self, value: Any) -> str:
+    def string_of(self, value: object) -> str:
         """``value``, which must be a string."""
         if not isinstance(value, str):
             raise self.error("a string", repr(value)[:_SHOWN])
         return value
 
-    def convert(self, value: Any, kind: np.dtype[Any]) -> Any:
+    def convert(self, value: object, kind: np.dtype[Any]) -> Any:
         """A number as an element of ``kind``, which must hold it."""
         floating = kind.kind not in "iub" and "int" not in kind.name
         if not isinstance(value, (int, float)) or (isinstance(value, float) and not floating):

@@ -146,7 +146,7 @@ def _objects(value: np.ndarray) -> Value:
     return _fill(value.reshape(-1).tolist(), value.shape)
 
 
-def _fill(elements: Sequence[Any], shape: Sequence[Any]) -> Value:
+def _fill(elements: Sequence[object], shape: Sequence[Any]) -> Value:
     array = np.empty(len(elements), object)
     array[:] = elements
     return array.reshape([int(n) for n in shape])
@@ -157,7 +157,7 @@ def is_numeric(value: Value) -> bool:
     return not any(isinstance(v, sympy.Basic) for v in value.reshape(-1))
 
 
-def _of_shape(shape: tuple[Any, ...], node: Operator) -> Value:
+def _of_shape(shape: tuple[object, ...], node: Operator) -> Value:
     if node.op_type == "Size":
         return _fill([dim(sympy.Mul(*shape))], ())
     part = shape[slice(node.attribute("start", 0), node.attribute("end"))]
@@ -183,7 +183,7 @@ def _pointwise(combine: Callable[..., Any]) -> Rule:
     return rule
 
 
-def _exact(value: Any) -> Any:
+def _exact(value: object) -> Any:
     """A float as a fraction that floats hold exactly, small enough for products of it with sizes to be exact, too."""
     if not isinstance(value, float):
         return value
@@ -232,7 +232,7 @@ def _modulo(a: Dim, b: Dim) -> Dim:
 def _comparison(*accepts: int) -> Callable[[Any, Any], Any]:
     """Whether the sign of a - b is one of ``accepts``. Raises ValueError where that depends on the sizes."""
 
-    def compare(a: Any, b: Any) -> bool:
+    def compare(a: object, b: object) -> bool:
         signs = ALL_SIZES.signs(sympy.sympify(a) - b)
         if signs <= set(accepts):
             return True
@@ -244,7 +244,7 @@ def _comparison(*accepts: int) -> Callable[[Any, Any], Any]:
 
 
 def _extreme(largest: bool) -> Callable[..., Any]:
-    def pick(*terms: Any) -> Any:
+    def pick(*terms: object) -> Any:
         best = terms[0]
         for term in terms[1:]:
             signs = ALL_SIZES.signs((sympy.sympify(term) - best) * (1 if largest else -1))

@@ -203,7 +203,7 @@ def _entries() -> _Entries:
     return {(table, *key): rule for table, rules in tables.items() for key, rule in rules.items()}
 
 
-def _is_front_ends(entry: Any) -> bool:
+def _is_front_ends(entry: object) -> bool:
     """A front end registers rules for nodes of its own as it meets them: plain functions that take nothing along."""
     rule = entry[0] if isinstance(entry, tuple) else entry
     module = home(rule) or ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import sympy
 
@@ -23,7 +22,7 @@ def softsign(x: sympy.Expr) -> sympy.Expr:
     return x / (1 + sympy.Abs(x))
 
 
-def _elu(x: sympy.Expr, alpha: Any) -> sympy.Expr:
+def _elu(x: sympy.Expr, alpha: object) -> sympy.Expr:
     return scalar.select(scalar.gt(x, 0), x, alpha * scalar.expm1(x))
 
 

@@ -63,7 +63,7 @@ def _contraction(graph: Graph, node: Contraction) -> LoopNest:
     return loops.nest(graph, node, index | {"Y": (*batch, i, j)})
 
 
-def _windows(node: Any, outer: Sequence[Any], inner: Sequence[Any]) -> Index:
+def _windows(node: Any, outer: Sequence[Any], inner: Sequence[object]) -> Index:
     """Positions in the image of the windows' elements."""
     strides, dilations, begins, _ = node.window(len(outer))
     return tuple(s * o + d * k - b for o, k, s, d, b in zip(outer, inner, strides, dilations, begins))

@@ -99,7 +99,7 @@ class _Windows:
                 reads["x"] = (x, lambda *i: (None,) * len(self.image))
         return reads
 
-    def element(self, i: tuple[sympy.Symbol, ...], **read: Any) -> sympy.Expr:
+    def element(self, i: tuple[sympy.Symbol, ...], **read: object) -> sympy.Expr:
         """One of the result."""
         total = read.get("bias", 0)
         for t, offset in enumerate(self.offsets):
@@ -107,7 +107,7 @@ class _Windows:
         return total
 
     def _pixel(
-        self, i: tuple[sympy.Symbol, ...], t: int, offset: tuple[int, ...], read: Mapping[str, Any]
+        self, i: tuple[sympy.Symbol, ...], t: int, offset: tuple[int, ...], read: Mapping[str, object]
     ) -> sympy.Expr:
         inside = self.places.inside(offset)
         if inside is None:

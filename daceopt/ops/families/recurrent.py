@@ -206,7 +206,7 @@ class _Step:
         """[batch, hidden] in the shape of a state."""
         return self.b.unsqueeze(matrix, [self.layer.direction])
 
-    def row(self, position: int, start: Any, count: Any) -> str | None:
+    def row(self, position: int, start: object, count: object) -> str | None:
         """A vector of parameters, for all rows of a batch."""
         name = self.layer.parameter(position, start, count)
         return None if name is None else self.loop.capture(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import sympy
 
@@ -57,7 +56,7 @@ def activation_names(node: Operator) -> list[str]:
     return names[:wanted] if len(names) >= wanted else default * (wanted // len(default))
 
 
-def _clip(form: Callable[..., sympy.Expr], parameters: Sequence[Any], clip: float | None) -> Function:
+def _clip(form: Callable[..., sympy.Expr], parameters: Sequence[object], clip: float | None) -> Function:
     if clip is None:
         return lambda x: form(x, *parameters)
     bound = sympy.Float(clip)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from daceopt.ir.data.provenance import label_of
 from daceopt.ir.data.views import follow
 from daceopt.ir.graph.graph import Graph
@@ -38,7 +36,7 @@ def takes(node: Node, shape: Shape, strides: Shape) -> bool:
     return isinstance(node, _CONVOLUTIONS) and is_dense(shape, strides)
 
 
-def why_not_laid_out(graph: Graph, array: str, strides: Shape, apart: Any) -> str | None:
+def why_not_laid_out(graph: Graph, array: str, strides: Shape, apart: object) -> str | None:
     """Why ``array`` cannot have these strides: a view of it cannot follow, or a node other than ``apart`` does not take
     it so."""
     try:

@@ -20,7 +20,8 @@ with private_names():
     from torch._dynamo.exc import ObservedUserStopIteration as ObservedUserStopIteration
     from torch._dynamo.exc import RestartAnalysis as RestartAnalysis
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis, raise_observed_exception, unimplemented
-    from torch._dynamo.symbolic_convert import InstructionTranslator, TensorifyState
+    from torch._dynamo.symbolic_convert import InstructionTranslator as Translator
+    from torch._dynamo.symbolic_convert import TensorifyState
     from torch._dynamo.utils import ExactWeakKeyDictionary as ExactWeakKeyDictionary
     from torch._dynamo.utils import counters as _counters
     from torch._dynamo.variables import higher_order_ops as _higher_order
@@ -37,7 +38,7 @@ with private_names():
     # Before 2.13 Dynamo warns of each such function
     _is_cache_passed_over = name_if_known("torch._dynamo.utils.is_lru_cache_wrapper_trace_without_warning_allowed")
 
-    _current = InstructionTranslator.current_tx
+    _current = Translator.current_tx
 
 
 def current_translator() -> Any:

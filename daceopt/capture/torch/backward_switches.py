@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from daceopt.scoped import scoped
 from daceopt.torch_internals import autograd_engine
-from daceopt.torch_internals.dynamo_tracing import VariableTracker
+from daceopt.torch_internals.dynamo_tracing import Translator, VariableTracker
 
 RECORDED = "daceopt_recorded"
 """In the meta of a node that switches: whether gradients are on there by the backward's own code, in which they are at
@@ -45,7 +45,7 @@ def trace_backward(original: Callable[..., Any], self: object, *args: object, **
         return original(self, *args, **kwargs)
 
 
-def switch(original: Callable[..., None], self: Any, tx: object, values: Sequence[bool]) -> None:
+def switch(original: Callable[..., None], self: VariableTracker, tx: Translator, values: Sequence[bool]) -> None:
     """The beginning or the end of ``torch.no_grad`` and its like."""
     original(self, tx, values)
     scope = _scope.get()
@@ -59,19 +59,21 @@ def switch(original: Callable[..., None], self: Any, tx: object, values: Sequenc
     _note(tx, scope.recorded)
 
 
-def note_question(tx: Any) -> None:
+def note_question(tx: Translator) -> None:
     """Code asks whether gradients are on: for a first derivative they are not."""
     if _scope.get() is not None:
         _note(tx, None).meta[ONCE] = tx.f_code is _WRAPPER
 
 
-def _note(tx: Any, recorded: bool | None) -> fx.Node:
+def _note(tx: Translator, recorded: bool | None) -> fx.Node:
     node = tx.output.create_node("call_function", autograd_engine.set_grad_enabled, (torch.is_grad_enabled(),), {})
     node.meta[RECORDED] = recorded
     return cast(fx.Node, node)
 
 
-def call_custom(original: Callable[..., Any], self: object, tx: object, args: object, kwargs: object) -> Any:
+def call_custom(
+    original: Callable[..., Any], self: VariableTracker, tx: Translator, args: object, kwargs: object
+) -> Any:
     """A custom function that a backward calls keeps its own backward, although gradients are off in this trace, where
     Dynamo would go through its forward alone."""
     scope = _scope.get()
@@ -91,7 +93,7 @@ def call_custom(original: Callable[..., Any], self: object, tx: object, args: ob
 
 
 @contextmanager
-def own_switch(original: Callable[..., Any], tx: object, enable: bool = True) -> Iterator[None]:
+def own_switch(original: Callable[..., Any], tx: Translator, enable: bool = True) -> Iterator[None]:
     """Dynamo's own switch around the graph of a body, which is not the code's."""
     block = original(tx, enable)
     with scoped(_scope, None):

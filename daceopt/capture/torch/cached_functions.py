@@ -13,6 +13,7 @@ from daceopt.capture.torch.conditions import check_same, condition
 from daceopt.capture.torch.lines import UNLIKE_PYTHON
 from daceopt.torch_internals.dynamo_tracing import (
     SymNodeVariable,
+    Translator,
     VariableTracker,
     break_graph,
     current_translator,
@@ -22,7 +23,9 @@ from daceopt.torch_internals.dynamo_tracing import (
 _LITERALS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 
 
-def call(original: Callable[..., Any], self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call(
+    original: Callable[..., Any], self: VariableTracker, tx: Translator, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
     """Of a function that Dynamo has found to be wrapped."""
     if not is_cache(self.wrapper_obj):
         return original(self, tx, args, kwargs)
@@ -36,7 +39,7 @@ def is_cache(function: Any) -> bool:
     return hasattr(function, "cache_info") and not own
 
 
-def call_cached(tx: Any, cached: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call_cached(tx: Translator, cached: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What the function gives for these variables of Dynamo. Breaks the graph where they, or it, are no literals."""
     call = functools.partial(cached, *map(constant, args), **{name: constant(x) for name, x in kwargs.items()})
     result = call()

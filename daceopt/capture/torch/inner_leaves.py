@@ -14,7 +14,7 @@ from torch import fx
 from daceopt.capture.torch.gradient_scopes import requires_grad, storage
 from daceopt.capture.torch.items import Place
 from daceopt.capture.torch.writes import written_nodes
-from daceopt.torch_internals.dynamo_tracing import ConstantVariable, restart_tracing
+from daceopt.torch_internals.dynamo_tracing import ConstantVariable, Translator, restart_tracing
 
 _LEAF = "daceopt_leaf"  # in the meta of a node of Dynamo's: where the value was made to require a gradient
 
@@ -25,7 +25,7 @@ READ = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn", "register_hook"
 """What tells of a tensor that it requires a gradient."""
 
 
-def is_passed_over(variable: Any, value: Any, tx: Any) -> bool:
+def is_passed_over(variable: Any, value: Any, tx: Translator) -> bool:
     """Whether the statement that a tensor requires a gradient, ``value`` being True, may be left out; note that."""
     if not (isinstance(value, ConstantVariable) and value.value is True and variable.source is None):
         return False

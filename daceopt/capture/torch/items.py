@@ -20,6 +20,7 @@ from daceopt.capture.torch.lines import UNLIKE_PYTHON
 from daceopt.torch_internals.dynamo_tracing import (
     BaseListVariable,
     ExactWeakKeyDictionary,
+    Translator,
     VariableTracker,
     break_graph,
     current_translator,
@@ -49,7 +50,7 @@ _REFUSED = "Unsupported Tensor.item() call with capture_scalar_outputs=False"
 _TAKEN = "daceopt_items"  # where an attempt of Dynamo keeps the symbols it has for numbers -> the places
 
 
-def take_item(call: Callable[[], Any], variable: Any, tx: Any, name: str) -> Any:
+def take_item(call: Callable[[], Any], variable: Any, tx: Translator, name: str) -> Any:
     """``call`` is Dynamo's own for ``variable.item()``, or ``variable.tolist()``."""
     place = tx.f_code, tx.instruction_pointer
     example = variable.as_proxy().node.meta.get("example_value")
@@ -68,13 +69,13 @@ def take_item(call: Callable[[], Any], variable: Any, tx: Any, name: str) -> Any
     return result
 
 
-def constant(variable: VariableTracker, tx: Any) -> VariableTracker:
+def constant(variable: VariableTracker, tx: Translator) -> VariableTracker:
     """The number that a tensor of a module holds; the tensor itself where that is not known."""
     number = _kept_value(variable, tx, "item", (tx.f_code, tx.instruction_pointer))
     return variable if number is None else VariableTracker.build(tx, number)
 
 
-def _kept_value(variable: Any, tx: Any, name: str, place: Place) -> Any:
+def _kept_value(variable: Any, tx: Translator, name: str, place: Place) -> Any:
     """What a module keeps, as long as it does not change with each look; else None."""
     number = state_values.answer(tx, getattr(torch.Tensor, name), variable)
     node = variable.as_proxy().node
@@ -111,7 +112,7 @@ def _places(output: object) -> dict[str, Place]:
     return places
 
 
-def check_index(tx: Any, key: Any) -> None:
+def check_index(tx: Translator, key: Any) -> None:
     """Break the graph at an index that is a tensor of one number, of which Dynamo makes a constant, once it changes."""
     value = key.as_proxy().node.meta.get("example_value") if key.is_tensor() else None
     number = getattr(value, "item_memo", None)

@@ -10,7 +10,7 @@ from typing import Any
 from daceopt.capture.torch.cached_functions import call_cached, is_cache
 from daceopt.capture.torch.conditions import check_same, condition
 from daceopt.torch_internals.dynamo_guards import AttrSource
-from daceopt.torch_internals.dynamo_tracing import ConstantVariable, VariableTracker
+from daceopt.torch_internals.dynamo_tracing import ConstantVariable, Translator, VariableTracker
 
 _LEVELS = {
     **{name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error", "critical")},
@@ -20,7 +20,14 @@ _LEVELS = {
 """Methods of loggers -> the level at which they say something."""
 
 
-def call(original: Callable[..., Any], self: Any, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call(
+    original: Callable[..., Any],
+    self: VariableTracker,
+    tx: Translator,
+    name: str,
+    args: list[Any],
+    kwargs: dict[str, Any],
+) -> Any:
     """What a logger does not show is no call; that it does not, and what it says of its levels, is guarded. A method
     behind a cache (``logger.warning_once``) has said it when the graph is made."""
     method: Any = getattr(type(self.value), name, None)
@@ -39,7 +46,7 @@ def call(original: Callable[..., Any], self: Any, tx: Any, name: str, args: list
     return original(self, tx, name, args, kwargs) if shown else ConstantVariable.create(None)
 
 
-def attribute(original: Callable[..., Any], self: Any, tx: Any, name: str) -> Any:
+def attribute(original: Callable[..., Any], self: VariableTracker, tx: Translator, name: str) -> Any:
     """``logging.debug`` and its like ask whether the root logger has handlers."""
     if name != "handlers" or self.source is None:
         return original(self, tx, name)

@@ -10,6 +10,7 @@ from daceopt.torch_internals.dynamo_tracing import (
     LazySymNodeFormatString,
     LazyVariableTracker,
     SymNodeVariable,
+    Translator,
     VariableTracker,
 )
 
@@ -18,13 +19,13 @@ Method = Callable[..., Any]
 _CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda value: value, str, repr, ascii)  # {x}, {x!s}, {x!r}, {x!a}
 
 
-def call_context(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def call_context(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> Any:
     """Whether a context manager of torch does anything is decided by Python: a number that changes is a constant."""
     named = {name: _decide(value, tx) for name, value in kwargs.items()}
     return original(self, tx, [_decide(value, tx) for value in args], named)
 
 
-def _decide(value: VariableTracker, tx: Any) -> VariableTracker:
+def _decide(value: VariableTracker, tx: Translator) -> VariableTracker:
     value = value.realize()
     is_number = isinstance(value, SymNodeVariable)
     return ConstantVariable.create(value.evaluate_expr(tx.output)) if is_number else value

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from daceopt.torch_internals.dynamo_guards import GuardBuilder
-from daceopt.torch_internals.dynamo_tracing import NumpyNdarrayVariable, VariableTracker
+from daceopt.torch_internals.dynamo_tracing import NumpyNdarrayVariable, Translator, VariableTracker
 
 Method = Callable[..., Any]
 
@@ -24,7 +24,7 @@ def wrap(original: Method, self: Any, value: object) -> Any:
     return wrapped
 
 
-def is_instance(original: Method, self: object, tx: Any, value: Any, classes: Any) -> Any:
+def is_instance(original: Method, self: VariableTracker, tx: Translator, value: Any, classes: Any) -> Any:
     """``isinstance(value, classes)``."""
     kind = _class(value.realize())
     if kind is None:
@@ -32,7 +32,7 @@ def is_instance(original: Method, self: object, tx: Any, value: Any, classes: An
     return VariableTracker.build(tx, issubclass(kind, classes.as_python_constant()))
 
 
-def class_of(original: Method, self: object, tx: object, value: Any) -> Any:
+def class_of(original: Method, self: VariableTracker, tx: Translator, value: Any) -> Any:
     """``type(value)``."""
     kind = _class(value.realize())
     return original(self, tx, value) if kind is None else VariableTracker.build(tx, kind)

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from daceopt.torch_internals.dynamo_tracing import switch_gradients
+from daceopt.torch_internals.dynamo_tracing import Translator, VariableTracker, switch_gradients
 from daceopt.torch_internals.torch_operators import checkpoint_arguments
 
 
-def call(original: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def call(original: Callable[..., Any], self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> Any:
     """Dynamo's call of a region: it takes each for one that is not reentrant. Where no argument requires a gradient,
     nothing in one that is has any."""
     if not torch.is_grad_enabled() or not _is_reentrant(kwargs) or any(_requires_grad(a) for a in args[1:]):

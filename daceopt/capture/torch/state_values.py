@@ -19,7 +19,7 @@ from daceopt.capture.torch.conditions import condition
 from daceopt.capture.torch.gradient_scopes import storage
 from daceopt.capture.torch.writes import written_nodes
 from daceopt.torch_internals.dynamo_guards import ChainedSource, Guard, LocalSource, Source, names_in_guards
-from daceopt.torch_internals.dynamo_tracing import ConstantVariable, VariableTracker
+from daceopt.torch_internals.dynamo_tracing import ConstantVariable, Translator, VariableTracker
 
 _LARGEST = 4096  # elements: looked at in each call
 
@@ -54,7 +54,7 @@ class _Computation(NamedTuple):
         return map_arg(wanted, results.__getitem__)
 
 
-def answer(tx: Any, ask: Callable[..., Any], *operands: VariableTracker) -> Any:
+def answer(tx: Translator, ask: Callable[..., Any], *operands: VariableTracker) -> Any:
     """What Python answers to ``ask`` of these tensors and constants; None where that is not known."""
     if len(tx.output.tracers) != 1 or (nodes := _nodes(operands)) is None:
         return None
@@ -72,7 +72,7 @@ def answer(tx: Any, ask: Callable[..., Any], *operands: VariableTracker) -> Any:
     return result
 
 
-def comparison(self: Any, tx: Any, args: Any, kwargs: Any) -> VariableTracker | None:
+def comparison(self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> VariableTracker | None:
     """The truth of ``np.allclose``, ``torch.equal`` and their like of what a module keeps; None where it is unknown."""
     if self.value not in _COMPARED or kwargs:
         return None

@@ -53,6 +53,7 @@ from daceopt.torch_internals.dynamo_tracing import (
     ConstantVariable,
     ObservedException,
     SymNodeVariable,
+    Translator,
     UserDefinedObjectVariable,
     VariableTracker,
     break_graph,
@@ -140,7 +141,7 @@ def _enter_inference_mode(original: Method, self: object, *args: object) -> NoRe
     _break("torch.inference_mode inside of forward", "use torch.no_grad there")
 
 
-def _attribute_of_tensor(original: Method, self: object, tx: object, name: str) -> Any:
+def _attribute_of_tensor(original: Method, self: VariableTracker, tx: Translator, name: str) -> Any:
     if name in _UNTRACED:
         _break(f"{name} of a tensor", "read it outside of forward")
     if name in inner_leaves.READ:
@@ -148,7 +149,7 @@ def _attribute_of_tensor(original: Method, self: object, tx: object, name: str) 
     return original(self, tx, name)
 
 
-def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def _call_torch(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> Any:
     """The encoder leaves padded positions out (they are zero then) unless it is compiled, and asks whether it is."""
     forward = nn.TransformerEncoder.forward.__code__
     if self.value is nn.functional.batch_norm and momentum_of(args, kwargs).is_tensor():
@@ -181,7 +182,7 @@ def _has_sparse_gradient(function: Callable[..., Any], args: Any, kwargs: Any) -
     return bool(arguments["sparse"].realize().as_python_constant() and arguments["weight"].realize().requires_grad)
 
 
-def _call_method(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+def _call_method(original: Method, self: VariableTracker, tx: Translator, name: str, args: Any, kwargs: Any) -> Any:
     call = functools.partial(original, self, tx, name, args, kwargs)
     if name in ("item", "tolist"):
         return items.take_item(call, self, tx, name)
@@ -190,14 +191,14 @@ def _call_method(original: Method, self: Any, tx: Any, name: str, args: Any, kwa
     return _reshape(call, tx, name, (self, *args), kwargs) if name in CHANGES else call()
 
 
-def _insert(original: Method, self: Any, tx: Any, args: Any, kwargs: object) -> Any:
+def _insert(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: object) -> Any:
     """Dynamo makes the number of a tensor that is an index a constant: of one that has changed twice, not again."""
     if self.fn is operator.getitem:
         items.check_index(tx, args[1].realize())
     return original(self, tx, args, kwargs)
 
 
-def _call_builtin(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def _call_builtin(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> Any:
     """Dynamo's quotient of floats, rounded down, is another than Python's (``1 // 0.2`` is 4): that has constants."""
     if self.fn is operator.not_ and (truth := state_values.answer(tx, operator.not_, *args)) is not None:
         return ConstantVariable.create(truth)
@@ -214,7 +215,7 @@ def _call_builtin(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) 
     return original(self, tx, args, kwargs)
 
 
-def _check_domain(tx: object, function: object, args: Sequence[VariableTracker]) -> None:
+def _check_domain(tx: Translator, function: object, args: Sequence[VariableTracker]) -> None:
     """Raise, as Python would, for numbers of which a function has no value: Dynamo's symbols have one, NaN say."""
     error = error_of(function, [_number(x.realize()) for x in args])
     if error is not None:
@@ -228,7 +229,7 @@ def _number(value: VariableTracker) -> Any:
     return value.value if isinstance(value, ConstantVariable) else None
 
 
-def _reshape(call: Callable[[], Any], tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+def _reshape(call: Callable[[], Any], tx: Translator, name: str, args: Any, kwargs: Any) -> Any:
     """The tensor whose shape a call changes, of which Dynamo would keep the shape that it had before.
 
     Of a view autograd would keep it, too (for what is written later into views of it): a view of that replaces it.
@@ -243,7 +244,7 @@ def _reshape(call: Callable[[], Any], tx: Any, name: str, args: Any, kwargs: Any
     return changed
 
 
-def _has_one_name(value: torch.Tensor, tx: Any) -> bool:
+def _has_one_name(value: torch.Tensor, tx: Translator) -> bool:
     """Is it the result of one call alone, which reads no argument as it is?"""
     nodes = [n for n in tx.output.graph.nodes if n.meta.get("example_value") is value]
     return len(nodes) == 1 and nodes[0].op != "placeholder"
@@ -254,7 +255,7 @@ def _name(function: object) -> str:
     return str(getattr(function, "__name__", "")).partition(".")[0]
 
 
-def _set_attribute(original: Method, self: Any, tx: Any, owner: Any, name: Any, value: Any) -> Any:
+def _set_attribute(original: Method, self: VariableTracker, tx: Translator, owner: Any, name: Any, value: Any) -> Any:
     """Dynamo's own call for ``x.data = y`` would say of its tensor that it had the new memory from the beginning."""
     called = name.as_python_constant() if name.is_python_constant() and owner.is_tensor() else None
     if called == "requires_grad" and inner_leaves.is_passed_over(owner, value.realize(), tx):
@@ -269,7 +270,7 @@ def _set_attribute(original: Method, self: Any, tx: Any, owner: Any, name: Any, 
     return original(self, tx, owner, name, value)
 
 
-def _call_float(original: Method, self: Any, tx: Any, arg: Any) -> Any:
+def _call_float(original: Method, self: VariableTracker, tx: Translator, arg: Any) -> Any:
     """A layer of batch normalization without a momentum makes a number of its counter: a tensor does as well, here."""
     if tx.f_code.co_code != batch_norm_forward.__code__.co_code or not arg.is_tensor():
         return original(self, tx, arg)
@@ -282,14 +283,14 @@ def _is_differentiated(encoder: nn.TransformerEncoder, source: Any) -> bool:
     return bool(required) and torch.is_grad_enabled()
 
 
-def _trace_custom_forward(original: Method, self: object, tx: Any, ctx: Any, *args: object) -> Any:
+def _trace_custom_forward(original: Method, self: VariableTracker, tx: Translator, ctx: Any, *args: object) -> Any:
     result = original(self, tx, ctx, *args)
     if "materialize_grads" in tx.output.side_effects.store_attr_mutations.get(ctx, ()):
         _break("ctx.set_materialize_grads of a torch.autograd.Function", "test gradients for being zero")
     return result
 
 
-def _register_hook(original: Method, self: Any, tx: object, name: str, hook: object) -> Any:
+def _register_hook(original: Method, self: VariableTracker, tx: Translator, name: str, hook: object) -> Any:
     """Before 2.13 Dynamo makes an autograd function of it, for which gradients come in other parts."""
     if register_hook_op is None and self.source is None:
         _break("a hook on a tensor that forward computes", "PyTorch 2.13 or newer")
@@ -301,7 +302,7 @@ def _handle_exception(original: Method, self: Any, raised: ObservedException) ->
     original(self, raised)
 
 
-def _call_skipped(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def _call_skipped(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> Any:
     """TorchScript's ``isinstance`` is Python's outside of a script, but for the types of containers' elements."""
     if self.value is not torch.jit.isinstance or len(args) != 2 or not _names_classes(args[1]):
         return original(self, tx, args, kwargs)

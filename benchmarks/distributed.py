@@ -3,7 +3,7 @@
     python -m benchmarks.distributed [--rate 1gbit] [--latency 0ms] [--world 2] [--network perceptron] [--compiled]
 
 Workers are processes of one thread in network namespaces, which this program makes and removes; where the kernel
-forbids them it says so and ends with 3. All contenders stand in each worker and take their steps in turns:
+forbids them it says so and ends with 3. All contenders are in each worker and take their steps in turns:
 DistributedDataParallel with buckets of 1, 5, 25 and 1000 MB, where asked under torch.compile as well, then
 ``data_parallel`` with its strategies, and a step without reductions.
 """

@@ -12,4 +12,4 @@ SUITES: dict[str, tuple[str, ...]] = {
     "daceml": ("guided-operators", "guided-mbconv", "guided-bert", "daceml-networks"),
     "cuda": ("cuda-kernels", "cuda-inference", "cuda-training", "cuda-step", "cuda-call"),
 }
-"""Suite -> its cases. Cases that stand in no suite measure a paper's tables, or one part of the house."""
+"""Suite -> its cases. Cases that are in no suite measure a paper's tables, or one part of the house."""

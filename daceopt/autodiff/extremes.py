@@ -2,7 +2,7 @@
 
 Their gradients ask which element is the largest, or zero. The answer must be the forward's own: computed a second time,
 by other instructions, an element may differ in its last bit, and then none would be equal to the maximum. So the
-elements stand in memory (see :mod:`daceopt.autodiff.forwarding`, which stores them).
+elements are in memory (see :mod:`daceopt.autodiff.forwarding`, which stores them).
 """
 
 from __future__ import annotations

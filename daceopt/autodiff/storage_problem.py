@@ -61,7 +61,7 @@ class StorageOutcome:
 class StorageProblem:
     """``forward`` and ``backward`` in the order in which they run; ``budget`` in bytes. ``fixed``: values that are
     stored if they are read, ``repeated``: those that are not. ``joined``: a stored
-    value takes memory from its writer to its last reader, as in one program, and where others stand in its place before
+    value takes memory from its writer to its last reader, as in one program, and where others are in its place before
     and after; otherwise all take a block from begin to end.
     """
 

@@ -81,7 +81,7 @@ def problem_of(
     values = tuple(reading.value(name) for name in reading.index)
     forward, backward = tuple(reading.computations()), tuple(reading.gradients())
     budget = storage.budget or 0
-    shared = storage.joined or not graph.symbols  # of sizes that are known, others stand in the saved block
+    shared = storage.joined or not graph.symbols  # of sizes that are known, others are in the saved block
     return StorageProblem(values, forward, backward, budget, fixed - again, again, shared), list(reading.index)
 
 

@@ -1,4 +1,4 @@
-"""Outputs that stand where an input does: the new value of a parameter, buffer or state, written over the old one.
+"""Outputs that are where an input does: the new value of a parameter, buffer or state, written over the old one.
 
 A front end says in ``graph.replaced`` which output takes the place of which input once a program has run. That needs no
 memory of its own, and no copy, where nothing reads the old value after the node that writes the new one, and that node

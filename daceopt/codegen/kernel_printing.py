@@ -15,7 +15,7 @@ from daceopt.ir.kernel.kernel import Kernel
 class KernelPrinter:
     """``print_kernel(graph, kernel)`` for kernels of programs whose memory is planned.
 
-    It must depend on nothing but the kernel's label, its pattern and its schedule, and on which of its arrays stand in
+    It must depend on nothing but the kernel's label, its pattern and its schedule, and on which of its arrays are in
     the same memory: layers of a network repeat, and so do their kernels.
     """
 

@@ -41,7 +41,7 @@ def lenders(
 ) -> list[Lender]:
     """The memory that nodes may use in ``order`` while its owner does not: of sizes that are known.
 
-    ``places`` and ``sizes``: offset and bytes of each saved array. Results that stand where inputs do lend nothing.
+    ``places`` and ``sizes``: offset and bytes of each saved array. Results that are where inputs do lend nothing.
     """
     order = graph.nodes() if order is None else order
     result = []

@@ -1,4 +1,4 @@
-"""Plans memory before the first call: which buffers share a place in the arena, where saved arrays stand."""
+"""Plans memory before the first call: which buffers share a place in the arena, where saved arrays are."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Resident:
 
 @dataclass
 class _Block:
-    """Buffers that stand in the same bytes, one after the other in place, or the workspace of a region."""
+    """Buffers that are in the same bytes, one after the other in place, or the workspace of a region."""
 
     bytes: Dim
     first: int  # position of the first node that uses it

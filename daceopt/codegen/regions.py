@@ -1,4 +1,4 @@
-"""Where the arrays of a graph and of the bodies inside of it stand in one flat program."""
+"""Where the arrays of a graph and of the bodies inside of it are in one flat program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Place = tuple[FrameBuffer, Dim]  # a buffer and an offset in elements
 
 
 class Scope:
-    """A graph in the frame: its own buffers are called ``prefix + name``, those in ``bound`` stand elsewhere.
+    """A graph in the frame: its own buffers are called ``prefix + name``, those in ``bound`` are elsewhere.
 
     Names of graphs have no capitals, so prefixes with one never meet a name of another graph.
     """

@@ -1,4 +1,4 @@
-"""Runs a built program on NumPy arrays for checks: what it must write is poisoned, guards stand around all that it is
+"""Runs a built program on NumPy arrays for checks: what it must write is poisoned, guards are around all that it is
 given. Blocks are where the program runs, on the host or on a device."""
 
 from __future__ import annotations

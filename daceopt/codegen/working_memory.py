@@ -17,7 +17,7 @@ from daceopt.ir.scalar.dims import hint
 
 @dataclass(frozen=True)
 class Moment:
-    """While ``node`` runs: the bytes of each buffer that is alive, the largest first, but of those that stand where a
+    """While ``node`` runs: the bytes of each buffer that is alive, the largest first, but of those that are where a
     result will."""
 
     node: str
@@ -44,9 +44,9 @@ class DirectionMemory:
 
 @dataclass(frozen=True)
 class WorkingMemory:
-    """``saved``: arrays from the forward to the backward, which stand in one block of ``saved_bytes`` until that has
+    """``saved``: arrays from the forward to the backward, which are in one block of ``saved_bytes`` until that has
     run; ``directions``: forward and backward, each with an arena of its own beside it. Where a saved array is not
-    written yet, or was read for the last time, other arrays stand in the block."""
+    written yet, or was read for the last time, other arrays are in the block."""
 
     saved: tuple[tuple[str, int], ...]
     saved_bytes: int

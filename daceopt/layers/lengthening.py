@@ -105,7 +105,7 @@ class _Lengthening:
         return name
 
     def _places_of_output(self, position: int) -> list[OutputPlace]:
-        """Where an output of the shorter graph, and its copies, stand in the full one."""
+        """Where an output of the shorter graph, and its copies, are in the full one."""
         name, label = self._short.forward.outputs[position], self._output_label(position)
         if label is None:
             shift = 0 if self._cut.is_before_layers(self._cut.short.graph.outputs[position]) else self._cut.dropped

@@ -84,7 +84,7 @@ def _fits(kind: str, wanted: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True)
 class RuleSet:
-    """Rules in the order of their priority; those of one name that stand together have the same priority.
+    """Rules in the order of their priority; those of one name that are together have the same priority.
 
     ``str`` is the text that ``RuleSet.of`` reads, ``table`` what the paper shows.
     """

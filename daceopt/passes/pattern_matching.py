@@ -30,7 +30,7 @@ class Match:
     bound: Mapping[str, Any] = field(default_factory=dict)
     made: Mapping[str, Any] = field(default_factory=dict)
     nodes: tuple[Operator, ...] = ()  # the matched operators, the root first
-    # those that nobody else may read -> what they are called
+    # those that nothing else may read -> what they are called
     private: Mapping[Operator, str] = field(default_factory=dict)
     chain: tuple[Operator, ...] = ()  # the root and the operators after it that are replaced with it
     result: str = ""  # the array that the replacement writes

@@ -182,7 +182,7 @@ class Recipe:
         return places[-1 if last else 0]
 
     def with_differentiation(self) -> Recipe:
-        """The recipe itself, or with the step that differentiates where its levels let it stand."""
+        """The recipe itself, or with the step that differentiates where its levels let it be."""
         first, last = self._split()
         return self if first < last else self._edit([*self.steps[:first], DIFFERENTIATE, *self.steps[first:]])
 

@@ -315,7 +315,7 @@ def _around(graph: Graph, names: Iterable[str]) -> list[Node]:
 
 
 def is_dead(graph: Graph, node: Node) -> bool:
-    """True when nobody reads what ``node`` writes and none of it is an output."""
+    """True when nothing reads what ``node`` writes and none of it is an output."""
     outputs = [n for n in graph.outputs_of(node) if n is not None]
     return not any(a in graph.outputs or graph.consumers(a) for n in outputs for a in graph.aliases(n))
 

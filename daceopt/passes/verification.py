@@ -105,7 +105,7 @@ def check_match(transformation: Transformation, graph: Graph) -> None:
 
 
 def contents(graph: Graph) -> dict[str, None]:
-    """All that a graph says, line by line: its text, what edges and arrays stand behind it, and where values are."""
+    """All that a graph says, line by line: its text, what edges and arrays are behind it, and where values are."""
     from daceopt.ir.control import region
     from daceopt.ir.text.render import render
 

@@ -63,7 +63,7 @@ class Output:
 
     @property
     def is_turned(self) -> bool:
-        """Do its axes stand in memory in another order than they are counted?"""
+        """Do its axes are in memory in another order than they are counted?"""
         return self.order != tuple(sorted(self.order))
 
 

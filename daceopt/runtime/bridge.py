@@ -257,7 +257,7 @@ class TorchProgram:
         return further.stage_gradients(stage, call.operands, held, grads, wanted, before, changed, call.seed)
 
     def in_memory_order(self, output: int, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor like that output, its axes as they stand in memory."""
+        """A tensor like that output, its axes as they are in memory."""
         order = self.orders.get(output)
         return tensor if order is None else tensor.permute(order)
 

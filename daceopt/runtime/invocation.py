@@ -152,7 +152,7 @@ class ExecutableEntry:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The type of a tensor with these elements; those below 8 bits stand one in a byte."""
+    """The type of a tensor with these elements; those below 8 bits are one in a byte."""
     return torch.uint8 if re.fullmatch(r"u?int[24]|float[46]_\w+", name) else getattr(torch, name)
 
 

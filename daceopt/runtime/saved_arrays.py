@@ -1,6 +1,6 @@
 """What a call saves for its backward under hooks on saved tensors: the arrays themselves, as eager PyTorch hands them.
 
-A program's saved arrays stand in one block of bytes. A hook that stores half types, or compresses, would get bytes.
+A program's saved arrays are in one block of bytes. A hook that stores half types, or compresses, would get bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def restore(tensors: Sequence[torch.Tensor], expected: Sequence[Kind]) -> list[t
 
 
 def arrays(block: torch.Tensor, manifest: Manifest, symbols: Sequence[int]) -> list[torch.Tensor]:
-    """The arrays that stand in a block; the block itself where a program does not say."""
+    """The arrays that are in a block; the block itself where a program does not say."""
     places = _places(manifest, symbols)
     return [_view(block, place) for place in places] or [block]
 
@@ -81,7 +81,7 @@ def _view(block: torch.Tensor, place: Place) -> torch.Tensor:
 
 
 def _common(tensors: Sequence[torch.Tensor], places: Sequence[Place]) -> torch.Tensor | None:
-    """The block in which the arrays stand already, as where a region is computed again by ``checkpoint``."""
+    """The block in which the arrays are already, as where a region is computed again by ``checkpoint``."""
     starts = {(t.untyped_storage()._cdata, t.data_ptr() - p[0]) for t, p in zip(tensors, places) if t.numel()}
     if len(starts) != 1 or not all(t.is_contiguous() for t in tensors):
         return None

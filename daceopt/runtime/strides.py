@@ -1,4 +1,4 @@
-"""Strides of tensors whose elements stand in rows, and values by axis."""
+"""Strides of tensors whose elements are in rows, and values by axis."""
 
 from __future__ import annotations
 

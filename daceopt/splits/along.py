@@ -160,7 +160,7 @@ def _axis(graph: Graph, places: list[Place]) -> SplitAxis | None:
 
 
 def _is_outermost(graph: Graph, name: str, d: int) -> bool:
-    """Do the elements at one index along the dimension stand before all of those at the next one?"""
+    """Do the elements at one index along the dimension are before all of those at the next one?"""
     shape, strides = graph.shape(name), graph.strides(name)
     rest = [(n, s) for k, (n, s) in enumerate(zip(shape, strides, strict=True)) if k != d and not same(n, 1)]
     sizes = graph.sizes

@@ -177,7 +177,7 @@ class _Rolling:
             return self._b.full(graph.shape(name), 0, graph.dtype(name), out=start)
 
     def _final(self, name: str, is_last: bool) -> str:
-        """Where a loop leaves the sum ``name``: values that are carried stand in rows."""
+        """Where a loop leaves the sum ``name``: values that are carried are in rows."""
         graph = self._graph
         if is_last and graph.is_contiguous(name):
             return name

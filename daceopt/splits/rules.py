@@ -83,7 +83,7 @@ def split(graph: Graph, node: Node, axis: int, into: int | Sequence[Dim], within
     ``into``: how many of about equal extent, or their extents in order (which may be symbolic). Arrays keep their
     names; those that the node writes consist of parts then. Each new node reads only the parts that it needs of arrays
     that consist of parts themselves. ``within``: numbers of larger parts, each a divisor of the next, the last one of
-    the number of parts, which stand in these then: (2,) with 4 makes halves of quarters, so that who reads a half reads
+    the number of parts, which are in these then: (2,) with 4 makes halves of quarters, so that who reads a half reads
     an array of its own. Returns the new nodes. Raises CannotSplit, and changes nothing, with the reason.
     """
     rule = division(graph, node, axis)

@@ -33,7 +33,7 @@ def sum_of(graph: Graph, node: Node, axis: SplitAxis) -> NodeCut:
     """How ``node`` is cut along ``axis`` where it sums over its items: what it writes is the sum of what it gives
     for the items of each instance. Raises CannotSplit with the reason why it is not.
 
-    A kernel may also write arrays that have elements for each item. Results that nobody reads are not added up. Those
+    A kernel may also write arrays that have elements for each item. Results that nothing reads are not added up. Those
     of types that are narrower than those in which sums are computed are refused: they would be rounded once for each
     instance.
     """

@@ -164,7 +164,7 @@ def settings_of_frames(most_programs: int) -> Iterator[None]:
 
 
 def _no_time(root: object, scope: object, runs: int) -> float:
-    """Microseconds that guards take, which Dynamo reports among its metrics and nobody reads here."""
+    """Microseconds that guards take, which Dynamo reports among its metrics and nothing reads here."""
     return 0.0
 
 

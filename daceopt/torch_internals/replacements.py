@@ -1,4 +1,4 @@
-"""Functions of PyTorch that daceopt replaces: all of them stand in one table, and are replaced in one way."""
+"""Functions of PyTorch that daceopt replaces: all of them are in one table, and are replaced in one way."""
 
 from __future__ import annotations
 

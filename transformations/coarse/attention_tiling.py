@@ -44,7 +44,7 @@ class AttentionTiling(Transformation):
     Differentiated, it leaves two numbers for each row, by which the backward graph has the weights again, tile by tile.
     Milakov and Gimelshein, 2018; Dao et al., NeurIPS 2022.
     Where queries, keys and values were bfloat16 before they were widened, tiles multiply them as they were, and weights
-    rounded to it; scores and sums stay float32. Packed heads are taken apart before, and stand side by side again
+    rounded to it; scores and sums stay float32. Packed heads are taken apart before, and are side by side again
     behind.
     ``rows`` and ``keys``: the size of a tile, None: as measured (docs/decisions/014-carried-values.md and 030).
     ``least``: bytes of all scores for which it is worth it; sizes that are open count as large.

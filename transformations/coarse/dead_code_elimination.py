@@ -1,4 +1,4 @@
-"""Removal of nodes and arrays whose values nobody reads."""
+"""Removal of nodes and arrays whose values nothing reads."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def _steps(factors: _Factors, shape: list[int], result: list[int]) -> list[Step]
 
 
 def _order_of(groups: list[list[int]], now: list[int]) -> list[int] | None:
-    """The order in which whole groups stand now; None where one was taken apart."""
+    """The order in which whole groups are now; None where one was taken apart."""
     first = {group[0]: k for k, group in enumerate(groups) if group}
     order = [first[f] for f in now if f in first]
     return order if [f for k in order for f in groups[k]] == now else None

@@ -36,7 +36,7 @@ class DaceTransformation(Transformation):
 
     It is tried on a copy, and the maps that it leaves are read again: other loops over the same statements become the
     kernel's schedule, other statements other kernels. Where it changes what is no kernel, or leaves what is none, it is
-    not applied, with the reason. ``of``: its class; ``options``: its properties. Those that choose loops stand at the
+    not applied, with the reason. ``of``: its class; ``options``: its properties. Those that choose loops are at the
     level hardware, before the steps that schedule what nobody has scheduled; others at the level local.
     """
 
@@ -156,7 +156,7 @@ class _Trial:
         return self._check(read, inside)
 
     def _inside(self) -> set[str]:
-        """Arrays without an access node outside of maps: locals of the map where they stand now."""
+        """Arrays without an access node outside of maps: locals of the map where they are now."""
         outside = {n.data for n in self._copy.state.scope_children()[None] if isinstance(n, nodes.AccessNode)}
         return {name for name in self._graph.arrays() if name not in outside}
 

@@ -28,7 +28,7 @@ def average_gradient(graph: Graph, gradient: str, parameter: str, reduction: Red
 
 
 def add_sum(graph: Graph, own: str, reduction: Reduction, **attributes: object) -> str:
-    """The sum over all ranks of ``own``, an array that nobody else reads."""
+    """The sum over all ranks of ``own``, an array that nothing else reads."""
     return all_reduced(graph, own, {**common_of(reduction), **attributes})
 
 

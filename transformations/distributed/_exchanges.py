@@ -22,7 +22,7 @@ Common = Mapping[str, Any]  # what a start says: its group and world, as its wai
 
 
 def all_reduced(graph: Graph, own: str, common: Common) -> str:
-    """The sum over all ranks of ``own``, an array that nobody else reads."""
+    """The sum over all ranks of ``own``, an array that nothing else reads."""
     b, handle = Builder(graph, "exchange"), _handle(graph)
     b.library(AllReduceStart, {"X": own}, {"Handle": handle}, **common)
     total = graph.add_array("average", graph.shape(own), graph.dtype(own))
@@ -31,7 +31,7 @@ def all_reduced(graph: Graph, own: str, common: Common) -> str:
 
 
 def reduce_scattered(graph: Graph, rows: str, common: Common) -> str:
-    """This rank's row of the sum over all ranks of ``rows`` [world, elements], an array that nobody else reads."""
+    """This rank's row of the sum over all ranks of ``rows`` [world, elements], an array that nothing else reads."""
     b, handle = Builder(graph, "exchange"), _handle(graph)
     dtype, shape = graph.dtype(rows), graph.shape(rows)
     received = graph.add_array("received", shape, dtype)

@@ -24,7 +24,7 @@ from daceopt.transformations.distributed._exchanges import Common, all_gathered,
 
 @dataclass(frozen=True)
 class TensorFusion(Transformation):
-    """Let gradients that are reduced stand side by side in one buffer, and reduce that.
+    """Let gradients that are reduced be side by side in one buffer, and reduce that.
 
     before:  a' = wait(start(a)), a    b' = wait(start(b)), b
     after:   a and b are parts of c;   c' = wait(start(c)), c;   a' and b' are views of c'
@@ -32,7 +32,7 @@ class TensorFusion(Transformation):
     Fewer, larger messages use a network better; the first gradient waits for the last of its bucket (Yi et al., DisCo,
     section 2.3). ``buckets``: names of parameters, side by side in this order; the first bucket starts first.
     Parameters of a bucket that the graph does not have are left out; gradients that are in no bucket stay alone.
-    Gradients of which each rank gets a part, and parts of parameters that are gathered, stand side by side along their
+    Gradients of which each rank gets a part, and parts of parameters that are gathered, are side by side along their
     last axis.
     """
 

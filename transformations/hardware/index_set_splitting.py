@@ -98,7 +98,7 @@ def _in_parts(graph: Graph, kernel: Kernel) -> Kernel | None:
 def split(graph: Graph, kernel: Kernel, statement: int, cut_pieces: Sequence[PlainPiece]) -> Kernel:
     """``kernel`` with the pieces of one statement in its place, each over parameters of its own where it is cut.
 
-    They share the loops before the first that is cut, or along which results stand side by side: of images whose
+    They share the loops before the first that is cut, or along which results are side by side: of images whose
     channels come last, channels have to be the innermost loop of each piece.
     """
     extents = dict(kernel.extents)

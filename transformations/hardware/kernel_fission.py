@@ -157,7 +157,7 @@ def _left_in_memory(kernel: Kernel, stage: Stage, names: dict[str, str]) -> list
 
 
 def _without_unread(kernel: Kernel) -> Kernel:
-    """Without statements whose results nobody reads."""
+    """Without statements whose results nothing reads."""
     while True:
         read = {a.array for s in kernel.stages for a in s.reads.values()}
         arrays = {

@@ -1,4 +1,4 @@
-"""Let what one iteration of a loop reads or writes of an array stand in memory of its own."""
+"""Let what one iteration of a loop reads or writes of an array be in memory of its own."""
 
 from __future__ import annotations
 

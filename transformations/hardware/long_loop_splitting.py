@@ -18,7 +18,7 @@ class LongLoopSplitting(KernelStep):
     before:  vector for j < 1000000: s += x[j]
     after:   for j_block < 245: vector for j < 4096: s += x[4096 * j_block + j]
 
-    Where ``few`` iterations stand around it, nothing is gained. A block of ``size`` elements is long beside what its
+    Where ``few`` iterations are around it, nothing is gained. A block of ``size`` elements is long beside what its
     start costs, and short enough for a good balance. What is None says the machine (``cost/limits.py``).
     """
 

@@ -1,4 +1,4 @@
-"""Exchange loops that stand directly inside one another."""
+"""Exchange loops that are directly inside one another."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from daceopt.transformations.hardware._scheduling import KernelStep, at_least, n
 
 @dataclass(frozen=True)
 class MapTiling(KernelStep):
-    """Split loops that stand directly inside one another, the loops over blocks outside.
+    """Split loops that are directly inside one another, the loops over blocks outside.
 
     before:  for i0 < n: for i1 < m: f(i0, i1)
     after:   for i0_block: for i1_block: for i0 < 32: for i1 < 32: f(32*i0_block + i0, 32*i1_block + i1)

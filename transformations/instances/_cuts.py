@@ -71,7 +71,7 @@ class Cuts:
 
     ``streamed``: what goes along the outermost axis of the result: activations, and no weights. ``sampling``: how many
     elements it writes for one that it reads; less than 1 where it down-samples. ``overwrites``: what it may write its
-    result over, element by element, where nobody reads it later.
+    result over, element by element, where nothing reads it later.
     """
 
     node: Node

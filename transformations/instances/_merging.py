@@ -347,7 +347,7 @@ class Merging:
         return few and any(isinstance(self._planned[k].node, Contraction) for k in self.clusters.members(leader))
 
     def layers(self) -> None:
-        """What writes over the result of a node with weights, which nobody else reads, joins it first (section 1.1),
+        """What writes over the result of a node with weights, which nothing else reads, joins it first (section 1.1),
         lest a group ends between a convolution and its activation."""
         for k in range(self._size):
             name = self._overwritten[k]

@@ -29,7 +29,7 @@ class Pieces:
 
 
 def pieces_of(graph: Graph, members: Sequence[Member], count: int, halos: str) -> Pieces:
-    """The pieces of ``count`` instances of ``members``, which stand in topological order.
+    """The pieces of ``count`` instances of ``members``, which are in topological order.
 
     What the sub-graph gives to others is divided evenly. Each instance needs of the other arrays what its own nodes
     read. Where neighbours both need elements, ``halos`` says whether each computes them (an array of its own for each),

@@ -143,7 +143,7 @@ def _copied_array(graph: Graph, stage: Stage, extents: dict[sympy.Symbol, Dim]) 
 
 
 def _why_not_there(graph: Graph, array: str, place: str, copy: KernelNode) -> str | None:
-    """Why ``array`` cannot stand in ``place``, or a box of it, from the start, where ``copy`` writes it now."""
+    """Why ``array`` cannot be in ``place``, or a box of it, from the start, where ``copy`` writes it now."""
     if not graph.producers(array):
         return f"{array} is given"
     if reason := parts.why_no_part(graph, array):

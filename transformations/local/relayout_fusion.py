@@ -1,4 +1,4 @@
-"""Let a product stand in memory in the order in which it is copied."""
+"""Let a product be in memory in the order in which it is copied."""
 
 from __future__ import annotations
 

@@ -330,7 +330,7 @@ class _Importer:
             self._graph.symbols[own] = (self._given[name], axis)
 
     def _order_inputs(self) -> list[str]:
-        """Arguments that nothing reads are no inputs; the others stand in the order of the signature."""
+        """Arguments that nothing reads are no inputs; the others are in the order of the signature."""
         graph = self._graph
         sizing = {name for name, _ in graph.symbols.values()}
         for data, name in list(self._given.items()):

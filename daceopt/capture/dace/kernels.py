@@ -33,7 +33,7 @@ class _Tiles:
 
 
 class _Nest:
-    """The loops around one tasklet: ``domain`` has what is walked, ``order`` the loops as they stand, outermost first;
+    """The loops around one tasklet: ``domain`` has what is walked, ``order`` the loops as they are, outermost first;
     tiles are called after what they are tiles of."""
 
     def __init__(self, label: str, sizes: Mapping[str, object]):
@@ -171,7 +171,7 @@ class _Reader:
         return nest
 
     def _kernel(self, tasklets: Sequence[nodes.Tasklet], nests: Sequence[_Nest]) -> Kernel:
-        """Loops that stand around several tasklets are one loop; others are their own."""
+        """Loops that are around several tasklets are one loop; others are their own."""
         extents: dict[Any, Dim] = {}
         stages = []
         shared = len(self._top.map.params) if isinstance(self._top, nodes.MapEntry) and len(tasklets) > 1 else 0

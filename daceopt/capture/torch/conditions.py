@@ -91,7 +91,7 @@ def condition(add: Callable[[Any, Guard], None], source: Source | None = None) -
 
 
 def _names(codes: Iterable[types.CodeType]) -> set[str]:
-    """The names of attributes that the user's code reads, as far as they stand in it."""
+    """The names of attributes that the user's code reads, as far as they are in it."""
     return {n for c in _own_codes(codes) for n in (*c.co_names, *c.co_consts) if isinstance(n, str)}
 
 

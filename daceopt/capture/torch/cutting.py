@@ -376,7 +376,7 @@ def _symbols(nodes: Iterable[fx.Node]) -> set[sympy.Symbol]:
 
 
 def _unify(graph: fx.Graph, environment: Any) -> None:
-    """Let symbols be one that checks, which stand before what depends on it, say to be equal."""
+    """Let symbols be one that checks, which are before what depends on it, say to be equal."""
     for node in graph.nodes:
         condition = node.args[0] if node.target is _CHECK else None
         if not isinstance(condition, fx.Node) or condition.target is not operator.eq:

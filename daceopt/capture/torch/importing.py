@@ -225,7 +225,7 @@ def _torch_symbols(traced: Traced) -> dict[str, tuple[int, int | None]]:
 
 
 def _add_output(graph: Graph, name: object, order: Sequence[int]) -> None:
-    """Declare an output in the order in which its axes stand in memory."""
+    """Declare an output in the order in which its axes are in memory."""
     if not isinstance(name, str):
         raise Unsupported(f"a result became {name!r}; expected an array")
     b = Builder(graph, "output")

@@ -137,7 +137,7 @@ def leave(output: object, *values: object) -> None:
 
 
 def leave_named(text: str) -> None:
-    """As ``leave``, for the numbers whose symbols stand in a text: why Dynamo cannot go on."""
+    """As ``leave``, for the numbers whose symbols are in a text: why Dynamo cannot go on."""
     words = set(re.findall(r"\w+", text))
     _restart({place for symbol, place in _current().items() if symbol in words})
 

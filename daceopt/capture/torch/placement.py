@@ -1,4 +1,4 @@
-"""How results stand in memory whose operators place them otherwise than PyTorch's shape rules say.
+"""How results are in memory whose operators place them otherwise than PyTorch's shape rules say.
 
 The shape rules are often compositions in Python (``copysign`` as a ``where`` that reads the sign first), whose results
 stand as those of the last step; the operator is one loop over its operands, or fills memory that is contiguous.

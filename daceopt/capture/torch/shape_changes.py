@@ -19,7 +19,7 @@ BEFORE = "geometry before"  # in the meta of a node of Dynamo's that changes a s
 
 
 class Geometry(NamedTuple):
-    """Where the elements of a tensor stand."""
+    """Where the elements of a tensor are."""
 
     shape: tuple[Any, ...]
     strides: tuple[Any, ...]

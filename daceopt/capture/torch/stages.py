@@ -67,7 +67,7 @@ def _reach(graph: fx.Graph, points: Collection[fx.Node]) -> dict[fx.Node, frozen
 
 
 def _levels(planned: Plan, held: Mapping[int, set[Held]]) -> dict[int, int]:
-    """Per output that is computed from points how many of them stand one behind the other before it."""
+    """Per output that is computed from points how many of them are one behind the other before it."""
     written = dict(planned.mutations)
     levels: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""The order in which the axes of a traced tensor stand in memory, and the strides that follow from it or do not."""
+"""The order in which the axes of a traced tensor are in memory, and the strides that follow from it or do not."""
 
 from __future__ import annotations
 

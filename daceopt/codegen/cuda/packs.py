@@ -20,7 +20,7 @@ _SIZES = (4, 8, BYTES)
 @dataclass(frozen=True)
 class Pack:
     """The elements of ``buffer`` that all iterations of the loop access, ``name.at[0]`` to ``name.at[extent - 1]``:
-    they stand at ``address``, a multiple of their number."""
+    they are at ``address``, a multiple of their number."""
 
     name: str
     buffer: KernelBuffer

@@ -50,7 +50,7 @@ class InvariantCode:
         self._infer, self._counter = scalar.Types(values), names.loop(loop.param)
         self._surely_runs = isinstance(loop.extent, int) and loop.extent > 0 and loop.rest is None
         self._fixed: set[str] = set()  # values that are the same in all iterations
-        self._first: set[str] = set()  # those that stand before the loop, but for what these are computed from
+        self._first: set[str] = set()  # those that are before the loop, but for what these are computed from
         self._known: dict[sympy.Expr, str] = {}  # call or condition -> its variable
         self._places: dict[tuple[sympy.Expr, Dim, Dim], str] = {}  # index, extent, stride -> its variable
 
@@ -96,7 +96,7 @@ class InvariantCode:
         return replace(s, value=Ternary(runs, load, f"{s.type}(0)"))
 
     def _name(self, s: Declare, value: ScalarValue) -> str:
-        """The variable of a value; a new one where it may come to stand beside what others have called alike."""
+        """The variable of a value; a new one where it may come to be beside what others have called alike."""
         if not self._is_fixed(value.expr):
             return s.name
         self._fixed.add(s.name)

@@ -3,7 +3,7 @@
 before:  v0 = dop::float16::load(p0[i0]); p1[i0] = dop::float16::store(v0);
 after:   v0 = dop::float16::load(p0[i0]); v0_bits = p0[i0]; p1[i0] = v0_bits;
 
-gcc converts a half by integers, in both directions, and keeps neither away; what nobody reads any more it drops.
+gcc converts a half by integers, in both directions, and keeps neither away; what nothing reads any more it drops.
 """
 
 from __future__ import annotations

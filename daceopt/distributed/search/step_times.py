@@ -1,4 +1,4 @@
-"""How long what a step consists of takes: its library calls, and the kernels that a recipe makes, as they stand in the
+"""How long what a step consists of takes: its library calls, and the kernels that a recipe makes, as they are in the
 finished program, timed once on each machine.
 
 One rate for all calls would be wrong by what shapes and layouts make of it. What does not stand alone is estimated.

@@ -1,4 +1,4 @@
-"""What a session is asked to apply: a site, a step, a recipe or a file, as steps that stand behind those before."""
+"""What a session is asked to apply: a site, a step, a recipe or a file, as steps that are behind those before."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def check_order(version: Version, steps: Sequence[Transformation]) -> None:
 
 
 def in_order(version: Version, step: Transformation) -> bool:
-    """May ``step`` stand behind those that led to ``version``?"""
+    """May ``step`` come behind those that led to ``version``?"""
     try:
         check_order(version, [step])
     except DaceoptError:

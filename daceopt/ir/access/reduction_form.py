@@ -1,7 +1,7 @@
 """The canonical forms of reductions: any of them is one loop, or two of which one is reduced.
 
 PANAMERA's dimension flattening (Zhao et al.) as APOLLO uses it (Zhao et al., MLSys 2022, sections 4.1 and 4.2): loops
-are interchanged until those that the result keeps stand together, and merged. In a y-reduce the inner loop is reduced,
+are interchanged until those that the result keeps are together, and merged. In a y-reduce the inner loop is reduced,
 in an x-reduce the outer one, in an all-reduce the only one. Which of both is inside follows from memory: the loop
 that walks neighbouring elements.
 """

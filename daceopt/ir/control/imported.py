@@ -31,7 +31,7 @@ class Reduction:
     parameters: Mapping[int, str]
 
     def move(self, positions: Mapping[int, int]) -> Reduction:
-        """The same, of inputs that stand elsewhere: old position -> new one; others are dropped."""
+        """The same, of inputs that are elsewhere: old position -> new one; others are dropped."""
         parameters = {positions[k]: name for k, name in self.parameters.items() if k in positions}
         return Reduction(self.group, self.world, parameters)
 

@@ -211,7 +211,7 @@ def everything(graph: Graph) -> Iterator[Graph]:
 
 
 def tidy(graph: Graph) -> None:
-    """Drop operands that no body reads any more, and results that nobody reads."""
+    """Drop operands that no body reads any more, and results that nothing reads."""
     dropped = False
     for node in regions(graph):
         _drop_results(graph, node)

@@ -113,7 +113,7 @@ def _lay_out_captures(graph: Graph, node: Region, which: int) -> None:
 
 
 def _lay_out_loop(graph: Graph, node: Repeat) -> None:
-    """Carried values are row-major everywhere; slices of stacked outputs are laid out as they stand there."""
+    """Carried values are row-major everywhere; slices of stacked outputs are laid out as they are there."""
     body, writes = node.body, graph.writes(node)
     layouts = [row_major(body.shape(c.input)) for c in node.carried]
     for c, strides in zip(node.carried, layouts):

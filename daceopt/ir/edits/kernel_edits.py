@@ -29,7 +29,7 @@ from daceopt.ir.schedule.schedule import Alloc, Do, Loop, Param, Sequence, Tree,
 
 
 def stage_reads(graph: Graph, kernel: Kernel, array: str, param: Param | str, scope: str = "thread") -> Kernel:
-    """Let what one iteration of a loop reads of ``array`` stand in a local, copied there before.
+    """Let what one iteration of a loop reads of ``array`` be in a local, copied there before.
 
     before:  for b: for t < 8: y[8*b + t] = x[8*b + t] + x[8*b + t + 1]
     after:   for b: local x_2: { for e < 9: x_2[e] = x[8*b + e]    for t < 8: y[8*b + t] = x_2[t] + x_2[t + 1] }
@@ -52,7 +52,7 @@ def stage_reads(graph: Graph, kernel: Kernel, array: str, param: Param | str, sc
 
 
 def stage_writes(graph: Graph, kernel: Kernel, array: str, param: Param | str, scope: str = "thread") -> Kernel:
-    """Let what one iteration of a loop writes of ``array`` stand in a local, copied to the array behind it.
+    """Let what one iteration of a loop writes of ``array`` be in a local, copied to the array behind it.
 
     before:  for b: for t < 8: for k: y[8*b + t] += x[8*b + t, k]
     after:   for b: local y_2: { for t < 8: for k: y_2[t] += x[8*b + t, k]    for e < 8: y[8*b + e] = y_2[e] }
@@ -148,7 +148,7 @@ def compute_at(
     after:   for b: local a_2: { for e < 10: a_2[e] = f(x[8*b + e])    for t < 8: y[8*b + t] = a_2[t] + a_2[t + 2] }
 
     Where neighbouring iterations read the same elements, each computes them (the halo). ``statements`` that read one
-    another's results move together; all others stand in the loop over ``param``. Raises IllegalSchedule where a result
+    another's results move together; all others are in the loop over ``param``. Raises IllegalSchedule where a result
     is needed elsewhere, or what is read of it is no box.
     """
     moved = sorted({statements} if isinstance(statements, int) else set(statements))

@@ -83,7 +83,7 @@ class Clusters(Generic[N]):
         return leader
 
     def members(self, node: N) -> tuple[N, ...]:
-        """The cluster that holds ``node``; of two that were merged, those of the first stand before the second's."""
+        """The cluster that holds ``node``; of two that were merged, those of the first are before the second's."""
         return tuple(self._members[self.leader(node)])
 
     def successors(self, node: N) -> tuple[N, ...]:

@@ -29,7 +29,7 @@ class FusionGroup:
 
     ``kernel``: what a fused kernel would be, with locals in the form of ``fusion.expand_locals``; None
     for a node that is no kernel and for a group around one. ``reads`` and ``writes``: arrays that nodes write, views
-    seen through to what their elements come from; those that nobody outside reads have left ``reads``.
+    seen through to what their elements come from; those that nothing outside reads have left ``reads``.
     """
 
     members: tuple[Node, ...]

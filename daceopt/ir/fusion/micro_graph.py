@@ -72,7 +72,7 @@ def type_of(graph: Graph, node: Node) -> str:
 
 
 def type_of_kernel(graph: Graph, kernel: Kernel) -> str:
-    """The type of a kernel that need not stand in the graph, with locals in the form of ``expand_locals``."""
+    """The type of a kernel that need not be in the graph, with locals in the form of ``expand_locals``."""
     local = {name: shape for name, (_, shape) in kernel.locals.items()}
     return _most(_of_statement(graph, ways, local) for ways in statement_flows(graph, kernel))
 

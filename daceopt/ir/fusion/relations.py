@@ -245,7 +245,7 @@ def _of_kernel(graph: Graph, node: KernelNode) -> Flows:
 
 
 def kernel_flows(graph: Graph, kernel: Kernel) -> Flows:
-    """:func:`flows` of a kernel that need not stand in the graph; its locals are in the form of
+    """:func:`flows` of a kernel that need not be in the graph; its locals are in the form of
     :func:`daceopt.ir.fusion.fusion.expand_locals`."""
     result: Flows = {}
     for steps in statement_flows(graph, kernel):

@@ -1,7 +1,7 @@
 """Independent kernels side by side: one loop over the blocks of all of them, which threads share.
 
 ``Kernel`` and schedule alone say what runs: each kernel is cut into blocks along a loop whose iterations do not depend
-on each other, and the blocks of all of them stand behind guards in one parallel loop. No names of operators, any
+on each other, and the blocks of all of them are behind guards in one parallel loop. No names of operators, any
 classes of kernels, any domains.
 """
 
@@ -41,7 +41,7 @@ def serial(tree: Tree) -> Tree:
 
 def cut(kernel: Kernel, pieces: int) -> Loop:
     """The schedule of the kernel as a loop over about ``pieces`` blocks, in any order, of its outermost loop, as far as
-    that lets them: one, where its iterations are reduced together or stand inside of memory that they share."""
+    that lets them: one, where its iterations are reduced together or are inside of memory that they share."""
     tree = serial(schedule.schedule_of(kernel))
     if not isinstance(tree, Loop) or pieces <= 1 or tree.extent == 1 or not _is_free(kernel, tree):
         return Loop(Parameter("whole"), 1, tree)

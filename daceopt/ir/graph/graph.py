@@ -327,7 +327,7 @@ class Graph(DataflowGraph):
         self._order.on_removal()
 
     def prune(self) -> int:
-        """Remove nodes whose results nobody reads, and arrays without users; returns how many."""
+        """Remove nodes whose results nothing reads, and arrays without users; returns how many."""
         before = len(self.compute()) + len(self.arrays())
         for node in reversed(self.nodes()):
             if not getattr(node, "has_side_effects_", False):
@@ -345,7 +345,7 @@ class Graph(DataflowGraph):
                 self.drop_write(node, connector)
 
     def _detach_unread(self) -> None:
-        """What nobody reads as a whole need not be put together: its parts stand on their own."""
+        """What nothing reads as a whole need not be put together: its parts are on their own."""
         for name, part in list(self._parts.items()):
             if not self.is_kept(part.whole) and not self.all_consumers(part.whole):
                 self.detach(name)

@@ -1,4 +1,4 @@
-"""The compute nodes that stand at the top level of a graph."""
+"""The compute nodes that are at the top level of a graph."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Memory:
 
 
 def poison(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
-    """Memory in which what nobody writes is seen where it is read: NaN, numbers far from zero."""
+    """Memory in which what nothing writes is seen where it is read: NaN, numbers far from zero."""
     if dtype.kind in "fV":
         return np.full(shape, np.nan).astype(dtype)
     return np.full(shape, 1 if dtype.kind == "b" else np.iinfo(dtype).max if dtype.kind in "iu" else 0, dtype)

@@ -1,6 +1,6 @@
 """How the loops of a schedule lie on an accelerator: its blocks, the warps of each and their lanes.
 
-A block has a thread for each combination of its ``block`` loops that stand inside one another, or a warp of ``LANES``
+A block has a thread for each combination of its ``block`` loops that are inside one another, or a warp of ``LANES``
 threads where the kernel has ``warp`` loops. What is outside of such a loop is done by every thread of it alike.
 """
 

@@ -42,7 +42,7 @@ class MicroProduct:
 class TileProduct:
     """``C[m, n] (+)= sum_k A[m, k] * B[k, n]`` for one statement; a loop that is None has one iteration.
 
-    ``a``, ``b`` and ``c`` are the references of the statement. Neighbours in a row of each stand side by side; where
+    ``a``, ``b`` and ``c`` are the references of the statement. Neighbours in a row of each are side by side; where
     ``b`` is ``turned``, which factors of bfloat16 may be, those in a column of it do.
     """
 

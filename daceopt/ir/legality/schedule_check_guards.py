@@ -1,4 +1,4 @@
-"""Whether guards stand where they may, and which locals need isl's word because of them (see ``schedule_check``)."""
+"""Whether guards are where they may, and which locals need isl's word because of them (see ``schedule_check``)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _check_stored(kernel: Kernel, do: Do, around: Several[Tree]) -> None:
 
 
 def part_ways(one: Several[Tree], other: Several[Tree]) -> bool:
-    """Do guards let two statements run in different iterations of loops that both stand in? ``one``, ``other``: what
+    """Do guards let two statements run in different iterations of loops that both are in? ``one``, ``other``: what
     is around each."""
     common = {n.param for n in one if isinstance(n, Loop) and any(n is m for m in other)}
     first, second = ({c for c in conditions_in(around) if c.free_symbols & common} for around in (one, other))

@@ -113,7 +113,7 @@ def _check_order(kernel: Kernel, places: Mapping[int, Several[Tree]], first: _Us
 def _check_in_order(
     kernel: Kernel, p: sympy.Symbol, array: str, first: int, one: Several[Tree], second: int, other: Several[Tree]
 ) -> None:
-    """Both stand in the same loops over the serial parameter ``p``, which count up."""
+    """Both are in the same loops over the serial parameter ``p``, which count up."""
     (_, values), (_, others) = _index(kernel, one), _index(kernel, other)
     if p not in values or p not in others:
         return

@@ -1,6 +1,6 @@
 """Locals that are spread over the threads of a block: each thread has the elements that its own iterations access.
 
-So they stand in registers, and no thread waits for another one. They are a local of the kernel like others, of its
+So they are in registers, and no thread waits for another one. They are a local of the kernel like others, of its
 whole shape; what a thread has of it are the iterations of the loops that the thread runs by itself.
 """
 

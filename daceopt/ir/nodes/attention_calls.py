@@ -36,7 +36,7 @@ class AttentionCall(DenseNode):
     computes: ClassVar[bool] = False  # it takes narrow operands as they are
 
     def apart(self, graph: Graph, connector: str) -> tuple[Shape, Shape]:
-        """Shape and strides of an operand with four axes, wherever its heads stand."""
+        """Shape and strides of an operand with four axes, wherever its heads are."""
         name = self.operands(graph)[connector]
         shape, strides = graph.shape(name), graph.strides(name)
         if len(shape) == 4:

@@ -26,7 +26,7 @@ from daceopt.ir.scalar.symbols import Parameter, param
 from daceopt.system import vector_bits
 
 BLOCK = 16 if vector_bits() == 512 else 8
-"""Channels that stand together: a vector of float32, as oneDNN's kernels for this CPU have them; others it copies."""
+"""Channels that are together: a vector of float32, as oneDNN's kernels for this CPU have them; others it copies."""
 
 CONVOLUTIONS = (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)
 _RANKS = (3, 4, 5)
@@ -51,7 +51,7 @@ def shape_of(graph: Graph, node: Node, connector: str) -> Shape:
 
 
 def unpack(value: np.ndarray) -> np.ndarray:
-    """The image of which the values stand in blocks."""
+    """The image of which the values are in blocks."""
     return np.moveaxis(value, -1, 2).reshape(image_shape(value.shape))
 
 
@@ -62,7 +62,7 @@ def pack(value: np.ndarray) -> np.ndarray:
 
 
 def why_not(graph: Graph, name: str) -> str | None:
-    """Why the array ``name`` cannot stand in blocks; readers that cannot follow would get a copy."""
+    """Why the array ``name`` cannot be in blocks; readers that cannot follow would get a copy."""
     shape = graph.shape(name)
     if len(shape) not in _RANKS or graph.dtype(name) != dace.float32:
         return f"{name} is no image of float32: {graph.dtype(name)} of shape {shape}"

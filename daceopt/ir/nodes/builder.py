@@ -241,7 +241,7 @@ class Builder:
         return self._deliver(self.graph.add_view(x, self.label, shape, strides, offset), out)
 
     def unsqueeze(self, x: str, axes: Sequence[int], out: str | None = None) -> str:
-        """Insert extents of 1 so that they stand at ``axes`` of the result."""
+        """Insert extents of 1 so that they are at ``axes`` of the result."""
         rank = len(self.graph.shape(x)) + len(axes)
         at = {a % rank for a in axes}
         rest = iter(zip(self.graph.shape(x), self.graph.strides(x)))

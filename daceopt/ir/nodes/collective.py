@@ -1,7 +1,7 @@
 """Collective operations as nodes: what starts one, and what waits for it.
 
 A start writes a handle, a small array that its wait reads; an optional handle ``After`` orders starts, which are the
-same sequence on all ranks. Between the two the operand belongs to the collective: nobody else reads it.
+same sequence on all ranks. Between the two the operand belongs to the collective: nothing else reads it.
 """
 
 from __future__ import annotations

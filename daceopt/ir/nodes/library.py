@@ -256,7 +256,7 @@ class ConvolutionBase(_Window):
         return len(graph.shape(self.operands(graph)[self._weight])) - 2
 
     def blocked_connectors(self, graph: Graph) -> frozenset[str]:
-        """Connectors of images that stand in blocks of channels: they have one dimension more than weights."""
+        """Connectors of images that are in blocks of channels: they have one dimension more than weights."""
         rank, names = self.spatial(graph) + 3, self.operands(graph)
         return frozenset(c for c in IMAGES & names.keys() if len(graph.shape(names[c])) == rank)
 

@@ -147,7 +147,7 @@ def _limit(effort: Effort) -> Iterator[None]:
 
 
 def outer_band(kernel: Kernel, schedule: isl.Schedule) -> list[Member]:
-    """The outermost loops in which all statements stand; none where isl separates them.
+    """The outermost loops in which all statements are; none where isl separates them.
 
     Raises Unsupported for a loop along which a statement goes by a quotient.
     """

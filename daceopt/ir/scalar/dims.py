@@ -46,7 +46,7 @@ def span(shape: Shape, strides: Shape) -> Dim:
 
 
 def is_dense(shape: Shape, strides: Shape) -> bool:
-    """Are there no gaps between the elements, in whatever order they stand?"""
+    """Are there no gaps between the elements, in whatever order they are?"""
     longer = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
     if not all(isinstance(s, int) for _, s in longer):
         return False

@@ -1,4 +1,4 @@
-"""Integer symbols and their kinds: what a symbol stands for is its class, and nobody reads it out of a name.
+"""Integer symbols and their kinds: what a symbol stands for is its class, and nothing reads it out of a name.
 
 Symbols of two kinds are two symbols, even of one name; sums, substitution, pickling and copies keep the kind.
 """

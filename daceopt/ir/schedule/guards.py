@@ -1,7 +1,7 @@
 """Statements behind guards: in loops that begin and end where the guards let them, with what conditions are left.
 
 ``for t < T1 + T2: if T1 <= t:`` is a loop over ``T2`` iterations that counts from ``T1``. Side by side in one loop,
-statements stand in loops of their own all the same, and what is known of loops without guards decides about them.
+statements are in loops of their own all the same, and what is known of loops without guards decides about them.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def runs(tree: Tree) -> list[list[Do]]:
 
 
 def in_runs(trees: Several[Tree]) -> list[list[Do] | Tree]:
-    """Trees that stand one after the other, neighbouring statements put together."""
+    """Trees that are one after the other, neighbouring statements put together."""
     runs: list[list[Do] | Tree] = []
     for tree in trees:
         if not isinstance(tree, Do):
@@ -228,7 +228,7 @@ def map_tree(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
 
 
 def chain(tree: Tree) -> tuple[list[Loop], Tree]:
-    """The loops that stand directly inside one another at the top of ``tree``, and what the innermost one holds."""
+    """The loops that are directly inside one another at the top of ``tree``, and what the innermost one holds."""
     loops = []
     while isinstance(tree, Loop):
         loops.append(tree)

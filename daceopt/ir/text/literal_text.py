@@ -126,7 +126,7 @@ def _word(line: Scanner, large: Mapping[str, np.ndarray]) -> Any:
 
 
 def array(line: Scanner, dtype: types.DType, shape: list[int], large: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The elements that stand next, as an array of this type and shape."""
+    """The elements that are next, as an array of this type and shape."""
     kind, wanted = types.to_numpy(dtype), math.prod(shape)
     if not line.take("<"):
         values = np.array(read(line, _no_symbol, large), dtype=np.object_)

@@ -11,7 +11,7 @@
         schedule:
           parallel for i0 < 6: ...
 
-Nodes stand in the order in which they run, constants and views before their first reader. An array says its type,
+Nodes are in the order in which they run, constants and views before their first reader. An array says its type,
 ``strides`` unless it is row-major, ``as`` its name in the model and ``from`` where it is computed there. ``early`` and
 ``late`` list the arrays whose kernels are kept apart (``graph.apart``).
 """
@@ -136,7 +136,7 @@ class _Lines:
         return shown + (f" from {' '.join(map(json.dumps, origins))}" if origins else "")
 
     def _sources(self, names: Iterable[str]) -> list[str]:
-        """Lines for those of ``names`` that no line has shown yet: constants, views, and what nobody writes."""
+        """Lines for those of ``names`` that no line has shown yet: constants, views, and what nothing writes."""
         graph, lines = self._graph, []
         for name in names:
             if name in self._shown:

@@ -20,7 +20,7 @@ _CLOSING = {"[": "]", "(": ")", "{": "}"}
 
 
 class Lines:
-    """The lines of a text from the first to the last; how deep they stand, in steps of two blanks."""
+    """The lines of a text from the first to the last; how deep they are, in steps of two blanks."""
 
     def __init__(self, text: str):
         numbered = [(k, line.rstrip()) for k, line in enumerate(text.split("\n"), 1)]
@@ -155,7 +155,7 @@ class Scanner:
     # ---------------------------------------------------------------- brackets
 
     def inside(self, opening: str, closing: str) -> str:
-        """The text in a pair of brackets, past which it goes; brackets of all kinds stand in pairs inside."""
+        """The text in a pair of brackets, past which it goes; brackets of all kinds are in pairs inside."""
         if not self.at(opening):
             raise self.error(repr(opening))
         waiting: list[str] = []

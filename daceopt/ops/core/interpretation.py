@@ -184,7 +184,7 @@ def _last(slices: Iterable[slice]) -> Any:
 
 
 class _Windows:
-    """The padded image of a pool, and the elements that stand at one place of every window."""
+    """The padded image of a pool, and the elements that are at one place of every window."""
 
     def __init__(self, node: Pool | PoolBackward, size: tuple[int, ...], result: tuple[int, ...]):
         self.strides, self.dilations, self.begins, self.ends = node.window(len(node.kernel))
@@ -232,7 +232,7 @@ def _pool(memory: Memory, node: Pool) -> None:
 
 
 def _positions(windows: _Windows, parts: np.ndarray) -> np.ndarray:
-    """Where the maxima stand in their windows: the first of equals, never in the padding; the last NaN."""
+    """Where the maxima are in their windows: the first of equals, never in the padding; the last NaN."""
     ones = windows.image((), 0.0)
     windows.inner(ones)[...] = 1
     lead = (len(parts), *[1] * (parts.ndim - 1 - ones.ndim))

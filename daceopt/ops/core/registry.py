@@ -90,7 +90,7 @@ def gradient(
     """Register a reverse-mode rule, used instead of differentiating the lowering of nodes for which ``when`` holds.
 
     The rule ``(builder, node, inputs, outputs, grads_out, wanted)`` adds to the graph and returns one array (None is 0)
-    per input; forward arrays stand there under their own names. Library nodes are registered by class name.
+    per input; forward arrays are there under their own names. Library nodes are registered by class name.
     """
 
     def register(rule: Gradient) -> Gradient:
@@ -161,7 +161,7 @@ _BODIES: list[Bodies] = []
 
 
 def provide_bodies(bodies: Bodies) -> None:
-    """Say how function bodies are found: they consist of operators, so that they stand above this table of them."""
+    """Say how function bodies are found: they consist of operators, so that they are above this table of them."""
     _BODIES[:] = [bodies]
 
 

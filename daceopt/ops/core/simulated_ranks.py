@@ -65,7 +65,7 @@ def _own() -> int:
 
 @interprets("AllReduceStart")
 def _start(memory: Memory, node: AllReduceStart) -> None:
-    """The sum takes the operand's place at once: nobody else reads it."""
+    """The sum takes the operand's place at once: nothing else reads it."""
     memory.store(memory.graph.reads(node)["X"], _sum(memory, node))
     memory.store(memory.graph.writes(node)["Handle"], np.int64(1))
 

@@ -155,7 +155,7 @@ class AttentionTiles:
             yield self.stage((loop, side, size), {"f": rows}, lambda x: x, x=Access(name, (size, side)))
 
     def as_columns(self, side: sympy.Symbol, size: sympy.Symbol, rows: Access, name: str) -> Access:
-        """``rows`` as the columns of a product's right factor; narrow ones stand in their own memory, as they are."""
+        """``rows`` as the columns of a product's right factor; narrow ones are in their own memory, as they are."""
         return rows if self.narrow else Access(name, (size, side))
 
     def stage(

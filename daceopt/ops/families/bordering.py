@@ -49,7 +49,7 @@ def border_pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
 
 # -------------------------------------------------------------------- where an element went
 
-Images = Iterator[tuple[sympy.Expr, sympy.Expr]]  # places in the padded axis, and which elements stand there, too
+Images = Iterator[tuple[sympy.Expr, sympy.Expr]]  # places in the padded axis, and which elements are there, too
 
 
 def _mirror(p: sympy.Expr, before: int, extent: Dim, after: Dim) -> Images:

@@ -31,7 +31,7 @@ _CUBIC_COEFFICIENT = -0.75
 def grid_sample(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """out[n, c, o...] = x[n, c, p...] interpolated, where grid[n, o..., :] is p in reverse, scaled to -1 ... 1.
 
-    Where the taps of a position stand, and what they weigh, is the same for all channels, and computed once.
+    Where the taps of a position are, and what they weigh, is the same for all channels, and computed once.
     """
     x, grid, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     extents, dtype = b.graph.shape(x)[2:], b.graph.dtype(x)
@@ -118,7 +118,7 @@ class _Sampler:
         return cubic_weight(EXPRESSIONS, distance, _CUBIC_COEFFICIENT)
 
     def _pad(self, at: sympy.Expr, size: Dim) -> sympy.Expr:
-        """Positions outside are brought inside, unless zeros stand there, or taps that each are brought inside."""
+        """Positions outside are brought inside, unless zeros are there, or taps that each are brought inside."""
         low, high = self._bounds(size)
         outside = scalar.logical_or(scalar.lt(at, low), scalar.gt(at, high))
         if self.padding == "border" and self.taps == _CUBIC:

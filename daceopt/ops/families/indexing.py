@@ -39,7 +39,7 @@ def whole(rank: int) -> Callable[..., tuple[None, ...]]:
 
 def along(axis: int, depth: int = 1, count: int = 1) -> Callable[..., tuple[Dim | None, ...]]:
     """The index function of an array that is read with ``scalar.load`` along ``count`` axes, where ``depth`` axes of
-    the result stand, and elsewhere at the result's own place."""
+    the result are, and elsewhere at the result's own place."""
     return lambda *i: (*i[:axis], *(None,) * count, *i[axis + depth :])
 
 

@@ -69,7 +69,7 @@ class Ties(enum.IntEnum):
 
 
 def top_indices(b: Builder, x: str, axis: int, out: str, largest: bool, ties: Ties) -> None:
-    """Write to ``out`` (int64) where the largest or smallest elements along ``axis`` stand, as many as it holds."""
+    """Write to ``out`` (int64) where the largest or smallest elements along ``axis`` are, as many as it holds."""
     parameters = [*algorithm.extents_around(b.graph.shape(x), axis), b.graph.shape(out)[axis], int(largest), int(ties)]
     algorithm.call(b, "top_indices", [x], [out], parameters)
 
@@ -91,7 +91,7 @@ def why_not_top_k(graph: Graph, node: Operator) -> str | None:
 def top_k_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
-    """dy is added where the values were found; where nobody reads the indices, they are looked for again."""
+    """dy is added where the values were found; where nothing reads the indices, they are looked for again."""
     absent: Names = [None] * (len(inputs) - 1)
     dy, x = grads_out[0], require(inputs, 0)
     if dy is None or not wanted[0]:

@@ -42,7 +42,7 @@ from daceopt.ops.families.tiled_attention import DOMAIN, NAME, TILED_TYPES
 
 GRADIENT = "TiledAttentionGradient"
 _TILE = 64, 64  # queries and keys
-_PANEL = 64, 1024  # queries beside all keys, where there are at most so many: about six stand in a core's cache
+_PANEL = 64, 1024  # queries beside all keys, where there are at most so many: about six are in a core's cache
 
 
 @gradient(NAME, domain=DOMAIN)

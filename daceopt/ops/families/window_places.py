@@ -1,4 +1,4 @@
-"""Where the elements of sliding windows stand in an image: in it always, sometimes or never, axis by axis."""
+"""Where the elements of sliding windows are in an image: in it always, sometimes or never, axis by axis."""
 
 from __future__ import annotations
 

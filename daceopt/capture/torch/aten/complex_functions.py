@@ -1,7 +1,7 @@
 """Arithmetic of complex tensors: real arithmetic on both parts.
 
 A function is written as its real and its imaginary part, which are computed where an element is. A product of
-matrices is one of real matrices: the parts of a row of the left factor stand side by side, so the right one gets two
+matrices is one of real matrices: the parts of a row of the left factor are side by side, so the right one gets two
 rows for each of its own, ``[re, im]`` and ``[-im, re]``.
 """
 

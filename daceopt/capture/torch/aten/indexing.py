@@ -32,7 +32,7 @@ def at_least_1d(t: Translation, name: str) -> str:
 
 
 def take_at(t: Translation, data: str, indices: str, axis: int, wraps: bool, blank: int | None = None) -> str:
-    """Rows of ``data`` along ``axis``, in the place of which the axes of ``indices`` stand."""
+    """Rows of ``data`` along ``axis``, in the place of which the axes of ``indices`` are."""
     if types.name_of(t.dtype_of(indices)) in _MASKS:
         raise Unsupported("indices that are a mask: how many elements they take, only the data says")
     shape = t.shape_of(data)
@@ -111,7 +111,7 @@ class Places:
 
 @translates("index.Tensor", "_unsafe_index.Tensor")
 def index(t: Translation, self: str, indices: list[str | None]) -> str:
-    """The axes of the broadcast indices stand where the indexed axes stood, or in front where those are apart."""
+    """The axes of the broadcast indices are where the indexed axes stood, or in front where those are apart."""
     if 0 in t.shape:
         return t.b.full(t.shape, 0, t.dtype)
     shape = t.shape_of(self)
@@ -272,7 +272,7 @@ def _taken_rows(t: Translation, taken: str, rows: Dim, count: Dim) -> str:
     t.b.map((rows,), inputs, {"out": (places, lambda i: (i,))}, place, label="rows")
     t.b.map((rows,), {}, {"out": (own, lambda i: (i,))}, lambda i: scalar.cast(i[0], dace.int64), label="rows")
     none = t.expand(t.b.constant(np.asarray(0)), (dim(count + 1),))
-    all_of_them = put_rows(t, none, places, own, "none")  # those that are not taken stand at the end
+    all_of_them = put_rows(t, none, places, own, "none")  # those that are not taken are at the end
     t.b.map((count,), {"p": (all_of_them, lambda i: (i,))}, {"out": (positions, lambda i: (i,))}, lambda i, p: p)
     return positions
 

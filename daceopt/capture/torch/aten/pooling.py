@@ -196,7 +196,7 @@ def adaptive_max_pool(t: Translation, self: str, output_size: Sequence[Dim]) -> 
 
 
 def _maxima(t: Translation, x: str, rank: int, attributes: dict[str, Any]) -> tuple[str, str]:
-    """Maxima, and where they stand in their image."""
+    """Maxima, and where they are in their image."""
     name = types.name_of(t.dtype_of(x))
     if not types.is_float(t.dtype_of(x)) and name not in _EXACT_IN:
         raise Unsupported(f"a maximum over windows of {name}")
@@ -239,7 +239,7 @@ def fractional_max_pool_backward(
 
 
 def _scatter(t: Translation, grad: str, indices: str, rank: int) -> str:
-    """What each image's maxima get, added up where they stand."""
+    """What each image's maxima get, added up where they are."""
     lead, own = t.shape[:-rank], t.shape_of(grad)
     if not types.is_float(t.dtype) or not all(isinstance(n, int) and n > 0 for n in (*t.shape, *own)):
         raise Unsupported(f"gradients of maxima of {types.name_of(t.dtype)} with shapes {own} and {t.shape}")

@@ -202,7 +202,7 @@ def roll(t: Translation, self: str, shifts: list[Dim], dims: list[int]) -> str:
 
 
 def _roll(t: Translation, name: str, moved: dict[int, Any]) -> str:
-    """Parts before and behind where the last elements come to stand, joined."""
+    """Parts before and behind where the last elements come to be, joined."""
     for axis, shift in moved.items():
         shape = t.shape_of(name)
         extent = shape[axis]
@@ -299,7 +299,7 @@ def as_strided(t: Translation, self: str, size: list[Dim], stride: list[Dim], st
 
 
 def _memory_order(fake: torch.Tensor) -> list[int] | None:
-    """The axes from the slowest to the fastest in memory, where the elements stand there without gaps."""
+    """The axes from the slowest to the fastest in memory, where the elements are there without gaps."""
     if not all(isinstance(n, int) for n in (*fake.shape, *fake.stride())):
         return list(range(fake.dim())) if fake.is_contiguous() else None
     order = sorted(range(fake.dim()), key=lambda k: (fake.shape[k] != 1, -fake.stride(k)))
@@ -309,10 +309,10 @@ def _memory_order(fake: torch.Tensor) -> list[int] | None:
 def check_memory(
     t: Translation, name: str, size: Sequence[Dim], stride: Sequence[Dim], offset: object, dense: bool | None = None
 ) -> None:
-    """Refuse the whole graph where elements stand elsewhere in memory than in our row-major arrays, or (``dense``:
+    """Refuse the whole graph where elements are elsewhere in memory than in our row-major arrays, or (``dense``:
     whether they fill it in some order) outside of what the tensor has.
 
-    ATen could not run the call either: it would be given our arrays. No elements stand anywhere.
+    ATen could not run the call either: it would be given our arrays. No elements are anywhere.
     """
     assert t.call is not None
     if 0 in size:

@@ -38,7 +38,7 @@ def topk(t: Translation, self: str, k: Dim, dim: int, largest: bool, sorted: boo
 
 
 def _topk(t: Translation, self: str, dim: int, largest: bool, ties: Ties) -> tuple[str, str]:
-    """The largest or smallest elements, as many as are promised, and where they stand; NaN is the largest."""
+    """The largest or smallest elements, as many as are promised, and where they are; NaN is the largest."""
     if not t.shape_of(self):
         value, place = _scalar(t, self)
         return t.reshape(value, t.shape), t.reshape(place, t.shape)

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from daceopt.explore.live.notebook_widget import widget as widget
     from daceopt.explore.report.explain import explain as explain
     from daceopt.explore.report.report import Report as Report
     from daceopt.explore.session.session import Session as Session
@@ -21,8 +22,9 @@ _NAMES = {
     "Report": "daceopt.explore.report.report",
     "Session": "daceopt.explore.session.session",
     "simulate": "daceopt.explore.simulation.simulate",
+    "widget": "daceopt.explore.live.notebook_widget",
 }
-__all__ = ["Report", "Session", "explain", "simulate"]
+__all__ = ["Report", "Session", "explain", "simulate", "widget"]
 
 
 def __getattr__(name: str) -> Any:

@@ -237,6 +237,29 @@ def test_names_of_models_do_nothing(page: Browser, tmp_path: Path) -> None:
         assert "the token is missing or wrong" in page.evaluate("document.body.innerText")
 
 
+IN_A_WIDGET = """
+import("/live.js").then(module => {
+  const sent = [], model = {send: message => sent.push(message), on: (name, hear) => { model[name] = hear; }};
+  const el = document.createElement("div");
+  document.body.append(el);
+  module.default.render({model, el});
+  model["msg:custom"]({id: sent[0].id, ok: {title: "a title", version: null, failure: "it is gone"}});
+  return new Promise(done => setTimeout(() => done([sent[0].verb, el.innerText]), 100));
+})
+"""
+
+
+def test_the_module_renders_as_a_widget(page: Browser, tmp_path: Path) -> None:
+    with served(tmp_path, NAMES) as address:
+        page.open(address)
+        page.wait(version_is(0))
+        verb, text = page.evaluate(IN_A_WIDGET)
+        assert (
+            verb == "state"
+            and text.split() == "a title it is gone: end the command, put this right and start it again".split()
+        )
+
+
 @pytest.mark.slow
 @pytest.mark.models
 def test_a_model_of_24_layers_opens_and_stays_responsive(page: Browser, tmp_path: Path) -> None:

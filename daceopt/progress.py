@@ -79,7 +79,7 @@ def watch(see: Callable[[Sequence[ProgressRow]], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        del _board.watchers[me]
+        _board.watchers.pop(me, None)  # a fork has another board
 
 
 class ProgressCounter:

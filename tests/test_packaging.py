@@ -59,7 +59,7 @@ def test_wheel_contents(wheel: Path) -> None:
     for tree in ("daceopt", "transformations", "recipes"):
         prefix = tree if tree == "daceopt" else f"daceopt/{tree}"
         for file in (ROOT / tree).rglob("*"):
-            if file.suffix in (".py", ".h", ".typed"):
+            if file.suffix in (".py", ".h", ".typed", ".html", ".css", ".js"):
                 assert f"{prefix}/{file.relative_to(ROOT / tree)}" in names
 
 

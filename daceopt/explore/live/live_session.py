@@ -117,12 +117,20 @@ class LiveSession:
             self._tell_state()
             while (work := self._work.get()) is not None:
                 self._busy = work.request.verb
+                self._follow()
                 self._answer(work.request, work.send, getattr(self, f"_{work.request.verb}"))
                 self._busy = ""
                 self._tell({"event": "idle"})
 
     def _look(self, session: Session) -> None:
         self._view = VersionView(session)
+
+    def _follow(self) -> None:
+        """Somebody else may have walked the session meanwhile, in another cell of a notebook."""
+        view = self._view
+        if view is not None and view.session.at is not view.version:
+            self._look(view.session)
+            self._tell_state()
 
     def _tell(self, event: Data) -> None:
         for send in list(self._pages):

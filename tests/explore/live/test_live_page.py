@@ -120,6 +120,8 @@ def test_a_whole_optimization_of_mbconv(page: Browser, tmp_path: Path) -> None:
         assert "token" not in page.evaluate("location.href")
         apply_step(page, "lower-operators")
         page.wait(version_is(1))
+        page.click("g.kernel")
+        page.wait("document.querySelector('.graph g.shown') && document.querySelector('.kernels tr.shown')")
         open_kernel(page, "silu")
         assert "for i1 <" in page.evaluate("document.querySelector('pre.schedule').textContent")
         assert page.evaluate("document.querySelectorAll('.plot circle').length") == 1
@@ -205,6 +207,10 @@ def test_keys_alone_reach_all_of_it(page: Browser, tmp_path: Path) -> None:
         page.wait("document.querySelector('button.crumb') && document.activeElement.matches('g.kernel')")
         page.press("Enter")
         page.wait("document.querySelector('.kernel h3')")
+        page.evaluate("document.querySelector('button.apply-step').focus()")
+        page.press("Enter")
+        page.wait(version_is(1))
+        assert page.evaluate("document.activeElement.className") == "apply-step", "what is drawn anew keeps the focus"
         assert not page.errors
 
 

@@ -50,6 +50,9 @@ def test_a_widget_walks_its_session(fake_comms: None, tmp_path: Path) -> None:
     version = ask(widget, "apply_step", version=state["version"], step="lower-operators")["ok"]["version"]
     assert [str(step) for step in at.path] == ["lower-operators"] and at.at.number == version
     assert "no such verb" in ask(widget, "eval")["error"]
+    at.undo()
+    assert "look again" in ask(widget, "code", version=version, kernel=0)["error"], "a cell has walked on"
+    assert ask(widget, "state")["ok"]["version"] == at.at.number
     assert ask(widget, "save", name="path", overwrite=False)["ok"] == {"path": str(tmp_path / "path.py")}
 
 

@@ -201,6 +201,7 @@ class Page {
     if (state.version === null) return this.say("capturing the model …");
     if (this.message.textContent.startsWith("capturing")) this.say("");
     this.showProgress({verb: "", rows: []});
+    const focused = this.root.contains(document.activeElement) ? document.activeElement.getAttribute("class") : "";
     this.showTools();
     this.showWalk();
     this.showList();
@@ -210,7 +211,15 @@ class Page {
     this.selected = null;
     this.kernel.replaceChildren(element("p", {class: "quiet"}, "Choose a kernel of the graph or of the list."));
     if (same) this.do(() => this.openKernel(same[0]));
+    if (focused) this.focusAgain(focused);
     return undefined;
+  }
+
+  // what had the focus is drawn anew; what is gone or disabled gives it to the tools
+  focusAgain(look) {
+    const next = this.root.contains(document.activeElement) ? null : this.root.getElementsByClassName(look)[0];
+    next?.focus();
+    if (!this.root.contains(document.activeElement)) this.tools.querySelector("button:enabled")?.focus();
   }
 
   // ------------------------------------------------------------------ tools and the walk

@@ -17,7 +17,7 @@ JOBS ?= 2
 # tests start processes by the dozen, all of which import the same files: their bytecode is kept even where others say no
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo docs test test-fast test-browser test-wheel test-isa test-onnx test-opinfo test-fuzz test-models test-breadth test-world world test-versions test-pythons test-gpu bench-gpu lint format types bench clean setup
+.PHONY: help demo docs test test-fast test-browser test-wheel test-isa test-aarch64 test-onnx test-opinfo test-fuzz test-models test-breadth test-world world test-versions test-pythons test-gpu bench-gpu lint format types bench clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -72,6 +72,9 @@ test-isa: $(READY) ## what depends on vector units, as CPUs with AVX2 alone and 
 		env $$isa $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not onnx and not fuzz and not models and not breadth and not gpu" \
 			$(shell grep -rliE "onednn|bfloat16|vector_bits|convolution|layout|microkernel" tests --include="test_*.py") || exit; \
 	done
+
+test-aarch64: $(READY) ## programs for AArch64, by g++-aarch64-linux-gnu and qemu-user; skipped with the reason where they are missing
+	$(BIN)/python -m pytest -q -rs -m aarch64 tests/codegen/test_aarch64.py
 
 test-onnx: $(READY) ## all of ONNX's backend suite, natively and with fallbacks; thousands of random operators
 	$(BIN)/python -m tests.onnx_suite --mode all --jobs $(JOBS)

@@ -154,7 +154,7 @@ def object_key(job: CompileJob) -> str:
     """Return the cache key of a job's object: source, flags, versions, compiler and CPU."""
     headers = (job.flags.includes, job.flags.headers, job.flags.version, _own_headers())
     compiler = system.fingerprint(), job.toolchain.fingerprint()
-    return key("object", _source(job), _command(job), headers, *compiler)
+    return key("object", job_source(job), job_command(job), headers, *compiler)
 
 
 def _compile(store: Cache, name: str, job: CompileJob) -> Path:
@@ -162,14 +162,14 @@ def _compile(store: Cache, name: str, job: CompileJob) -> Path:
 
 
 def _write_object(store: Cache, folder: Path, name: str, job: CompileJob) -> None:
-    command = [*_command(job), *(f"-I{path}" for path in [str(INCLUDE), *job.flags.includes])]
+    command = [*job_command(job), *(f"-I{path}" for path in [str(INCLUDE), *job.flags.includes])]
     command += ["-x", job.toolchain.language, "-c", _input_argument(job, folder), "-o", str(folder / OBJECT)]
-    done = _start(command, _source(job), folder)
+    done = _start(command, job_source(job), folder)
     if done.returncode == 0:
         return
     if "No space left on device" in done.stderr or "Disk quota exceeded" in done.stderr:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))  # the cache then tries elsewhere
-    copy = store.keep_failed(f"{name}.cpp", _source(job))
+    copy = store.keep_failed(f"{name}.cpp", job_source(job))
     store.keep_failed(f"{name}.log", " ".join(command) + "\n\n" + done.stderr)
     raise BuildError(
         f"the C++ compiler rejected {job.kind} {job.label or name[:12]}: {_summary(done)}\n"
@@ -182,11 +182,11 @@ def _input_argument(job: CompileJob, folder: Path) -> str:
     if job.toolchain.language == "c++":
         return "-"
     path = folder / f"kernel.{job.toolchain.language}"
-    path.write_text(_source(job))
+    path.write_text(job_source(job))
     return str(path)
 
 
-def _command(job: CompileJob) -> tuple[str, ...]:
+def job_command(job: CompileJob) -> tuple[str, ...]:
     """The compiler with all flags but those that name files."""
     if job.kind == "kernel":
         compiler = (*job.toolchain.command(), *job.toolchain.arithmetic(job.source))
@@ -195,7 +195,7 @@ def _command(job: CompileJob) -> tuple[str, ...]:
     return (*compiler, *job.flags.compile, *_always.compile)
 
 
-def _source(job: CompileJob) -> str:
+def job_source(job: CompileJob) -> str:
     """Return the text to compile: the library headers that the job asks for go first."""
     return "".join(f"#include <{header}>\n" for header in job.flags.headers) + job.source
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from daceopt.errors import Unsupported
@@ -24,11 +25,16 @@ _VALUE = re.compile(r"std::is_(\w+)_v<([^<>]*)>")
 _OWN = re.compile(r'^#include "(daceopt/[^"]+)"\s*$')
 
 
+def own_code() -> AbstractContextManager[None]:
+    """Within the block, programs call C++ of our own alone, which any compiler takes for any machine."""
+    return prefer(**_NATIVE)
+
+
 def implement_plain(graph: Graph) -> str:
     """Replace library nodes as ``libs.implement`` does, by what C++ alone can do; returns the text of all that is
     called. Raises Unsupported for nodes that need more: calls of Python, and of other ranks."""
     try:
-        with prefer(**_NATIVE):
+        with own_code():
             needs = implement(graph)
     except Unsupported as error:
         raise Unsupported(f"plain DaCe cannot run this program: {error}; it calls Python or other processes") from error

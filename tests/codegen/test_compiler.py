@@ -72,8 +72,8 @@ def test_kernel_flags_keep_infinities_nan_and_signed_zeros(store: Cache, tmp_pat
 
 def test_only_kernels_that_compute_integers_are_told_that_they_wrap() -> None:
     for source, wraps in ((SQUARE, False), ("const int64_t v0 = p0[i0];", True), ("int32_t a1 = 0;", True)):
-        assert ("-fwrapv" in compiler._command(CompileJob(source))) is wraps
-    assert "-fwrapv" not in compiler._command(CompileJob("const int64_t v0 = 1;", "frame"))
+        assert ("-fwrapv" in compiler.job_command(CompileJob(source))) is wraps
+    assert "-fwrapv" not in compiler.job_command(CompileJob("const int64_t v0 = 1;", "frame"))
 
 
 @pytest.mark.parametrize("kind", ["float", "double"])

@@ -36,13 +36,9 @@ def scalar_tensor(t: Translation, s: Number, **options: object) -> str:
 
 
 @translates("zeros", "zeros_like", "new_zeros", "empty.memory_format", "empty_like", "new_empty")
+@translates("empty_strided", "new_empty_strided", "empty_permuted")
 def zeros(t: Translation, **options: object) -> str:
     """What is left empty holds zeros, too."""
-    return expand_element(t, 0)
-
-
-@translates("empty_strided", "new_empty_strided", "empty_permuted")
-def empty(t: Translation, **options: object) -> str:
     return expand_element(t, 0)
 
 

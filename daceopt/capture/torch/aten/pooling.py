@@ -212,41 +212,18 @@ def _maxima(t: Translation, x: str, rank: int, attributes: dict[str, Any]) -> tu
 
 
 @translates("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", derivative="aten")
-def max_pool_backward(
-    t: Translation,
-    grad_output: str,
-    self: str,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    indices: str,
-) -> str:
-    return _scatter(t, grad_output, indices, 2 if "2d" in t.label else 3)
-
-
 @translates("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward", derivative="aten")
-def adaptive_max_pool_backward(t: Translation, grad_output: str, self: str, indices: str) -> str:
-    return _scatter(t, grad_output, indices, 2 if "2d" in t.label else 3)
-
-
 @translates("fractional_max_pool2d_backward", "fractional_max_pool3d_backward", derivative="aten")
-def fractional_max_pool_backward(
-    t: Translation, grad_output: str, self: str, kernel_size: Sequence[int], output_size: Sequence[Dim], indices: str
-) -> str:
-    return _scatter(t, grad_output, indices, 2 if "2d" in t.label else 3)
-
-
-def _scatter(t: Translation, grad: str, indices: str, rank: int) -> str:
+def max_pool_backward(t: Translation, grad_output: str, indices: str, **window: object) -> str:
     """What each image's maxima get, added up where they are."""
-    lead, own = t.shape[:-rank], t.shape_of(grad)
+    rank = 2 if "2d" in t.label else 3
+    lead, own = t.shape[:-rank], t.shape_of(grad_output)
     if not types.is_float(t.dtype) or not all(isinstance(n, int) and n > 0 for n in (*t.shape, *own)):
         raise Unsupported(f"gradients of maxima of {types.name_of(t.dtype)} with shapes {own} and {t.shape}")
     count, image, places = (int(np.prod(s)) for s in (lead, t.shape[-rank:], own[-rank:]))
     wide = types.compute_type(t.dtype)
     zeros = t.b.full([count, image], 0, wide)
-    parts = [t.reshape(x, (count, places)) for x in (indices, t.cast(grad, wide))]
+    parts = [t.reshape(x, (count, places)) for x in (indices, t.cast(grad_output, wide))]
     flat = t.operator(
         "ScatterElements", zeros, *parts, results=[Promise((count, image), wide)], axis=1, reduction="add"
     )

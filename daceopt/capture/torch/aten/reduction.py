@@ -82,24 +82,16 @@ def logsumexp(t: Translation, self: str, dim: list[int], keepdim: bool) -> str:
 # -------------------------------------------------------------------- any, all
 
 
-def _truth(t: Translation, op_type: str, self: str, axes: Sequence[int], keepdim: bool) -> str:
-    return t.cast(reduce(t, op_type, t.cast(self, dace.bool_), axes, keepdim), t.dtype)
-
-
 def _axes_or_none(t: Translation, self: str, dim: list[int] | None) -> tuple[int, ...]:
     """Here an empty list of axes may mean none of them: the promised shape tells."""
     untouched = dim == [] and len(t.shape) == len(t.shape_of(self)) and all(n != 1 for n in t.shape)
     return () if untouched else axes_of(t, self, dim)
 
 
-@translates("any", "any.dim", "any.dims")
-def any_(t: Translation, self: str, dim: Any = None, keepdim: bool = False) -> str:
-    return _truth(t, "ReduceMax", self, _axes_or_none(t, self, dim), keepdim)
-
-
-@translates("all", "all.dim", "all.dims")
-def all_(t: Translation, self: str, dim: Any = None, keepdim: bool = False) -> str:
-    return _truth(t, "ReduceMin", self, _axes_or_none(t, self, dim), keepdim)
+@translates("any", "any.dim", "any.dims", "all", "all.dim", "all.dims")
+def truth(t: Translation, self: str, dim: Any = None, keepdim: bool = False) -> str:
+    op_type = "ReduceMax" if t.label == "any" else "ReduceMin"
+    return t.cast(reduce(t, op_type, t.cast(self, dace.bool_), _axes_or_none(t, self, dim), keepdim), t.dtype)
 
 
 # -------------------------------------------------------------------- extrema
@@ -111,26 +103,14 @@ def _refuse_empty(t: Translation, self: str) -> None:
         raise Unsupported("the extremum of an array without elements")
 
 
-@translates("amax", derivative="aten")
-def amax(t: Translation, self: str, dim: list[int], keepdim: bool) -> str:
+@translates("amax", "amin", "max", "min", derivative="aten")
+def extremum(t: Translation, self: str, dim: list[int] | None = None, keepdim: bool = False) -> str:
     _refuse_empty(t, self)
-    return reduce(t, "ReduceMax", self, axes_of(t, self, dim), keepdim)
+    return reduce(t, _reduction_of(t), self, axes_of(t, self, dim), keepdim)
 
 
-@translates("amin", derivative="aten")
-def amin(t: Translation, self: str, dim: list[int], keepdim: bool) -> str:
-    _refuse_empty(t, self)
-    return reduce(t, "ReduceMin", self, axes_of(t, self, dim), keepdim)
-
-
-@translates("max", derivative="aten")
-def max_(t: Translation, self: str) -> str:
-    return amax(t, self, [], False)
-
-
-@translates("min", derivative="aten")
-def min_(t: Translation, self: str) -> str:
-    return amin(t, self, [], False)
+def _reduction_of(t: Translation) -> str:
+    return "ReduceMax" if t.label.endswith("max") else "ReduceMin"
 
 
 @translates("aminmax", derivative="aten")
@@ -143,37 +123,20 @@ def aminmax(t: Translation, self: str, dim: int | None, keepdim: bool) -> tuple[
     return low, high
 
 
-@translates("max.dim", derivative="aten")
-def max_dim(t: Translation, self: str, dim: int, keepdim: bool) -> tuple[str, str]:
-    return _extremum(t, "max", self, dim, keepdim)
-
-
-@translates("min.dim", derivative="aten")
-def min_dim(t: Translation, self: str, dim: int, keepdim: bool) -> tuple[str, str]:
-    return _extremum(t, "min", self, dim, keepdim)
-
-
-def _extremum(t: Translation, kind: str, self: str, dim: int, keepdim: bool) -> tuple[str, str]:
+@translates("max.dim", "min.dim", derivative="aten")
+def extremum_and_place(t: Translation, self: str, dim: int, keepdim: bool) -> tuple[str, str]:
     """The extremum and where it is first; NaN is one."""
     if not t.shape_of(self):
         return self, t.b.full((), 0, dace.int64)
     axis = axis_in(dim, len(t.shape_of(self)))
-    best = reduce(t, "ReduceMax" if kind == "max" else "ReduceMin", self, [axis], True)
-    place = arg_extremum(t.b, kind, self, axis, keepdim, best=best)
+    best = reduce(t, _reduction_of(t), self, [axis], True)
+    place = arg_extremum(t.b, t.label, self, axis, keepdim, best=best)
     return best if keepdim else t.reshape(best, t.shape), place
 
 
-@translates("argmax")
-def argmax(t: Translation, self: str, dim: int | None, keepdim: bool) -> str:
-    return _place(t, "max", self, dim, keepdim)
-
-
-@translates("argmin")
-def argmin(t: Translation, self: str, dim: int | None, keepdim: bool) -> str:
-    return _place(t, "min", self, dim, keepdim)
-
-
-def _place(t: Translation, kind: str, self: str, dim: int | None, keepdim: bool) -> str:
+@translates("argmax", "argmin")
+def place_of_extremum(t: Translation, self: str, dim: int | None, keepdim: bool) -> str:
+    kind = t.label.removeprefix("arg")
     if not t.shape_of(self):
         return t.b.full((), 0, dace.int64)
     if dim is not None:

@@ -269,20 +269,11 @@ def _map_by_index(t: Translation, name: str, index: Callable[[Sequence[Any]], Se
     return out
 
 
-@translates("tril")
-def tril(t: Translation, self: str, diagonal: int) -> str:
-    return _triangle(t, self, diagonal, upper=0)
-
-
-@translates("triu")
-def triu(t: Translation, self: str, diagonal: int) -> str:
-    return _triangle(t, self, diagonal, upper=1)
-
-
-def _triangle(t: Translation, name: str, diagonal: int, upper: int) -> str:
+@translates("tril", "triu")
+def triangle(t: Translation, self: str, diagonal: int) -> str:
     if not isinstance(diagonal, int):
         raise Unsupported(f"a triangle from the diagonal {diagonal} on; expected a number")
-    return str(t.operator("Trilu", name, t.b.constant(np.asarray(diagonal, np.int64)), upper=upper))
+    return str(t.operator("Trilu", self, t.b.constant(np.asarray(diagonal, np.int64)), upper=int(t.label == "triu")))
 
 
 @translates("as_strided")

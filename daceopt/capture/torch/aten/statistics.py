@@ -26,39 +26,14 @@ Scalar = Callable[[Any], Any]
 # -------------------------------------------------------------------- variances
 
 
-@translates("var.correction", derivative="aten")
-def var(t: Translation, self: str, dim: list[int] | None, correction: Number | None, keepdim: bool) -> str:
-    return _moments(t, self, dim, correction, keepdim, root=False)[0]
-
-
-@translates("std.correction", derivative="aten")
-def std(t: Translation, self: str, dim: list[int] | None, correction: Number | None, keepdim: bool) -> str:
-    return _moments(t, self, dim, correction, keepdim, root=True)[0]
-
-
-@translates("var_mean.correction", derivative="aten")
-def var_mean(
-    t: Translation, self: str, dim: list[int] | None, correction: Number | None, keepdim: bool
-) -> tuple[str, str]:
-    return _moments(t, self, dim, correction, keepdim, root=False)
-
-
-@translates("std_mean.correction", derivative="aten")
-def std_mean(
-    t: Translation, self: str, dim: list[int] | None, correction: Number | None, keepdim: bool
-) -> tuple[str, str]:
-    return _moments(t, self, dim, correction, keepdim, root=True)
-
-
-def _moments(
-    t: Translation, x: str, dim: list[int] | None, correction: Number | None, keepdim: bool, root: bool
-) -> tuple[str, str]:
-    """The variance, or its ``root``, and the mean: in two passes.
+@translates("var.correction", "std.correction", "var_mean.correction", "std_mean.correction", derivative="aten")
+def moments(t: Translation, self: str, dim: list[int] | None, correction: Number | None, keepdim: bool) -> Any:
+    """The variance or the deviation, and the mean where that is a result: in two passes.
 
     Sums of elements and squares of a deviation need not be in the range of the elements: they are doubles.
     """
-    b, axes, wide = t.b, axes_of(t, x, dim), dace.float64
-    x = t.cast(x, wide)
+    b, axes, wide = t.b, axes_of(t, self, dim), dace.float64
+    x = t.cast(self, wide)
     count = element_count(t.graph, x, axes)
     centre = mean(b, None, x, axes=axes, keepdims=True)
     square, drift = centred_sums(b, x, centre, axes, keepdim)
@@ -67,9 +42,11 @@ def _moments(
 
     def deviation(s: sympy.Expr, d: sympy.Expr) -> sympy.Expr:
         moment = divided(variance(s, d, n))
-        return sympy.sqrt(moment) if root else moment
+        return sympy.sqrt(moment) if t.label.startswith("std") else moment
 
     spread = t.kernel(deviation, square, drift)
+    if len(t.promised) == 1:
+        return spread
     flat = b.reshape(_collect(t, x, centre, axes), reduced_shape(t.shape_of(x), axes, keepdim))
     return spread, t.cast(flat, t.dtype)
 

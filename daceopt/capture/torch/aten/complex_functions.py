@@ -250,22 +250,13 @@ def _by_real(t: Translation, x: str, y: Any, operator: str) -> str | None:
 # -------------------------------------------------------------------- sums and products
 
 
-@translates("sum", "sum.dim_IntList", complexes=True)
-def sum_(t: Translation, self: str, dtype: object, dim: list[int] | None = None, keepdim: bool = False) -> str:
-    return _reduce(t, "ReduceSum", self, dim, keepdim)
-
-
-@translates("mean", "mean.dim", complexes=True)
-def mean(t: Translation, self: str, dtype: object, dim: list[int] | None = None, keepdim: bool = False) -> str:
-    return _reduce(t, "ReduceMean", self, dim, keepdim)
-
-
-def _reduce(t: Translation, operator: str, x: str, dims: list[int] | None, keepdim: bool) -> str:
+@translates("sum", "sum.dim_IntList", "mean", "mean.dim", complexes=True)
+def total(t: Translation, self: str, dtype: object, dim: list[int] | None = None, keepdim: bool = False) -> str:
     check_precision(t)
-    whole = as_complex(t, x)
+    whole = as_complex(t, self)
     rank = len(t.shape_of(whole)) - 1
-    axes = sorted({d % rank for d in dims}) if dims and rank else range(rank)
-    return reduction.reduce(t, operator, whole, axes, keepdim)
+    axes = sorted({d % rank for d in dim}) if dim and rank else range(rank)
+    return reduction.reduce(t, "ReduceSum" if t.label == "sum" else "ReduceMean", whole, axes, keepdim)
 
 
 @translates("mm", "bmm", "matmul", complexes=True)

@@ -66,34 +66,12 @@ def linear(t: Translation, input: str, weight: str, bias: str | None) -> str:
     return t.reshape(str(whole), t.shape)
 
 
-@translates("matmul")
-def matmul(t: Translation, self: str, other: str) -> str:
+@translates("matmul", "mm", "bmm", "mv", "dot", "vdot")
+def matmul(t: Translation, self: str, **factor: str) -> str:
+    """The name of the right factor is another one in each schema."""
     _check_numbers(t)
-    return _product(t, self, other)
-
-
-@translates("mm", "bmm")
-def mm(t: Translation, self: str, mat2: str) -> str:
-    _check_numbers(t)
-    return _product(t, self, mat2)
-
-
-@translates("mv")
-def mv(t: Translation, self: str, vec: str) -> str:
-    _check_numbers(t)
-    return _product(t, self, vec)
-
-
-@translates("dot")
-def dot(t: Translation, self: str, tensor: str) -> str:
-    _check_numbers(t)
-    return _product(t, self, tensor)
-
-
-@translates("vdot")
-def vdot(t: Translation, self: str, other: str) -> str:
-    _check_numbers(t)
-    return _product(t, self, other)
+    (right,) = factor.values()
+    return _product(t, self, right)
 
 
 @translates("addmm")
@@ -104,16 +82,11 @@ def addmm(t: Translation, self: str, mat1: str, mat2: str, beta: Number, alpha: 
     return _sum(t, self, mat1, mat2, beta, alpha)
 
 
-@translates("addmv")
-def addmv(t: Translation, self: str, mat: str, vec: str, beta: Number, alpha: Number) -> str:
+@translates("addmv", "baddbmm")
+def add_product(t: Translation, self: str, beta: Number, alpha: Number, **factors: str) -> str:
     _check_numbers(t)
-    return _sum(t, self, mat, vec, beta, alpha)
-
-
-@translates("baddbmm")
-def baddbmm(t: Translation, self: str, batch1: str, batch2: str, beta: Number, alpha: Number) -> str:
-    _check_numbers(t)
-    return _sum(t, self, batch1, batch2, beta, alpha)
+    left, right = factors.values()
+    return _sum(t, self, left, right, beta, alpha)
 
 
 @translates("addbmm")

@@ -75,37 +75,21 @@ def _fits(count: Dim, extent: Dim) -> bool:
     return dim(count - extent) == 0 or (isinstance(count, int) and isinstance(extent, int) and count <= extent)
 
 
-@translates("scatter.src")
-def scatter(t: Translation, self: str, dim: int, index: str, src: str) -> str:
-    return _scatter(t, self, dim, index, src, "none")
-
-
-@translates("scatter_add")
-def scatter_add(t: Translation, self: str, dim: int, index: str, src: str) -> str:
-    return _scatter(t, self, dim, index, src, "add")
-
-
-@translates("scatter.reduce", derivative="aten")
-def scatter_reducing(t: Translation, self: str, dim: int, index: str, src: str, reduce: str) -> str:
-    return _scatter(t, self, dim, index, src, _REDUCTIONS[reduce])
-
-
 @translates("scatter.value")
-def scatter_value(t: Translation, self: str, dim: int, index: str, value: Number) -> str:
-    return _scattered_value(t, self, dim, index, value, "none")
-
-
 @translates("scatter.value_reduce", derivative="aten")
-def scatter_value_reducing(t: Translation, self: str, dim: int, index: str, value: Number, reduce: str) -> str:
-    return _scattered_value(t, self, dim, index, value, _REDUCTIONS[reduce])
+def scatter_value(t: Translation, self: str, dim: int, index: str, value: Number, reduce: str | None = None) -> str:
+    return _scattered_value(t, self, dim, index, value, "none" if reduce is None else _REDUCTIONS[reduce])
 
 
-def _scatter(t: Translation, data: str, dimension: int, index: str, src: str, reduction: str) -> str:
-    at = _Along(t, data, dimension, index)
+@translates("scatter.src", "scatter_add")
+@translates("scatter.reduce", derivative="aten")
+def scatter(t: Translation, self: str, dim: int, index: str, src: str, reduce: str | None = None) -> str:
+    reduction = "add" if t.label == "scatter_add" else "none" if reduce is None else _REDUCTIONS[reduce]
+    at = _Along(t, self, dim, index)
     if at.is_empty:
-        return data
+        return self
     check_reduction(t, reduction != "none")
-    return at.put(data, at.updates(src), reduction)
+    return at.put(self, at.updates(src), reduction)
 
 
 def _scattered_value(t: Translation, data: str, dimension: int, index: str, value: Number, reduction: str) -> str:

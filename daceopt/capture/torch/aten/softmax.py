@@ -11,14 +11,9 @@ from daceopt.capture.torch.translation import Translation
 from daceopt.ir.scalar import scalar
 
 
-@translates("_softmax")
+@translates("_softmax", "_log_softmax")
 def softmax(t: Translation, self: str, dim: int, half_to_float: bool) -> str:
-    return _along(t, "Softmax", self, dim)
-
-
-@translates("_log_softmax")
-def log_softmax(t: Translation, self: str, dim: int, half_to_float: bool) -> str:
-    return _along(t, "LogSoftmax", self, dim)
+    return _along(t, "Softmax" if t.label == "softmax" else "LogSoftmax", self, dim)
 
 
 @translates("_safe_softmax", derivative="aten")

@@ -97,6 +97,18 @@ def test_edits_that_are_not_legal(page: FakePage, edit: str, loops: list[str], v
     assert page.get("state")["version"] == state["version"]
 
 
+def test_what_forbids_an_edit_is_named(tmp_path: Path) -> None:
+    """The local that threads would share; the loop inside of one over lanes."""
+    with opened(lambda: session(1, backward=False).apply("cpu"), tmp_path) as page:
+        state = page.ready()
+        (fused,) = kernels(state, "add__layernormalization__gelu")
+        at: dict[str, Any] = {"version": state["version"], "kernel": fused, "edit": "bind"}
+        shared = page.get("try_edit", **at, loops=["i1"], value="parallel")
+        assert not shared["legal"] and "threads of the parallel loop over i1 would share the local" in shared["text"]
+        nested = page.get("try_edit", **at, loops=["i0"], value="vector")
+        assert not nested["legal"] and "i1 stands inside of a vector loop" in nested["text"]
+
+
 @pytest.mark.parametrize(
     "edit, loops, value, message",
     [

@@ -21,8 +21,11 @@ from daceopt.errors import BuildError
 
 INSTALL_COMPILER = (
     "install one (Debian/Ubuntu: `apt-get install g++`; Fedora: `dnf install gcc-c++`; conda: `conda install -c "
-    "conda-forge gxx`; macOS: `xcode-select --install`), or set the environment variable CXX to its path"
+    "conda-forge gxx`; macOS: `xcode-select --install`; from PyPI: `pip install ziglang`), or set the environment "
+    "variable CXX to its path"
 )
+OLDEST = {"gcc": 10, "clang": 13}
+"""The first release of each family that compiles what daceopt writes: gcc 9 lacks ``__has_builtin``."""
 _OPENMP_PROBE = "#include <omp.h>\nint main() { return omp_get_max_threads() > 0 ? 0 : 1; }\n"
 NATIVE = "native"
 # Levels of x86-64 (its psABI): the vector units that a CPU of that level lacks.
@@ -42,6 +45,15 @@ class Compiler:
     family: str
     version: str
 
+    @property
+    def misfit(self) -> str:
+        """That it is too old, and what to do, in one line; empty if it is not."""
+        number = re.search(r"(\d+)\.\d", re.sub(r"\(.*?\)", "", self.version))  # not that of a distribution
+        oldest = OLDEST[self.family]
+        if number is None or int(number[1]) >= oldest:
+            return ""
+        return f"{self.version!r} is too old, {self.family} {oldest} is the first that will do; {INSTALL_COMPILER}"
+
 
 @dataclass(frozen=True)
 class Caches:
@@ -54,12 +66,13 @@ class Caches:
 
 @cache
 def compiler() -> Compiler | None:
-    """Return the compiler to use: ``$CXX`` if set, else the first of g++, clang++, c++ on PATH; None if there is none.
+    """Return the compiler to use: ``$CXX`` if set, else the first of g++, clang++, c++ on PATH, else that of the
+    package ziglang; None if there is none.
 
-    g++ goes first because its OpenMP runtime is the one that torch brings; clang's would be a second one.
+    g++ goes first because its vectorizer knows the functions of glibc's libmvec.
     """
     wanted = os.environ.get("CXX", "").strip()
-    candidates = [shlex.split(wanted)] if wanted else [["g++"], ["clang++"], ["c++"]]
+    candidates = [shlex.split(wanted)] if wanted else [["g++"], ["clang++"], ["c++"], *_zig()]
     for command in candidates:
         path = shutil.which(command[0])
         version = _version_line([path, *command[1:]]) if path else ""
@@ -68,13 +81,26 @@ def compiler() -> Compiler | None:
     return None
 
 
+def _zig() -> list[list[str]]:
+    """Zig's clang, if its package is installed. Left to itself it traps where signed numbers overflow."""
+    spec = importlib.util.find_spec("ziglang")
+    program = Path(spec.origin).with_name("zig") if spec and spec.origin else None
+    return [[str(program), "c++", "-fno-sanitize=all"]] if program and program.exists() else []
+
+
 def require_compiler() -> Compiler:
     """Return ``compiler()`` or raise BuildError that says what to install."""
     command = compiler()
-    if command is not None:
+    if command is not None and not command.misfit:
         return command
+    if command is not None:
+        raise BuildError(f"a C++ compiler is needed to build the model: {command.misfit}")
     wanted = os.environ.get("CXX", "").strip()
-    what = f"CXX={wanted!r} does not start a compiler" if wanted else "none of g++, clang++, c++ is on PATH"
+    what = (
+        f"CXX={wanted!r} does not start a compiler"
+        if wanted
+        else "none of g++, clang++, c++ is on PATH, nor is the package ziglang installed"
+    )
     raise BuildError(f"a C++ compiler is needed to build the model: {what}; {INSTALL_COMPILER}")
 
 
@@ -95,6 +121,8 @@ def openmp_works() -> bool:
     command = compiler()
     if command is None:
         return False
+    if command.family == "clang":
+        return libgomp() is not None
     with tempfile.TemporaryDirectory(prefix="daceopt-") as folder:
         source, binary = Path(folder, "probe.cpp"), Path(folder, "probe")
         source.write_text(_OPENMP_PROBE)
@@ -185,6 +213,14 @@ def torch_library_folder() -> Path | None:
         return None
     folder = Path(spec.origin).parent / "lib"
     return folder if folder.is_dir() else None
+
+
+@cache
+def libgomp() -> Path | None:
+    """Return torch's OpenMP runtime, to which programs of clang are linked, too; None when torch brings none."""
+    folder = torch_library_folder()
+    places = (folder, folder.parents[1] / "torch.libs") if folder else ()
+    return next((path for place in places for path in sorted(place.glob("libgomp*.so*"))), None)
 
 
 @cache

@@ -21,6 +21,7 @@ PACKAGES = (
     "mkl",
     "onednn-cpu-gomp",
     "onednn-devel-cpu-gomp",
+    "ziglang",
 )
 # The first version, the first one that is too new, and what to do about another one.
 _RANGES = {

@@ -23,6 +23,7 @@ from daceopt.store.cache import Cache, default_cache, key
 logger = logging.getLogger("daceopt.build")
 
 OBJECT = "object.o"
+_CLANG_THREADS = Path(__file__).with_name("src") / "clang_threads.cpp"
 _STDERR_LINES = 12
 # The frame is a list of calls: higher levels compile no faster code, only slower. -O1 takes three times as long.
 _FRAME = ("-Og", "-w")
@@ -134,14 +135,24 @@ def link(objects: Sequence[Path], target: Path, flags: Flags = Flags()) -> None:
     Raises BuildError with the linker's first messages.
     """
     compiler = system.require_compiler()
+    threads = _clang_threads() if compiler.family == "clang" else ("-fopenmp",)
     inside = () if os.uname().sysname == "Darwin" else ("-Wl,-Bsymbolic", "-Wl,--no-undefined")
     files = (*map(str, objects), "-o", str(target))
     rest = [*inside, *files, *flags.link, *_always.link]
     for linker in _linkers():
-        done = _start([*compiler.command, "-shared", "-fopenmp", *linker, *rest], "", target.parent)
+        done = _start([*compiler.command, "-shared", *linker, *rest, *threads], "", target.parent)
         if not done.returncode:
             return
     raise BuildError(f"cannot link {target.name}: {_summary(done)}")
+
+
+def _clang_threads() -> tuple[str, ...]:
+    """What clang's OpenMP calls, on the threads of PyTorch. Raises BuildError where PyTorch brings none."""
+    library = system.libgomp()
+    if library is None:
+        raise BuildError(f"clang needs the libgomp of PyTorch, which has none here; {system.INSTALL_COMPILER}")
+    job = CompileJob(_CLANG_THREADS.read_text(), "frame", label="threads")
+    return str(compile_object(job, default_cache())), str(library)
 
 
 def _linkers() -> list[tuple[str, ...]]:
@@ -209,6 +220,11 @@ def _own_headers() -> str:
 def _start(command: Sequence[str], source: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run the compiler with its temporary files in ``folder`` and English messages."""
     environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
+    if (
+        Path(command[0]).name == "zig"
+    ):  # it compiles its C and C++ libraries once, into the user's home if nothing is said
+        libraries = str(default_cache().scratch().parent / "zig")
+        environment |= {"ZIG_GLOBAL_CACHE_DIR": libraries, "ZIG_LOCAL_CACHE_DIR": libraries}
     try:
         return subprocess.run(command, input=source, capture_output=True, text=True, cwd=folder, env=environment)
     except OSError as error:

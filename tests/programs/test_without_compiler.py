@@ -45,13 +45,11 @@ export.write(daceopt.from_onnx({file!r}), {folder!r})
 
 
 def python(*arguments: str, cache: Path, compiler: bool) -> str:
-    """Both outputs of a process that has a compiler, or none."""
+    """What a process prints that has a compiler, or none."""
     hidden = {} if compiler else {"PATH": "", "CXX": ""}
     environment = {**os.environ, "DACEOPT_CACHE_DIR": str(cache), **hidden}
-    done = subprocess.run(
-        [sys.executable, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert done.returncode == 0, done.stdout
+    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 

@@ -1,6 +1,6 @@
 // How long convolutions of a shape take in each layout of their images: measured by calling them as programs do.
 #include <ctime>
-#include <omp.h>
+#include "daceopt/threads.h"
 
 #include <algorithm>
 #include <limits>

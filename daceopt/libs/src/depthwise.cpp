@@ -1,6 +1,6 @@
 #include "daceopt/depthwise.h"
 
-#include <omp.h>
+#include "daceopt/threads.h"
 
 #include <algorithm>
 #include <array>

@@ -19,7 +19,9 @@ from daceopt.store.cache import default_cache, key
 from tests.codegen.cpu.kernels import execute
 
 EMULATION = Path(__file__).parent / "emulation.h"
-FLAGS = ("-std=c++17", "-O1", "-fPIC", "-fno-gnu-unique", "-ffp-contract=off", "-Wall", "-Werror")
+FLAGS: tuple[str, ...] = ("-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-Wall", "-Werror")
+if (_compiler := system.compiler()) is not None and _compiler.family == "gcc":
+    FLAGS += ("-fno-gnu-unique",)
 # what a statement need not read; what nvcc takes; digits of loops that never run; what programs compare
 FLAGS += ("-Wno-unused", "-Wno-unknown-pragmas", "-Wno-div-by-zero", "-Wno-tautological-compare")
 ORDERS = (0, 1, 2)  # of threads between two barriers, see emulation.h

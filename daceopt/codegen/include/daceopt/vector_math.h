@@ -23,12 +23,13 @@ DOP double shifted(double x) {
 
 // a * b + c, rounded once where the machine can. The compiler makes none of its own: a number that several kernels
 // compute for themselves must be the same in each.
-#ifdef __FP_FAST_FMAF
+#if defined(__FP_FAST_FMAF) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)  // clang does not define the first
 DOP float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 #else
 DOP float fma(float a, float b, float c) { return a * b + c; }
 #endif
-#ifdef __FP_FAST_FMA
+#if defined(__FP_FAST_FMA) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#define DOP_FMA
 DOP double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 #else
 DOP double fma(double a, double b, double c) { return a * b + c; }
@@ -143,7 +144,7 @@ DOP double erf(double x) { return ::erf(x); }
 
 // The remainder of a / b with the sign of a, which is a float, exactly: steps in double take as much of b away as the 53
 // bits of a quotient say. What is left has few bits, so no step rounds; with quotients of up to 2^277 there are six.
-#ifdef __FP_FAST_FMA
+#ifdef DOP_FMA
 DOP float fmod(float a, float b) {
   const double divisor = at_most(__builtin_fabs(double(b)), 1e39), inverse = 1.0 / divisor;  // of infinity a is left
   double rest = __builtin_fabs(double(a));

@@ -1,6 +1,6 @@
 // Products of float32 by oneDNN, for contraction_impl.h.
 #pragma once
-#include <omp.h>
+#include "daceopt/threads.h"
 
 #include <oneapi/dnnl/dnnl.h>
 

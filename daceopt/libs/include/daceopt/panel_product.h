@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#include <omp.h>
+#include "daceopt/threads.h"
 
 #include "daceopt/contraction_impl.h"
 #include "daceopt/cpu.h"

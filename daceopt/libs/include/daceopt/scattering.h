@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include <omp.h>
+#include "daceopt/threads.h"
 
 namespace daceopt {
 

@@ -27,6 +27,8 @@ def operator_adjoint(b: Builder, node: Operator, grads: Grads, wanted: Collectio
     inputs, outputs = b.graph.inputs_of(node), b.graph.outputs_of(node)
     incoming = [None if name is None else grads.get(name) for name in outputs]
     is_wanted = [name in wanted for name in inputs]
+    if not any(is_wanted) or all(g is None for g in incoming):
+        return []
     results = registry.gradient_rule(node)(b, node, inputs, outputs, incoming, is_wanted)
     return [
         (name, g)

@@ -83,9 +83,7 @@ def border_pad_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """Axis by axis the gradient of each element and of its images, the innermost axis, which shortens most, first."""
-    gradient = grads_out[0]
-    if gradient is None or not wanted[0]:
-        return [None]
+    gradient = require(grads_out, 0)
     shape, images = b.graph.shape(require(inputs, 0)), _IMAGES[node.attribute("mode")]
     for axis in reversed(range(len(shape))):
         if b.graph.shape(gradient)[axis] != shape[axis]:

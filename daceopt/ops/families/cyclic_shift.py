@@ -22,9 +22,7 @@ def roll_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """Back again."""
-    dy = grads_out[0]
-    if dy is None or not wanted[0]:
-        return [None]
+    dy = require(grads_out, 0)
     out = b.graph.add_array("roll_grad", b.graph.shape(dy), b.graph.dtype(dy))
     shift_cyclically(b, dy, out, node.attribute("axis"), -node.attribute("shift"))
     return [out]

@@ -36,9 +36,7 @@ def determinant_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """dx = dy det(x) inverse(x)^T; as in PyTorch 0 where the determinant is."""
-    x, dy = require(inputs, 0), grads_out[0]
-    if dy is None or not wanted[0]:
-        return [None]
+    x, dy = require(inputs, 0), require(grads_out, 0)
     dx = b.graph.add_array("det_grad", b.graph.shape(x), b.graph.dtype(x))
     algorithm.call(b, "determinant_gradient", [x, dy], [dx], _matrices(b, inputs))
     return [dx]

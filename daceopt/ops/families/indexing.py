@@ -218,20 +218,13 @@ def reverse_sequence_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """A reversal is its own transpose."""
-    dy = _gradient_to_scatter(grads_out, wanted)
-    if dy is None:
-        return [None, None]
+    dy = require(grads_out, 0)
     dx = b.graph.add_array("reverse_grad", b.graph.shape(dy), b.graph.dtype(dy))
     reverse_sequence(b, node, [dy, inputs[1]], [dx])
     return [dx, None]
 
 
 # -------------------------------------------------------------------- gradients
-
-
-def _gradient_to_scatter(grads_out: Names, wanted: list[bool]) -> str | None:
-    """The gradient to be scattered; None when there is none, or nobody wants the result."""
-    return grads_out[0] if wanted[0] else None
 
 
 def _scatter_add(b: Builder, index: str, rows: str, shape: Sequence[Dim]) -> str:
@@ -246,9 +239,7 @@ def gather_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """Rows of dy are added to the rows they were read from; the gathered axis is brought to the front as a view."""
-    dy = _gradient_to_scatter(grads_out, wanted)
-    if dy is None:
-        return [None, None]
+    dy = require(grads_out, 0)
     data, indices = require(inputs, 0), require(inputs, 1)
     shape, axis, depth = b.graph.shape(data), axis_of(b.graph, node, data), len(b.graph.shape(indices))
     front = [*range(axis, axis + depth), *range(axis), *range(axis + depth, len(b.graph.shape(dy)))]
@@ -263,9 +254,7 @@ def gather_elements_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """Elements of dy are added at their row-major positions in dx."""
-    dy = _gradient_to_scatter(grads_out, wanted)
-    if dy is None:
-        return [None, None]
+    dy = require(grads_out, 0)
     data = require(inputs, 0)
     return [scatter_along(b, require(inputs, 1), dy, b.graph.shape(data), axis_of(b.graph, node, data)), None]
 

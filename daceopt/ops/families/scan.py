@@ -43,11 +43,10 @@ def cumulative_sum_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """The running sum of dy, counted from the other end."""
-    if grads_out[0] is None or not wanted[0]:
-        return [None, None]
-    dx = b.graph.add_array("cumsum_grad", b.graph.shape(grads_out[0]), b.graph.dtype(grads_out[0]))
+    dy = require(grads_out, 0)
+    dx = b.graph.add_array("cumsum_grad", b.graph.shape(dy), b.graph.dtype(dy))
     switches = (node.attribute("exclusive", 0), 1 - node.attribute("reverse", 0), 0)
-    _cumulate(b, grads_out[0], dx, _axis(b.graph, node, inputs), *switches)
+    _cumulate(b, dy, dx, _axis(b.graph, node, inputs), *switches)
     return [dx, None]
 
 
@@ -68,9 +67,7 @@ def cumulative_product_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """Products of all factors but one, summed: exact where factors are zero."""
-    x, dy = require(inputs, 0), grads_out[0]
-    if dy is None or not wanted[0]:
-        return [None, None]
+    x, dy = require(inputs, 0), require(grads_out, 0)
     dx = b.graph.add_array("cumprod_grad", b.graph.shape(dy), b.graph.dtype(dy))
     around = algorithm.extents_around(b.graph.shape(x), _axis(b.graph, node, inputs))
     switches = (node.attribute("exclusive", 0), node.attribute("reverse", 0))

@@ -87,8 +87,8 @@ def hardmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 def softmax_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
-    y, dy = require(outputs, 0), grads_out[0]
-    return [None if dy is None else _through(b, y, dy, _axes(b, node, y))]
+    y = require(outputs, 0)
+    return [_through(b, y, require(grads_out, 0), _axes(b, node, y))]
 
 
 @gradient(GUARDED, domain=DOMAIN)
@@ -96,8 +96,7 @@ def guarded_softmax_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """As that of Softmax: a row of zeros gives zeros."""
-    y, dy = require(outputs, 0), grads_out[0]
-    return [None if dy is None else _through(b, y, dy, (-1,))]
+    return [_through(b, require(outputs, 0), require(grads_out, 0), (-1,))]
 
 
 def _through(b: Builder, y: str, dy: str, axes: tuple[int, ...]) -> str:
@@ -111,8 +110,6 @@ def log_softmax_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """dx = dy - exp(y) sum(dy)"""
-    y, dy = require(outputs, 0), grads_out[0]
-    if dy is None:
-        return [None]
+    y, dy = require(outputs, 0), require(grads_out, 0)
     total = b.reduce("sum", None, dy, axes=_axes(b, node, y), keepdims=True, label="softmax_dot")
     return [b.elementwise(lambda p, g, s: g - sympy.exp(p) * s, y, dy, total, label="log_softmax_grad")]

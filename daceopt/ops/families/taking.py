@@ -47,9 +47,7 @@ def take_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """Rows of dy are added to the rows that they were read from."""
-    dy = grads_out[0] if wanted[0] else None
-    if dy is None:
-        return [None, None]
+    dy = require(grads_out, 0)
     graph = b.graph
     data, indices = require(inputs, 0), require(inputs, 1)
     shape, axis, depth = graph.shape(data), axis_of(graph, node, data), len(graph.shape(indices))
@@ -96,9 +94,7 @@ def take_along_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """Elements of dy are added at their row-major positions."""
-    dy = grads_out[0] if wanted[0] else None
-    if dy is None:
-        return [None, None]
+    dy = require(grads_out, 0)
     data = require(inputs, 0)
     return [scatter_along(b, require(inputs, 1), dy, b.graph.shape(data), axis_of(b.graph, node, data)), None]
 

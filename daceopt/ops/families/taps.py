@@ -148,9 +148,7 @@ def taps_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """Each axis by the transpose of its table, in the opposite order."""
-    dy = grads_out[0]
-    if dy is None or not wanted[0]:
-        return [None]
+    dy = require(grads_out, 0)
     x, tables = require(inputs, 0), _tables(node)
     for a in sorted(tables, key=lambda a: _growth(b, x, a, tables[a]), reverse=True):
         dy = _spread(b, dy, a, tables[a], b.graph.shape(x)[a])

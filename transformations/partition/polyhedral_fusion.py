@@ -48,7 +48,7 @@ class PolyhedralFusion(Transformation):
 
     level: ClassVar[str] = "local"
     sites_are_independent: ClassVar[bool] = True
-    max_operations: int = 1_000_000
+    max_operations: int = 100_000
     seconds: float = 5.0
     tile: int | None = None
     max_stages: int = 16

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from daceopt.capture.torch.gradient_scopes import is_wrapped, requires_grad, storage, without_gradients
-from daceopt.capture.torch.operand_gradients import with_gradient
+from daceopt.capture.torch.operand_gradients import OperandGradients
 from daceopt.capture.torch.writes import unrecorded_nodes, written_nodes
 from daceopt.runtime.binding import Binding
 from daceopt.torch_internals.fake_tensors import FakeTensor
@@ -27,14 +27,16 @@ Operands = Callable[[fx.Node], Sequence[fx.Node]]
 def connections(traced: Traced, binding: Binding, computed: Collection[int] = ()) -> dict[int, frozenset[int]]:
     """Per argument that requires a gradient, the outputs of the program that depend on it.
 
-    ``computed``: arguments whose gradients the program computes. If there are others, PyTorch's formulas are asked
-    which operands have any: the target of a loss may have none.
+    ``computed``: arguments whose gradients the program computes, which therefore depend on some output. Of which one,
+    and whether the others depend on any, PyTorch's formulas say: the target of a loss and the operand that only gives
+    ``type_as`` its type have no gradient.
     """
     rough = _connections(traced, binding, _operands)
-    if all(k in computed or not outputs for k, outputs in rough.items()):
+    if all(not outputs or (k in computed and len(outputs) == 1) for k, outputs in rough.items()):
         return rough
-    exact = _connections(traced, binding, lambda node: with_gradient(node, _operands(node)))
-    return {k: outputs if k in computed else exact[k] for k, outputs in rough.items()}
+    gradients = OperandGradients()
+    exact = _connections(traced, binding, lambda node: gradients.with_gradient(node, _operands(node)))
+    return {k: exact[k] or (outputs if k in computed else exact[k]) for k, outputs in rough.items()}
 
 
 def _connections(traced: Traced, binding: Binding, operands: Operands) -> dict[int, frozenset[int]]:

@@ -3,35 +3,62 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
-from daceopt.torch_internals import torch_operators
 from daceopt.torch_internals.pytree import tree_leaves
+from daceopt.torch_internals.torch_operators import HigherOrderOperator
 
 
-def with_gradient(node: fx.Node, operands: Sequence[fx.Node]) -> Sequence[fx.Node]:
-    """Those of ``operands`` that have a gradient by PyTorch's formula; all of them where it cannot be asked.
+class OperandGradients:
+    """Asks for the calls of one graph, once for each kind of call: those of equal layers have equal answers."""
 
-    For one of several results of a call they are the call's operands: each may depend on others (of ``meshgrid``).
-    """
-    call, path = _origin(node)
-    if call.op not in ("call_function", "call_method") or isinstance(call.target, torch_operators.HigherOrderOperator):
-        return operands
-    operands_of = call.all_input_nodes if path else operands
-    wanted = [x for x in operands_of if _requires_grad(x.meta.get("example_value"))]
+    def __init__(self) -> None:
+        self._absent: dict[Hashable, frozenset[int]] = {}
+
+    def with_gradient(self, node: fx.Node, operands: Sequence[fx.Node]) -> Sequence[fx.Node]:
+        """Those of ``operands`` that have a gradient by PyTorch's formula; all of them where it cannot be asked.
+
+        For one of several results of a call they are the call's operands: each may depend on others (of ``meshgrid``).
+        """
+        call, path = _origin(node)
+        if call.op not in ("call_function", "call_method") or isinstance(call.target, HigherOrderOperator):
+            return operands
+        operands_of = call.all_input_nodes if path else operands
+        kind = _kind(call, path)
+        if kind not in self._absent:
+            self._absent[kind] = _without_gradient(call, path)
+        absent = {call.all_input_nodes[k] for k in self._absent[kind]}
+        return [x for x in operands_of if x not in absent]
+
+
+def _kind(call: fx.Node, path: tuple[int, ...]) -> Hashable:
+    """Equal for calls that differ in the sizes of their operands alone."""
+    positions = {x: k for k, x in enumerate(call.all_input_nodes)}
+    values = [x.meta.get("example_value") for x in positions]
+    flags = tuple((v.ndim, v.dtype, v.requires_grad) if isinstance(v, torch.Tensor) else None for v in values)
+    return call.target, path, flags, repr(fx.map_arg((call.args, call.kwargs), lambda x: _Operand(positions[x])))
+
+
+class _Operand(NamedTuple):
+    position: int
+
+
+def _without_gradient(call: fx.Node, path: tuple[int, ...]) -> frozenset[int]:
+    """The positions of operands that require a gradient and get none; none of them where PyTorch cannot be asked."""
+    operands = call.all_input_nodes
+    wanted = [x for x in operands if _requires_grad(x.meta.get("example_value"))]
     if not wanted:
-        return operands
+        return frozenset()
     try:
         gradients = _gradients(call, path, wanted)
     except Exception:  # a call with another's fake tensors may fail in any way
-        return operands
-    absent = {x for x, gradient in zip(wanted, gradients) if gradient is None}
-    return [x for x in operands_of if x not in absent]
+        return frozenset()
+    return frozenset(operands.index(x) for x, gradient in zip(wanted, gradients) if gradient is None)
 
 
 def _origin(node: fx.Node) -> tuple[fx.Node, tuple[int, ...]]:

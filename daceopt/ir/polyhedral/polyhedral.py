@@ -33,11 +33,15 @@ _SET, _IN = isl.dim_type.set, isl.dim_type.in_
 class Effort:
     """How much isl may try: ``operations`` as isl counts them, and ``seconds``, looked at between the stages.
 
+    ``coefficient``, ``constant``: the largest factors (strides, blocks) and shifts (windows) of schedules. Without them
+    isl's integer program of two statements, one of which reads the other's two halves, grows for hours.
     ``fuse``: as many statements as possible in common loops; if not, only those that depend on each other in a cycle.
     """
 
-    operations: int = 1_000_000
+    operations: int = 100_000
     seconds: float = 10.0
+    coefficient: int = 64
+    constant: int = 1024
     fuse: bool = True
 
 
@@ -131,16 +135,25 @@ class _Watch:
 
 @contextmanager
 def _limit(effort: Effort) -> Iterator[None]:
-    before = CONTEXT.get_max_operations(), CONTEXT.get_schedule_serialize_sccs()
-    CONTEXT.set_schedule_serialize_sccs(int(not effort.fuse))
+    bounds = {
+        "max_operations": effort.operations,
+        "schedule_serialize_sccs": int(not effort.fuse),
+        "schedule_max_coefficient": effort.coefficient,
+        "schedule_max_constant_term": effort.constant,
+    }
+    before = {name: getattr(CONTEXT, f"get_{name}")() for name in bounds}
     CONTEXT.reset_operations()
-    CONTEXT.set_max_operations(effort.operations)
+    _configure(bounds)
     try:
         yield
     finally:
-        CONTEXT.set_max_operations(before[0])
+        _configure(before)
         CONTEXT.reset_operations()
-        CONTEXT.set_schedule_serialize_sccs(before[1])
+
+
+def _configure(options: Mapping[str, int]) -> None:
+    for name, value in options.items():
+        getattr(CONTEXT, f"set_{name}")(value)
 
 
 # ---------------------------------------------------------------- what isl found

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.capture.torch.checking import check
+from tests.capture.torch.checking import check, make_backend
+from tests.capture.torch.interpreted import compile_interpreted
 
 X, Y, SIGNS = torch.randn(4, 3), torch.randn(4, 3), torch.tensor([1.0, -1.0, 1.0, -1.0])
 
@@ -45,3 +46,13 @@ def test_one_of_several_results_depends_on_its_own_operands() -> None:
     check(lambda x, y: torch.meshgrid(x[0], y[0].exp(), indexing="ij")[0] * 2, X, Y)
     check(lambda x, y: (x.sin(), torch.meshgrid(x[0], y[0], indexing="xy")[1]), X, Y)
     check(lambda x, y: torch.broadcast_tensors(x, y[:1])[0] + 1, X, Y)
+
+
+def test_the_operand_that_gives_its_type_has_no_gradient_although_another_result_depends_on_it() -> None:
+    def values_and_weights(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values = y * 2
+        return values, x.softmax(1).type_as(values)
+
+    compiled = torch._dynamo.optimize(make_backend(compile_interpreted), nopython=True)(values_and_weights)
+    x, y = X.clone().requires_grad_(), Y.clone().requires_grad_()
+    assert torch.autograd.grad(compiled(x, y)[1].square().sum(), [x, y], allow_unused=True)[1] is None

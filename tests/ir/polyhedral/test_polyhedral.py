@@ -14,12 +14,15 @@ import sympy
 from daceopt.errors import Unsupported
 from daceopt.ir.edits.attempt import commit
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.kernel.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.legality.legality_isl import violation
 from daceopt.ir.polyhedral import polyhedral
 from daceopt.ir.polyhedral.polyhedral import Effort
 from daceopt.ir.polyhedral.schedule_isl import to_isl
 from daceopt.ir.scalar.affine_isl import CONTEXT
+from daceopt.ir.scalar.scalar import symbol
+from daceopt.ir.scalar.symbols import param
 from daceopt.ir.schedule.schedule import Tree
 from daceopt.ir.schedule.schedule_text import text
 from tests.ir.listings import bias_and_pool, bias_and_sum, in_one, replaced
@@ -192,3 +195,27 @@ def test_shifts_begin_at_zero() -> None:
     shift = isl.MultiVal.zero(functions.get_space()).set_val(0, isl.Val(-5))
     moved = band.band_shift(isl.MultiUnionPwAff.multi_val_on_domain(functions.domain(), shift)).get_schedule()
     assert polyhedral.tree(graph, kernel, moved) == polyhedral.tree(graph, kernel, found)
+
+
+def test_halves_of_blocks_are_scheduled() -> None:
+    """Unbounded factors and shifts kept isl busy for hours here: the gate of a network in blocks of channels."""
+    graph, b, (x,) = start((4, 10, 60, 16))
+    y = _out_of_blocks(graph, x)
+    value, gate = (b.slice(y, [k], [k + 80], axes=[1]) for k in (0, 80))
+    finish(graph, b.elementwise(lambda v, g: v * g, value, gate))
+    committed(graph)
+
+
+def _out_of_blocks(graph: Graph, x: str) -> str:
+    """The array (N, 16 C, W) of the elements of ``x``: (N, C, W, 16)."""
+    (n, c, w, block), dtype = graph.shape(x), graph.dtype(x)
+    y = graph.add_array("y", (n, block * c, w), dtype)
+    i, j, k, lane = loops = tuple(param(d) for d in range(4))
+    stage = Stage(
+        loops,
+        {"in0": Access(x, loops)},
+        {"out0": Access(y, (i, block * j + lane, k))},
+        (Assignment(symbol("out0", dtype), symbol("in0", dtype), dtype),),
+    )
+    graph.add_kernel(Kernel("out_of_blocks", dict(zip(loops, graph.shape(x))), [stage]))
+    return y

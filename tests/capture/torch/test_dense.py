@@ -206,3 +206,11 @@ def test_encoder_layer_of_inference(options: dict[str, Any], norm_first: bool) -
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first, activation="gelu").eval()
     call, parameters = _with_parameters(layer.requires_grad_(False), **options)
     check(torch.no_grad()(call), *parameters, torch.randn(2, 5, 8), grad=False)
+
+
+@pytest.mark.parametrize("shape", [(40, 3), (2, 30, 3)])
+def test_distances_of_points_to_themselves(shape: tuple[int, ...]) -> None:
+    """More than 25 points: by a product. The gradient at a distance of zero is zero, where that of a root is none."""
+    points = torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(0)).float()  # products are exact
+    check(lambda x: torch.exp(-torch.cdist(x, x).square()), points)
+    check(lambda x, y: torch.cdist(x, y), points, points[..., :30, :].contiguous() + 1)

@@ -11,7 +11,7 @@ from daceopt.capture.torch.calls import Number, Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
-from daceopt.ir.scalar import types
+from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Shape, dim
 from daceopt.ir.scalar.types import DType
 
@@ -157,3 +157,21 @@ def _check_groups(t: Translation, *factors: str) -> None:
     if kinds not in ({dace.float32}, {dace.float64}) or target != "cpu":
         text = " and ".join(sorted(map(types.name_of, kinds)))
         raise Unsupported(f"a grouped product of {text} on {target}; expected float32 or float64 on the CPU")
+
+
+@translates("_euclidean_dist", derivative="aten")
+def euclidean_dist(t: Translation, x1: str, x2: str) -> str:
+    """Distances of the rows of both, by a product; PyTorch's formula has a gradient of zero where one is zero."""
+    rank = len(t.shape_of(x2))
+    columns = [*range(rank - 2), rank - 1, rank - 2]
+    product = _product(t, x1, t.transpose(x2, columns))
+    return t.kernel(_distance, product, _squares(t, x1), t.transpose(_squares(t, x2), columns))
+
+
+def _squares(t: Translation, x: str) -> str:
+    """The sum of the squares of each row, as a column."""
+    return str(t.b.reduce("sum", lambda v: v * v, x, axes=[len(t.shape_of(x)) - 1], keepdims=True, dtype=t.dtype))
+
+
+def _distance(product: sympy.Expr, left: sympy.Expr, right: sympy.Expr) -> sympy.Expr:
+    return sympy.sqrt(scalar.maximum(left + right - 2 * product, 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +85,18 @@ def served(folder: Path, text: str) -> Iterator[str]:
     """The address of a page on the model ``build`` of a file, whose process ends at the end."""
     (folder / "model.py").write_text(text)
     command = [sys.executable, "-m", "daceopt", "explore", "model.py:build"]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
-    assert process.stdout is not None
-    try:
-        address = re.search(r"http://\S+", process.stdout.readline())
-        assert address is not None
-        yield address[0]
-    finally:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
-        process.stdout.close()
+    # a suite that runs in the background may have been started without SIGINT, which children inherit
+    interruptible = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, preexec_fn=interruptible) as process:
+        assert process.stdout is not None
+        try:
+            address = re.search(r"http://\S+", process.stdout.readline())
+            assert address is not None
+            yield address[0]
+        finally:
+            process.send_signal(signal.SIGINT)
+            code = process.wait(timeout=60)
+    assert code == 130
 
 
 def version_is(number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -58,7 +59,12 @@ def interleave(
 def sample(
     functions: Mapping[str, Callable[[], object]], *, seconds: float = 2.0, warmup: int = 2, at_least: int = 5
 ) -> dict[str, list[float]]:
-    """Seconds of the calls of each function, round by round, as :func:`interleave` has them take turns."""
+    """Seconds of the calls of each function, round by round, as :func:`interleave` has them take turns.
+
+    Each round has another order: a call finds the caches as the one before it has left them, and a long one leaves
+    nothing in them.
+    """
+    order, turns = random.Random(0), list(functions.items())
     samples: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
         for _ in range(warmup):
@@ -66,7 +72,8 @@ def sample(
     deadline = time.perf_counter() + seconds * max(1, len(functions))
     rounds = 0
     while rounds < at_least or time.perf_counter() < deadline:
-        for name, function in functions.items():
+        order.shuffle(turns)
+        for name, function in turns:
             start = time.perf_counter()
             result = function()
             elapsed = float(result) if isinstance(result, Elapsed) else None

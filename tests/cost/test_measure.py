@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise, permutations
+
 import pytest
 
 from daceopt.cost import measure
@@ -29,3 +31,11 @@ def test_what_giving_memory_back_takes_belongs_to_who_took_it(monkeypatch: pytes
 def test_a_function_may_tell_its_own_time() -> None:
     found = measure.sample({"told": lambda: measure.Elapsed(3.0)}, seconds=0.0, warmup=0, at_least=2)
     assert found == {"told": [3.0, 3.0]}
+
+
+def test_each_function_follows_each_other_one() -> None:
+    called: list[str] = []
+    functions = {name: lambda name=name: called.append(name) for name in "abc"}
+    rounds = measure.sample(functions, seconds=0.0, warmup=0, at_least=30)
+    assert {len(values) for values in rounds.values()} == {30}
+    assert {(a, b) for a, b in pairwise(called) if a != b} == set(permutations("abc", 2))

@@ -36,7 +36,7 @@ def connections(traced: Traced, binding: Binding, computed: Collection[int] = ()
         return rough
     gradients = OperandGradients()
     exact = _connections(traced, binding, lambda node: gradients.with_gradient(node, _operands(node)))
-    return {k: exact[k] or (outputs if k in computed else exact[k]) for k, outputs in rough.items()}
+    return {k: outputs if k in computed and not exact[k] else exact[k] for k, outputs in rough.items()}
 
 
 def _connections(traced: Traced, binding: Binding, operands: Operands) -> dict[int, frozenset[int]]:

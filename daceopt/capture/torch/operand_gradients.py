@@ -37,11 +37,11 @@ class OperandGradients:
 
 
 def _kind(call: fx.Node, path: tuple[int, ...]) -> Hashable:
-    """Equal for calls that differ in the sizes of their operands alone."""
+    """Equal for equal calls of equal kinds of operands. Sizes count: formulas give nothing for what has no elements."""
     positions = {x: k for k, x in enumerate(call.all_input_nodes)}
     values = [x.meta.get("example_value") for x in positions]
-    flags = tuple((v.ndim, v.dtype, v.requires_grad) if isinstance(v, torch.Tensor) else None for v in values)
-    return call.target, path, flags, repr(fx.map_arg((call.args, call.kwargs), lambda x: _Operand(positions[x])))
+    kinds = tuple((str(v.shape), v.dtype, v.requires_grad) if isinstance(v, torch.Tensor) else None for v in values)
+    return call.target, path, kinds, repr(fx.map_arg((call.args, call.kwargs), lambda x: _Operand(positions[x])))
 
 
 class _Operand(NamedTuple):

@@ -56,3 +56,17 @@ def test_the_operand_that_gives_its_type_has_no_gradient_although_another_result
     compiled = torch._dynamo.optimize(make_backend(compile_interpreted), nopython=True)(values_and_weights)
     x, y = X.clone().requires_grad_(), Y.clone().requires_grad_()
     assert torch.autograd.grad(compiled(x, y)[1].square().sum(), [x, y], allow_unused=True)[1] is None
+
+
+def test_what_has_no_elements_does_not_speak_for_what_has_some() -> None:
+    def products(
+        empty: torch.Tensor, none: torch.Tensor, x: torch.Tensor, t: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return torch.linalg.householder_product(empty, none), torch.linalg.householder_product(x, t), x * 2
+
+    arguments = [torch.ones(0, 0), torch.ones(0), torch.randn(5, 5), torch.randn(5)]
+    leaves = [a.requires_grad_() for a in arguments]
+    compiled = torch._dynamo.optimize(make_backend(compile_interpreted), nopython=True)(products)
+    (gradient,) = torch.autograd.grad(compiled(*leaves)[1].sum(), leaves[2], allow_unused=True)
+    (expected,) = torch.autograd.grad(products(*leaves)[1].sum(), leaves[2])
+    torch.testing.assert_close(gradient, expected)

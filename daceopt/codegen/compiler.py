@@ -220,9 +220,7 @@ def _own_headers() -> str:
 def _start(command: Sequence[str], source: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run the compiler with its temporary files in ``folder`` and English messages."""
     environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
-    if (
-        Path(command[0]).name == "zig"
-    ):  # it compiles its C and C++ libraries once, into the user's home if nothing is said
+    if Path(command[0]).name == "zig":  # compiles its C and C++ libraries once, by default into the user's home
         libraries = str(default_cache().scratch().parent / "zig")
         environment |= {"ZIG_GLOBAL_CACHE_DIR": libraries, "ZIG_LOCAL_CACHE_DIR": libraries}
     try:

@@ -131,7 +131,7 @@ class _Board:
                 self._timer = threading.Timer(DELAY, self._begin)
                 self._timer.daemon = True
                 self._timer.start()
-            self._show()
+            self._show(row)
         return row
 
     def close(self, row: ProgressRow) -> None:
@@ -142,7 +142,7 @@ class _Board:
             outer = self.innermost()
             self._report(row, outer)
             if self._rows:
-                self._show()
+                self._show(row)
                 return
             if self._timer is not None:
                 self._timer.cancel()
@@ -159,12 +159,12 @@ class _Board:
     def begin(self, row: ProgressRow, total: int, detail: str) -> None:
         with self._lock:
             row.total, row.done, row.detail = total, 0, detail
-            self._show()
+            self._show(row)
 
     def reach(self, row: ProgressRow, done: int, detail: str) -> None:
         with self._lock:
             row.done, row.detail = done, detail
-            self._show()
+            self._show(row)
 
     def _report(self, row: ProgressRow, outer: ProgressRow | None) -> None:
         """Keep what a part took for the line of its whole, or write that line."""
@@ -187,11 +187,11 @@ class _Board:
                 screen.close()
                 return
             self._screen = screen
-            self._show()
+            screen.show(self._rows)
 
-    def _show(self) -> None:
-        for thread, see in list(self.watchers.items()):
-            see([row for row in self._rows if row.owner == thread])
+    def _show(self, changed: ProgressRow) -> None:
+        if (see := self.watchers.get(changed.owner)) is not None:
+            see([row for row in self._rows if row.owner == changed.owner])
         if self._screen is not None:
             self._screen.show(self._rows)
 

@@ -181,3 +181,21 @@ def test_a_fork_inside_a_phase_begins_anew() -> None:
             os._exit(0 if not progress._board._rows else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert progress._board._rows
+
+
+def test_a_watcher_hears_of_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_board", progress._Board())
+    calls: list[list[str]] = []
+
+    def other() -> None:
+        with progress.phase("other"), progress.steps(1) as steps:
+            steps.advance()
+
+    with progress.watch(lambda rows: calls.append([row.name for row in rows])):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(10)
+        assert not calls
+        with progress.phase("mine"):
+            pass
+    assert calls == [["mine"]]

@@ -341,10 +341,11 @@ class Page {
 
   async openKernel(number) {
     const at = {version: this.state.version, kernel: number};
-    const shown = await this.talk.ask("kernel", at);
-    if (at.version !== this.state.version) return;
-    this.selected = number;
+    const still = () => this.selected === number && this.state.version === at.version;
+    this.selected = number; // at once: a state that arrives before the answer opens this kernel again, not the one before
     this.mark();
+    const shown = await this.talk.ask("kernel", at);
+    if (!still()) return;
     const fact = text => element("p", {class: "quiet"}, text);
     const plot = element("div", {class: "plot"});
     const draw = data => data && plot.replaceChildren(drawRoofline(data),
@@ -366,7 +367,6 @@ class Page {
       element("h3", {}, "Transformations"), sites,
       element("h3", {}, "Schedule"), element("pre", {class: "schedule"}, shown.schedule || "none: a library call"),
       element("h3", {}, "C++"), code);
-    const still = () => this.selected === number && this.state.version === at.version;
     this.talk.ask("code", at).then(answer => { code.textContent = answer.source; },
       error => { code.textContent = `// ${error.message}`; });
     const found = await this.talk.ask("sites", at);

@@ -1,5 +1,4 @@
-"""``python -m daceopt cache``: shows or empties the compilation cache, writes it to a file or fills it from one,
-and shows what aggregation has learned not to try."""
+"""``python -m daceopt cache``: shows or empties the compilation cache, writes it to a file or fills it from one."""
 
 from __future__ import annotations
 
@@ -8,28 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from daceopt.errors import DaceoptError
-from daceopt.store import archive, learned_rules
+from daceopt.store import archive
 from daceopt.store.cache import Cache, default_cache
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("action", choices=("info", "clear", "rules", *_FILES))
+    parser.add_argument("action", choices=("info", "clear", *_FILES))
     parser.add_argument(
         "file", nargs="?", type=Path, metavar="FILE", help="of export and import: for machines like this"
     )
-    text = "with rules: forget PATTERN (its first letters are enough), or all of them"
-    parser.add_argument("--drop", nargs="?", const="", metavar="PATTERN", help=text)
 
 
 def run(options: Namespace) -> None:
     if (options.action in _FILES) != (options.file is not None):
         needs = "takes no" if options.file else "needs a"
         raise DaceoptError(f"`cache {options.action}` {needs} FILE")
-    if options.action == "rules":
-        _rules(options.drop)
-        return
-    if options.drop is not None:
-        raise DaceoptError(f"--drop belongs to `cache rules`, not to `cache {options.action}`")
     cache = default_cache()
     if options.action in _FILES:
         _FILES[options.action](cache, options.file)
@@ -55,17 +47,3 @@ def _import(cache: Cache, path: Path) -> None:
 
 
 _FILES: dict[str, Callable[[Cache, Path], None]] = {"export": _export, "import": _import}
-
-
-def _rules(dropped: str | None) -> None:
-    """List what was learned, or forget the patterns that begin like ``dropped``."""
-    refusals = learned_rules.all_refusals()
-    if dropped is None:
-        for pattern, reason in refusals.items():
-            print(f"{pattern}\n    {reason}")
-        print(f"{len(refusals)} rules learned on this machine")
-        return
-    chosen = [p for p in refusals if p.startswith(dropped)]
-    if dropped and not chosen:
-        raise DaceoptError(f"no learned rule begins with {dropped!r}; `daceopt cache rules` lists all")
-    print(f"{sum(map(learned_rules.drop, chosen))} rules dropped")

@@ -17,7 +17,6 @@ from daceopt.commands.main import main
 from daceopt.errors import FallbackWarning
 from daceopt.models.onnx_model import OnnxModel
 from daceopt.ops.core import reference
-from daceopt.store import learned_rules
 from tests.numerics import assert_within_rounding
 from tests.onnx_models import detector
 
@@ -348,16 +347,3 @@ def test_bench_writes_where_it_is_told_to(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert main(["bench", "-o", "results"]) == 0
     assert started[0][1:] == ["-B", "-m", "benchmarks", "calls", "--quick", "--record", "--peers", "eager"]
     assert started[1][1:] == ["-B", "-m", "benchmarks", "--output", str(tmp_path / "results")]
-
-
-def test_learned_rules(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("DACEOPT_CACHE_DIR", str(tmp_path / "cache"))
-    learned_rules.refuse("reduction: 1f", "no schedule within 2 s")
-    learned_rules.refuse("broadcast: 2e", "no schedule within 4 s")
-    assert main(["cache", "rules"]) == 0
-    listed = "broadcast: 2e\n    no schedule within 4 s\nreduction: 1f\n    no schedule within 2 s\n"
-    assert capsys.readouterr().out == listed + "2 rules learned on this machine\n"
-    assert main(["cache", "rules", "--drop", "red"]) == 0 and list(learned_rules.all_refusals()) == ["broadcast: 2e"]
-    assert main(["cache", "rules", "--drop", "red"]) == 2
-    assert main(["cache", "rules", "--drop"]) == 0 and learned_rules.all_refusals() == {}
-    assert main(["cache", "info", "--drop"]) == 2

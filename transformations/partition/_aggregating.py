@@ -13,12 +13,11 @@ from typing import TypeAlias
 
 from daceopt.ir.fusion import fusion_profit
 from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan
-from daceopt.ir.fusion.micro_graph import COMPUTE_BOUND, Link, links, pattern_of, type_of
+from daceopt.ir.fusion.micro_graph import COMPUTE_BOUND, Link, links, type_of
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.passes.aggregation_rules import AggregationRule, RuleSet
 from daceopt.passes.transform import label_of
-from daceopt.store import learned_rules
 
 Judge: TypeAlias = Callable[[AggregationRule, FusionGroup, FusionGroup, Kernel], str | None]
 Take: TypeAlias = Callable[[FusionGroup, FusionGroup], str | None]
@@ -40,7 +39,6 @@ class Growth:
         self.plan, graph = plan, plan.graph
         self.applied: dict[FusionGroup, tuple[str, ...]] = {}  # rules by which a group came about, in order
         self._rules, self._judge, self._take = rules, judge, take
-        self._learned = learned_rules.all_refusals()
         self._eligible = frozenset(eligible)
         kinds = {g: type_of(graph, g.members[0]) for g in plan.groups() if g.members[0] in self._eligible}
         self._types = {g: kind for g, kind in kinds.items() if g.kernel is not None or kind in COMPUTE_BOUND}
@@ -172,20 +170,13 @@ class Growth:
             reason = self._take(first, second) if self._take is not None else "one of both is no kernel"
         else:
             reason = plan.why_not(first, second)
-            reason = reason or plan.attempt(first, second, lambda a, b, merged: self._against(rule, a, b, merged))
+            reason = reason or plan.attempt(first, second, lambda a, b, merged: self._judge(rule, a, b, merged))
         if reason is None:
             self._join(rule, first, second)
         else:
             ends = first.members[0], second.members[0]
             self._said.setdefault((ends[1], reason), (*ends, f"rule {rule.name} allows {_label(first)}, but {reason}"))
         return reason
-
-    def _against(self, rule: AggregationRule, first: FusionGroup, second: FusionGroup, merged: Kernel) -> str | None:
-        reason = self._judge(rule, first, second, merged)
-        if reason is not None or not self._learned:
-            return reason
-        learned = self._learned.get(pattern_of(self.plan.graph, merged))
-        return None if learned is None else f"this machine has learned: {learned}"
 
     def _join(self, rule: AggregationRule, first: FusionGroup, second: FusionGroup) -> None:
         joined = self.plan.group_of(first.members[0])

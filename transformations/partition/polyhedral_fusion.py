@@ -10,7 +10,7 @@ from daceopt.cost.limits import limits
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan
 from daceopt.ir.fusion.joining import join
-from daceopt.ir.fusion.micro_graph import Link, links, pattern_of
+from daceopt.ir.fusion.micro_graph import Link, links
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
@@ -22,7 +22,6 @@ from daceopt.ir.polyhedral.polyhedral import Effort, Member
 from daceopt.ir.schedule import schedule
 from daceopt.ops.families.opened_windows import pool_kernel
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.store import learned_rules
 from daceopt.transformations.partition._tile_choice import Estimate, TileChoice, Tiling
 
 GAIN = 0.8  # of the time that both take as they are: estimates are rough, and a fusion must not be a loss
@@ -38,8 +37,7 @@ class PolyhedralFusion(Transformation):
     Layer I of APOLLO (Zhao et al., MLSys 2022, section 4.1): isl aligns the loops of both kernels (shifted, scaled,
     interchanged), and tiles of them, overlapping where windows do, keep in between what passes. The tiles are those for
     which work and traffic are least (``_tile_choice.py``). Both kernels stay as they are where that is no gain, and
-    where isl finds no schedule in bounds, which this machine remembers (``store/learned_rules.py``). Pools take part as
-    kernels.
+    where isl finds no schedule in bounds. Pools take part as kernels.
 
     ``max_operations`` and ``seconds`` bound isl. ``tile``: iterations along each loop whose iterations need something
     of each other, but the one along memory; None says the machine. ``max_stages`` bounds the statements of one kernel.
@@ -94,7 +92,6 @@ class _Layer:
         self._options, self._plan, self._graph = options, plan, plan.graph
         self._estimate = Estimate(plan.graph, limits())
         self._effort = Effort(options.max_operations, options.seconds)
-        self._learned = learned_rules.all_refusals()
         self.tilings: dict[FusionGroup, Tiling] = {}
 
     def fuse_producers(self, node: Node) -> None:
@@ -128,16 +125,10 @@ class _Layer:
         return None
 
     def _schedule(self, kernel: Kernel) -> Tiling | str:
-        """What isl cannot schedule, or the checks refuse, is learned, and not tried again on this machine."""
-        pattern = f"{pattern_of(self._graph, kernel)}, {self._options}"
-        if pattern in self._learned:
-            return f"known not to be scheduled: {self._learned[pattern]}"
         try:
             order = polyhedral.schedule(self._graph, kernel, self._effort)
             return self._tile(kernel, polyhedral.outer_band(kernel, order))
         except (Unsupported, IllegalSchedule) as error:
-            learned_rules.refuse(pattern, str(error))
-            self._learned[pattern] = str(error)
             return str(error)
 
     def _tile(self, kernel: Kernel, band: list[Member]) -> Tiling | str:

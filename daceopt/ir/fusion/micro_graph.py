@@ -7,17 +7,15 @@ indeed, and windows and parts (``stencil``) as well. So an operator that nobody 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from daceopt.errors import Unsupported
-from daceopt.ir.access.iteration import canonical
 from daceopt.ir.fusion.fusion import expand_locals
 from daceopt.ir.fusion.relations import Flow, Flows, flows, statement_flows, view_flow
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
-from daceopt.ir.kernel.kernel import Access, Kernel
+from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar.affine import same
 from daceopt.ir.scalar.dims import Shape
@@ -158,35 +156,3 @@ def _link(graph: Graph, array: str, read: str, flow: Flow) -> Link:
 
 def _last(ways: Iterable[str]) -> str:
     return max(ways, key=WAYS.index)
-
-
-# ---------------------------------------------------------------- what is learned of them
-
-
-def pattern_of(graph: Graph, kernel: Kernel) -> str:
-    """A name for all kernels of this form: its type, its statements, and a digest of its domains and accesses.
-
-    What a loop optimizer finds hard follows from these alone; scalar code, element types and names do not matter.
-    Locals are in the form of ``expand_locals``. ``store.learned_rules`` keeps patterns that could not be scheduled.
-    """
-    names: dict[str, str] = {}
-    text = "\n".join(_lines(graph, canonical(kernel), names))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    count = len(kernel.stages)
-    return f"{type_of_kernel(graph, kernel)}, {count} statement{'s' if count > 1 else ''}: {digest}"
-
-
-def _lines(graph: Graph, kernel: Kernel, names: dict[str, str]) -> Iterable[str]:
-    yield f"outer {kernel.outer}"
-    for stage in kernel.stages:
-        yield " ".join(f"{p}<{kernel.extents[p]}" for p in stage.params)
-        for kind, accesses in (("reads", stage.reads), ("writes", stage.writes)):
-            for access in accesses.values():
-                yield f"  {kind} {_place(graph, kernel, access, names)}"
-
-
-def _place(graph: Graph, kernel: Kernel, access: Access, names: dict[str, str]) -> str:
-    local = access.array in kernel.locals
-    name = names.setdefault(access.array, f"{'l' if local else 'a'}{len(names)}")
-    steps = "" if local else f" strides {graph.strides(access.array)} of {graph.root(access.array)[1]}"
-    return f"{name}{list(access.index)} {access.wcr or ''}{steps}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,12 @@ import sympy
 from daceopt import ops
 from daceopt.ir.fusion import fusion_profit
 from daceopt.ir.fusion.fusion_plan import FusionPlan
-from daceopt.ir.fusion.micro_graph import pattern_of, type_of
+from daceopt.ir.fusion.micro_graph import type_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.scalar import scalar
 from daceopt.ops.core.registry import lowering
 from daceopt.passes.aggregation_rules import TABLE_1, RuleSet
-from daceopt.store import learned_rules
 from daceopt.transformations.partition.aggregation import Aggregation
 from tests.registered import restored
 from tests.transformations.graphs import Net
@@ -230,24 +228,6 @@ def test_operators_that_nobody_has_seen() -> None:
         " reduction by 4",
         " broadcast by 2",
     ]
-
-
-# ---------------------------------------------------------------- what was learned
-
-
-def test_what_the_machine_has_learned_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DACEOPT_CACHE_DIR", str(tmp_path / "cache"))
-    graph = built(CASES[3][1], CASES[3][2])
-    plan = FusionPlan(graph)
-    first, second = (plan.group_of(n) for n in graph.nodes())
-    assert plan.attempt(first, second) is None
-    (whole,) = plan.fused_groups()
-    assert whole.kernel is not None
-    learned_rules.refuse(pattern_of(graph, whole.kernel), "no schedule within 2 s")
-    outcome = apply(Aggregation(), graph)
-    assert "this machine has learned: no schedule within 2 s" in misses(outcome)
-    learned_rules.drop()
-    assert len(apply(Aggregation(), graph).sites) == 1
 
 
 # ---------------------------------------------------------------- size

@@ -1,7 +1,7 @@
 """The recipe ``auto``: ``cpu``, ``apollo`` or ``graphturbo``, whichever the cost model says is faster for the program.
 
 It says what it chose, by which times, and which other recipes ``tune`` would measure: with ``tune`` programs of all
-are, beside eager PyTorch, and what was the fastest is remembered (``daceopt/modules/tuning.py``). Where tensors are on
+are, beside eager PyTorch, and what was the fastest is remembered (``daceopt/programs/tuning``). Where tensors are on
 a CUDA device it is ``gpu``, with the edits that were made of it; edit ``recipes.get("gpu")`` at steps that only it has.
 """
 

@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from daceopt import pipeline
 from daceopt.capture.onnx.file import load
 from daceopt.errors import DaceoptError, FallbackWarning, RunError, RunIndexError, Unsupported, VerificationError
 from daceopt.libs.onnxruntime_model import RuntimeModel
 from daceopt.logs import caller_depth
 from daceopt.models.index_errors import culprit
-from daceopt.models.variants import Compile, Variant, Variants
+from daceopt.models.variants import Compile, Variant, Variants, compiler
+from daceopt.passes.choice import recipe_for
 from daceopt.programs.plain import plain
 from daceopt.programs.stats import Stats
+from daceopt.programs.tuning.budget import tuning_budget
+from daceopt.programs.tuning.result import TuningRecord
+from daceopt.programs.tuning.search import tune as find_fastest
+from daceopt.runtime.bridge import TorchProgram
 from daceopt.runtime.invocation import torch_dtype
-from daceopt.runtime.places import common_device
+from daceopt.runtime.places import common_device, device_of
 from daceopt.runtime.tensors import as_tensor, dtype_of, to_numpy, to_torch
+from daceopt.store.cache import key
 
 if TYPE_CHECKING:
     import dace
@@ -43,6 +48,7 @@ def from_onnx(
     verify: str | None = None,
     bundle: Bundle | None = None,
     device: str | torch.device = "cpu",
+    tune: bool | float | str | None = None,
 ) -> OnnxModel:
     """Compile an ONNX model for inference.
 
@@ -51,22 +57,20 @@ def from_onnx(
     ONNX Runtime, operator by operator or, where that cannot be, as a whole, with a warning that gives the reason;
     without it, it raises Unsupported. ``bundle``: compile it together with other models, when the first of them runs.
     ``device``: where it runs on arrays of NumPy, and what it is compiled for at once; the first call with tensors on a
-    device of another kind compiles it for that one.
+    device of another kind compiles it for that one. ``tune``: seconds in which the first call of each program looks for
+    the fastest recipe, as for ``optimized_module``; ``stats.tuning`` has what it found.
     Raises ModelFileError for a damaged, invalid or unsafe file.
     """
     place = torch.device(device)
+    seconds = tuning_budget(tune)
+    if bundle is not None and seconds is not None:
+        raise ValueError("tune and bundle are given; expected one of them: a bundle is compiled once, as a whole")
 
     def compile_for(kind: str) -> Compile:
         own = bundle if kind == place.type else None
+        return compiler(recipe, verify=verify, fallback=fallback, bundle=own, device=kind)
 
-        def compile_(model: onnx.ModelProto, patient: bool) -> CompiledPair:
-            return pipeline.compile_model(
-                model, recipe=recipe, verify=verify, fallback=fallback, patient=patient, bundle=own, device=kind
-            )
-
-        return compile_
-
-    return OnnxModel(load(path_or_proto), compile_for, fallback, recipe, place)
+    return OnnxModel(load(path_or_proto), compile_for, fallback, recipe, place, seconds)
 
 
 class OnnxModel:
@@ -87,6 +91,7 @@ class OnnxModel:
         fallback: bool,
         recipe: str | Recipe,
         device: torch.device,
+        tune: float | None = None,
     ):
         constants = {t.name for t in model.graph.initializer}
         self._inputs = [v for v in model.graph.input if v.name not in constants]
@@ -96,7 +101,7 @@ class OnnxModel:
         self.recipe = recipe
         self._fallback = fallback
         self.device = device
-        self._compile_for = compile_for
+        self._compile_for, self._tune = compile_for, tune
         self._runtime: RuntimeModel | None = None
         self._expected: list[_Expectation | _Unchecked] = []
         self._results: list[np.dtype[Any] | None] = []
@@ -196,6 +201,8 @@ class OnnxModel:
             variant = self._select(variants, tensors)
         except Exception as error:
             return self._retry(values, error)
+        if self._tune is not None and not variant.is_tuned:
+            self._find_fastest(variant, tensors, self._tune)
         if self._stats.calls == 0:
             taken = {f"input:{k}": tuple(tensors[p].shape) for k, p in enumerate(variant.positions)}
             self._stats.record(variant.pair, taken)
@@ -207,6 +214,26 @@ class OnnxModel:
         except RunError as error:  # sizes that turned out otherwise than declared, most likely
             return self._retry(values, error)
         return outputs if variant.tail is None else variant.tail.run(tensors, outputs)
+
+    def _find_fastest(self, variant: Variant, tensors: Sequence[torch.Tensor], seconds: float) -> None:
+        """Let the program be the fastest of those that ``seconds`` are enough to try."""
+        taken, recipe = variant.inputs_of(tensors), recipe_for(device_of(tensors).type, self.recipe)
+
+        def run(recipe: Recipe) -> Callable[[], object]:
+            program = TorchProgram(variant.compile(recipe), len(taken))
+            return lambda: program(taken)
+
+        with self._making:
+            if variant.is_tuned:
+                return
+            fingerprint = key("onnx", variant.model.SerializeToString(deterministic=True), self._fallback)
+            result = find_fastest(
+                TuningRecord(fingerprint, recipe, device_of(tensors)), recipe, run, seconds, trains=False
+            )
+            if result.recipe is not None:
+                variant.use(variant.compile(result.recipe))
+            variant.is_tuned = True
+            self._stats.record_tuning(result)
 
     def _by_name(self, tensors: Sequence[object]) -> dict[str, np.ndarray]:
         arrays = (np.asarray(v.detach().cpu() if isinstance(v, torch.Tensor) else v) for v in tensors)

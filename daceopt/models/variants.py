@@ -10,8 +10,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
+from daceopt import pipeline
 from daceopt.capture.onnx.partition import split
 from daceopt.capture.onnx.specialization import (
     ALL,
@@ -33,31 +35,81 @@ if TYPE_CHECKING:
     import torch
 
     from daceopt.capture.onnx.partition import Split
+    from daceopt.codegen.bundle import Bundle
     from daceopt.models.tail import Tail
+    from daceopt.passes.recipe import Recipe
     from daceopt.programs.compiled import CompiledPair
 
 LIMIT = 32
 """Programs that are kept of one model; the least recently used goes first."""
 
-Compile = Callable[["onnx.ModelProto", bool], "CompiledPair"]
 Key = tuple[Any, ...]
+
+
+class Compile(Protocol):
+    """``pipeline.compile_model`` with its options; ``recipe``: another one."""
+
+    def __call__(self, model: onnx.ModelProto, patient: bool, recipe: Recipe | None = None, /) -> CompiledPair: ...
+
+
+def compiler(
+    recipe: str | Recipe,
+    *,
+    verify: str | None = None,
+    fallback: bool = True,
+    bundle: Bundle | None = None,
+    device: str = "cpu",
+) -> Compile:
+    """``pipeline.compile_model`` with these options."""
+
+    def compile_(model: onnx.ModelProto, patient: bool, other: Recipe | None = None) -> CompiledPair:
+        return pipeline.compile_model(
+            model,
+            recipe=other or recipe,
+            verify=verify,
+            fallback=fallback,
+            patient=patient,
+            bundle=bundle,
+            device=device,
+        )
+
+    return compile_
 
 
 class Variant:
     """A compiled program and which of the model's inputs it takes; the others are part of it, or of the tail.
 
-    ``tail``: what of the model ONNX Runtime does after the program.
+    ``tail``: what of the model ONNX Runtime does after the program, of which the report then speaks. ``model``: what
+    was compiled, and ``compile`` does that with another recipe. ``is_tuned``: has somebody looked for the fastest?
     """
 
-    def __init__(self, pair: CompiledPair, positions: Sequence[int], tail: Tail | None = None):
-        self.pair = pair
+    is_tuned = False
+
+    def __init__(
+        self,
+        pair: CompiledPair,
+        positions: Sequence[int],
+        tail: Tail | None,
+        model: onnx.ModelProto,
+        compile: Callable[[Recipe], CompiledPair],  # noqa: A002
+    ):
         self.positions = tuple(positions)
-        self.tail = tail
-        self._program = TorchProgram(pair, len(self.positions))
+        self.tail, self.model, self.compile = tail, model, compile
+        self.use(pair)
+
+    def use(self, pair: CompiledPair) -> None:
+        """Let a program of the same model take the place of the one before."""
+        if self.tail is not None:
+            pair.report = {**pair.report, "fallbacks": {**pair.report["fallbacks"], **self.tail.operators}}
+        self.pair, self._program = pair, TorchProgram(pair, len(self.positions))
+
+    def inputs_of(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The inputs of the program among those of the model."""
+        return [tensors[k] for k in self.positions]
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The program's outputs for all inputs of the model. Raises RunError."""
-        return self._program([tensors[k] for k in self.positions])
+        return self._program(self.inputs_of(tensors))
 
     def fits(self, shapes: Sequence[tuple[int, ...]]) -> bool:
         """Is the program for inputs of the model with these shapes?"""
@@ -70,7 +122,7 @@ class Variant:
 class Variants:
     """Compiles ``model`` at once where that is possible, else for each call's values and sizes; safe among threads.
 
-    ``compile(model, patient)`` is ``pipeline.compile_model`` with its options. ``fallback``: what cannot be compiled
+    ``compile``: see :class:`Compile`. ``fallback``: what cannot be compiled
     may run in ONNX Runtime after the rest, with a warning. Raises Unsupported, at once if no call can make the model
     compile.
     """
@@ -186,7 +238,8 @@ class Variants:
             return
         taken = {v.name for v in bound.graph.input} - {t.name for t in bound.graph.initializer}
         positions = [k for k, v in enumerate(self._inputs) if v.name in taken]
-        self._keep(key, Variant(pair, positions, self._tail(parts, pair) if parts is not None else None))
+        tail = self._tail(parts) if parts is not None else None
+        self._keep(key, Variant(pair, positions, tail, bound, partial(self._again, bound)))
 
     def _attempt(self, needs: InputRequirements, model: onnx.ModelProto) -> CompiledPair | InputRequirements:
         """A program, or all that has to be known for one."""
@@ -198,15 +251,21 @@ class Variants:
                 return more
         return self._compile(model, False)  # runs what is unknown elsewhere, or says why it cannot
 
+    def _again(self, model: onnx.ModelProto, recipe: Recipe) -> CompiledPair:
+        """The program of a model that was compiled before, with another recipe."""
+        try:
+            return self._compile(model, True, recipe)
+        except NotKnownYet:
+            return self._compile(model, False, recipe)
+
     def _split(self, needs: InputRequirements, model: onnx.ModelProto) -> Split | None:
         if not self._fallback:
             return None
         return split(model, lambda gap: self._more(needs, model, gap) is None)
 
-    def _tail(self, parts: Split, pair: CompiledPair) -> Tail:
-        """What runs after the program ``pair``, whose report then says so; it is announced once."""
+    def _tail(self, parts: Split) -> Tail:
+        """What runs after the program; it is announced once."""
         tail = Tail(self.input_names, [v.name for v in self._model.graph.output], parts)
-        pair.report = {**pair.report, "fallbacks": {**pair.report["fallbacks"], **tail.operators}}
         if str(tail) not in self._announced:
             self._announced.add(str(tail))
             tail.announce()

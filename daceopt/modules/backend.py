@@ -19,16 +19,16 @@ from daceopt.capture.torch.collection import resume
 from daceopt.capture.torch.lifting import lift_tensors
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import RunError, SizesError, Unsupported
-from daceopt.modules import breaks, frames, tuning, written_frames
+from daceopt.modules import breaks, frames, repeated_call, written_frames
 from daceopt.modules.breaks import WRONG_CALL, Break, Breaks, reason_of, versions
 from daceopt.modules.by_size import BySize, own_mode
 from daceopt.modules.description import describe, identity, is_symbolic
 from daceopt.modules.options import Options
 from daceopt.modules.piece import OVERLAP, CompiledPiece
+from daceopt.modules.repeated_call import Run
 from daceopt.modules.small_graphs import FOLLOWS, CallEstimate, estimate, while_small
 from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.recipe import Recipe
-from daceopt.programs.compiled import own_source
 from daceopt.programs.stats import Stats
 from daceopt.runtime import absent_gradients
 from daceopt.runtime.binding import Binding, ResultStage
@@ -255,21 +255,32 @@ class Backend(Breaks):
     def _tune(self, traced: Traced, inputs: Sequence[object]) -> Recipe | None:
         """The fastest recipe as measured; None for eager PyTorch."""
         recipe, chosen = (recipe_for(device, self.options.recipe) for device in ("cpu", traced.device))
-        key = tuning.identity(identity(traced), chosen, own_source(), device_of(inputs))
-        choice = tuning.lookup(key)
-        if choice is None:
-            eager = None
-            if isinstance(recipe, Choice) and not effects.lasting(traced.graph.graph):
-                eager = tuning.repeatable(traced, traced.graph.forward, inputs)
-            seconds, trains = self.options.tune or 0.0, tuning.trains(traced)
-            with own_random_numbers(inputs):
-                choice = tuning.search(chosen, lambda r: self._run(traced, r, inputs), eager, seconds, trains)
-            tuning.keep(key, choice)
-        self.stats.choices.append(str(choice))
-        return choice.recipe(chosen)
+        trains, eager = repeated_call.trains(traced), None
+        repeat = partial(repeated_call.repeatable, arguments=inputs, requires_grad=traced.requires_grad, trains=trains)
+        if isinstance(recipe, Choice) and not effects.lasting(traced.graph.graph):
+            eager = repeat(traced.graph.forward)
+        run = lambda recipe: repeat(self.graph(traced, recipe).run)  # noqa: E731
+        return self.tune(identity(traced), chosen, run, inputs, eager=eager, trains=trains)
 
-    def _run(self, traced: Traced, recipe: Recipe, inputs: Sequence[object]) -> Callable[[], object]:
-        return tuning.repeatable(traced, self.graph(traced, recipe).run, inputs)
+    def tune(
+        self,
+        fingerprint: str,
+        recipe: Recipe,
+        run: Callable[[Recipe], Run],
+        inputs: Sequence[object],
+        *,
+        eager: Run | None = None,
+        trains: bool | None = None,
+    ) -> Recipe | None:
+        """The fastest recipe for what ``fingerprint`` identifies, as measured: see ``programs/tuning``."""
+        from daceopt.programs.tuning.result import TuningRecord
+        from daceopt.programs.tuning.search import tune
+
+        record = TuningRecord(fingerprint, recipe, device_of(inputs))
+        with own_random_numbers(inputs):
+            result = tune(record, recipe, run, self.options.tune or 0.0, eager=eager, trains=trains)
+        self.stats.record_tuning(result)
+        return result.recipe
 
     def leave(self, traced: Traced, error: BaseException, arguments: Sequence[object]) -> Any:
         """Run a call in eager PyTorch after a compiled program, or the compiler, failed."""

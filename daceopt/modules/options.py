@@ -11,6 +11,7 @@ from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.passes import memory_budget
 from daceopt.passes.recipe import Recipe, recipes
 from daceopt.passes.transform import parse_step
+from daceopt.programs.tuning.budget import tuning_budget
 
 RECOMPILE_LIMIT = 32
 """Programs of one piece of code in one module, beyond which calls that fit none of them run eagerly."""
@@ -60,7 +61,7 @@ def check(
     memory_budget.check("memory_budget", budget)
     if budget is not None:
         recipe = (recipes.get(recipe) if isinstance(recipe, str) else recipe).within(budget)
-    return Options(recipe, backward, dynamic, fallback, verify, None if tune is None else _budget(tune))
+    return Options(recipe, backward, dynamic, fallback, verify, tuning_budget(tune))
 
 
 def _with_text(recipe: object, tune: object, budget: object) -> tuple[Any, Any, Any]:
@@ -80,24 +81,6 @@ def _with_text(recipe: object, tune: object, budget: object) -> tuple[Any, Any, 
             raise ValueError(f"recipe={recipe!r} and {option}={values[option]!r}; expected one of both")
         values[option] = value
     return name, values["tune"], values["memory_budget"]
-
-
-def _budget(tune: object) -> float:
-    """The seconds that ``tune`` stands for."""
-    expected = f"tune={tune!r}; expected None, True, a number of seconds, or text such as '30s' or '2min'"
-    if tune is True:
-        return 10.0
-    if isinstance(tune, bool) or not isinstance(tune, int | float | str):
-        raise TypeError(f"{expected}, not {type(tune).__name__}")
-    try:
-        text = str(tune).strip()
-        unit = 60.0 if text.endswith("min") else 1.0
-        seconds = float(text.removesuffix("min").removesuffix("s")) * unit
-    except ValueError:
-        raise ValueError(expected) from None
-    if not 0 < seconds < float("inf"):
-        raise ValueError(expected)
-    return seconds
 
 
 def _check_recipe(recipe: object) -> None:

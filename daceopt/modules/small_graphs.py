@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 from daceopt.capture.torch import effects
 from daceopt.modules import call_times
 from daceopt.modules.description import specialise
-from daceopt.modules.tuning import trains
+from daceopt.modules.repeated_call import trains
 from daceopt.torch_internals import torch_operators
 from daceopt.torch_internals.fake_tensors import FakeTensorMode
 from daceopt.torch_internals.fx_tracing import compile_forward

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from daceopt.runtime.arithmetic import evaluate
+
+if TYPE_CHECKING:
+    from daceopt.programs.tuning.result import TuningResult
 
 _LOWERING = "lower-operators"
 Record = Mapping[str, Any]
@@ -75,7 +78,8 @@ class Stats:
     ``eager_calls`` computed nothing in compiled code; ``eager_pieces``: how often a graph, or a function whose graph
     was refused, of these or of other calls, ran in eager PyTorch; ``chosen_pieces``: how often because that is faster,
     which ``choices`` says. ``fallbacks``: why else, and how many for each reason.
-    ``choices``: why programs have the recipes that they have, or are for one size each. ``kernels`` and ``bytes_moved``
+    ``choices``: why programs have the recipes that they have, or are for one size each. ``tuning``: what ``tune`` has
+    found, for each program, with its ``report()``, its ``recipe`` and ``save(path)``. ``kernels`` and ``bytes_moved``
     are (before, after) of the training program compiled last, or of the last program where none trains.
     """
 
@@ -88,6 +92,7 @@ class Stats:
     compile_seconds: float = 0.0
     fallbacks: dict[str, int] = field(default_factory=dict)
     choices: list[str] = field(default_factory=list)
+    tuning: list[TuningResult] = field(default_factory=list)
     _shown: tuple[Any, dict[str, Sequence[int]]] | None = field(default=None, repr=False, compare=False)
 
     def record(self, pair: Any, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -97,6 +102,11 @@ class Stats:
         self.choices += [pair.report["choice"]] if pair.report.get("choice") else []
         if self._shown is None or pair.backward is not None or self._shown[0].backward is None:
             self._shown = (pair, dict(shapes))
+
+    def record_tuning(self, result: TuningResult) -> None:
+        """Say what the fastest way was, as measured."""
+        self.tuning.append(result)
+        self.choices.append(str(result))
 
     def count_eager(self, pieces: int = 1, is_chosen: bool = False) -> None:
         """Count pieces that run in eager PyTorch; ``is_chosen``: because that is faster."""

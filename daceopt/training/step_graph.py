@@ -17,6 +17,7 @@ from daceopt.modules.breaks import reason_of
 from daceopt.modules.by_size import SIZE_LIMIT, BySize
 from daceopt.modules.description import identity
 from daceopt.modules.piece import CompiledPiece
+from daceopt.modules.repeated_call import repeatable
 from daceopt.passes.choice import recipe_for
 from daceopt.runtime.binding import Binding, Output, Result
 from daceopt.training.binder import Binder
@@ -26,6 +27,8 @@ from daceopt.training.waiting import with_waiting
 
 if TYPE_CHECKING:
     from daceopt.ir.control.imported import Imported, Reduction
+    from daceopt.modules.repeated_call import Run
+    from daceopt.passes.recipe import Recipe
     from daceopt.programs.compiled import CompiledPair
 
 
@@ -105,22 +108,34 @@ class StepGraph:
             return error
 
     def _compile(self, plan: UpdatePlan, arguments: Sequence[object]) -> CompiledPiece:
-        program = CompiledPiece(self.traced, self._pair(plan, self._reduction(plan, arguments)))
+        reduction = self._reduction(plan, arguments)
+        recipe = None if self._backend.options.tune is None or reduction is not None else self._tune(plan, arguments)
+        program = CompiledPiece(self.traced, self._pair(plan, reduction, recipe))
         self._backend.keep(program, [*arguments, *self.bind(arguments).tensors])
         return program
 
-    def _pair(self, plan: UpdatePlan, reduction: Reduction | None) -> CompiledPair:
+    def _tune(self, plan: UpdatePlan, arguments: Sequence[object]) -> Recipe | None:
+        """The fastest recipe as measured, on copies of parameters and states."""
+        backend, tensors = self._backend, [*arguments, *self.bind(arguments).tensors]
+
+        def run(recipe: Recipe) -> Run:
+            program = CompiledPiece(self.traced, self._pair(plan, None, recipe))
+            return repeatable(program.run, tensors, self.traced.requires_grad)
+
+        recipe = recipe_for(self.traced.device, backend.options.recipe)
+        return backend.tune(f"{identity(self.traced)} {plan}", recipe, run, tensors, trains=True)
+
+    def _pair(self, plan: UpdatePlan, reduction: Reduction | None, recipe: Recipe | None = None) -> CompiledPair:
         backend, traced = self._backend, self.traced
         options, exchange, fingerprint = backend.options, backend.exchange, f"{identity(traced)} {plan}"
         load = partial(imported_step, traced, plan, reduction)
         if exchange is None or reduction is None:
-            chosen = recipe_for(traced.device, options.recipe)
+            chosen = recipe or recipe_for(traced.device, options.recipe)
             return backend.compile(fingerprint, load, recipe=chosen)
         if options.verify == "numerics":
             raise Unsupported("verify='numerics': the numbers of an exchange cannot be compared on one rank")
-        recipe = exchange.step_recipe(options.recipe)
         fingerprint = f"{fingerprint} {reduction}"
-        return exchange.watch_pair(backend.compile(fingerprint, load, recipe=recipe))
+        return exchange.watch_pair(backend.compile(fingerprint, load, recipe=exchange.step_recipe(options.recipe)))
 
     def _reduction(self, plan: UpdatePlan, arguments: Sequence[object]) -> Reduction | None:
         """Gradients that are collected stay those of this rank until the step that updates."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -54,6 +55,7 @@ def training_step(
     fallback: str = "warn",
     verify: str | None = None,
     memory_budget: int | str | None = None,
+    tune: bool | float | str | None = None,
 ) -> TrainingStep:
     """``step(*inputs, *targets) -> loss``: what ``zero_grad``, forward, ``backward`` and ``optimizer.step`` do in turn,
     as one program where that is possible.
@@ -66,14 +68,14 @@ def training_step(
     accumulate      only every so many calls update, by the mean of their gradients, which ``.grad`` collects
     keep_gradients  whether ``.grad`` has the gradients (as clipped) after an update; otherwise it is None
     scaler          scales the loss, and decides by the gradients whether a step updates: such a step runs in parts
-    recipe, dynamic, fallback, verify    as for ``optimized_module``. What cannot be one program runs in parts: the
-                    compiled forward and backward, then PyTorch's own update
+    recipe, dynamic, fallback, verify, tune    as for ``optimized_module``. What cannot be one program runs in parts:
+                    the compiled forward and backward, then PyTorch's own update
     memory_budget   as for ``optimized_module``; a share is of what eager PyTorch saves and of the gradients
 
     Raises TypeError and ValueError for what is no model, optimizer or loss, and for an optimizer that has no parameter
     of the model.
     """
-    options = checked.check(recipe, None, dynamic, fallback, verify, budget=memory_budget)
+    options = checked.check(recipe, None, dynamic, fallback, verify, tune, memory_budget)
     _check(model, loss, optimizer)
     step = _step_options(clip_norm, clip_value, accumulate, keep_gradients, scaler)
     return TrainingStep(Objective(model, loss, _target_count(loss, targets)), Binder(optimizer, step), options)
@@ -92,7 +94,7 @@ class TrainingStep:
 
     def __init__(self, objective: Objective, binder: Binder, options: Options) -> None:
         self._objective, self._binder, self._options = objective, binder, options
-        own = Options(options.recipe, None, options.dynamic, "raise", options.verify)
+        own = replace(options, backward=None, fallback="raise")
         self._exchange = exchange_of(objective.model)
         binder.shards = None if self._exchange is None else ShardedState(binder.optimizer, self._exchange)
         self._dispatcher = _StepDispatcher(own, binder, self._exchange)
@@ -185,7 +187,12 @@ class TrainingStep:
             objective = Objective(self.model, self._objective.loss, self._objective.targets)
             chosen = self._options
             self._parts = optimized_module(
-                objective, recipe=chosen.recipe, dynamic=chosen.dynamic, fallback=chosen.fallback, verify=chosen.verify
+                objective,
+                recipe=chosen.recipe,
+                dynamic=chosen.dynamic,
+                fallback=chosen.fallback,
+                verify=chosen.verify,
+                tune=chosen.tune,
             )
         self.gather_state()
         updates = binder.is_last

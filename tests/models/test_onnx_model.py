@@ -18,6 +18,8 @@ from daceopt import pipeline
 from daceopt.errors import DaceoptError, FallbackWarning, Unsupported
 from daceopt.libs.onnxruntime_model import RuntimeModel
 from daceopt.models import variants
+from daceopt.programs.tuning import search
+from daceopt.programs.tuning.variations import variations
 from daceopt.runtime.invocation import torch_dtype
 from tests.numerics import assert_within_rounding
 from tests.onnx_models import detector, proto
@@ -161,6 +163,23 @@ def test_branches_whose_condition_follows_from_an_input() -> None:
     x = np.arange(4, dtype=np.float32)
     assert compiled(x, np.int64(1)).tolist() == [(x * 2).tolist()]
     assert compiled(x, np.int64(2)).tolist() == x.reshape(2, 2).tolist()
+
+
+def test_the_first_call_of_each_program_looks_for_the_fastest(
+    monkeypatch: pytest.MonkeyPatch, fresh_cache: Path, compiled_models: list[onnx.ModelProto]
+) -> None:
+    monkeypatch.setenv("DACEOPT_CACHE_DIR", str(fresh_cache))
+    monkeypatch.setattr(search, "variations", lambda recipe: variations(recipe)[:1])
+    x = np.arange(12, dtype=np.float32) - 6
+    for _ in range(2):  # as another process would
+        model = daceopt.from_onnx(reshaping(), recipe="cpu", fallback=False, tune="60s")
+        for shape in ((3, 4), (2, 6), (3, 4)):
+            assert np.array_equal(model(x, ints(*shape)), np.maximum(x, 0).reshape(shape))
+        assert [len(f.trials) for f in model.stats.tuning] == [2, 2] and len(model.stats.choices) == 2
+    asked, compiled, searched, taken = 2, 4, 4, 4  # of both models: what sizes there are; two programs each
+    assert len(compiled_models) == asked + compiled + searched + taken
+    with pytest.raises(ValueError, match="expected None, True, a number of seconds"):
+        daceopt.from_onnx(reshaping(), tune="soon")
 
 
 def open_ended() -> onnx.ModelProto:

@@ -6,9 +6,9 @@ import pytest
 
 from daceopt import recipes
 from daceopt.errors import DaceoptError
-from daceopt.modules.tuning import alternatives
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
+from daceopt.programs.tuning.result import alternatives
 from tests.transformations.graphs import Net
 
 SHIPPED = ("apollo", "auto", "cpu", "disco", "graphturbo", "inference", "none", "training")

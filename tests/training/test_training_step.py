@@ -12,6 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from daceopt import optimized_module, training_step
+from daceopt.programs.tuning import search
+from daceopt.programs.tuning.variations import variations
 from tests.training.checking import CROSS, Loop, adam, batches, check, perceptron, sgd
 
 OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -50,6 +52,15 @@ def test_each_option_is_pytorch_s(name: str) -> None:
     rate: Any = torch.tensor(0.01) if "tensor" in name else 0.01
     step = check(perceptron(), CROSS, lambda m: kind(m.parameters(), lr=rate, **options), batches(6))
     assert step.daceopt.stats.programs == 1 and not step.reasons
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_tuned_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried works on copies: parameters and states are those of as many updates as there were calls."""
+    monkeypatch.setattr(search, "variations", lambda recipe: variations(recipe)[:1])
+    step = check(perceptron(), CROSS, adam, batches(4), recipe="cpu", tune="60s")
+    (result,) = step.daceopt.stats.tuning
+    assert len(result.trials) == 2 and not result.untried and not step.reasons
 
 
 @pytest.mark.share(3)

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from daceopt import pipeline
 from daceopt.codegen.shown import by_result
 from daceopt.codegen.working_memory import plan_memory
 from daceopt.cost.device_machine import machine_of
@@ -205,14 +204,11 @@ def _on_host(value: object) -> Any:
 
 
 def _variants(model: onnx.ModelProto, recipe: str | Recipe, verify: str | None, device: str) -> Variants:
-    from daceopt.models.variants import Variants
-
-    def compile_(proto: onnx.ModelProto, patient: bool) -> CompiledPair:
-        return pipeline.compile_model(proto, recipe=recipe, verify=verify, patient=patient, device=device)
+    from daceopt.models.variants import Variants, compiler
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)  # the report says which and why
-        return Variants(model, compile_)
+        return Variants(model, compiler(recipe, verify=verify, device=device))
 
 
 def _variant(variants: Variants, inputs: Sequence[Any]) -> Variant | None:

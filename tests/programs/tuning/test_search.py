@@ -1,0 +1,212 @@
+"""What is fastest as measured: chosen among recipes, changes of them and eager PyTorch, kept, and found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daceopt import recipes
+from daceopt.errors import Unsupported
+from daceopt.passes.choice import Candidate, Choice
+from daceopt.passes.recipe import Recipe
+from daceopt.programs.tuning import search
+from daceopt.programs.tuning.result import EAGER, TuningRecord, TuningResult
+from daceopt.programs.tuning.search import Run, tune
+from daceopt.programs.tuning.variations import variations
+
+CPU, NONE = recipes.get("cpu"), recipes.get("none")
+EITHER = Choice.of("either", CPU, NONE)
+
+
+class Machine:
+    """Programs that say how long a call takes: by a text of their recipe, or the default; to compile one takes
+    ``compiling`` seconds of a clock that nothing else moves."""
+
+    def __init__(self, default: float, seconds: Mapping[str, float] | None = None, compiling: float = 1.0) -> None:
+        self.default, self.seconds, self.compiling = default, seconds or {}, compiling
+        self.now = 0.0
+        self.compiled: list[Recipe] = []
+
+    def __call__(self, recipe: Recipe) -> Run:
+        self.now += self.compiling
+        self.compiled.append(recipe)
+        spent = min((s for text, s in self.seconds.items() if text in str(recipe)), default=self.default)
+        return lambda: spent
+
+    @property
+    def names(self) -> list[str]:
+        return [recipe.name for recipe in self.compiled]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, fresh_cache: Path) -> None:
+    monkeypatch.setenv("DACEOPT_CACHE_DIR", str(fresh_cache))
+
+
+@pytest.fixture(autouse=True)
+def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a program returns is what it takes."""
+
+    def interleave(contenders: Mapping[str, Run], **options: Any) -> dict[str, Any]:
+        return {name: run() for name, run in contenders.items()}
+
+    monkeypatch.setattr(search, "interleave", interleave)
+
+
+def fastest(machine: Machine, recipe: Recipe, budget: float, *, program: str = "x", **kw: Any) -> TuningResult:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search.time, "perf_counter", lambda: machine.now)
+        return tune(TuningRecord(program, recipe), recipe, machine, budget, **kw)
+
+
+def test_the_fastest_recipe() -> None:
+    machine = Machine(0.004, {"none:": 0.001})
+    result = fastest(machine, EITHER, 2.0)
+    assert result.name == "none" and not result.changes and result.recipe == NONE
+    assert machine.names == ["cpu", "none"] and result.seconds == (0.004, 0.001)
+    assert str(result).startswith("none is the fastest of 2 ways as measured: 1.000 ms, 4.00 times as fast as cpu; ")
+    assert result.report().splitlines()[1:] == [" 4.000 x  none", " 1.000 x  cpu"]
+
+
+@pytest.mark.parametrize(("trains", "tried"), [(True, ["cpu", "training"]), (False, ["cpu", "inference"])])
+def test_recipes_are_measured_where_they_serve(trains: bool, tried: list[str]) -> None:
+    """Also those of which the model of time knows nothing."""
+    among = Choice.of(
+        "either",
+        CPU,
+        Candidate(recipes.get("inference"), trains=False, modelled=False),
+        Candidate(recipes.get("training"), infers=False, modelled=False),
+    )
+    machine = Machine(0.004, {f"{tried[1]}:": 0.001})
+    result = fastest(machine, among, 2.0, trains=trains)
+    assert machine.names == tried and result.name == tried[1] and result.recipe == recipes.get(tried[1])
+
+
+def test_eager_stays_where_it_is_faster() -> None:
+    result = fastest(Machine(0.004), EITHER, 5.0, eager=lambda: 0.003)
+    assert result.name == EAGER and result.recipe is None
+    within_noise = fastest(Machine(0.004), EITHER, 3.0, program="other", eager=lambda: 0.0039)
+    assert within_noise.name == "cpu" and [t.text for t in within_noise.trials[:3]] == ["cpu", "none", EAGER]
+
+
+def test_changes_are_tried_until_the_time_is_over() -> None:
+    option = next(v for v in variations(CPU) if v.text.startswith("threading with work="))
+    text = f"threading{{{option.text.split(' with ')[1]}}}"
+    machine = Machine(0.004, {text: 0.001})
+    result = fastest(machine, CPU, 600.0)
+    assert [v.text for v in result.changes] == [option.text] and result.name == "cpu" and not result.untried
+    assert result.recipe is not None and text in str(result.recipe)
+    assert len(machine.compiled) > 5 and f"cpu ({option.text}) is the fastest" in str(result)
+    short = Machine(0.004, {text: 0.001})
+    result = fastest(short, CPU, 0.5, program="other")
+    assert short.names == ["cpu"] and not result.changes and result.untried == len(variations(CPU))
+
+
+def test_nothing_is_begun_that_would_not_end_in_time() -> None:
+    machine = Machine(0.004, compiling=10.0)
+    result = fastest(machine, CPU, 39.0)
+    assert len(machine.compiled) == 3 and machine.now == 30.0 and result.untried == len(variations(CPU)) - 2
+
+
+def test_changes_add_up() -> None:
+    first, second = (v for v in variations(CPU) if v.text in ("without layout-search", "without weight-packing"))
+    machine = Machine(0.004)
+
+    def seconds(recipe: Recipe) -> Run:
+        machine(recipe)
+        names = [step.name for step in recipe]
+        spent = 0.001 * (2 + ("layout-search" in names) + ("weight-packing" in names))
+        return lambda: spent
+
+    result = fastest_by(seconds, machine)
+    assert result.changes == (first, second) and result.seconds == (0.004, 0.002)
+
+
+def fastest_by(run: Callable[[Recipe], Run], machine: Machine) -> TuningResult:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search.time, "perf_counter", lambda: machine.now)
+        return tune(TuningRecord("x", CPU), CPU, run, 600.0)
+
+
+def test_a_recipe_that_does_not_compile_is_no_contender() -> None:
+    def run(recipe: Recipe) -> Run:
+        if recipe.name == "none":
+            raise Unsupported("not this one")
+        return lambda: 1.0
+
+    result = tune(TuningRecord("x", EITHER), EITHER, run, 0.05)
+    assert result.name == "cpu"
+
+    def refuse(recipe: Recipe) -> Run:
+        raise Unsupported("none of them")
+
+    with pytest.raises(Unsupported, match="none of them"):
+        tune(TuningRecord("other", EITHER), EITHER, refuse, 1.0)
+
+
+def test_what_won_by_chance_is_not_taken() -> None:
+    """Faster twice, and slower when it counts."""
+    turns = {"cpu": iter([4.0] * 9), "none": iter([1.0, 1.0, 5.0, 5.0])}
+
+    def run(recipe: Recipe) -> Run:
+        return lambda: next(turns[recipe.name])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "variations", lambda recipe: [])
+        result = tune(TuningRecord("x", EITHER), EITHER, run, 60.0)
+    assert result.name == "cpu" and result.seconds == (4.0, 4.0)
+
+
+def test_a_search_that_was_killed_goes_on() -> None:
+    """What was measured is known; only the first recipe, with which all are compared, is compiled again."""
+    machine = Machine(0.004, {"without": 0.004})
+
+    def killed(recipe: Recipe) -> Run:
+        if len(machine.compiled) == 4:
+            raise KeyboardInterrupt
+        return machine(recipe)
+
+    with pytest.raises(KeyboardInterrupt):
+        fastest_by(killed, machine)
+    before, machine.compiled = machine.compiled, []
+    result = fastest_by(machine, machine)
+    again = [recipe for recipe in machine.compiled if recipe in before]
+    assert again == [CPU] and len(result.trials) == len(variations(CPU)) + 1
+
+
+def test_more_time_goes_on_where_less_had_ended() -> None:
+    machine = Machine(0.004)
+    short = fastest(machine, CPU, 3.0)
+    assert len(short.trials) == 3 and short.untried and short.budget == 3.0
+    machine.compiled = []
+    assert fastest(machine, CPU, 3.0) == short and not machine.compiled, "found in the cache"
+    longer = fastest(machine, CPU, 600.0)
+    assert len(machine.compiled) == len(variations(CPU)) - 1 and not longer.untried
+    machine.compiled = []
+    assert fastest(machine, CPU, 6000.0) == longer and not machine.compiled, "there is nothing more to try"
+
+
+def test_programs_and_recipes_are_told_apart() -> None:
+    fastest(Machine(0.004), EITHER, 2.0)
+    for other in (TuningRecord("other", EITHER), TuningRecord("x", CPU)):
+        assert other.result() is None
+    assert TuningRecord("x", EITHER).result() is not None
+
+
+@pytest.fixture
+def damaged() -> Iterator[TuningRecord]:
+    """What was found, with a change that no recipe can have."""
+    record = TuningRecord("x", CPU)
+    result = fastest(Machine(0.004), CPU, 1.0)
+    hostile = result.to_json().replace('"changes": []', '"changes": [["x", [["__class__", [], {}]]]]')
+    assert "__class__" in hostile
+    record._cache.discard("tuned", record._key)
+    record._write("tuned", record._key, hostile)
+    yield record
+
+
+def test_what_the_cache_says_is_checked(damaged: TuningRecord) -> None:
+    assert damaged.result() is None and damaged.result() is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call
 
 from daceopt.errors import UnequalLayers
 from daceopt.ir.control.imported import Imported
@@ -25,25 +24,34 @@ from daceopt.layers.shortening import KEPT, LEAST
 from daceopt.passes.recipe import recipes
 from daceopt.programs import derivation
 from daceopt.programs.derivation import Derived
-from tests.capture.torch.checking import check
+from tests.capture.torch.checking import check, make_backend
 from tests.capture.torch.interpreted import compile_interpreted
 
 LAYERS, WIDTH = LEAST + 2, 8
 
 
 class Block(nn.Module):
-    """Attention of one head and a perceptron, each added to what it reads."""
+    """A normalized perceptron, added to what it reads."""
 
-    def __init__(self, width: int = WIDTH, eps: float = 1e-5, dropout: float = 0.0):
+    def __init__(self, eps: float = 1e-5, dropout: float = 0.0):
         super().__init__()
-        self.first, self.second = nn.LayerNorm(width, eps), nn.LayerNorm(width)
-        self.qkv, self.up, self.down = nn.Linear(width, 3 * width), nn.Linear(width, 16), nn.Linear(16, width)
-        self.dropout = nn.Dropout(dropout)
+        self.norm, self.dropout = nn.LayerNorm(WIDTH, eps), nn.Dropout(dropout)
+        self.up, self.down = nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.dropout(self.down(torch.tanh(self.up(self.norm(x)))))
+
+
+class Attending(Block):
+    """Attention of one head before it, of twice as many operators: where many in a layer matter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.qkv = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(self.first(x)).chunk(3, -1)
-        x = x + self.dropout(nn.functional.scaled_dot_product_attention(q, k, v))
-        return x + self.down(nn.functional.gelu(self.up(self.second(x))))
+        return super().forward(x + nn.functional.scaled_dot_product_attention(q, k, v))
 
 
 class Network(nn.Module):
@@ -80,13 +88,8 @@ def lengthenings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def right(net: nn.Module, *inputs: torch.Tensor, recipe: str = "cpu") -> Derived:
     """Results and gradients by inputs and weights are those of float64; returns what was derived."""
-    weights = {name: p.detach() for name, p in (*net.named_parameters(), *net.named_buffers())}
-
-    def call(weights: Mapping[str, torch.Tensor], *inputs: torch.Tensor) -> Any:
-        return functional_call(net, dict(weights), inputs)
-
     through, grad = partial(compile_interpreted, through=recipe), torch.is_grad_enabled()
-    backend = check(call, weights, *inputs, pipeline=through, grad=grad)
+    backend = check(net, *inputs, pipeline=through, grad=grad)
     (piece,) = backend.graphs
     derived: Derived = piece.pair.source.graphs
     for graph in derived.program.directions():
@@ -114,7 +117,7 @@ def contents(graph: Graph, keys: NodeKeys) -> tuple[Counter[int], list[int]]:
 @pytest.mark.parametrize(
     ("blocks", "shape"),
     [
-        (lambda: [Block() for _ in range(LAYERS)], (2, 5, WIDTH)),
+        (lambda: [Attending() for _ in range(LAYERS)], (2, 5, WIDTH)),
         (lambda: [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(LAYERS)], (3, WIDTH)),
     ],
     ids=["attention", "perceptron"],
@@ -172,7 +175,6 @@ def test_two_kinds_of_layers(lengthenings: list[int]) -> None:
 def test_each_layer_draws_by_its_own_numbers(lengthenings: list[int]) -> None:
     torch.manual_seed(0)
     net = Network([Block(dropout=0.5) for _ in range(LAYERS)])
-    weights = {name: p.detach().requires_grad_() for name, p in net.named_parameters()}
     found: list[Derived] = []
 
     def keep(fingerprint: str, load: Any, **_: Any) -> Any:
@@ -180,11 +182,8 @@ def test_each_layer_draws_by_its_own_numbers(lengthenings: list[int]) -> None:
         found.append(pair.graphs)
         return pair
 
-    from tests.capture.torch.checking import make_backend
-
     torch._dynamo.reset()
-    compiled = torch._dynamo.optimize(make_backend(keep), nopython=True)(lambda w, x: functional_call(net, w, x))
-    compiled(weights, torch.randn(2, 5, WIDTH))
+    torch._dynamo.optimize(make_backend(keep), nopython=True)(net)(torch.randn(2, 5, WIDTH))
     (derived,) = found
     keys, other = NodeKeys(), whole(derived)
     assert lengthenings
@@ -318,7 +317,7 @@ def test_what_does_not_repeat_is_derived_whole(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_choice_is_by_the_time_of_all_layers(lengthenings: list[int]) -> None:
     torch.manual_seed(0)
-    derived = right(Network([Block() for _ in range(LAYERS)]), torch.randn(2, 5, WIDTH), recipe="auto")
+    derived = right(Network([Attending() for _ in range(LAYERS)]), torch.randn(2, 5, WIDTH), recipe="auto")
     assert lengthenings and derived.choice == whole(derived, "auto").choice
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +31,8 @@ def check(
     dynamic: bool | None = False,
     pipeline: Callable[..., Any] | None = None,
 ) -> Backend:
-    """``fn(*args)`` and its gradients by floating inputs are eager PyTorch's, within float64's idea of rounding.
+    """``fn(*args)`` and its gradients by floating inputs and by parameters of a module are eager PyTorch's, within
+    float64's idea of rounding.
 
     ``native``: no operator is left to ATen. ``pipeline`` stands in for ``pipeline.compile_graph``; None interprets.
     Returns the backend, whose graphs tell what was made.
@@ -59,11 +61,12 @@ def make_backend(pipeline: Callable[..., Any]) -> Backend:
 
 def compare(fn: Callable[..., Any], compiled: Callable[..., Any], args: Sequence[Any], grad: bool = True) -> None:
     """Results and gradients of ``compiled`` beside those of ``fn``, and of ``fn`` in float64."""
+    wide = copy.deepcopy(fn).double() if isinstance(fn, torch.nn.Module) else fn
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ours, our_grads = _run(compiled, args, grad)
         theirs, their_grads = _run(fn, args, grad)
-        exact, exact_grads = _run(fn, [_wide(a) for a in args], grad)
+        exact, exact_grads = _run(wide, [_wide(a) for a in args], grad)
     assert len(ours) == len(theirs)
     for k, (a, b, c) in enumerate(zip(ours, theirs, exact, strict=True)):
         _same(f"result {k}", a, b, c)
@@ -75,7 +78,8 @@ def _run(fn: Callable[..., Any], args: Sequence[Any], grad: bool) -> tuple[list[
     leaves, spec = pytree.tree_flatten(list(args))
     fresh = [_leaf(x, grad) for x in leaves]
     results = pytree.tree_leaves(fn(*pytree.tree_unflatten(fresh, spec)))
-    wanted = [x for x in fresh if isinstance(x, torch.Tensor) and x.requires_grad]
+    weights = fn.parameters() if isinstance(fn, torch.nn.Module) else ()
+    wanted = [x for x in (*fresh, *weights) if isinstance(x, torch.Tensor) and x.requires_grad]
     outputs = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
     if not grad or not wanted or not outputs:
         return results, []

@@ -282,6 +282,21 @@ for i0 < 8:
     )
 
 
+def test_statements_that_share_all_loops_are_vectors() -> None:
+    """Halves of equal extents: loop fusion leaves no loop that is not around both."""
+    graph, b, (x, y) = start((40, 4096), (40, 4096))
+    out = graph.add_array("out", (2, 40, 4096), F)
+    reads = {"u": (x, lambda k, i, j: (i, j)), "v": (y, lambda k, i, j: (i, j))}
+    b.map((2, 40, 4096), reads, {"out": (out, lambda *i: i)}, _half, label="halves")
+    finish(graph, out)
+    found = _after(graph, "index-set-splitting", "loop-fusion", "loop-merging", "vectorization", "threading")
+    assert found.startswith("\nparallel vector for i2 < 163840:\n  s0(") and "\n  s1(" in found
+
+
+def _half(p: tuple[sympy.Symbol, ...], u: sympy.Expr, v: sympy.Expr) -> sympy.Expr:
+    return sympy.exp(scalar.select(scalar.eq(p[0], 0), u, v))
+
+
 def test_a_schedule_given_by_hand_is_kept() -> None:
     graph, entry = two_stages()
     commit(graph, entry, bind(bind(loops_of(graph, entry).tree, "i0", "parallel"), "i1", "unroll"))

@@ -36,6 +36,10 @@ class Threading(KernelStep):
     def edit(self, form: KernelLoops) -> Tree | None:
         if form.kernel.is_tiled:
             return self._of_tiles(form)
+        common = form.common
+        if common is not None and common.loops and common.loops[-1].kind == "vector":
+            nest = self._of_nest(form, common)
+            return None if nest is None else form.with_nests([nest], ())
         if form.shared or form.locals:
             return self._of_shared(form)
         nests = [self._of_nest(form, nest) for nest in form.nests]

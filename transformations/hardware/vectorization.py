@@ -11,7 +11,7 @@ from daceopt.ir.edits.attempt import Edit, Edited, after_those_that_are_legal, a
 from daceopt.ir.edits.loops import KernelLoops, Nest, pack
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Call, Do, Loop, Param, Tree
-from daceopt.transformations.hardware._scheduling import KernelStep, at_least
+from daceopt.transformations.hardware._scheduling import KernelStep, at_least, reduced_params
 
 _LARGE = 1 << 10
 _PAIR = 2
@@ -40,8 +40,16 @@ class Vectorization(KernelStep):
     def edit(self, form: KernelLoops) -> Edited:
         if form.kernel.is_tiled:
             return _innermost_vectorized(form)
-        nests = [_vectorize(nest, form.bodies_of(nest), self.volume) for nest in form.nests]
-        return None if tuple(nests) == form.nests else form.with_nests(nests)
+        common = _common(form)
+        before, shared = (form.nests, form.shared) if common is None else ((common,), ())
+        nests = tuple(_vectorize(nest, form.bodies_of(nest), self.volume) for nest in before)
+        return None if nests == before else form.with_nests(nests, shared)
+
+
+def _common(form: KernelLoops) -> Nest | None:
+    """Statements in one and the same loops are a nest, unless they reduce over these: steps that split sums look for
+    loops inside of shared ones."""
+    return None if form.common is None or reduced_params(form, form.common) else form.common
 
 
 def _vectorize(nest: Nest, bodies: Sequence[StatementInstance], volume: bool) -> Nest:

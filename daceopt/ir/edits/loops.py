@@ -87,6 +87,12 @@ class KernelLoops:
         """The nest of a kernel of one statement without locals."""
         return None if self.shared or self.locals or len(self.kernel.stages) > 1 else self.nests[0]
 
+    @property
+    def common(self) -> Nest | None:
+        """The loops that all statements have in common, where there are no others, and no locals in them: one nest."""
+        alone = len(self.nests) == 1 and not self.locals and not (self.shared and self.nests[0].loops)
+        return Nest((*self.shared, *self.nests[0].loops), self.nests[0].body) if alone else None
+
     @cached_property
     def _form(self) -> tuple[tuple[Loop, ...], tuple[Alloc, ...], tuple[Nest, ...]]:
         form = None if self.kernel.is_tiled or self.kernel.forwarded_arrays() else _form_of(self.tree)

@@ -6,11 +6,11 @@ PLACEMENT = ("device-placement{target='cuda'}",)
 """Where arrays live."""
 
 SCHEDULES = (
-    "loop-fusion",
+    "loop-fusion{streams=1024}",  # lanes wait for memory in turns: there are no prefetchers
     "register-promotion",
     "kernel-fission",
     "grid-reduction",
-    "loop-fusion",  # of what is left
+    "loop-fusion{streams=1024}",  # of what is left
     "register-promotion",
     "loop-merging",
     "vectorization{volume=True}",  # the loop along which memory is walked, which neighbouring lanes then run

@@ -297,6 +297,25 @@ def _half(p: tuple[sympy.Symbol, ...], u: sympy.Expr, v: sympy.Expr) -> sympy.Ex
     return sympy.exp(scalar.select(scalar.eq(p[0], 0), u, v))
 
 
+def _rows_in_turns() -> Graph:
+    """Rows of two arrays in turns: index-set splitting makes a statement of each."""
+    graph, b, (x, y) = start((8, 4096), (8, 4096))
+    out = graph.add_array("out", (8, 4096), F)
+    reads = {"u": (x, lambda i, j: (i, j)), "v": (y, lambda i, j: (i, j))}
+    b.map((8, 4096), reads, {"out": (out, lambda *i: i)}, _turn, label="turns")
+    return finish(graph, out)
+
+
+def _turn(p: tuple[sympy.Symbol, ...], u: sympy.Expr, v: sympy.Expr) -> sympy.Expr:
+    return scalar.select(scalar.eq(scalar.pymod(p[0], 2), 0), u, v)
+
+
+@pytest.mark.parametrize(("streams", "nests"), [(4, 4), (16, 1)])
+def test_a_loop_walks_as_many_streams_as_a_core_follows(streams: int, nests: int) -> None:
+    found = _after(_rows_in_turns(), "index-set-splitting", f"loop-fusion{{streams={streams}}}")
+    assert found.count("for i1 < 4096:") == nests and found.count("  s") == 8
+
+
 def test_a_schedule_given_by_hand_is_kept() -> None:
     graph, entry = two_stages()
     commit(graph, entry, bind(bind(loops_of(graph, entry).tree, "i0", "parallel"), "i1", "unroll"))

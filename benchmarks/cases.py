@@ -3,6 +3,7 @@
 from benchmarks import (
     calls,
     compilation,
+    cost_model,
     cuda,
     cuda_networks,
     disco_search,
@@ -29,6 +30,7 @@ from benchmarks import (
 __all__ = [
     "calls",
     "compilation",
+    "cost_model",
     "cuda",
     "cuda_networks",
     "disco_search",

@@ -75,6 +75,7 @@ def arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Print the report; return 1 if something needed is missing, else 0."""
     if getattr(options, "calibrate", False):
+        importlib.import_module("daceopt.libs")  # which enter what is measured
         importlib.import_module("daceopt.cost.rates").calibrate()
     findings = report()
     print(render(findings))
@@ -168,6 +169,7 @@ def _threads() -> Iterator[Finding]:
 def _rates() -> Iterator[Finding]:
     """What the cost model decides by, if it has been measured here."""
     try:
+        importlib.import_module("daceopt.libs")  # which enter what is measured
         measured = importlib.import_module("daceopt.cost.rates").measured_rates()
     except ImportError as error:
         yield Finding("cost model", NOTE, f"cannot be imported: {error}", "install the packages named below")
@@ -182,6 +184,17 @@ def _rates() -> Iterator[Finding]:
         f"{1e-9 / measured.operation:.0f} G operations/s a core",
     ]
     yield Finding("cost model", OK, f"threads start in {1e6 * measured.region:.1f} us, {', '.join(rates)}")
+    yield _model_error()
+
+
+def _model_error() -> Finding:
+    """How far modelled times were from measured ones here, by class of kernel."""
+    errors = importlib.import_module("daceopt.cost.kernel_class").last_errors()
+    if errors is None:
+        advice = "`python -m benchmarks cost-model` in a checkout measures it; `explain` says it of one model"
+        return Finding("its error", NOTE, "not measured on this machine", advice)
+    texts = [f"{name} {e.factor:.2f} ({e.share:.0%} of {e.count} within 1.25)" for name, e in errors.items()]
+    return Finding("its error", OK, "factors " + ", ".join(texts))
 
 
 def _packages() -> Iterator[Finding]:

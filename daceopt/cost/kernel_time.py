@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import sympy
 
+from daceopt.cost.loop_work import loop_work
 from daceopt.cost.movement import data_movement
 from daceopt.cost.rates import Rates, rates
+from daceopt.cost.reuse_distance import ReuseDistances
 from daceopt.cost.work import kernel_flops
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
@@ -76,8 +78,21 @@ class KernelTimes:
         return self._known[node]
 
     def seconds(self, node: Node) -> float:
-        """Of the kernel at ``node`` by itself."""
-        return self.work(node).seconds(self.machine)
+        """Of the kernel at ``node`` where it runs, after the nodes before it: by the loops of its schedule, or by bytes
+        and operations as long as it has none."""
+        work = self.work(node)
+        if node.kernel.schedule is None:
+            return work.seconds(self.machine)
+        start = self.machine.cold_call + (self.machine.region if work.threads > 1 else 0.0)
+        return start + self.machine.running(self.loops(node), self._distances.parts[node], work.threads)
+
+    def loops(self, node: Node) -> Mapping[str, float]:
+        """What the loops of the kernel at ``node`` do, by the units of ``loop_work.py``."""
+        return loop_work(self._graph, node.kernel, self.number)
+
+    @cached_property
+    def _distances(self) -> ReuseDistances:
+        return ReuseDistances.of(self._graph, self.number, {n: self.number(sum(b)) for n, b in self._moved.items()})
 
     def _threads(self, kernel: Kernel) -> int:
         """The threads that start: a band of parallel loops has no more than iterations."""
@@ -99,6 +114,8 @@ class KernelTimes:
 
     def number(self, expr: Dim) -> float:
         """An expression over sizes as a number."""
+        if isinstance(expr, sympy.Integer):
+            return float(int(expr))
         return float(expr if isinstance(expr, int) else with_hints(sympy.sympify(expr), self._sizes))
 
     # ---------------------------------------------------------------- side by side

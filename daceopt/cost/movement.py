@@ -49,7 +49,7 @@ def data_movement(graph: Graph) -> Movement:
         if isinstance(node, Region):
             moved[node] = _inside(node)
             continue
-        picked = _picked_bytes(graph, node.kernel) if isinstance(node, KernelNode) else {}
+        picked = picked_bytes(graph, node.kernel) if isinstance(node, KernelNode) else {}
         moved[node] = _bytes(graph, graph.inputs_of(node), picked), _bytes(graph, graph.outputs_of(node), {})
     return Movement(moved)
 
@@ -61,7 +61,7 @@ def _inside(node: Region) -> tuple[Dim, Dim]:
     return iterations(node) * read, iterations(node) * written
 
 
-def _picked_bytes(graph: Graph, kernel: Kernel) -> dict[str, Dim]:
+def picked_bytes(graph: Graph, kernel: Kernel) -> dict[str, Dim]:
     """Array -> bytes at most read of it, for arrays that a kernel reads at run-time indices."""
     reads = [(stage, c, access) for stage in kernel.stages for c, access in stage.reads.items()]
     gathered = {access.array for _, _, access in reads if None in access.index and access.array not in kernel.locals}

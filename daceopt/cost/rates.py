@@ -9,11 +9,14 @@ from __future__ import annotations
 import ctypes
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
+from itertools import pairwise
+from math import log
 from pathlib import Path
 
 from daceopt import system as facts
@@ -21,7 +24,7 @@ from daceopt.cost.limits import Limits, assumed_limits
 from daceopt.scoped import scoped
 from daceopt.store.cache import default_cache, key
 
-_KIND, _FILE, _VERSION = "rates", "rates.json", 3
+_KIND, _FILE, _VERSION = "rates", "rates.json", 4
 _SETS = (32 << 10, 256 << 10, 1 << 20, 4 << 20, 32 << 20, 128 << 20)  # bytes that a copy touches; the last is memory
 _SHARED = 16 << 20  # of sets from here on, cores share the way to memory
 _ELEMENTS = 8192  # of float32, for arithmetic: they stay in the first cache
@@ -32,8 +35,33 @@ _TURNS = 8  # of the libraries that are compared
 _REPEATED = 1 << 20  # bytes under one look at the clock
 _FASTEST = 4e11  # bytes per second that no core exceeds: a vector of 64 bytes in and one out per cycle, at 3 GHz
 _SLOWEST = 8  # times slower than the reference machine: below that, others had the cores
+_BRIEF, _LONG = 0.02, 0.06  # seconds for a working set, and for one that others may push out of their caches
 _PATIENCE = 0.3  # seconds to find a moment in which all cores are free
 _BUSY = 1.5  # times what a region takes elsewhere: others had the cores
+
+
+LOOPS = (
+    ("byte", 3.8e-12),
+    ("operation", 1.4e-11),
+    ("multiplication", 1.2e-11),
+    ("exp", 2.8e-10),
+    ("erf", 3.5e-10),
+    ("tanh", 3e-10),
+    ("log", 2.3e-10),
+    ("power", 2e-9),
+    ("sine", 2.7e-10),
+    ("division", 2e-10),
+    ("strided", 4e-10),
+    ("entry", 1e-9),
+    ("lanes", 4e-9),
+    ("wide", 6e-11),
+    ("scalar", 5e-10),
+    ("call", 3e-7),
+)
+"""Seconds of one core of the reference machine (Xeon with AMX) for each unit of ``loop_work.py``; ``call``: of a kernel
+until its first iteration, where others have pushed its code out of the caches."""
+
+_HIDDEN, _WAITING = ("byte", "operation"), "wide"
 
 
 @dataclass(frozen=True)
@@ -44,7 +72,7 @@ class Rates:
     again. ``operation``: of one operation on float32 (``cost.work``), by one core, in vectors. ``product``:
     operations of a matrix product per second, by all cores; ``products``: the same of each library that multiplies.
     ``alone``: (working set in bytes, bytes read plus written per second) of one core, small sets first; ``together``:
-    of all cores.
+    of all cores. ``loops``: seconds by one core of each unit of what scheduled loops do (``loop_work.py``).
     """
 
     cores: int
@@ -55,6 +83,7 @@ class Rates:
     alone: tuple[tuple[int, float], ...]
     together: tuple[tuple[int, float], ...]
     products: tuple[tuple[str, float], ...] = ()
+    loops: tuple[tuple[str, float], ...] = LOOPS
 
     def best(self, other: Rates) -> Rates:
         """The same machine as it is when it has less else to do."""
@@ -65,7 +94,8 @@ class Rates:
         region, operation = min(self.region, other.region), min(self.operation, other.operation)
         before, product = dict(self.products), max(self.product, other.product)
         products = tuple((name, max(rate, before.get(name, 0.0))) for name, rate in other.products)
-        return Rates(self.cores, self.call, region, operation, product, alone, together, products)
+        loops = tuple((unit, min(a, b)) for (unit, a), (_, b) in zip(self.loops, other.loops))
+        return Rates(self.cores, self.call, region, operation, product, alone, together, products, loops)
 
     def of_cores(self, cores: int) -> Rates:
         """The same machine for a program that has so many of its cores."""
@@ -84,6 +114,35 @@ class Rates:
             rate = min(rate, _at(self.together, nbytes + beside) * threads / busy)
         return nbytes / rate + operations * self.operation / threads
 
+    @property
+    def cold_call(self) -> float:
+        """Seconds of a kernel until its first iteration, where others ran before it."""
+        return dict(self.loops)["call"]
+
+    def running(self, work: Mapping[str, float], parts: Iterable[tuple[float, float]], threads: int = 1) -> float:
+        """The time of ``threads`` cores for loops that do ``work`` and move ``parts``: in turn, but for sums that wait
+        for their last addition while memory is read."""
+        waiting = work.get(_WAITING, 0.0) * dict(self.loops)[_WAITING] / threads
+        return self.computing(work) / threads - waiting + max(waiting, self.moving(parts, threads))
+
+    def computing(self, work: Mapping[str, float]) -> float:
+        """The time of one core for what loops do by ``loop_work.py``, if all that they need lay in its first cache:
+        what vectors load and store hides behind their arithmetic, or the other way round; all else adds up."""
+        seconds = dict(self.loops)
+        behind = [work.get(unit, 0.0) * seconds[unit] for unit in _HIDDEN]
+        return max(behind) + sum(n * seconds[unit] for unit, n in work.items() if unit not in _HIDDEN)
+
+    def moving(self, parts: Iterable[tuple[float, float]], threads: int = 1) -> float:
+        """The time of ``threads`` cores for arrays of (bytes, reach): so many bytes have gone through the caches since
+        somebody touched the array last. Between two working sets that were measured, rates change little by little."""
+        seconds = 0.0
+        for nbytes, reach in parts:
+            rate = _between(self.alone, reach / threads) * threads
+            if threads > 1:
+                rate = min(rate, _between(self.together, reach) * threads / self.cores)
+            seconds += nbytes / rate
+        return seconds
+
     def far(self, nbytes: float) -> float:
         """Seconds that all cores need longer for ``nbytes`` than if their own caches had them."""
         own = next(rate for size, rate in reversed(self.together) if size < _SHARED)
@@ -96,6 +155,16 @@ class Rates:
 
 def _at(rates: tuple[tuple[int, float], ...], nbytes: float) -> float:
     return next((rate for size, rate in rates if nbytes <= size), rates[-1][1])
+
+
+def _between(rates: tuple[tuple[int, float], ...], reach: float) -> float:
+    """The rate at a working set, by the logarithms of those of its neighbours in the table."""
+    if reach <= rates[0][0]:
+        return rates[0][1]
+    for (smaller, fast), (larger, slow) in pairwise(rates):
+        if reach <= larger:
+            return fast * (slow / fast) ** (log(reach / smaller) / log(larger / smaller))
+    return rates[-1][1]
 
 
 def typical(limits: Limits) -> Rates:
@@ -116,6 +185,14 @@ def register_product(name: str, find: Callable[[], Multiply | None]) -> None:
     _multipliers[name] = find
 
 
+_time_loops: list[Callable[[], dict[str, float] | None]] = []
+
+
+def register_loops(measure: Callable[[], dict[str, float] | None]) -> None:
+    """Have the seconds of what loops do (``Rates.loops``) measured by ``measure``; None where it cannot."""
+    _time_loops[:] = [measure]
+
+
 _assumed: ContextVar[Rates | None] = ContextVar("daceopt_assumed_rates", default=None)
 
 
@@ -133,7 +210,10 @@ def rates() -> Rates:
 
 
 def _identity() -> str:
-    return key(_KIND, _VERSION, facts.fingerprint(), *sorted(_multipliers))
+    return key(_KIND, _VERSION, facts.fingerprint(), len(_time_loops), facts.march(), *sorted(_multipliers))
+
+
+_TABLES = "alone", "together", "products", "loops"
 
 
 @cache
@@ -143,7 +223,7 @@ def _own() -> Rates:
 
 def _read(entry: Path) -> Rates:
     fields = json.loads((entry / _FILE).read_text())
-    pairs = {name: tuple(map(tuple, fields.pop(name))) for name in ("alone", "together", "products")}
+    pairs = {name: tuple(map(tuple, fields.pop(name))) for name in _TABLES}
     wrong = [n for n, v in fields.items() if isinstance(v, bool) or not isinstance(v, int | float)]
     if wrong or not all(len(p) == 2 and isinstance(p[1], int | float) for own in pairs.values() for p in own):
         raise ValueError(f"{_FILE} has other values than rates: {wrong or pairs}")
@@ -173,16 +253,23 @@ def _write(folder: Path, rates: Rates) -> None:
 
 
 def measure() -> Rates:
-    """Measure in about a third of a second, without a compiler."""
+    """Measure in about a second, and what loops do where there is a compiler."""
     cores = facts.cores()
-    alone = _falling([(size, _alone(size)) for size in _SETS])
+    by_one = {size: _alone(size) for size in _SETS}
+    by_all = {size: max(_together(size, cores), by_one[size]) for size in _SETS if size >= _SHARED}
+    # one core is no slower by itself than beside the others
+    alone = _falling([(size, max(rate, by_all.get(size, 0.0) / cores)) for size, rate in by_one.items()])
     inside = [(size * cores, rate * cores) for size, rate in alone if size * cores < _SHARED]
-    shared = [(size, max(_together(size), rate) if cores > 1 else rate) for size, rate in alone if size >= _SHARED]
     region = _region(cores) if cores > 1 else 0.0
     products = tuple(_products().items())
     least = typical(Limits(cores)).product / _SLOWEST
     product = max(least, *(rate for _, rate in products)) if products else max(least, _product())
-    return Rates(cores, 3e-8, region, _operation(), product, alone, _falling([*inside, *shared]), products)
+    together, loops = _falling([*inside, *by_all.items()]), tuple({**dict(LOOPS), **_loops()}.items())
+    return Rates(cores, 3e-8, region, _operation(), product, alone, together, products, loops)
+
+
+def _loops() -> dict[str, float]:
+    return next((measure() or {} for measure in _time_loops), {})
 
 
 def _falling(rates: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
@@ -200,15 +287,16 @@ def _alone(nbytes: int) -> float:
 
     source, target = np.ones(nbytes // 8, np.float32), np.zeros(nbytes // 8, np.float32)
     start = _best(lambda: np.negative(source[:1], out=target[:1]), times=100, clock=_OWN)
-    spent = _best(lambda: np.negative(source, out=target), times=max(1, _REPEATED // nbytes), clock=_OWN) - start
+    patience = _BRIEF if nbytes < _SHARED else _LONG
+    times = max(1, _REPEATED // nbytes)
+    spent = _best(lambda: np.negative(source, out=target), patience, times, clock=_OWN) - start
     return nbytes / max(spent, nbytes / _FASTEST)
 
 
-def _together(nbytes: int) -> float:
-    import torch
-
-    source, target = torch.ones(nbytes // 8), torch.zeros(nbytes // 8)
-    return nbytes / _best(lambda: torch.neg(source, out=target))
+def _together(nbytes: int, cores: int) -> float:
+    """What all cores reach at once, each by its own clock: past the time in which others had one of them."""
+    with ThreadPoolExecutor(cores) as pool:
+        return sum(pool.map(_alone, [nbytes // cores] * cores))
 
 
 def _operation() -> float:
@@ -261,7 +349,7 @@ _OWN = time.thread_time  # of one thread, past the time in which others had its 
 
 def _best(
     call: Callable[[], object],
-    seconds: float = 0.02,
+    seconds: float = _BRIEF,
     times: int = 1,
     enough: float = 0.0,
     clock: Callable[[], float] = time.perf_counter,

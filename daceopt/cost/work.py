@@ -153,10 +153,10 @@ def _operations(expr: sympy.Expr, seen: set[sympy.Expr]) -> int:
     if not expr.args or expr.is_number or expr in seen:
         return 0
     seen.add(expr)
-    return _own(expr) + sum(_operations(a, seen) for a in expr.args)
+    return own_operations(expr) + sum(_operations(a, seen) for a in expr.args)
 
 
-def _own(expr: sympy.Expr) -> int:
+def own_operations(expr: sympy.Expr) -> int:
     """Operations of the outermost function alone."""
     if expr.is_Add:
         return len(expr.args) - 1

@@ -1,5 +1,6 @@
 """Dense libraries behind one interface: who implements a library node, and how it is called from generated code."""
 
+from daceopt.codegen.cpu import loop_rates as _loop_rates  # noqa: F401  (enters what times loops)
 from daceopt.libs import (
     algorithms,
     aten,

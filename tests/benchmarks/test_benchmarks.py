@@ -16,7 +16,7 @@ from benchmarks.harness import Budget, Result
 from benchmarks.suites import SUITES
 
 MEASURES = "tiny-call kernels bert resnet compile-time compile-networks import-time linear-scaling shared-cache"
-MEASURES += " recipe-time precision apollo-subgraphs budget-step"
+MEASURES += " cost-model recipe-time precision apollo-subgraphs budget-step"
 MEASURES += " stem-pool blur-chain training-step training-compile updates recommender instances gpu-instances"
 MEASURES += " sub-batches peak-memory training-peak memory-budget disco-search networks-inference networks-training"
 MEASURES += " networks-inference-autocast networks-training-autocast networks-step networks-inference-int8"

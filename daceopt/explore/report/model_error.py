@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import exp, log
 
+from daceopt.cost.kernel_class import WITHIN, ModelError
 from daceopt.cost.program_time import by_node
 from daceopt.explore.report.collect import Direction, measured_seconds
 from daceopt.ir.graph.kinds import Node
@@ -25,13 +26,13 @@ def modelled_and_measured(directions: Iterable[Direction], sizes: Mapping[str, i
 
 
 def summary(pairs: Iterable[tuple[Node, float, float]]) -> str | None:
-    """One line: how many kernels, the geometric mean of the factors by which the model is off, and the worst."""
-    errors = [(abs(log(model / seconds)), node) for node, model, seconds in pairs if model > 0]
-    if not errors:
+    """One line: how many kernels, the geometric mean of the factors by which the model is off, how many are well known,
+    and the worst."""
+    triples = [(node, model, seconds) for node, model, seconds in pairs if model > 0]
+    if not triples:
         return None
-    mean = exp(sum(e for e, _ in errors) / len(errors))
-    worst, node = max(errors, key=lambda pair: pair[0])
-    count = f"{len(errors)} kernel{'s' * (len(errors) > 1)}"
-    return (
-        f"the cost model is off by a factor of {mean:.2f} (mean of {count}), at worst {exp(worst):.2f} ({node.label})"
-    )
+    error = ModelError.of((model, seconds) for _, model, seconds in triples)
+    worst, label = max((abs(log(model / seconds)), str(node.label)) for node, model, seconds in triples)
+    count = f"{error.count} kernel{'s' * (error.count > 1)}, {error.share:.0%} within {WITHIN}"
+    mean = f"a factor of {error.factor:.2f} (mean of {count})"
+    return f"the cost model is off by {mean}, at worst {exp(worst):.2f} ({label})"

@@ -17,7 +17,7 @@ from daceopt.ir.nodes.builder import Builder
 def test_the_factor_is_the_same_for_too_much_and_too_little() -> None:
     a, b = SimpleNamespace(label="a"), SimpleNamespace(label="b")
     text = summary([(a, 2e-6, 1e-6), (b, 1e-6, 8e-6)])
-    assert text == "the cost model is off by a factor of 4.00 (mean of 2 kernels), at worst 8.00 (b)"
+    assert text == "the cost model is off by a factor of 4.00 (mean of 2 kernels, 0% within 1.25), at worst 8.00 (b)"
     assert summary([]) is None
 
 

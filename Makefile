@@ -46,6 +46,11 @@ $(VENV)-docs/.ready: constraints.txt
 	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt mkdocs-material "mkdocstrings[python]" mkdocs-jupyter
 	@touch $@
 
+# objects that the compiler makes are kept by their content, so that a run compiles what has changed since the last;
+# `make test OBJECTS=` compiles everything
+OBJECTS ?= $(CURDIR)/build/objects
+test test-fast: export DACEOPT_TEST_OBJECTS := $(OBJECTS)
+
 test: $(READY) ## each mechanism, with a part of ONNX's backend suite
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not onnx and not fuzz and not models and not breadth"
 

@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import kept_objects
+
 _CACHE = "DACEOPT_CACHE_DIR"
+_KEPT = "DACEOPT_TEST_OBJECTS"  # a folder for what the compiler made, from run to run
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,6 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
             prefix="daceopt-tests-", ignore_cleanup_errors=True
         )
         os.environ[_CACHE] = str(Path(folder.name) / "cache")
+        if kept := os.environ.pop(_KEPT, ""):
+            config.stash[_OBJECTS] = Path(kept), time.time()
+            kept_objects.take(Path(kept), Path(os.environ[_CACHE]))
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # xdist runs files of many tests first; of time it knows nothing
     for name in ("DACEOPT_TRACE", "DACEOPT_DISABLE_CACHE", "DACEOPT_LOGS"):
@@ -87,11 +94,16 @@ def _is_long(item: pytest.Item) -> bool:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     folder = config.stash.get(_FOLDER, None)
-    if folder is not None:
-        folder.cleanup()
+    if folder is None:
+        return
+    if _OBJECTS in config.stash:
+        kept, began = config.stash[_OBJECTS]
+        kept_objects.keep(kept, Path(folder.name) / "cache", began)
+    folder.cleanup()
 
 
 _FOLDER = pytest.StashKey[tempfile.TemporaryDirectory]()
+_OBJECTS = pytest.StashKey[tuple[Path, float]]()
 
 
 @pytest.fixture(autouse=True)

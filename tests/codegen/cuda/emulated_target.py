@@ -14,7 +14,8 @@ from tests.codegen.cuda.emulated import EMULATION, FLAGS, header
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this test, kernels for cuda are compiled for the emulation."""
-    command = (*system.require_compiler().command, *FLAGS, "-include", str(header()))
+    command = (*system.require_compiler().command, *FLAGS, "-include", header().name)
+    monkeypatch.setenv("CPATH", str(header().parent))  # not in the command, which is part of the key of an object
     emulated = Toolchain(lambda: command, fingerprint=EMULATION.read_text)
     monkeypatch.setitem(toolchain._TOOLCHAINS, "cuda", emulated)
 

@@ -221,7 +221,7 @@ def _start(command: Sequence[str], source: str, folder: Path) -> subprocess.Comp
     """Run the compiler with its temporary files in ``folder`` and English messages."""
     environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
     if Path(command[0]).name == "zig":  # compiles its C and C++ libraries once, by default into the user's home
-        libraries = str(default_cache().scratch().parent / "zig")
+        libraries = str(default_cache().compiler_folder())
         environment |= {"ZIG_GLOBAL_CACHE_DIR": libraries, "ZIG_LOCAL_CACHE_DIR": libraries}
     try:
         return subprocess.run(command, input=source, capture_output=True, text=True, cwd=folder, env=environment)

@@ -23,6 +23,7 @@ from daceopt.errors import BuildError
 from daceopt.store import sealed, storage
 
 logger = logging.getLogger("daceopt.cache")
+COMPILER = "compiler"  # in stats: the folder that a compiler keeps for itself
 _KEY = 12  # letters of a key that the log shows
 
 LAYOUT = "v1"
@@ -170,6 +171,15 @@ class Cache:
         except OSError as error:
             return self._fall_back(error).scratch()
 
+    def compiler_folder(self) -> Path:
+        """Return an existing folder in which a compiler may keep what it compiled for itself, such as its C++ library.
+
+        It counts towards the limit, other entries make room for it, and it goes when the cache is cleared.
+        """
+        folder = self.scratch().parent / COMPILER
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
     def keep_failed(self, name: str, text: str) -> Path | None:
         """Keep ``text`` in the ``failed`` folder for the user to look at; None when it cannot be written."""
         try:
@@ -188,14 +198,17 @@ class Cache:
             kind = entry.parent.parent.name
             result.entries[kind] = result.entries.get(kind, 0) + 1
             result.bytes[kind] = result.bytes.get(kind, 0) + sealed.size(entry)
+        if compiler := storage.bytes_below(self.folder / LAYOUT / COMPILER):
+            result.entries[COMPILER], result.bytes[COMPILER] = 1, compiler
         return result
 
     def clear(self) -> int:
-        """Remove every entry and kept failure; return the number of entries removed."""
+        """Remove every entry, kept failures and what a compiler kept; return the number of entries removed."""
         entries = list(self.entries())
         for entry in entries:
             self._remove(entry)
-        shutil.rmtree(self.folder / LAYOUT / "failed", ignore_errors=True)
+        for name in ("failed", COMPILER):
+            shutil.rmtree(self.folder / LAYOUT / name, ignore_errors=True)
         return len(entries)
 
     def _find(self, kind: str, key: str) -> Path | None:
@@ -286,7 +299,7 @@ class Cache:
     def _evict(self) -> None:
         """Remove least recently used entries until nine tenths of the limit remain; loaded libraries stay loaded."""
         entries = sorted((sealed.last_use(entry), sealed.size(entry), entry) for entry in self.entries())
-        total = sum(size for _, size, _ in entries)
+        total = sum(size for _, size, _ in entries) + storage.bytes_below(self.folder / LAYOUT / COMPILER)
         if total <= self.limit:
             return
         for _, size, entry in entries[:-1]:  # the newest one is about to be used

@@ -49,6 +49,16 @@ def file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
+def bytes_below(folder: Path) -> int:
+    """Return the bytes of all files below a folder; 0 where it is missing."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # removed meanwhile
+                total += Path(path, name).lstat().st_size
+    return total
+
+
 def small_file(path: Path, most: int) -> bytes:
     """The bytes of a plain file of ours, at most ``most``. Raises ValueError for a larger one and for what is none,
     which might never end."""

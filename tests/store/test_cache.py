@@ -266,6 +266,22 @@ def test_eviction_drops_the_least_recently_used(tmp_path: Path) -> None:
     assert store.get("object", names[5]) is not None
 
 
+def test_what_a_compiler_keeps_counts_and_is_cleared(tmp_path: Path) -> None:
+    store = Cache(tmp_path, limit=14_000)
+    library = store.compiler_folder() / "o" / "libc++.a"
+    library.parent.mkdir()
+    library.write_bytes(b"x" * 9_000)
+    names = [key(i) for i in range(3)]
+    for name in names:
+        store.put("object", name, lambda folder: write(folder, b"x" * 2400))
+    assert [store.get("object", name) is not None for name in names] == [False, False, True]
+    stats = store.stats()
+    assert (stats.entries["compiler"], stats.bytes["compiler"]) == (1, 9_000)
+    assert stats.total_bytes <= 14_000 and library.exists()
+    assert store.clear() == 1 and store.stats().entries == {}
+    assert not library.exists()
+
+
 def test_stats_and_clear(store: Cache) -> None:
     store.put("object", KEY, write)
     store.put("program", KEY, write)

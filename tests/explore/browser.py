@@ -162,6 +162,6 @@ def browser(online: bool = False) -> Iterator[Browser]:
             yield Browser(our_in, our_out, online)
         finally:
             process.terminate()
-            process.wait(timeout=20)
+            process.wait(timeout=300)
             os.close(our_in)
             os.close(our_out)

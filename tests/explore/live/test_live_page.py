@@ -95,7 +95,7 @@ def served(folder: Path, text: str) -> Iterator[str]:
             yield address[0]
         finally:
             process.send_signal(signal.SIGINT)
-            code = process.wait(timeout=60)
+            code = process.wait(timeout=300)
     assert code == 130
 
 

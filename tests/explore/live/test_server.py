@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from daceopt.commands.main import main
 from daceopt.errors import DaceoptError
 from daceopt.explore.live.live_session import LiveSession
 from daceopt.explore.live.requests import LONGEST
@@ -153,14 +152,21 @@ MODEL = "from torch import nn\ndef build():\n    return nn.Tanh()\n"
         (["ok.py:build", "--port", "PORT"], "is taken"),
     ],
 )
-def test_errors_are_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
-    (tmp_path / "model.py").write_text(MODEL)
-    (tmp_path / "ok.py").write_text(MODEL + "import torch\nexample_inputs = torch.ones(3)\n")
+def test_errors_are_one_line(
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(MODEL)
+    Path("ok.py").write_text(MODEL + "import torch\nexample_inputs = torch.ones(3)\n")
     with socket.socket() as taken:
         taken.bind((LOOPBACK, 0))
         taken.listen()
         words = [str(taken.getsockname()[1]) if word == "PORT" else word for word in arguments]
-        command = [sys.executable, "-m", "daceopt", "explore", *words]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 2 and not ended.stdout
-    assert ended.stderr.startswith("daceopt explore: ") and message in ended.stderr and ended.stderr.count("\n") == 1
+        assert main(["explore", *words]) == 2
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert shown.err.startswith("daceopt explore: ") and message in shown.err and shown.err.count("\n") == 1

@@ -70,7 +70,7 @@ class Search:
     """Tries the recipes that ``recipe`` is a choice of, ``eager`` PyTorch where it is given, and then changes of the
     fastest, each beside the first recipe and the fastest so far: coordinate descent, deterministic but for the clock.
 
-    ``run`` compiles with a recipe and gives one call. Nothing is start that takes longer than what is left of
+    ``run`` compiles with a recipe and gives one call. Nothing is begun that takes longer than what is left of
     ``budget`` seconds, as far as what was tried before tells; the first recipe is always compiled. ``trains``: see
     :func:`~daceopt.programs.tuning.result.alternatives`. What is returned is as fast as the first recipe, or faster.
     """
@@ -132,21 +132,20 @@ class Search:
         start = time.perf_counter()
         if earlier is None and start + self._longest > self._deadline:
             return False
-        run = self._compile(way)
-        trial = TuningTrial(way.text, 0.0 if run is None else self._race(way, run))
+        trial = TuningTrial(way.text, self._speedup_of(way))
         self._longest = max(self._longest, time.perf_counter() - start)
         self._trials.append(trial)
         self._record.keep_trial(trial)
         return True
 
-    def _compile(self, way: _Way) -> Run | None:
-        if way.recipe is None:
-            return self._eager
+    def _speedup_of(self, way: _Way) -> float:
+        """Its speedup over the first recipe as measured; 0 where it does not compile, or run."""
         try:
-            return self._run(way.recipe)
+            run = self._eager if way.recipe is None else self._run(way.recipe)
+            return 0.0 if run is None else self._race(way, run)
         except DaceoptError as error:
-            logger.info("%s does not compile: %s", way.text, error)
-            return None
+            logger.info("%s does not run: %s", way.text, error)
+            return 0.0
 
     def _race(self, way: _Way, run: Run) -> float:
         """Its speedup over the first recipe; it is the best from now on where it is faster twice."""

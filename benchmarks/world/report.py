@@ -37,7 +37,7 @@ docs/extending/benchmark.md says what a row is.
 - speed: medians of interleaved steps, a peer's time over ours (above 1: ours is faster). First steps are cold, in
   seconds and, in the column behind, in processor seconds. Times of a busy machine are said to be so: judge ratios
   alone, and those with care.
-- onnx-files: ONNX Runtime stands in place of eager PyTorch, and without its fused operators in place of float64.
+- onnx-files: ONNX Runtime is in place of eager PyTorch, and without its fused operators in place of float64.
 - peak MB: of the process that measured, with the packages that it imports and all contenders.
 """
 _COLUMNS = (

@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from daceopt.programs.plain import plain
 from daceopt.programs.stats import Stats
 from daceopt.programs.tuning.budget import tuning_budget
 from daceopt.programs.tuning.result import TuningRecord
-from daceopt.programs.tuning.search import tune as find_fastest
+from daceopt.programs.tuning.search import Contender, tune
 from daceopt.runtime.bridge import TorchProgram
 from daceopt.runtime.invocation import torch_dtype
 from daceopt.runtime.places import common_device, device_of
@@ -219,17 +220,16 @@ class OnnxModel:
         """Let the program be the fastest of those that ``seconds`` are enough to try."""
         taken, recipe = variant.inputs_of(tensors), recipe_for(device_of(tensors).type, self.recipe)
 
-        def run(recipe: Recipe) -> Callable[[], object]:
-            program = TorchProgram(variant.compile(recipe), len(taken))
-            return lambda: program(taken)
+        def make(recipe: Recipe) -> Contender:
+            pair = variant.compile(recipe)
+            return Contender(partial(TorchProgram(pair, len(taken)), taken), pair.code)
 
         with self._making:
             if variant.is_tuned:
                 return
             fingerprint = key("onnx", variant.model.SerializeToString(deterministic=True), self._fallback)
-            result = find_fastest(
-                TuningRecord(fingerprint, recipe, device_of(tensors)), recipe, run, seconds, trains=False
-            )
+            record = TuningRecord(fingerprint, recipe, device_of(tensors))
+            result = tune(record, recipe, make, seconds, trains=False)
             if result.recipe is not None:
                 variant.use(variant.compile(result.recipe))
             variant.is_tuned = True

@@ -25,11 +25,12 @@ from daceopt.modules.by_size import BySize, own_mode
 from daceopt.modules.description import describe, identity, is_symbolic
 from daceopt.modules.options import Options
 from daceopt.modules.piece import OVERLAP, CompiledPiece
-from daceopt.modules.repeated_call import Run
 from daceopt.modules.small_graphs import FOLLOWS, CallEstimate, estimate, while_small
 from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.recipe import Recipe
 from daceopt.programs.stats import Stats
+from daceopt.programs.tuning.result import TuningRecord
+from daceopt.programs.tuning.search import Contender, Make, tune
 from daceopt.runtime import absent_gradients
 from daceopt.runtime.binding import Binding, ResultStage
 from daceopt.runtime.places import device_of
@@ -258,27 +259,28 @@ class Backend(Breaks):
         trains, eager = repeated_call.trains(traced), None
         repeat = partial(repeated_call.repeatable, arguments=inputs, requires_grad=traced.requires_grad, trains=trains)
         if isinstance(recipe, Choice) and not effects.lasting(traced.graph.graph):
-            eager = repeat(traced.graph.forward)
-        run = lambda recipe: repeat(self.graph(traced, recipe).run)  # noqa: E731
-        return self.tune(identity(traced), chosen, run, inputs, eager=eager, trains=trains)
+            eager = Contender(repeat(traced.graph.forward))
+
+        def make(recipe: Recipe) -> Contender:
+            graph = self.graph(traced, recipe)
+            return Contender(repeat(graph.run), graph.pair.code)
+
+        return self.tune(identity(traced), chosen, make, inputs, eager=eager, trains=trains)
 
     def tune(
         self,
         fingerprint: str,
         recipe: Recipe,
-        run: Callable[[Recipe], Run],
+        make: Make,
         inputs: Sequence[object],
         *,
-        eager: Run | None = None,
+        eager: Contender | None = None,
         trains: bool | None = None,
     ) -> Recipe | None:
         """The fastest recipe for what ``fingerprint`` identifies, as measured: see ``programs/tuning``."""
-        from daceopt.programs.tuning.result import TuningRecord
-        from daceopt.programs.tuning.search import tune
-
         record = TuningRecord(fingerprint, recipe, device_of(inputs))
         with own_random_numbers(inputs):
-            result = tune(record, recipe, run, self.options.tune or 0.0, eager=eager, trains=trains)
+            result = tune(record, recipe, make, self.options.tune or 0.0, eager=eager, trains=trains)
         self.stats.record_tuning(result)
         return result.recipe
 

@@ -13,12 +13,10 @@ from daceopt.runtime.places import device_of
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
 
-Run = Callable[[], object]
-
 
 def repeatable(
     call: Callable[..., Any], arguments: Sequence[object], requires_grad: Sequence[bool] = (), trains: bool = False
-) -> Run:
+) -> Callable[[], object]:
     """A call on copies of ``arguments``: nothing of the user's changes. ``requires_grad``: which of the first of them
     do; ``trains``: with its backward pass.
 

@@ -64,6 +64,12 @@ class CompiledPair:
         return self.source.graphs or self.source.derive()
 
     @property
+    def code(self) -> str:
+        """A digest of the code of both directions."""
+        programs = [p for p in (self.forward, self.backward) if p is not None]
+        return key(*(program.sources.whole() for program in programs))
+
+    @property
     def model(self) -> onnx.ModelProto:
         """The ONNX model that was compiled. Raises Unsupported for what came from PyTorch."""
         if self.source.model is None:

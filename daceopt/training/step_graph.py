@@ -19,6 +19,7 @@ from daceopt.modules.description import identity
 from daceopt.modules.piece import CompiledPiece
 from daceopt.modules.repeated_call import repeatable
 from daceopt.passes.choice import recipe_for
+from daceopt.programs.tuning.search import Contender
 from daceopt.runtime.binding import Binding, Output, Result
 from daceopt.training.binder import Binder
 from daceopt.training.step_exchange import StepExchange
@@ -27,7 +28,6 @@ from daceopt.training.waiting import with_waiting
 
 if TYPE_CHECKING:
     from daceopt.ir.control.imported import Imported, Reduction
-    from daceopt.modules.repeated_call import Run
     from daceopt.passes.recipe import Recipe
     from daceopt.programs.compiled import CompiledPair
 
@@ -118,12 +118,12 @@ class StepGraph:
         """The fastest recipe as measured, on copies of parameters and states."""
         backend, tensors = self._backend, [*arguments, *self.bind(arguments).tensors]
 
-        def run(recipe: Recipe) -> Run:
+        def make(recipe: Recipe) -> Contender:
             program = CompiledPiece(self.traced, self._pair(plan, None, recipe))
-            return repeatable(program.run, tensors, self.traced.requires_grad)
+            return Contender(repeatable(program.run, tensors, self.traced.requires_grad), program.pair.code)
 
         recipe = recipe_for(self.traced.device, backend.options.recipe)
-        return backend.tune(f"{identity(self.traced)} {plan}", recipe, run, tensors, trains=True)
+        return backend.tune(f"{identity(self.traced)} {plan}", recipe, make, tensors, trains=True)
 
     def _pair(self, plan: UpdatePlan, reduction: Reduction | None, recipe: Recipe | None = None) -> CompiledPair:
         backend, traced = self._backend, self.traced

@@ -52,7 +52,7 @@ def test_a_module_takes_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
             self, record: TuningRecord, recipe: Recipe, run: Any, budget: float, *, eager: Any, trains: bool
         ) -> None:
             assert trains and budget == 1.0
-            run(recipe)(), eager()
+            run(recipe).call(), eager.call()
             searched.append(recipe.name)
 
         def find(self) -> TuningResult:

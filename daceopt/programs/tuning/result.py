@@ -15,7 +15,6 @@ from daceopt.errors import DaceoptError
 from daceopt.passes.choice import Choice
 from daceopt.passes.recipe import Recipe, recipes
 from daceopt.programs.compiled import own_source
-from daceopt.programs.recipe_text import plain, recipe_name, recipe_text, step_text
 from daceopt.programs.tuning.variations import Variation
 from daceopt.store import builders
 from daceopt.store.cache import default_cache, key
@@ -80,6 +79,8 @@ class TuningResult:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it as a recipe file, for other programs and machines of the kind; returns its path. Raises DaceoptError
         for eager PyTorch, and for steps that no file can name."""
+        from daceopt.programs.recipe_text import plain, recipe_name, recipe_text, step_text
+
         recipe = self.recipe
         if recipe is None:
             raise DaceoptError(f"{self}; there is no recipe to save")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from daceopt import progress
-from daceopt.cost.measure import interleave
 from daceopt.errors import DaceoptError
 from daceopt.passes.recipe import Recipe
 from daceopt.programs.tuning.result import EAGER, TuningRecord, TuningResult, TuningTrial, alternatives
@@ -17,10 +17,21 @@ from daceopt.programs.tuning.variations import Variation, variations
 logger = logging.getLogger("daceopt.dispatch")
 
 _MARGIN = 0.03  # the share by which a way must be faster, twice: less is noise
-_ROUND = 0.15  # seconds under the clock for each contender in one round
+_WINS = 0.8  # of the rounds of a race, in which it must be: by chance it is in one race of fifty
+_ROUNDS, _SECONDS = 9, 0.15  # of a race at least, under the clock for each contender
 _FIRST, _BEST, _OWN = "first", "best", "own"
 
-Run = Callable[[], object]
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to run a program, ready to run: one ``call``, and the ``code`` that it runs, equal where the code is; empty
+    where nobody knows."""
+
+    call: Callable[[], object]
+    code: str = ""
+
+
+Make = Callable[[Recipe], Contender]
 
 
 @dataclass(frozen=True)
@@ -51,17 +62,17 @@ class _Way:
 def tune(
     record: TuningRecord,
     recipe: Recipe,
-    run: Callable[[Recipe], Run],
+    make: Make,
     budget: float,
     *,
-    eager: Run | None = None,
+    eager: Contender | None = None,
     trains: bool | None = None,
 ) -> TuningResult:
     """The fastest way as it was found before, in a search of at least ``budget`` seconds or to its end, or as it is
     found now: see :class:`Search`. A search that was ended, by the clock or with its process, goes on."""
     result = record.result()
     if result is None or (result.untried and budget > result.budget):
-        result = Search(record, recipe, run, budget, eager=eager, trains=trains).find()
+        result = Search(record, recipe, make, budget, eager=eager, trains=trains).find()
         record.keep(result)
     return replace(result, base=recipe)
 
@@ -70,7 +81,7 @@ class Search:
     """Tries the recipes that ``recipe`` is a choice of, ``eager`` PyTorch where it is given, and then changes of the
     fastest, each beside the first recipe and the fastest so far: coordinate descent, deterministic but for the clock.
 
-    ``run`` compiles with a recipe and gives one call. Nothing is begun that takes longer than what is left of
+    ``make`` compiles with a recipe. Nothing is begun that takes longer than what is left of
     ``budget`` seconds, as far as what was tried before tells; the first recipe is always compiled. ``trains``: see
     :func:`~daceopt.programs.tuning.result.alternatives`. What is returned is as fast as the first recipe, or faster.
     """
@@ -79,13 +90,13 @@ class Search:
         self,
         record: TuningRecord,
         recipe: Recipe,
-        run: Callable[[Recipe], Run],
+        make: Make,
         budget: float,
         *,
-        eager: Run | None = None,
+        eager: Contender | None = None,
         trains: bool | None = None,
     ) -> None:
-        self._record, self._run, self._budget, self._eager = record, run, budget, eager
+        self._record, self._make, self._budget, self._eager = record, make, budget, eager
         self._deadline = time.perf_counter() + budget
         self._recipes = alternatives(recipe, trains)
         self._speedup = 1.0
@@ -94,12 +105,13 @@ class Search:
         """The fastest way. Raises what compiling the first recipe raises."""
         start = time.perf_counter()
         first = self._way = _Way(self._recipes[0])
-        self._first = self._best = self._run(self._recipes[0])
-        self._seconds = self._measure()[_FIRST]
+        self._first = self._best = self._make(self._recipes[0])
+        self._codes = {self._first.code: 1.0}  # the speedup of each
+        self._seconds = statistics.median(self._measure()[_FIRST])
         self._longest = time.perf_counter() - start
         self._trials = [TuningTrial(first.text, 1.0)]
         untried = self._try_all()
-        if self._way != first and self._measure()[_BEST] > self._seconds:  # what won by chance
+        if self._way != first and _ratio(self._measure(), _FIRST, _BEST) < 1:  # what won by chance
             self._way, self._speedup = first, 1.0
         times = self._seconds, self._seconds / self._speedup
         result = TuningResult(self._way.name, self._way.changes, times, tuple(self._trials), untried, self._budget)
@@ -141,28 +153,41 @@ class Search:
     def _speedup_of(self, way: _Way) -> float:
         """Its speedup over the first recipe as measured; 0 where it does not compile, or run."""
         try:
-            run = self._eager if way.recipe is None else self._run(way.recipe)
-            return 0.0 if run is None else self._race(way, run)
+            contender = self._eager if way.recipe is None else self._make(way.recipe)
+            if contender is None:
+                return 0.0
+            if not contender.code or contender.code not in self._codes:
+                self._codes[contender.code] = self._race(way, contender)
+            return self._codes[contender.code]
         except DaceoptError as error:
             logger.info("%s does not run: %s", way.text, error)
             return 0.0
 
-    def _race(self, way: _Way, run: Run) -> float:
+    def _race(self, way: _Way, contender: Contender) -> float:
         """Its speedup over the first recipe; it is the best from now on where it is faster twice."""
         for is_last in (False, True):
-            seconds = self._measure(run)
-            speedup = seconds[_FIRST] / seconds[_OWN]
-            if seconds[_OWN] > (1 - _MARGIN) * seconds[_BEST]:
+            samples = self._measure(contender)
+            speedup = _ratio(samples, _FIRST, _OWN)
+            wins = [own < best for best, own in zip(samples[_BEST], samples[_OWN])]
+            if _ratio(samples, _BEST, _OWN) < 1 + _MARGIN or statistics.mean(wins) < _WINS:
                 break
             if is_last:
-                self._way, self._best, self._speedup = way, run, speedup
+                self._way, self._best, self._speedup = way, contender, speedup
         return speedup
 
-    def _measure(self, run: Run | None = None) -> dict[str, float]:
-        """Seconds of the first recipe, of the best way where that is another, and of ``run``, all in turn."""
-        contenders = {_FIRST: self._first, _BEST: self._best, **({} if run is None else {_OWN: run})}
+    def _measure(self, contender: Contender | None = None) -> dict[str, list[float]]:
+        """Seconds of the first recipe, of the best way, and of ``contender``, round by round."""
+        from daceopt.cost.measure import sample
+
+        calls = {_FIRST: self._first.call, _BEST: self._best.call}
         if self._best is self._first:
-            del contenders[_BEST]
-        seconds = interleave(contenders, seconds=_ROUND, warmup=1, at_least=3)
-        self._seconds = seconds[_FIRST]
-        return {_BEST: seconds[_FIRST], **seconds}
+            del calls[_BEST]
+        if contender is not None:
+            calls[_OWN] = contender.call
+        samples = sample(calls, seconds=_SECONDS, warmup=1, at_least=_ROUNDS)
+        return {_BEST: samples[_FIRST], **samples}
+
+
+def _ratio(samples: Mapping[str, list[float]], over: str, own: str) -> float:
+    """How many times as fast ``own`` is as ``over``: the median of the rounds, in which the machine is the same."""
+    return statistics.median(a / b for a, b in zip(samples[over], samples[own]))

@@ -45,6 +45,7 @@ class Interpreted:
         self.inputs = [n for n in graph.inputs if n in roles]
         self.constants: tuple[np.ndarray, ...] = ()
         self.symbols = list(graph.symbols)
+        self.sources = SimpleNamespace(whole=lambda: str(id(self)))  # code of its own: it is none of another's
         self.manifest = SimpleNamespace(
             inputs=[self._tensor(n) for n in self.inputs],
             outputs=[self._tensor(n) for n in graph.outputs],

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from daceopt import recipes
+from daceopt.cost import measure
 from daceopt.errors import Unsupported
 from daceopt.passes.choice import Candidate, Choice
 from daceopt.passes.recipe import Recipe
 from daceopt.programs.tuning import search
 from daceopt.programs.tuning.result import EAGER, TuningRecord, TuningResult
-from daceopt.programs.tuning.search import Run, tune
+from daceopt.programs.tuning.search import Contender, Make, tune
 from daceopt.programs.tuning.variations import variations
 
 CPU, NONE = recipes.get("cpu"), recipes.get("none")
@@ -30,11 +31,11 @@ class Machine:
         self.now = 0.0
         self.compiled: list[Recipe] = []
 
-    def __call__(self, recipe: Recipe) -> Run:
+    def __call__(self, recipe: Recipe) -> Contender:
         self.now += self.compiling
         self.compiled.append(recipe)
         spent = min((s for text, s in self.seconds.items() if text in str(recipe)), default=self.default)
-        return lambda: spent
+        return Contender(lambda: spent)
 
     @property
     def names(self) -> list[str]:
@@ -50,10 +51,10 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, fresh_cache: Path) -> None:
 def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a program returns is what it takes."""
 
-    def interleave(contenders: Mapping[str, Run], **options: Any) -> dict[str, Any]:
-        return {name: run() for name, run in contenders.items()}
+    def sample(calls: Mapping[str, Callable[[], Any]], **options: Any) -> dict[str, list[float]]:
+        return {name: [call()] for name, call in calls.items()}
 
-    monkeypatch.setattr(search, "interleave", interleave)
+    monkeypatch.setattr(measure, "sample", sample)
 
 
 def fastest(machine: Machine, recipe: Recipe, budget: float, *, program: str = "x", **kw: Any) -> TuningResult:
@@ -86,9 +87,9 @@ def test_recipes_are_measured_where_they_serve(trains: bool, tried: list[str]) -
 
 
 def test_eager_stays_where_it_is_faster() -> None:
-    result = fastest(Machine(0.004), EITHER, 5.0, eager=lambda: 0.003)
+    result = fastest(Machine(0.004), EITHER, 5.0, eager=Contender(lambda: 0.003))
     assert result.name == EAGER and result.recipe is None
-    within_noise = fastest(Machine(0.004), EITHER, 3.0, program="other", eager=lambda: 0.0039)
+    within_noise = fastest(Machine(0.004), EITHER, 3.0, program="other", eager=Contender(lambda: 0.0039))
     assert within_noise.name == "cpu" and [t.text for t in within_noise.trials[:3]] == ["cpu", "none", EAGER]
 
 
@@ -115,32 +116,32 @@ def test_changes_add_up() -> None:
     first, second = (v for v in variations(CPU) if v.text in ("without layout-search", "without weight-packing"))
     machine = Machine(0.004)
 
-    def seconds(recipe: Recipe) -> Run:
+    def seconds(recipe: Recipe) -> Contender:
         machine(recipe)
         names = [step.name for step in recipe]
         spent = 0.001 * (2 + ("layout-search" in names) + ("weight-packing" in names))
-        return lambda: spent
+        return Contender(lambda: spent)
 
     result = fastest_by(seconds, machine)
     assert result.changes == (first, second) and result.seconds == (0.004, 0.002)
 
 
-def fastest_by(run: Callable[[Recipe], Run], machine: Machine) -> TuningResult:
+def fastest_by(make: Make, machine: Machine) -> TuningResult:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search.time, "perf_counter", lambda: machine.now)
-        return tune(TuningRecord("x", CPU), CPU, run, 600.0)
+        return tune(TuningRecord("x", CPU), CPU, make, 600.0)
 
 
 def test_a_recipe_that_does_not_compile_is_no_contender() -> None:
-    def run(recipe: Recipe) -> Run:
+    def make(recipe: Recipe) -> Contender:
         if recipe.name == "none":
             raise Unsupported("not this one")
-        return lambda: 1.0
+        return Contender(lambda: 1.0)
 
-    result = tune(TuningRecord("x", EITHER), EITHER, run, 0.05)
+    result = tune(TuningRecord("x", EITHER), EITHER, make, 0.05)
     assert result.name == "cpu"
 
-    def refuse(recipe: Recipe) -> Run:
+    def refuse(recipe: Recipe) -> Contender:
         raise Unsupported("none of them")
 
     with pytest.raises(Unsupported, match="none of them"):
@@ -151,20 +152,41 @@ def test_what_won_by_chance_is_not_taken() -> None:
     """Faster twice, and slower when it counts."""
     turns = {"cpu": iter([4.0] * 9), "none": iter([1.0, 1.0, 5.0, 5.0])}
 
-    def run(recipe: Recipe) -> Run:
-        return lambda: next(turns[recipe.name])
+    def make(recipe: Recipe) -> Contender:
+        return Contender(lambda: next(turns[recipe.name]))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "variations", lambda recipe: [])
-        result = tune(TuningRecord("x", EITHER), EITHER, run, 60.0)
+        result = tune(TuningRecord("x", EITHER), EITHER, make, 60.0)
     assert result.name == "cpu" and result.seconds == (4.0, 4.0)
+
+
+def test_faster_in_too_few_rounds_is_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The median is better, but by chance as often as not."""
+    rounds = {"first": [4.0] * 8, "own": [1.0] * 5 + [5.0] * 3}
+    monkeypatch.setattr(measure, "sample", lambda calls, **options: {name: rounds[name] for name in calls})
+    monkeypatch.setattr(search, "variations", lambda recipe: [])
+    result = fastest(Machine(4.0), EITHER, 60.0)
+    assert result.name == "cpu" and result.trials[1].speedup == 4.0
+
+
+def test_equal_code_runs_no_race() -> None:
+    machine, races = Machine(0.004), []
+
+    def make(recipe: Recipe) -> Contender:
+        machine(recipe)
+        code = "same" if "weight-packing" in str(recipe) else "other"
+        return Contender(lambda: races.append(code) or 0.004, code)  # type: ignore[func-returns-value]
+
+    result = fastest_by(make, machine)
+    assert races.count("other") == 1 and {t.speedup for t in result.trials} == {1.0}
 
 
 def test_a_search_that_was_killed_goes_on() -> None:
     """What was measured is known; only the first recipe, with which all are compared, is compiled again."""
     machine = Machine(0.004, {"without": 0.004})
 
-    def killed(recipe: Recipe) -> Run:
+    def killed(recipe: Recipe) -> Contender:
         if len(machine.compiled) == 4:
             raise KeyboardInterrupt
         return machine(recipe)

@@ -6,12 +6,16 @@ the rest is that of the recipe ``cpu``.
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import LOOPS, MEMORY, PREPARATION, RELUS
+from daceopt.recipes.cpu import ALGEBRA, ATTENTION, CLEANUP, DERIVATIVE, LIFTING, LOOPS, MEMORY, RELUS
 
 apollo = Recipe(
     "apollo",
     (
-        *PREPARATION,
+        *CLEANUP,
+        *LIFTING,
+        *ALGEBRA,
+        *ATTENTION,
+        *DERIVATIVE,  # up to here the steps of cpu, which a choice of both runs once
         # partition: softmax, normalizations, losses and updates become primitive kernels, and these micro-graphs
         "compound-opening",
         "layout-search",  # before fusion, which looks at how the loops walk memory

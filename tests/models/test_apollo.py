@@ -15,6 +15,7 @@ from daceopt import pipeline, recipes
 from daceopt.commands import demo
 from daceopt.cost import data_movement
 from daceopt.ir.control.program import Program
+from daceopt.passes.choice import common_prefix
 from daceopt.passes.runner import Runner
 from daceopt.programs.compiled import CompiledPair, report
 from daceopt.transformations.local.map_fusion import MapFusion
@@ -68,6 +69,28 @@ def test_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert nodes <= others and read <= 1.001 * theirs
     left = [site for p in programs.apollo for g in p.directions() for site in MapFusion().run(g).sites]
     assert left == []
+
+
+def test_a_choice_runs_what_cpu_has_in_common_once() -> None:
+    """Attention in tiles and the derivative included."""
+    own, whole = (recipes.get(name).with_differentiation().resolve() for name in ("apollo", "cpu"))
+    names = [step.name for step in whole[: common_prefix([own, whole])]]
+    assert names[-1] == "differentiate" and "attention-tiling" in names
+
+
+@pytest.mark.breadth
+def test_attention_in_tiles() -> None:
+    layer = nn.TransformerEncoderLayer(16, 1, 32, dropout=0.0, batch_first=True)
+    optimized = daceopt.optimized_module(copy.deepcopy(layer), recipe="apollo", fallback="raise")
+    x = torch.randn(1, 520, 16)
+    results = []
+    for module, operand in ((optimized, x), (copy.deepcopy(layer).double(), x.double()), (layer, x)):
+        own = operand.clone().requires_grad_()
+        y = module(own)
+        (gradient,) = torch.autograd.grad(y.square().sum(), own)
+        results.append([y.detach(), gradient])
+    assert_within_rounding(*results)
+    assert any(step["name"].startswith("attention-tiling") and step["sites"] for step in optimized.daceopt.history)
 
 
 @pytest.mark.breadth

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import sympy
-
 from daceopt.cost.limits import limits
 from daceopt.ir.access.reduction_form import forms
 from daceopt.ir.edits.attempt import commit
@@ -15,7 +13,6 @@ from daceopt.ir.fusion import fusion_profit
 from daceopt.ir.fusion.fusion import local_elements
 from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan, emit
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.legality.hardware import LIMITS
 from daceopt.ir.scalar import types
@@ -33,10 +30,10 @@ class MemoryStitching(Transformation):
     before:  for i, j: s[i] += exp(x[i, j])        for i, j: y[i, j] = exp(x[i, j]) / s[i]
     after:   for i: local s_l in thread: { for j: s_l += exp(x[i, j]);  for j: y[i, j] = exp(x[i, j]) / s_l }
 
-    APOLLO (Zhao et al., MLSys 2022, section 4.2 and Algorithm 2). Both must walk the same parallel loops in the same
-    tiles; two reductions must have the same canonical form (``reduction_form``). The tensors in between live in one
-    iteration of the shared loops where they fit into ``capacity`` bytes (None: what the machine, or a block of the
-    accelerator, has), else they stay in memory and the kernels apart. ``rules`` as of ``aggregation``.
+    APOLLO (Zhao et al., MLSys 2022, section 4.2 and Algorithm 2). Both must walk the same parallel loops; two
+    reductions must have the same canonical form (``reduction_form``). The tensors in between live in one iteration of
+    the shared loops where they fit into ``capacity`` bytes (None: what the machine, or a block of the accelerator,
+    has), else they stay in memory and the kernels apart. ``rules`` as of ``aggregation``.
     """
 
     level: ClassVar[str] = "local"
@@ -76,7 +73,6 @@ class _Stitching:
         return (
             self._other_form(first.kernel, second.kernel)
             or fusion_profit.why_slower(self._graph, first.kernel, second.kernel, merged)
-            or self._other_tiles(first, second)
             or self._too_large(merged)
         )
 
@@ -84,11 +80,6 @@ class _Stitching:
         ours, theirs = forms(self._graph, first), forms(self._graph, second)
         odd = next(((a, b) for a in ours for b in theirs if not a.matches(b)), None)
         return None if odd is None else f"their canonical forms differ: {odd[0]}, and {odd[1]}"
-
-    def _other_tiles(self, first: FusionGroup, second: FusionGroup) -> str | None:
-        """Kernels that have been scheduled already must have the same shared loops, tiles and hardware."""
-        loops = {_shared_loops(self._graph, n) for g in (first, second) for n in g.members} - {None}
-        return "their tiles or hardware loops differ" if len(loops) > 1 else None
 
     def _too_large(self, merged: Kernel) -> str | None:
         elements = local_elements(merged).items()
@@ -98,13 +89,3 @@ class _Stitching:
             return None
         name = max(sizes, key=lambda n: float(sizes[n]) if isinstance(sizes[n], int) else float("inf"))
         return f"{name} stays in memory: {total} bytes for each iteration are more than {self._capacity}"
-
-
-def _shared_loops(graph: Graph, node: Node) -> tuple[sympy.Symbol, ...] | None:
-    """Extents and kinds of the loops around everything in a kernel's schedule; None without one."""
-    tree = node.tree
-    return (
-        None
-        if tree is None
-        else tuple((n.extent, n.kind) for n in schedule.chain(schedule.without_accumulators(tree))[0])
-    )

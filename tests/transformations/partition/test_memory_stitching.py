@@ -13,9 +13,6 @@ from daceopt.autodiff import differentiate
 from daceopt.codegen.target import get as target
 from daceopt.cost.limits import Limits, assume
 from daceopt.errors import DaceoptError
-from daceopt.ir.edits import schedule_edits as edits
-from daceopt.ir.edits.attempt import commit
-from daceopt.ir.edits.loops import loops_of
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.schedule.schedule import Alloc, walk
 from daceopt.transformations.partition.aggregation import Aggregation
@@ -154,15 +151,6 @@ def test_an_accelerator_has_what_a_block_shares() -> None:
     graph = rows_then(lambda b, x, s: b.elementwise(lambda v, t: sympy.exp(v - t), x, s))
     graph.options = graph.options.__class__(**{**vars(graph.options), "target": target("cuda").name})
     assert len(apply(MemoryStitching(), graph).sites) == 1
-
-
-def test_other_tiles() -> None:
-    """Kernels that are scheduled already keep to their tiles."""
-    graph = rows_then(lambda b, x, s: b.elementwise(lambda v, t: v / t, x, s))
-    first, second = graph.kernels()
-    commit(graph, first, edits.split(loops_of(graph, first).tree, "i0", 4))
-    commit(graph, second, loops_of(graph, second).tree)
-    assert "their tiles or hardware loops differ" in misses(apply(MemoryStitching(), graph))
 
 
 def test_a_reduction_of_everything_has_no_loop_to_share() -> None:

@@ -81,7 +81,7 @@ class _Instance:
         if any(isinstance(n, Call) for n in self._path):
             is_copy = self._stage.copy is not None
             return {"byte": _TRANSPOSED * self._count} if is_copy else {"multiplication": self._count}
-        vector, functions = self._vector(), values.evaluations(self._do, self._stage)
+        vector, functions = self._vector(), values.evaluations(self._stage)
         if vector is None:
             accesses = len(self._stage.reads) + len(self._stage.writes)
             return {"scalar": self._count * (1 + accesses + sum(functions.values()))}
@@ -197,21 +197,23 @@ class _Values:
 
     def __init__(self) -> None:
         self.elements: set[Element] = set()
+        self._read: dict[Element, sympy.Symbol] = {}
         self._names: dict[sympy.Expr, sympy.Symbol] = {}
         self._computed: set[sympy.Expr] = set()
         self._exponentials: set[tuple[sympy.Expr, ...]] = set()
 
-    def evaluations(self, do: Do, stage: Stage) -> Units:
-        """Unit -> how often it is needed for what statement ``do`` computes and nobody before it."""
+    def evaluations(self, stage: Stage) -> Units:
+        """Unit -> how often it is needed for what a statement computes and nobody before it."""
         names: dict[sympy.Symbol, sympy.Expr] = {}
         for connector, access in stage.reads.items():
-            names[sympy.Symbol(connector)] = sympy.Symbol(f"{access.array}[{', '.join(map(str, access.index))}]")
+            element = (access.array, access.index)
+            names[sympy.Symbol(connector)] = self._read.setdefault(element, sympy.Dummy(access.array))
         counted: Units = {}
         for assignment in stage.assignments:
             value = assignment.expr.xreplace(names)
-            own = sympy.Symbol(f"{do.statement}.{assignment.symbol}")
-            name = value if value.is_Symbol else self._names.setdefault(value, own)
-            names[assignment.symbol] = names[sympy.Symbol(str(assignment.symbol))] = name
+            plain = sympy.Symbol(assignment.symbol.name)
+            name = value if value.is_Symbol else self._names.setdefault(value, sympy.Dummy(plain.name))
+            names[assignment.symbol] = names[plain] = name
             _add(counted, self._new(value))
         return counted
 

@@ -30,10 +30,10 @@ _FUNCTIONS = ("exp", "erf", "tanh", "log", "power", "sine", "division")
 
 def measure() -> dict[str, float] | None:
     """Unit of ``cost/loop_work.py`` -> seconds by one core; ``call``: those of a kernel until its first iteration. In
-    about half a second, once the loops are compiled; None where there is no compiler."""
+    about half a second, once the loops are compiled; None where they cannot be compiled."""
     try:
         library = _library()
-    except BuildError:
+    except (BuildError, OSError):  # no compiler, or a folder whose libraries do not load
         return None
     seconds = partial(_seconds, library)
     byte = seconds("copy") / (_COPIED * _ELEMENTS)

@@ -15,9 +15,10 @@ def test_every_unit_is_measured() -> None:
     assert all(1e-14 < seconds < 1e-3 for seconds in found.values())
 
 
-def test_without_a_compiler_nothing_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [BuildError("no compiler"), OSError("a folder from which nothing is loaded")])
+def test_without_a_compiler_nothing_is(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
-        raise BuildError("no compiler")
+        raise error
 
     monkeypatch.setattr(loop_rates, "_library", fail)
     assert loop_rates.measure() is None

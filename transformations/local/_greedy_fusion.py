@@ -38,7 +38,8 @@ class GreedyFusion:
         """Why their loops cannot be one; None where they are, and where nothing else lets them."""
         if self._plan.why_not(first, second) is not None:
             return None
-        return self._plan.attempt(first, second, self._siblings if siblings else self._accept)
+        accept, policy = (self._siblings, "siblings") if siblings else (self._accept, "producers")
+        return self._plan.attempt(first, second, accept, policy)
 
     def _accept(self, first: FusionGroup, second: FusionGroup, merged: Kernel) -> str | None:
         assert first.kernel is not None and second.kernel is not None

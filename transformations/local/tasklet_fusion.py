@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from daceopt.ir.access.iteration import canonical
-from daceopt.ir.fusion.fusion import collapse, merge
+from daceopt.ir.fusion.fusion import collapse
 from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan
+from daceopt.ir.fusion.merge_memory import MergeMemory
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
@@ -32,10 +33,10 @@ class TaskletFusion(Transformation):
 
     def match(self, graph: Graph) -> Iterator[Site]:
         kernels = [n for n in graph.kernels() if len(n.kernel.stages) == 1]
-        plan = FusionPlan(graph, eligible=frozenset(kernels), keeps_order=False)
+        plan, memory = FusionPlan(graph, eligible=frozenset(kernels), keeps_order=False), MergeMemory(graph)
         for node in reversed(kernels):
             if len(plan.group_of(node).members) == 1:
-                self._absorb(plan, node)
+                self._absorb(plan, memory, node)
         for group in sorted(plan.fused_groups(), key=lambda g: g.last, reverse=True):
             yield Site(graph, group.members, {"kernel": group.kernel})
 
@@ -43,17 +44,17 @@ class TaskletFusion(Transformation):
         site.graph.take_out(site.nodes)
         site.graph.add_kernel(canonical(site["kernel"]))
 
-    def _absorb(self, plan: FusionPlan, node: KernelNode) -> None:
+    def _absorb(self, plan: FusionPlan, memory: MergeMemory, node: KernelNode) -> None:
         """Pull into ``node`` every producer that nothing else reads, and theirs in turn."""
         waiting = _read(plan.group_of(node))
         while waiting:
             group = plan.group_of(node)
             producer = _lone_producer(plan, waiting.pop(), group)
-            fused = None if producer is None else self._fuse(plan.graph, producer.kernel, group.kernel)
+            fused = None if producer is None else self._fuse(memory, producer.kernel, group.kernel)
             if producer is not None and fused is not None:
                 waiting = _read(plan.join(producer, group, fused))
 
-    def _fuse(self, graph: Graph, first: Kernel | None, second: Kernel | None) -> Kernel | None:
+    def _fuse(self, memory: MergeMemory, first: Kernel | None, second: Kernel | None) -> Kernel | None:
         if first is None or second is None:
             return None
         (early,), (late,) = first.stages, second.stages
@@ -61,8 +62,12 @@ class TaskletFusion(Transformation):
             return None
         if len(early.assignments) + len(late.assignments) > self.max_assignments:
             return None
-        merged = merge(graph, first, second, lambda array: False)
-        return collapse(merged) if isinstance(merged, Kernel) else None
+        fused = memory.merge(first, second, lambda array: False, "one statement", _in_one_statement)
+        return fused if isinstance(fused, Kernel) else None
+
+
+def _in_one_statement(merged: Kernel) -> Kernel | str:
+    return collapse(merged) or "its statements do not run over the same elements"
 
 
 def _read(group: FusionGroup) -> list[str]:

@@ -48,7 +48,7 @@ def pattern(graph: Graph, kernel: Kernel) -> KernelPattern:
     for root in [graph.root(name)[0] for name in numbers if name not in kernel.locals]:
         numbers.setdefault(root, len(numbers))
     arrays = tuple(kernel.locals.get(name) or _array(graph, name, numbers) for name in numbers)
-    form = arrays, _loops(alike, numbers), tuple(graph.assumptions), graph.options.target
+    form = arrays, body_of(alike, numbers), tuple(graph.assumptions), graph.options.target
     return KernelPattern(form, tuple(numbers), draws)
 
 
@@ -98,7 +98,8 @@ def _array(graph: Graph, name: str, numbers: Mapping[str, int]) -> tuple[Any, ..
     return graph.dtype(name), graph.shape(name), graph.strides(name), numbers[root], offset
 
 
-def _loops(kernel: Kernel, numbers: Mapping[str, int]) -> tuple[Any, ...]:
+def body_of(kernel: Kernel, numbers: Mapping[str, int]) -> tuple[Any, ...]:
+    """Its loops and statements, a hashable value, with ``numbers`` for the names of arrays."""
     stages = tuple(
         (s.params, _accesses(s.reads, numbers), _accesses(s.writes, numbers), s.assignments) for s in kernel.stages
     )

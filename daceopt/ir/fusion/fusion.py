@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from math import prod
@@ -18,7 +18,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.tasklet import Assignment, substitute, symbol_like
 from daceopt.ir.scalar import scalar, types
-from daceopt.ir.scalar.dims import Dim
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.types import DType
 
 MAX_LOCAL_ELEMENTS = 16384  # a row buffer of 64 KiB in float32: stays in the first two cache levels
@@ -31,25 +31,35 @@ def merge(graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], b
     at least one buffer: written by the first and read by the second, or read by both. The caller has checked that no
     path leads from ``first`` to ``second`` through other nodes. Locals are in the form of :func:`expand_locals`.
     """
+    return merge_with_locals(graph, first, second, needed)[0]
+
+
+def merge_with_locals(
+    graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], bool]
+) -> tuple[Kernel | str, dict[str, str]]:
+    """What :func:`merge` gives, and array of the graph -> the local that has its values there."""
     shared = _shared_address(graph, first, second)
     if shared is None:
-        return "no shared access with an affine address"
+        return "no shared access with an affine address", {}
     address_1, address_2 = shared
+    different = f"{address_1.buffer} is walked differently by {first.label} and {second.label}"
+    if dim(address_1.constant - address_2.constant) != 0:  # before anything is renamed
+        return different, {}
     second = apart(second, first)
     address_2 = _by_buffer(graph, second.reads()).get(address_1.buffer) or address_2
     unified = unify(first, address_1, second, address_2)
     if unified is None:
-        return f"{address_1.buffer} is walked differently by {first.label} and {second.label}"
+        return different, {}
     first, second, mapping = unified
     _align_rest(graph, first, second, mapping)
     merger = _Merger(graph, first, rename(second, mapping), needed)
     reason = merger.keep_inside()
     if reason is not None:
-        return reason
+        return reason, {}
     merged = merger.kernel()
     if not merged.outer and any(s.params for s in merged.stages):
-        return f"{first.label} and {second.label} have no common parallel parameter"
-    return _too_large(merged) or merged
+        return f"{first.label} and {second.label} have no common parallel parameter", {}
+    return _too_large(merged) or merged, merger.locals_of
 
 
 def _shared_address(graph: Graph, first: Kernel, second: Kernel) -> tuple[Address, Address] | None:
@@ -107,7 +117,7 @@ class _Merger:
         self._stages = [*first.stages, *second.stages]
         self._locals = {**first.locals, **second.locals}
         self._copied = copies(first)
-        self._local_of = dict(self._copied)  # array of the graph -> the local that has its values
+        self.locals_of = dict(self._copied)  # array of the graph -> the local that has its values
 
     def kernel(self) -> Kernel:
         """What has come of it so far."""
@@ -147,8 +157,8 @@ class _Merger:
     def _local_copy(self, write: Access) -> Access:
         """The local array that stands for ``write``'s array: indexed by the parameters of the write, one dimension
         each."""
-        name = self._local_of.get(write.array) or self._local_name(write.array)
-        self._local_of[write.array] = name
+        name = self.locals_of.get(write.array) or fresh_local(self._graph, write.array, self._locals)
+        self.locals_of[write.array] = name
         index = _written_index(self._stages, name)
         if index is not None:  # an earlier merge made it, when the parameters may have stood in another order
             return Access(name, index)
@@ -157,14 +167,15 @@ class _Merger:
         self._locals[name] = (types.compute_type(self._graph.dtype(write.array)), shape)
         return Access(name, params)
 
-    def _local_name(self, array: str) -> str:
-        """One that neither the graph nor the kernel has."""
-        names = chain([f"{array}_l"], (f"{array}_l{k}" for k in count(2)))
-        return next(n for n in names if n not in self._locals and self._graph.is_free(n))
-
     def _write_locally(self, stage: Stage) -> Stage:
-        locals_ = {a.array: self._local_copy(a) for a in stage.writes.values() if a.array in self._local_of}
+        locals_ = {a.array: self._local_copy(a) for a in stage.writes.values() if a.array in self.locals_of}
         return written_to_locals(stage, locals_, self._needed)
+
+
+def fresh_local(graph: Graph, array: str, taken: Collection[str]) -> str:
+    """A name for a local that has the values of ``array``: one that neither the graph nor ``taken`` has."""
+    names = chain([f"{array}_l"], (f"{array}_l{k}" for k in count(2)))
+    return next(n for n in names if n not in taken and graph.is_free(n))
 
 
 def written_to_locals(stage: Stage, locals_: Mapping[str, Access], needed: Callable[[str], bool]) -> Stage:

@@ -16,6 +16,7 @@ from daceopt.ir.access.iteration import canonical
 from daceopt.ir.data.provenance import label_of
 from daceopt.ir.fusion.clusters import Clusters
 from daceopt.ir.fusion.fusion import collapse, expand_locals, merge, shrink_locals
+from daceopt.ir.fusion.merge_memory import MergeMemory
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
@@ -62,6 +63,7 @@ class FusionPlan:
         they are as kernels. ``keeps_order``: an order that was chosen for the graph says which may not."""
         self.graph, self.max_stages, self._keeps_order = graph, max_stages, keeps_order and graph.is_ordered
         self.misses: list[tuple[Node, str]] = []
+        self._memory = MergeMemory(graph)
         self.nodes = graph.nodes()
         self._eligible, self._opened = eligible, dict(opened or {})
         self._position = {node: k for k, node in enumerate(self.nodes)}
@@ -161,20 +163,31 @@ class FusionPlan:
     def _sides(self, group: FusionGroup) -> set[bool]:
         return {self.graph.apart[a] for a in group.writes if a in self.graph.apart} if self.graph.apart else set()
 
-    def attempt(self, first: FusionGroup, second: FusionGroup, accept: Accept | None = None) -> str | None:
+    def attempt(
+        self, first: FusionGroup, second: FusionGroup, accept: Accept | None = None, policy: str | None = None
+    ) -> str | None:
         """Make one group of two that nothing keeps apart (``why_not``), where there is a kernel that does what
-        ``first`` and then ``second`` do and ``accept`` has nothing against it.
+        ``first`` and then ``second`` do and ``accept`` has nothing against it. ``policy``: a name of ``accept`` where
+        that looks at nothing but kernels, so that what it says of two it says of all that are alike.
 
         Returns None where they are one group now, else the reason.
         """
         assert first.kernel is not None and second.kernel is not None
-        kernel = merge(self.graph, first.kernel, second.kernel, lambda a: self.is_needed(a, first, second))
+        pair = first.kernel, second.kernel, lambda a: self.is_needed(a, first, second)
+
+        def judge(kernel: Kernel) -> Kernel | str:
+            reason = accept(first, second, kernel) if accept is not None else None
+            return kernel if reason is None else reason
+
+        if policy is None:
+            kernel = merge(self.graph, *pair)
+            kernel = judge(kernel) if isinstance(kernel, Kernel) else kernel
+        else:
+            kernel = self._memory.merge(*pair, policy, judge)
         if isinstance(kernel, str):
             return kernel
-        reason = accept(first, second, kernel) if accept is not None else None
-        if reason is None:
-            self.join(first, second, kernel)
-        return reason
+        self.join(first, second, kernel)
+        return None
 
     def take_producers(self, node: Node, attempt: Attempt, may: May = lambda first, second: True) -> None:
         """Let the producers of a kernel that ``may`` join its group, one after the other, those of most data first.

@@ -48,6 +48,24 @@ def test_the_best_of_all_measurements_is_kept(monkeypatch: pytest.MonkeyPatch, t
     model._own.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("mkl", "other", "faster"),
+    [
+        ([1.0] * 8, [2.0] * 8, 0.5),  # a quiet machine
+        ([2.0] * 8, [1.0] * 8, 2.0),
+        ([3.0, 4.0] * 4, [2.9, 4.5] * 4, 1.0),  # a busy one, where the shortest time is an accident
+    ],
+)
+def test_libraries_differ_where_one_is_faster_most_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, mkl: list[float], other: list[float], faster: float
+) -> None:
+    turns = {"mkl": iter(mkl), "other": iter(other)}
+    monkeypatch.setattr(model, "_multipliers", {name: lambda name=name: lambda *_: name for name in turns})
+    monkeypatch.setattr(model, "_best", lambda call, seconds: next(turns[call.func()]))
+    measured = model._products()
+    assert measured["other"] / measured["mkl"] == pytest.approx(faster)
+
+
 def test_another_machine_has_typical_rates() -> None:
     assert rates() == typical(Limits(2))
     with assume(TWO):

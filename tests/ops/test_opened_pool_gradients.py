@@ -98,9 +98,16 @@ def test_pools_for_which_a_library_is_slow() -> None:
         assert "the places of maxima are kept" in miss
 
 
-def test_channels_that_are_neighbours_stay_in_the_library() -> None:
-    graph, b, (pixels,) = start((2, 8, 8, 3))
-    y = graph.add_array("y", (2, 3, 4, 4), dace.float32, (3 * 16, 1, 3 * 4, 3))
-    b.library(Pool, {"X": b.transpose(pixels, (0, 3, 1, 2))}, {"Y": y}, kind="average", **WINDOWS["squares"])
-    (miss,) = PoolOpening(slow=True).run(finish(graph, y)).near_misses
+@pytest.mark.parametrize("kind", ["average", "max"])
+def test_channels_that_are_neighbours_stay_in_the_library(kind: str) -> None:
+    """But not where the result is in rows: lanes of the library would step over channels."""
+    strides = {"channels": (3 * 16, 1, 3 * 4, 3), "rows": (3 * 16, 16, 4, 1)}
+    done = {}
+    for name, own in strides.items():
+        graph, b, (pixels,) = start((2, 8, 8, 3))
+        y = graph.add_array("y", (2, 3, 4, 4), dace.float32, own)
+        b.library(Pool, {"X": b.transpose(pixels, (0, 3, 1, 2))}, {"Y": y}, kind=kind, **WINDOWS["squares"])
+        done[name] = PoolOpening(slow=True).run(finish(graph, y))
+    (miss,) = done["channels"].near_misses
     assert "pixels are not neighbours" in miss
+    assert len(done["rows"].sites) == 1 and not done["rows"].near_misses

@@ -22,8 +22,9 @@ class PoolOpening(Transformation):
     after:   for n, c, i, j: y[n, c, i, j] = max(x[n, c, 2*i, 2*j], ..., x[n, c, 2*i + 1, 2*j + 1])
 
     An element of a gradient gathers from the windows that reach it: nothing is added to in memory. ``slow``: only pools
-    for which a CPU's library is slower, which takes images in rows one element at a time: averages, and maxima of which
-    nobody wants the places (of a gradient each element would compare all the windows that reach it).
+    for which a CPU's library is slower, which takes images one element at a time unless all have channels innermost:
+    averages, and maxima of which nobody wants the places (of a gradient each element would compare all the windows that
+    reach it).
     """
 
     level: ClassVar[str] = "local"
@@ -52,5 +53,5 @@ def _why_fast(graph: Graph, node: Pool | PoolBackward) -> str | None:
     names = graph.reads(node) | graph.writes(node)
     if "Workspace" in names:
         return "the places of maxima are kept"
-    in_rows = all(graph.strides(name)[-1] == 1 for name in names.values())
-    return None if in_rows else "an image in which pixels are not neighbours"
+    by_channels = all(graph.strides(name)[1] == 1 for name in names.values())
+    return "an image in which pixels are not neighbours" if by_channels else None

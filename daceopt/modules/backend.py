@@ -15,6 +15,7 @@ from torch import fx
 
 from daceopt import pipeline
 from daceopt.capture.torch import conditions, cutting, decided, effects, guards, inner_leaves, items, numbers, tracing
+from daceopt.capture.torch.argument_order import in_order, put_in_order
 from daceopt.capture.torch.collection import resume
 from daceopt.capture.torch.lifting import lift_tensors
 from daceopt.capture.torch.traced import Traced
@@ -75,6 +76,10 @@ class Backend(Breaks):
         self.is_weighed = False  # whether somebody wants to know what these save
         self.gained = 0.0  # microseconds at most, since somebody began to count
 
+    orders_arguments = True
+    """Whether graphs without gradients take weights as they are in memory: not where arguments are known by identity.
+    """
+
     @staticmethod
     def frames() -> int:
         """How many pieces of code Dynamo has looked at."""
@@ -127,13 +132,19 @@ class Backend(Breaks):
         if not any(n.op in _CALLS for n in graph.graph.nodes):
             return graph.forward
         whole, held = lift_tensors(graph)
+        orders: dict[int, tuple[int, ...]] = {}
         if cutting.is_cut(whole):
             program = self._in_parts(whole, [*inputs, *held])
         else:
             results = [getattr(n, "meta", {}).get("example_value") for n in graph.graph.output_node().args[0]]
             items.leave(current_translator().output, *results)
-            traced, arguments_given = describe(whole, [*inputs, *held]), [_concrete(x) for x in (*inputs, *held)]
+            if self.orders_arguments and not any(getattr(x, "requires_grad", False) for x in results):
+                whole, orders = put_in_order(whole, [*inputs, *held])
+            first_arguments = in_order([*inputs, *held], orders)
+            traced, arguments_given = describe(whole, first_arguments), [_concrete(x) for x in first_arguments]
             program = self._program(traced, arguments_given)
+        if orders:
+            return lambda *arguments: program(*in_order([*arguments, *held], orders))
         return (lambda *arguments: program(*arguments, *held)) if held else program
 
     def _in_parts(self, graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:

@@ -39,6 +39,7 @@ PLAN_LIMIT = 16
 class StepBackend(Backend):
     """Compiles the one graph of an objective as a step of ``binder``'s optimizer."""
 
+    orders_arguments = False
     binder: Binder
     exchange: StepExchange | None = None
     observed: list[tuple[CompiledPiece, list[Any]]] | None = (

@@ -33,6 +33,8 @@ class ParallelDispatcher(Dispatcher):
 class _ParallelBackend(Backend):
     """Compiles graphs of which parameters are arguments as :class:`_ParallelGraph`."""
 
+    orders_arguments = False
+
     leaves_small = False  # calls that look alike exchange gradients, or do not
 
     def __init__(self, dispatcher: ParallelDispatcher) -> None:

@@ -48,6 +48,8 @@ class CapturedStep:
 class _Capture(Backend):
     """Keeps the graphs that Dynamo finds, and runs them in eager PyTorch."""
 
+    orders_arguments = False
+
     def __init__(self, parameters: Mapping[int, str]) -> None:
         super().__init__(Options(), Stats(), self._leave)
         self._parameters = parameters

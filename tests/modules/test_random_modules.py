@@ -7,7 +7,10 @@ import pytest
 from tests.modules.random_modules.running import compare
 from tests.modules.random_modules.writer import Writer
 
-pytestmark = pytest.mark.usefixtures("interpreted")
+pytestmark = [
+    pytest.mark.usefixtures("interpreted"),
+    pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning"),  # people use it all the same
+]
 
 DEFAULT = range(12)
 LONG = range(len(DEFAULT), 600)

@@ -24,7 +24,7 @@ from daceopt.programs.plain import plain
 from daceopt.programs.stats import Stats
 from daceopt.programs.tuning.budget import tuning_budget
 from daceopt.programs.tuning.result import TuningRecord
-from daceopt.programs.tuning.search import Contender, tune
+from daceopt.programs.tuning.search import Contender, Search
 from daceopt.runtime.bridge import TorchProgram
 from daceopt.runtime.invocation import torch_dtype
 from daceopt.runtime.places import common_device, device_of
@@ -229,7 +229,7 @@ class OnnxModel:
                 return
             fingerprint = key("onnx", variant.model.SerializeToString(deterministic=True), self._fallback)
             record = TuningRecord(fingerprint, recipe, device_of(tensors))
-            result = tune(record, recipe, make, seconds, trains=False)
+            result = Search(record, recipe, make, seconds, trains=False).find()
             if result.recipe is not None:
                 variant.use(variant.compile(result.recipe))
             variant.is_tuned = True

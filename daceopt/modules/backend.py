@@ -31,7 +31,7 @@ from daceopt.passes.choice import Choice, recipe_for
 from daceopt.passes.recipe import Recipe
 from daceopt.programs.stats import Stats
 from daceopt.programs.tuning.result import TuningRecord
-from daceopt.programs.tuning.search import Contender, Make, tune
+from daceopt.programs.tuning.search import Contender, Make, Search
 from daceopt.runtime import absent_gradients
 from daceopt.runtime.binding import Binding, ResultStage
 from daceopt.runtime.places import device_of
@@ -291,7 +291,7 @@ class Backend(Breaks):
         """The fastest recipe for what ``fingerprint`` identifies, as measured: see ``programs/tuning``."""
         record = TuningRecord(fingerprint, recipe, device_of(inputs))
         with own_random_numbers(inputs):
-            result = tune(record, recipe, make, self.options.tune or 0.0, eager=eager, trains=trains)
+            result = Search(record, recipe, make, self.options.tune or 0.0, eager=eager, trains=trains).find()
         self.stats.record_tuning(result)
         return result.recipe
 

@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from daceopt import optimized_module
+from daceopt import optimized_module, recipes
 from daceopt.modules.options import check
-from daceopt.passes.recipe import Edit, Recipe
-from daceopt.programs.tuning import search
+from daceopt.passes.recipe import Edit
 from daceopt.programs.tuning.result import EAGER, TuningRecord, TuningResult, TuningTrial
+from daceopt.programs.tuning.search import Search
 from daceopt.programs.tuning.variations import Variation
 
+CPU = recipes.get("cpu")
 TRIALS = (TuningTrial("cpu", 1.0), TuningTrial("other", 2.0))
 
 
@@ -47,18 +48,13 @@ def test_a_module_takes_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[str] = []
     change = Variation("threading with work=64", (Edit("with_options", ("threading",), {"work": 64}),))
 
-    class Search:
-        def __init__(
-            self, record: TuningRecord, recipe: Recipe, run: Any, budget: float, *, eager: Any, trains: bool
-        ) -> None:
-            assert trains and budget == 1.0
-            run(recipe).call(), eager.call()
-            searched.append(recipe.name)
+    def search_once(search: Search) -> TuningResult:
+        assert search._budget == 1.0 and search._eager is not None
+        search._make(CPU).call(), search._eager.call()
+        searched.append(search._recipe.name)
+        return TuningResult("cpu", (change,), (2.0, 1.0), TRIALS, 0, 1.0)
 
-        def find(self) -> TuningResult:
-            return TuningResult("cpu", (change,), (2.0, 1.0), TRIALS, 0, 1.0)
-
-    monkeypatch.setattr(search, "Search", Search)
+    monkeypatch.setattr(Search, "_search", search_once)
     x = torch.randn(5, 16, requires_grad=True)
     for _ in range(2):
         model = optimized_module(Doubled(), tune="1s", fallback="raise")

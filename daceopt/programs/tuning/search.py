@@ -59,24 +59,6 @@ class _Way:
             return None
 
 
-def tune(
-    record: TuningRecord,
-    recipe: Recipe,
-    make: Make,
-    budget: float,
-    *,
-    eager: Contender | None = None,
-    trains: bool | None = None,
-) -> TuningResult:
-    """The fastest way as it was found before, in a search of at least ``budget`` seconds or to its end, or as it is
-    found now: see :class:`Search`. A search that was ended, by the clock or with its process, goes on."""
-    result = record.result()
-    if result is None or (result.untried and budget > result.budget):
-        result = Search(record, recipe, make, budget, eager=eager, trains=trains).find()
-        record.keep(result)
-    return replace(result, base=recipe)
-
-
 class Search:
     """Tries the recipes that ``recipe`` is a choice of, ``eager`` PyTorch where it is given, and then changes of the
     fastest, each beside the first recipe and the fastest so far: coordinate descent, deterministic but for the clock.
@@ -96,13 +78,21 @@ class Search:
         eager: Contender | None = None,
         trains: bool | None = None,
     ) -> None:
-        self._record, self._make, self._budget, self._eager = record, make, budget, eager
+        self._record, self._recipe, self._make, self._budget, self._eager = record, recipe, make, budget, eager
         self._deadline = time.perf_counter() + budget
         self._recipes = alternatives(recipe, trains)
         self._speedup = 1.0
 
     def find(self) -> TuningResult:
-        """The fastest way. Raises what compiling the first recipe raises."""
+        """The fastest way, as it was found before in as many seconds, or to the end; otherwise a search that was ended,
+        by the clock or with its process, goes on. Raises what compiling the first recipe raises."""
+        result = self._record.result()
+        if result is None or (result.untried and self._budget > result.budget):
+            result = self._search()
+            self._record.keep(result)
+        return replace(result, base=self._recipe)
+
+    def _search(self) -> TuningResult:
         start = time.perf_counter()
         first = self._way = _Way(self._recipes[0])
         self._first = self._best = self._make(self._recipes[0])

@@ -15,7 +15,7 @@ from daceopt.passes.choice import Candidate, Choice
 from daceopt.passes.recipe import Recipe
 from daceopt.programs.tuning import search
 from daceopt.programs.tuning.result import EAGER, TuningRecord, TuningResult
-from daceopt.programs.tuning.search import Contender, Make, tune
+from daceopt.programs.tuning.search import Contender, Make, Search
 from daceopt.programs.tuning.variations import variations
 
 CPU, NONE = recipes.get("cpu"), recipes.get("none")
@@ -60,7 +60,7 @@ def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def fastest(machine: Machine, recipe: Recipe, budget: float, *, program: str = "x", **kw: Any) -> TuningResult:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search.time, "perf_counter", lambda: machine.now)
-        return tune(TuningRecord(program, recipe), recipe, machine, budget, **kw)
+        return Search(TuningRecord(program, recipe), recipe, machine, budget, **kw).find()
 
 
 def test_the_fastest_recipe() -> None:
@@ -129,7 +129,7 @@ def test_changes_add_up() -> None:
 def fastest_by(make: Make, machine: Machine) -> TuningResult:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search.time, "perf_counter", lambda: machine.now)
-        return tune(TuningRecord("x", CPU), CPU, make, 600.0)
+        return Search(TuningRecord("x", CPU), CPU, make, 600.0).find()
 
 
 def test_a_recipe_that_does_not_compile_is_no_contender() -> None:
@@ -138,14 +138,14 @@ def test_a_recipe_that_does_not_compile_is_no_contender() -> None:
             raise Unsupported("not this one")
         return Contender(lambda: 1.0)
 
-    result = tune(TuningRecord("x", EITHER), EITHER, make, 0.05)
+    result = Search(TuningRecord("x", EITHER), EITHER, make, 0.05).find()
     assert result.name == "cpu"
 
     def refuse(recipe: Recipe) -> Contender:
         raise Unsupported("none of them")
 
     with pytest.raises(Unsupported, match="none of them"):
-        tune(TuningRecord("other", EITHER), EITHER, refuse, 1.0)
+        Search(TuningRecord("other", EITHER), EITHER, refuse, 1.0).find()
 
 
 def test_what_won_by_chance_is_not_taken() -> None:
@@ -157,7 +157,7 @@ def test_what_won_by_chance_is_not_taken() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "variations", lambda recipe: [])
-        result = tune(TuningRecord("x", EITHER), EITHER, make, 60.0)
+        result = Search(TuningRecord("x", EITHER), EITHER, make, 60.0).find()
     assert result.name == "cpu" and result.seconds == (4.0, 4.0)
 
 

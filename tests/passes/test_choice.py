@@ -155,9 +155,10 @@ def test_auto_runs_depth_first_where_caches_hold_no_layer() -> None:
 
 
 def test_the_common_prefix() -> None:
+    """Both differentiate the same graph, which is done once."""
     cpu = recipes.get("cpu").resolve()
     apollo = recipes.get("apollo").resolve()
-    assert str(cpu[common_prefix([cpu, apollo])]).startswith("attention-tiling")
+    assert cpu[common_prefix([cpu, apollo]) - 1].name == "differentiate"
     assert common_prefix([cpu, cpu]) == len(cpu)
 
 

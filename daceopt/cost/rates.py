@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -316,8 +316,7 @@ def _product() -> float:
 
 
 def _products() -> dict[str, float]:
-    """Operations per second of the libraries' products, which take turns: what else runs meets them alike. Where none
-    is faster than all others in most turns (the machine is busy), all have one rate."""
+    """Operations per second of the libraries' products, which take turns: what else runs meets them alike."""
     import numpy as np
 
     operands = [np.ones((_EDGE, _EDGE), np.float32) for _ in range(3)]
@@ -327,12 +326,16 @@ def _products() -> dict[str, float]:
         {name: _best(partial(multiply, a, b, c, _EDGE), seconds=0.01) for name, multiply in calls.items()}
         for _ in range(_TURNS)
     ]
-    spent = {name: min(turn[name] for turn in turns) for name in calls}
-    fastest = min(spent, key=spent.__getitem__, default="")
-    wins = sum(turn[fastest] <= min(turn.values()) for turn in turns) if calls else 0
-    if wins < _WINS * _TURNS:
-        spent = dict.fromkeys(spent, min(spent.values(), default=1.0))
-    return {name: 2 * _EDGE**3 / seconds for name, seconds in spent.items()}
+    return {name: 2 * _EDGE**3 / seconds for name, seconds in _shortest(turns).items()}
+
+
+def _shortest(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The shortest time of each library; that of the fastest for all where it is not the fastest in most turns: then
+    the machine is busy, and the order an accident."""
+    best = {name: min(turn[name] for turn in turns) for name in turns[0]}
+    fastest = min(best, key=best.__getitem__, default="")
+    wins = sum(min(turn, key=turn.__getitem__, default="") == fastest for turn in turns)
+    return best if wins >= _WINS * len(turns) else dict.fromkeys(best, best[fastest])
 
 
 def _region(threads: int) -> float:

@@ -202,13 +202,13 @@ class OnnxModel:
             variant = self._select(variants, tensors)
         except Exception as error:
             return self._retry(values, error)
-        if self._tune is not None and not variant.is_tuned:
-            self._find_fastest(variant, tensors, self._tune)
-        if self._stats.calls == 0:
-            taken = {f"input:{k}": tuple(tensors[p].shape) for k, p in enumerate(variant.positions)}
-            self._stats.record(variant.pair, taken)
-        self._stats.calls += 1
         try:
+            if self._tune is not None and not variant.is_tuned:
+                self._find_fastest(variant, tensors, self._tune)
+            if self._stats.calls == 0:
+                shapes = {f"input:{k}": tuple(tensors[p].shape) for k, p in enumerate(variant.positions)}
+                self._stats.record(variant.pair, shapes)
+            self._stats.calls += 1
             outputs = variant(tensors)
         except RunIndexError as error:
             raise RunIndexError(culprit(self._model, self._by_name(tensors))) from error
@@ -218,11 +218,11 @@ class OnnxModel:
 
     def _find_fastest(self, variant: Variant, tensors: Sequence[torch.Tensor], seconds: float) -> None:
         """Let the program be the fastest of those that ``seconds`` are enough to try."""
-        taken, recipe = variant.inputs_of(tensors), recipe_for(device_of(tensors).type, self.recipe)
+        inputs, recipe = variant.inputs_of(tensors), recipe_for(device_of(tensors).type, self.recipe)
 
         def make(recipe: Recipe) -> Contender:
             pair = variant.compile(recipe)
-            return Contender(partial(TorchProgram(pair, len(taken)), taken), pair.code)
+            return Contender(partial(TorchProgram(pair, len(inputs)), inputs), pair.code)
 
         with self._making:
             if variant.is_tuned:

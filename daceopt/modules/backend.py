@@ -288,10 +288,14 @@ class Backend(Breaks):
         eager: Contender | None = None,
         trains: bool | None = None,
     ) -> Recipe | None:
-        """The fastest recipe for what ``fingerprint`` identifies, as measured: see ``programs/tuning``."""
+        """The fastest recipe for what ``fingerprint`` identifies, as measured (``programs/tuning``); ``recipe`` itself
+        where the call is an error, of which its caller hears from the program."""
         record = TuningRecord(fingerprint, recipe, device_of(inputs))
-        with own_random_numbers(inputs):
-            result = Search(record, recipe, make, self.options.tune or 0.0, eager=eager, trains=trains).find()
+        try:
+            with own_random_numbers(inputs):
+                result = Search(record, recipe, make, self.options.tune or 0.0, eager=eager, trains=trains).find()
+        except RunError:
+            return recipe
         self.stats.record_tuning(result)
         return result.recipe
 

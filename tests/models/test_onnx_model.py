@@ -182,6 +182,19 @@ def test_the_first_call_of_each_program_looks_for_the_fastest(
         daceopt.from_onnx(reshaping(), tune="soon")
 
 
+def test_a_call_that_is_an_error_is_one_while_the_fastest_is_looked_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the next call is looked at."""
+    monkeypatch.setattr(search, "variations", lambda recipe: [])
+    inputs = [("x", TensorProto.FLOAT, [5]), ("k", TensorProto.INT64, [2])]
+    nodes = [helper.make_node("Gather", ["x", "k"], ["y"])]
+    model = daceopt.from_onnx(proto(nodes, inputs, [("y", TensorProto.FLOAT, [2])]), recipe="cpu", tune="60s")
+    x = np.arange(5, dtype=np.float32)
+    with pytest.raises(IndexError, match="Gather"):
+        model(x, ints(1, 9))
+    assert not model.stats.tuning
+    assert np.array_equal(model(x, ints(1, 4)), [1, 4]) and len(model.stats.tuning) == 1
+
+
 def open_ended() -> onnx.ModelProto:
     return proto(
         [helper.make_node("NonZero", ["x"], ["y"])],

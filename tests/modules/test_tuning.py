@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from daceopt import optimized_module, recipes
+from daceopt.errors import RunError
 from daceopt.modules.options import check
 from daceopt.passes.recipe import Edit
 from daceopt.programs.tuning.result import EAGER, TuningRecord, TuningResult, TuningTrial
@@ -82,3 +83,15 @@ def test_a_module_that_stays_eager_says_why_and_warns_of_nothing(monkeypatch: py
     stats = model.daceopt.stats
     assert stats.eager_calls == stats.calls == 3 and stats.fallbacks == {} and model.calls == 3
     assert len(stats.choices) == 1 and stats.choices[0].startswith("eager PyTorch is the fastest of 2 ways as measured")
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_first_call_that_is_an_error_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(search: Search) -> TuningResult:
+        raise RunError("an index is out of range")
+
+    monkeypatch.setattr(Search, "_search", fail)
+    model = optimized_module(Doubled(), tune="1s", fallback="raise", recipe="cpu")
+    x = torch.randn(7, 16)
+    assert torch.allclose(model(x), torch.tanh(x) * 2)
+    assert not model.daceopt.stats.tuning and model.daceopt.stats.programs == 1

@@ -44,7 +44,10 @@ def put_in_order(graph: fx.GraphModule, inputs: Sequence[object]) -> tuple[fx.Gr
 
 def in_order(arguments: Sequence[Any], orders: Mapping[int, Sequence[int]]) -> list[Any]:
     """The arguments as the graph of :func:`put_in_order` takes them."""
-    return [a.permute(orders[k]) if k in orders else a for k, a in enumerate(arguments)]
+    own = list(arguments)
+    for k, order in orders.items():
+        own[k] = own[k].permute(order)
+    return own
 
 
 def _order(placeholder: fx.Node, value: object) -> tuple[int, ...] | None:

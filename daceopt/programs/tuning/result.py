@@ -107,7 +107,9 @@ class TuningResult:
         first, own = data["seconds"]
         changes = tuple(map(Variation.from_json, data["changes"]))
         trials = tuple(TuningTrial(str(words), float(speedup)) for words, speedup in data["trials"])
-        return cls(str(data["name"]), changes, (float(first), float(own)), trials, int(data["untried"]), data["budget"])
+        return cls(
+            str(data["name"]), changes, (float(first), float(own)), trials, int(data["untried"]), float(data["budget"])
+        )
 
 
 def alternatives(recipe: str | Recipe, trains: bool | None = None) -> tuple[Recipe, ...]:

@@ -90,12 +90,12 @@ def _numbers(steps: list[str]) -> Iterator[Variation]:
     """Sizes that come from the model of the machine, scaled."""
     from daceopt.cost.limits import limits
 
-    for step, option, value, factors in _scaled(limits()):
+    for step, option, value, factors in _sizes_by_machine(limits()):
         if step in steps:
             yield from (_setting(step, {option: max(1, int(value * factor))}) for factor in factors)
 
 
-def _scaled(own: Limits) -> tuple[tuple[str, str, int, tuple[float, ...]], ...]:
+def _sizes_by_machine(own: Limits) -> tuple[tuple[str, str, int, tuple[float, ...]], ...]:
     """Step, option, what the machine's model says, and by how much it may be off."""
     return (
         ("threading", "work", own.worthwhile, (0.25, 4)),

@@ -17,11 +17,11 @@ from daceopt.libs import anticipation
 @pytest.mark.parametrize(
     ("make", "x"),
     [
-        (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.MaxPool2d(2)), torch.ones(2, 3, 8, 8)),
+        (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.MaxPool2d(2), nn.Conv2d(8, 8, 1)), torch.ones(2, 3, 8, 8)),
         (lambda: nn.Linear(12, 8), torch.ones(4, 12)),
         (lambda: nn.Linear(12, 8).double(), torch.ones(4, 12).double()),
     ],
-    ids=["convolution and pool", "product", "product of doubles"],
+    ids=["convolutions and pool", "product", "product of doubles"],
 )
 def test_what_is_needed(make: Callable[[], nn.Module], x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     guessed: list[CompileJob] = []

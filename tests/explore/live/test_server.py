@@ -49,6 +49,15 @@ def talk(client: TestClient, **headers: str) -> Any:
     return client.websocket_connect("ws://127.0.0.1:8123/session", headers={"origin": HOST, **headers})
 
 
+def answer_to(page: Any, **request: Any) -> dict[str, Any]:
+    """What the session answers to ``request``, past the events it sends in between; of the next message without one."""
+    if request:
+        page.send_json(request)
+    while "event" in (answer := page.receive_json()):
+        pass
+    return answer
+
+
 def test_the_address_gives_a_cookie_and_the_page(stranger: TestClient) -> None:
     answer = stranger.get("/?token=secret")
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
@@ -106,19 +115,14 @@ def test_other_methods_and_pages_of_other_origins(guest: TestClient) -> None:
 
 def test_a_page_talks_to_the_session(guest: TestClient) -> None:
     with talk(guest) as page:
-        page.send_json({"id": 1, "verb": "compare", "arguments": {"other": "captured", "seconds": 0.01}})
-        while "event" in (answer := page.receive_json()):
-            pass
+        answer = answer_to(page, id=1, verb="compare", arguments={"other": "captured", "seconds": 0.01})
         assert answer["id"] == 1 and "captured -> main" in answer["ok"]["text"]
         for number, verb in enumerate(("__class__", "_run", "close", "handle")):
-            page.send_json({"id": number, "verb": verb})
-            while "event" in (answer := page.receive_json()):
-                pass
-            assert "no such verb" in answer["error"]
+            assert "no such verb" in answer_to(page, id=number, verb=verb)["error"]
         page.send_text("x" * (LONGEST + 1))
-        assert "expected at most" in page.receive_json()["error"]
+        assert "expected at most" in answer_to(page)["error"]
         page.send_bytes(b"\0")
-        assert "expected a message" in page.receive_json()["error"]
+        assert "expected a message" in answer_to(page)["error"]
 
 
 def test_a_token_is_new_each_time_and_is_not_printed() -> None:

@@ -229,15 +229,16 @@ def test_compiled_chains_are_right() -> None:
 
 
 class Stem(nn.Module):
-    """A convolution, its activation and a pool."""
+    """A convolution, its activation and a pool, whose result another convolution reads in the same layout."""
 
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, 8, 3, padding=1)
         self.pool = nn.MaxPool2d(3, 2, 1)
+        self.next = nn.Conv2d(8, 8, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.pool(torch.relu(self.conv(x)))
+        return self.next(self.pool(torch.relu(self.conv(x))))
 
 
 @pytest.mark.parametrize("training", [pytest.param(False, marks=pytest.mark.breadth), True])

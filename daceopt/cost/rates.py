@@ -24,18 +24,17 @@ from daceopt.cost.limits import Limits, assumed_limits
 from daceopt.scoped import scoped
 from daceopt.store.cache import default_cache, key
 
-_KIND, _FILE, _VERSION = "rates", "rates.json", 4
+_KIND, _FILE, _VERSION = "rates", "rates.json", 5
 _SETS = (32 << 10, 256 << 10, 1 << 20, 4 << 20, 32 << 20, 128 << 20)  # bytes that a copy touches; the last is memory
 _SHARED = 16 << 20  # of sets from here on, cores share the way to memory
 _ELEMENTS = 8192  # of float32, for arithmetic: they stay in the first cache
 _TANH = 20  # operations of a hyperbolic tangent (cost.work.WEIGHTS), which NumPy computes in vectors as kernels do
 _EDGE = 512  # of a matrix product
 _SAMPLES = 4  # at least, however long others had the cores
-_TURNS = 8  # of the libraries that are compared
+_TURNS = 8  # of the libraries that are compared, on each core
 _WINS = 0.8  # of the turns, in which a library has to be the fastest for its rate to count
 _REPEATED = 1 << 20  # bytes under one look at the clock
 _FASTEST = 4e11  # bytes per second that no core exceeds: a vector of 64 bytes in and one out per cycle, at 3 GHz
-_SLOWEST = 8  # times slower than the reference machine: below that, others had the cores
 _BRIEF, _LONG = 0.02, 0.06  # seconds for a working set, and for one that others may push out of their caches
 _PATIENCE = 0.3  # seconds to find a moment in which all cores are free
 _BUSY = 1.5  # times what a region takes elsewhere: others had the cores
@@ -262,9 +261,8 @@ def measure() -> Rates:
     alone = _falling([(size, max(rate, by_all.get(size, 0.0) / cores)) for size, rate in by_one.items()])
     inside = [(size * cores, rate * cores) for size, rate in alone if size * cores < _SHARED]
     region = _region(cores) if cores > 1 else 0.0
-    products = tuple(_products().items())
-    least = typical(Limits(cores)).product / _SLOWEST
-    product = max(least, *(rate for _, rate in products)) if products else max(least, _product())
+    products = tuple(_products(cores).items())
+    product = max((rate for _, rate in products), default=typical(Limits(cores)).product)
     together, loops = _falling([*inside, *by_all.items()]), tuple({**dict(LOOPS), **_loops()}.items())
     return Rates(cores, 3e-8, region, _operation(), product, alone, together, products, loops)
 
@@ -307,26 +305,34 @@ def _operation() -> float:
     return _best(lambda: np.tanh(x, out=y), times=20, clock=_OWN) / (_ELEMENTS * _TANH)
 
 
-def _product() -> float:
-    import torch
+def _products(cores: int) -> dict[str, float]:
+    """Operations per second of the libraries' products by all cores, each of which multiplies for itself and by its own
+    clock: past the time in which others had it. Empty where there is no way to tell a library to take one core."""
+    openmp = facts.libgomp()
+    calls = {name: multiply for name, find in _multipliers.items() if (multiply := find()) is not None}
+    if openmp is None or not calls:
+        return {}
+    runtime = ctypes.CDLL(str(openmp))
 
-    a, b, out = (torch.ones(_EDGE, _EDGE) for _ in range(3))
-    with torch.no_grad():
-        return 2 * _EDGE**3 / _best(lambda: torch.mm(a, b, out=out), seconds=0.1)
+    def turns(_: int) -> list[dict[str, float]]:
+        runtime.omp_set_num_threads(1)  # of this thread alone
+        return _turns(calls)
+
+    with ThreadPoolExecutor(cores) as pool:
+        shortest = _shortest([turn for own in pool.map(turns, range(cores)) for turn in own])
+    return {name: cores * 2 * _EDGE**3 / seconds for name, seconds in shortest.items()}
 
 
-def _products() -> dict[str, float]:
-    """Operations per second of the libraries' products, which take turns: what else runs meets them alike."""
+def _turns(calls: Mapping[str, Multiply]) -> list[dict[str, float]]:
+    """Seconds of each library's product, several times in turn: what else runs meets them alike."""
     import numpy as np
 
     operands = [np.ones((_EDGE, _EDGE), np.float32) for _ in range(3)]
     a, b, c = (ctypes.c_void_p(x.ctypes.data) for x in operands)
-    calls = {name: multiply for name, find in _multipliers.items() if (multiply := find()) is not None}
-    turns = [
-        {name: _best(partial(multiply, a, b, c, _EDGE), seconds=0.01) for name, multiply in calls.items()}
+    return [
+        {name: _best(partial(multiply, a, b, c, _EDGE), seconds=0.01, clock=_OWN) for name, multiply in calls.items()}
         for _ in range(_TURNS)
     ]
-    return {name: 2 * _EDGE**3 / seconds for name, seconds in _shortest(turns).items()}
 
 
 def _shortest(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -343,11 +349,10 @@ def _region(threads: int) -> float:
     import torch  # brings the OpenMP that programs run on
 
     expected = typical(Limits(threads)).region
-    folder = facts.torch_library_folder()
-    libraries = sorted(folder.glob("libgomp*")) if folder is not None else []
-    if not libraries or not torch.get_num_threads():
+    openmp = facts.libgomp()
+    if openmp is None or not torch.get_num_threads():
         return expected
-    library, nothing = ctypes.CDLL(str(libraries[0])), ctypes.CDLL(None).labs
+    library, nothing = ctypes.CDLL(str(openmp)), ctypes.CDLL(None).labs
     address = ctypes.cast(nothing, ctypes.c_void_p)
     arguments = (address, ctypes.c_void_p(0), ctypes.c_uint(threads), ctypes.c_uint(0))
     spent = _best(lambda: library.GOMP_parallel(*arguments), _PATIENCE, enough=expected)

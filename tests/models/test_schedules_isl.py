@@ -1,4 +1,4 @@
-"""Every schedule of whole models, forward and backward: isl gives it back, and agrees that it is legal."""
+"""Every schedule of whole models, forward and backward: isl agrees that it is legal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from daceopt.commands import demo
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.legality.schedule_check import check
-from daceopt.ir.polyhedral.schedule_isl import from_isl, to_isl
-from daceopt.ir.schedule.schedule import Alloc, Loop, Tree, default, map_tree, schedule_of, without_accumulators
+from daceopt.ir.schedule.schedule import default, schedule_of
 from daceopt.modules.observe import observe
 from daceopt.modules.options import Options
-from tests.ir.isl_checking import assert_agrees, unmarked
+from tests.ir.isl_checking import assert_agrees
 from tests.models import zoo
 
 
@@ -29,28 +28,14 @@ def _kernels(module: nn.Module, args: Any, kwargs: Any, dynamic: bool) -> Iterat
             yield from ((graph, k.kernel) for k in (graph.kernels() if graph is not None else ()))
 
 
-def _plain(tree: Tree) -> Tree:
-    """What isl knows without marks: serial loops and statements."""
-
-    def change(node: Tree) -> Tree:
-        if isinstance(node, Alloc):
-            return node.body
-        return Loop(node.param, node.extent, node.body, rest=node.rest) if isinstance(node, Loop) else node
-
-    return map_tree(without_accumulators(tree), change)
-
-
 def _check_all(module: nn.Module, args: Any, kwargs: Any, dynamic: bool = False) -> None:
-    schedules = same = 0
+    schedules = 0
     for graph, kernel in _kernels(module, args, kwargs, dynamic):
         for tree in dict.fromkeys((schedule_of(kernel), default(kernel))):
             check(graph, kernel, tree)
             assert_agrees(graph, kernel, tree)
             schedules += 1
-            if not dynamic:
-                same += from_isl(graph, kernel, unmarked(to_isl(graph, kernel, tree))) == _plain(tree)
     assert schedules >= 5
-    assert dynamic or same >= 0.95 * schedules  # a loop of one iteration has no part in the index that isl finds
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -21,12 +21,12 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel
 from daceopt.ir.polyhedral.dependences import Accesses, meeting, union
 from daceopt.ir.polyhedral.instances_isl import Domains
-from daceopt.ir.polyhedral.schedule_isl import from_isl, kind_of
+from daceopt.ir.polyhedral.schedule_isl import kind_of
 from daceopt.ir.scalar.affine_isl import CONTEXT
-from daceopt.ir.schedule.schedule import Alloc, Param, Tree
+from daceopt.ir.schedule.schedule import Param
 
 _KIND = isl.schedule_node_type
-_SET, _IN = isl.dim_type.set, isl.dim_type.in_
+_IN = isl.dim_type.in_
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,12 @@ class Effort:
 
     ``coefficient``, ``constant``: the largest factors (strides, blocks) and shifts (windows) of schedules. Without them
     isl's integer program of two statements, one of which reads the other's two halves, grows for hours.
-    ``fuse``: as many statements as possible in common loops; if not, only those that depend on each other in a cycle.
     """
 
     operations: int = 100_000
     seconds: float = 10.0
     coefficient: int = 64
     constant: int = 1024
-    fuse: bool = True
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,6 @@ class _Watch:
 def _limit(effort: Effort) -> Iterator[None]:
     bounds = {
         "max_operations": effort.operations,
-        "schedule_serialize_sccs": int(not effort.fuse),
         "schedule_max_coefficient": effort.coefficient,
         "schedule_max_constant_term": effort.constant,
     }
@@ -198,39 +195,3 @@ def _value(kernel: Kernel, function: isl.PwAff) -> tuple[int, tuple[Param, int, 
     axis, factor = max(moving, key=lambda item: abs(item[1]))
     param = kernel.stages[statement].params[axis]
     return statement, (param, factor, aff.get_constant_val().get_num_si())
-
-
-# ---------------------------------------------------------------- as a schedule of the kernel
-
-
-def tree(graph: Graph | None, kernel: Kernel, schedule: isl.Schedule) -> Tree:
-    """isl's schedule as one of ours, every local around all of it: what ``schedule_edits.commit`` takes.
-
-    Loops that isl begins elsewhere than at 0 are shifted. Raises Unsupported where a loop has no end that is known, and
-    where a tree has no form for what isl found.
-    """
-    body = from_isl(graph, kernel, _shift(schedule.get_root()).get_schedule())
-    for array in kernel.locals:
-        body = Alloc(array, "thread", body)
-    return body
-
-
-def _shift(node: isl.ScheduleNode) -> isl.ScheduleNode:
-    """With all bands from ``node`` on beginning at 0, as far as their first iterations are numbers."""
-    if kind_of(node) == _KIND.band:
-        node = node.band_shift(_to_zero(node))
-    for k in range(node.n_children()):
-        node = _shift(node.child(k)).parent()
-    return node
-
-
-def _to_zero(band: isl.ScheduleNode) -> isl.MultiUnionPwAff:
-    """What is to be added to each member."""
-    domain, functions = band.get_domain(), band.band_get_partial_schedule()
-    values = isl.MultiVal.zero(functions.get_space())
-    for k in range(band.band_n_member()):
-        image = isl.UnionMap.from_union_pw_aff(functions.get_union_pw_aff(k)).intersect_domain(domain).range()
-        first = image.as_set().dim_min_val(0)
-        if first.is_int():
-            values = values.set_val(k, first.neg())
-    return isl.MultiUnionPwAff.multi_val_on_domain(functions.domain(), values)

@@ -1,4 +1,4 @@
-"""Integer expressions as isl's quasi-affine functions, and back.
+"""Integer expressions as isl's quasi-affine functions.
 
 Sizes are isl parameters; a product of sizes, which is not affine, is a parameter of its own. That is safe: what isl
 proves holds for all values of a parameter, so also for that one.
@@ -15,8 +15,6 @@ import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir.scalar import signs
-from daceopt.ir.scalar.digits import digit
-from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.functions import idiv, pymod
 
 CONTEXT = isl.DEFAULT_CONTEXT
@@ -161,87 +159,3 @@ def with_facts(points: isl.Set, of: Functions, facts: Iterable[sympy.Expr]) -> i
         with suppress(Unsupported):  # what is not said makes more points
             points = points.intersect(of.of(fact).nonneg_set())
     return points
-
-
-# ---------------------------------------------------------------- back
-
-
-def expression(aff: isl.Aff, variables: list[sympy.Symbol], sizes: Mapping[str, sympy.Expr], domain: isl.Set) -> Dim:
-    """``aff`` in ``variables`` (one per dimension of its domain) and ``sizes``.
-
-    Raises Unsupported for a fraction, and for a quotient of what may be negative in ``domain``.
-    """
-    terms = _terms(aff, variables, sizes, domain)
-    return dim(sum((factor * x for x, factor in _digits(terms).items()), sympy.Integer(0)))
-
-
-def _terms(
-    aff: isl.Aff, variables: list[sympy.Symbol], sizes: Mapping[str, sympy.Expr], domain: isl.Set
-) -> dict[sympy.Expr, sympy.Expr]:
-    """Factor of each variable, size and quotient, and of 1."""
-    kinds = isl.dim_type
-    factors = {sympy.S.One: _number(aff.get_constant_val())}
-    for k, x in enumerate(variables):
-        factors[x] = _number(aff.get_coefficient_val(kinds.in_, k))
-    for k in range(aff.dim(kinds.param)):
-        factors[sizes[str(aff.get_dim_name(kinds.param, k))]] = _number(aff.get_coefficient_val(kinds.param, k))
-    for k in range(aff.dim(kinds.div)):
-        factor = _number(aff.get_coefficient_val(kinds.div, k))
-        if factor != 0:
-            x = _whole(aff.get_div(k), variables, sizes, domain)
-            factors[x] = factors.get(x, 0) + factor
-    if any(not factor.is_Integer for factor in factors.values()):
-        raise Unsupported(f"{aff} has fractions")
-    return {x: factor for x, factor in factors.items() if factor != 0}
-
-
-def _number(value: isl.Val) -> sympy.Expr:
-    return sympy.Rational(value.get_num_si(), value.get_den_val().get_num_si())
-
-
-def _whole(
-    quotient: isl.Aff, variables: list[sympy.Symbol], sizes: Mapping[str, sympy.Expr], domain: isl.Set
-) -> sympy.Expr:
-    below = quotient.get_denominator_val()
-    above = quotient.scale_val(below)
-    positive = isl.PwAff.from_aff(above).nonneg_set()
-    if not domain.is_subset(positive):
-        raise Unsupported(f"{quotient} may be negative; expected loops that count from 0, without gaps")
-    return idiv(expression(above, variables, sizes, domain), below.get_num_si())
-
-
-def _digits(terms: dict[sympy.Expr, sympy.Expr]) -> dict[sympy.Expr, sympy.Expr]:
-    """``x - b * (x // b)`` and ``x // a - b * (x // (a*b))`` are digits: ``x % b`` and ``x // a % b``."""
-    terms = dict(terms)
-    for quotient in sorted((x for x in terms if isinstance(x, idiv)), key=lambda x: -int(x.args[1])):
-        x, below = quotient.args
-        for divisor, part in _parts(x, terms) if quotient in terms else ():
-            factor = -terms[quotient] * divisor / below
-            if divisor < below and below % divisor == 0 and all(terms.get(v) == factor * n for v, n in part.items()):
-                for v in (quotient, *part):
-                    del terms[v]
-                one = pymod(digit(x, divisor, None), below / divisor)
-                terms[one] = terms.get(one, 0) + factor
-                break
-    return terms
-
-
-def _parts(x: sympy.Expr, terms: dict[sympy.Expr, sympy.Expr]) -> list[tuple[sympy.Expr, dict[sympy.Expr, sympy.Expr]]]:
-    """What ``x // divisor`` is a sum of, for the divisors that there are."""
-    quotients = [q for q in terms if isinstance(q, idiv) and q.args[0] == x]
-    return [(sympy.S.One, dict(x.as_coefficients_dict())), *((q.args[1], {q: sympy.S.One}) for q in quotients)]
-
-
-def upper_bounds(points: isl.Set, variables: list[sympy.Symbol], sizes: Mapping[str, sympy.Expr]) -> list[Dim]:
-    """What the last dimension of ``points`` stays below, in the other ``variables`` and ``sizes``."""
-    axis = len(variables) - 1
-    bounds = []
-    for constraint in points.coalesce().compute_divs().simple_hull().remove_redundancies().get_constraints():
-        kind = isl.dim_type.set
-        factor = _number(constraint.get_coefficient_val(kind, axis))
-        if factor < 0 or (factor > 0 and constraint.is_equality()):
-            rest = constraint.get_aff().set_coefficient_val(isl.dim_type.in_, axis, isl.Val(0, CONTEXT))
-            left = expression(rest if factor < 0 else rest.neg(), variables, sizes, points)
-            step = abs(factor)
-            bounds.append(dim(sympy.floor((left + step) / step)) if step != 1 else dim(left + 1))
-    return bounds

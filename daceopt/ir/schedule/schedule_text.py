@@ -18,7 +18,7 @@ import ast
 import itertools
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sympy
@@ -139,15 +139,15 @@ def _operand(expr: sympy.Expr) -> str:
 # ---------------------------------------------------------------- reading
 
 
-def parse(source: str, symbol: Callable[[str], sympy.Symbol] | None = None, loops: Iterable[str] = ()) -> Tree:
-    """The schedule that :func:`text` wrote; ``symbol`` makes the parameters and sizes from their names.
+def parse(source: str, loops: Iterable[str] = ()) -> Tree:
+    """The schedule that :func:`text` wrote.
 
     ``loops``: names of parameters whose loops stand outside of ``source``; others without a loop are sizes. Raises
     Unsupported with the line that is no part of a schedule.
     """
     lines = [line for line in source.splitlines() if line.strip()]
     names = {match["param"] for line in lines if (match := _LOOP.fullmatch(line.strip()))}.union(loops)
-    reader = _Reader(lines, symbol or (lambda name: Parameter(name) if name in names else size(name)), names)
+    reader = _Reader(lines, names)
     tree = reader.block(0)
     if reader.at < len(lines):
         raise Unsupported(f"line {reader.at + 1} of a schedule, {lines[reader.at]!r}: its indentation fits no loop")
@@ -155,8 +155,8 @@ def parse(source: str, symbol: Callable[[str], sympy.Symbol] | None = None, loop
 
 
 class _Reader:
-    def __init__(self, lines: list[str], symbol: Callable[[str], sympy.Symbol], loops: set[str]):
-        self._lines, self._symbol, self._loops = lines, symbol, loops
+    def __init__(self, lines: list[str], loops: set[str]):
+        self._lines, self._loops = lines, loops
         self.at = 0
 
     def block(self, depth: int) -> Tree:
@@ -195,6 +195,9 @@ class _Reader:
         extent, *rest = (dim(e) for e in self._list(match["extent"], sizes=True))
         when = None if match["when"] is None else self._evaluate(match["when"], sizes=True)
         return Loop(self._symbol(match["param"]), extent, self.block(depth + 1), kind, rest[0] if rest else None, when)
+
+    def _symbol(self, name: str) -> sympy.Symbol:
+        return Parameter(name) if name in self._loops else size(name)
 
     @staticmethod
     def _partial(name: str, wide: bool, line: str) -> Partial:

@@ -14,12 +14,12 @@ import torch
 from benchmarks.harness import OURS, Budget, Result, at_most, case
 from benchmarks.models.data_parallel import STEPS
 from daceopt.cost.rates import rates
-from daceopt.distributed.runtime.step_capture import capture
 from daceopt.distributed.search.allreduce_time import AllReduceTime
 from daceopt.distributed.search.backtracking import BacktrackingSearch, SearchEffort
 from daceopt.distributed.search.baselines import apply_moves, baselines, one_bucket_bound
 from daceopt.distributed.search.estimator_training import load
 from daceopt.distributed.search.fusion_state import METHODS, FusionProblem, FusionState, Method, Move
+from daceopt.distributed.search.step_capture import capture
 from daceopt.distributed.search.strategy_search import enactable
 from daceopt.distributed.search.timed_step import TimedStep, time_step
 

@@ -63,7 +63,7 @@ def _search(options: Namespace) -> SearchOutcome:
         raise DaceoptError(f"{options.model} is no module that trains; expected file.py:name")
 
     from daceopt.cost.rates import rates
-    from daceopt.distributed.runtime.step_capture import capture
+    from daceopt.distributed.search.step_capture import capture
     from daceopt.distributed.search.timed_step import time_step
 
     machine = rates().of_cores(options.threads)

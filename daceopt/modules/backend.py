@@ -262,7 +262,7 @@ class Backend(Breaks):
         """The programs of a graph. ``reduction``: which gradients, by arguments, are averages over ranks."""
         fingerprint = identity(traced) if reduction is None else f"{identity(traced)} {reduction}"
         chosen = recipe_for(traced.device, recipe or self.options.recipe)
-        return self.compile(fingerprint, partial(_load, traced, reduction), recipe=chosen)
+        return self.compile(fingerprint, partial(load_graph, traced, reduction), recipe=chosen)
 
     def _tune(self, traced: Traced, inputs: Sequence[object]) -> Recipe | None:
         """The fastest recipe as measured; None for eager PyTorch."""
@@ -479,7 +479,8 @@ class CompiledGraph(CompiledPiece):
         return self._segments.setdefault(outputs, graph)
 
 
-def _load(traced: Traced, reduction: Reduction | None, target: str) -> Imported:
+def load_graph(traced: Traced, reduction: Reduction | None, target: str) -> Imported:
+    """A graph, with the gradients by its arguments that are averages over ranks."""
     from daceopt.capture.torch.importing import load
 
     imported = load(traced, target)

@@ -88,6 +88,10 @@ class Binder:
         self._latest = key, list(parameters), call  # which keeps the parameters, so that no other has their identity
         return call.bound
 
+    def forget(self) -> None:
+        """Look at everything again in the next call: what is updated in shards has changed."""
+        self._latest = None
+
     def finish(self, bound: Bound, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """After the program has run: the optimizer's state is that of after the call, and so are the ``gradients``,
         (parameter, its gradient) pairs of those that are new tensors."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -12,17 +13,35 @@ from torch import nn
 from daceopt.errors import Unsupported
 
 if TYPE_CHECKING:
-    from daceopt.ir.control.imported import Reduction
+    from daceopt.ir.control.imported import Imported, Reduction
     from daceopt.passes.recipe import Recipe
+    from daceopt.programs.tuning.result import TuningResult
+    from daceopt.programs.tuning.search import Make
+
+
+@dataclass(frozen=True)
+class TunedGraph:
+    """A graph whose exchanges are tuned: what identifies it, how it is loaded, whether it is that of a training step,
+    and the ``recipe`` that was asked for."""
+
+    fingerprint: str
+    load: Callable[[], Imported]
+    of_step: bool
+    recipe: str | Recipe
+
+
+Tuner = Callable[[TunedGraph, "Make"], "TuningResult"]
+"""Finds out which way of exchanging is the fastest, which is that of the exchange from then on."""
 
 
 class StepExchange(Protocol):
     """Found as ``daceopt_exchange`` on a module. ``refusal``: why no program can exchange now, or "". ``rank`` of
-    ``world``: this process."""
+    ``world``: this process. ``tuner``: what the first program asks for the fastest way to exchange."""
 
     refusal: str
     rank: int
     world: int
+    tuner: Tuner | None
 
     def whole(self) -> AbstractContextManager[None]:
         """Within the block the program of a step exchanges gradients."""
@@ -30,8 +49,8 @@ class StepExchange(Protocol):
     def reduction(self, arguments: Mapping[int, object]) -> Reduction | None:
         """Which of the arguments are parameters whose gradients are averaged."""
 
-    def step_recipe(self, wanted: str | Recipe) -> Recipe:
-        """The recipe of a training step with the steps that exchange."""
+    def step_recipe(self, wanted: str | Recipe, graph: str = "") -> Recipe:
+        """The recipe of a training step with the steps that exchange; ``graph`` identifies what it is for."""
 
     def sharded_parameters(self) -> Mapping[str, torch.Tensor]:
         """The parameters that are updated in shards, by name; none where there is one rank."""

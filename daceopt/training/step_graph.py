@@ -21,8 +21,9 @@ from daceopt.modules.repeated_call import repeatable
 from daceopt.passes.choice import recipe_for
 from daceopt.programs.tuning.search import Contender
 from daceopt.runtime.binding import Binding, Output, Result
+from daceopt.runtime.seeds import own_random_numbers
 from daceopt.training.binder import Binder
-from daceopt.training.step_exchange import StepExchange
+from daceopt.training.step_exchange import StepExchange, TunedGraph, Tuner
 from daceopt.training.update_plan import UpdatePlan
 from daceopt.training.waiting import with_waiting
 
@@ -49,7 +50,7 @@ class StepBackend(Backend):
     def add(self, traced: Traced, inputs: Sequence[object]) -> Any:
         """A step for these arguments; its programs follow the optimizer's state."""
         graph = StepGraph(self, traced)
-        graph.program(graph.bind(inputs).plan, inputs)  # what cannot be compiled is refused now
+        graph.program(graph.bind_tuned(inputs).plan, inputs)  # what cannot be compiled is refused now
         return graph
 
     def leave(self, traced: Traced, error: BaseException, arguments: Sequence[object]) -> Any:
@@ -74,6 +75,35 @@ class StepGraph:
     def bind(self, arguments: Sequence[object]) -> Any:
         """What the optimizer has for the parameters among the arguments."""
         return self._backend.binder.bind([(k, arguments[k]) for k in self._trained], self.traced.waiting)
+
+    def bind_tuned(self, arguments: Sequence[object]) -> Any:
+        """The same, once ranks have found out how to exchange the fastest, where they were told to."""
+        bound, exchange = self.bind(arguments), self._backend.exchange
+        if exchange is None or exchange.tuner is None or self._reduction(bound.plan, arguments) is None:
+            return bound
+        self._tune_exchange(exchange, exchange.tuner, bound.plan, arguments)
+        return self.bind(arguments)
+
+    def _tune_exchange(
+        self, exchange: StepExchange, tuner: Tuner, plan: UpdatePlan, arguments: Sequence[object]
+    ) -> None:
+        reduction = self._reduction(plan, arguments)
+
+        def make(recipe: Recipe) -> Contender:
+            self._backend.binder.forget()
+            own = self.bind(arguments)  # with states in shards, where the strategy says so
+            program = CompiledPiece(self.traced, self._pair(own.plan, reduction, recipe))
+            call = repeatable(program.run, [*arguments, *own.tensors], self.traced.requires_grad)
+            return Contender(call, program.pair.code)
+
+        load = partial(imported_step, self.traced, plan, reduction)
+        graph = TunedGraph(self._identity(plan), load, True, self._backend.options.recipe)
+        with own_random_numbers(arguments):
+            self._backend.stats.record_tuning(tuner(graph, make))
+        self._backend.binder.forget()
+
+    def _identity(self, plan: UpdatePlan) -> str:
+        return f"{identity(self.traced)} {plan}"
 
     def _with(self, waiting: list[Any], arguments: Sequence[object]) -> StepGraph:
         """The same for an update of more parameters than the graph has gradients of."""
@@ -124,19 +154,19 @@ class StepGraph:
             return Contender(repeatable(program.run, tensors, self.traced.requires_grad), program.pair.code)
 
         recipe = recipe_for(self.traced.device, backend.options.recipe)
-        return backend.tune(f"{identity(self.traced)} {plan}", recipe, make, tensors, trains=True)
+        return backend.tune(self._identity(plan), recipe, make, tensors, trains=True)
 
     def _pair(self, plan: UpdatePlan, reduction: Reduction | None, recipe: Recipe | None = None) -> CompiledPair:
         backend, traced = self._backend, self.traced
-        options, exchange, fingerprint = backend.options, backend.exchange, f"{identity(traced)} {plan}"
+        options, exchange, fingerprint = backend.options, backend.exchange, self._identity(plan)
         load = partial(imported_step, traced, plan, reduction)
         if exchange is None or reduction is None:
             chosen = recipe or recipe_for(traced.device, options.recipe)
             return backend.compile(fingerprint, load, recipe=chosen)
         if options.verify == "numerics":
             raise Unsupported("verify='numerics': the numbers of an exchange cannot be compared on one rank")
-        fingerprint = f"{fingerprint} {reduction}"
-        return exchange.watch_pair(backend.compile(fingerprint, load, recipe=exchange.step_recipe(options.recipe)))
+        chosen = recipe or exchange.step_recipe(options.recipe, fingerprint)
+        return exchange.watch_pair(backend.compile(f"{fingerprint} {reduction}", load, recipe=chosen))
 
     def _reduction(self, plan: UpdatePlan, arguments: Sequence[object]) -> Reduction | None:
         """Gradients that are collected stay those of this rank until the step that updates."""
@@ -151,7 +181,7 @@ class StepGraph:
         waiting = self._backend.binder.waiting(arguments[k] for k in self._trained)
         if waiting:
             return self._with(waiting, arguments)(*arguments, *_others(waiting, arguments))
-        bound = self.bind(arguments)
+        bound = self.bind_tuned(arguments)
         program = self.program(bound.plan, arguments)
         if self._backend.observed is not None:
             self._backend.observed.append((program, program.inputs([*arguments, *bound.tensors])))

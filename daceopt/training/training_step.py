@@ -70,6 +70,7 @@ def training_step(
     scaler          scales the loss, and decides by the gradients whether a step updates: such a step runs in parts
     recipe, dynamic, fallback, verify, tune    as for ``optimized_module``. What cannot be one program runs in parts:
                     the compiled forward and backward, then PyTorch's own update
+                    (of ``data_parallel``, ``tune`` is its own)
     memory_budget   as for ``optimized_module``; a share is of what eager PyTorch saves and of the gradients
 
     Raises TypeError and ValueError for what is no model, optimizer or loss, and for an optimizer that has no parameter

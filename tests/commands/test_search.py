@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from daceopt.commands.main import main
-from daceopt.distributed.runtime.strategy import Strategy
+from daceopt.distributed.search.strategy import Strategy
 
 SOURCE = """
 import torch

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.distributed import equality, ranks, searched, sharded, stepwise
+from tests.distributed import equality, ranks, searched, sharded, stepwise, tuned
 
 _FILES = {"equality": equality.CHECKS, "sharded": sharded.CHECKS, "searched": searched.CHECKS}
+_FILES |= {"tuned": tuned.CHECKS}
 
 CHECKS: dict[str, Callable[[], Any]] = {
     **{f"{file}.{check.__name__}": check for file, checks in _FILES.items() for check in checks},

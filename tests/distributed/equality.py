@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import daceopt
 from daceopt.distributed.runtime.exchange import Exchange
-from daceopt.distributed.runtime.strategy import Bucket, Identity, Strategy
+from daceopt.distributed.search.strategy import Bucket, Identity, Strategy
 from daceopt.errors import Unsupported, WorkerError
 from tests.distributed import ranks
 from tests.numerics import assert_within_rounding
@@ -383,6 +383,9 @@ def differing_models() -> None:
 def differing_strategies() -> None:
     chosen = ("auto", "none")[dist.get_rank()]
     raises(WorkerError, "rank 1 differs from rank 0: strategy: none, expected auto", lambda: parallel(Net(), chosen))
+    told = "rank 1 differs from rank 0: tune: 30.0, expected None"
+    tune = (None, "30s")[dist.get_rank()]
+    raises(WorkerError, told, lambda: daceopt.data_parallel(Net(), tune=tune))
 
 
 def a_strategy_for_more_ranks() -> None:

@@ -12,11 +12,11 @@ from torch.nn import functional
 
 import daceopt
 from daceopt.cost.rates import rates
-from daceopt.distributed.runtime.step_capture import capture
-from daceopt.distributed.runtime.strategy import Strategy
 from daceopt.distributed.search.allreduce_time import AllReduceTime
 from daceopt.distributed.search.backtracking import SearchEffort
 from daceopt.distributed.search.program_operators import ProgramOperators, by_roofline
+from daceopt.distributed.search.step_capture import capture
+from daceopt.distributed.search.strategy import Strategy
 from daceopt.distributed.search.strategy_search import problem_of, rule_groups, search
 from daceopt.errors import FallbackWarning, StrategyError, Unsupported
 from daceopt.explore.simulation.measured_step import both

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import daceopt
-from daceopt.distributed.runtime.strategy import Bucket, Identity, Strategy
+from daceopt.distributed.search.strategy import Bucket, Identity, Strategy
 from daceopt.errors import StateInShards, Unsupported
 from tests.distributed import ranks
 from tests.distributed.equality import Net, Reference, adamw, batches, compare, equal_on_all_ranks, peer, sgd

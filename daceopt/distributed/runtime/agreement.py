@@ -10,14 +10,14 @@ from torch import nn
 
 from daceopt.distributed.runtime.bucketing import alone, by_size, in_shards
 from daceopt.distributed.runtime.faults import Watch
-from daceopt.distributed.runtime.strategy import Identity, Strategy
+from daceopt.distributed.search.strategy import Identity, Strategy
 from daceopt.errors import StrategyError, WorkerError
 
 RULES = ("auto", "none", "sharded")
 Chosen = str | os.PathLike[str] | Strategy
 
 
-def agree(model: nn.Module, watch: Watch, strategy: Chosen) -> Strategy:
+def agree(model: nn.Module, watch: Watch, strategy: Chosen, tune: float | None = None) -> Strategy:
     """The strategy of all ranks of the group of ``watch`` for ``model``: rank 0 reads a file for all of them.
 
     Raises WorkerError, on every rank, where they have other parameters, buffers, versions or options, and StrategyError
@@ -26,13 +26,16 @@ def agree(model: nn.Module, watch: Watch, strategy: Chosen) -> Strategy:
     group = watch.group
     identity = Identity.of(model, group.size())
     answer = _tell(identity, model, strategy) if group.rank() == 0 else _ranks_own(identity, model, strategy)
+    answer["tune"] = tune
     everyone: list[Any] = [None] * group.size()
     with watch.inside():
         dist.all_gather_object(everyone, answer, group=group)
     first = everyone[0]
     for rank, other in enumerate(everyone):
         texts = first["identity"].differences(other["identity"])
-        texts += [f"{w}: {other[w]}, expected {first[w]}" for w in ("buffers", "strategy") if other[w] != first[w]]
+        texts += [
+            f"{w}: {other[w]}, expected {first[w]}" for w in ("buffers", "strategy", "tune") if other[w] != first[w]
+        ]
         if texts:
             raise WorkerError(f"rank {rank} differs from rank 0: {'; '.join(texts[:8])}")
     if first["error"]:
@@ -58,7 +61,10 @@ def _tell(identity: Identity, model: nn.Module, strategy: Chosen) -> dict[str, A
 def _choose(identity: Identity, strategy: Chosen) -> Strategy:
     if isinstance(strategy, Strategy):
         return strategy
-    if strategy in RULES:
-        buckets = (alone if strategy == "none" else by_size)(identity.weights)
-        return Strategy(identity, in_shards(buckets) if strategy == "sharded" else buckets)
-    return Strategy.load(strategy)
+    return by_rule(identity, str(strategy)) if strategy in RULES else Strategy.load(strategy)
+
+
+def by_rule(identity: Identity, rule: str) -> Strategy:
+    """The strategy that one of ``RULES`` makes."""
+    buckets = (alone if rule == "none" else by_size)(identity.weights)
+    return Strategy(identity, in_shards(buckets) if rule == "sharded" else buckets)

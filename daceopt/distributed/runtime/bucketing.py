@@ -8,7 +8,7 @@ from math import prod
 
 import torch
 
-from daceopt.distributed.runtime.strategy import Bucket, Weight
+from daceopt.distributed.search.strategy import Bucket, Weight
 
 FIRST, CAP = 1 << 20, 25 << 20
 """Bytes of the first bucket and of each other one: those of DistributedDataParallel. The first is small, so that

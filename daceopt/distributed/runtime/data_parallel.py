@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,9 @@ from daceopt.distributed.runtime.exchange import Exchange
 from daceopt.distributed.runtime.faults import Watch
 from daceopt.distributed.runtime.parallel_backend import ParallelDispatcher
 from daceopt.distributed.runtime.reducer import Reducer
-from daceopt.distributed.runtime.strategy import Strategy
+from daceopt.distributed.runtime.tuning import tune
 from daceopt.distributed.runtime.uneven import ShadowHook
+from daceopt.distributed.search.strategy import Strategy
 from daceopt.errors import DaceoptError, Unsupported, WorkerError
 from daceopt.modules import options as checked
 from daceopt.modules.dispatch import Dispatcher, note
@@ -41,6 +43,7 @@ def data_parallel(
     dynamic: object = None,
     fallback: str = "warn",
     broadcast_buffers: bool = True,
+    tune: bool | float | str | None = None,
 ) -> DataParallel:
     """``model`` on each rank of ``group`` (None: all), with gradients that are averages over the ranks.
 
@@ -54,6 +57,9 @@ def data_parallel(
               which each rank of a ``training_step`` updates a part, and holds the optimizer's state of that part;
               "none": each gradient alone; a file or a ``Strategy`` that was searched. Rank 0 reads the file for all
     recipe, dynamic, fallback    as for ``optimized_module``; "auto" is ``disco``
+    tune      seconds (True: 10; "2min") in which all ranks time the first program that exchanges with this strategy,
+              with those of rules, and with the best that a search in simulation finds; the fastest is ``strategy`` from
+              then on, and is kept in the cache
 
     Works in ``training_step``, whose program updates the parameters of a bucket once it is reduced. Raises TypeError
     for what is no module, ValueError for one without trained parameters and for a group without this rank, RuntimeError
@@ -62,7 +68,7 @@ def data_parallel(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"data_parallel takes an nn.Module, not {type(model).__name__}")
-    options = checked.check(recipe, None, dynamic, fallback)
+    options = checked.check(recipe, None, dynamic, fallback, None, tune)
     return DataParallel(model, _group(group), strategy, options, broadcast_buffers)
 
 
@@ -82,9 +88,9 @@ class DataParallel(nn.Module, Joinable):
         _check(module)
         self.module, self._options = module, options
         watch = Watch(group)
-        self.strategy = agree(module, watch, strategy)
-        exchange = Exchange(module, watch, self.strategy)
+        exchange = Exchange(module, watch, agree(module, watch, strategy, options.tune))
         exchange.broadcasts_buffers = broadcast_buffers
+        exchange.tuner = None if options.tune is None else partial(tune, exchange, options.tune)
         exchange.broadcast_all()
         self.daceopt_exchange = exchange
         self.daceopt_reducer = Reducer(exchange)
@@ -98,6 +104,11 @@ class DataParallel(nn.Module, Joinable):
         self._in_pieces = Dispatcher(Options(options.recipe, None, options.dynamic, options.fallback))
         self._called = (Objective(module, None, 0),)  # in a tuple: it is no submodule
         self.register_load_state_dict_pre_hook(_take_plain_keys)
+
+    @property
+    def strategy(self) -> Strategy:
+        """How gradients are exchanged."""
+        return self.daceopt_exchange.strategy
 
     def forward(self, *arguments: object, **kwargs: object) -> Any:
         """The model's result; a backward pass from it leaves averages over ranks in ``.grad``."""

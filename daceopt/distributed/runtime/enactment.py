@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from daceopt.distributed.runtime.step_capture import RECIPE, divide
+from daceopt.distributed.search.step_capture import RECIPE, divide
 from daceopt.passes.recipe import Recipe, recipes
 from daceopt.transformations.distributed.operator_grouping import OperatorGrouping
 
 if TYPE_CHECKING:
-    from daceopt.distributed.runtime.strategy import Strategy
+    from daceopt.distributed.search.strategy import Strategy
 
 
 def grouping(strategy: Strategy) -> OperatorGrouping:

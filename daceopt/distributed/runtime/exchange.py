@@ -16,7 +16,7 @@ from torch import nn
 
 from daceopt.distributed.runtime.enactment import enacting
 from daceopt.distributed.runtime.faults import Watch
-from daceopt.distributed.runtime.strategy import Strategy
+from daceopt.distributed.search.strategy import Strategy
 from daceopt.errors import ArgumentsChanged, FallbackWarning, RunError, Unsupported, WorkerError
 from daceopt.ir.control.imported import Reduction
 from daceopt.ir.nodes.collective import Exchanged, listed_number, sequence_number
@@ -25,6 +25,7 @@ from daceopt.passes.recipe import Recipe, recipes
 from daceopt.runtime.executable import Executable
 from daceopt.torch_internals import autograd_engine
 from daceopt.torch_internals.process_groups import broadcast_together
+from daceopt.training.step_exchange import Tuner
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _BROADCAST_BYTES = 250 << 20  # as DistributedDataParallel has it
@@ -32,14 +33,18 @@ MARK = "exchange: "  # how messages of daceopt/process_group.h begin
 
 
 class Exchange:
-    """The gradients of ``model`` over ``group``, as ``strategy`` says. Programs call the group by its name."""
+    """The gradients of ``model`` over ``group``, as ``strategy`` says. Programs call the group by its name.
+
+    ``tuner``: what gives it the fastest strategy as measured, with the first program; None where the strategy stays.
+    """
+
+    tuner: Tuner | None = None
 
     def __init__(self, model: nn.Module, watch: Watch, strategy: Strategy) -> None:
-        self.model, self.watch, self.strategy = model, watch, strategy
+        self.model, self.watch = model, watch
         self.group = group = watch.group
         self.name, self.rank, self.world = str(group.group_name), group.rank(), group.size()
-        in_shards = (b.parameters for b in strategy.buckets if b.sharded and self.world > 1)
-        self._asked = frozenset(n for names in in_shards for n in names)
+        self.use(strategy)
         if not _NAME.fullmatch(self.name):
             raise Unsupported(f"the process group is called {self.name!r}; expected letters, digits and any of _ . : -")
         self.broadcasts_buffers = True
@@ -51,6 +56,13 @@ class Exchange:
         self.synced_before = True  # whether gradients were exchanged behind the forward before
         self._published: set[int] = set()
         self.taken = False  # whether whoever traces the model exchanges what it computes
+
+    def use(self, strategy: Strategy, graph: str = "") -> None:
+        """Exchange as ``strategy`` says from now on; ``graph``: the only one whose operators it groups, where it was
+        found for that."""
+        self.strategy, self._grouped = strategy, graph
+        in_shards = (b.parameters for b in strategy.buckets if b.sharded and self.world > 1)
+        self._asked = frozenset(n for names in in_shards for n in names)
 
     def _refusal(self) -> str:
         if self.world == 1 or self.device.type == "cpu":
@@ -95,11 +107,14 @@ class Exchange:
             dist.all_gather(every, own, group=self.group)
         return torch.cat(every)
 
+    def base(self, wanted: str | Recipe) -> Recipe:
+        """``wanted``; ``disco`` for a choice among recipes."""
+        chosen = recipes.get(wanted) if isinstance(wanted, str) else wanted
+        return recipes.get("disco") if isinstance(chosen, Choice) else chosen
+
     def recipe(self, wanted: str | Recipe) -> Recipe:
-        """``given`` with the steps that enact the strategy; ``disco`` for a choice among recipes."""
-        base = recipes.get(wanted) if isinstance(wanted, str) else wanted
-        if isinstance(base, Choice):
-            base = recipes.get("disco")
+        """``wanted`` with the steps that enact the buckets of the strategy."""
+        base = self.base(wanted)
         names = {str(step).partition("{")[0] for step in base.steps}
         for step in ("tensor-fusion", "collective-placement"):
             base = base if step in names else base + step
@@ -107,22 +122,23 @@ class Exchange:
         placed: Recipe = base.with_options("collective-placement", wait=self.strategy.wait)
         return placed.with_options("tensor-fusion", buckets=buckets)
 
-    def module_recipe(self, wanted: str | Recipe) -> Recipe:
+    def module_recipe(self, wanted: str | Recipe, graph: str = "") -> Recipe:
         """The same for the model's own graph, with the groups of operators that the strategy has for that."""
-        return self._group(wanted, of_step=False)
+        return self._group(wanted, graph, of_step=False)
 
-    def step_recipe(self, wanted: str | Recipe) -> Recipe:
+    def step_recipe(self, wanted: str | Recipe, graph: str = "") -> Recipe:
         """The same for the graph of a training step."""
-        return self._group(wanted, of_step=True)
+        return self._group(wanted, graph, of_step=True)
 
-    def _group(self, wanted: str | Recipe, of_step: bool) -> Recipe:
+    def _group(self, wanted: str | Recipe, graph: str, of_step: bool) -> Recipe:
+        if self._grouped and graph != self._grouped:
+            return self.recipe(wanted)
         if self.strategy.groups and self.strategy.of_step is not of_step:
             graphs = ("a training step", "the model alone")[:: 1 if of_step else -1]
             message = f"the strategy groups operators of {graphs[1]}; {graphs[0]} takes its buckets only: search that"
             warnings.warn(message, FallbackWarning, stacklevel=2)
             return self.recipe(wanted)
-        base = recipes.get(wanted) if isinstance(wanted, str) else wanted
-        return self.recipe(enacting(self.strategy, recipes.get("disco") if isinstance(base, Choice) else base))
+        return self.recipe(enacting(self.strategy, self.base(wanted)))
 
     def buckets(self, names: Collection[str]) -> list[Exchanged]:
         """What is reduced where just these parameters have a gradient; those without elements are in no bucket."""

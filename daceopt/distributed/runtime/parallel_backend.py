@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,10 +12,16 @@ import torch
 from daceopt.capture.torch.traced import Traced
 from daceopt.distributed.runtime.exchange import Exchange
 from daceopt.ir.control.imported import Reduction
-from daceopt.modules.backend import Backend, CompiledGraph
+from daceopt.modules.backend import Backend, CompiledGraph, load_graph
 from daceopt.modules.by_size import own_mode
+from daceopt.modules.description import identity
 from daceopt.modules.dispatch import Dispatcher
 from daceopt.modules.options import Options
+from daceopt.modules.repeated_call import repeatable
+from daceopt.passes.recipe import Recipe
+from daceopt.programs.tuning.search import Contender
+from daceopt.runtime.seeds import own_random_numbers
+from daceopt.training.step_exchange import TunedGraph, Tuner
 
 
 class ParallelDispatcher(Dispatcher):
@@ -75,10 +82,29 @@ class _ParallelGraph:
 
     def _compile(self, arguments: Sequence[object]) -> CompiledGraph:
         backend, exchange = self._backend, self._backend.dispatcher.exchange
-        pair = backend.pair(self.traced, exchange.module_recipe(backend.options.recipe), self._reduction)
-        graph = CompiledGraph(backend, self.traced, exchange.watch_pair(pair), is_average=True)
+        if exchange.tuner is not None:
+            self._tune(exchange.tuner, arguments)
+        graph = self._graph(exchange.module_recipe(backend.options.recipe, identity(self.traced)))
         backend.keep(graph, arguments)
         return graph
+
+    def _graph(self, recipe: Recipe) -> CompiledGraph:
+        pair = self._backend.pair(self.traced, recipe, self._reduction)
+        watched = self._backend.dispatcher.exchange.watch_pair(pair)
+        return CompiledGraph(self._backend, self.traced, watched, is_average=True)
+
+    def _tune(self, tuner: Tuner, arguments: Sequence[object]) -> None:
+        """Let ranks find out how to exchange the fastest."""
+        traced = self.traced
+
+        def make(recipe: Recipe) -> Contender:
+            graph = self._graph(recipe)
+            return Contender(repeatable(graph.run, arguments, traced.requires_grad, trains=True), graph.pair.code)
+
+        load = partial(load_graph, traced, self._reduction, "cpu")
+        graph = TunedGraph(identity(traced), load, False, self._backend.options.recipe)
+        with own_random_numbers(arguments):
+            self._backend.stats.record_tuning(tuner(graph, make))
 
     def __call__(self, *arguments: object) -> Any:
         return self._choose(arguments)(*arguments)

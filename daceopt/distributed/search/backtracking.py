@@ -100,7 +100,15 @@ class BacktrackingSearch:
     @property
     def best_moves(self) -> tuple[Move, ...]:
         """Those that lead to it from nothing fused."""
-        candidate, moves = self._best, self._best.moves
+        return self._moves_of(self._best)
+
+    def best_of_starts(self) -> list[tuple[Move, ...]]:
+        """The moves to the best state that was found from each start, the one of least cost first."""
+        candidates = (self._known[island.best] for island in self._islands)
+        return [self._moves_of(c) for c in sorted(candidates, key=lambda c: c.cost)]
+
+    def _moves_of(self, candidate: _Candidate) -> tuple[Move, ...]:
+        moves = candidate.moves
         while candidate.parent is not None:
             candidate = self._known[candidate.parent]
             moves = candidate.moves + moves

@@ -40,9 +40,9 @@ from daceopt.passes.runner import Runner
 from daceopt.store.cache import default_cache, key
 
 if TYPE_CHECKING:
-    from daceopt.distributed.runtime.step_capture import CapturedStep
     from daceopt.distributed.search.operator_costs import OperatorReach
     from daceopt.distributed.search.program_operators import Estimate, ProgramOperators
+    from daceopt.distributed.search.step_capture import CapturedStep
     from daceopt.distributed.search.training_graph import KernelGroup
     from daceopt.ir.graph.graph import Graph
 

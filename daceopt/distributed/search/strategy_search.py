@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from daceopt.distributed.runtime.strategy import Bucket, Identity, OperatorGroup, Strategy
-from daceopt.distributed.search.backtracking import SearchEffort
+from daceopt.distributed.search.backtracking import BacktrackingSearch, SearchEffort
 from daceopt.distributed.search.baselines import apply_moves, baselines, one_bucket_bound
 from daceopt.distributed.search.fusion_state import FusionProblem, FusionState, Move
 from daceopt.distributed.search.parallel_search import SeededSearch
 from daceopt.distributed.search.step_simulator import StepSimulator, StepTime
+from daceopt.distributed.search.strategy import Bucket, Identity, OperatorGroup, Strategy
 from daceopt.distributed.search.training_graph import KernelGroup, Tree
 from daceopt.passes.transform import Site
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from daceopt.distributed.runtime.step_capture import CapturedStep
     from daceopt.distributed.search.allreduce_time import AllReduceTime
     from daceopt.distributed.search.program_operators import Estimate, ProgramOperators
+    from daceopt.distributed.search.step_capture import CapturedStep
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,21 @@ def search(
     strategy = strategy_of(state, module, of_step)
     evaluated, exhausted = sum(o.evaluated for o in outcomes), all(o.exhausted for o in outcomes)
     return SearchOutcome(strategy, state, times, one_bucket_bound(state), spent, evaluated, exhausted)
+
+
+def best_strategies(
+    problem: FusionProblem, groups: Sequence[Sequence[int]], module: nn.Module, seconds: float, of_step: bool = False
+) -> list[Strategy]:
+    """What a search of so many ``seconds`` finds from each of its starts, as simulated the best first; behind each the
+    same buckets with the kernels of the recipe's own fusion. All of them can be enacted."""
+    search = BacktrackingSearch(problem, list(baselines(problem, groups).values()))
+    search.run(seconds)
+    strategies: dict[str, Strategy] = {}
+    for moves in search.best_of_starts():
+        strategy = strategy_of(enactable(problem, [moves]), module, of_step)
+        for one in (strategy, replace(strategy, groups=())):
+            strategies.setdefault(one.digest(), one)
+    return list(strategies.values())
 
 
 def enactable(problem: FusionProblem, candidates: Iterable[Sequence[Move]]) -> FusionState:

@@ -13,7 +13,7 @@ from daceopt.errors import StrategyError
 from daceopt.ir.fusion.clusters import Clusters
 
 if TYPE_CHECKING:
-    from daceopt.distributed.runtime.strategy import OperatorGroup, Strategy
+    from daceopt.distributed.search.strategy import OperatorGroup, Strategy
 
 
 def simulate(problem: FusionProblem, strategy: Strategy, groups: Sequence[Sequence[int]]) -> FusionState:

@@ -13,8 +13,8 @@ from daceopt.distributed.search.program_operators import Estimate, ProgramOperat
 from daceopt.distributed.search.strategy_search import problem_of, rule_groups
 
 if TYPE_CHECKING:
-    from daceopt.distributed.runtime.step_capture import CapturedStep
     from daceopt.distributed.search.allreduce_time import AllReduceTime
+    from daceopt.distributed.search.step_capture import CapturedStep
 
 
 class TimedStep(NamedTuple):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from daceopt.cost.rates import rates
-from daceopt.distributed.runtime.step_capture import capture
 from daceopt.distributed.search import allreduce_measurement, estimator_training
+from daceopt.distributed.search.step_capture import capture
 from daceopt.distributed.search.step_simulator import StepEvent
 from daceopt.distributed.search.strategy_state import simulate
 from daceopt.distributed.search.timed_step import time_step
@@ -20,7 +20,7 @@ from daceopt.store.cache import key
 if TYPE_CHECKING:
     from torch import nn
 
-    from daceopt.distributed.runtime.strategy import Strategy
+    from daceopt.distributed.search.strategy import Strategy
     from daceopt.ir.graph.graph import Graph
     from daceopt.training.training_step import TrainingStep
 

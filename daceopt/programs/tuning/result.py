@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from daceopt.store import builders
 from daceopt.store.cache import default_cache, key
 
 EAGER = "eager PyTorch"
-_FINDING, _TRIAL, _FILE = "tuned", "trial", "tuned.json"
+_FINDING, _TRIAL, _WAYS, _FILE = "tuned", "trial", "ways", "tuned.json"
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,16 @@ class TuningRecord:
     def keep_trial(self, trial: TuningTrial) -> None:
         """Let it be known to a search that goes on."""
         self._write(_TRIAL, key(self._key, trial.text), json.dumps(trial.speedup))
+
+    def ways(self) -> list[str] | None:
+        """Ways to try that were found by a search of another kind, as texts; None where there was none."""
+        return self._cache.read(
+            _WAYS, self._key, lambda entry: [str(text) for text in json.loads((entry / _FILE).read_text())]
+        )
+
+    def keep_ways(self, texts: Sequence[str]) -> None:
+        """Let them be known to a search that goes on."""
+        self._write(_WAYS, self._key, json.dumps(list(texts)))
 
     def _write(self, kind: str, name: str, text: str) -> None:
         def write(folder: Path) -> None:

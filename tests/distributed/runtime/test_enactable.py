@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from benchmarks.models.data_parallel import transformer
 from daceopt.distributed.runtime.enactment import grouping
-from daceopt.distributed.runtime.step_capture import CapturedStep, capture
-from daceopt.distributed.runtime.strategy import Strategy
 from daceopt.distributed.search.allreduce_time import AllReduceTime
 from daceopt.distributed.search.backtracking import SearchEffort
 from daceopt.distributed.search.baselines import OPERATORS, apply_moves, baselines
 from daceopt.distributed.search.fusion_state import FusionProblem, FusionState, Move
 from daceopt.distributed.search.program_operators import ProgramOperators, by_roofline
+from daceopt.distributed.search.step_capture import CapturedStep, capture
+from daceopt.distributed.search.strategy import Strategy
 from daceopt.distributed.search.strategy_search import enactable, problem_of, rule_groups, search, several, strategy_of
 from daceopt.distributed.search.strategy_state import simulate
 from daceopt.distributed.search.training_graph import KernelGroup, Tree, joints, leaves

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from daceopt.cost.rates import rates
-from daceopt.distributed.runtime.step_capture import CapturedStep, capture
 from daceopt.distributed.search import step_times
 from daceopt.distributed.search.program_operators import ProgramOperators, by_roofline
+from daceopt.distributed.search.step_capture import CapturedStep, capture
 from daceopt.distributed.search.training_graph import KernelGroup
 from daceopt.ir.control.region import Region
 from daceopt.ir.nodes.library import Contraction

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daceopt.distributed.runtime.strategy import Bucket, Identity, OperatorGroup, Strategy, Weight
 from daceopt.distributed.search.allreduce_time import AllReduceTime
 from daceopt.distributed.search.baselines import apply_moves
 from daceopt.distributed.search.fusion_state import FusionProblem, FusionState, Move
+from daceopt.distributed.search.strategy import Bucket, Identity, OperatorGroup, Strategy, Weight
 from daceopt.distributed.search.strategy_search import several
 from daceopt.distributed.search.strategy_state import simulate
 from daceopt.distributed.search.training_graph import StepOperator, TrainingGraph

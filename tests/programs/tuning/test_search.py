@@ -15,7 +15,7 @@ from daceopt.passes.choice import Candidate, Choice
 from daceopt.passes.recipe import Recipe
 from daceopt.programs.tuning import search
 from daceopt.programs.tuning.result import EAGER, TuningRecord, TuningResult
-from daceopt.programs.tuning.search import Contender, Make, Search
+from daceopt.programs.tuning.search import Contender, Make, Search, Searchers
 from daceopt.programs.tuning.variations import variations
 
 CPU, NONE = recipes.get("cpu"), recipes.get("none")
@@ -216,6 +216,46 @@ def test_programs_and_recipes_are_told_apart() -> None:
     for other in (TuningRecord("other", EITHER), TuningRecord("x", CPU)):
         assert other.result() is None
     assert TuningRecord("x", EITHER).result() is not None
+
+
+class First(Searchers):
+    """The process that decides; what it says is kept."""
+
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+
+    def agree(self, value: Any) -> Any:
+        self.said.append(value)
+        return value
+
+
+class Second(Searchers):
+    """Hears what the first one said, and has its times: it is no other search."""
+
+    def __init__(self, first: First) -> None:
+        self.said, self.own = iter(first.said), list[Any]()
+
+    def agree(self, value: Any) -> Any:
+        self.own.append(value)
+        return next(self.said)
+
+
+def test_those_who_search_together_do_the_same(fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one has a slower compiler and nothing in its cache."""
+    fastest(Machine(0.004), CPU, 3.0)
+    first, machine = First(), Machine(0.004)
+    result = fastest(machine, CPU, 6.0, searchers=first)
+    monkeypatch.setenv("DACEOPT_CACHE_DIR", str(fresh_cache / "other"))
+    second, slower = Second(first), Machine(0.004, compiling=4.0)
+    assert fastest(slower, CPU, 6.0, searchers=second) == result
+    assert slower.compiled == machine.compiled and second.own != first.said
+    assert next(second.said, None) is None
+
+
+def test_strategies_alone() -> None:
+    machine = Machine(0.004, {"none:": 0.001})
+    result = fastest(machine, EITHER, 600.0, varies=False)
+    assert result.name == "none" and len(machine.compiled) == 2 and not result.untried
 
 
 @pytest.fixture

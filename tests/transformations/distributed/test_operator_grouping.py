@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from daceopt.distributed.runtime.enactment import enacting
-from daceopt.distributed.runtime.step_capture import CapturedStep, capture
 from daceopt.distributed.search.allreduce_time import AllReduceTime
 from daceopt.distributed.search.fusion_state import FusionState, Move
 from daceopt.distributed.search.program_operators import ProgramOperators, by_roofline, is_operator
+from daceopt.distributed.search.step_capture import CapturedStep, capture
 from daceopt.distributed.search.strategy_search import problem_of, strategy_of
 from daceopt.distributed.search.training_graph import KernelGroup
 from daceopt.errors import DaceoptError, StrategyError
@@ -99,7 +99,7 @@ def test_what_is_computed_late_joins_nothing_that_is_computed_early() -> None:
 
 
 def before() -> tuple[object, ...]:
-    from daceopt.distributed.runtime.step_capture import divide
+    from daceopt.distributed.search.step_capture import divide
 
     return divide("disco")[0]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from daceopt.distributed.runtime.strategy import Bucket, Identity, OperatorGroup, Strategy, Weight
+from daceopt.distributed.search.strategy import Bucket, Identity, OperatorGroup, Strategy, Weight
 from daceopt.errors import StrategyError
 
 BEFORE_SHARDS = (

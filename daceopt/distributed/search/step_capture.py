@@ -91,8 +91,8 @@ def capture(
         raise CaptureError(f"a strategy is for a step of one graph, and this one has {len(backend.found)}{why}")
     traced, names, inputs = backend.found[0]
     if step is not None:
-        return _lower(_imported_step(step, traced, names, inputs, world), recipe)
-    return _lower(_import(traced, names, world), recipe)
+        return lower(_imported_step(step, traced, names, inputs, world), recipe)
+    return lower(_import(traced, names, world), recipe)
 
 
 def _imported_step(
@@ -122,7 +122,8 @@ def _import(traced: Traced, names: Mapping[int, str], world: int) -> Imported:
     return imported
 
 
-def _lower(imported: Imported, recipe: str | Recipe) -> CapturedStep:
+def lower(imported: Imported, recipe: str | Recipe = RECIPE) -> CapturedStep:
+    """The program of a graph and its gradients, up to what fuses operators."""
     from daceopt.ir.control.program import Program
 
     program = Program.of(imported.graph, imported.gradients)

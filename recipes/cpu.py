@@ -80,6 +80,7 @@ FUSION = (
     # fewer passes over memory (5.2; 5.6, step 3)
     "product-precision",
     "map-fusion",
+    "on-the-fly-fusion",
     "reduction-lowering",
     "epilogue-fusion",
     "cast-absorption",

@@ -2,9 +2,8 @@
 
 What is constant is worked into the program once: folding may let constants grow, weights are put side by side, whatever
 has one value is a literal (Rausch et al., DaCeML, section 5.1; the paper leaves the rest to inference frameworks, 6.2).
-Nothing is kept for a derivative, so attention never holds its scores and what follows a product is applied to each
-panel of it. These two were twice as fast as measured where a library has no good path for the machine
-(docs/decisions/014-carried-values.md); ``tune`` finds out.
+Nothing is kept for a derivative, so attention never holds its scores
+(docs/decisions/014-carried-values.md); ``tune`` finds out whether that is faster.
 """
 
 from daceopt.passes.recipe import Recipe
@@ -22,7 +21,6 @@ inference = Recipe(
         "attention-tiling",
         *DERIVATIVE,  # which runs where gradients are wanted all the same
         *FUSION,
-        "panel-fusion",
         *MEMORY,
         *LOOPS,
     ),

@@ -8,10 +8,13 @@ import dace
 import numpy as np
 import pytest
 import sympy
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 import daceopt.ops  # noqa: F401  (brings how operators are executed)
+from daceopt import optimized_module
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.scalar import scalar
@@ -22,6 +25,7 @@ from daceopt.transformations.local.map_fusion import MapFusion
 from daceopt.transformations.local.map_replication import MapReplication
 from daceopt.transformations.local.on_the_fly_fusion import OnTheFlyFusion
 from daceopt.transformations.local.tasklet_fusion import TaskletFusion
+from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import SHAPES, F, RandomGraph, apply, finish, misses, size_symbol, start
 
 NUMBER = st.integers(0, 11)
@@ -35,6 +39,34 @@ def gated(rows: Any = 4) -> Graph:
     t = b.elementwise(sympy.tanh, x)
     left, right = b.slice(t, [0], [3], [1], [1]), b.slice(t, [3], [6], [1], [1])
     return finish(graph, b.elementwise(lambda u, v: u * scalar.sigmoid(v), left, right))
+
+
+class GatedActivation(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left, right = nn.functional.gelu(x).chunk(2, -1)
+        return left * right
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_the_default_recipe_gates_an_activation_in_one_kernel(trains: bool) -> None:
+    torch.manual_seed(0)
+    ours = optimized_module(GatedActivation(), recipe="cpu", verify="numerics", fallback="raise")
+    x = torch.randn(7, 24)
+    found, exact, eager = (
+        _run(net, v, trains) for net, v in ((ours, x), (GatedActivation(), x.double()), (GatedActivation(), x))
+    )
+    for mine, right, theirs in zip(found, exact, eager, strict=True):
+        assert_within_rounding(mine, right, theirs)
+    sites = {s["graph"]: s["sites"] for s in ours.daceopt.history if s["name"] == "on-the-fly-fusion"}
+    assert len(sites) == 1 + trains and all(sites.values())
+
+
+def _run(net: nn.Module, x: torch.Tensor, trains: bool) -> list[torch.Tensor]:
+    x = x.detach().requires_grad_(trains)
+    y = net(x)
+    return (
+        [y, *torch.autograd.grad(y, x, torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y))] if trains else [y]
+    )
 
 
 def test_halves_of_a_row() -> None:

@@ -11,15 +11,12 @@ from daceopt.ir.fusion import fusion_profit
 from daceopt.ir.fusion.fusion import collapse
 from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan, emit
 from daceopt.ir.graph.graph import Graph
-from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.kernel.kernel_node import KernelNode
-from daceopt.ir.nodes.library import Contraction
 from daceopt.passes.aggregation_rules import TABLE_1, AggregationRule, RuleSet
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.local._epilogues import is_product, why_no_epilogue
 from daceopt.transformations.local.epilogue_fusion import EpilogueFusion
-from daceopt.transformations.local.panel_fusion import PanelFusion, why_no_panels
 from daceopt.transformations.partition._aggregating import Growth, Judge
 from daceopt.transformations.partition.cluster_extraction import is_eligible
 
@@ -34,16 +31,14 @@ class Aggregation(Transformation):
     APOLLO (Zhao et al., MLSys 2022, section 3.3 and Algorithm 1). Types follow from dataflow (``micro_graph``).
     ``rules``: text or a ``RuleSet`` (``passes.aggregation_rules``): ``"table-1"``, ``"1; 4; mine: opaque ->
     element-wise = opaque"``. A merge that a rule allows and no kernel can do, or that would be slower, is not made: the
-    near misses say why. Products and convolutions take what their library's epilogue can; with ``panels``, products
-    take other element-wise code, too, in loops of our own (``panel-fusion``). No rule applies where it would close a
-    cycle.
+    near misses say why. Products and convolutions take what their library's epilogue can. No rule applies where it
+    would close a cycle.
     """
 
     level: ClassVar[str] = "local"
     sites_are_independent: ClassVar[bool] = True
     rules: Any = TABLE_1
     max_stages: int = 48
-    panels: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", RuleSet.of(self.rules))
@@ -51,7 +46,7 @@ class Aggregation(Transformation):
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         eligible = [n for n in graph.nodes() if is_eligible(n)]
         plan = FusionPlan(graph, self.max_stages, eligible)
-        products = _Products(plan, self.panels)
+        products = _Products(plan)
         growth = Growth(plan, self.rules, eligible, _slower(graph), products.take)
         growth.run()
         for group in plan.fused_groups():
@@ -63,15 +58,11 @@ class Aggregation(Transformation):
         graph, kernels = site.graph, [n for n in site.nodes if isinstance(n, KernelNode)]
         libraries = [n for n in site.nodes if n not in kernels]
         emit(graph, kernels, site["kernel"])
+        step = EpilogueFusion()
         for node in libraries:
-            steps = (EpilogueFusion(), PanelFusion()) if self.panels else (EpilogueFusion(),)
-            place = next((f for step in steps for f in _at(step, graph, node)), None)
+            place = next((site for site in step.match_at(graph, node) if isinstance(site, Site)), None)
             if place is not None:
-                place[0].apply(place[1])
-
-
-def _at(step: Transformation, graph: Graph, node: Node) -> Iterator[tuple[Transformation, Site]]:
-    return ((step, site) for site in step.match_at(graph, node) if isinstance(site, Site))
+                step.apply(place)
 
 
 def _slower(graph: Graph) -> Judge:
@@ -85,8 +76,8 @@ def _slower(graph: Graph) -> Judge:
 class _Products:
     """Library nodes take what their epilogue can: a sum with a bias and a residual, an activation."""
 
-    def __init__(self, plan: FusionPlan, panels: bool):
-        self._plan, self._panels = plan, panels
+    def __init__(self, plan: FusionPlan):
+        self._plan = plan
         self.tails: dict[FusionGroup, Kernel] = {}  # of a group around a library node: what follows the product
 
     def take(self, first: FusionGroup, second: FusionGroup) -> str | None:
@@ -102,8 +93,6 @@ class _Products:
             return "the epilogue needs what depends on the product in another way"
         kernel = collapse(canonical(second.kernel))
         reason = "the reader has several stages" if kernel is None else why_no_epilogue(plan.graph, node, kernel)
-        if reason is not None and kernel is not None and self._panels and isinstance(node, Contraction):
-            reason = why_no_panels(plan.graph, node, kernel)
         if reason is None:
             self.tails[plan.join(first, second, None)] = second.kernel
         return reason

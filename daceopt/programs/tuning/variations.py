@@ -13,15 +13,7 @@ if TYPE_CHECKING:
     from daceopt.cost.limits import Limits
 
 _METHODS = ("with_options", "without", "before")
-_KERNELS = ("residual-accumulation", "loop-merging", "grid-mapping")  # where all kernels are fused: the first it has
-
-_INSERTED = (
-    ("panel-fusion", _KERNELS),  # what follows a product, panel by panel
-    ("prologue-fusion", _KERNELS),  # what is in front of it
-    ("on-the-fly-fusion", ("reduction-lowering",)),
-    ("on-the-fly-fusion{recompute=4.0}", ("reduction-lowering",)),
-    ("convolution-opening", ("map-fusion",)),
-)
+_INSERTED = (("convolution-opening", ("map-fusion",)),)
 """Steps of no recipe, and those before which they may be."""
 
 _REPLACED = (("map-fusion", "fusion-exploration{score='roofline'}"),)
@@ -32,6 +24,7 @@ _LEFT_OUT = ("layout-search", "weight-packing", "attention-tiling", "product-tra
 _SET = (
     ("horizontal-product-fusion", "copied", (1.0,)),
     ("differentiate", "policy", ("store",)),
+    ("on-the-fly-fusion", "recompute", (4.0,)),
 )
 
 

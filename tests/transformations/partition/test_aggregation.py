@@ -158,14 +158,6 @@ def test_an_epilogue_of_several_micro_graphs() -> None:
     assert isinstance(node, Contraction) and graph.reads(node)["C"] == other and node.activation == "relu"
 
 
-def test_panels_take_what_no_epilogue_does() -> None:
-    graph = built([SQUARE, (6, 4)], lambda b, x: tanh(b, b.matmul(*x)))
-    (site,) = apply(Aggregation(panels=True), graph).sites
-    assert site == "k + k: matmul by 6-matmul"
-    (kernel,) = graph.kernels()
-    assert graph.nodes() == [kernel] and kernel.kernel.serial
-
-
 def test_statements_are_bounded() -> None:
     graph, b, (x,) = start(SQUARE)
     for _ in range(10):

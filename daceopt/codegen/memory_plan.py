@@ -288,7 +288,8 @@ class _Planner:
             for r in self._roots(operands)
             if self._last[r] == position and r in self._block_of and self._block_of[r].buffers[-1] == r
         ]
-        dying = [r for r in dying if aligned_bytes(self._graph, r) == aligned_bytes(self._graph, name)]
+        size = aligned_bytes(self._graph, name) if dying else 0
+        dying = [r for r in dying if aligned_bytes(self._graph, r) == size]
         if not dying:
             return None
         if not isinstance(node, KernelNode):

@@ -34,6 +34,7 @@ def simplify(assignments: Sequence[Assignment], types_of: Mapping[sympy.Symbol, 
 class _Rewriter:
     def __init__(self, assignments: Sequence[Assignment], types_of: Mapping[sympy.Symbol, types.DType]):
         self._assignments = assignments
+        self._assignment_of = {a.symbol: a for a in assignments}
         self._types = dict(types_of) | {a.symbol: a.dtype for a in assignments}
         self._infer = scalar.Types(self._types)
         self._taken = {str(s) for s in self._types}
@@ -62,9 +63,11 @@ class _Rewriter:
 
     def _softplus_of(self, expr: sympy.Expr) -> sympy.Expr | None:
         """``x`` where ``expr`` is softplus(x), log(1 + exp(x)) or log1p(exp(x)), directly or by assignment."""
-        for a in self._assignments if expr.is_Symbol else ():
-            if a.symbol == expr and types.is_float(a.dtype) and a.dtype == self._infer.strong(a.expr, a.dtype):
+        if expr.is_Symbol:
+            a = self._assignment_of.get(expr)
+            if a is not None and types.is_float(a.dtype) and a.dtype == self._infer.strong(a.expr, a.dtype):
                 return self._softplus_of(a.expr)
+            return None
         if isinstance(expr, scalar.softplus):
             return expr.args[0]
         if isinstance(expr, scalar.log1p) and isinstance(expr.args[0], sympy.exp):

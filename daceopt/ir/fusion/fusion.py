@@ -224,7 +224,7 @@ def copies(kernel: Kernel) -> dict[str, str]:
     others read the array."""
     sources: dict[str, str] = {}
     for stage in kernel.stages:
-        values = {str(a.symbol): str(a.expr) for a in stage.assignments if isinstance(a.expr, sympy.Symbol)}
+        values = {a.symbol.name: a.expr.name for a in stage.assignments if isinstance(a.expr, sympy.Symbol)}
         for conn, access in stage.writes.items():
             source = stage.writes.get(values.get(conn, ""))
             if access.array in kernel.locals and source is not None and source.array not in kernel.locals:
@@ -338,9 +338,9 @@ class _Collapsed:
         mapping: dict[sympy.Symbol, sympy.Expr] = {}
         for assignment in stage.assignments:
             for symbol in assignment.expr.free_symbols - set(mapping):
-                if str(symbol) in names:
-                    mapping[symbol] = symbol_like(symbol, names[str(symbol)])
-            target = symbol_like(assignment.symbol, self._target(stage, str(assignment.symbol)))
+                if symbol.name in names:
+                    mapping[symbol] = symbol_like(symbol, names[symbol.name])
+            target = symbol_like(assignment.symbol, self._target(stage, assignment.symbol.name))
             self.assignments.append(Assignment(target, substitute(assignment.expr, mapping), assignment.dtype))
             mapping[assignment.symbol] = target
 

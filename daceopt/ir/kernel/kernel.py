@@ -34,7 +34,8 @@ class Access:
     wcr: str | None = None
 
     def subs(self, mapping: Mapping[sympy.Symbol, Dim]) -> Access:
-        return replace(self, index=tuple(_subs(e, mapping) for e in self.index))
+        index = tuple(_subs(e, mapping) for e in self.index)
+        return self if all(a is b for a, b in zip(index, self.index)) else Access(self.array, index, self.wcr)
 
     def params(self) -> frozenset[sympy.Symbol]:
         """Symbols that the index depends on."""

@@ -93,7 +93,7 @@ class SymbolicTasklet(nodes.Tasklet):
 
 def check_order(label: str, inputs: Iterable[str], assignments: Assignments, outputs: Iterable[str]) -> None:
     """Raise ValueError for what is not in SSA order, or lacks an output; ``inputs``, ``outputs``: connectors."""
-    assigned = {str(a.symbol) for a in assignments}
+    assigned = {a.symbol.name for a in assignments}
     if missing := [c for c in outputs if c not in assigned]:
         raise ValueError(f"tasklet {label}: output {missing[0]} is not assigned; assigned are {sorted(assigned)}")
     if len(assigned) != len(assignments) or assigned & set(inputs):
@@ -101,9 +101,9 @@ def check_order(label: str, inputs: Iterable[str], assignments: Assignments, out
         raise ValueError(f"tasklet {label}: a symbol is assigned twice or is an input, among {names}")
     late = set(assigned)
     for a in assignments:
-        if used := late & {str(s) for s in a.expr.free_symbols}:
+        if used := late & {s.name for s in a.expr.free_symbols}:
             raise ValueError(f"tasklet {label}: {a.symbol} reads {sorted(used)[0]} before its assignment")
-        late.discard(str(a.symbol))
+        late.discard(a.symbol.name)
 
 
 def substitute(expr: sympy.Expr, mapping: Mapping[sympy.Symbol, sympy.Expr]) -> sympy.Expr:
@@ -149,7 +149,7 @@ def cancels(function: FunctionClass, args: Sequence[sympy.Expr]) -> bool:
 
 def symbol_like(symbol: sympy.Symbol, name: str) -> sympy.Symbol:
     """A symbol of this name with the assumptions of ``symbol``."""
-    return sympy.Symbol(name, **symbol.assumptions0) if str(symbol) != name else symbol
+    return sympy.Symbol(name, **symbol.assumptions0) if symbol.name != name else symbol
 
 
 def free_symbols(assignments: Iterable[Assignment]) -> set[sympy.Symbol]:

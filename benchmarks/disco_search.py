@@ -121,7 +121,8 @@ def _simulations(name: str, step: TimedStep) -> Result:
     state, count = FusionState(between(step, 4, 10e9)), 500
     start = time.process_time()
     for _ in range(count):
-        state.__dict__.pop("_arrays", None)
+        for derived in ("_as_captured", "_enacted"):
+            state.__dict__.pop(derived, None)
         state.time  # noqa: B018
     rate = count / (time.process_time() - start)
     return Result(name, "simulated", "steps/s", {OURS: rate}, "10,000 a second", rate >= 1e4)

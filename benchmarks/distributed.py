@@ -1,11 +1,12 @@
 """Seconds a training step of data-parallel workers on a network of a given bandwidth and latency.
 
     python -m benchmarks.distributed [--rate 1gbit] [--latency 0ms] [--world 2] [--network perceptron] [--compiled]
+        [--tune 5min]
 
 Workers are processes of one thread in network namespaces, which this program makes and removes; where the kernel
 forbids them it says so and ends with 3. All contenders are in each worker and take their steps in turns:
 DistributedDataParallel with buckets of 1, 5, 25 and 1000 MB, where asked under torch.compile as well, then
-``data_parallel`` with its strategies, and a step without reductions.
+``data_parallel`` with its strategies, where asked with the one that is fastest as timed, and a step without reductions.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ ROOT = Path(__file__).parents[1]
 CAPS = (1, 5, 25, 1000)  # megabytes of a bucket of DistributedDataParallel
 _DEFAULT_CAP = 25  # its own choice
 ADDRESS = "10.213.7.{}"
+TUNED = "tuned"
 ALONE = "daceopt, no reductions"  # each worker steps for itself, all at once
 Step = Callable[..., object]
 
@@ -113,8 +115,9 @@ NETWORKS: Mapping[str, Callable[[], Work]] = {
 # ---------------------------------------------------------------- a worker
 
 
-def contenders(work: Work, compiled: bool) -> dict[str, Step]:
-    """Name -> step; each has a model and an optimizer of its own. ``compiled``: DDP under torch.compile as well."""
+def contenders(work: Work, compiled: bool, tune: str = "") -> dict[str, Step]:
+    """Name -> step; each has a model and an optimizer of its own. ``compiled``: DDP under torch.compile as well;
+    ``tune``: the time to find the fastest strategy in."""
     model = work.module
     steps: dict[str, Step] = {}
     for cap in CAPS:
@@ -122,9 +125,10 @@ def contenders(work: Work, compiled: bool) -> dict[str, Step]:
     if compiled:
         parallel = DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=_DEFAULT_CAP)
         steps[f"DDP, {_DEFAULT_CAP} MB, torch.compile"] = _eager(torch.compile(parallel, dynamic=False), work.loss)
-    for strategy in ("auto", "none", "sharded"):
-        ours = daceopt.data_parallel(copy.deepcopy(model), strategy=strategy, fallback="raise")
-        steps[f"daceopt, {strategy}"] = daceopt.training_step(ours, work.loss, _sgd(ours), fallback="raise")
+    for name in ("auto", "none", "sharded", *([TUNED] if tune else [])):
+        own: dict[str, Any] = {"tune": tune} if name == TUNED else {"strategy": name}
+        ours = daceopt.data_parallel(copy.deepcopy(model), fallback="raise", **own)
+        steps[f"daceopt, {name}"] = daceopt.training_step(ours, work.loss, _sgd(ours), fallback="raise")
     alone = copy.deepcopy(model)
     steps[ALONE] = daceopt.training_step(alone, work.loss, _sgd(alone), fallback="raise")
     return steps
@@ -148,7 +152,20 @@ def _eager(model: nn.Module, loss: Callable[..., torch.Tensor]) -> Step:
     return step
 
 
-def worker(network: str, steps: int, out: str, compiled: bool) -> None:
+def take_round(chosen: Mapping[str, Step], batch: tuple[torch.Tensor, ...], number: int) -> dict[str, float]:
+    """Seconds of a step of each contender."""
+    names = list(chosen)
+    turn = number % len(names)  # who follows whom changes: a step leaves caches and connections behind
+    seconds = {}
+    for name in [*names[turn:], *names[:turn]]:
+        dist.barrier()
+        began = time.perf_counter()
+        chosen[name](*batch)
+        seconds[name] = time.perf_counter() - began
+    return seconds
+
+
+def worker(network: str, steps: int, out: str, compiled: bool, tune: str = "") -> None:
     """One rank: rank 0 writes the seconds of each contender's steps, without reductions those of the slowest rank, and
     of all-reduces."""
     torch.set_num_threads(1)
@@ -156,21 +173,16 @@ def worker(network: str, steps: int, out: str, compiled: bool) -> None:
     reduction = allreduce_measurement.measure()
     torch.manual_seed(0)
     work = NETWORKS[network]()
-    chosen = contenders(work, compiled)
-    seconds: dict[str, list[float]] = {name: [] for name in chosen}
-    names = list(chosen)
-    for k in range(steps + 3):
-        turn = k % len(names)  # who follows whom changes: a step leaves caches and connections behind
-        for name in [*names[turn:], *names[:turn]]:
-            dist.barrier()
-            began = time.perf_counter()
-            chosen[name](*work.batch)
-            if k >= 3:  # what compiles, and makes the optimizer's state, is over
-                seconds[name].append(time.perf_counter() - began)
+    chosen = contenders(work, compiled, tune)
+    rounds = [take_round(chosen, work.batch, k) for k in range(steps + 3)]
+    # what compiles, and makes the optimizer's state, is over by the fourth
+    seconds = {name: [own[name] for own in rounds[3:]] for name in chosen}
     slowest = torch.tensor(seconds[ALONE])
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     if dist.get_rank() == 0:
         content = {"seconds": {**seconds, ALONE: slowest.tolist()}, "reduction": asdict(reduction)}
+        tuned: Any = chosen.get(f"daceopt, {TUNED}")
+        content["tuned"] = tuned.daceopt.stats.tuning[0].report() if tuned else ""
         Path(out).write_text(json.dumps(content))
     dist.barrier()
     dist.destroy_process_group()
@@ -221,11 +233,12 @@ def _join(hub: str, name: str, k: int, rate: str, latency: str) -> None:
         _run(*added, "parent", "1:", "handle", "2:", "netem", "delay", latency)
 
 
-def measure(options: argparse.Namespace, out: Path) -> tuple[dict[str, list[float]], AllReduceTime]:
-    """Seconds of each step by contender, and what an all-reduce takes between these workers."""
+def measure(options: argparse.Namespace, out: Path) -> tuple[dict[str, list[float]], AllReduceTime, str]:
+    """Seconds of each step by contender, what an all-reduce takes between these workers, and what tuning tried."""
     world = options.world
     own = [sys.executable, "-m", "benchmarks.distributed", "--worker", "--network", options.network]
     own += ["--steps", str(options.steps), "--out", str(out), *(["--compiled"] if options.compiled else [])]
+    own += ["--tune", options.tune]
     shared = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world), "GLOO_SOCKET_IFNAME": "net0"}
     shared |= {"MASTER_ADDR": ADDRESS.format(1), "MASTER_PORT": "29500"}
     with namespaces(world, options.rate, options.latency) as names:
@@ -234,7 +247,7 @@ def measure(options: argparse.Namespace, out: Path) -> tuple[dict[str, list[floa
             environment = {**os.environ, **shared, "RANK": str(rank)}
             children.append(subprocess.Popen(["ip", "netns", "exec", name, *own], cwd=ROOT, env=environment))
         try:
-            codes = [child.wait(timeout=900) for child in children]
+            codes = [child.wait(timeout=1800) for child in children]
         finally:
             for child in children:
                 child.kill()
@@ -242,7 +255,7 @@ def measure(options: argparse.Namespace, out: Path) -> tuple[dict[str, list[floa
         if any(codes):
             raise SystemExit(f"workers ended with {codes}")
     content = json.loads(out.read_text())
-    return content["seconds"], AllReduceTime.of_fields(content["reduction"])
+    return content["seconds"], AllReduceTime.of_fields(content["reduction"]), content["tuned"]
 
 
 def table(seconds: Mapping[str, list[float]]) -> list[str]:
@@ -321,23 +334,26 @@ def main() -> int:
     parser.add_argument("--network", choices=sorted(NETWORKS), default="perceptron")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--compiled", action="store_true", help="DistributedDataParallel under torch.compile, too")
+    parser.add_argument(
+        "--tune", default="", metavar="TIME", help="with the strategy that is the fastest as timed, too"
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        worker(options.network, options.steps, options.out, options.compiled)
+        worker(options.network, options.steps, options.out, options.compiled, options.tune)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which removes what was made
     out = Path(os.environ.get("TMPDIR", "/tmp")) / f"daceopt-distributed-{os.getpid()}.json"
     try:
-        seconds, reduction = measure(options, out)
+        seconds, reduction, tuned = measure(options, out)
     except Forbidden as error:
         print(f"skipped: network namespaces cannot be made here: {error}")
         return 3
     finally:
         out.unlink(missing_ok=True)
     print(f"{options.network}, {options.world} workers, {options.rate}, {options.latency}, {options.steps} steps")
-    print("\n".join([*table(seconds), str(reduction)]))
+    print("\n".join([*table(seconds), str(reduction), tuned]))
     expected = simulate_network(options.network, reduction, statistics.median(seconds[ALONE]))
     print("\n".join(comparison(seconds, expected)))
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -35,6 +35,13 @@ class FusionProblem(NamedTuple):
     simulator: StepSimulator = StepSimulator()
 
 
+class _Slots(NamedTuple):
+    """Seconds by slot, and the slot in which each gradient is produced."""
+
+    durations: np.ndarray
+    producers: np.ndarray
+
+
 class FusionState:
     """Starts with nothing fused. Every state that moves lead to is valid: no cycle, no result that is lost, each
     gradient in one bucket; buckets are reduced in the same order on all ranks, because all simulate the same."""
@@ -48,6 +55,7 @@ class FusionState:
         self.clusters = Clusters(after, ordered=True)
         self.groups = {k: KernelGroup.single(k) for k in after}  # by the leader of the cluster
         self._seconds = np.array([c.seconds for c in graph.computations])  # by the leader, too
+        self._sequence: tuple[int, ...] = ()
         self.packed = PackedBuckets([[k] for k in range(len(graph.gradients))], graph, problem.reduction)
 
     @classmethod
@@ -77,7 +85,7 @@ class FusionState:
     def copy(self) -> FusionState:
         """The same state, to be changed in another way."""
         new = object.__new__(FusionState)
-        new.problem, new.packed = self.problem, self.packed
+        new.problem, new.packed, new._sequence = self.problem, self.packed, self._sequence
         new.clusters, new.groups, new._seconds = self.clusters.copy(), dict(self.groups), self._seconds.copy()
         return new
 
@@ -99,7 +107,8 @@ class FusionState:
             return "one of both has a copy of what the other reads"
         reason = self._fuse(first, second) if move.method == "fuse" else self._copy(first, second)
         if reason is None:
-            self.__dict__.pop("_arrays", None)
+            self.__dict__.pop("_as_captured", None)
+            self.__dict__.pop("_enacted", None)
         return reason
 
     def _reads_copies(self, reader: int, other: int) -> bool:
@@ -147,41 +156,97 @@ class FusionState:
         buckets[buckets.index(a)] = a + b
         buckets.remove(b)
         self.packed = PackedBuckets(buckets, self.problem.graph, self.problem.reduction)
+        self._sequence = ()
+        self.__dict__.pop("_enacted", None)
         return None
 
     # ---------------------------------------------------------------- cost
 
     @cached_property
-    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds by slot of the order, and the slot of each gradient."""
-        graph, positions = self.problem.graph, self.clusters.positions()
-        leaders, slots = list(positions), list(positions.values())
+    def _as_captured(self) -> _Slots:
+        """Kernels in the order of the program before exchanges are placed."""
+        positions = self.clusters.positions()
+        return self._slots(list(positions), list(positions.values()))
+
+    def _slots(self, leaders: list[int], slots: list[int]) -> _Slots:
+        """``slots``: where the kernel of each of ``leaders`` runs."""
+        graph, place = self.problem.graph, dict(zip(leaders, slots))
         durations = np.zeros(len(graph.computations))
         durations[slots] = self._seconds[leaders]
-        return durations, np.array(self.clusters.positions_of(graph.producers), dtype=np.intp)
+        producers = [place[self.clusters.leader(k)] for k in graph.producers]
+        return _Slots(durations, np.array(producers, dtype=np.intp))
+
+    @cached_property
+    def _enacted(self) -> tuple[_Slots, PackedBuckets]:
+        """What is simulated: kernels in the order in which they run, buckets in that in which they start."""
+        order, problem = self.order(), self.problem
+        buckets = self.ready_order()
+        in_turn = PackedBuckets(buckets, problem.graph, problem.reduction)
+        return self._slots(order, list(range(len(order)))), in_turn
+
+    def order(self) -> list[int]:
+        """The leaders of kernels in the order in which they run once the step ``collective-placement`` has placed
+        exchanges: what a bucket needs runs before all that later ones need alone, and what waits for averages behind
+        the last start, by the last bucket that it waits for."""
+        graph, buckets, leaders = self.problem.graph, self.ready_order(), self.clusters.topological()
+        late = self._latest_waits(buckets, leaders)
+        place: dict[int, int] = {}
+        for k, bucket in enumerate(buckets):
+            needed = [self.clusters.leader(graph.gradients[g].producer) for g in bucket]
+            while needed:
+                kernel = needed.pop()
+                if kernel not in place and kernel not in late:
+                    place[kernel] = k
+                    needed += self.clusters.predecessors(kernel)
+        for kernel in leaders:
+            if kernel not in place and kernel not in late:
+                before = self.clusters.predecessors(kernel)
+                place[kernel] = max((place[p] for p in before if p in place), default=0)
+        return sorted(leaders, key=lambda n: (n in late, late[n] if n in late else place[n]))
+
+    def _latest_waits(self, buckets: Sequence[Sequence[int]], leaders: Sequence[int]) -> dict[int, int]:
+        """Kernels that need averages -> the last of the buckets that they wait for."""
+        late: dict[int, int] = {}
+        for k, bucket in enumerate(buckets):
+            behind = (n for g in bucket for n in self.problem.graph.gradients[g].behind)
+            late |= {self.clusters.leader(n): k for n in behind}
+        for kernel in leaders:
+            before = [late[p] for p in self.clusters.predecessors(kernel) if p in late]
+            if before:
+                late[kernel] = max([*before, late.get(kernel, -1)])
+        return late
 
     @property
     def time(self) -> StepTime:
         """Simulated."""
-        return self.problem.simulator.step(*self._arrays, self.packed)
+        slots, packed = self._enacted
+        return self.problem.simulator.step(*slots, packed)
 
     @property
     def bound(self) -> float:
         """Seconds of a step with these kernels and buckets if computing and communicating overlapped in full."""
-        return self.problem.simulator.lower_bound(self._arrays[0], self.packed)
+        return self.problem.simulator.lower_bound(self._as_captured.durations, self.packed)
 
     def ready_order(self) -> list[tuple[int, ...]]:
-        """Buckets in the order in which they are reduced."""
-        return [self.packed.buckets[k] for k in self.problem.simulator.order(*self._arrays, self.packed)]
+        """Buckets in the order in which their reductions start: that of a strategy, where the state is made of one
+        (``start_in``), else that in which the program before exchanges are placed computes them."""
+        if self._sequence:
+            return [self.packed.buckets[k] for k in self._sequence]
+        return [self.packed.buckets[k] for k in self.problem.simulator.order(*self._as_captured, self.packed)]
+
+    def start_in(self, first: Sequence[int]) -> None:
+        """Let buckets start in the order of these gradients, one of each, instead."""
+        position = {g: k for k, bucket in enumerate(self.packed.buckets) for g in bucket}
+        self._sequence = tuple(position[g] for g in first)
+        self.__dict__.pop("_enacted", None)
 
     def timeline(self) -> list[StepEvent]:
         """What happens when in a simulated step."""
-        names = [""] * len(self.problem.graph.computations)
-        for leader, group in self.groups.items():
-            own = [self.problem.graph.computations[k].name for k in sorted(group.members)]
-            names[self.clusters.position(leader)] = " + ".join(own)
-        durations, slots = self._arrays
-        return self.problem.simulator.timeline(durations, names, slots, self.packed)
+        computations, order = self.problem.graph.computations, self.order()
+        names = [" + ".join(computations[k].name for k in sorted(self.groups[n].members)) for n in order]
+        slots, packed = self._enacted
+        names += [""] * (len(slots.durations) - len(names))
+        return self.problem.simulator.timeline(slots.durations, names, slots.producers, packed)
 
 
 def _read(graph: TrainingGraph, position: int, owner: Mapping[int, KernelGroup]) -> set[int]:

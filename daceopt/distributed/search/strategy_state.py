@@ -1,5 +1,5 @@
 """What a strategy names, as a state of the search: its kernels, with their copies and in the order of their merges, and
-its buckets."""
+its buckets in the order in which they start."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ def simulate(problem: FusionProblem, strategy: Strategy, groups: Sequence[Sequen
     else:
         state = apply_moves(problem, group_moves(problem, groups))
     gradients = {g.name: k for k, g in enumerate(problem.graph.gradients)}
+    first: list[int] = []
     for bucket in strategy.buckets:
         own = [gradients[n] for n in bucket.parameters if n in gradients]
+        first += own[:1]
         for k in own[1:]:
             state.apply(Move("combine", own[0], k))
+    state.start_in(first)
     return state
 
 

@@ -109,11 +109,6 @@ class Clusters(Generic[N]):
         """Where the cluster of ``node`` is in that order: fewer positions than nodes, with gaps."""
         return self._position[self.leader(node)]
 
-    def positions_of(self, nodes: Iterable[N]) -> list[int]:
-        """The same of several."""
-        positions = self._position
-        return [positions[n] if n in positions else positions[self.leader(n)] for n in nodes]
-
     def positions(self) -> Mapping[N, int]:
         """Leader -> where its cluster is."""
         return MappingProxyType(self._position)

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import daceopt
 from benchmarks.models.data_parallel import transformer
 from daceopt.distributed.runtime.enactment import grouping
 from daceopt.distributed.search.allreduce_time import AllReduceTime
@@ -27,9 +28,11 @@ from daceopt.distributed.search.strategy_search import enactable, problem_of, ru
 from daceopt.distributed.search.strategy_state import simulate
 from daceopt.distributed.search.training_graph import KernelGroup, Tree, joints, leaves
 from daceopt.ir.control.program import Program
+from daceopt.ir.nodes.collective import AllReduceStart
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
-from daceopt.transformations.distributed.operator_grouping import OperatorGrouping, RefusedMerge
+from daceopt.transformations.distributed.operator_grouping import DIRECTIONS, OperatorGrouping, RefusedMerge
+from daceopt.transformations.distributed.tensor_fusion import TensorFusion
 from tests.distributed.float64 import results
 from tests.distributed.problems import moves, problems
 from tests.distributed.stepwise import SMALL, TRANSLATOR, of_evaluation
@@ -50,7 +53,9 @@ class Searched(NamedTuple):
         return search(self.problem, self.groups, self.model, SearchEffort(patience=40, seed=seed)).strategy
 
     def enacted(self, strategy: Strategy) -> Program:
-        program, steps = self.step.program.copy(), (grouping(strategy), *self.step.left)
+        buckets = TensorFusion(tuple(b.parameters for b in strategy.buckets))
+        left = [buckets if isinstance(step, TensorFusion) else step for step in self.step.left]
+        program, steps = self.step.program.copy(), (grouping(strategy), *left)
         Runner(Recipe("enacted", steps)).apply(program, steps)
         return program
 
@@ -65,10 +70,12 @@ class Searched(NamedTuple):
 
 
 @cache
-def searched(name: str) -> Searched:
+def searched(name: str, of_step: bool = False) -> Searched:
     torch._dynamo.reset()
     network = NETWORKS[name]()
-    step = capture(network.model, network.batches[0], world=2)
+    optimizer = torch.optim.SGD(network.model.parameters(), 0.1, momentum=0.9)
+    subject = daceopt.training_step(network.model, None, optimizer) if of_step else network.model
+    step = capture(subject, network.batches[0], world=2)
     operators = ProgramOperators(step.program)
     problem = problem_of(operators, by_roofline(operators.machine), AllReduceTime.ring(2, 1e9, 5e-5))
     return Searched(network.model, step, problem, rule_groups(step, operators))
@@ -107,6 +114,48 @@ def test_what_the_search_allows_is_enacted(name: str) -> None:
         assert set(several(simulate(subject.problem, strategy, []))) == set(several(state))
         assert_same(program, subject.step.program)
     assert any(g.duplicated for g in strategy.groups)
+
+
+def runs_before(program: Program) -> list[set[str]]:
+    """What is computed before each reduction starts, as strategies call it."""
+    done: set[str] = set()
+    before: list[set[str]] = []
+    for direction, graph in zip(DIRECTIONS, program.directions()):
+        for node in graph.nodes():
+            if isinstance(node, AllReduceStart):
+                before.append(set(done))
+            done |= {f"{direction}/{name}" for name in graph.outputs_of(node) if name is not None}
+    return before
+
+
+def simulated_before(state: FusionState) -> list[set[str]]:
+    """The same of what is simulated: operators whose results others read."""
+    graph = state.problem.graph
+    slot = {leader: k for k, leader in enumerate(state.order())}
+    place = {k: slot[leader] for leader, group in state.groups.items() for k in group.exported}
+    last = (max(slot[state.clusters.leader(graph.gradients[g].producer)] for g in b) for b in state.ready_order())
+    return [{graph.computations[k].name for k, at in place.items() if at <= ready} for ready in last]
+
+
+@pytest.mark.parametrize("of_step", [True, False])
+def test_the_order_that_is_simulated_is_enacted(of_step: bool) -> None:
+    """Buckets start in the same order, and behind the same operators: those that are in both programs by name."""
+    subject = searched("Transformer with dropout", of_step)
+    for seed in (0, 1):
+        state = subject.merged(seed)
+        draw = random.Random(seed)
+        for _ in range(12):
+            order = state.ready_order()
+            k = draw.randrange(len(order) - 1)
+            state.apply(Move("combine", order[k][0], order[k + 1][0]))
+        strategy = strategy_of(state, subject.model, of_step)
+        assert simulate(subject.problem, strategy, []).ready_order() == state.ready_order()
+        enacted, simulated = runs_before(subject.enacted(strategy)), simulated_before(state)
+        assert len(enacted) == len(simulated) > 2
+        common = set.union(*enacted) & set.union(*simulated)
+        assert len(common) > 30
+        for own, expected in zip(enacted, simulated, strict=True):
+            assert own & common == expected & common
 
 
 def test_merges_in_another_order_are_refused_and_named() -> None:

@@ -27,8 +27,8 @@ def ready_times(state: FusionState) -> list[float]:
     compiled program runs its nodes.
     """
     problem = state.problem
-    durations = state._arrays[0]
-    order = sorted(state.groups, key=state.clusters.position)
+    order = state.order()
+    seconds = {leader: problem.model.seconds(group) for leader, group in state.groups.items()}
     ended: list[dict[int, float]] = []
     for slowdown in problem.simulator.slowdowns:
         queue, clock, done = deque(order), 0.0, {}
@@ -37,10 +37,10 @@ def ready_times(state: FusionState) -> list[float]:
             assert leader == queue[0], "the order of slots is topological"
             queue.remove(leader)
             start = max([clock, *(done[p] for p in state.clusters.predecessors(leader))])
-            clock = done[leader] = start + float(durations[state.clusters.position(leader)]) * slowdown
+            clock = done[leader] = start + seconds[leader] * slowdown
         ended.append(done)
     found = []
-    for bucket in state.packed.buckets:
+    for bucket in state.ready_order():
         leaders = [state.clusters.leader(problem.graph.gradients[g].producer) for g in bucket]
         found.append(max(done[p] for done in ended for p in leaders))
     return [*found, max(max(done.values()) for done in ended)]
@@ -52,9 +52,10 @@ def brute_force(state: FusionState) -> float:
     *ready, whole = ready_times(state)
     if problem.reduction.world == 1 or not ready:
         return whole
+    buckets = state.ready_order()
     order = sorted(range(len(ready)), key=lambda k: (ready[k], k))
-    sizes = [sum(graph.gradients[g].bytes for g in state.packed.buckets[k]) for k in order]
-    late = {k for g in state.packed.buckets[order[-1]] for k in graph.gradients[g].behind}
+    sizes = [sum(graph.gradients[g].bytes for g in buckets[k]) for k in order]
+    late = {k for g in buckets[order[-1]] for k in graph.gradients[g].behind}
     behind = sum(graph.computations[k].seconds for k in late) * max(problem.simulator.slowdowns)
     computing = max(whole - behind, ready[order[-1]])
     clock = computed = 0.0

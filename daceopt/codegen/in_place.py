@@ -119,15 +119,23 @@ def decide(graph: Graph, failing: Collection[str]) -> dict[str, str]:
 
 
 def _only_its_own(graph: Graph, writer: Node, new: str, old: str) -> bool:
-    """Does each iteration of a kernel read of ``old`` just the element of ``new`` that it writes?"""
+    """Does each iteration of a kernel read of ``old`` just the element of ``new`` that it writes? A call says
+    itself what it writes over."""
     if not isinstance(writer, KernelNode):
-        return False
+        return _writes_over(graph, writer, new, old)
     stages = writer.kernel.stages
     reads = [(s, a) for s in stages for a in s.reads.values() if graph.root(a.array)[0] == old]
     writes = [(s, a) for s in stages for a in s.writes.values() if graph.root(a.array)[0] == new]
     if len(writes) != 1 or writes[0][1].wcr or any(s is not writes[0][0] for s, _ in reads):
         return False
     return all(same_elements(graph, writes[0][1], a) for _, a in reads)
+
+
+def _writes_over(graph: Graph, call: Node, new: str, old: str) -> bool:
+    places, reads = getattr(call, "in_place", {}), graph.reads(call)
+    read_at = [c for c, name in reads.items() if graph.root(name)[0] == old]
+    written_at = [c for c, name in graph.writes(call).items() if graph.root(name)[0] == new]
+    return len(written_at) == 1 and read_at == [places.get(written_at[0])]
 
 
 def _results_of(graph: Graph, node: Node) -> Iterator[str]:

@@ -19,6 +19,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.text.parse import parse
 from daceopt.ir.text.render import render
+from daceopt.ops.core import algorithm
 from daceopt.runtime.executable import CHANGED, Executable
 from tests.ir.graph_text_checking import read_back
 
@@ -121,6 +122,24 @@ def checked_later(c: Case) -> None:
     lower(c.graph)
 
 
+def updated_rows(c: Case, updates: str | None = None, sure: bool = True) -> None:
+    """A call replaces what is at some places; another node has looked at these."""
+    out = c.graph.add_array("rows", (N,), dace.float32)
+    operands = [c.w, c.index, updates or c.v]
+    algorithm.call(c.b, "scatter_rows", operands, [out], [N, 1, N, 0], updating=True, sure=sure)
+    c.replace(out, c.w)
+
+
+def rows_of_itself(c: Case) -> None:
+    """The call reads elsewhere what it writes over."""
+    updated_rows(c, updates=c.w)
+
+
+def unsure_rows(c: Case) -> None:
+    """The call itself may find a wrong place."""
+    updated_rows(c, sure=False)
+
+
 def lower(graph: Graph) -> None:
     from daceopt import ops
 
@@ -136,7 +155,10 @@ CASES: list[tuple[Callable[[Case], None], int]] = [
     (after_a_check, 1),
     (summed, 1),
     (returned, 1),
+    (updated_rows, 1),
     (swapped, 1),  # one of them has to wait for the other
+    (rows_of_itself, 0),
+    (unsure_rows, 0),
     (reversed_, 0),
     (checked_later, 0),
 ]
@@ -208,6 +230,43 @@ def test_a_compiled_optimizer_writes_parameters_and_state_in_place(kind: type[to
             torch.testing.assert_close(ours, theirs)
     outputs = made[-1].pair.forward.manifest.outputs
     assert outputs and all(t.in_place is not None for t in outputs)
+
+
+class Cache(nn.Module):
+    """Keys of a sequence, to which each call adds those of its tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(2, 3, 64, 16))
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        self.keys.index_copy_(2, at, x)
+        return torch.softmax(x @ self.keys.transpose(-1, -2), -1) @ self.keys
+
+
+class Indexed(Cache):
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        self.keys[:, :, at] = x
+        return torch.softmax(x @ self.keys.transpose(-1, -2), -1) @ self.keys
+
+
+@pytest.mark.parametrize("kind", [Cache, Indexed])
+def test_rows_of_a_cache_are_written_where_it_is(kind: type[Cache], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else of it moves, and a wrong place is eager PyTorch's error."""
+    places = []
+    decide = in_place.decide
+    monkeypatch.setattr(in_place, "decide", lambda *args: places.append(decide(*args)) or places[-1])
+    ours, theirs = optimized_module(kind(), recipe="cpu", fallback="raise"), kind()
+    with torch.no_grad():
+        for at in ([0, 1], [63, 5]):
+            x = torch.randn(2, 3, 2, 16)
+            torch.testing.assert_close(ours(x, torch.tensor(at)), theirs(x, torch.tensor(at)))
+            torch.testing.assert_close(ours.keys, theirs.keys, rtol=0, atol=0)
+        assert [len(p) for p in places] == [1]
+        for module in (ours, theirs):
+            with pytest.raises(IndexError, match="out of bounds"):
+                module(x, torch.tensor([0, 64]))
+    torch.testing.assert_close(ours.keys, theirs.keys, rtol=0, atol=0)
 
 
 def test_lifted_tensors_are_without_gradient_where_none_is_recorded() -> None:

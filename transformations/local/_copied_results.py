@@ -1,4 +1,5 @@
-"""Kernels and products whose result is copied, element after element, to a result of the program: they write there."""
+"""Kernels, products and updates of rows whose result is copied, element after element, to a result of the program:
+they write there."""
 
 from __future__ import annotations
 
@@ -14,14 +15,19 @@ from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.scalar.dims import Dim, Shape, dim, row_major
+from daceopt.ops.core.algorithm import Algorithm
+
+Moved = Kernel | Contraction | Algorithm
 
 
-def written_where_copied(graph: Graph, source: str, result: str, copy: KernelNode) -> Kernel | Contraction | None:
-    """The kernel that makes ``source`` with ``result`` in its place, or the product that makes it; None where it must
-    not, or ``copy``, a kernel that copies one to the other in row-major order, does something else, too."""
+def written_where_copied(graph: Graph, source: str, result: str, copy: KernelNode) -> Moved | None:
+    """The kernel that makes ``source`` with ``result`` in its place, or the call that makes it; None where it must not,
+    or ``copy``, a kernel that copies one to the other in row-major order, does something else, too."""
     producer = graph.producer(source)
-    if not isinstance(producer, KernelNode | Contraction) or not _may_move(graph, source, result, copy):
+    if not isinstance(producer, KernelNode | Contraction | Algorithm) or not _may_move(graph, source, result, copy):
         return None
+    if isinstance(producer, Algorithm):  # which sees rows, whatever the shape
+        return producer if producer.updating else None
     if isinstance(producer, Contraction):
         return producer if _divides_rows(graph, producer, graph.shape(result)) else None
     kernel = producer.kernel
@@ -37,11 +43,15 @@ def written_where_copied(graph: Graph, source: str, result: str, copy: KernelNod
     return replace(kernel, stages=stages)
 
 
-def move(graph: Graph, source: str, result: str, copy: KernelNode, kernel: Kernel | Contraction) -> None:
-    """Put ``kernel``, or the product, in the place of what makes ``source`` and of ``copy``; readers of the source
-    read on."""
+def move(graph: Graph, source: str, result: str, copy: KernelNode, kernel: Moved) -> None:
+    """Put ``kernel``, or the call, in the place of what makes ``source`` and of ``copy``; readers of the source read
+    on."""
     if isinstance(kernel, Contraction):
         _multiply_into(graph, kernel, result, copy)
+    elif isinstance(kernel, Algorithm):
+        reads = graph.reads(kernel)
+        graph.take_out([kernel, copy])
+        graph.add_node(deepcopy(kernel), reads, {"Out0": result})
     else:
         graph.take_out([graph.producer(source), copy])
         graph.add_kernel(kernel)

@@ -10,7 +10,7 @@ import numpy as np
 from daceopt.errors import RunError
 
 CHANGING = 1 << 30  # no error: arguments are being written
-INDEX = 1  # noted by loads themselves; an IndexError
+INDEX = 1  # an IndexError; loads note it themselves
 MESSAGES = {
     2: "ZeroDivisionError: division of integers by zero",
     4: "expected probabilities between 0 and 1; found another number, or NaN",
@@ -24,7 +24,9 @@ DIVISION, PROBABILITY, WEIGHT, LABEL, DEVIATION, ASSERTION, ROWS = MESSAGES
 
 
 def require(condition: np.ndarray, value: np.ndarray, kind: np.ndarray) -> np.ndarray:
-    """The NumPy form of ``checked``; raises RunError."""
+    """The NumPy form of ``checked``; raises RunError, or IndexError for an index."""
     if not np.all(condition):
+        if np.max(kind) == INDEX:
+            raise IndexError("an index is out of range")
         raise RunError(MESSAGES[int(np.max(kind))])
     return value

@@ -40,6 +40,13 @@ class Algorithm(DenseNode):
     function = Property(dtype=str, default="", desc="The template's name, and its header's")
     parameters = Expressions(desc="What the template gets as int64_t: extents, counts, switches")
     arity = ListProperty(element_type=int, default=[0, 0], desc="Number of inputs and outputs, absent ones included")
+    updating = Property(dtype=bool, default=False, desc="Out0 is In0 but for some elements, and may be in its memory")
+    sure = Property(dtype=bool, default=False, desc="Another node of the graph reports wrong numbers")
+
+    @property
+    def in_place(self) -> Mapping[str, str]:
+        """Out0 in the memory of In0, for what is updated."""
+        return {"Out0": "In0"} if self.updating else {}
 
     def _check_connectors(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         bad = [c for c in (*inputs, *outputs) if not re.fullmatch(r"(In|Out)\d+", c)]
@@ -64,11 +71,14 @@ def call(
     outputs: Sequence[str | None],
     parameters: Sequence[Dim] = (),
     bits: bool = False,
+    updating: bool = False,
+    sure: bool = False,
 ) -> None:
     """Add an :class:`Algorithm` node; inputs become contiguous, outputs are contiguous arrays that nothing wrote yet.
 
     ``parameters``: ints or expressions over size symbols. ``bits``: the template looks at the elements' bits, so narrow
-    ones are not widened for it.
+    ones are not widened for it. ``updating``: the first output is the first input but for some elements, and the
+    template writes those alone where both are in the same memory; ``sure``: it reports no error.
     """
     if not _NAME.fullmatch(function) or function not in _REFERENCES:
         raise DaceoptError(f"algorithm {function!r}: expected one of {sorted(_REFERENCES)}")
@@ -81,6 +91,8 @@ def call(
         function=function,
         parameters=list(parameters),
         arity=[len(inputs), len(outputs)],
+        updating=updating,
+        sure=sure,
     )
     if bits:
         b.graph.add_node(node, reads, writes)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import dace
 import numpy as np
 import sympy
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import all_required, require
 from daceopt.ir.nodes.builder import Builder
-from daceopt.ir.scalar import scalar, types
+from daceopt.ir.scalar import checks, scalar, types
 from daceopt.ir.scalar.dims import Dim
 from daceopt.ops.core import algorithm
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering, supports
@@ -43,11 +44,19 @@ def _place(b: Builder, node: Operator, data: str, indices: str) -> tuple[str, Di
     return element_positions(b, indices, shape, axis_of(b.graph, node, data)), b.graph.size(data), 1
 
 
+def _checked_place(b: Builder, node: Operator, data: str, indices: str) -> tuple[str, Dim, Dim]:
+    """The same, where a position beyond the end is an error of the kernel that computes it: rows may be written where
+    they are, and nothing else of the program waits for them."""
+    places, rows, width = _place(b, node, data, indices)
+    check = lambda k: scalar.checked(scalar.lt(k, rows), k, checks.INDEX)  # noqa: E731
+    return b.elementwise(check, places, dtype=dace.int64, label="position"), rows, width
+
+
 @lowering("ScatterElements", "Scatter", "ScatterND", types=ANY)
 def scatter(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The data, in which the updates were stored or combined with what stood there."""
     data, indices, updates, out = *all_required(inputs, 3), require(outputs, 0)
-    where, reduction = _place(b, node, data, indices), _REDUCTIONS[node.attribute("reduction", "none")]
+    where, reduction = _checked_place(b, node, data, indices), _REDUCTIONS[node.attribute("reduction", "none")]
     narrow = b.graph.dtype(data)
     if not reduction or not types.is_narrow(narrow):
         return _scatter_rows(b, data, where, updates, out, reduction)
@@ -61,7 +70,7 @@ def scatter(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 def _scatter_rows(b: Builder, data: str, where: tuple[str, Dim, Dim], updates: str, out: str, reduction: int) -> None:
     places, rows, width = where
     parameters = [rows, width, b.graph.size(places), reduction]
-    algorithm.call(b, "scatter_rows", [data, places, updates], [out], parameters)
+    algorithm.call(b, "scatter_rows", [data, places, updates], [out], parameters, updating=True, sure=True)
 
 
 @supports("ScatterElements", "Scatter", "ScatterND")

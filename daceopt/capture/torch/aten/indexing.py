@@ -135,11 +135,14 @@ def index_put(
     if 0 in t.shape or any(0 in t.shape_of(n) for n in present):
         return self
     check_reduction(t, accumulate)
-    at = Places(t, t.shape, indices)
-    flat = at.flat(t)
+    at, reduction = Places(t, t.shape, indices), "add" if accumulate else "none"
+    if at.is_adjacent:
+        first, last = at.axes[0], at.axes[-1]
+        return _put_between(
+            t, self, (first, last + 1), at.flat(t), _spread_values(t, values, at), reduction, wraps=True
+        )
     rows = t.reshape(t.transpose(self, at.front), (at.rows, *at.kept))
-    updates = _in_front(t, values, at)
-    written = put_rows(t, rows, flat, updates, "add" if accumulate else "none")
+    written = put_rows(t, rows, at.flat(t), _spread_values(t, values, at), reduction)
     restored = t.reshape(written, [t.shape[k] for k in at.front])
     return t.transpose(restored, [at.front.index(k) for k in range(len(t.shape))])
 
@@ -178,14 +181,35 @@ def _rows_put(t: Translation, self: str, dim: int, index: str, source: str, redu
     if 0 in t.shape or 0 in t.shape_of(index):
         return self
     data, rows = at_least_1d(t, self), at_least_1d(t, source)
+    axis = dim % len(t.shape_of(data))
+    put = _put_between(t, data, (axis, axis + 1), at_least_1d(t, index), rows, reduction, wraps=False)
+    return t.reshape(put, t.shape)
+
+
+def _put_between(
+    t: Translation, data: str, axes: tuple[int, int], flat: str, updates: str, reduction: str, wraps: bool
+) -> str:
+    """``data`` after what is at the positions ``flat`` in the axes from the first of ``axes`` to before the second, for
+    each index of the axes in front, was replaced by ``updates`` or combined with them: all in rows, so that arrays
+    that a call changes are written where they are. ``wraps``: negative positions count from the end."""
     shape = t.shape_of(data)
-    axis = dim % len(shape)
-    front = [axis, *(k for k in range(len(shape)) if k != axis)]
-    places = t.b.elementwise(
-        lambda k: linear([k], shape[axis : axis + 1], [0]), at_least_1d(t, index), dtype=dace.int64
+    outer, extent, width = (product(shape[a:b]) for a, b in ((0, axes[0]), axes, (axes[1], len(shape))))
+    count = product(t.shape_of(flat))
+
+    def place(i: tuple[sympy.Symbol, ...], k: sympy.Expr) -> sympy.Expr:
+        return linear([i[0], position(k, extent) if wraps else scalar.cast(k, dace.int64)], (outer, extent), [1])
+
+    places = t.graph.add_array("position", (outer, count), dace.int64)
+    reads = {"k": (t.reshape(flat, (count,)), lambda o, i: (i,))}
+    t.b.map((outer, count), reads, {"out": (places, lambda *i: i)}, place, label="position")
+    written = put_rows(
+        t,
+        t.reshape(data, (dim(outer * extent), width)),
+        t.reshape(places, (dim(outer * count),)),
+        t.reshape(updates, (dim(outer * count), width)),
+        reduction,
     )
-    put = put_rows(t, t.transpose(data, front), places, t.transpose(rows, front), reduction)
-    return t.reshape(t.transpose(put, [front.index(k) for k in range(len(shape))]), t.shape)
+    return t.reshape(written, shape)
 
 
 @translates("index_fill.int_Scalar", "index_fill.int_Tensor")
@@ -201,10 +225,9 @@ def index_fill(t: Translation, self: str, dim: int, index: str, value: Number) -
     return t.kernel(lambda m, v, x: scalar.select(scalar.ne(m, 0), v, x), along, t.array(value, t.dtype), self)
 
 
-def _in_front(t: Translation, values: str, at: Places) -> str:
-    """The values, broadcast to what is read, with the axes of the indices in front."""
+def _spread_values(t: Translation, values: str, at: Places) -> str:
+    """The values, broadcast to what ``x[indices]`` reads."""
     lead = at.axes[0] if at.is_adjacent else 0
-    depth = len(at.shape)
     whole = (*at.kept[:lead], *at.shape, *at.kept[lead:])
     own = t.shape_of(values)
     if len(own) > len(whole):
@@ -212,9 +235,7 @@ def _in_front(t: Translation, values: str, at: Places) -> str:
         own = t.shape_of(values)
     if any(n != 1 and dim(n - m) != 0 for n, m in zip(reversed(own), reversed(whole))):
         raise Unsupported(f"values of shape {own} for places of shape {whole}, which may not fit")
-    spread = t.expand(values, whole)
-    order = [*range(lead, lead + depth), *range(lead), *range(lead + depth, len(whole))]
-    return t.transpose(spread, order)
+    return t.expand(values, whole)
 
 
 def check_reduction(t: Translation, reduces: bool) -> None:

@@ -10,6 +10,7 @@ namespace daceopt {
 
 struct Scattered {
     int64_t rows, width, count;  // of the result; of a row; of updates
+    bool in_place = false;       // whether all rows are there already
 };
 
 namespace detail {
@@ -62,15 +63,15 @@ int64_t places_between(int64_t count, RowOf row_of, int64_t first, int64_t last)
 
 }  // namespace detail
 
-// begin(first, last) writes what stands in rows of `out` before; then out[row_of(i)] = combine(out[row_of(i)], updates[i]) for
+// begin(first, last) writes what is in rows of `out` before, unless that is there already; then out[row_of(i)] = combine(out[row_of(i)], updates[i]) for
 // i = 0, 1, ... All rows lie inside.
 template <typename T, typename RowOf, typename Begin, typename Combine>
 void scatter(const Scattered& s, const T* updates, T* out, RowOf row_of, Begin begin, Combine combine) {
     constexpr int64_t kParallel = 16384;  // numbers
     constexpr int64_t kMinColumns = 64;   // per thread; narrower pieces of rows would share cache lines and waste vectors
     constexpr double kUneven = 1.25;      // times the share of a thread: columns, which are slower, balance any distribution
-    if ((s.rows + s.count) * s.width <= kParallel || omp_get_max_threads() == 1) {
-        begin(0, s.rows);
+    if (((s.in_place ? 0 : s.rows) + s.count) * s.width <= kParallel || omp_get_max_threads() == 1) {
+        if (!s.in_place) begin(0, s.rows);
         return detail::combine_columns(s, updates, out, row_of, combine, 0, s.width);
     }
     bool is_uneven = false;
@@ -78,7 +79,7 @@ void scatter(const Scattered& s, const T* updates, T* out, RowOf row_of, Begin b
     {
         const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
         const int64_t first = s.rows * me / threads, last = s.rows * (me + 1) / threads;
-        begin(first, last);
+        if (!s.in_place) begin(first, last);
         const bool is_wide = s.width >= kMinColumns * threads;
         if (is_wide && detail::places_between(s.count, row_of, first, last) * threads > kUneven * s.count) {
 #pragma omp atomic write

@@ -1,6 +1,7 @@
-"""The recipe ``graphturbo``: sub-graphs run depth first, on as much of the batch at a time as the caches hold.
+"""The recipe ``graphturbo``: sub-graphs run depth first, on as much at a time of the batch or an image as caches hold.
 
-GraphTurbo (Zhao et al., OSDI 2023) on this machine: ``cpu`` up to fusion, then instances of sub-graphs as loops.
+GraphTurbo (Zhao et al., OSDI 2023) on this machine: ``cpu`` up to fusion, then instances of sub-graphs: loops over
+the batch, and rows of images.
 """
 
 from daceopt.passes.recipe import Recipe
@@ -17,6 +18,8 @@ graphturbo = Recipe(
         # of what fusion has made, before its loops are scheduled: few large instances, and in them what caches hold
         "instance-loops{aim='memory'}",
         "instance-loops",
+        # of one large image, some rows at a time
+        "row-instances",
         *MEMORY,
         *LOOPS,
     ),

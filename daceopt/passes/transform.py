@@ -83,6 +83,7 @@ class Transformation:
     sites_are_independent: ClassVar[bool] = False  # all sites of one match may be applied, and one match finds them all
     changes_precision: ClassVar[bool] = False  # True: its numbers are less exact, as the program's user asked for
     needs_options: ClassVar[bool] = False  # True: without options it is no step yet
+    enters_bodies: ClassVar[bool] = True  # of control flow
     changes_dataflow: ClassVar[bool] = True  # False: nodes, arrays and their edges stay, only how they run changes
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
@@ -158,15 +159,15 @@ class Transformation:
         return transformations.get(name).with_options(options)
 
     def run(self, graph: Graph, limit: int | None = None) -> Outcome:
-        """Apply to every site (at most ``limit``), bodies of control flow included, drop what became dead, and say what
-        was done."""
+        """Apply to every site (at most ``limit``), with those in bodies of control flow where it enters them, drop what
+        became dead, and say what was done."""
         from daceopt.ir.control import region  # a warm start reads recipes without it
 
         local = type(self).match is Transformation.match
         outcome = (_run_local if local else _run_rounds)(self, graph, limit)
         if outcome.sites and self.changes_dataflow:
             graph.prune()
-        for body in region.bodies(graph):
+        for body in region.bodies(graph) if self.enters_bodies else ():
             inner = self.run(body, None if limit is None else limit - len(outcome.sites))
             outcome = Outcome(outcome.sites + inner.sites, outcome.near_misses + inner.near_misses)
         if outcome.sites and self.changes_dataflow:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -28,6 +28,33 @@ class Pieces:
         return sum(end - start for start, end in self.spans[node]) - cut.extent
 
 
+class PieceGrowth:
+    """The pieces of ``count`` instances of a sub-graph, of which ``inside`` are the nodes; :meth:`add` takes its
+    members from the last one back, so that ``pieces`` are those of the members so far at any time."""
+
+    def __init__(self, graph: Graph, count: int, halos: str, inside: Collection[Node]):
+        self._graph, self._count, self._inside = graph, count, inside
+        self._recomputed = halos == "recomputed"
+        self._needs: dict[str, list[Span | None]] = {}
+        self.pieces = Pieces()
+
+    def add(self, node: Node, cut: Cut) -> None:
+        """Raises CannotSplit where an instance would have nothing to do."""
+        graph, names = self._graph, cut.division.axes
+        wanted = _wanted_spans(cut, self._needs, self._count)
+        apart = self._recomputed and all(is_inner(graph, name, self._inside) for name in names)
+        outside = _is_read_outside(graph, cut, self._inside)
+        spans = wanted if apart and wanted else _even(cut.extent, wanted, self._count, outside)
+        if apart and wanted and not _tiles(spans, cut.extent):
+            self.pieces.own |= set(names)
+        _check(node, cut, spans)
+        self.pieces.spans[node] = spans
+        for name, link in cut.links.items():
+            size = int(graph.shape(name)[link.axis])
+            before = self._needs.setdefault(name, [None] * self._count)
+            self._needs[name] = [_hull(span, link.reach(own, size)) for span, own in zip(before, spans)]
+
+
 def pieces_of(graph: Graph, members: Sequence[Member], count: int, halos: str) -> Pieces:
     """The pieces of ``count`` instances of ``members``, which are in topological order.
 
@@ -36,23 +63,10 @@ def pieces_of(graph: Graph, members: Sequence[Member], count: int, halos: str) -
     or the first does, and the second reads them there: then an array's parts end where its instances need it to, and
     an instance depends on those before it only. Raises CannotSplit where an instance would have nothing to do.
     """
-    pieces = Pieces()
-    inside = {node for node, _ in members}
-    needs: dict[str, list[Span | None]] = {}
+    growth = PieceGrowth(graph, count, halos, {node for node, _ in members})
     for node, cut in reversed(members):
-        wanted = _wanted_spans(cut, needs, count)
-        apart = halos == "recomputed" and all(_is_inner(graph, name, inside, members) for name in cut.division.axes)
-        spans = wanted if apart and wanted else _even(cut.extent, wanted, count, _is_read_outside(graph, cut, inside))
-        if apart and wanted and not _tiles(spans, cut.extent):
-            pieces.own |= set(cut.division.axes)
-        _check(node, cut, spans)
-        pieces.spans[node] = spans
-        for name, link in cut.links.items():
-            if any(producer in inside for producer in graph.producers(name)):
-                size = int(graph.shape(name)[link.axis])
-                before = needs.setdefault(name, [None] * count)
-                needs[name] = [_hull(span, link.reach(own, size)) for span, own in zip(before, spans)]
-    return pieces
+        growth.add(node, cut)
+    return growth.pieces
 
 
 def _wanted_spans(cut: Cut, needs: dict[str, list[Span | None]], count: int) -> list[Span]:
@@ -96,14 +110,14 @@ def _check(node: Node, cut: Cut, spans: Sequence[Span]) -> None:
             raise CannotSplit(f"{node}, elements {start} to {end} of axis {cut.axis}: {reason}")
 
 
-def _is_inner(graph: Graph, name: str, inside: set[Node], members: Sequence[Member]) -> bool:
+def is_inner(graph: Graph, name: str, inside: Collection[Node]) -> bool:
     """Can each instance have an array of its own: does only the sub-graph read it, as it is?"""
     if graph.is_kept(name) or graph.is_part(name) or graph.views_of(name):
         return False
     return all(node in inside for node in graph.consumers(name))
 
 
-def _is_read_outside(graph: Graph, cut: Cut, inside: set[Node]) -> bool:
+def _is_read_outside(graph: Graph, cut: Cut, inside: Collection[Node]) -> bool:
     names = cut.division.axes
     return any(graph.is_kept(n) or any(c not in inside for c in graph.all_consumers(n)) for n in names)
 

@@ -72,6 +72,7 @@ PREPARATION = (*CLEANUP, *LIFTING, *ALGEBRA, *DERIVATIVE)
 FUSION = (
     # the implementation of each operator (5.6, step 2) and its layouts (5.4)
     "lower-operators",
+    "convolution-opening{taps=4}",  # over tokens: one pass over memory, for which a library copies to its layout first
     "layout-search",  # before fusion, which looks at how the loops walk memory
     "weight-packing",
     "pool-opening{slow=True}",  # of the layouts that were found

@@ -12,8 +12,8 @@ from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
 from daceopt.ir.text.render import render
 from daceopt.transformations.hardware.index_set_splitting import IndexSetSplitting
-from daceopt.transformations.local.convolution_opening import ConvolutionOpening
 from daceopt.transformations.local.map_fusion import MapFusion
+from daceopt.transformations.lower.convolution_opening import ConvolutionOpening
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import apply, compiled, finish, misses, size_symbol, start, values
 
@@ -122,6 +122,23 @@ def test_what_stays_a_library_node(graph: Any, reason: str) -> None:
     made = graph()
     outcome = ConvolutionOpening().run(made)
     assert not outcome.sites and reason in misses(outcome)
+
+
+@pytest.mark.parametrize(
+    ("window", "size", "opens"),
+    [
+        (((4,), (1,), (3, 0), (1,)), (9,), True),
+        (((1, 3), (1, 1), (0, 1, 0, 1), (1, 1)), (5, 9), True),
+        (((5,), (1,), (4, 0), (1,)), (9,), False),
+        (((3,), (1,), (2, 2), (2,)), (9,), False),
+        (((3,), (2,), (1, 1), (1,)), (9,), False),
+        (((2, 2), (1, 1), (0,) * 4, (1, 1)), (5, 9), False),
+    ],
+)
+def test_short_windows_along_one_axis(window: Window, size: tuple[int, ...], opens: bool) -> None:
+    outcome = ConvolutionOpening(taps=4).run(convolution(window, size))
+    assert bool(outcome.sites) is opens
+    assert opens or "expected 4 side by side" in misses(outcome)
 
 
 def fused(sums: int) -> Graph:

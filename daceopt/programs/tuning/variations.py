@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from daceopt.cost.limits import Limits
 
 _METHODS = ("with_options", "without", "before")
-_INSERTED = (("convolution-opening", ("map-fusion",)),)
-"""Steps of no recipe, and those before which they may be."""
-
 _REPLACED = (("map-fusion", "fusion-exploration{score='roofline'}"),)
 
 _LEFT_OUT = ("layout-search", "weight-packing", "attention-tiling", "product-transposition", "weight-holding")
@@ -25,6 +22,7 @@ _SET = (
     ("horizontal-product-fusion", "copied", (1.0,)),
     ("differentiate", "policy", ("store",)),
     ("on-the-fly-fusion", "recompute", (4.0,)),
+    ("convolution-opening", "taps", (0,)),
 )
 
 
@@ -66,10 +64,6 @@ def variations(recipe: Recipe) -> list[Variation]:
 
 
 def _structural(steps: list[str]) -> Iterator[Variation]:
-    for step, places in _INSERTED:
-        place = next((p for p in places if p in steps), None)
-        if place is not None and step not in steps:
-            yield Variation(f"with {step}", (Edit("before", (place, step)),))
     for old, new in _REPLACED:
         if old in steps:
             yield Variation(f"{new} instead of {old}", (Edit("before", (old, new)), Edit("without", (old,))))

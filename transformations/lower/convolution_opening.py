@@ -22,15 +22,26 @@ class ConvolutionOpening(Transformation):
 
     A product per weight and element reads memory more than it computes, so that what a library gains by its kernel is
     less than what a pass over the image costs: Rausch et al., DaCeML (ICS 2022), section 6.3, "fused convolution".
+    ``taps``: only windows of at most so many elements side by side along one axis, as those over tokens are (0: all).
     """
 
-    level: ClassVar[str] = "local"
+    level: ClassVar[str] = "lower"  # a choice of what implements it, before layouts are those of a library
+    taps: int = 0
 
     def match_at(self, graph: Graph, node: Node) -> Iterable[Site | NearMiss]:
         if not isinstance(node, Convolution | ConvolutionBackwardData):
             return
-        reason = why_not_opened(graph, node)
+        reason = why_not_opened(graph, node) or self._why_not_short(graph, node)
         yield Site(graph, (node,)) if reason is None else NearMiss(node, reason)
+
+    def _why_not_short(self, graph: Graph, node: Convolution | ConvolutionBackwardData) -> str | None:
+        extents = graph.shape(graph.reads(node)["W"])[2:]
+        strides, dilations, *_ = node.window(len(extents))
+        along = [k for k, n in enumerate(extents) if n != 1]
+        if not self.taps or (len(along) == 1 and extents[along[0]] <= self.taps and {*strides, *dilations} == {1}):
+            return None
+        window = " x ".join(map(str, extents))
+        return f"windows of {window}, strides {strides}, dilations {dilations}; expected {self.taps} side by side"
 
     def apply(self, site: Site) -> None:
         open_convolution(site.graph, site.nodes[0])

@@ -71,11 +71,12 @@ def diffusion(name: str, k: int) -> Program:
     import denoising_diffusion_pytorch as ddp
     from denoising_diffusion_pytorch.learned_gaussian_diffusion import LearnedGaussianDiffusion
 
-    learned = name == "LearnedGaussianDiffusion"
-    unet = ddp.Unet(dim=32, dim_mults=(1, 2, 4), flash_attn=False, learned_variance=learned)
+    learned, elucidated = name == "LearnedGaussianDiffusion", name == "ElucidatedDiffusion"
+    own = {"learned_variance": learned, "random_fourier_features": elucidated}
+    unet = ddp.Unet(dim=32, dim_mults=(1, 2, 4), flash_attn=False, **own)
     images = torch.rand(2 + k, 3, 32, 32)
     if name == "Unet":
         return Program(unet, (images, torch.randint(0, 100, (2 + k,))))
     kind = LearnedGaussianDiffusion if learned else getattr(ddp, name)
-    options = {} if name == "ElucidatedDiffusion" else {"timesteps": 100}
+    options = {} if elucidated else {"timesteps": 100}
     return Program(kind(unet, image_size=32, **options), (images,), random="it draws noise and times")

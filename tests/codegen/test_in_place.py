@@ -269,6 +269,26 @@ def test_rows_of_a_cache_are_written_where_it_is(kind: type[Cache], monkeypatch:
     torch.testing.assert_close(ours.keys, theirs.keys, rtol=0, atol=0)
 
 
+class Sliced(Cache):
+    def forward(self, x: torch.Tensor, start: int) -> torch.Tensor:
+        self.keys[:, :, start : start + 2] = x
+        return self.keys[:, :, : start + 2].sum(2)
+
+
+def test_a_slice_of_a_cache_is_written_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its second value on the start is a size, and one program writes at all places."""
+    places = []
+    decide = in_place.decide
+    monkeypatch.setattr(in_place, "decide", lambda *args: places.append(decide(*args)) or places[-1])
+    ours, theirs = optimized_module(Sliced(), recipe="cpu", fallback="raise"), Sliced()
+    with torch.no_grad():
+        for start in (3, 17, 50):
+            x = torch.randn(2, 3, 2, 16)
+            torch.testing.assert_close(ours(x, start), theirs(x, start))
+            torch.testing.assert_close(ours.keys, theirs.keys, rtol=0, atol=0)
+    assert [len(p) for p in places] == [1, 1]
+
+
 def test_lifted_tensors_are_without_gradient_where_none_is_recorded() -> None:
     graph = torch.fx.Graph()
     held = nn.Parameter(torch.ones(2))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import dace
 import numpy as np
@@ -190,22 +190,43 @@ def _put_between(
     t: Translation, data: str, axes: tuple[int, int], flat: str, updates: str, reduction: str, wraps: bool
 ) -> str:
     """``data`` after what is at the positions ``flat`` in the axes from the first of ``axes`` to before the second, for
-    each index of the axes in front, was replaced by ``updates`` or combined with them: all in rows, so that arrays
-    that a call changes are written where they are. ``wraps``: negative positions count from the end."""
-    shape = t.shape_of(data)
-    outer, extent, width = (product(shape[a:b]) for a, b in ((0, axes[0]), axes, (axes[1], len(shape))))
-    count = product(t.shape_of(flat))
-
-    def place(i: tuple[sympy.Symbol, ...], k: sympy.Expr) -> sympy.Expr:
-        return linear([i[0], position(k, extent) if wraps else scalar.cast(k, dace.int64)], (outer, extent), [1])
-
-    places = t.graph.add_array("position", (outer, count), dace.int64)
+    each index of the axes in front, was replaced by ``updates`` or combined with them. ``wraps``: negative positions
+    count from the end."""
+    extent, count = product(t.shape_of(data)[slice(*axes)]), product(t.shape_of(flat))
     reads = {"k": (t.reshape(flat, (count,)), lambda o, i: (i,))}
-    t.b.map((outer, count), reads, {"out": (places, lambda *i: i)}, place, label="position")
+
+    def place(i: sympy.Symbol, k: sympy.Expr) -> sympy.Expr:
+        return position(k, extent) if wraps else scalar.cast(k, dace.int64)
+
+    return _put_places(t, data, axes, (count, reads, place), updates, reduction)
+
+
+def put_slice(t: Translation, data: str, axis: int, first: Dim, updates: str) -> str:
+    """``data`` after what is along ``axis`` from ``first`` on was replaced by ``updates``."""
+    places: RowPlaces = (t.shape_of(updates)[axis], {}, lambda i: i + first)
+    return _put_places(t, data, (axis, axis + 1), places, updates, "none")
+
+
+RowPlaces: TypeAlias = tuple[Dim, Mapping[str, Any], Callable[..., Any]]
+
+
+def _put_places(
+    t: Translation, data: str, axes: tuple[int, int], places: RowPlaces, updates: str, reduction: str
+) -> str:
+    """The same at ``places`` (how many, what a kernel reads for them, and the position of one in ``axes``): all in
+    rows, so that an argument that a call changes is written where it is."""
+    shape, (count, reads, place) = t.shape_of(data), places
+    outer, extent, width = (product(shape[a:b]) for a, b in ((0, axes[0]), axes, (axes[1], len(shape))))
+    rows = t.graph.add_array("position", (outer, count), dace.int64)
+
+    def row(i: tuple[sympy.Symbol, ...], **k: sympy.Expr) -> sympy.Expr:
+        return linear([i[0], place(i[1], **k)], (outer, extent), [1])
+
+    t.b.map((outer, count), dict(reads), {"out": (rows, lambda *i: i)}, row, label="position")
     written = put_rows(
         t,
         t.reshape(data, (dim(outer * extent), width)),
-        t.reshape(places, (dim(outer * count),)),
+        t.reshape(rows, (dim(outer * count),)),
         t.reshape(updates, (dim(outer * count), width)),
         reduction,
     )

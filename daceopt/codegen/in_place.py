@@ -122,7 +122,7 @@ def _only_its_own(graph: Graph, writer: Node, new: str, old: str) -> bool:
     """Does each iteration of a kernel read of ``old`` just the element of ``new`` that it writes? A call says
     itself what it writes over."""
     if not isinstance(writer, KernelNode):
-        return _writes_over(graph, writer, new, old)
+        return old in (graph.root(operand)[0] for operand in overwritable(graph, writer, new))
     stages = writer.kernel.stages
     reads = [(s, a) for s in stages for a in s.reads.values() if graph.root(a.array)[0] == old]
     writes = [(s, a) for s in stages for a in s.writes.values() if graph.root(a.array)[0] == new]
@@ -131,11 +131,15 @@ def _only_its_own(graph: Graph, writer: Node, new: str, old: str) -> bool:
     return all(same_elements(graph, writes[0][1], a) for _, a in reads)
 
 
-def _writes_over(graph: Graph, call: Node, new: str, old: str) -> bool:
-    places, reads = getattr(call, "in_place", {}), graph.reads(call)
-    read_at = [c for c, name in reads.items() if graph.root(name)[0] == old]
-    written_at = [c for c, name in graph.writes(call).items() if graph.root(name)[0] == new]
-    return len(written_at) == 1 and read_at == [places.get(written_at[0])]
+def overwritable(graph: Graph, call: Node, name: str) -> list[str]:
+    """The operand in whose memory ``call`` writes ``name``, if it has one and reads it there only."""
+    places = getattr(call, "in_place", {})
+    operand = next((places[c] for c, n in graph.writes(call).items() if c in places and n == name), None)
+    if operand is None:
+        return []
+    reads = graph.reads(call)
+    others = {graph.root(n)[0] for c, n in reads.items() if c != operand}
+    return [] if graph.root(reads[operand])[0] in others else [reads[operand]]
 
 
 def _results_of(graph: Graph, node: Node) -> Iterator[str]:

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import sympy
 
+from daceopt.codegen.in_place import overwritable
 from daceopt.codegen.lending import SAVED_BLOCK, Lender, Loan, lenders, lifetimes
 from daceopt.codegen.offsets import Span, least_bytes, offsets
 from daceopt.codegen.regions import Inner, Scope
@@ -282,7 +283,7 @@ class _Planner:
     def _in_place(self, name: str, position: int, node: Node) -> _Block | None:
         operands: Sequence[str | None] = self._graph.inputs_of(node)
         if not isinstance(node, KernelNode):
-            operands = _overwritable(self._graph, node, name)
+            operands = overwritable(self._graph, node, name)
         dying = [
             r
             for r in self._roots(operands)
@@ -298,17 +299,6 @@ class _Planner:
         alone = not self._says_overlaps
         chosen = next((r for r in dying if _same_elements(self._graph, kernel, r, name, alone)), None)
         return None if chosen is None else self._block_of[chosen]
-
-
-def _overwritable(graph: Graph, node: Node, name: str) -> list[str]:
-    """The operand in whose memory the call ``node`` writes ``name``, if it has one and reads it there only."""
-    places = getattr(node, "in_place", {})
-    operand = next((places[c] for c, n in graph.writes(node).items() if c in places and n == name), None)
-    if operand is None:
-        return []
-    reads = graph.reads(node)
-    others = {graph.root(n)[0] for c, n in reads.items() if c != operand}
-    return [] if graph.root(reads[operand])[0] in others else [reads[operand]]
 
 
 def _workspace(inner: Inner) -> MemoryPlan:

@@ -66,6 +66,9 @@ def import_plan(
     trains = any(o.differentiable for o in planned.outputs)
     translation = Translation(graph, context, whole=derivative.op_type if trains else None)
     inputs, binding, symbols = _add_inputs(translation, traced)
+    for argument, _ in planned.mutations:
+        if isinstance(inputs[argument], str):
+            translation.note_changing(inputs[argument])
     _check_sizes(planned.results, symbols)
     _assume_sizes(translation, traced)
     importer = Importer(translation, body.graph, body.backwards, traced.draws)

@@ -68,17 +68,17 @@ class Translation:
         self.call: AtenCall | None = None
         self.promised: tuple[Promise, ...] = ()
         self._streams = 0  # of random numbers that the call has so far
-        self._updates: set[str] = set()  # arguments, some rows of which have new values
+        self._changing: set[str] = set()  # arguments that the call changes, and those with new values of some rows
 
     # ---------------------------------------------------------------- what rules use
 
-    def is_argument(self, name: str) -> bool:
-        """Whether it is an argument of the call, or one of which some rows have new values."""
-        return name in self.graph.inputs or name in self._updates
+    def is_changing(self, name: str) -> bool:
+        """Whether it is an argument that the call changes, or one of which some rows have new values."""
+        return name in self._changing
 
-    def note_update(self, name: str) -> str:
-        """``name``, an argument of which some rows have new values."""
-        self._updates.add(name)
+    def note_changing(self, name: str) -> str:
+        """``name``, an argument that the call changes, or with new values of some rows."""
+        self._changing.add(name)
         return name
 
     @property

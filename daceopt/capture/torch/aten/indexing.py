@@ -19,6 +19,7 @@ from daceopt.ir.scalar.dims import Dim, Shape, dim
 from daceopt.ops.families.indexing import linear, position
 
 _MASKS = ("bool", "uint8")
+WIDE = 16  # elements of a row at least, for a position of its own
 
 
 def product(shape: Sequence[Dim]) -> Dim:
@@ -217,6 +218,8 @@ def _put_places(
     rows, so that an argument that a call changes is written where it is."""
     shape, (count, reads, place) = t.shape_of(data), places
     outer, extent, width = (product(shape[a:b]) for a, b in ((0, axes[0]), axes, (axes[1], len(shape))))
+    if axes[0] and isinstance(width, int) and width < WIDE and not t.is_changing(data):
+        return _put_in_front(t, data, axes, places, updates, reduction)
     rows = t.graph.add_array("position", (outer, count), dace.int64)
 
     def row(i: tuple[sympy.Symbol, ...], **k: sympy.Expr) -> sympy.Expr:
@@ -231,6 +234,18 @@ def _put_places(
         reduction,
     )
     return t.reshape(written, shape)
+
+
+def _put_in_front(
+    t: Translation, data: str, axes: tuple[int, int], places: RowPlaces, updates: str, reduction: str
+) -> str:
+    """The same with ``axes`` brought to the front: else each few elements would have a position."""
+    shape, (first, end) = t.shape_of(data), axes
+    front = [*range(first, end), *range(first), *range(end, len(shape))]
+    values = t.reshape(updates, (*shape[:first], places[0], *shape[end:]))
+    order = [first, *range(first), *range(first + 1, len(t.shape_of(values)))]
+    put = _put_places(t, t.transpose(data, front), (0, end - first), places, t.transpose(values, order), reduction)
+    return t.transpose(put, [front.index(k) for k in range(len(shape))])
 
 
 @translates("index_fill.int_Scalar", "index_fill.int_Tensor")

@@ -8,7 +8,7 @@ import dace
 import numpy as np
 import sympy
 
-from daceopt.capture.torch.aten.indexing import at_least_1d, check_reduction, product, put_rows, put_slice
+from daceopt.capture.torch.aten.indexing import WIDE, at_least_1d, check_reduction, product, put_rows, put_slice
 from daceopt.capture.torch.aten.shape import check_memory, extents_of
 from daceopt.capture.torch.calls import Number, Promise
 from daceopt.capture.torch.table import translates
@@ -19,7 +19,6 @@ from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.scalar.types import DType
 from daceopt.ops.families.indexing import linear
 
-_WIDE = 16  # elements of a row at least, for a position of its own
 _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
 
 
@@ -199,7 +198,7 @@ def slice_scatter(t: Translation, self: str, src: str, dim: int, start: Dim | No
     if step == 1 and first == 0 and _same(count, shape[axis]):
         return src
     if step == 1 and _is_written_in_rows(t, self, src, axis):
-        return t.note_update(put_slice(t, self, axis, first, t.cast(src, t.dtype)))
+        return t.note_changing(put_slice(t, self, axis, first, t.cast(src, t.dtype)))
 
     def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr, s: sympy.Expr) -> sympy.Expr:
         ahead = i[axis] - first
@@ -214,13 +213,13 @@ def slice_scatter(t: Translation, self: str, src: str, dim: int, start: Dim | No
 
 
 def _is_written_in_rows(t: Translation, x: str, src: str, axis: int) -> bool:
-    """Whether a slice of an argument is replaced, small enough to be written where the argument is, by rows that are
-    long enough. Calls that are differentiated stay one kernel, as their gradients are."""
+    """Whether a slice of an argument that the call changes is replaced, small enough to be written where the argument
+    is, by rows that are long enough. Calls that are differentiated stay one kernel, as their gradients are."""
     width = product(t.shape[axis + 1 :])
     part, whole = t.shape_of(src)[axis], t.shape[axis]
     is_small = not (isinstance(part, int) and isinstance(whole, int) and 2 * part > whole)
-    is_wide = not isinstance(width, int) or width >= _WIDE
-    return t.whole is None and t.is_argument(x) and is_small and is_wide
+    is_wide = not isinstance(width, int) or width >= WIDE
+    return t.whole is None and t.is_changing(x) and is_small and is_wide
 
 
 def _same(a: Dim, b: Dim) -> bool:

@@ -1,4 +1,5 @@
-"""Runs printed CUDA C++ on the host: the same text, compiled against ``emulation.h``, every thread of every block."""
+"""Runs printed CUDA C++ on the host: the same text, compiled against ``emulation.h``, every thread of every block; what
+turns and exchanges mean is in ``emulation.cpp``, which is compiled once."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from daceopt.store.cache import default_cache, key
 from tests.codegen.cpu.kernels import execute
 
 EMULATION = Path(__file__).parent / "emulation.h"
+RUNTIME = EMULATION.with_suffix(".cpp")
 FLAGS: tuple[str, ...] = ("-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-Wall", "-Werror")
 if (_compiler := system.compiler()) is not None and _compiler.family == "gcc":
     FLAGS += ("-fno-gnu-unique",)
@@ -31,30 +33,35 @@ def sources_of(graph: Graph) -> list[KernelSource]:
     return [kernel_source(graph, entry.kernel) for entry in graph.kernels()]
 
 
+def text() -> str:
+    """What the meaning of a kernel depends on."""
+    return EMULATION.read_text() + RUNTIME.read_text()
+
+
 @cache
-def header() -> Path:
-    """What each unit includes first: ``emulation.h``, for gcc precompiled, of which reading it takes a quarter."""
+def emulation() -> Path:
+    """A folder with what each unit includes first, ``emulation.h`` (for gcc precompiled), and ``emulation.o``, which
+    each library is linked with."""
     compiler = system.require_compiler()
 
     def write(folder: Path) -> None:
-        found = folder / "emulation.h"
-        found.write_text(f'#include "{EMULATION}"\n')
+        own = folder / EMULATION.name
+        own.write_text(f'#include "{EMULATION}"\n')
+        start = (*compiler.command, *FLAGS)
+        subprocess.run([*start, "-c", str(RUNTIME), "-o", str(folder / "emulation.o")], check=True)
         if compiler.family == "gcc":
-            command = [*compiler.command, *FLAGS, "-x", "c++-header", str(found), "-o", f"{found}.gch"]
-            subprocess.run(command, check=True)
+            subprocess.run([*start, "-x", "c++-header", str(own), "-o", f"{own}.gch"], check=True)
 
-    name = key("emulation", EMULATION.read_text(), FLAGS, system.fingerprint())
-    return default_cache().build("emulation", name, write) / "emulation.h"
+    return default_cache().build("emulation", key("emulation", text(), FLAGS, system.fingerprint()), write)
 
 
 def library_of(sources: Sequence[KernelSource], folder: Path) -> ctypes.CDLL:
     """The kernels as host code. What the compiler says is the test's failure."""
     unit = "\n".join(dict.fromkeys(s.unit for s in sources))
-    content = unit + EMULATION.read_text()
-    target = folder / f"emulated_{hashlib.sha256(content.encode()).hexdigest()[:16]}.so"
+    target = folder / f"emulated_{hashlib.sha256((unit + text()).encode()).hexdigest()[:16]}.so"
     if not target.exists():
-        compiler = system.require_compiler()
-        command = [*compiler.command, *FLAGS, "-shared", "-include", str(header()), "-x", "c++", "-", "-o", str(target)]
+        command = [*system.require_compiler().command, *FLAGS, "-shared", "-include", str(emulation() / EMULATION.name)]
+        command += ["-x", "c++", "-", "-x", "none", str(emulation() / "emulation.o"), "-o", str(target)]
         done = subprocess.run(command, input=unit, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     library = ctypes.CDLL(str(target))

@@ -9,14 +9,15 @@ import pytest
 from daceopt import system
 from daceopt.codegen import target, toolchain
 from daceopt.codegen.toolchain import Toolchain
-from tests.codegen.cuda.emulated import EMULATION, FLAGS, header
+from tests.codegen.cuda.emulated import EMULATION, FLAGS, emulation, text
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this test, kernels for cuda are compiled for the emulation."""
-    command = (*system.require_compiler().command, *FLAGS, "-include", header().name)
-    monkeypatch.setenv("CPATH", str(header().parent))  # not in the command, which is part of the key of an object
-    emulated = Toolchain(lambda: command, fingerprint=EMULATION.read_text)
+    command = (*system.require_compiler().command, *FLAGS, "-include", EMULATION.name)
+    monkeypatch.setenv("CPATH", str(emulation()))  # not in the command, which is part of the key of an object
+    runtime = str(emulation() / "emulation.o")
+    emulated = Toolchain(lambda: command, link=lambda: (runtime,), fingerprint=text)
     monkeypatch.setitem(toolchain._TOOLCHAINS, "cuda", emulated)
 
 

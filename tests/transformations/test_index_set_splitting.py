@@ -130,6 +130,64 @@ def test_open_sizes_stay_open() -> None:
     assert "None" not in shown(graph) and "for i0 < n" in shown(graph)
 
 
+def in_turns(rows: int = 64) -> Graph:
+    """Even rows from one array, odd ones but the first from the other, whose rows are one behind: what interleaves."""
+
+    def code(i: Any, a: Any, b: Any) -> Any:
+        even = scalar.load(a, scalar.clamp(scalar.idiv(i[0], 2), rows // 2), i[1])
+        odd = scalar.load(b, scalar.clamp(scalar.idiv(i[0] - 3, 2), rows // 2 - 1), i[1])
+        later = scalar.logical_and(scalar.ge(i[0] - 3, 0), scalar.eq(scalar.pymod(i[0] - 3, 2), 0))
+        return scalar.select(scalar.eq(scalar.pymod(i[0], 2), 0), even, scalar.select(later, odd, 0))
+
+    return looked_up(code, (rows, 40), (rows // 2, 40), (rows // 2 - 1, 40))
+
+
+def test_rows_in_turns_are_pieces_that_step_over_others() -> None:
+    graph = in_turns()
+    assert len(apply(IndexSetSplitting(), graph, special=True).sites) == 1
+    loops = shown(graph)
+    assert loops.count("  s") == 3 and "x_1[i_f0, i1]" in loops and "x_2[i_f0_2, i1]" in loops
+
+
+@pytest.mark.parametrize("period", [2, 3, 5])
+@pytest.mark.parametrize("rows", [30, 31])
+def test_turns_of_any_period_keep_their_numbers(period: int, rows: int) -> None:
+    """Each array from another row on, read backwards or forwards; 31 rows do not end with a period."""
+
+    def code(i: Any, *arrays: Any) -> Any:
+        value: Any = 0
+        for k, array in enumerate(arrays):
+            t = rows - 1 - i[0] if k == 1 else i[0] - 2 * k
+            turn = scalar.logical_and(scalar.ge(t, 0), scalar.eq(scalar.pymod(t, period), k))
+            value = scalar.select(turn, scalar.load(array, scalar.clamp(scalar.idiv(t, period), rows), i[1]), value)
+        return value
+
+    graph = looked_up(code, (rows, 4), *[(rows, 4)] * period)
+    exact = values(graph, special=True)
+    IndexSetSplitting().run(graph)
+    pieces = graph.kernels()[0].kernel.stages
+    assert rows % period or (
+        len(pieces) > 1 and not any(a.expr.has(scalar.load) for s in pieces for a in s.assignments)
+    )
+    np.testing.assert_array_equal(values(graph, special=True), exact)
+
+
+def test_a_loop_of_periods_that_reduces_stays_one_piece() -> None:
+    """Several pieces would add to the same elements; what is loaded becomes an access."""
+    graph, b, (x, y) = start((32, 4), (16, 4))
+    out = graph.add_array("y", (4,), graph.dtype(x))
+
+    def code(i: Any, a: Any, c: Any) -> Any:
+        other = scalar.load(c, scalar.clamp(scalar.idiv(i[1], 2), 16), i[0])
+        return scalar.select(scalar.eq(scalar.pymod(i[1], 2), 0), a, other)
+
+    places = {"a": (x, lambda i, j: (j, i)), "c": (y, lambda i, j: (None, None))}
+    b.map((4, 32), places, {"out": (out, lambda i, j: (i,), "sum")}, code)
+    assert len(apply(IndexSetSplitting(), finish(graph, out)).sites) == 1
+    (piece,) = graph.kernels()[0].kernel.stages
+    assert not any(a.expr.has(scalar.load) for a in piece.assignments)
+
+
 def test_distances() -> None:
     """A mirrored place goes down and up, and stays where it is clamped."""
     graph = mirrored()

@@ -112,12 +112,13 @@ class PlaceSimplifier:
         """How many whole periods there are below ``place``."""
         if not self._holds(period - 1):
             return None
-        for k in self._multiples(place, period):
-            from_here = self._sign(place - k * period, cuts)
+        periods, rest = _whole_periods(place, period)
+        for k in self._multiples(rest, period):
+            from_here = self._sign(rest - k * period, cuts)
             if from_here is None:
                 return None
-            if from_here and self._sign(place - (k + 1) * period, cuts) is False:
-                return sympy.Integer(k)
+            if from_here and self._sign(rest - (k + 1) * period, cuts) is False:
+                return periods + k
         return None
 
     def _multiples(self, place: sympy.Expr, period: sympy.Expr) -> Iterable[int]:
@@ -127,6 +128,16 @@ class PlaceSimplifier:
             return _PERIODS if not period.is_Integer else ()
         least, largest = (int(e) // int(period) for e in ends)
         return range(least, largest + 1) if largest - least < self._most else ()
+
+
+def _whole_periods(place: sympy.Expr, period: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
+    """``(n, rest)`` with ``place = n * period + rest``: the terms of parameters that step by whole ones, and others."""
+    terms = [term.as_coeff_Mul() for term in sympy.Add.make_args(sympy.expand(place))]
+    if not period.is_Integer:
+        return sympy.S.Zero, place
+    whole = [(factor, p) for factor, p in terms if p.is_Symbol and factor.is_Integer and factor % period == 0]
+    periods = sympy.Add(*(factor // period * p for factor, p in whole))
+    return periods, sympy.expand(place - periods * period)
 
 
 def logical(expr: sympy.Expr, args: Several[sympy.Expr]) -> sympy.Expr:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import takewhile
@@ -13,12 +13,14 @@ import dace
 import sympy
 
 from daceopt.ir.access.dataflow import address
+from daceopt.ir.access.iteration import split as split_loop
 from daceopt.ir.access.references import check_overlaps
 from daceopt.ir.edits.loops import KernelLoops
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel import tasklet
 from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.affine import affine
 from daceopt.ir.scalar.dims import Shape
 from daceopt.ir.scalar.extents import in_scalar_code
 from daceopt.ir.scalar.types import DType
@@ -39,7 +41,8 @@ class IndexSetSplitting(KernelStep):
     before:  for i < n: for j < m: y[i, j] = j < k ? a[i, clamp(j)] : b[i, clamp(j - k)]     a, b: looked up, checked
     after:   for i < n: { for j_0 < k: y[i, j_0] = a[i, j_0];   for j_1 < m - k: y[i, j_1 + k] = b[i, j_1] }
 
-    Concatenations, paddings, shifts and rolls that other kernels took in are such; what is loaded at an affine place
+    Concatenations, paddings, shifts and rolls that other kernels took in are such, and what is taken in turns (each
+    even row from here, odd ones from there), whose pieces step over several rows; what is loaded at an affine place
     becomes an access, which is vectorised and not checked. ``most``: pieces of one statement (``_index_pieces.py``).
     Kernels that have a schedule keep it. What reduces is cut along the loops that it reduces over only where a kernel
     does nothing else: each piece then reduces by itself within the other loops, which share what it is put together of.
@@ -57,14 +60,30 @@ class IndexSetSplitting(KernelStep):
         for k, stage in enumerate(kernel.stages):
             if not chooses(kernel, stage) or any(a.array in kernel.locals for a in stage.writes.values()):
                 continue
-            reduced = {p for c in stage.writes for p in stage.reduced_params(c)}
-            parts = _in_parts(graph, kernel) if reduced else None
-            whole = parts or kernel
-            plain = pieces(graph, whole, k, self.most, reduced if parts is None else ())
-            if plain is not None and _gains(kernel, stage, plain):
-                return _schedule(graph, split(graph, whole, k, plain).rename_locals_apart(graph))
+            plain = None
+            for whole, fixed in _ways(graph, kernel, k):
+                plain = pieces(graph, whole, k, self.most, fixed)
+                if plain is not None and _gains(kernel, whole, stage, plain):
+                    return _schedule(graph, split(graph, whole, k, plain).rename_locals_apart(graph))
             reason = reason or (f"s{k} has more than {self.most} pieces that are plain" if plain is None else None)
         return reason
+
+
+def _ways(graph: Graph, kernel: Kernel, statement: int) -> Iterator[tuple[Kernel, Collection[sympy.Symbol]]]:
+    """Forms of the kernel in which the statement may be cut, best first, and the loops that are not to be cut."""
+    reduced = _reduced_loops(kernel.stages[statement])
+    parts = _in_parts(graph, kernel) if reduced else None
+    if parts is not None:
+        yield parts, ()
+        return
+    periods = _in_periods(graph, kernel, statement)
+    if periods is not None:
+        yield periods, _reduced_loops(periods.stages[statement])
+    yield kernel, reduced
+
+
+def _reduced_loops(stage: Stage) -> set[sympy.Symbol]:
+    return {p for c in stage.writes for p in stage.reduced_params(c)}
 
 
 def _schedule(graph: Graph, kernel: Kernel) -> Kernel:
@@ -73,9 +92,26 @@ def _schedule(graph: Graph, kernel: Kernel) -> Kernel:
     return replace(kernel, schedule=schedule.default(kernel))
 
 
-def _gains(kernel: Kernel, stage: Stage, cut_pieces: Sequence[PlainPiece]) -> bool:
+def _gains(kernel: Kernel, cut: Kernel, stage: Stage, cut_pieces: Sequence[PlainPiece]) -> bool:
+    """Do the pieces, in the loops of ``cut``, read less than the statement of ``kernel``?"""
     before = PlainPiece({}, stage)
-    return sum(p.cost(kernel.extents) for p in cut_pieces) <= _GAIN * before.cost(kernel.extents)
+    return sum(p.cost(cut.extents) for p in cut_pieces) <= _GAIN * before.cost(kernel.extents)
+
+
+def _in_periods(graph: Graph, kernel: Kernel, statement: int) -> Kernel | None:
+    """A kernel in which a loop of whose iterations every second, third ... is computed in another way is two: over the
+    periods, and in one, of which the pieces are. None where there is none, but one that steps through memory element by
+    element, which vectors are made of, or one that does not end with a period."""
+    stage = kernel.stages[statement]
+    near = _side_by_side(graph, stage) | set(kernel.outer)
+    for remainder in sorted((r for a in stage.assignments for r in a.expr.atoms(scalar.pymod)), key=str):
+        form, period = affine(remainder.args[0], kernel.extents.keys()), remainder.args[1]
+        for p, factor in form.terms if form.is_exact and period.is_Integer and not kernel.locals else ():
+            extent = kernel.extents[p]
+            divides = isinstance(extent, int) and extent > period > 1 and extent % int(period) == 0
+            if abs(factor) == 1 and divides and p in stage.params and p not in near:
+                return split_loop(kernel, p, int(period))[0]
+    return None
 
 
 def _in_parts(graph: Graph, kernel: Kernel) -> Kernel | None:

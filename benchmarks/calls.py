@@ -22,8 +22,8 @@ def tiny_call(budget: Budget) -> Iterator[Result]:
     for measure, make in (("forward", forward), ("forward + backward", step)):
         values = in_turns({who: make(module, inputs) for who, module in torch_modules(model).items()}, budget)
         above = values[OURS] - values[EAGER]
-        goal, met = at_most(above, _BOUND, f"at most {_BOUND:g} us above eager")
-        yield Result("tiny-call", measure, "us", values, goal, met, {"above eager": round(above, 1)})
+        goal, is_met = at_most(above, _BOUND, f"at most {_BOUND:g} us above eager")
+        yield Result("tiny-call", measure, "us", values, goal, is_met, {"above eager": round(above, 1)})
 
 
 def in_turns(calls: Mapping[str, Call], budget: Budget) -> dict[str, float]:

@@ -116,9 +116,9 @@ def results(model: nn.Module, inputs: Sequence[torch.Tensor], training: bool) ->
 
 
 def _gradients(model: nn.Module, leaves: Sequence[torch.Tensor], y: torch.Tensor) -> list[torch.Tensor]:
-    wanted = [t for t in [*model.parameters(), *leaves] if t.requires_grad]
+    differentiable = [t for t in [*model.parameters(), *leaves] if t.requires_grad]
     seed = torch.linspace(-1, 1, y.numel(), dtype=torch.float64, device=y.device).to(y.dtype).view(y.shape)
-    return [g for g in torch.autograd.grad(y, wanted, seed, allow_unused=True) if g is not None]
+    return [g for g in torch.autograd.grad(y, differentiable, seed, allow_unused=True) if g is not None]
 
 
 def widen(x: torch.Tensor) -> torch.Tensor:

@@ -33,10 +33,10 @@ def compare(
         return Result(case, name, "ms", {}, "right results", False, notes)
     measured = _steady({who: c for who, c in contenders.items() if who not in faults}, budget)
     values = {who: seconds * 1e3 for who, seconds in measured.medians.items()}
-    goal, met = at_least(values, 1.0, *(who for who in values if who != OURS))
+    goal, is_met = at_least(values, 1.0, *(who for who in values if who != OURS))
     if not measured.is_steady:
         notes["too noisy to tell"] = f"halves differ by {measured.drift:.0%}"
-    verdict, ms = met if measured.is_steady else None, None if limit is None else limit * 1e3
+    verdict, ms = is_met if measured.is_steady else None, None if limit is None else limit * 1e3
     return Result(case, name, "ms", values, goal, verdict, notes, measured.spread, ms)
 
 

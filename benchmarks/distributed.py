@@ -196,9 +196,9 @@ class Forbidden(Exception):
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Forbidden(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise Forbidden(f"{' '.join(command)}: {process.stderr.strip() or process.returncode}")
 
 
 @contextmanager

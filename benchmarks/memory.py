@@ -31,8 +31,8 @@ def peak_memory(budget: Budget) -> Iterator[Result]:
 def _peak(who: str, name: str, training: bool) -> float:
     environment = {**os.environ, "LD_PRELOAD": str(_counter())}
     command = [sys.executable, "-m", "benchmarks.memory_worker", who, name, str(int(training))]
-    done = subprocess.run(command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return float(json.loads(done.stdout.splitlines()[-1])["bytes"]) / 1e6
+    process = subprocess.run(command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return float(json.loads(process.stdout.splitlines()[-1])["bytes"]) / 1e6
 
 
 @cache

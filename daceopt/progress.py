@@ -101,9 +101,9 @@ class ProgressCounter:
         """One more is done."""
         _board.reach(self._row, self._row.done + 1, detail or self._unit)
 
-    def reach(self, done: int) -> None:
+    def reach(self, count: int) -> None:
         """So many are done."""
-        _board.reach(self._row, done, self._unit)
+        _board.reach(self._row, count, self._unit)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -161,9 +161,9 @@ class _Board:
             row.total, row.done, row.detail = total, 0, detail
             self._show(row)
 
-    def reach(self, row: ProgressRow, done: int, detail: str) -> None:
+    def reach(self, row: ProgressRow, count: int, detail: str) -> None:
         with self._lock:
-            row.done, row.detail = done, detail
+            row.done, row.detail = count, detail
             self._show(row)
 
     def _report(self, row: ProgressRow, outer: ProgressRow | None) -> None:

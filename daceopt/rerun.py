@@ -31,14 +31,14 @@ def step(
     text: str,
     code: str | None,
     of: str | None,
-    wanted: Sequence[Any] | None,
+    gradients: Sequence[Any] | None,
     inputs: Mapping[str, str] | None,
     large: Mapping[str, str],
     failure: str,
 ) -> int:
     """Apply the step ``text`` to the graph and check it as ``verify="numerics"`` does; returns the exit code.
 
-    ``code``: the file of a step that is not daceopt's own, with its class ``of``. ``wanted``: the fields of
+    ``code``: the file of a step that is not daceopt's own, with its class ``of``. ``gradients``: the fields of
     ``Gradients`` where the step edits a program. ``inputs``: packed values; random ones where None.
     """
 
@@ -46,7 +46,7 @@ def step(
         (graph,) = (parse(g, unpack(large)) for g in graphs)
         transformation = _transformation(text, code, of)
         if transformation.edits_programs:
-            return _program_failure(transformation, graph, wanted)
+            return _program_failure(transformation, graph, gradients)
         return _step_failure(transformation, graph, None if inputs is None else unpack(inputs))
 
     return _report(run, failure)
@@ -115,8 +115,8 @@ def _step_failure(transformation: Transformation, graph: Graph, inputs: dict[str
     return None if message is None else f"step {transformation}: {message}"
 
 
-def _program_failure(transformation: Transformation, graph: Graph, wanted: Sequence[Any] | None) -> str | None:
-    program = Program.of(graph, None if wanted is None else Gradients(*wanted))
+def _program_failure(transformation: Transformation, graph: Graph, gradients: Sequence[Any] | None) -> str | None:
+    program = Program.of(graph, None if gradients is None else Gradients(*gradients))
     try:
         transformation.run_program(program)
         for direction in program.directions():

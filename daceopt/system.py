@@ -71,8 +71,8 @@ def compiler() -> Compiler | None:
 
     g++ goes first because its vectorizer knows the functions of glibc's libmvec.
     """
-    wanted = os.environ.get("CXX", "").strip()
-    candidates = [shlex.split(wanted)] if wanted else [["g++"], ["clang++"], ["c++"], *_zig()]
+    variable = os.environ.get("CXX", "").strip()
+    candidates = [shlex.split(variable)] if variable else [["g++"], ["clang++"], ["c++"], *_zig()]
     for command in candidates:
         path = shutil.which(command[0])
         version = _version_line([path, *command[1:]]) if path else ""
@@ -95,10 +95,10 @@ def require_compiler() -> Compiler:
         return command
     if command is not None:
         raise BuildError(f"a C++ compiler is needed to build the model: {command.misfit}")
-    wanted = os.environ.get("CXX", "").strip()
+    variable = os.environ.get("CXX", "").strip()
     what = (
-        f"CXX={wanted!r} does not start a compiler"
-        if wanted
+        f"CXX={variable!r} does not start a compiler"
+        if variable
         else "none of g++, clang++, c++ is on PATH, nor is the package ziglang installed"
     )
     raise BuildError(f"a C++ compiler is needed to build the model: {what}; {INSTALL_COMPILER}")
@@ -110,8 +110,8 @@ def program(name: str) -> Path | None:
     command = compiler()
     if command is None or command.family != "gcc":
         return None
-    done = subprocess.run([*command.command, f"-print-prog-name={name}"], capture_output=True, text=True, timeout=60)
-    path = shutil.which(done.stdout.strip())
+    answer = subprocess.run([*command.command, f"-print-prog-name={name}"], capture_output=True, text=True, timeout=60)
+    path = shutil.which(answer.stdout.strip())
     return Path(path) if path else None
 
 
@@ -261,10 +261,10 @@ def _cpuinfo() -> str:
 
 def _version_line(command: list[str]) -> str:
     try:
-        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
+        answer = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.splitlines()[0].strip() if done.returncode == 0 and done.stdout else ""
+    return answer.stdout.splitlines()[0].strip() if answer.returncode == 0 and answer.stdout else ""
 
 
 def _quiet(command: list[str]) -> bool:

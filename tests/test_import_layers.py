@@ -270,7 +270,9 @@ PLAIN += [f"transformations/{p.name}" for p in sorted((ROOT / "transformations")
 PLAIN += ["recipes", "benchmarks"]
 FILES = sorted((ROOT / "daceopt").glob("*.py"))
 # found what, kept where?
-VAGUE = {"found", "made", "given", "asked", "stands", "known", "kept", "said", "told", "begun", "walked", "turned"}
+VAGUE = set(
+    "asked begun done found given gone got kept known made met said seen stands taken told turned walked wanted".split()
+)
 IRREGULAR = (
     "bound bent built done drawn drawn fed frozen given grown held hidden kept known laid led left made said seen shown"
 )

@@ -67,9 +67,9 @@ def _choose_stored(problem: StorageProblem, chain: list[int], ends: list[int], b
 
 def _follow(chain: list[int], source: np.ndarray, shares: list[int]) -> frozenset[int]:
     """The stored values on the way to the end."""
-    followed, k, left = set(), len(chain) + 1, _SHARES
-    while (i := int(source[k][left])) > 0:
-        left -= shares[k - 1] if k <= len(chain) else 0
+    followed, k, free_shares = set(), len(chain) + 1, _SHARES
+    while (i := int(source[k][free_shares])) > 0:
+        free_shares -= shares[k - 1] if k <= len(chain) else 0
         followed.add(chain[i - 1])
         k = i
     return frozenset(followed)

@@ -15,10 +15,10 @@ from daceopt.ir.scalar import types
 
 
 @adjoint(Conditional)
-def choice(b: Builder, node: Conditional, grads: Grads, wanted: Collection[str]) -> Contributions:
+def choice(b: Builder, node: Conditional, grads: Grads, wrt: Collection[str]) -> Contributions:
     """Arrays that one branch does not read get zeros from it."""
     graph, reads = b.graph, b.graph.reads(node)
-    arrays = sorted(n for n in set(reads.values()) & set(wanted) if types.is_float(graph.dtype(n)))
+    arrays = sorted(n for n in set(reads.values()) & set(wrt) if types.is_float(graph.dtype(n)))
     backward = ChoiceBuilder(graph, f"{node.label}_backward", reads[CONDITION])
     for which, branch in enumerate(backward.bodies):
         _fill(graph, node, which, branch, grads, arrays)

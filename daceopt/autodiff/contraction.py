@@ -21,38 +21,38 @@ _MOST_ORDERS = 24  # of dimensions before the last: four of them
 
 
 @adjoint(Contraction)
-def contraction_adjoint(b: Builder, node: Contraction, grads: Grads, wanted: Collection[str]) -> Contributions:
+def contraction_adjoint(b: Builder, node: Contraction, grads: Grads, wrt: Collection[str]) -> Contributions:
     """dA = alpha dY B^T, dB = alpha A^T dY, dBias = dY summed to its shape, dC = dY. Of X X^T: alpha (dY + dY^T) X."""
     names = node.operands(b.graph)
     g = before_activation(b, node.activation, names["Y"], grads[names["Y"]])
     left, right = names["A"], names["B"]
     factor = g if b.graph.dtype(g) == b.graph.dtype(left) else b.cast(g, b.graph.dtype(left))
     contributions: Contributions = []
-    if left in wanted and right in wanted and _is_gram(b.graph, left, right):
+    if left in wrt and right in wrt and _is_gram(b.graph, left, right):
         contributions.append(_gram_gradient(b, left, right, factor, node.alpha))
-        wanted = {*wanted} - {left, right}
-    if left in wanted:
+        wrt = {*wrt} - {left, right}
+    if left in wrt:
         product = b.matmul(factor, _transpose(b, right), alpha=node.alpha)
         contributions.append((left, _unbroadcast(b, product, b.graph.shape(left))))
-    if right in wanted:
+    if right in wrt:
         contributions.append((right, _right_gradient(b, left, factor, right, node.alpha)))
-    if names.get("Bias") in wanted:
+    if names.get("Bias") in wrt:
         contributions.append((names["Bias"], _unbroadcast(b, g, b.graph.shape(names["Bias"]))))
-    if names.get("C") in wanted:
+    if names.get("C") in wrt:
         contributions.append((names["C"], g))
     return contributions
 
 
 @adjoint(GroupedProduct)
-def grouped_product_adjoint(b: Builder, node: GroupedProduct, grads: Grads, wanted: Collection[str]) -> Contributions:
+def grouped_product_adjoint(b: Builder, node: GroupedProduct, grads: Grads, wrt: Collection[str]) -> Contributions:
     """dA = dY B^T, dB = A^T dY of the rows of each group; of sums over rows: dA = B dY^T, dB = A dY."""
     names = node.operands(b.graph)
     left, right, ends, g = names["A"], names["B"], names["Ends"], grads[names["Y"]]
     contributions: Contributions = []
-    if left in wanted:
+    if left in wrt:
         first, second = (right, g) if node.inner else (g, right)
         contributions.append((left, b.grouped_product(first, _transpose(b, second), ends)))
-    if right in wanted:
+    if right in wrt:
         contributions.append((right, _right_gradient_by_group(b, node, left, g, right, ends)))
     return contributions
 

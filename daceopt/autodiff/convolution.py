@@ -13,7 +13,7 @@ from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, Convo
 
 
 @adjoint(Convolution)
-def convolution_adjoint(b: Builder, node: Convolution, grads: Grads, wanted: Collection[str]) -> Contributions:
+def convolution_adjoint(b: Builder, node: Convolution, grads: Grads, wrt: Collection[str]) -> Contributions:
     """dX, dW and dB by their own passes; the residual Z receives dY."""
     names = node.operands(b.graph)
     if scaled := names.keys() & {"S", "T"}:
@@ -21,44 +21,42 @@ def convolution_adjoint(b: Builder, node: Convolution, grads: Grads, wanted: Col
     g = before_activation(b, node.activation, names["Y"], grads[names["Y"]], node.slope, node.ceiling)
     window = {"strides": node.strides, "pads": node.pads, "dilations": node.dilations, "group": node.group}
     contributions: Contributions = []
-    if names["X"] in wanted:
+    if names["X"] in wrt:
         dx = like(b, names["X"], "d_data")
         b.library(ConvolutionBackwardData, {"dY": g, "W": names["W"]}, {"dX": dx}, **window)
         contributions.append((names["X"], dx))
-    contributions += _parameters(b, names, g, wanted, window)
-    if names.get("Z") in wanted:
+    contributions += _parameters(b, names, g, wrt, window)
+    if names.get("Z") in wrt:
         contributions.append((names["Z"], g))
     return contributions
 
 
 @adjoint(ConvolutionBackwardData)
-def transposed_adjoint(
-    b: Builder, node: ConvolutionBackwardData, grads: Grads, wanted: Collection[str]
-) -> Contributions:
+def transposed_adjoint(b: Builder, node: ConvolutionBackwardData, grads: Grads, wrt: Collection[str]) -> Contributions:
     """Linear in both: the convolution itself, and the weights' pass over the gradient in the place of the data."""
     names = node.operands(b.graph)
     g = grads[names["dX"]]
     window = {"strides": node.strides, "pads": node.pads, "dilations": node.dilations, "group": node.group}
     contributions: Contributions = []
-    if names["dY"] in wanted:
+    if names["dY"] in wrt:
         contributions.append((names["dY"], like(b, names["dY"], "d_data")))
         b.library(Convolution, {"X": g, "W": names["W"]}, {"Y": contributions[-1][1]}, **window)
-    if names["W"] in wanted:
+    if names["W"] in wrt:
         contributions.append((names["W"], like(b, names["W"], "d_weights")))
         b.library(ConvolutionBackwardWeights, {"X": g, "dY": names["dY"]}, {"dW": contributions[-1][1]}, **window)
     return contributions
 
 
 def _parameters(
-    b: Builder, names: dict[str, str], g: str, wanted: Collection[str], window: dict[str, Any]
+    b: Builder, names: dict[str, str], g: str, wrt: Collection[str], window: dict[str, Any]
 ) -> Contributions:
     """Weights by their own pass; the bias by a sum, which joins the kernel that makes dY, and rounds less than the one
     that oneDNN has beside the weights: 2e-7 of the largest element for 1.3e-5."""
     contributions: Contributions = []
-    if names["W"] in wanted:
+    if names["W"] in wrt:
         contributions.append((names["W"], like(b, names["W"], "d_weights")))
         b.library(ConvolutionBackwardWeights, {"X": names["X"], "dY": g}, {"dW": contributions[-1][1]}, **window)
-    if names.get("B") in wanted:
+    if names.get("B") in wrt:
         axes = [k for k in range(len(b.graph.shape(g))) if k != 1]
         contributions.append((names["B"], b.reduce("sum", None, g, axes=axes, label="d_bias")))
     return contributions

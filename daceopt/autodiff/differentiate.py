@@ -45,58 +45,56 @@ class Derivative:
     decision: str = ""
 
 
-def differentiate(
-    graph: Graph, outputs: Sequence[str], wanted: Sequence[str], storage: Storage = DEFAULT
-) -> Derivative:
+def differentiate(graph: Graph, outputs: Sequence[str], wrt: Sequence[str], storage: Storage = DEFAULT) -> Derivative:
     """Derive the backward graph of ``graph`` (left as it is) from gradients of ``outputs`` to gradients of the inputs
-    ``wanted``.
+    ``wrt``.
 
     ``storage`` says what is stored and what is computed again. An output listed twice has one gradient: the caller
     adds. Raises Unsupported, with the node and the reason, for what cannot be differentiated; ValueError for a name
     that is no output or input; DaceoptError for names in ``storage`` that do not exist.
     """
-    _check_names(graph, outputs, wanted)
+    _check_names(graph, outputs, wrt)
     forward = graph.copy()
-    _prepare(forward, outputs, wanted)
+    _prepare(forward, outputs, wrt)
     joint = forward.copy()
-    local = _split_fused(joint, Path(joint, outputs, wanted))
+    local = _split_fused(joint, Path(joint, outputs, wrt))
     boundary = forwarding.Boundary(set(joint.nodes()), {*joint.arrays(), SEED}, local, compared_arrays(joint))
-    grad_outputs, grad_inputs = _add_gradients(joint, outputs, wanted)
+    grad_outputs, grad_inputs = _add_gradients(joint, outputs, wrt)
     saved, needed, decision = _cut(joint, graph, boundary, list(grad_outputs.values()), storage)
     forward.saved, joint.saved = list(saved), list(saved)
     _relocate_symbols(joint)
     return Derivative(forward, joint, saved, grad_outputs, grad_inputs, needed, decision)
 
 
-def extend(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) -> tuple[dict[str, str], dict[str, str | None]]:
+def extend(graph: Graph, outputs: Sequence[str], wrt: Sequence[str]) -> tuple[dict[str, str], dict[str, str | None]]:
     """Add the gradient computation to ``graph`` itself, which may still compute all of its arrays.
 
-    The gradients of ``wanted`` become its only outputs, those of ``outputs`` its last inputs; returns both by name.
+    The gradients of ``wrt`` become its only outputs, those of ``outputs`` its last inputs; returns both by name.
     """
-    _prepare(graph, outputs, wanted)
-    _split_fused(graph, Path(graph, outputs, wanted))
-    return _add_gradients(graph, outputs, wanted)
+    _prepare(graph, outputs, wrt)
+    _split_fused(graph, Path(graph, outputs, wrt))
+    return _add_gradients(graph, outputs, wrt)
 
 
-def _prepare(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) -> None:
-    for node in Path(graph, outputs, wanted).nodes:
+def _prepare(graph: Graph, outputs: Sequence[str], wrt: Sequence[str]) -> None:
+    for node in Path(graph, outputs, wrt).nodes:
         with graph.label_nodes(label_of(node), graph.origins_of(node)):
             rules.prepare(Builder(graph), node)
 
 
 def _add_gradients(
-    joint: Graph, outputs: Sequence[str], wanted: Sequence[str]
+    joint: Graph, outputs: Sequence[str], wrt: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, str | None]]:
-    path = Path(joint, outputs, wanted)
+    path = Path(joint, outputs, wrt)
     reverse = _Reverse(joint, path)
     grad_outputs = {name: reverse.seed(name) for name in dict.fromkeys(outputs) if name in path}
-    gradients = reverse.run(dict.fromkeys(wanted))
+    gradients = reverse.run(dict.fromkeys(wrt))
     _declare_outputs(joint, gradients)
     return grad_outputs, gradients
 
 
-def _check_names(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) -> None:
-    for kind, names, own in (("output", outputs, graph.outputs), ("input", wanted, graph.inputs)):
+def _check_names(graph: Graph, outputs: Sequence[str], wrt: Sequence[str]) -> None:
+    for kind, names, own in (("output", outputs, graph.outputs), ("input", wrt, graph.inputs)):
         for name in names:
             if name not in own:
                 raise ValueError(f"{name!r} is no {kind} of the graph; expected one of {own}")
@@ -125,10 +123,10 @@ class _Reverse:
         self._parts.setdefault(output, []).append(name)
         return name
 
-    def run(self, wanted: Iterable[str]) -> dict[str, str | None]:
-        """The gradients of ``wanted``, None where nothing contributes. Each is completed as soon as all readers of its
+    def run(self, wrt: Iterable[str]) -> dict[str, str | None]:
+        """The gradients of ``wrt``, None where nothing contributes. Each is completed as soon as all readers of its
         array were reversed: what it is made of need not be kept for longer."""
-        readers = {name: self._graph.all_consumers(name) for name in wanted}
+        readers = {name: self._graph.all_consumers(name) for name in wrt}
         last = {name: next((n for n in self._path.nodes if n in read), None) for name, read in readers.items()}
         complete: dict[Node, list[str]] = {}
         for name, node in last.items():
@@ -153,8 +151,8 @@ class _Reverse:
         grads = {name: g for name, g in gradients.items() if g is not None}
         if not grads:
             return
-        wanted = {n for n in graph.inputs_of(node) if n is not None and n in self._path}
-        for array, part in rules.rule_of(node)(Builder(graph), node, grads, wanted):
+        wrt = {n for n in graph.inputs_of(node) if n is not None and n in self._path}
+        for array, part in rules.rule_of(node)(Builder(graph), node, grads, wrt):
             self._parts.setdefault(array, []).append(part)
 
     def gradient(self, array: str) -> str | None:

@@ -138,27 +138,27 @@ class _Plan:
         origin: set[str] = set()
         for root in _roots(self.graph, self.graph.inputs_of(node)):
             origin |= self.leaves.get(root, {root})
-        wanted = self.demanded & outputs
+        demanded = self.demanded & outputs
         stored = outputs & self.pinned.store
         again = self._is_local(node) or self._is_pinned_again(node)
         again = again or (not stored and self._is_again_by_bytes(node, outputs, written, origin))
         for name in outputs:
             self.leaves[name] = frozenset(origin) if again else frozenset({name})
-        if wanted:
-            self.present |= origin if again else wanted
+        if demanded:
+            self.present |= origin if again else demanded
 
     def _is_again_by_bytes(self, node: nodes.Node, outputs: set[str], written: list[str], origin: set[str]) -> bool:
         cheap = is_cheap(self.graph, node) and outputs.issuperset(written)  # else a part of what others write, too
         return cheap and self._recompute(self.demanded & outputs, origin)
 
-    def _recompute(self, wanted: set[str], origin: set[str]) -> bool:
-        if not wanted:
+    def _recompute(self, wrt: set[str], origin: set[str]) -> bool:
+        if not wrt:
             return len(origin) <= _MOST_LEAVES
-        if self.policy == "store" or wanted & self.dense:
+        if self.policy == "store" or wrt & self.dense:
             return False
         extra = origin - self.present
         inputs = {n for n in extra if not self.graph.producers(n)}
-        return 2 * self._bytes(extra - inputs) + self._bytes(inputs) < 2 * self._bytes(wanted)
+        return 2 * self._bytes(extra - inputs) + self._bytes(inputs) < 2 * self._bytes(wrt)
 
     def _bytes(self, arrays: Iterable[str]) -> int:
         return sum(hint(self.graph.size(n)) * self.graph.dtype(n).bytes for n in arrays)

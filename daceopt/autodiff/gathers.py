@@ -40,7 +40,7 @@ class GatherPlan:
     axis: int | None
 
 
-def name_loads(graph: Graph, stage: Stage, wanted: Collection[str]) -> tuple[Stage, dict[str, Load]]:
+def name_loads(graph: Graph, stage: Stage, wrt: Collection[str]) -> tuple[Stage, dict[str, Load]]:
     """The stage with every load from a wanted array in an assignment of its own; those assignments' names and loads."""
     names: dict[sympy.Expr, sympy.Symbol] = {}
     loads: dict[str, Load] = {}
@@ -48,7 +48,7 @@ def name_loads(graph: Graph, stage: Stage, wanted: Collection[str]) -> tuple[Sta
     for a in stage.assignments:
         for one in sorted(a.expr.atoms(scalar.load), key=str):
             access = stage.reads[str(one.args[0])]
-            if access.array not in wanted:
+            if access.array not in wrt:
                 continue
             if one not in names:
                 dtype = types.compute_type(graph.dtype(access.array))

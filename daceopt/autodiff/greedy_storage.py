@@ -69,8 +69,8 @@ def _change(
     while waiting and time.monotonic() < deadline:
         if moves is _dropping and outcome.peak <= problem.budget:
             break
-        taken = waiting[:step]
-        new = problem.outcome(outcome.stored.symmetric_difference(taken))
+        changed = waiting[:step]
+        new = problem.outcome(outcome.stored.symmetric_difference(changed))
         if better(new, outcome):
             outcome, waiting, step = new, waiting[step:], 2 * step
         elif step > 1:

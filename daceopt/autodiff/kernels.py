@@ -35,32 +35,30 @@ class GradientTarget:
 
 
 @adjoint(KernelNode)
-def kernel_adjoint(b: Builder, node: KernelNode, grads: Grads, wanted: Collection[str]) -> Contributions:
+def kernel_adjoint(b: Builder, node: KernelNode, grads: Grads, wrt: Collection[str]) -> Contributions:
     """One backward stage per set of reduced parameters, over the forward stage's own domain."""
     kernel = node.kernel
     if len(kernel.stages) != 1 or kernel.locals:
         raise Unsupported(
             f"kernel {kernel.label} has {len(kernel.stages)} stages; split it with autodiff.splitting first"
         )
-    return StageAdjoint(b, kernel, kernel.stages[0], grads, wanted).build()
+    return StageAdjoint(b, kernel, kernel.stages[0], grads, wrt).build()
 
 
 class StageAdjoint:
     """Builds the backward computation of one stage."""
 
-    def __init__(self, b: Builder, kernel: Kernel, stage: Stage, grads: Grads, wanted: Collection[str]):
+    def __init__(self, b: Builder, kernel: Kernel, stage: Stage, grads: Grads, wrt: Collection[str]):
         self.b, self.label = b, kernel.label
         self.extents: dict[sympy.Symbol, Dim] = {p: kernel.extents[p] for p in stage.params}
-        self.stage, self.loads = gathers.name_loads(b.graph, stage, wanted)
-        self.grads, self.wanted = grads, wanted
+        self.stage, self.loads = gathers.name_loads(b.graph, stage, wrt)
+        self.grads, self.wrt = grads, wrt
         self.reads = dict(self.stage.reads)
 
     def build(self) -> Contributions:
         """Emit the backward kernels; pairs of (array read, its contribution)."""
         inputs = {
-            c: self.b.graph.dtype(a.array)
-            for c, a in self.reads.items()
-            if a.array in self.wanted and None not in a.index
+            c: self.b.graph.dtype(a.array) for c, a in self.reads.items() if a.array in self.wrt and None not in a.index
         }
         inputs |= {name: load.dtype for name, load in self.loads.items()}
         seeds = {c: self._seed(c, a) for c, a in self.stage.writes.items() if a.array in self.grads}
@@ -77,8 +75,8 @@ class StageAdjoint:
 
     def _read(self, stem: str, array: str, index: tuple[Dim, ...]) -> sympy.Symbol:
         """A new read connector and its symbol."""
-        taken = {*self.reads, *self.stage.writes, *(str(a.symbol) for a in self.stage.assignments)}
-        name = next(n for k in range(len(taken) + 1) if (n := f"{stem}{k}") not in taken)
+        names_in_use = {*self.reads, *self.stage.writes, *(str(a.symbol) for a in self.stage.assignments)}
+        name = next(n for k in range(len(names_in_use) + 1) if (n := f"{stem}{k}") not in names_in_use)
         self.reads[name] = Access(array, index)
         return scalar.symbol(name, self.b.graph.dtype(array))
 
@@ -120,14 +118,14 @@ class StageAdjoint:
         """One kernel with one output for targets that are alike; partial reads are put in their place afterwards."""
         writes, results, finish = {}, [], []
         for k, alike in enumerate(self._alike(targets, pulled)):
-            access, done = self._destination(alike[0])
+            access, complete = self._destination(alike[0])
             conn = f"dx{k}"
             writes[conn] = access
             dtype = self.b.graph.dtype(alike[0].array)
             results.append(Assignment(scalar.symbol(conn, dtype), alike[0].value, dtype))
-            finish.append(([t.array for t in alike], done))
+            finish.append(([t.array for t in alike], complete))
         self._emit_stage(writes, results, pulled)
-        return [(array, gradient) for arrays, done in finish for gradient in [done()] for array in arrays]
+        return [(array, gradient) for arrays, complete in finish for gradient in [complete()] for array in arrays]
 
     def _alike(self, targets: list[GradientTarget], pulled: Pullback) -> list[list[GradientTarget]]:
         """Targets of one gradient together: terms of a sum that are read at the same place, of one shape and type."""
@@ -154,8 +152,8 @@ class StageAdjoint:
 
     def _emit_stage(self, writes: dict[str, Access], results: list[Assignment], pulled: Pullback) -> None:
         gradient = (*pulled.assignments, *results)
-        wanted = [r.symbol for r in results]
-        code, reads = tell_from_results(self.b.graph, self.stage, self.reads, self.extents, gradient, wanted)
+        symbols = [r.symbol for r in results]
+        code, reads = tell_from_results(self.b.graph, self.stage, self.reads, self.extents, gradient, symbols)
         stage = Stage(tuple(self.extents), reads, writes, code)
         self.b.graph.add_kernel(Kernel(self.b.label, dict(self.extents), [stage]))
 

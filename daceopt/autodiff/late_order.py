@@ -43,13 +43,13 @@ def with_prompt(graph: Graph, first: Sequence[Node], prompt: Sequence[Node]) -> 
     return order
 
 
-def _missing(graph: Graph, node: Node, done: Collection[Node]) -> list[Node]:
-    """``node`` and all that has to run before it and is not in ``done``."""
+def _missing(graph: Graph, node: Node, earlier: Collection[Node]) -> list[Node]:
+    """``node`` and all that has to run before it and is not in ``earlier``."""
     missing: dict[Node, None] = {node: None}
     waiting = [node]
     while waiting:
         for _, source in sources_of(graph, waiting.pop()):
-            if source not in done and source not in missing:
+            if source not in earlier and source not in missing:
                 missing[source] = None
                 waiting.append(source)
-    return [n for n in missing if n not in done]
+    return [n for n in missing if n not in earlier]

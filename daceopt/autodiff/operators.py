@@ -18,7 +18,7 @@ def prepare(b: Builder, node: Operator) -> None:
 
 
 @adjoint(Operator)
-def operator_adjoint(b: Builder, node: Operator, grads: Grads, wanted: Collection[str]) -> Contributions:
+def operator_adjoint(b: Builder, node: Operator, grads: Grads, wrt: Collection[str]) -> Contributions:
     """Call the rule that was registered with ``@gradient``. Raises Unsupported when there is none."""
     if not registry.has_gradient(node):
         raise Unsupported(
@@ -26,7 +26,7 @@ def operator_adjoint(b: Builder, node: Operator, grads: Grads, wanted: Collectio
         )
     inputs, outputs = b.graph.inputs_of(node), b.graph.outputs_of(node)
     incoming = [None if name is None else grads.get(name) for name in outputs]
-    is_wanted = [name in wanted for name in inputs]
+    is_wanted = [name in wrt for name in inputs]
     if not any(is_wanted) or all(g is None for g in incoming):
         return []
     results = registry.gradient_rule(node)(b, node, inputs, outputs, incoming, is_wanted)

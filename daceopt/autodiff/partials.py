@@ -26,21 +26,21 @@ class Pullback:
 def pull_back(
     assignments: Sequence[Assignment],
     seeds: Mapping[str, sympy.Expr],
-    wanted: Mapping[str, DType],
+    wrt: Mapping[str, DType],
     reserved: Iterable[str],
 ) -> Pullback:
     """Reverse mode over SSA ``assignments``.
 
-    ``seeds``: gradient of each assigned name that has one from outside. ``wanted``: input name -> dtype. New symbols
+    ``seeds``: gradient of each assigned name that has one from outside. ``wrt``: input name -> dtype. New symbols
     are named ``bar0, bar1, ...`` apart from ``reserved``. Raises Unsupported when a derivative has no scalar form.
     """
-    dtypes = {**wanted, **{str(a.symbol): a.dtype for a in assignments}}
-    varied = _varying(assignments, wanted)
+    dtypes = {**wrt, **{str(a.symbol): a.dtype for a in assignments}}
+    varied = _varying(assignments, wrt)
     terms: dict[str, list[sympy.Expr]] = {name: [seed] for name, seed in seeds.items()}
     result = Pullback()
     fresh = _Fresh({*reserved, *dtypes})
     for assignment in reversed(assignments):
-        if str(assignment.symbol) in wanted:  # a named load: its gradient is a result
+        if str(assignment.symbol) in wrt:  # a named load: its gradient is a result
             continue
         own = terms.pop(str(assignment.symbol), None)
         if own is None or str(assignment.symbol) not in varied:
@@ -49,7 +49,7 @@ def pull_back(
         for symbol in sorted(assignment.expr.free_symbols, key=str):
             if str(symbol) in varied:
                 _add_term(terms, assignment, symbol, bar)
-    for name in wanted:
+    for name in wrt:
         if name in terms:
             result.gradients[name] = _name(result, fresh, terms[name], dtypes[name])
     return result
@@ -95,9 +95,9 @@ class _Fresh:
         return f"bar{self._count - 1}"
 
 
-def _varying(assignments: Sequence[Assignment], wanted: Iterable[str]) -> set[str]:
+def _varying(assignments: Sequence[Assignment], wrt: Iterable[str]) -> set[str]:
     """Names of floats that depend on a wanted input."""
-    varied = set(wanted)
+    varied = set(wrt)
     for a in assignments:
         if types.is_float(a.dtype) and any(str(s) in varied for s in a.expr.free_symbols):
             varied.add(str(a.symbol))

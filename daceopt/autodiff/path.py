@@ -13,12 +13,12 @@ STOP = "StopGradient"
 
 
 class Path:
-    """Buffers and nodes on a differentiable way from ``wanted`` to ``outputs``; integers and bool end every way."""
+    """Buffers and nodes on a differentiable way from ``wrt`` to ``outputs``; integers and bool end every way."""
 
-    def __init__(self, graph: Graph, outputs: Iterable[str], wanted: Iterable[str]):
+    def __init__(self, graph: Graph, outputs: Iterable[str], wrt: Iterable[str]):
         self._graph = graph
         order = [n for n in graph.nodes() if getattr(n, "op_type", None) != STOP]
-        varied = self._forward(order, wanted)
+        varied = self._forward(order, wrt)
         useful = self._backward(order, outputs)
         self._buffers = varied & useful
         self.nodes = [n for n in order if self._on(graph.inputs_of(n)) and self._on(graph.outputs_of(n))]
@@ -34,8 +34,8 @@ class Path:
         floats = [n for n in names if n is not None and types.is_float(self._graph.dtype(n))]
         return {self._graph.root(n)[0] for n in floats}
 
-    def _forward(self, order: list[Node], wanted: Iterable[str]) -> set[str]:
-        varied = self._floats(wanted)
+    def _forward(self, order: list[Node], wrt: Iterable[str]) -> set[str]:
+        varied = self._floats(wrt)
         for node in order:
             if self._floats(self._graph.inputs_of(node)) & varied:
                 varied |= self._floats(self._graph.outputs_of(node))

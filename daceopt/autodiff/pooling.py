@@ -26,7 +26,7 @@ def remember_positions(b: Builder, node: Pool) -> None:
 
 
 @adjoint(Pool)
-def pool_adjoint(b: Builder, node: Pool, grads: Grads, wanted: Collection[str]) -> Contributions:
+def pool_adjoint(b: Builder, node: Pool, grads: Grads, wrt: Collection[str]) -> Contributions:
     """dX by the pool's own backward node."""
     names = node.operands(b.graph)
     dx = like(b, names["X"], "d_data")

@@ -45,10 +45,10 @@ def prepare(b: Builder, node: Repeat) -> None:
 
 
 @adjoint(Repeat)
-def repeat(b: Builder, node: Repeat, grads: Grads, wanted: Collection[str]) -> Contributions:
+def repeat(b: Builder, node: Repeat, grads: Grads, wrt: Collection[str]) -> Contributions:
     """One iteration of the backward loop for each of the forward loop, in the opposite order."""
     _check(node)
-    return _Backward(b, node, grads, wanted).run()
+    return _Backward(b, node, grads, wrt).run()
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def _products(body: Graph) -> list[str]:
 
 
 class _Backward:
-    def __init__(self, b: Builder, node: Repeat, grads: Grads, wanted: Collection[str]):
-        self._b, self._graph, self._node, self._grads, self._wanted = b, b.graph, node, grads, wanted
+    def __init__(self, b: Builder, node: Repeat, grads: Grads, wrt: Collection[str]):
+        self._b, self._graph, self._node, self._grads, self._wrt = b, b.graph, node, grads, wrt
         self._reads, self._writes = b.graph.reads(node), b.graph.writes(node)
         self._body = node.body.copy()
         self._carried = [k for k, c in enumerate(node.carried) if types.is_float(self._body.dtype(c.input))]
@@ -103,7 +103,7 @@ class _Backward:
     def _captured_inputs(self) -> list[str]:
         """Inputs of the body whose gradient is wanted."""
         captured = self._node.captures[0].items()
-        return [n for n, c in captured if self._reads[c] in self._wanted and types.is_float(self._body.dtype(n))]
+        return [n for n, c in captured if self._reads[c] in self._wrt and types.is_float(self._body.dtype(n))]
 
     def _expose_slices(self) -> Iterator[_Slice]:
         """Make inputs of the slices, so that they have gradients of their own."""
@@ -202,8 +202,8 @@ class _Backward:
         end_gradient = self._grads.get(end) if end else None
         loop.carry_as(seed, end_gradient or self._zeros(self._graph, self._b, initial))
         following = gradients[c.input] or self._zeros(loop.graph, loop.b, seed)
-        wanted = initial in self._wanted
-        return _Carried(following, self._like("states_grad", initial) if wanted else None)
+        needs_grad = initial in self._wrt
+        return _Carried(following, self._like("states_grad", initial) if needs_grad else None)
 
     def _slice(self, one: _Slice, g: str, stacked: Collected) -> tuple[str, str]:
         """A captured array, and its gradient, of which an iteration has the slice ``g``."""

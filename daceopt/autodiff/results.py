@@ -41,12 +41,12 @@ def tell_from_results(
     reads: Mapping[str, Access],
     extents: Mapping[sympy.Symbol, Dim],
     gradient: Sequence[Assignment],
-    wanted: Collection[sympy.Symbol],
+    results: Collection[sympy.Symbol],
 ) -> Code:
-    """The code that computes ``wanted``, the last symbols of ``gradient``, behind the stage's own, and what it reads:
+    """The code that computes ``results``, the last symbols of ``gradient``, behind the stage's own, and what it reads:
     of ``reads``, or of what the stage writes, where fewer arrays of the size of its domain are read then.
     """
-    best = _code((*stage.assignments, *gradient), wanted, reads)
+    best = _code((*stage.assignments, *gradient), results, reads)
     if any(None in access.index for access in stage.reads.values()):
         return best  # such a stage is not computed again, so its result would have to be stored
     for name, access in stage.writes.items():
@@ -57,7 +57,7 @@ def tell_from_results(
         passes = _passing(value.expr)
         by_result = [a if passes is None else _by_result(a, value, *passes) for a in gradient]
         rest = tuple(a for a in stage.assignments if a.symbol != value.symbol)
-        code = _code((*rest, *by_result), wanted, {**reads, name: Access(access.array, access.index)})
+        code = _code((*rest, *by_result), results, {**reads, name: Access(access.array, access.index)})
         if _whole(code[1], extents) - {access.array} < _whole(best[1], extents):
             best = code
     return best
@@ -74,8 +74,8 @@ def _uncast(graph: Graph, stage: Stage, value: Assignment) -> sympy.Expr:
     return expr.args[0] if same_type else expr
 
 
-def _code(chain: Sequence[Assignment], wanted: Collection[sympy.Symbol], reads: Mapping[str, Access]) -> Code:
-    code, used = needed_assignments(chain, wanted)
+def _code(chain: Sequence[Assignment], results: Collection[sympy.Symbol], reads: Mapping[str, Access]) -> Code:
+    code, used = needed_assignments(chain, results)
     return tuple(code), {c: a for c, a in reads.items() if c in used}
 
 

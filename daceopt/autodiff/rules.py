@@ -25,8 +25,8 @@ _BUILT_IN = ("kernels", "extremes", "contraction", "convolution", "pooling", "op
 def adjoint(node_class: type) -> Callable[[Rule], Rule]:
     """Register the rule of a node class.
 
-    ``rule(b, node, grads, wanted)``: ``grads`` maps arrays that the node writes to arrays holding their gradients
-    (those that have one); ``wanted`` names the arrays it reads whose gradient is wanted. The rule builds the
+    ``rule(b, node, grads, wrt)``: ``grads`` maps arrays that the node writes to arrays holding their gradients
+    (those that have one); ``wrt`` names the arrays it reads whose gradient is needed. The rule builds the
     gradient computation with ``b`` (the graph holds the forward computation too) and returns pairs (array read, array
     with one contribution to its gradient).
     """

@@ -151,13 +151,13 @@ class _Run:
     def _touch(self, reads: Iterable[int], in_place: bool) -> None:
         """``reads`` are read here, and what is fused into their readers reads its operands here."""
         here = len(self.base)
-        waiting, seen = list(reads), set()
+        waiting, visited = list(reads), set()
         while waiting:
             v = waiting.pop()
             value = self.problem.values[v]
-            if not value.makers or v in seen:
+            if not value.makers or v in visited:
                 continue
-            seen.add(v)
+            visited.add(v)
             if v in self.kept:
                 self.used[v] = here
                 continue

@@ -31,7 +31,7 @@ class StorageProgram:
     def __init__(self, problem: StorageProblem):
         self._problem = problem
         self._stages = [t for t, g in enumerate(problem.backward) if any(problem.values[v].makers for v in g.reads)]
-        self._made = [v for v, value in enumerate(problem.values) if value.makers]
+        self._computed = [v for v, value in enumerate(problem.values) if value.makers]
         self._scale = max((c.seconds for c in problem.forward), default=0.0) or 1.0
         self._stored: dict[int, int] = {}
         self._ran: dict[tuple[int, int], int] = {}
@@ -40,7 +40,7 @@ class StorageProgram:
     @property
     def size(self) -> int:
         """About how many variables there are."""
-        return len(self._made) + len(self._stages) * (len(self._problem.forward) + len(self._made))
+        return len(self._computed) + len(self._stages) * (len(self._problem.forward) + len(self._computed))
 
     def solve(self, start: frozenset[int], deadline: float) -> tuple[frozenset[int] | None, float]:
         """What to store, None where nothing was found by ``deadline``; and seconds below which no choice stays.
@@ -73,14 +73,14 @@ class StorageProgram:
 
         problem, free = self._problem, set(self._problem.free)
         last = len(self._stages) - 1
-        for v in self._made:
+        for v in self._computed:
             high = v in problem.fixed or v in free
             self._stored[v] = self._column(problem.values[v].writing / self._scale if v in free else 0.0, high=high)
             self._highs.changeColIntegrality(self._stored[v], highspy.HighsVarType.kInteger)
         for t in range(len(self._stages)):
             for k, computation in enumerate(problem.forward):
                 self._ran[k, t] = self._column(computation.seconds / self._scale if t == last else 0.0)
-            for v in self._made:
+            for v in self._computed:
                 if problem.values[v].again:
                     self._alive[v, t] = self._column(0.0)
 
@@ -142,7 +142,7 @@ class StorageProgram:
 
     def _last_stages(self) -> dict[int, int]:
         """Value -> the last stage at which it is surely there if it was computed again; -1 for none."""
-        last = dict.fromkeys(self._made, -1)
+        last = dict.fromkeys(self._computed, -1)
         for t, place in enumerate(self._stages):
             node = self._problem.backward[place]
             last |= {v: t - node.in_place for v in node.reads if v in last}
@@ -152,19 +152,19 @@ class StorageProgram:
         """At each stage no more is alive than the budget."""
         problem, last = self._problem, self._last_stages()
         for t, place in enumerate(self._stages):
-            there = [v for v in self._made if not problem.joined or t <= last[v]]
+            there = [v for v in self._computed if not problem.joined or t <= last[v]]
             self._within(
                 problem.budget - problem.backward[place].live,
                 ((self._stored[v], problem.values[v].bytes) for v in there),
-                ((self._alive[v, t], problem.values[v].again) for v in self._made if (v, t) in self._alive),
+                ((self._alive[v, t], problem.values[v].again) for v in self._computed if (v, t) in self._alive),
             )
 
     def _memory_of_forward(self) -> None:
         """The same at each node of the forward, where what is stored for later takes the place of what is alive."""
         problem = self._problem
         for i in range(len(problem.forward)):
-            alive = [v for v in self._made if problem.birth[v] <= i <= problem.last_forward_read.get(v, -1)]
-            present = [v for v in self._made if not problem.joined or problem.birth[v] <= i]
+            alive = [v for v in self._computed if problem.birth[v] <= i <= problem.last_forward_read.get(v, -1)]
+            present = [v for v in self._computed if not problem.joined or problem.birth[v] <= i]
             self._within(
                 problem.budget - sum(problem.values[v].forward for v in alive),
                 ((self._stored[v], problem.values[v].bytes) for v in present),

@@ -131,7 +131,7 @@ class GeneratedProgram:
             kernels=tuple(map(self._kernel_info, graph.nodes())),
             assumptions=tuple(self._assumptions()),
             has_stream=self.target.has_stream,
-            repeats=needs.repeats and not self.frame.seen,
+            repeats=needs.repeats and not self.frame.host_reads,
             saved=tuple(self._saved_arrays()) if _writes_saved(graph) else (),
             numbers=tuple(self._numbers()),
         )

@@ -61,7 +61,7 @@ class BundledProgram(Executable):
 
     def __init__(self, bundle: Bundle, generated: GeneratedProgram, suffix: str):
         self._bundle = bundle
-        self._given = generated.constants
+        self._constants = generated.constants
         self.jobs = tuple(generated.jobs)
         self._kept = generated.sources
         self.suffix = suffix
@@ -70,7 +70,7 @@ class BundledProgram(Executable):
 
     @cached_property
     def constants(self) -> tuple[np.ndarray, ...]:
-        return tuple(np.ascontiguousarray(self._given[tensor.name]) for tensor in self.manifest.constants)
+        return tuple(np.ascontiguousarray(self._constants[tensor.name]) for tensor in self.manifest.constants)
 
     @cached_property
     def sources(self) -> Sources:

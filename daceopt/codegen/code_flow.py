@@ -65,7 +65,7 @@ class CodeFlow:
     @contextmanager
     def branches(self, condition: str) -> Iterator[Callable[[bool], AbstractContextManager[None]]]:
         """See :class:`daceopt.codegen.frame_walk.FrameFlow`."""
-        yield lambda taken: self.block(f"if ({condition})" if taken else "else")
+        yield lambda is_then: self.block(f"if ({condition})" if is_then else "else")
 
 
 def size_text(size: Dim) -> str:

@@ -140,10 +140,10 @@ def link(objects: Sequence[Path], target: Path, flags: Flags = Flags()) -> None:
     files = (*map(str, objects), "-o", str(target))
     rest = [*inside, *files, *flags.link, *_always.link]
     for linker in _linkers():
-        done = _start([*compiler.command, "-shared", *linker, *rest, *threads], "", target.parent)
-        if not done.returncode:
+        process = _start([*compiler.command, "-shared", *linker, *rest, *threads], "", target.parent)
+        if not process.returncode:
             return
-    raise BuildError(f"cannot link {target.name}: {_summary(done)}")
+    raise BuildError(f"cannot link {target.name}: {_summary(process)}")
 
 
 def _clang_threads() -> tuple[str, ...]:
@@ -175,15 +175,15 @@ def _compile(store: Cache, name: str, job: CompileJob) -> Path:
 def _write_object(store: Cache, folder: Path, name: str, job: CompileJob) -> None:
     command = [*job_command(job), *(f"-I{path}" for path in [str(INCLUDE), *job.flags.includes])]
     command += ["-x", job.toolchain.language, "-c", _input_argument(job, folder), "-o", str(folder / OBJECT)]
-    done = _start(command, job_source(job), folder)
-    if done.returncode == 0:
+    process = _start(command, job_source(job), folder)
+    if process.returncode == 0:
         return
-    if "No space left on device" in done.stderr or "Disk quota exceeded" in done.stderr:
+    if "No space left on device" in process.stderr or "Disk quota exceeded" in process.stderr:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))  # the cache then tries elsewhere
     copy = store.keep_failed(f"{name}.cpp", job_source(job))
-    store.keep_failed(f"{name}.log", " ".join(command) + "\n\n" + done.stderr)
+    store.keep_failed(f"{name}.log", " ".join(command) + "\n\n" + process.stderr)
     raise BuildError(
-        f"the C++ compiler rejected {job.kind} {job.label or name[:12]}: {_summary(done)}\n"
+        f"the C++ compiler rejected {job.kind} {job.label or name[:12]}: {_summary(process)}\n"
         f"The source and all messages: {copy or 'not kept, for want of a folder to write to'}"
     )
 
@@ -229,13 +229,13 @@ def _start(command: Sequence[str], source: str, folder: Path) -> subprocess.Comp
         raise BuildError(f"cannot start {command[0]}: {error}; {system.INSTALL_COMPILER}") from error
 
 
-def _summary(done: subprocess.CompletedProcess[str]) -> str:
-    if done.returncode == -signal.SIGKILL or "Killed signal terminated" in done.stderr:
+def _summary(process: subprocess.CompletedProcess[str]) -> str:
+    if process.returncode == -signal.SIGKILL or "Killed signal terminated" in process.stderr:
         return "it was killed, probably for want of memory; close other programs and try again"
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    lines = [line for line in process.stderr.splitlines() if line.strip()]
     shown = "\n".join(f"  {line}" for line in lines[:_STDERR_LINES])
     more = f"\n  ... and {len(lines) - _STDERR_LINES} more lines" if len(lines) > _STDERR_LINES else ""
-    return f"exit status {done.returncode}\n{shown}{more}"
+    return f"exit status {process.returncode}\n{shown}{more}"
 
 
 def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:

@@ -90,13 +90,13 @@ class ProgramSource:
         """The function of the calls, and what is passed to it."""
         pointers = [f"{ctype}* {name}" for name, (ctype, _) in self.buffers.items()]
         values = [*map(self._argument, self.buffers), *symbols]
-        seen = (address.index for _, address in self.buffers.values() if address.source == "seen")
+        indices = (address.index for _, address in self.buffers.values() if address.source == "seen")
         return {
             "declarations": self.declarations,
             "body": _indent(self.body),
             "parameters": "".join(f"{p}, " for p in (*pointers, *(f"int64_t {name}" for name in symbols))),
             "arguments": "".join(f"\n            {value}," for value in values),
-            "seen": 1 + max(seen, default=0),
+            "seen": 1 + max(indices, default=0),
         }
 
     def _reporting_parts(self) -> dict[str, str]:
@@ -159,9 +159,9 @@ def _position(address: BufferAddress, manifest: Manifest) -> int:
         "seed": 1,
         "stream": int(manifest.has_stream),
     }
-    start, wanted = 0, "output" if address.source == "lent" else address.source
+    start, section = 0, "output" if address.source == "lent" else address.source
     for source, count in counts.items():
-        if source == wanted:
+        if source == section:
             if not 0 <= address.index < count:
                 raise BuildError(f"{manifest.name}: {source} {address.index} is read, but a call passes {count}")
             return start + address.index

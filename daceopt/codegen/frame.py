@@ -30,7 +30,7 @@ class ProgramFrame(FrameWalk):
 
     ``buffers``: what the code names, which are root arrays of the graph (no views), what regions need beside them, and
     the four above. ``kernels``: each distinct kernel by its name; ``calls``: the kernel's name of each kernel node.
-    ``seen``: how many times the host waits for its kernels and reads what control flow depends on.
+    ``host_reads``: how many times the host waits for its kernels and reads what control flow depends on.
 
     Library nodes must be C++ tasklets over whole arrays by now. Raises ``Unsupported`` for any other node. ``ticks``
     names an int64 array of the graph: the frame writes the nanoseconds of a steady clock into it, before the first node
@@ -47,7 +47,7 @@ class ProgramFrame(FrameWalk):
         self.buffers: dict[str, FrameBuffer] = {}
         self.kernels: dict[str, KernelSource] = {}
         self.calls: dict[nodes.Node, str] = {}
-        self.seen = 0
+        self.host_reads = 0
         self._tick(0)
         order = graph.nodes()
         changing = [n for n in order if not graph.in_place.keys().isdisjoint(graph.outputs_of(n))]
@@ -131,10 +131,10 @@ class ProgramFrame(FrameWalk):
         element = f"{self._buffer(buffer)}[{index}]"
         if not self._target.has_stream:
             return element
-        seen = self._buffer(FrameBuffer(f"{SEEN}{self.seen}", 1, buffer.dtype))
-        self.seen += 1
-        self._code.add(f"daceopt_read({self._stream()}, {seen}, &{element}, sizeof(*{seen}));")
-        return f"{seen}[0]"
+        host_copy = self._buffer(FrameBuffer(f"{SEEN}{self.host_reads}", 1, buffer.dtype))
+        self.host_reads += 1
+        self._code.add(f"daceopt_read({self._stream()}, {host_copy}, &{element}, sizeof(*{host_copy}));")
+        return f"{host_copy}[0]"
 
     def _move(self, name: str, buffer: FrameBuffer, offset: Dim, *, into: bool) -> None:
         graph = self._scope.graph

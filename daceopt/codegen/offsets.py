@@ -108,13 +108,13 @@ class _Space:
         rows[:, :count] = self._fixed
         first, last, start, end = rows
         result, reached = [0] * len(spans), self.floor
-        for done, k in enumerate(order, count):
+        for placed, k in enumerate(order, count):
             span = spans[k]
-            together = np.flatnonzero((first[:done] <= span.last) & (last[:done] >= span.first))
+            together = np.flatnonzero((first[:placed] <= span.last) & (last[:placed] >= span.first))
             together = together[np.argsort(start[together], kind="stable")]
             result[k] = self._gap(start[together], end[together], span.bytes, reached)
             reached = max(reached, result[k] + span.bytes)
-            rows[:, done] = span.first, span.last, result[k], result[k] + span.bytes
+            rows[:, placed] = span.first, span.last, result[k], result[k] + span.bytes
         return result, reached - self.floor
 
     def _gap(self, starts: np.ndarray, ends: np.ndarray, size: int, reached: int) -> int:

@@ -79,9 +79,9 @@ class SdfgFlow:
         block = ConditionalBlock(self._label("if"), self._sdfg, self._graph)
         self._append(block)
 
-        def branch(taken: bool) -> AbstractContextManager[None]:
-            region = ControlFlowRegion(self._label("then" if taken else "otherwise"), self._sdfg)
-            block.add_branch(CodeBlock(condition) if taken else None, region)
+        def branch(is_then: bool) -> AbstractContextManager[None]:
+            region = ControlFlowRegion(self._label("then" if is_then else "otherwise"), self._sdfg)
+            block.add_branch(CodeBlock(condition) if is_then else None, region)
             return self._within(region)
 
         yield branch

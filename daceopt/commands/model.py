@@ -133,11 +133,11 @@ def _module(path: Path, name: str, steps: bool) -> ModuleOnDisk:
 
 def _example_inputs(defined: Mapping[str, object], name: str, title: str) -> Any:
     """What the file says the module is called on."""
-    wanted = (f"{name}_inputs", "example_inputs")
-    chosen = next((key for key in wanted if key in defined), None)
+    names = (f"{name}_inputs", "example_inputs")
+    chosen = next((key for key in names if key in defined), None)
     if chosen is None:
         raise DaceoptError(
-            f"{title}: on what is it called? return (module, inputs), or define {wanted[0]}() or {wanted[1]}()"
+            f"{title}: on what is it called? return (module, inputs), or define {names[0]}() or {names[1]}()"
         )
     value = defined[chosen]
     return _call(value, f"{title.rpartition(':')[0]}:{chosen}") if callable(value) else value

@@ -25,11 +25,11 @@ def plain(graph: Graph, name: str, cores: int) -> Binding:
     the extent, so that all cores have as much to do. The outermost dimension is the one with the longest stride.
     """
     shape, strides = graph.shape(name), graph.strides(name)
-    factors, left = [1] * len(shape), cores
+    factors, free_cores = [1] * len(shape), cores
     numbers = [k for k, s in enumerate(strides) if isinstance(s, int)]
     for k in sorted(numbers, key=lambda k: -strides[k]) if len(numbers) == len(shape) else range(len(shape)):
-        factors[k] = _factor(shape[k], left)
-        left //= factors[k]
+        factors[k] = _factor(shape[k], free_cores)
+        free_cores //= factors[k]
     return tuple(factors)
 
 
@@ -52,11 +52,11 @@ def infer(graph: Graph, node: Node, binding: Binding, ways: Flows | None = None)
     for (read, written), flow in (flows(graph, node) if ways is None else ways).items():
         if written != out:
             continue
-        wanted = _through_views(graph, read, [_of(relation, binding) for relation in flow.dims])
+        factors = _through_views(graph, read, [_of(relation, binding) for relation in flow.dims])
         for name in graph.sources(read):
-            fits = all(n == 1 or (isinstance(e, int) and e % n == 0) for n, e in zip(wanted, graph.shape(name)))
-            same = bindings.get(name, tuple(wanted)) == tuple(wanted)
-            bindings[name] = tuple(wanted) if fits and same else None
+            fits = all(n == 1 or (isinstance(e, int) and e % n == 0) for n, e in zip(factors, graph.shape(name)))
+            same = bindings.get(name, tuple(factors)) == tuple(factors)
+            bindings[name] = tuple(factors) if fits and same else None
     return {name: b for name, b in bindings.items() if b is not None}
 
 

@@ -85,17 +85,17 @@ class _Instance:
         if vector is None:
             accesses = len(self._stage.reads) + len(self._stage.writes)
             return {"scalar": self._count * (1 + accesses + sum(functions.values()))}
-        done = {unit: n * self._count * self._width() for unit, n in functions.items()}
+        counts = {unit: n * self._count * self._width() for unit, n in functions.items()}
         if not values.elements:  # the first statement of the loop
-            done["entry"] = self._starts(vector)
+            counts["entry"] = self._starts(vector)
         for connector, access in (*self._stage.reads.items(), *self._stage.writes.items()):
             element = (access.array, access.index)
             if access.wcr is not None and self._collectors(connector):
-                _add(done, self._sum(connector, access, vector))
+                _add(counts, self._sum(connector, access, vector))
             elif element not in values.elements or connector in self._stage.writes:
                 values.elements.add(element)
-                _add(done, self._access(access, vector))
-        return done
+                _add(counts, self._access(access, vector))
+        return counts
 
     def _vector(self) -> Loop | None:
         """The loop that runs in vectors: by its kind, or an innermost one of which the compiler makes one."""

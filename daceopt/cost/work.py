@@ -145,15 +145,15 @@ def _stage_flops(kernel: Kernel, stage: Stage) -> Dim:
 
 def operations(assignments: Iterable[Assignment]) -> int:
     """Operations of one execution; an expression that occurs several times is computed once, as the printer does."""
-    seen: set[sympy.Expr] = set()
-    return sum(_operations(a.expr, seen) for a in assignments)
+    counted: set[sympy.Expr] = set()
+    return sum(_operations(a.expr, counted) for a in assignments)
 
 
-def _operations(expr: sympy.Expr, seen: set[sympy.Expr]) -> int:
-    if not expr.args or expr.is_number or expr in seen:
+def _operations(expr: sympy.Expr, counted: set[sympy.Expr]) -> int:
+    if not expr.args or expr.is_number or expr in counted:
         return 0
-    seen.add(expr)
-    return own_operations(expr) + sum(_operations(a, seen) for a in expr.args)
+    counted.add(expr)
+    return own_operations(expr) + sum(_operations(a, counted) for a in expr.args)
 
 
 def own_operations(expr: sympy.Expr) -> int:

@@ -37,7 +37,7 @@ class KnownLabels:
 class Copies:
     """The nodes of ``graph`` and copies of those of one of its layers.
 
-    ``given``: what is known from outside. ``names``: what arrays are to be called. ``direction``: -1 in a backward
+    ``own_labels``: what is known from outside. ``names``: what arrays are to be called. ``direction``: -1 in a backward
     graph, which computes the later layers first. A node with the shift k is over the arrays of k layers later: none for
     nodes of the first layers, as many as are left out for those of the last ones, and each number up to that for those
     of the layer that is copied. Which layer that is, is nothing that can be seen in the result.
@@ -118,20 +118,20 @@ class Copies:
 
     def _name_old_arrays(self) -> None:
         """Arrays keep their names where that can be: those of the first layers, then those of the last ones."""
-        taken = set(self._names.values())
+        names_in_use = set(self._names.values())
         for shift in (0, self._cut.dropped):
             for node, shifts in self._shifts.items():
                 for name in self._operands(node) if shift in shifts else ():
                     for array in self._with_wholes(name):
-                        self._keep_name(array, shift, taken)
+                        self._keep_name(array, shift, names_in_use)
 
-    def _keep_name(self, name: str, shift: int, taken: set[str]) -> None:
+    def _keep_name(self, name: str, shift: int, names_in_use: set[str]) -> None:
         label = self.label_of.get(name)
-        if label is not None and name not in taken:
+        if label is not None and name not in names_in_use:
             later = label._replace(layer=label.layer + shift)
             if later not in self._names:
                 self._names[later] = name
-                taken.add(name)
+                names_in_use.add(name)
 
     def _with_wholes(self, name: str) -> Iterator[str]:
         """``name``, and what it is a view or a part of."""

@@ -32,7 +32,7 @@ class _Lengthening:
     def __init__(self, program: Program, cut: Shortened):
         self._short, self._cut, keys = program, cut, NodeKeys()
         self._inputs = cut.short.graph.inputs
-        self._given = {name: role.position for name, role in program.inputs.items()}
+        self._positions = {name: role.position for name, role in program.inputs.items()}
         self._forward = Copies(program.forward, cut, keys, 1, self._boundary(), self._names())
         self._backward: Copies | None = None
         if program.backward is not None:
@@ -118,8 +118,8 @@ class _Lengthening:
 
     def _roles_of_inputs(self) -> Iterator[tuple[str, Role]]:
         """Inputs of the full graph; those of all layers, where those of some are read."""
-        families = {label.family for k in self._given.values() if (label := self._input_label(k)) is not None}
-        for name, position in self._given.items():
+        families = {label.family for k in self._positions.values() if (label := self._input_label(k)) is not None}
+        for name, position in self._positions.items():
             if self._input_label(position) is None:
                 yield self._forward.name(name, 0), Role(Kind.INPUT, self._place_of_input(position, 0))
         for label, name in self._names().items():

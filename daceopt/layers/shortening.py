@@ -125,16 +125,16 @@ def shorten(imported: Imported) -> Shortened | None:
 
 def _can_be_cut(imported: Imported) -> bool:
     """Are gradients, if any, for whoever calls the program and not for others?"""
-    wanted = imported.gradients
-    return wanted is None or (wanted.update is None and wanted.reduction is None)
+    gradients = imported.gradients
+    return gradients is None or (gradients.update is None and gradients.reduction is None)
 
 
 def _mixes_gradients(imported: Imported, layers: Layers) -> bool:
     """Does what is computed of one layer's gradients belong to others, too? Of what layers share the gradient is a sum
     over all of them; and activations between batch normalizations (whose statistics layers write) are computed again by
     one kernel for many layers."""
-    graph, wanted = imported.graph, imported.gradients
-    differentiated = {graph.inputs[k] for k in wanted.inputs} if wanted is not None else set()
+    graph, gradients = imported.graph, imported.gradients
+    differentiated = {graph.inputs[k] for k in gradients.inputs} if gradients is not None else set()
     if differentiated and not layers.next_array.keys().isdisjoint(graph.replaced.values()):
         return True
     for node in layers.nodes:
@@ -171,8 +171,8 @@ class _Cut:
 
     def _check_wanted(self) -> None:
         """Layers that are not trained, or whose buffers are not written, are other layers."""
-        wanted, full, inputs = self._imported.gradients, self._full, {*self._full.inputs}
-        trained = {full.inputs[k] for k in wanted.inputs} if wanted is not None else set()
+        gradients, full, inputs = self._imported.gradients, self._full, {*self._full.inputs}
+        trained = {full.inputs[k] for k in gradients.inputs} if gradients is not None else set()
         pairs = [(x, y) for x, y in self._layers.next_array.items() if x in inputs and y in inputs]
         for chosen in (trained, {*full.replaced.values()}):
             for name, later in pairs:
@@ -189,9 +189,9 @@ class _Cut:
     def _cut_outputs(self, removed: Sequence[Node]) -> list[int]:
         """Drop outputs of layers that are removed where each layer has its own; returns the positions of the others,
         which are those of layers that are left."""
-        gone, outputs = set(removed), dict[int, str]()
+        nodes, outputs = set(removed), dict[int, str]()
         for position, name in enumerate(self._full.outputs):
-            is_left = gone.isdisjoint(self._short.producers(name))
+            is_left = nodes.isdisjoint(self._short.producers(name))
             if name not in self._label_of or (is_left and self._is_of_each_layer(name)):
                 outputs[position] = name
             elif not self._is_of_each_layer(name):
@@ -257,14 +257,14 @@ class _Cut:
 
     def _finish(self, positions: Sequence[int]) -> Imported:
         """``positions``: of the outputs that are left."""
-        graph, full, wanted = self._short, self._full, self._imported.gradients
+        graph, full, gradients = self._short, self._full, self._imported.gradients
         graph.symbols = {symbol: (self._name_left(name), axis) for symbol, (name, axis) in full.symbols.items()}
         used = {name for name, _ in graph.symbols.values()} | {*graph.replaced.values()}
         graph.inputs = [n for n in full.inputs if n not in self._label_of or graph.all_consumers(n) or n in used]
         graph.prune()
-        if wanted is not None:
-            wanted = _move(wanted, [full.inputs.index(name) for name in graph.inputs], positions)
-        return replace(self._imported, graph=graph, gradients=wanted)
+        if gradients is not None:
+            gradients = _move(gradients, [full.inputs.index(name) for name in graph.inputs], positions)
+        return replace(self._imported, graph=graph, gradients=gradients)
 
 
 def _steps(number: int, before: Mapping[int, int], count: int) -> int:
@@ -281,8 +281,8 @@ def _draw_by(node: Node, numbers: Mapping[int, int]) -> None:
         node.attributes = {**node.attributes, STREAM: next(iter(numbers.values()))}
 
 
-def _move(wanted: Gradients, inputs: Sequence[int], outputs: Sequence[int]) -> Gradients:
+def _move(gradients: Gradients, inputs: Sequence[int], outputs: Sequence[int]) -> Gradients:
     """The same of a graph with fewer inputs and outputs, of which these are the positions in the old one."""
-    of_inputs = tuple(k for k, old in enumerate(inputs) if old in wanted.inputs)
-    of_outputs = tuple(k for k, old in enumerate(outputs) if old in wanted.outputs)
-    return replace(wanted, inputs=of_inputs, outputs=of_outputs)
+    of_inputs = tuple(k for k, old in enumerate(inputs) if old in gradients.inputs)
+    of_outputs = tuple(k for k, old in enumerate(outputs) if old in gradients.outputs)
+    return replace(gradients, inputs=of_inputs, outputs=of_outputs)

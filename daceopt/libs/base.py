@@ -163,9 +163,9 @@ def candidates(kind: str) -> tuple[str, ...]:
 
     Products go to the library that multiplies faster on this machine, if it does so by far.
     """
-    wanted = (_preferred.get() or {}).get(kind)
-    if wanted:
-        return (wanted,)
+    preference = (_preferred.get() or {}).get(kind)
+    if preference:
+        return (preference,)
     listed = PREFERENCE.get(kind, ())
     return _fastest_first(listed) if kind == "Contraction" else listed
 

@@ -99,11 +99,11 @@ def emit_call(
     for connector, name in (*inputs.items(), *outputs.items()):
         kind = literal(types.name_of(graph.dtype(name)))
         rows.append(f"{{{connector}, {kind}, {braces(graph.shape(name))}, {braces(graph.strides(name))}}}")
-    taken, declared = len(inputs), ""
+    input_count, declared = len(inputs), ""
     if sizes:
-        rows.insert(taken, f'{{host_sizes, "int64", {{{len(sizes)}}}, {{1}}}}')
-        taken, declared = taken + 1, f"int64_t host_sizes[] = {{{', '.join(map(whole, sizes))}}}; "
-    call = f"daceopt::host_call({literal(callback)}, {literal(payload)}, {{{', '.join(rows)}}}, {taken});"
+        rows.insert(input_count, f'{{host_sizes, "int64", {{{len(sizes)}}}, {{1}}}}')
+        input_count, declared = input_count + 1, f"int64_t host_sizes[] = {{{', '.join(map(whole, sizes))}}}; "
+    call = f"daceopt::host_call({literal(callback)}, {literal(payload)}, {{{', '.join(rows)}}}, {input_count});"
     return f"{{ {declared}{call} }}"
 
 

@@ -220,12 +220,12 @@ def _find(wheel: str, ending: str) -> Path | None:
 
 
 def _header_version(path: Path) -> str:
-    wanted = {}
+    numbers = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         words = line.split()
         if len(words) == 3 and words[1].startswith("DNNL_VERSION_"):
-            wanted[words[1]] = words[2]
-    return ".".join(wanted.get(f"DNNL_VERSION_{part}", "0") for part in ("MAJOR", "MINOR", "PATCH"))
+            numbers[words[1]] = words[2]
+    return ".".join(numbers.get(f"DNNL_VERSION_{part}", "0") for part in ("MAJOR", "MINOR", "PATCH"))
 
 
 register(OneDnn())

@@ -42,17 +42,17 @@ def implement_plain(graph: Graph) -> str:
 
 
 def _lines(headers: Iterable[str], jobs: Iterable[CompileJob]) -> Iterator[str]:
-    seen: set[str] = set()
+    inlined: set[str] = set()
     for header in headers:
         if header.startswith("daceopt/"):
-            yield from _inline(f'#include "{header}"', seen)
+            yield from _inline(f'#include "{header}"', inlined)
         else:
             yield f"#include <{header}>"
     for source, macros in _units(jobs).items():
         yield from (f"#define {name} {value}" for name, value in macros.items())
-        yield from _inline(_name_namespace(source, len(seen)), seen)
+        yield from _inline(_name_namespace(source, len(inlined)), inlined)
         yield from (f"#undef {name}" for name in macros)
-        seen.add(source)
+        inlined.add(source)
 
 
 def _units(jobs: Iterable[CompileJob]) -> dict[str, dict[str, str]]:
@@ -75,12 +75,12 @@ def _name_namespace(source: str, number: int) -> str:
     )
 
 
-def _inline(text: str, seen: set[str]) -> Iterator[str]:
+def _inline(text: str, inlined: set[str]) -> Iterator[str]:
     """``text`` with our own headers in the place of what includes them, each once."""
     for line in text.splitlines():
         own = _OWN.match(line)
         if own is None:
             yield "" if line.startswith("#pragma once") else _VALUE.sub(r"std::is_\1<\2>::value", line)
-        elif own[1] not in seen:
-            seen.add(own[1])
-            yield from _inline((INCLUDE / own[1]).read_text(encoding="utf-8"), seen)
+        elif own[1] not in inlined:
+            inlined.add(own[1])
+            yield from _inline((INCLUDE / own[1]).read_text(encoding="utf-8"), inlined)

@@ -366,12 +366,12 @@ class _Expectation:
 
     def check_shape(self, tensor: torch.Tensor, named: dict[str, int]) -> None:
         """Compare sizes; ``named`` has those of the dimension names seen so far."""
-        for axis, (wanted, extent) in enumerate(zip(self.shape or (), tensor.shape)):
-            if wanted is None:
+        for axis, (dimension, extent) in enumerate(zip(self.shape or (), tensor.shape)):
+            if dimension is None:
                 continue
-            expected_extent = wanted if isinstance(wanted, int) else named.setdefault(wanted, extent)
+            expected_extent = dimension if isinstance(dimension, int) else named.setdefault(dimension, extent)
             if expected_extent != extent:
-                expected = expected_extent if isinstance(wanted, int) else f"{wanted} = {expected_extent}"
+                expected = expected_extent if isinstance(dimension, int) else f"{dimension} = {expected_extent}"
                 raise DaceoptError(f"input {self.name!r}, axis {axis}: expected {expected}, got {extent}")
 
     def __str__(self) -> str:

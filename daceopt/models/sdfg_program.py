@@ -85,8 +85,8 @@ class SdfgProgram:
         place = common_device(named) or torch.device("cpu")
         tensors = [argument.tensor(v, place) for argument, v in zip(self._arguments, values, strict=True)]
         self._check_shapes(tensors)
-        wanted = tuple(k for k, t in enumerate(tensors) if t.requires_grad) if torch.is_grad_enabled() else ()
-        results = list(self._program(place.type, wanted)(tensors))
+        wrt = tuple(k for k, t in enumerate(tensors) if t.requires_grad) if torch.is_grad_enabled() else ()
+        results = list(self._program(place.type, wrt)(tensors))
         if not named:
             kinds = [types.to_numpy(self._graph.dtype(name)) for name in self._graph.outputs]
             results = [to_numpy(t, kind) for t, kind in zip(results, kinds, strict=True)]
@@ -124,25 +124,25 @@ class SdfgProgram:
         arrays = [*sorted(large.items()), *sorted(self._graph.constants.items())]  # text has one NaN for all
         return key("sdfg", text, *(part for n, v in arrays for part in (n, v.tobytes())))
 
-    def _program(self, device: str, wanted: tuple[int, ...]) -> TorchProgram:
+    def _program(self, device: str, wrt: tuple[int, ...]) -> TorchProgram:
         """The program for this kind of device that gives the gradients of these inputs."""
         with self._lock:
-            if (device, wanted) not in self._programs:
-                self._latest = self._compile(device, wanted)
-                self._programs[device, wanted] = TorchProgram(self._latest, len(self._arguments))
-            return self._programs[device, wanted]
+            if (device, wrt) not in self._programs:
+                self._latest = self._compile(device, wrt)
+                self._programs[device, wrt] = TorchProgram(self._latest, len(self._arguments))
+            return self._programs[device, wrt]
 
-    def _compile(self, device: str, wanted: tuple[int, ...]) -> CompiledPair:
+    def _compile(self, device: str, wrt: tuple[int, ...]) -> CompiledPair:
         graph = self._graph
         outputs = tuple(k for k, n in enumerate(graph.outputs) if types.is_float(graph.dtype(n)))
-        gradients = Gradients(wanted, outputs) if wanted and outputs else None
+        gradients = Gradients(wrt, outputs) if wrt and outputs else None
 
         def load(target: str) -> Imported:
             own = graph.copy()
             own.options = replace(own.options, target=target)
             return Imported(own, gradients, device=device)
 
-        identity, recipe = key(self._identity, device, list(wanted)), recipe_for(device, self._recipe)
+        identity, recipe = key(self._identity, device, list(wrt)), recipe_for(device, self._recipe)
         return pipeline.compile_graph(identity, load, recipe=recipe, verify=self._verify)
 
     # ---------------------------------------------------------------- arguments
@@ -187,7 +187,7 @@ class _Argument:
         """Raise DaceoptError for another extent than the program's under these sizes."""
         for axis, (extent, actual) in enumerate(zip(self.shape, tensor.shape, strict=True)):
             free = getattr(extent, "free_symbols", ())
-            wanted = extent if isinstance(extent, int) else int(extent.subs({s: sizes[str(s)] for s in free}))
-            if wanted != actual:
-                shown = f"{wanted} ({extent})" if free else wanted
+            expected = extent if isinstance(extent, int) else int(extent.subs({s: sizes[str(s)] for s in free}))
+            if expected != actual:
+                shown = f"{expected} ({extent})" if free else expected
                 raise DaceoptError(f"input {self.name!r}, axis {axis}: expected {shown}, got {actual}")

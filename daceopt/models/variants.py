@@ -236,8 +236,8 @@ class Variants:
         if isinstance(pair, InputRequirements):
             self._needs = pair
             return
-        taken = {v.name for v in bound.graph.input} - {t.name for t in bound.graph.initializer}
-        positions = [k for k, v in enumerate(self._inputs) if v.name in taken]
+        fed_inputs = {v.name for v in bound.graph.input} - {t.name for t in bound.graph.initializer}
+        positions = [k for k, v in enumerate(self._inputs) if v.name in fed_inputs]
         tail = self._tail(parts) if parts is not None else None
         self._keep(key, Variant(pair, positions, tail, bound, partial(self._again, bound)))
 

@@ -364,25 +364,25 @@ class CompiledGraph(CompiledPiece):
         return own_estimate.gain
 
     def higher_gradients(
-        self, tensors: Sequence[object], grads: Sequence[object], wanted: Sequence[bool], changed: frozenset[int]
+        self, tensors: Sequence[object], grads: Sequence[object], needs_grad: Sequence[bool], changed: frozenset[int]
     ) -> list[Any]:
         """Gradients by the program's inputs, as results of a compiled graph that is differentiable in its turn."""
-        key = tuple(wanted), tuple([g is not None for g in grads])
+        key = tuple(needs_grad), tuple([g is not None for g in grads])
         graph, present, results = self._higher_calls.get(key) or self._prepare_higher(*key)
         if changed:
             graph.traced.check_unchanged([self.binding.inputs[k][1] for k in changed])
         gradients = graph(*self.arguments(tensors), *[grads[k] for k in present])
         return [None if k is None else gradients[k] for k in results]
 
-    def _prepare_higher(self, wanted: tuple[bool, ...], present: tuple[bool, ...]) -> HigherCall:
-        """``wanted``: per input of the program whether its gradient is; ``given``: per output whether it has one."""
+    def _prepare_higher(self, needs_grad: tuple[bool, ...], present: tuple[bool, ...]) -> HigherCall:
+        """``needs_grad``: of each input; ``present``: of each output, whether its gradient is there."""
         inputs, outputs = self.binding.inputs, self.binding.outputs
-        by = [k for (kind, k), w in zip(inputs, wanted) if w and kind == "tensor" and self.traced.requires_grad[k]]
-        seen = [k for k, o in enumerate(outputs) if o.differentiable]
-        key = tuple(by), tuple(at for at, k in enumerate(seen) if present[k])
+        by = [k for (kind, k), w in zip(inputs, needs_grad) if w and kind == "tensor" and self.traced.requires_grad[k]]
+        differentiable = [k for k, o in enumerate(outputs) if o.differentiable]
+        key = tuple(by), tuple(at for at, k in enumerate(differentiable) if present[k])
         graph = self._higher_graphs.get(key) or self._compile_higher(*key)
         results = [by.index(k) if kind == "tensor" and k in by else None for kind, k in inputs]
-        call = self._higher_calls[wanted, present] = graph, [k for k in seen if present[k]], results
+        call = self._higher_calls[needs_grad, present] = graph, [k for k in differentiable if present[k]], results
         return call
 
     def _compile_higher(self, by: tuple[int, ...], of: tuple[int, ...]) -> CompiledGraph | BySize:
@@ -406,7 +406,7 @@ class CompiledGraph(CompiledPiece):
         self,
         tensors: Sequence[object],
         grads: Sequence[object],
-        wanted: Sequence[bool],
+        needs_grad: Sequence[bool],
         changed: frozenset[int],
         seed: int | None,
     ) -> list[Any]:
@@ -414,7 +414,7 @@ class CompiledGraph(CompiledPiece):
         present = frozenset(k for k, g in enumerate(grads) if g is not None)
         graph = self._present_graphs.get(present) or self._compile_present(present)
         graph.traced.check_unchanged([self.binding.inputs[k][1] for k in changed])
-        return graph.program.gradients_again(tensors, grads, seed, wanted)
+        return graph.program.gradients_again(tensors, grads, seed, needs_grad)
 
     def _compile_present(self, present: frozenset[int]) -> CompiledGraph:
         traced, binding = self.traced, self.binding
@@ -431,7 +431,7 @@ class CompiledGraph(CompiledPiece):
         tensors: Sequence[object],
         held: Sequence[object],
         grads: Sequence[object],
-        wanted: Sequence[bool],
+        needs_grad: Sequence[bool],
         changed: frozenset[int],
         changed_held: frozenset[int],
         seed: int | None,
@@ -442,7 +442,7 @@ class CompiledGraph(CompiledPiece):
         graph = self._segments.get(outputs) or self._compile_segment(stage, outputs)
         arguments, count = [k for _, k in self.binding.inputs], len(self.traced.inputs)
         moved = [arguments[k] for k in changed] + [count + k for k in changed_held]
-        is_wanted = dict(zip(arguments, wanted)) | dict.fromkeys(range(count, count + len(held)), True)
+        is_wanted = dict(zip(arguments, needs_grad)) | dict.fromkeys(range(count, count + len(held)), True)
         present = [g for g in grads if g is not None]
         gradients = graph.gradients([*self.arguments(tensors), *held], present, is_wanted, moved, seed)
         return [gradients.get(k) for k in (*arguments, *range(count, count + len(held)))]
@@ -451,13 +451,13 @@ class CompiledGraph(CompiledPiece):
         self,
         arguments: Sequence[object],
         grads: Sequence[object],
-        wanted: Mapping[int, bool],
+        needs_grad: Mapping[int, bool],
         changed: Sequence[int],
         seed: int | None,
     ) -> dict[int, Any]:
         """Gradients by arguments of a call that has been made elsewhere, of results each of which has one."""
         program, inputs = self.program, self.binding.inputs
-        tensors, by = self.inputs(arguments), [wanted.get(k, False) for _, k in inputs]
+        tensors, by = self.inputs(arguments), [needs_grad.get(k, False) for _, k in inputs]
         outputs: list[Any] = [None] * len(self.binding.outputs)
         for result, grad in zip(self.binding.results, grads, strict=True):
             outputs[result.index] = grad

@@ -39,14 +39,14 @@ def describe(graph: fx.GraphModule, inputs: Sequence[object]) -> Traced:
     join_undropped(graph.graph)
     results = graph.graph.output_node().args[0]
     requires_grad = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
-    wanted = {n for n, flag in zip(placeholders, requires_grad) if flag}
+    inputs_with_grad = {n for n, flag in zip(placeholders, requires_grad) if flag}
     return Traced(
         graph,
         tuple(_fresh(v, n) if isinstance(v, torch.Tensor) else v for v, n in zip(values, placeholders)),
         tuple(_name(n) for n in placeholders),
         requires_grad,
-        differentiable(graph.graph, results, wanted),
-        differentiable(graph.graph, placeholders, wanted),
+        differentiable(graph.graph, results, inputs_with_grad),
+        differentiable(graph.graph, placeholders, inputs_with_grad),
         tuple(_is_state(n) for n in placeholders),
     )
 

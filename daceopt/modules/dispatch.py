@@ -97,14 +97,14 @@ class Dispatcher:
             compiled = self._compile(original)
         if self.options.dynamic.__class__ is dict:
             self._mark(original.__get__(module), args, kwargs)
-        wanted = self.options.backward
-        if wanted is None:
+        backward = self.options.backward
+        if backward is None:
             return self._noting_small(compiled, module, args, kwargs)
-        if torch.is_grad_enabled() is wanted:
+        if torch.is_grad_enabled() is backward:
             return self._run(compiled, module, args, kwargs)
-        with torch.set_grad_enabled(wanted):
+        with torch.set_grad_enabled(backward):
             result = self._run(compiled, module, args, kwargs)
-        return tree_map_only(torch.Tensor, torch.Tensor.detach, result) if wanted else result
+        return tree_map_only(torch.Tensor, torch.Tensor.detach, result) if backward else result
 
     def _noting_small(
         self, compiled: CompiledForward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]
@@ -128,13 +128,13 @@ class Dispatcher:
         each piece of the frame. That is counted in one call, behind one in which nothing was compiled."""
         stats, backend = self.stats, compiled.backend
         chosen, refused = stats.chosen_pieces, stats.eager_pieces - stats.chosen_pieces
-        ran, seen = backend.ran, backend.frames()
+        ran, frames = backend.ran, backend.frames()
         backend.is_weighed, backend.gained = True, 0.0
         key = key_of(compiled.original, module, args, kwargs)
         with compiled.count_entries() if self._small.is_due(key) else nullcontext() as entries:
             result = self._run(compiled, module, args, kwargs)
         pieces = backend.ran - ran + stats.chosen_pieces - chosen
-        is_settled = backend.frames() == seen and stats.eager_pieces - stats.chosen_pieces == refused
+        is_settled = backend.frames() == frames and stats.eager_pieces - stats.chosen_pieces == refused
         if is_settled and pieces and backend.gained < math.inf:
             self._small.weigh(key)
             entered = -math.inf if entries is None else ENTRY * entries.count
@@ -179,14 +179,14 @@ class Dispatcher:
         self, compiled: CompiledForward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> Any:
         backend = compiled.backend
-        ran, seen, eager = backend.ran, backend.frames(), self.stats.eager_pieces
+        ran, frames, eager = backend.ran, backend.frames(), self.stats.eager_pieces
         before = None if self._has_settled else structure(module)
         failure: Exception | None = None
         try:
             result = compiled.run(module, *args, **kwargs)
         except Exception as error:
             backend.drop_breaks()  # what broke the graph is the error itself
-            if backend.frames() != seen:
+            if backend.frames() != frames:
                 self._forget(compiled)
             # where a program has run before, the model's own code would change a second time what that has changed
             is_wrong = is_wrong_call(error) and backend.ran == ran
@@ -199,9 +199,9 @@ class Dispatcher:
             beyond, self._beyond = self._beyond, None
             self._forget(compiled)
             raise beyond
-        if backend.frames() != seen or not compiled.broken:
+        if backend.frames() != frames or not compiled.broken:
             compiled.refresh(is_whole=not backend.is_broken(compiled.code))
-        if backend.frames() != seen:
+        if backend.frames() != frames:
             if self._settles(module, before) and backend.drop_breaks():
                 self._forget(compiled)
                 return result

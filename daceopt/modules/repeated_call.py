@@ -22,15 +22,15 @@ def repeatable(
 
     The random numbers of the host stay where they are. On a device it says by the device's clock what it took.
     """
-    taken = [_own(a, needed) for a, needed in zip_longest(arguments, requires_grad, fillvalue=False)]
-    device = device_of(taken)
+    copies = [_own(a, needed) for a, needed in zip_longest(arguments, requires_grad, fillvalue=False)]
+    device = device_of(copies)
 
     def run() -> None:
         with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(trains):
-            results = [r for r in call(*taken) if isinstance(r, torch.Tensor) and r.requires_grad]
+            results = [r for r in call(*copies) if isinstance(r, torch.Tensor) and r.requires_grad]
             if trains and results:
                 torch.autograd.backward(results, [torch.ones_like(r) for r in results])
-        for argument in taken:
+        for argument in copies:
             if isinstance(argument, torch.Tensor):
                 argument.grad = None
 

@@ -78,8 +78,8 @@ class WatchedModule:
         stats = self._dispatcher.stats
         eager, ran = stats.eager_pieces, self._dispatcher.ran
         self.forward()
-        left = stats.eager_pieces - eager
-        return left + self._dispatcher.ran - ran, left
+        eager_pieces = stats.eager_pieces - eager
+        return eager_pieces + self._dispatcher.ran - ran, eager_pieces
 
     def forward(self) -> None:
         """One call."""
@@ -218,13 +218,13 @@ class _WatchedExecutable:
         own, wall = time.thread_time_ns(), time.perf_counter_ns()
         self._run_timed(pointers, symbols, times)
         wall, own = time.perf_counter_ns() - wall, time.thread_time_ns() - own
-        taken: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for part, (begin, end) in zip(self._parts, itertools.pairwise(times)):
-            taken[part] += end - begin
+            counts[part] += end - begin
         # threads meet at the end of a kernel: this one waits in them, in each for its share of the time
-        waiting = min(max(0, wall - own), taken.total())
-        runs = 1 - waiting / taken.total() if taken.total() else 1.0
-        self._clock.move(FRAME, {WAITING: waiting, **{part: spent * runs for part, spent in taken.items()}})
+        waiting = min(max(0, wall - own), counts.total())
+        runs = 1 - waiting / counts.total() if counts.total() else 1.0
+        self._clock.move(FRAME, {WAITING: waiting, **{part: spent * runs for part, spent in counts.items()}})
 
 
 def _part(library: str) -> str:

@@ -78,8 +78,8 @@ def _check(where: str, name: str, names: tuple[str, ...]) -> None:
         raise DaceoptError(f"{where}: no {name!r}; there are: {', '.join(names)}" + did_you_mean(name, list(names)))
 
 
-def _fits(kind: str, wanted: tuple[str, ...]) -> bool:
-    return kind in wanted or (ANY in wanted and kind not in ("matmul", "conv"))
+def _fits(kind: str, kinds: tuple[str, ...]) -> bool:
+    return kind in kinds or (ANY in kinds and kind not in ("matmul", "conv"))
 
 
 @dataclass(frozen=True)

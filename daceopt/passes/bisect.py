@@ -56,8 +56,8 @@ def bisect(
     well. The steps are bisected on copies: ``subject`` stays, and a long recipe needs few executions.
     """
     program = subject if isinstance(subject, Program) else Program.of(subject)
-    recipe = recipe if program.wanted is None else recipe.with_differentiation()
-    steps = [s for s in recipe.resolve() if program.wanted is not None or s.level != DIFFERENTIATE]
+    recipe = recipe if program.gradients is None else recipe.with_differentiation()
+    steps = [s for s in recipe.resolve() if program.gradients is not None or s.level != DIFFERENTIATE]
     return _Search(program, steps, inputs).run(built)
 
 
@@ -116,9 +116,13 @@ class _Search:
         site = 0
         if not step.edits_programs:
             site = _first_site(lambda k: _first_complaint(start, prefix, checks, {direction: k}) is not None)
-        wanted = None if before.wanted is None else (before.wanted.inputs, before.wanted.outputs, before.wanted.policy)
+        gradients = (
+            None
+            if before.gradients is None
+            else (before.gradients.inputs, before.gradients.outputs, before.gradients.policy)
+        )
         feeds = needed_inputs(graph, checks[direction].inputs)
-        fields = wanted if step.edits_programs else None
+        fields = gradients if step.edits_programs else None
         file = reproducer.of_step(step, graph, feeds, f"step {step}: {reason}", fields)
         return Guilty(str(step), index, site, reason, file, graph.name)
 

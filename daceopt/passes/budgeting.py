@@ -48,16 +48,16 @@ def run(recipe: Recipe, program: Program, verify: str | None) -> tuple[Program, 
     where that is more than the budget, or far less, the recipe runs again with another target, at most ``TRIES`` times.
     Raises MemoryBudgetError with the least that was found possible, and the arrays that hold it.
     """
-    wanted = program.wanted
-    assert wanted is not None
-    budget = memory_budget.resolve(recipe.budget or 0, wanted.reference)
+    gradients = program.gradients
+    assert gradients is not None
+    budget = memory_budget.resolve(recipe.budget or 0, gradients.reference)
     runner, (before, after, schedules) = Runner(recipe, verify), _parts(recipe)
     runner.apply(program, before)
     attempts: list[_Attempt] = []
     for target in _targets(budget, attempts):
         twin, own = program.copy(), Runner(recipe, verify)
         own.apply(twin, [*recipe.within(target).resolve()[len(before) : len(before) + 1], *after])
-        attempts.append(_Attempt(target, twin, own, plan_memory(twin, wanted.sizes)))
+        attempts.append(_Attempt(target, twin, own, plan_memory(twin, gradients.sizes)))
     fitting = [a for a in attempts if a.memory.peak <= budget]
     if not fitting:
         raise MemoryBudgetError(_refusal(recipe, budget, min(attempts, key=lambda a: a.memory.peak).memory))

@@ -70,13 +70,13 @@ class Registry:
             self._check_name(name, module)
 
     def _check_name(self, name: str, module: ModuleType) -> None:
-        taken = self._files.get(name) or (name in self._entry_points() and "a plug-in")
+        owner = self._files.get(name) or (name in self._entry_points() and "a plug-in")
         other = self._files_of.get(name, module.__name__)
         if name in self._loaded and other != module.__name__:
-            taken = getattr(sys.modules.get(other), "__file__", other)
-        if taken:
+            owner = getattr(sys.modules.get(other), "__file__", other)
+        if owner:
             clash = f"{getattr(module, '__file__', module.__name__)} defines the {self._kind} {name!r}"
-            raise DaceoptError(f"{clash}, a name that {taken} has already; give it another one")
+            raise DaceoptError(f"{clash}, a name that {owner} has already; give it another one")
 
     def _from_module(self, name: str, module: ModuleType) -> Any:
         items = self._pick(module)

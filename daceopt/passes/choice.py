@@ -73,12 +73,12 @@ def recipe_for(device: str, recipe: str | Recipe) -> Recipe:
 
     Raises Unsupported for edits at steps that ``gpu`` does not have.
     """
-    wanted = recipes.get(recipe) if isinstance(recipe, str) else recipe
-    if device != "cuda" or not (wanted.chosen == _AUTOMATIC or wanted == recipes.get(_AUTOMATIC)):
-        return wanted
+    choice = recipes.get(recipe) if isinstance(recipe, str) else recipe
+    if device != "cuda" or not (choice.chosen == _AUTOMATIC or choice == recipes.get(_AUTOMATIC)):
+        return choice
     chosen = recipes.get(_ON_DEVICE)
     try:
-        for edit in wanted.edits:
+        for edit in choice.edits:
             chosen = edit.on(chosen)
     except DaceoptError as error:
         place = f"the recipe auto stands for {_ON_DEVICE} where tensors are on {device}"
@@ -123,9 +123,9 @@ class Decision:
 
     def __str__(self) -> str:
         times = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in self.seconds.items())
-        left = "; there is too little to save for another" if len(self.seconds) < self.count else ""
+        note = "; there is too little to save for another" if len(self.seconds) < self.count else ""
         more = f"; tune=True would measure {' and '.join(self.unknown)} as well" if self.unknown else ""
-        return f"recipe {self.chosen}, by the cost model ({times}{left}){more}"
+        return f"recipe {self.chosen}, by the cost model ({times}{note}){more}"
 
 
 def run(
@@ -140,9 +140,9 @@ def run(
     """
     from daceopt.cost.program_time import ProgramTime
 
-    serving = [c for c in choice.among if c.serves(program.wanted is not None)]
+    serving = [c for c in choice.among if c.serves(program.gradients is not None)]
     among = [c for c in serving if c.modelled]
-    recipes = [c.recipe.with_differentiation() if program.wanted is not None else c.recipe for c in among]
+    recipes = [c.recipe.with_differentiation() if program.gradients is not None else c.recipe for c in among]
     steps = [r.resolve() for r in recipes]
     partings = [common_prefix([steps[0], own]) for own in steps]
     runner = Runner(recipes[0], verify)
@@ -171,11 +171,11 @@ def _apply_with_copies(
     runner: Runner, program: Program, steps: Sequence[Transformation], partings: Iterable[int]
 ) -> dict[int, tuple[Program, list[Step]]]:
     """Apply ``steps``; copies of the program as it was after the first ``partings`` of them, with what was done."""
-    copies, done = {}, 0
+    copies, applied = {}, 0
     for parting in sorted({*partings}):
-        runner.apply(program, steps[done:parting])
-        copies[parting], done = (program.copy(), list(runner.history)), parting
-    runner.apply(program, steps[done:])
+        runner.apply(program, steps[applied:parting])
+        copies[parting], applied = (program.copy(), list(runner.history)), parting
+    runner.apply(program, steps[applied:])
     return copies
 
 

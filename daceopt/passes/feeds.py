@@ -43,7 +43,7 @@ def _by_name(expr: sympy.Expr, sizes: dict[str, int]) -> dict[sympy.Symbol, int]
 
 
 def needed_inputs(graph: Graph, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Those of ``given`` that an execution of ``graph`` asks for: its inputs, and what says its sizes."""
+    """Those of ``arrays`` that an execution of ``graph`` asks for: its inputs, and what says its sizes."""
     from daceopt.ir.data.arrays import SEED
 
     needed = [*graph.inputs, *(name for name, _ in graph.symbols.values()), SEED]

@@ -28,7 +28,7 @@ class Match:
 
     graph: Graph
     bound: Mapping[str, Any] = field(default_factory=dict)
-    made: Mapping[str, Any] = field(default_factory=dict)
+    captures: Mapping[str, Any] = field(default_factory=dict)
     nodes: tuple[Operator, ...] = ()  # the matched operators, the root first
     # those that nothing else may read -> what they are called
     private: Mapping[Operator, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Match:
 
     def node(self, name: str) -> Operator:
         """The operator that the pattern calls ``name``."""
-        return self.made[name]
+        return self.captures[name]
 
     def shape(self, name: str) -> Shape:
         """The shape of the array that ``name`` captured."""
@@ -239,16 +239,16 @@ class Op(Pattern):
         return self.condition is None or bool(match.missed) or self.condition(match)
 
     def _enter(self, node: Node, match: Match) -> Match:
-        captured = match.made if self.name is None else {**match.made, self.name: node}
+        captured = match.captures if self.name is None else {**match.captures, self.name: node}
         private = {**match.private, node: self.text} if self.private and match.nodes else match.private
-        return replace(match, nodes=tuple(dict.fromkeys((*match.nodes, node))), made=captured, private=private)
+        return replace(match, nodes=tuple(dict.fromkeys((*match.nodes, node))), captures=captured, private=private)
 
     def _attributes(self, node: Node, match: Match) -> Iterator[Match]:
         for key, expected in self.attributes.items():
             value = node.attribute(key)
             if not _accepts(expected, value):
-                wanted = "which is not accepted" if callable(expected) else f"expected {expected}"
-                yield from match.skipping(f"{key} of {node.op_type} is {value}, {wanted}")
+                expectation = "which is not accepted" if callable(expected) else f"expected {expected}"
+                yield from match.skipping(f"{key} of {node.op_type} is {value}, {expectation}")
                 return
         yield match
 

@@ -26,7 +26,7 @@ class Value(Pattern):
 
 
 def put(result: Op | str, m: Match) -> None:
-    """Let ``made`` write the result of ``m``, or be read in its place; the operators that wrote it go."""
+    """Let ``result`` write the result of ``m``, or be read in its place; the operators that wrote it go."""
     if isinstance(result, Op):
         _remove(m.graph, m)
         _add(result, m, m.result)

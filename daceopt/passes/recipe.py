@@ -47,15 +47,15 @@ _built_in = lru_cache(None)(Transformation.parse)
 
 @dataclass(frozen=True)
 class Edit:
-    """What somebody changed of a recipe: the method that does it, and what it was given."""
+    """What somebody changed of a recipe: the method that does it, and its arguments."""
 
     method: str
-    given: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def on(self, recipe: Recipe) -> Recipe:
         """The same change of another recipe. Raises DaceoptError where that has no such place."""
-        edited: Recipe = getattr(recipe, self.method)(*self.given, **self.options)
+        edited: Recipe = getattr(recipe, self.method)(*self.arguments, **self.options)
         return edited
 
 

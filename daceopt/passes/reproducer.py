@@ -32,15 +32,19 @@ NAME = "reproducer.py"
 
 
 def of_step(
-    transformation: Transformation, graph: Graph, inputs: Arrays, failure: str, wanted: Sequence[object] | None = None
+    transformation: Transformation,
+    graph: Graph,
+    inputs: Arrays,
+    failure: str,
+    gradients: Sequence[object] | None = None,
 ) -> Path:
     """Write a step that fails on ``graph``, as it is before it, with the values of its inputs; returns the file.
 
-    ``wanted``: the fields of ``Gradients``, for a step that edits a program rather than one graph.
+    ``gradients``: the fields of ``Gradients``, for a step that edits a program rather than one graph.
     """
     code = _code_of(transformation.inner)
     definer = transformation.inner.defined_by.__qualname__ if code else None
-    settings = {"STEP": str(transformation), "WANTED": wanted, "OF": definer}
+    settings = {"STEP": str(transformation), "WANTED": gradients, "OF": definer}
     call = "rerun.step(GRAPHS, STEP, CODE, OF, WANTED, INPUTS, LARGE, FAILURE)"
     return _save(transformation.name, failure, [(graph, {})], inputs, {**settings, "CODE": code}, call)
 

@@ -75,13 +75,13 @@ class Runner:
         from daceopt.ir.control.program import Program
 
         program = subject if isinstance(subject, Program) else Program.of(subject)
-        recipe = self.recipe if program.wanted is None else self.recipe.with_differentiation()
+        recipe = self.recipe if program.gradients is None else self.recipe.with_differentiation()
         chosen = LEVELS if levels is None else tuple(levels)
         return self.apply(program, [s for s in recipe.resolve() if s.level in chosen])
 
     def apply(self, program: Program, steps: Iterable[Transformation]) -> list[Step]:
         """Apply these steps and no others in place; a program that needs no gradients is not differentiated."""
-        steps = [s for s in steps if program.wanted or s.level != DIFFERENTIATE]
+        steps = [s for s in steps if program.gradients or s.level != DIFFERENTIATE]
         states = _States(self._verify, self._inputs)
         start = len(self.history)
         trace.write_start(program.directions())
@@ -152,7 +152,7 @@ def _on_program(transformation: Transformation, program: Program, states: _State
         state.guard.before(graph)
     before = states_before[0][1]
     start = time.perf_counter()
-    failed = partial(before.guard.explain_failure, wanted=program.wanted)
+    failed = partial(before.guard.explain_failure, gradients=program.gradients)
     name = program.forward.name
     outcome = _guard(transformation, name, lambda: transformation.run_program(program), failed)
     seconds = time.perf_counter() - start

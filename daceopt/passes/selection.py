@@ -76,12 +76,12 @@ def origin_of(site: Site) -> str:
     return ", ".join(join_origins(graph.origins_of(node) for node in site.nodes if node in graph))
 
 
-def _fitting(sites: Sequence[Site], wanted: str, texts: Sequence[str]) -> list[Site]:
+def _fitting(sites: Sequence[Site], name: str, texts: Sequence[str]) -> list[Site]:
     """Those called so; with wildcards where none is literally; all of them where nothing is wanted."""
-    if not wanted:
+    if not name:
         return list(sites)
-    literal = [s for s, text in zip(sites, texts, strict=True) if text == wanted]
-    return literal or [s for s, text in zip(sites, texts, strict=True) if fnmatchcase(text, wanted)]
+    literal = [s for s, text in zip(sites, texts, strict=True) if text == name]
+    return literal or [s for s, text in zip(sites, texts, strict=True) if fnmatchcase(text, name)]
 
 
 def _list_text(names: Iterable[str]) -> str:

@@ -40,7 +40,7 @@ class Structure:
     def _is_full(self, transformation: Transformation) -> bool:
         return self._full or (self._foreign and not identity.is_own(transformation.inner.defined_by.__module__))
 
-    def explain_failure(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
+    def explain_failure(self, transformation: Transformation, failure: str, gradients: Gradients | None = None) -> str:
         """What else is to be said of a step that raised ``failure``: how to find out more."""
         return "; run `python -m daceopt bisect` to find the site"
 
@@ -96,8 +96,8 @@ def check_match(transformation: Transformation, graph: Graph) -> None:
     before = contents(graph)
     look(transformation, graph)
     after = contents(graph)
-    gone, new = [line for line in before if line not in after], [line for line in after if line not in before]
-    changes = [f"- {line}" for line in gone] + [f"+ {line}" for line in new]
+    old, new = [line for line in before if line not in after], [line for line in after if line not in before]
+    changes = [f"- {line}" for line in old] + [f"+ {line}" for line in new]
     if changes:
         shown = "; ".join([*changes[:_SHOWN], *(["..."] if len(changes) > _SHOWN else [])])
         edited = f"step {transformation}: match edited graph {graph.name}: {shown}"
@@ -163,9 +163,9 @@ class Numerics:
         """Keep a copy, to reproduce what the step does."""
         self._previous = graph.copy()
 
-    def explain_failure(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
+    def explain_failure(self, transformation: Transformation, failure: str, gradients: Gradients | None = None) -> str:
         """Where the reproducer of a step that raised ``failure`` is, to be said with it."""
-        return self._save(transformation, failure, wanted)
+        return self._save(transformation, failure, gradients)
 
     def looking(self, transformation: Transformation, graph: Graph) -> None:
         """Raise VerificationError when matching alone changes the graph."""
@@ -265,9 +265,9 @@ class Numerics:
         except VerificationError as error:
             raise VerificationError(f"{error}{self._save(transformation, str(error))}") from None
 
-    def _save(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
+    def _save(self, transformation: Transformation, failure: str, gradients: Gradients | None = None) -> str:
         assert self._previous is not None
-        fields = None if wanted is None else (wanted.inputs, wanted.outputs, wanted.policy)
+        fields = None if gradients is None else (gradients.inputs, gradients.outputs, gradients.policy)
         needed = needed_inputs(self._previous, self.inputs)
         return f"; reproducer in {reproducer.of_step(transformation, self._previous, needed, failure, fields)}"
 

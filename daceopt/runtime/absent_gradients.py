@@ -22,13 +22,13 @@ def settle(
     connected: Mapping[int, frozenset[int]] | None,
     operands: Sequence[torch.Tensor],
     grads: Sequence[torch.Tensor | None],
-    wanted: Sequence[bool],
+    needs_grad: Sequence[bool],
     gradients: list[torch.Tensor | None],
 ) -> None:
     """As in PyTorch: zero where the results with a gradient depend on an input, None where they do not."""
     present = {k for k, g in enumerate(grads) if g is not None}
     for k, outputs in (connected or {}).items():
-        if not wanted[k] or present.isdisjoint(outputs):
+        if not needs_grad[k] or present.isdisjoint(outputs):
             gradients[k] = None
         elif gradients[k] is None:
             gradients[k] = torch.zeros_like(operands[k])

@@ -162,9 +162,9 @@ class _Pool:
         return sum(b.nbytes for blocks in self._blocks.values() for b in blocks)
 
     def _drop(self, blocks: list[_Block]) -> None:
-        gone = {id(b) for b in blocks}
+        identities = {id(b) for b in blocks}
         for size in {b.nbytes for b in blocks}:
-            self._blocks[size] = [b for b in self._blocks[size] if id(b) not in gone]
+            self._blocks[size] = [b for b in self._blocks[size] if id(b) not in identities]
 
     def release_free(self) -> int:
         with self._lock:

@@ -14,7 +14,7 @@ from daceopt.runtime.binding import Output, ResultStage
 class FurtherGradients(Protocol):
     """Gradients of an earlier call that its backward program does not compute.
 
-    ``tensors``: the inputs of the call; ``grads``: gradients of its outputs; ``wanted``: per input. ``changed``:
+    ``tensors``: the inputs of the call; ``grads``: gradients of its outputs; ``needs_grad``: per input. ``changed``:
     positions of inputs that are not what they were in the call. Raises RuntimeError where it reads one. ``seed``: that
     of the call.
     """
@@ -23,7 +23,7 @@ class FurtherGradients(Protocol):
         self,
         tensors: Sequence[torch.Tensor],
         grads: Sequence[torch.Tensor | None],
-        wanted: Sequence[bool],
+        needs_grad: Sequence[bool],
         changed: frozenset[int],
     ) -> list[torch.Tensor | None]:
         """Gradients as differentiable functions of the program's inputs and of the gradients of its outputs."""
@@ -32,7 +32,7 @@ class FurtherGradients(Protocol):
         self,
         tensors: Sequence[torch.Tensor],
         grads: Sequence[torch.Tensor | None],
-        wanted: Sequence[bool],
+        needs_grad: Sequence[bool],
         changed: frozenset[int],
         seed: int | None,
     ) -> list[torch.Tensor | None]:
@@ -46,7 +46,7 @@ class FurtherGradients(Protocol):
         tensors: Sequence[torch.Tensor],
         held: Sequence[torch.Tensor],
         grads: Sequence[torch.Tensor | None],
-        wanted: Sequence[bool],
+        needs_grad: Sequence[bool],
         changed: frozenset[int],
         changed_held: frozenset[int],
         seed: int | None,

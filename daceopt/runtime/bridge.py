@@ -76,15 +76,17 @@ class TorchProgram:
 
     def _bind(self, boundary: TensorBoundary) -> None:
         outputs = boundary.outputs or ()
-        seen = {k for k, o in enumerate(outputs) if o.differentiable} if boundary.outputs is not None else {*self.grads}
-        self.seen = sorted(seen)
-        self.trains = bool(seen) and (self.backward is not None or boundary.outputs is not None)
-        self.constants = [k for k in range(len(self._order)) if k not in seen]
-        stand = {k: i for k, i in self._stand.items() if (i, k) in boundary.mutations and k not in seen}
+        differentiable = (
+            {k for k, o in enumerate(outputs) if o.differentiable} if boundary.outputs is not None else {*self.grads}
+        )
+        self.differentiable = sorted(differentiable)
+        self.trains = bool(differentiable) and (self.backward is not None or boundary.outputs is not None)
+        self.constants = [k for k in range(len(self._order)) if k not in differentiable]
+        stand = {k: i for k, i in self._stand.items() if (i, k) in boundary.mutations and k not in differentiable}
         if stand.keys() != self._stand.keys():
             raise BuildError(f"a built program writes over its inputs {self._stand}; the call changes {stand}")
         # (input, output) pairs: new values that are copied into their inputs, and those that are written there
-        self.mutations = [(i, k) for i, k in boundary.mutations if k not in seen and stand.get(k) != i]
+        self.mutations = [(i, k) for i, k in boundary.mutations if k not in differentiable and stand.get(k) != i]
         self.overwritten = [(i, k) for k, i in stand.items()]
         self.new_values = NewValues(self.mutations, boundary)
         # inputs whose values before the call a backward reads
@@ -150,8 +152,8 @@ class TorchProgram:
             if dense[i] is not tensors[i]:
                 tensors[i].copy_(dense[i])
         if copied:
-            left = [k for k in copied if k not in before]
-            for k, copy in (before | dict(zip(left, copies([dense[k] for k in left])))).items():
+            positions = [k for k in copied if k not in before]
+            for k, copy in (before | dict(zip(positions, copies([dense[k] for k in positions])))).items():
                 dense[k] = copy
         if self.mutations:
             self.new_values.assign(tensors, outputs)
@@ -198,7 +200,7 @@ class TorchProgram:
         arrays: list[torch.Tensor],
         grads: Sequence[torch.Tensor | None],
         ran: Ran,
-        wanted: Sequence[bool],
+        needs_grad: Sequence[bool],
     ) -> list[torch.Tensor | None]:
         """Run the backward program on what was kept of a call, and gradients; one result or None per input."""
         assert self.backward is not None
@@ -217,7 +219,7 @@ class TorchProgram:
         entry.invoke([addresses[k] for k in self._gather], outputs, ran.saved, ran.seed, ran.symbols, memory.arena)
         result: list[torch.Tensor | None] = [None] * self.input_count
         for (_, k), gradient in zip(entry.outputs, outputs):
-            if wanted[k]:
+            if needs_grad[k]:
                 result[k] = gradient
         return result
 
@@ -226,7 +228,7 @@ class TorchProgram:
         tensors: Sequence[torch.Tensor],
         grads: Sequence[torch.Tensor | None],
         seed: int | None,
-        wanted: Sequence[bool],
+        needs_grad: Sequence[bool],
     ) -> list[torch.Tensor | None]:
         """The gradients of an earlier call, which runs again and changes nothing; the caller has switched gradients
         off."""
@@ -234,7 +236,7 @@ class TorchProgram:
             return [None] * self.input_count
         written = {i for i, _ in (*self.mutations, *self.overwritten)}
         ran = self.run([t.clone() if k in written else t for k, t in enumerate(tensors)], self.volatile, seed)
-        return self.gradients(self.backward_reads(ran), grads, ran, wanted)
+        return self.gradients(self.backward_reads(ran), grads, ran, needs_grad)
 
     def apart(
         self,
@@ -252,9 +254,9 @@ class TorchProgram:
                 "a gradient by a result of a compiled module from which another result is computed. Compute the other "
                 "result outside of the module"
             )
-        wanted = [is_needed and w for w in call.needs_input_grad[1:]]
+        needs_grad = [is_needed and w for w in call.needs_input_grad[1:]]
         before = _changed_arguments(call)
-        return further.stage_gradients(stage, call.operands, held, grads, wanted, before, changed, call.seed)
+        return further.stage_gradients(stage, call.operands, held, grads, needs_grad, before, changed, call.seed)
 
     def in_memory_order(self, output: int, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor like that output, its axes as they are in memory."""
@@ -356,19 +358,19 @@ def _backward(
     program: TorchProgram = ctx.program
     is_recorded = torch.is_grad_enabled()
     # a program computes all gradients at once; a graph that is differentiated once more those alone that are wanted
-    wanted = engine.gradients_wanted(ctx, ctx.operands) if is_recorded else ctx.needs_input_grad[1:]
-    absent = [k for k in program.seen if grads[k] is None]
+    needs_grad = engine.gradients_wanted(ctx, ctx.operands) if is_recorded else ctx.needs_input_grad[1:]
+    absent = [k for k in program.differentiable if grads[k] is None]
     if is_recorded:
-        gradients = _differentiable_gradients(ctx, grads, wanted)
-    elif program.backward is None or len(absent) == len(program.seen):
+        gradients = _differentiable_gradients(ctx, grads, needs_grad)
+    elif program.backward is None or len(absent) == len(program.differentiable):
         gradients = [None] * program.input_count
     else:
-        gradients = _gradients(ctx, program, grads, wanted, one_of_many or keeps_graph())
+        gradients = _gradients(ctx, program, grads, needs_grad, one_of_many or keeps_graph())
         further = program.boundary.further
         if absent and further is not None and absent_gradients.has_spread(program.grads, grads, gradients):
-            gradients = further.present_gradients(ctx.operands, grads, wanted, _changed_arguments(ctx), ctx.seed)
+            gradients = further.present_gradients(ctx.operands, grads, needs_grad, _changed_arguments(ctx), ctx.seed)
     if absent or program.has_absent:
-        absent_gradients.settle(program.boundary.connected, ctx.operands, grads, wanted, gradients)
+        absent_gradients.settle(program.boundary.connected, ctx.operands, grads, needs_grad, gradients)
     return gradients
 
 
@@ -379,7 +381,7 @@ def _gradients(
     ctx: torch.autograd.function.FunctionCtx,
     program: TorchProgram,
     grads: Sequence[torch.Tensor | None],
-    wanted: Sequence[bool],
+    needs_grad: Sequence[bool],
     keeps_graph: bool,
 ) -> list[torch.Tensor | None]:
     """``keeps_graph``: another backward may follow, so the saved block must stay as it is."""
@@ -389,22 +391,22 @@ def _gradients(
     program.new_values.check(ctx.operands, zip(program.kept_outputs, tensors[len(program.kept_inputs) :]), ctx.count)
     if ctx.kinds is not None:
         tensors, saved = program.restore(tensors, ctx.kinds, ctx.symbols, ctx.operands)
-        return program.gradients(tensors, grads, Ran(ctx.operands, [], saved, ctx.seed, ctx.symbols), wanted)
+        return program.gradients(tensors, grads, Ran(ctx.operands, [], saved, ctx.seed, ctx.symbols), needs_grad)
     saved = tensors.pop() if ctx.has_block else None
     if saved is not None and program.consumes:
         saved = _copy(saved) if keeps_graph else saved
         ctx.is_consumed = not keeps_graph
-    return program.gradients(tensors, grads, Ran(ctx.operands, [], saved, ctx.seed, ctx.symbols), wanted)
+    return program.gradients(tensors, grads, Ran(ctx.operands, [], saved, ctx.seed, ctx.symbols), needs_grad)
 
 
 def _differentiable_gradients(
-    ctx: torch.autograd.function.FunctionCtx, grads: Sequence[torch.Tensor | None], wanted: Sequence[bool]
+    ctx: torch.autograd.function.FunctionCtx, grads: Sequence[torch.Tensor | None], needs_grad: Sequence[bool]
 ) -> list[torch.Tensor | None]:
     """The gradients where PyTorch records what computes them (``create_graph=True``)."""
     further = ctx.program.boundary.further
     if further is None:
         raise Unsupported("a gradient of a gradient: this program has a first derivative only")
-    return further.higher_gradients(ctx.operands, grads, wanted, _changed_arguments(ctx))
+    return further.higher_gradients(ctx.operands, grads, needs_grad, _changed_arguments(ctx))
 
 
 def _changed_arguments(ctx: torch.autograd.function.FunctionCtx) -> frozenset[int]:

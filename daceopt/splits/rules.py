@@ -154,8 +154,8 @@ def division(graph: Graph, node: Node, axis: int) -> Division:
         kind = f"{type(node).__name__} {label_of(node)!r}"
         raise CannotSplit(f"{kind} has no rule; register one with daceopt.splits.splits")
     written = [n for n in graph.outputs_of(node) if n is not None]
-    if taken := [n for n in written if graph.parts_of(n)]:
-        raise CannotSplit(f"{label_of(node)}: {taken[0]} consists of parts already")
+    if divided := [n for n in written if graph.parts_of(n)]:
+        raise CannotSplit(f"{label_of(node)}: {divided[0]} consists of parts already")
     return rule(graph, node, axis)
 
 

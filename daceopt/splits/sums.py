@@ -47,13 +47,13 @@ def sum_of(graph: Graph, node: Node, axis: SplitAxis) -> NodeCut:
     find = next((_SUMS[c] for c in type(node).__mro__ if c in _SUMS), None)
     if find is None:
         raise CannotSplit(f"{label_of(node)} is not known to be a sum over {axis.items} items")
-    wanted, reads = find(graph, node, axis), graph.reads(node)
-    for connector, d in wanted.items():
+    axes, reads = find(graph, node, axis), graph.reads(node)
+    for connector, d in axes.items():
         name = reads[connector]
         if axis.dims.get(name) != d % len(graph.shape(name)):
             raise CannotSplit(f"{label_of(node)} does not sum over the {axis.items} items of {name}")
-    sliced = frozenset(reads[c] for c in wanted)
-    if any(n in sliced for c, n in reads.items() if c not in wanted):
+    sliced = frozenset(reads[c] for c in axes)
+    if any(n in sliced for c, n in reads.items() if c not in axes):
         raise CannotSplit(f"{label_of(node)} reads one array both cut and whole")
     return NodeCut(sliced, summed=frozenset(n for n in summed if graph.is_kept(n) or graph.all_consumers(n)))
 

@@ -98,9 +98,9 @@ def _check_whole(model: Compiled) -> None:
         listed = ", ".join(f"{name} ({why})" for name, why in pair.report["fallbacks"].items())
         raise Unsupported(f"it cannot be exported: ONNX Runtime does a part of its work: {listed}")
     stored = {t.name for t in pair.model.graph.initializer}
-    taken = [v.name for v in pair.model.graph.input if v.name not in stored]
-    if taken != model.input_names:
-        fixed = sorted(set(model.input_names) - set(taken))
+    fed_inputs = [v.name for v in pair.model.graph.input if v.name not in stored]
+    if fed_inputs != model.input_names:
+        fixed = sorted(set(model.input_names) - set(fed_inputs))
         raise Unsupported(f"it cannot be exported: a program is for one value of {fixed}, on which shapes depend")
 
 

@@ -141,10 +141,10 @@ class _Input:
             raise DaceoptError(f"expected the input {self}, got {type(value).__name__}: {error}") from error
         if array.dtype != self.dtype or array.ndim != len(self.shape):
             raise DaceoptError(f"expected the input {self}, got {array.dtype} of shape {list(array.shape)}")
-        for axis, (wanted, size) in enumerate(zip(self.shape, array.shape, strict=True)):
-            expected_size = named.setdefault(wanted, size) if isinstance(wanted, str) else wanted
+        for axis, (dimension, size) in enumerate(zip(self.shape, array.shape, strict=True)):
+            expected_size = named.setdefault(dimension, size) if isinstance(dimension, str) else dimension
             if expected_size != size:
-                expected = f"{wanted} = {expected_size}" if isinstance(wanted, str) else expected_size
+                expected = f"{dimension} = {expected_size}" if isinstance(dimension, str) else expected_size
                 raise DaceoptError(f"input {self.name!r}, axis {axis}: expected {expected}, got {size}")
         return np.require(array, requirements=("C", "A"))
 

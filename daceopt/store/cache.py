@@ -318,12 +318,12 @@ def default_cache() -> Cache:
 
 def default_folder() -> Path:
     """Return DACEOPT_CACHE_DIR, else ``$XDG_CACHE_HOME/daceopt``, else ``~/.cache/daceopt``, else a private folder."""
-    wanted = os.environ.get("DACEOPT_CACHE_DIR", "").strip()
-    if wanted:
+    variable = os.environ.get("DACEOPT_CACHE_DIR", "").strip()
+    if variable:
         try:
-            return Path(wanted).expanduser().absolute()
+            return Path(variable).expanduser().absolute()
         except RuntimeError:  # the home of nobody: a folder of that name
-            return Path(wanted).absolute()
+            return Path(variable).absolute()
     shared = Path(os.environ.get("XDG_CACHE_HOME", "").strip())
     if shared.is_absolute():  # the XDG rules say to ignore a relative one
         return shared / "daceopt"

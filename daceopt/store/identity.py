@@ -66,14 +66,16 @@ class _Walk:
     """Describes a value and all it refers to, each thing and each file once."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, Any]] = {}  # by identity; the value is kept, so that no other takes its place
+        self._visited: dict[
+            int, tuple[int, Any]
+        ] = {}  # by identity; the value is kept, so that no other takes its place
 
     def lines(self, value: object) -> Iterator[str]:
         if type(value) in _SIMPLE:
             yield f"{type(value).__name__} {value!r}"
             return
         if not self._is_new(value):
-            yield f"again {self._seen[id(value)][0]}"
+            yield f"again {self._visited[id(value)][0]}"
             return
         yield from self._rule(value)(value)
         if isinstance(value, (*_SIMPLE, list, tuple, set, frozenset, Mapping)) and type(value) not in _EXACT:
@@ -81,8 +83,8 @@ class _Walk:
             yield from self._parts("added", [x for item in own_attributes(value).items() for x in item])
 
     def _is_new(self, value: object) -> bool:
-        is_new = id(value) not in self._seen
-        self._seen.setdefault(id(value), (len(self._seen), value))
+        is_new = id(value) not in self._visited
+        self._visited.setdefault(id(value), (len(self._visited), value))
         return is_new
 
     def _rule(self, value: object) -> Callable[[Any], Iterator[str]]:

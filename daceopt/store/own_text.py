@@ -70,18 +70,18 @@ def own_attributes(value: object) -> dict[str, Any]:
     return {**own, "default_factory": getattr(value, "default_factory", None)}
 
 
-def members(module: ModuleType, names: frozenset[str], wanted: Any) -> Iterator[tuple[str, Any]]:
+def members(module: ModuleType, names: frozenset[str], accepts: Any) -> Iterator[tuple[str, Any]]:
     """(path, value) of what ``module.name`` and ``module.inner.name`` may be for code with these ``names``, of those
     values that are ``wanted(module, value)``."""
-    rest, met = [(module.__name__, module)], {id(module)}
+    rest, visited = [(module.__name__, module)], {id(module)}
     for path, at in rest:
         for name in sorted(n for n in names if n in vars(at)):
             value = vars(at)[name]
             if not isinstance(value, ModuleType):
-                if wanted(at, value):
+                if accepts(at, value):
                     yield f"{path}.{name}", value
-            elif id(value) not in met:
-                met.add(id(value))
+            elif id(value) not in visited:
+                visited.add(id(value))
                 rest.append((f"{path}.{name}", value))
 
 

@@ -27,13 +27,13 @@ class Objective(nn.Module):
         return result if self.loss is None else self.loss(result, *arguments[first:])
 
 
-def target_count(loss: Callable[..., Any] | None, wanted: int | None) -> int:
-    """How many arguments the loss takes beside the model's result: as ``given``, or those without a default.
+def target_count(loss: Callable[..., Any] | None, targets: int | None) -> int:
+    """How many arguments the loss takes beside the model's result: ``targets``, or those without a default.
 
     Raises ValueError where the loss does not say.
     """
-    if wanted is not None or loss is None:
-        return wanted or 0
+    if targets is not None or loss is None:
+        return targets or 0
     called = loss.forward if isinstance(loss, nn.Module) else loss
     try:
         parameters = list(inspect.signature(called).parameters.values())

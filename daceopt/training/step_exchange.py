@@ -49,7 +49,7 @@ class StepExchange(Protocol):
     def reduction(self, arguments: Mapping[int, object]) -> Reduction | None:
         """Which of the arguments are parameters whose gradients are averaged."""
 
-    def step_recipe(self, wanted: str | Recipe, graph: str = "") -> Recipe:
+    def step_recipe(self, recipe: str | Recipe, graph: str = "") -> Recipe:
         """The recipe of a training step with the steps that exchange; ``graph`` identifies what it is for."""
 
     def sharded_parameters(self) -> Mapping[str, torch.Tensor]:

@@ -234,10 +234,10 @@ def trained_arguments(traced: Traced) -> list[int]:
     """The parameters among the arguments on which the loss depends. Raises Unsupported where the graph is no objective
     that a step can be made of."""
     results = traced.graph.graph.output_node().args[0]
-    seen = [k for k, flag in enumerate(traced.results) if flag]
-    if len(seen) != 1:
-        raise Unsupported(f"{len(seen)} results of the objective require a gradient; expected one, the loss")
-    value = results[seen[0]].meta["example_value"]
+    differentiable = [k for k, flag in enumerate(traced.results) if flag]
+    if len(differentiable) != 1:
+        raise Unsupported(f"{len(differentiable)} results of the objective require a gradient; expected one, the loss")
+    value = results[differentiable[0]].meta["example_value"]
     if value.numel() != 1 or not value.is_floating_point():
         raise Unsupported(f"the loss is {value.dtype} of shape {list(value.shape)}; expected one floating-point number")
     others = [n for n, g, s in zip(traced.names, traced.requires_grad, traced.is_state) if g and not s]
@@ -249,11 +249,11 @@ def trained_arguments(traced: Traced) -> list[int]:
 
 def _loss_output(binding: Binding) -> int:
     """The output of the program that is the loss. Raises Unsupported where autograd would see another, too."""
-    seen = [k for k, output in enumerate(binding.outputs) if output.differentiable]
+    differentiable = [k for k, output in enumerate(binding.outputs) if output.differentiable]
     changed = {output for _, output in binding.mutations}
-    if len(seen) != 1 or changed.intersection(seen):
+    if len(differentiable) != 1 or changed.intersection(differentiable):
         raise Unsupported("what the call changes depends on parameters, with a gradient")
-    return seen[0]
+    return differentiable[0]
 
 
 def extend(binding: Binding, plan: UpdatePlan, traced: Traced) -> Binding:
@@ -261,13 +261,13 @@ def extend(binding: Binding, plan: UpdatePlan, traced: Traced) -> Binding:
     first = len(traced.inputs)
     inputs, outputs = list(binding.inputs), [replace(o, differentiable=False) for o in binding.outputs]
     results, mutations = list(binding.results), list(binding.mutations)
-    taken: list[tuple[int, ...]] = []  # per parameter the arguments that are its states, then what was collected
+    arguments: list[tuple[int, ...]] = []  # per parameter the arguments that are its states, then what was collected
     for parameter in plan.parameters:
         count = len(plan.states(parameter)) + parameter.accumulated
-        taken.append(tuple(range(first, first + count)))
+        arguments.append(tuple(range(first, first + count)))
         first += count
     inputs += [("tensor", k) for k in range(len(traced.inputs), first + len(plan.dtypes))]
-    for parameter, own in zip(plan.parameters, taken):
+    for parameter, own in zip(plan.parameters, arguments):
         order = tuple(range(traced.inputs[parameter.argument].dim()))
         orders = [order, *([(0,)] if parameter.shard else [order]) * len(plan.states(parameter))]
         changed = [parameter.argument, *own[: len(parameter.state)]] if plan.updates else list(own)

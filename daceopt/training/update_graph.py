@@ -32,17 +32,17 @@ class GraphUpdate:
     def seed(self) -> float:
         return self.plan.seed
 
-    def extend(self, graph: Graph, wanted: Sequence[str], gradients: Sequence[str | None]) -> None:
+    def extend(self, graph: Graph, parameters: Sequence[str], gradients: Sequence[str | None]) -> None:
         """Inputs and outputs are added in the order that ``UpdatePlan`` says."""
         with graph.label_nodes("update"):
-            _Extension(graph, self.plan, wanted, self.reduction).run(gradients)
+            _Extension(graph, self.plan, parameters, self.reduction).run(gradients)
 
 
 class _Extension:
-    def __init__(self, graph: Graph, plan: UpdatePlan, wanted: Sequence[str], reduction: Reduction | None):
+    def __init__(self, graph: Graph, plan: UpdatePlan, parameters: Sequence[str], reduction: Reduction | None):
         self._graph, self._plan, self._b = graph, plan, Builder(graph, "update")
         self._reduction = reduction
-        self._members = list(zip(plan.parameters, wanted, strict=True))
+        self._members = list(zip(plan.parameters, parameters, strict=True))
         self._states: list[list[str]] = []
         self._collected: list[str | None] = []
         for parameter, name in self._members:
@@ -84,8 +84,8 @@ class _Extension:
     def _alone(self, name: str) -> str:
         """``name``, or a copy of it where it cannot be an output."""
         graph = self._graph
-        taken = name in graph.outputs or graph.is_given(name)
-        return self._b.copy(name) if taken or graph.is_view(name) or graph.is_part(name) else name
+        needs_copy = name in graph.outputs or graph.is_given(name)
+        return self._b.copy(name) if needs_copy or graph.is_view(name) or graph.is_part(name) else name
 
     # ---------------------------------------------------------------- clipping
 

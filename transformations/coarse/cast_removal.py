@@ -37,8 +37,8 @@ class CastRemoval(PatternRule):
         return None
 
     def replace(self, m: Match) -> Op | str:
-        wanted = m.graph.dtype(m.result)
-        return "x" if m.graph.dtype(m["x"]) == wanted else op("Cast", "x", to=types.to_onnx(wanted), **modes(m, "last"))
+        dtype = m.graph.dtype(m.result)
+        return "x" if m.graph.dtype(m["x"]) == dtype else op("Cast", "x", to=types.to_onnx(dtype), **modes(m, "last"))
 
 
 def modes(m: Match, name: str) -> dict[str, Any]:

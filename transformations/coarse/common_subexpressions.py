@@ -42,11 +42,11 @@ class CommonSubexpressions(Transformation):
                 yield Site(graph, (node, other))
 
     def apply(self, site: Site) -> None:
-        graph, (first, gone) = site.graph, site.nodes
-        for new, old in zip(graph.outputs_of(first), graph.outputs_of(gone), strict=True):
+        graph, (first, second) = site.graph, site.nodes
+        for new, old in zip(graph.outputs_of(first), graph.outputs_of(second), strict=True):
             if old is not None and new is not None:
                 graph.replace_uses(old, new)
-        graph.remove(gone)
+        graph.remove(second)
 
 
 def _candidates(graph: Graph, node: Node) -> list[Operator]:

@@ -109,8 +109,8 @@ def _matrix(name: str, labels: str, groups: tuple[str, str, str], sizes: dict[st
     return op("Reshape", view, _shape(merged))
 
 
-def _transpose(x: Op | str, labels: str, wanted: str) -> Op | str:
-    return x if labels == wanted else op("Transpose", x, perm=[labels.index(c) for c in wanted])
+def _transpose(x: Op | str, labels: str, order: str) -> Op | str:
+    return x if labels == order else op("Transpose", x, perm=[labels.index(c) for c in order])
 
 
 def _shape(extents: Any) -> np.ndarray:

@@ -61,18 +61,18 @@ def _other_halves(m: Match) -> str | None:
     """Why the slices are not the two elements of each pair."""
     rank, size = len(m.shape("x")), int(m.shape("x")[-1])
     if "stacked" in m:
-        wanted = [(0, size, 2), (1, size, 2)]
+        slices = [(0, size, 2), (1, size, 2)]
         axes = [(int_list(m.graph, m.node(n), "axes", 1) or [0])[0] % (rank + 1) for n in ("left", "right")]
         joined = m.node("stacked").attribute("axis") % (rank + 1)
         if {*axes, joined} != {rank}:
             return f"pairs are put side by side along {axes} and axis {joined}, expected axis {rank}"
     else:
-        wanted = [(0, size // 2, 1), (size // 2, size, 1)]
+        slices = [(0, size // 2, 1), (size // 2, size, 1)]
         axis = m.node("turned").attribute("axis") % rank
         if axis != rank - 1:
             return f"halves of axis {axis} are exchanged, expected the last"
     ranges = [_range(m, n, size) for n in ("first", "second")]
-    return None if ranges == wanted else f"the slices are {ranges} of the last axis, expected {wanted}"
+    return None if ranges == slices else f"the slices are {ranges} of the last axis, expected {slices}"
 
 
 def _range(m: Match, name: str, size: int) -> tuple[int, int, int] | None:

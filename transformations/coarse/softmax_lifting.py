@@ -29,7 +29,7 @@ class SoftmaxLifting(PatternRule):
         axes = axes_of(m.graph, m.node("sum"))
         if axes is None or len(axes) != 1:
             return f"the sum is over axes {axes}, expected one constant axis that is kept"
-        maximum = m.made.get("maximum")  # any other shift belongs to x: softmax ignores it
+        maximum = m.captures.get("maximum")  # any other shift belongs to x: softmax ignores it
         if maximum is not None and (axes_of(m.graph, maximum) != axes or maximum.attribute("keepdims", 1) != 1):
             return f"the maximum is over axes {axes_of(m.graph, maximum)}, the sum over {axes}"
         return None

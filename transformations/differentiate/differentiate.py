@@ -63,10 +63,10 @@ class Differentiate(Transformation):
         except (TypeError, ValueError) as error:
             raise DaceoptError(f"differentiate: {error}") from None
 
-    def _storage(self, wanted: Gradients) -> Storage:
-        budget = None if self.budget is None else memory_budget.resolve(self.budget, wanted.reference)
-        policy, joined = self.policy or wanted.policy, wanted.update is not None
-        sizes = tuple(wanted.sizes.items())
+    def _storage(self, gradients: Gradients) -> Storage:
+        budget = None if self.budget is None else memory_budget.resolve(self.budget, gradients.reference)
+        policy, joined = self.policy or gradients.policy, gradients.update is not None
+        sizes = tuple(gradients.sizes.items())
         request = self.store, self.recompute, budget, self.by, self.seconds
         return Storage(policy, *request, sizes, joined, makes_room=not joined)
 
@@ -76,25 +76,25 @@ class Differentiate(Transformation):
 
     def run_program(self, program: Program) -> Outcome:
         """Differentiate ``program`` where its gradients are wanted and one of them is not zero."""
-        wanted, graph = program.wanted, program.forward
-        if wanted is None or program.backward is not None:
+        gradients, graph = program.gradients, program.forward
+        if gradients is None or program.backward is not None:
             return Outcome([], [])
-        program.wanted = None
-        outputs = [n for n in (graph.outputs[k] for k in wanted.outputs) if types.is_float(graph.dtype(n))]
+        program.gradients = None
+        outputs = [n for n in (graph.outputs[k] for k in gradients.outputs) if types.is_float(graph.dtype(n))]
         inputs = {role.position: name for name, role in program.inputs.items()}
-        names = [inputs[k] for k in wanted.inputs]
-        result = differentiate(graph, outputs, names, self._storage(wanted))
+        names = [inputs[k] for k in gradients.inputs]
+        result = differentiate(graph, outputs, names, self._storage(gradients))
         for node in result.backward.nodes():
             if isinstance(node, IndexAdd):  # of a gather: the forward has read at these indices
                 node.sure = True
         title = f"{graph.name} by {len(result.grad_inputs)} inputs"
         decision = f"; {result.decision}" if result.decision else ""
-        if wanted.update is not None:
-            _join(program, result, wanted.update)
+        if gradients.update is not None:
+            _join(program, result, gradients.update)
             return Outcome([f"{title}, and their update{decision}"], [])
         if all(v is None for v in result.grad_inputs.values()):
             return Outcome([], [f"{graph.name}: every gradient is zero"])
-        _add_backward(program, result, wanted.reduction)
+        _add_backward(program, result, gradients.reduction)
         return Outcome([title + decision], [])
 
 
@@ -170,9 +170,9 @@ def _full(graph: Graph, name: str, value: float) -> str:
     return graph.add_constant("seed", np.full(shape, value, types.to_numpy(graph.dtype(name))))
 
 
-def _own_output(graph: Graph, name: str, taken: set[str]) -> None:
+def _own_output(graph: Graph, name: str, names_in_use: set[str]) -> None:
     """``name`` as the graph's next output, or a copy of it where it is an output or an input already, or a view."""
     elsewhere = graph.is_given(name) or graph.is_view(name) or graph.is_part(name)
-    if name in taken or name in graph.saved or elsewhere:
+    if name in names_in_use or name in graph.saved or elsewhere:
         name = Builder(graph, "gradient").copy(name)
     graph.add_output(name)

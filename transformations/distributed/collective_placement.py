@@ -139,12 +139,12 @@ def _order(
     late = [n for n in graph.nodes() if n in ranks]
     special = {*opening, *starts}
     early = _promptly(graph, [n for n in graph.nodes() if n not in ranks and n not in special], first)
-    order, done, waiting = [opening[0]], set(special), deque(first)
+    order, earlier, waiting = [opening[0]], set(special), deque(first)
     for node in [None, *early]:
         if node is not None:
             order.append(node)
-            done.add(node)
-        while waiting and done.issuperset(s for _, s in sources_of(graph, waiting[0])):
+            earlier.add(node)
+        while waiting and earlier.issuperset(s for _, s in sources_of(graph, waiting[0])):
             start = waiting.popleft()
             order += [opening[1], start] if start is first[0] else [start]
     behind = {wait_of(graph, n) for n in first} if end else set()

@@ -60,24 +60,24 @@ class OperatorGrouping(Transformation):
 
     def run_program(self, program: Program) -> Outcome:
         """Each group in the direction that its names say."""
-        done, refused = self.attempt(program)
+        kernels, refused = self.attempt(program)
         for error in refused:
             raise error
-        return Outcome(done, [])
+        return Outcome(kernels, [])
 
     def attempt(self, program: Program) -> tuple[list[str], list[RefusedMerge]]:
         """The kernels that were made, and for each group that is none, or several, why."""
-        done: list[str] = []
+        kernels: list[str] = []
         refused: list[RefusedMerge] = []
         rest = set(self.groups)
         for direction, graph in zip(DIRECTIONS, program.directions()):
             own = [g for g in self.groups if g[0] and g[0][0].startswith(f"{direction}/")]
             rest.difference_update(own)
-            done += self._group(graph, direction, own, refused)
+            kernels += self._group(graph, direction, own, refused)
         if rest:
             raise StrategyError(f"the group of {sorted(rest)[0][0][:1]} is in no direction of the program")
         program.align()
-        return done, refused
+        return kernels, refused
 
     def _group(self, graph: Graph, direction: str, groups: Sequence[Group], refused: list[RefusedMerge]) -> list[str]:
         if not groups:
@@ -106,13 +106,13 @@ class OperatorGrouping(Transformation):
 
 
 def _emit(graph: Graph, plan: FusionPlan) -> list[str]:
-    done = []
+    kernels = []
     for group in plan.fused_groups():
         assert group.kernel is not None
-        done.append(" + ".join(str(getattr(m, "label", m)) for m in group.members))
+        kernels.append(" + ".join(str(getattr(m, "label", m)) for m in group.members))
         emit(graph, group.members, group.kernel)
     graph.prune()
-    return done
+    return kernels
 
 
 def _node(graph: Graph, direction: str, name: str) -> str:
@@ -166,23 +166,23 @@ def _twin(graph: Graph, name: str, twins: dict[str, str]) -> str:
     return twins[name]
 
 
-def _unite(plan: FusionPlan, members: Sequence[Node], wanted: Group) -> None:
-    """Make one group of all members, by the merges that are ``wanted``, then by others. Raises RefusedMerge."""
+def _unite(plan: FusionPlan, members: Sequence[Node], group: Group) -> None:
+    """Make one group of all members, by the merges that are ``group``, then by others. Raises RefusedMerge."""
     in_order = sorted(members, key=lambda node: plan.group_of(node).last)
-    for number, places in enumerate(wanted[2]):
+    for number, places in enumerate(group[2]):
         if not set(places) <= set(range(len(members))):
-            raise RefusedMerge(wanted, number, f"it has no nodes {places}")
+            raise RefusedMerge(group, number, f"it has no nodes {places}")
         first, second = (plan.group_of(members[k]) for k in places)
         reason = "they are one already" if first is second else _attempt(plan, first, second)
         if reason is not None:
-            raise RefusedMerge(wanted, number, reason)
+            raise RefusedMerge(group, number, reason)
     while len(groups := list(dict.fromkeys(plan.group_of(node) for node in in_order))) > 1:
         for one, other in ((a, b) for k, b in enumerate(groups) for a in reversed(groups[:k])):
             reason = _attempt(plan, *_in_order(plan, one, other))
             if reason is None:
                 break
         else:
-            raise RefusedMerge(wanted, len(wanted[2]), str(reason))
+            raise RefusedMerge(group, len(group[2]), str(reason))
 
 
 def _in_order(plan: FusionPlan, one: FusionGroup, other: FusionGroup) -> tuple[FusionGroup, FusionGroup]:

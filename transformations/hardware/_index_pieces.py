@@ -108,8 +108,8 @@ class _StageSimplifier:
     def cut(self, assignments: Sequence[Assignment]) -> Cut | None:
         """Where ``assignments``, those that count, are cut next: first by conditions, behind which fewer places are
         loaded."""
-        wanted = [self._cuts[a.symbol] for a in assignments if a.symbol in self._cuts]
-        return next((cut for kind in range(2) for cuts in wanted for cut in cuts[kind]), None)
+        cuts_of = [self._cuts[a.symbol] for a in assignments if a.symbol in self._cuts]
+        return next((cut for kind in range(2) for cuts in cuts_of for cut in cuts[kind]), None)
 
     def stage(self, assignments: Sequence[Assignment]) -> Stage:
         """The stage with ``assignments``, and what they still read."""

@@ -77,25 +77,29 @@ class BlockMapping(KernelStep):
         reduced = reduced_params(form, nest)
         *others, vector = nest.loops
         parallel = [loop for loop in others if loop.param not in reduced]
-        gone = [loop for loop in others if loop.param in reduced]
+        reduced_loops = [loop for loop in others if loop.param in reduced]
         if vector.param not in reduced:
-            return self._columns(form, parallel, gone, vector)
-        if parallel and not at_least(count([*gone, vector]), self.few):
+            return self._columns(form, parallel, reduced_loops, vector)
+        if parallel and not at_least(count([*reduced_loops, vector]), self.few):
             block, tile, mapping = self._tile(parallel[-1])
-            return form.with_loops([*parallel[:-1], *block, tile, *gone, replace(vector, kind="serial")], mapping)
+            return form.with_loops(
+                [*parallel[:-1], *block, tile, *reduced_loops, replace(vector, kind="serial")], mapping
+            )
         if not parallel or at_least(dim(vector.extent * pack(nest)), self.long):
             block, tile, mapping = self._tile(vector)
-            return form.with_loops([*parallel, *gone, *block, tile], mapping)
+            return form.with_loops([*parallel, *reduced_loops, *block, tile], mapping)
         outer, inner, mapping = split_loop(parallel[-1], self.rows)
-        return form.with_loops([*parallel[:-1], outer, replace(inner, kind="block"), *gone, vector], mapping)
+        return form.with_loops([*parallel[:-1], outer, replace(inner, kind="block"), *reduced_loops, vector], mapping)
 
-    def _columns(self, form: KernelLoops, parallel: Sequence[Loop], gone: Sequence[Loop], vector: Loop) -> Tree:
-        if not at_least(count(gone), self.few):
+    def _columns(
+        self, form: KernelLoops, parallel: Sequence[Loop], reduced_loops: Sequence[Loop], vector: Loop
+    ) -> Tree:
+        if not at_least(count(reduced_loops), self.few):
             block, tile, mapping = self._tile(vector)
-            return form.with_loops([*parallel, *block, tile, *gone], mapping)
-        longest = max(gone, key=lambda loop: loop.extent if isinstance(loop.extent, int) else 1 << 40)
+            return form.with_loops([*parallel, *block, tile, *reduced_loops], mapping)
+        longest = max(reduced_loops, key=lambda loop: loop.extent if isinstance(loop.extent, int) else 1 << 40)
         outer, inner, mapping = split_loop(longest, self.rows, "chunk")
-        rest = [loop for loop in gone if loop is not longest]
+        rest = [loop for loop in reduced_loops if loop is not longest]
         return form.with_loops([*parallel, outer, *rest, replace(inner, kind="block"), vector], mapping)
 
     # ---------------------------------------------------------------- statements that share loops

@@ -41,5 +41,5 @@ class LongLoopSplitting(KernelStep):
             return None
         outer, inner, mapping = split_loop(vector, size)
         parallel = [loop for loop in nest.loops[:-1] if loop.param not in reduced]
-        gone = [loop for loop in nest.loops[:-1] if loop.param in reduced]
-        return form.with_loops([*parallel, outer, *gone, inner], mapping)
+        reduced_loops = [loop for loop in nest.loops[:-1] if loop.param in reduced]
+        return form.with_loops([*parallel, outer, *reduced_loops, inner], mapping)

@@ -46,20 +46,20 @@ def _merge(
     loops: Sequence[Loop], bodies: Sequence[StatementInstance], mapping: dict[sympy.Symbol, sympy.Expr]
 ) -> tuple[Loop, ...]:
     """The loops that are left; ``mapping`` gets what stands for the parameters of the others."""
-    left = {loop.param: loop for loop in loops}
+    remaining = {loop.param: loop for loop in loops}
     references = [r for body in bodies for r in body.references()]
     steps = [dict(r.steps) for r in references]
     fixed = _fixed_parameters(bodies, references)
-    while pair := _mergeable(steps, [loop for p, loop in left.items() if p not in fixed]):
+    while pair := _mergeable(steps, [loop for p, loop in remaining.items() if p not in fixed]):
         first, second = pair
         p, q = first.param, second.param
-        del left[p]
-        left[q], both = merged_loop(first, second)
+        del remaining[p]
+        remaining[q], both = merged_loop(first, second)
         digits = {s: in_terms_of(e, both) for s, e in mapping.items()}
         mapping.update(both | digits)
         for step in steps:
             step.pop(p, None)
-    return tuple(left.values())
+    return tuple(remaining.values())
 
 
 def _fixed_parameters(bodies: Sequence[StatementInstance], references: Sequence[Reference]) -> set[Param]:

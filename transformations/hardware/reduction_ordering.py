@@ -38,28 +38,28 @@ class ReductionOrdering(KernelStep):
         if nest is None or not reduced or nest.loops[-1].kind != "vector":
             return None
         parallel = [loop for loop in nest.loops[:-1] if loop.param not in reduced]
-        gone = [loop for loop in nest.loops[:-1] if loop.param in reduced]
+        reduced_loops = [loop for loop in nest.loops[:-1] if loop.param in reduced]
         if nest.loops[-1].param in reduced:
-            return form.with_loops([*parallel, *self._longest_first(parallel, gone), nest.loops[-1]])
-        return self._columns(form, nest, parallel, gone)
+            return form.with_loops([*parallel, *self._longest_first(parallel, reduced_loops), nest.loops[-1]])
+        return self._columns(form, nest, parallel, reduced_loops)
 
-    def _longest_first(self, parallel: Sequence[Loop], gone: Sequence[Loop]) -> Sequence[Loop]:
+    def _longest_first(self, parallel: Sequence[Loop], reduced_loops: Sequence[Loop]) -> Sequence[Loop]:
         """With few rows, threads share a reduced loop: the first that is long enough."""
         few = chosen(self.few, limits().few)
-        wide = next((loop for loop in gone if at_least(loop.extent, few)), None)
+        wide = next((loop for loop in reduced_loops if at_least(loop.extent, few)), None)
         if wide is None or at_least(count(parallel), few):
-            return gone
-        return [wide, *(loop for loop in gone if loop is not wide)]
+            return reduced_loops
+        return [wide, *(loop for loop in reduced_loops if loop is not wide)]
 
-    def _columns(self, form: KernelLoops, nest: Nest, parallel: Sequence[Loop], gone: Sequence[Loop]) -> Tree:
+    def _columns(self, form: KernelLoops, nest: Nest, parallel: Sequence[Loop], reduced_loops: Sequence[Loop]) -> Tree:
         vector = nest.loops[-1]
         few = chosen(self.few, limits().few if at_least(vector.extent, _LANES + 1) else limits().cores)
         many = at_least(count(parallel), few) if parallel else False
         array = chosen(self.array, limits().accumulators)
         if at_least(vector.extent if many else count([*parallel, vector]), array + 1):
             outer, inner, mapping = split_loop(vector, chosen(self.columns, limits().columns))
-            return form.with_loops([*parallel, outer, *gone, inner], mapping)
+            return form.with_loops([*parallel, outer, *reduced_loops, inner], mapping)
         if many:
-            return form.with_loops([*parallel, *gone, vector])
-        rows = max(gone, key=lambda loop: loop.extent if isinstance(loop.extent, int) else 1 << 40)
-        return form.with_loops([rows, *(loop for loop in gone if loop is not rows), *parallel, vector])
+            return form.with_loops([*parallel, *reduced_loops, vector])
+        rows = max(reduced_loops, key=lambda loop: loop.extent if isinstance(loop.extent, int) else 1 << 40)
+        return form.with_loops([rows, *(loop for loop in reduced_loops if loop is not rows), *parallel, vector])

@@ -183,12 +183,12 @@ class Merging:
     def _join(self, a: int, b: int) -> Iterator[tuple[Item, Item]]:
         """Ways of ``a`` and of ``b`` such that each instance of ``b`` reads what its own instance of ``a`` writes."""
         crossing = list(self._crossing(a, b))
-        taken: set[Item] = set()
+        sources_in_use: set[Item] = set()
         for way in self.groups[b].ways:
             sources = {self._source(way, maker, name, reader) for maker, name, reader in crossing}
             into = sources.pop() if len(sources) == 1 else None
-            if into is not None and into in self.groups[a].ways and into not in taken:
-                taken.add(into)
+            if into is not None and into in self.groups[a].ways and into not in sources_in_use:
+                sources_in_use.add(into)
                 yield into, way
 
     def _crossing(self, a: int, b: int) -> Iterator[tuple[int, str, int]]:

@@ -66,31 +66,31 @@ class _Program:
 
     def _order(self) -> None:
         """One more unit runs at each step, what it reads runs before, and nothing is undone."""
-        highs, done = self._highs, self._done
+        highs, ran_by = self._highs, self._done
         for t in self._range:
-            highs.addConstr(sum(done[u][t] for u in self._range) == t + 1)
-        for row in done:
+            highs.addConstr(sum(ran_by[u][t] for u in self._range) == t + 1)
+        for row in ran_by:
             for before, after in pairwise(row):
                 highs.addConstr(before <= after)
         for u, readers in enumerate(self._units.after):
             for reader in readers:
-                highs.addConstr(done[reader][0] == 0)
+                highs.addConstr(ran_by[reader][0] == 0)
                 for t in self._range[1:]:
-                    highs.addConstr(done[reader][t] <= done[u][t - 1])
+                    highs.addConstr(ran_by[reader][t] <= ran_by[u][t - 1])
 
     def _liveness(self) -> None:
-        units, done = self._units, self._done
+        units, ran_by = self._units, self._done
         for name, users in units.users.items():
             makers = [u for u in users if not any(u in units.after[w] for w in users)]
             for t, alive in enumerate(self._alive[name]):
                 for maker in makers:
                     for user in users:
-                        last = done[user][t - 1] if t else 0
-                        self._highs.addConstr(alive >= done[maker][t] - last)
+                        last = ran_by[user][t - 1] if t else 0
+                        self._highs.addConstr(alive >= ran_by[maker][t] - last)
         for t in self._range:
             shared = sum(units.sizes[n] / self._scale * row[t] for n, row in self._alive.items())
             own = sum(
-                units.inner[u] / self._scale * (done[u][t] - (done[u][t - 1] if t else 0))
+                units.inner[u] / self._scale * (ran_by[u][t] - (ran_by[u][t - 1] if t else 0))
                 for u in self._range
                 if units.inner[u]
             )

@@ -41,11 +41,11 @@ class PieceGrowth:
     def add(self, node: Node, cut: Cut) -> None:
         """Raises CannotSplit where an instance would have nothing to do."""
         graph, names = self._graph, cut.division.axes
-        wanted = _wanted_spans(cut, self._needs, self._count)
+        needed = _wanted_spans(cut, self._needs, self._count)
         apart = self._recomputed and all(is_inner(graph, name, self._inside) for name in names)
         outside = _is_read_outside(graph, cut, self._inside)
-        spans = wanted if apart and wanted else _even(cut.extent, wanted, self._count, outside)
-        if apart and wanted and not _tiles(spans, cut.extent):
+        spans = needed if apart and needed else _even(cut.extent, needed, self._count, outside)
+        if apart and needed and not _tiles(spans, cut.extent):
             self.pieces.own |= set(names)
         _check(node, cut, spans)
         self.pieces.spans[node] = spans
@@ -89,12 +89,12 @@ def _hull(a: Span | None, b: Span) -> Span:
     return b if a is None else (min(a[0], b[0]), max(a[1], b[1]))
 
 
-def _even(extent: int, wanted: Sequence[Span], count: int, outside: bool) -> list[Span]:
-    """Disjoint spans that have all elements: even ones, moved back to where ``wanted`` ends."""
+def _even(extent: int, needed_spans: Sequence[Span], count: int, outside: bool) -> list[Span]:
+    """Disjoint spans that have all elements: even ones, moved back to where ``needed_spans`` ends."""
     ends = [0]
     for k in range(count):
-        even = extent * (k + 1) // count if outside or not wanted else 0
-        needed = wanted[k][1] if wanted else 0
+        even = extent * (k + 1) // count if outside or not needed_spans else 0
+        needed = needed_spans[k][1] if needed_spans else 0
         ends.append(extent if k == count - 1 else max(even, needed, ends[-1]))
     return list(pairwise(ends))
 

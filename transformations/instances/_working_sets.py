@@ -206,8 +206,8 @@ def _reachable(step: Callable[[Node], Sequence[Node]], start: Node) -> dict[Node
 
 def _contract(clusters: Clusters[Node], leaders: Sequence[Node]) -> None:
     """One cluster of a convex set of them: of two neighbours at a time that no path joins around."""
-    while len(left := list(dict.fromkeys(map(clusters.leader, leaders)))) > 1:
-        pairs = ((a, b) for a in left for b in clusters.successors(a) if b in left)
+    while len(leading := list(dict.fromkeys(map(clusters.leader, leaders)))) > 1:
+        pairs = ((a, b) for a in leading for b in clusters.successors(a) if b in leading)
         clusters.merge(*next((a, b) for a, b in pairs if clusters.obstacle(a, b) is None))
 
 

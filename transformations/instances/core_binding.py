@@ -84,9 +84,9 @@ class _Inference:
         if results:
             self._ask(infer(self._graph, node, self._bind[results[0]], flows(self._graph, node)))
 
-    def _ask(self, wanted: Mapping[str, Binding]) -> None:
+    def _ask(self, bindings: Mapping[str, Binding]) -> None:
         """The writers of what a node reads hear how it should be bound."""
-        for name, binding in wanted.items():
+        for name, binding in bindings.items():
             if not self._graph.producers(name) or prod(binding) == 1:
                 continue
             if name not in self._bind:

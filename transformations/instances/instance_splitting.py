@@ -87,19 +87,19 @@ def _levels(groups: Sequence[SubGraph], members_at: Mapping[int, Sequence[Member
     axis_of = {
         n: (axis, k) for k, members in members_at.items() for _, cut in members for n, axis in cut.division.axes.items()
     }
-    wanted: dict[str, set[int]] = {}
+    counts_of: dict[str, set[int]] = {}
     for k, members in members_at.items():
         for node, cut in members:
             for name, link in cut.links.items():
                 axis, maker = axis_of.get(name, (None, None))
                 if axis == link.axis and maker != group_of[node]:
-                    wanted.setdefault(name, set()).add(groups[k].count)
-    return {name: _chain(groups[axis_of[name][1]].count, counts) for name, counts in wanted.items()}
+                    counts_of.setdefault(name, set()).add(groups[k].count)
+    return {name: _chain(groups[axis_of[name][1]].count, counts) for name, counts in counts_of.items()}
 
 
-def _chain(count: int, wanted: set[int]) -> list[int]:
+def _chain(count: int, counts: set[int]) -> list[int]:
     chain: list[int] = []
-    for size in sorted(wanted, reverse=True):
+    for size in sorted(counts, reverse=True):
         if 1 < size < count and (chain[0] if chain else count) % size == 0:
             chain.insert(0, size)
     return chain

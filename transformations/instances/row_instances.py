@@ -90,8 +90,8 @@ def _split(graph: Graph, region: RowRegion) -> list[Node]:
 
 def _place(graph: Graph, order: Sequence[Node], instances: dict[Node, list[Node]]) -> list[Node]:
     """``order`` with instances in the place of the first node that they stand for."""
-    left = set(graph.compute())
-    return [n for node in order for n in instances.get(node, [node]) if n in left]
+    nodes = set(graph.compute())
+    return [n for node in order for n in instances.get(node, [node]) if n in nodes]
 
 
 def _with_lookers(graph: Graph, order: Sequence[Node], lookers: Sequence[Node]) -> list[Node]:

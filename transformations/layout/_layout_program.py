@@ -123,8 +123,8 @@ class _Columns:
         column = self._column(access.seconds)
         if not all(suiting):  # granted <= the sum of the suiting layouts, of which the first is 1 - the others
             sign, chosen = (1.0, False) if suiting[0] else (-1.0, True)
-            wanted = {c: sign for c, suits in zip(others, suiting[1:]) if suits == chosen}
-            self._rows.append((float(suiting[0]), {column: 1.0, **wanted}))
+            coefficients = {c: sign for c, suits in zip(others, suiting[1:]) if suits == chosen}
+            self._rows.append((float(suiting[0]), {column: 1.0, **coefficients}))
         self._rows.append((0.0, {column: 1.0, column_of_mode: -1.0}))
 
     def _walk(self, walk: NodeAccesses) -> None:

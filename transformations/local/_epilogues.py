@@ -129,12 +129,16 @@ def _replace(
 
 
 def _vectors(
-    graph: Graph, node: Node, wanted: Mapping[str, sympy.Expr], reads: Mapping[str, Access], held: Mapping[str, str]
+    graph: Graph,
+    node: Node,
+    expressions: Mapping[str, sympy.Expr],
+    reads: Mapping[str, Access],
+    held: Mapping[str, str],
 ) -> dict[str, str]:
     """The array of each vector: one that is read as it is, or computed of such."""
-    bare = {c: reads[str(e)].array for c, e in wanted.items() if str(e) in reads and c not in held}
+    bare = {c: reads[str(e)].array for c, e in expressions.items() if str(e) in reads and c not in held}
     vectors = {c: name for c, name in bare.items() if len(graph.shape(name)) == 1}
-    computed = {c: e for c, e in wanted.items() if c not in vectors}
+    computed = {c: e for c, e in expressions.items() if c not in vectors}
     if not computed:
         return vectors
     used = {str(s) for e in computed.values() for s in e.free_symbols}

@@ -15,10 +15,10 @@ NODES = 10_000  # of the branch and bound tree: a count, for with a time the res
 
 def rank(candidates: Sequence[FusionCandidate], saved: Sequence[float]) -> list[int]:
     """Positions of disjoint candidates, those that save most first (DaCeML, section 5.2: ranking)."""
-    taken, chosen = 0, []
+    covered, chosen = 0, []
     for k in sorted(range(len(candidates)), key=lambda k: (-saved[k], candidates[k].mask)):
-        if saved[k] > 0 and not candidates[k].mask & taken:
-            taken |= candidates[k].mask
+        if saved[k] > 0 and not candidates[k].mask & covered:
+            covered |= candidates[k].mask
             chosen.append(k)
     return chosen
 
@@ -51,9 +51,9 @@ def _solve(masks: Sequence[int], saved: Sequence[float]) -> list[int]:
     scale = max(saved)
     highs.maximize(sum(s / scale * v for s, v in zip(saved, chosen)))
     values = highs.getSolution().col_value
-    taken, positions = 0, []
+    covered, positions = 0, []
     for k, mask in enumerate(masks):
-        if values and values[chosen[k].index] > 0.5 and not mask & taken:
-            taken |= mask
+        if values and values[chosen[k].index] > 0.5 and not mask & covered:
+            covered |= mask
             positions.append(k)
     return positions

@@ -110,14 +110,14 @@ class FusionSpace:
 
     def regions(self) -> list[int]:
         """Sets of kernels between which no two can be fused, in the order of their first kernels."""
-        left, regions = _mask(self.single), []
-        while left:
-            region, border = 0, left & -left
+        rest, regions = _mask(self.single), []
+        while rest:
+            region, border = 0, rest & -rest
             while border:
                 region |= border
                 border = self.beside(region)
             regions.append(region)
-            left &= ~region
+            rest &= ~region
         return regions
 
     def signature(self, region: int) -> str | None:

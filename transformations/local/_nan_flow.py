@@ -48,12 +48,12 @@ def watch_points(graph: Graph, names: Iterable[str], reached_from: Reached | Non
     read that may lose it. ``reached_from`` caches the answer for each array, while ``graph`` is not changed."""
     reached_from = {} if reached_from is None else reached_from
     points: dict[str, None] = {}
-    waiting, seen = list(names), set[str]()
+    waiting, visited = list(names), set[str]()
     while waiting:
         name = waiting.pop()
-        if name in seen:
+        if name in visited:
             continue
-        seen.add(name)
+        visited.add(name)
         if name not in reached_from:
             reached_from[name] = _reach(graph, name)
         reached = reached_from[name]

@@ -74,8 +74,8 @@ def _transposing_copy(graph: Graph, node: Contraction, product: str, copy: Kerne
         return None
     (read,), (write,) = stage.reads.values(), stage.writes.values()
     shape, out = graph.shape(product), write.array
-    wanted = (*shape[:-2], shape[-1], shape[-2])
-    if write.wcr or not _passes(graph, node, stage, out) or graph.shape(out) != wanted:
+    transposed = (*shape[:-2], shape[-1], shape[-2])
+    if write.wcr or not _passes(graph, node, stage, out) or graph.shape(out) != transposed:
         return None
     if not graph.is_contiguous(out):
         return None
@@ -83,7 +83,9 @@ def _transposing_copy(graph: Graph, node: Contraction, product: str, copy: Kerne
     if source is None or target is None or source.constant != 0 or target.constant != 0:
         return None
     steps = row_major(shape)
-    expected = dict(zip((*steps[:-2], steps[-1], steps[-2]), row_major(wanted)))  # stride in the product -> in the copy
+    expected = dict(
+        zip((*steps[:-2], steps[-1], steps[-2]), row_major(transposed))
+    )  # stride in the product -> in the copy
     coefficients = target.coefficients()
     strides = source.coefficients()  # a broadcast row has fewer parameters than the copy
     same = set(strides) == set(coefficients) and all(coefficients[p] == expected.get(c) for p, c in strides.items())

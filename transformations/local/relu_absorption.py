@@ -52,23 +52,23 @@ class ReluAbsorption(Transformation):
             yield NearMiss(candidates[0].node, once)
             return
         watched = {graph.reads(n)["X"] for n in graph.nodes() if isinstance(n, NanWatch)}
-        left = sorted(candidates, key=lambda c: -c.saved)
-        for candidate in (*left, *left):  # the second time, what the first ones watch costs nothing
+        remaining = sorted(candidates, key=lambda c: -c.saved)
+        for candidate in (*remaining, *remaining):  # the second time, what the first ones watch costs nothing
             new = [name for name in candidate.watched if name not in watched]
-            if candidate not in left or sum(_bytes(graph, name) for name in new) >= candidate.saved:
+            if candidate not in remaining or sum(_bytes(graph, name) for name in new) >= candidate.saved:
                 continue
-            left.remove(candidate)
+            remaining.remove(candidate)
             watched.update(new)
             yield Site(graph, (candidate.node, candidate.reader), {"epilogue": candidate.epilogue, "watch": new})
-        for candidate in left:
+        for candidate in remaining:
             yield NearMiss(candidate.node, f"looking for NaN in {', '.join(candidate.watched)} costs more")
 
     def apply(self, site: Site) -> None:
         graph, (node, reader) = site.graph, site.nodes
         absorb(graph, node, reader, site["epilogue"], doubtful=True)
         for name in site["watch"]:
-            seen = graph.add_array(f"{name}_has_nan", (1,), dace.int32)
-            graph.add_node(NanWatch(f"{name}_watch"), {"X": name}, {"Seen": seen})
+            flag = graph.add_array(f"{name}_has_nan", (1,), dace.int32)
+            graph.add_node(NanWatch(f"{name}_watch"), {"X": name}, {"Seen": flag})
 
 
 def _candidates(graph: Graph) -> Iterator[_Candidate]:

@@ -52,24 +52,24 @@ class BranchGraph(Generic[N]):
         They get a virtual tail; a virtual head where fewer than two branches lead to that. Paths between them may lead
         through what was cut out: the caller has to look.
         """
-        left = self._eligible.difference(visited)
-        after, before = _within(self._after, left), _within(self._before, left)
+        unvisited = self._eligible.difference(visited)
+        after, before = _within(self._after, unvisited), _within(self._before, unvisited)
         depth = self._depths()
         parts = sorted(_components(after, before), key=lambda part: min(depth[n] for n in part))
         for k in range(0, len(parts), most):
             nodes = [n for part in parts[k : k + most] for n in part]
-            tails = [self._chain(n, before, after, left) for n in nodes if not after[n]]
-            heads = [self._chain(n, after, before, left) for n in nodes if not before[n]]
+            tails = [self._chain(n, before, after, unvisited) for n in nodes if not after[n]]
+            heads = [self._chain(n, after, before, unvisited) for n in nodes if not before[n]]
             pattern, ends = (VIRTUAL_TAIL, tails) if len(tails) > 1 else (VIRTUAL_HEAD, heads)
             yield self._set(pattern, None, ends[:most])
 
     def _set(self, pattern: str, common: N | None, branches: Iterable[list[N]]) -> Candidates[N]:
         """Nodes that two branches lead to are on the first; empty branches are none."""
-        taken: set[N] = set()
+        in_branches: set[N] = set()
         branches_found = []
         for branch in branches:
-            own = tuple(n for n in branch if n not in taken)
-            taken.update(own)
+            own = tuple(n for n in branch if n not in in_branches)
+            in_branches.update(own)
             branches_found += [own] if own else []
         return Candidates(pattern, common, tuple(branches_found))
 
@@ -80,13 +80,13 @@ class BranchGraph(Generic[N]):
         return self._chain(node, self._after, self._before, self._eligible)
 
     def _chain(
-        self, node: N, onward: Mapping[N, tuple[N, ...]], back: Mapping[N, tuple[N, ...]], wanted: Collection[N]
+        self, node: N, onward: Mapping[N, tuple[N, ...]], back: Mapping[N, tuple[N, ...]], members: Collection[N]
     ) -> list[N]:
         """From ``node`` on until the branch joins others, which excludes the node that does, or parts, which does not:
         a backward path ends before a multi-tail node and at a multi-head node, a forward path the other way round."""
         chain: list[N] = []
         while len(back[node]) <= 1:
-            if node in wanted:
+            if node in members:
                 chain.append(node)
             if len(onward[node]) != 1:
                 return chain
@@ -112,13 +112,13 @@ def _within(edges: Mapping[N, tuple[N, ...]], nodes: Collection[N]) -> dict[N, t
 
 def _components(after: Mapping[N, tuple[N, ...]], before: Mapping[N, tuple[N, ...]]) -> Iterator[list[N]]:
     """The nodes of each sub-graph."""
-    seen: set[N] = set()
+    visited: set[N] = set()
     for start in after:
         part, waiting = [], [start]
         while waiting:
             node = waiting.pop()
-            if node not in seen:
-                seen.add(node)
+            if node not in visited:
+                visited.add(node)
                 part.append(node)
                 waiting += [*after[node], *before[node]]
         if part:

@@ -148,15 +148,15 @@ class TileChoice:
         """The loops along which all that write arrays go, each by a parameter that no other loop walks, and over which
         it reduces nothing."""
         members: list[Member] = []
-        taken: set[Param] = set()
+        params: set[Param] = set()
         for member in band:
             own = {member.values[k][0] for k in self._writers if k in member.values}
             if (
                 all(k in member.values and self._is_kept(k, member.values[k][0]) for k in self._writers)
-                and not own & taken
+                and not own & params
             ):
                 members.append(member)
-                taken |= own
+                params |= own
         return members
 
     def _is_kept(self, k: int, p: Param) -> bool:

@@ -98,9 +98,9 @@ class _Plan:
 
     def _stitch(self, candidates: Candidates[Node]) -> None:
         """Algorithm 3 on one set of branches: again and again one kernel of each."""
-        left = [[n for n in branch if n not in self._visited] for branch in candidates.branches]
-        while sum(map(bool, left)) > 1:
-            group = sorted((branch.pop(0) for branch in left if branch), key=self._times.seconds, reverse=True)
+        branches = [[n for n in branch if n not in self._visited] for branch in candidates.branches]
+        while sum(map(bool, branches)) > 1:
+            group = sorted((branch.pop(0) for branch in branches if branch), key=self._times.seconds, reverse=True)
             self._compose(group)
             self._visited.update(group)
 

@@ -71,7 +71,7 @@ class _Importer:
         self._current: dict[str, str] = {}  # array of the program -> what is in it now
         self._nodes: dict[nodes.AccessNode, str] = {}  # what an access node of the state at hand holds
         self._deposits: dict[nodes.AccessNode, list[Deposit]] = {}
-        self._given: dict[str, str] = {}  # argument -> input of the graph
+        self._input_of: dict[str, str] = {}  # argument -> input of the graph
         self._written: set[str] = set()
 
     def run(self) -> ImportedSdfg:
@@ -123,29 +123,29 @@ class _Importer:
             if self._sdfg.arrays[data].transient:
                 self._current[data] = self._b.full(shape, 0, dtype)
             else:
-                self._given[data] = self._current[data] = self._graph.add_input(data, shape, dtype)
+                self._input_of[data] = self._current[data] = self._graph.add_input(data, shape, dtype)
         return self._current[data]
 
     # ---------------------------------------------------------------- states
 
     def _states(self) -> Iterator[dace.SDFGState]:
         block: Any = self._sdfg.start_block
-        seen = set()
+        visited = set()
         while block is not None:
             if not isinstance(block, dace.SDFGState):
                 raise Unsupported(f"{type(block).__name__} {block.label!r}: expected states one after the other")
-            seen.add(block)
+            visited.add(block)
             yield block
-            block = self._next(block, seen)
+            block = self._next(block, visited)
 
     def _next(
-        self, state: dace.SDFGState, seen: set[dace.sdfg.state.ControlFlowBlock]
+        self, state: dace.SDFGState, visited: set[dace.sdfg.state.ControlFlowBlock]
     ) -> dace.sdfg.state.ControlFlowBlock | None:
         edges = self._sdfg.out_edges(state)
         if not edges:
             return None
         conditions = ", ".join(e.data.condition.as_string for e in edges)
-        if len(edges) > 1 or not edges[0].data.is_unconditional() or edges[0].dst in seen:
+        if len(edges) > 1 or not edges[0].data.is_unconditional() or edges[0].dst in visited:
             reason = "is a loop whose bounds are no numbers, or a choice"
             hint = "give sizes= for bounds, or write choices as `a if condition else b`"
             raise Unsupported(f"state {state.label!r} is left by {conditions}: it {reason}; {hint}")
@@ -283,19 +283,19 @@ class _Importer:
             self._store(state, edge, value)
 
     def _reduce(self, state: dace.SDFGState, node: nodes.LibraryNode) -> None:
-        (source,), (taken,) = state.in_edges(node), state.out_edges(node)
+        (source,), (target,) = state.in_edges(node), state.out_edges(node)
         kind = reduction(node.wcr, f"state {state.label!r}: {node.label}")
         assert kind is not None
         x = self._operand(source, state)
         axes = tuple(range(len(self._graph.shape(x)))) if node.axes is None else tuple(node.axes)
-        value = self._b.reduce(kind, None, x, axes=axes, dtype=self._dtype(taken.dst.data))
+        value = self._b.reduce(kind, None, x, axes=axes, dtype=self._dtype(target.dst.data))
         if node.identity is not None and not _is_identity(node.identity, kind):
             identity, dtype = node.identity, self._graph.dtype(value)
             start = self._b.full(self._graph.shape(value), identity, dtype)
-            self._store(state, taken, start)
-            self._store(state, taken, value, kind)
+            self._store(state, target, start)
+            self._store(state, target, value, kind)
             return
-        self._store(state, taken, value, kind if node.identity is None else None)
+        self._store(state, target, value, kind if node.identity is None else None)
 
     # ---------------------------------------------------------------- results
 
@@ -323,23 +323,23 @@ class _Importer:
         needed = {str(s): symbol for symbol, s in self._sizes.items() if str(s) in self._graph.size_names}
         for own, symbol in needed.items():
             arrays = [n for n in self._arguments() if symbol in map(str, self._sdfg.arrays[n].shape)]
-            name = next((n for n in arrays if n in self._given), arrays[0])
-            if name not in self._given:  # an argument that is only written says how large it is
-                self._given[name] = self._graph.add_input(name, self._shape(name), self._dtype(name))
+            name = next((n for n in arrays if n in self._input_of), arrays[0])
+            if name not in self._input_of:  # an argument that is only written says how large it is
+                self._input_of[name] = self._graph.add_input(name, self._shape(name), self._dtype(name))
             axis = [str(e) for e in self._sdfg.arrays[name].shape].index(symbol)
-            self._graph.symbols[own] = (self._given[name], axis)
+            self._graph.symbols[own] = (self._input_of[name], axis)
 
     def _order_inputs(self) -> list[str]:
         """Arguments that nothing reads are no inputs; the others are in the order of the signature."""
         graph = self._graph
         sizing = {name for name, _ in graph.symbols.values()}
-        for data, name in list(self._given.items()):
+        for data, name in list(self._input_of.items()):
             if name not in sizing and not graph.is_read(name) and name not in graph.outputs:
                 graph.inputs.remove(name)
                 graph.drop(name)
-                del self._given[data]
-        inputs = [n for n in self._arguments() if n in self._given]
-        graph.inputs = [self._given[n] for n in inputs]
+                del self._input_of[data]
+        inputs = [n for n in self._arguments() if n in self._input_of]
+        graph.inputs = [self._input_of[n] for n in inputs]
         return inputs
 
 

@@ -86,8 +86,8 @@ class _Nest:
 
     def order(self) -> list[str]:
         """The loops as a schedule calls them. Raises Unsupported for tiles that nothing walks."""
-        if left := [name for name in self._tiles if name not in self._owner]:
-            raise self._refusal(f"steps, {left[0]}, and no loop inside of them")
+        if unwalked := [name for name in self._tiles if name not in self._owner]:
+            raise self._refusal(f"steps, {unwalked[0]}, and no loop inside of them")
         return [f"{self._owner[n]}_block" if n in self._tiles else str(self._owner[n]) for n in self._order]
 
 

@@ -234,8 +234,8 @@ def _written_box(
     places = [_walk_dimension(expr, loops, f"{where}: {expr} in dimension {d}") for d, expr in enumerate(index)]
     walking = {d: place.param for d, place in enumerate(places) if place.param is not None}
     used, every = list(walking.values()), zip(_params(len(loops.extents)), loops.extents)
-    left = [n for p, n in every if p not in used and n != 1]
-    if len(set(used)) != len(used) or (left and join is None):
+    unwritten = [n for p, n in every if p not in used and n != 1]
+    if len(set(used)) != len(used) or (unwritten and join is None):
         raise Unsupported(f"{where}: several iterations write one element; reduce with a conflict resolution")
     starts, extents, steps = (tuple(getattr(p, name) for p in places) for name in ("start", "extent", "step"))
     return ElementBox(starts, extents, steps), walking

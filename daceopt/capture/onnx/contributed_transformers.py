@@ -137,6 +137,6 @@ def _mask(e: Expansion) -> str:
     """What is added to scores: nothing for keys that are seen, much less for others."""
     if e.rank(e.at(3)) != 2:
         raise Refused("a mask of lengths")
-    seen = e.op("Reshape", e.op("Cast", e.at(3), to=1), e.constant([0, 1, 1, -1], np.int64))
-    hidden = e.op("Sub", e.constant(1.0), seen)
+    visible = e.op("Reshape", e.op("Cast", e.at(3), to=1), e.constant([0, 1, 1, -1], np.int64))
+    hidden = e.op("Sub", e.constant(1.0), visible)
     return e.op("Mul", hidden, e.constant(e.attribute("mask_filter_value", -10000.0)))

@@ -340,8 +340,8 @@ class _Importer:
 
     def _add_output(self, name: str) -> None:
         array = self.names[name]
-        taken = array in self.graph.outputs or self.graph.producer(array) is None or self.graph.is_view(array)
-        self.graph.add_output(Builder(self.graph, "output").copy(array) if taken else array)
+        needs_copy = array in self.graph.outputs or self.graph.producer(array) is None or self.graph.is_view(array)
+        self.graph.add_output(Builder(self.graph, "output").copy(array) if needs_copy else array)
 
 
 class _Surveyor(_Importer):

@@ -176,11 +176,11 @@ def _read_by(nodes: Iterable[onnx.NodeProto]) -> set[str]:
 
 def _needs(nodes: Sequence[onnx.NodeProto], results: Iterable[str]) -> list[onnx.NodeProto]:
     """Of ``nodes``, in topological order, those on which ``results`` depend."""
-    wanted, needed = set(results), []
+    names, needed = set(results), []
     for node in reversed(nodes):
-        if not wanted.isdisjoint(name for name in node.output if name):
+        if not names.isdisjoint(name for name in node.output if name):
             needed.append(node)
-            wanted.update(subgraph.reads(node))
+            names.update(subgraph.reads(node))
     return needed[::-1]
 
 

@@ -98,8 +98,8 @@ def name_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
     if not any(map(_nameless, inputs)):
         return model
     copied = without_results(model)
-    taken = {d.dim_param for v in inputs for d in v.type.tensor_type.shape.dim}
-    names = (name for k in count() if (name := f"open_{k}") not in taken)
+    names_in_use = {d.dim_param for v in inputs for d in v.type.tensor_type.shape.dim}
+    names = (name for k in count() if (name := f"open_{k}") not in names_in_use)
     for value in copied.graph.input:
         for dim in _nameless(value) if value.name not in stored else ():
             dim.dim_param = next(names)
@@ -112,12 +112,12 @@ def _nameless(value: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimensio
 
 
 def bind(
-    model: onnx.ModelProto, values: Mapping[str, np.ndarray], sizes: Mapping[str, Sizes], wanted: Iterable[str]
+    model: onnx.ModelProto, values: Mapping[str, np.ndarray], sizes: Mapping[str, Sizes], constant_inputs: Iterable[str]
 ) -> onnx.ModelProto:
     """A copy of ``model`` in which inputs have these values (they are no inputs any more) and sizes.
 
-    Shapes are inferred again, and operands that decide shapes, and those in ``wanted``, are folded as far as they
-    follow from constants. Raises ModelFileError when the values or sizes do not fit the model.
+    Shapes are inferred again, and operands that decide shapes, and those in ``constant_inputs``, are folded as far as
+    they follow from constants. Raises ModelFileError when the values or sizes do not fit the model.
     """
     bound = onnx.ModelProto()
     bound.CopyFrom(model)
@@ -128,8 +128,8 @@ def bind(
         elif value.name in sizes:
             _fix(value.type.tensor_type, sizes[value.name])
     bound = _infer(bound)
-    wanted = set(wanted)
-    while _fold(bound.graph, bound, wanted) | _choose_branches(bound.graph):
+    constant_inputs = set(constant_inputs)
+    while _fold(bound.graph, bound, constant_inputs) | _choose_branches(bound.graph):
         bound = _infer(bound)
     return bound
 
@@ -187,12 +187,12 @@ class _Ancestry:
     def requirements(self, name: str) -> InputRequirements | None:
         """What decides the value called ``name``; None if that is data, chance or a sequence."""
         values: set[str] = set()
-        sizes, stack, seen = NONE, [name], set()
+        sizes, stack, visited = NONE, [name], set()
         while stack:
             current = stack.pop()
-            if current in seen or current in self.constants:
+            if current in visited or current in self.constants:
                 continue
-            seen.add(current)
+            visited.add(current)
             if current in self.inputs:
                 if not is_small(self.inputs[current]):
                     return None
@@ -223,10 +223,10 @@ def _reads(node: onnx.NodeProto) -> set[str]:
 # -------------------------------------------------------------------- folding
 
 
-def _fold(graph: onnx.GraphProto, model: onnx.ModelProto, wanted: set[str]) -> bool:
-    """Replace operands that decide shapes, and ``wanted`` values, by constants where they follow from constants."""
+def _fold(graph: onnx.GraphProto, model: onnx.ModelProto, names: set[str]) -> bool:
+    """Replace operands that decide shapes, and ``names`` values, by constants where they follow from constants."""
     constants = {t.name for t in graph.initializer}
-    targets = (wanted | {n for node in graph.node for n in sizing_operands(node)}) - constants
+    targets = (names | {n for node in graph.node for n in sizing_operands(node)}) - constants
     targets -= {n for node in graph.node if node.op_type == "Constant" for n in node.output}
     leaves, foldable = _foldable(graph, constants)
     targets &= leaves.keys() | {name for node in foldable for name in node.output}
@@ -238,7 +238,7 @@ def _fold(graph: onnx.GraphProto, model: onnx.ModelProto, wanted: set[str]) -> b
         for k, name in enumerate(node.input):
             node.input[k] = fresh.get(name, name)
     graph.initializer.extend(numpy_helper.from_array(value, fresh[name]) for name, value in results.items())
-    wanted.difference_update(results)
+    names.difference_update(results)
     _drop_unread(graph)
     return True
 
@@ -253,8 +253,8 @@ def _choose_branches(graph: onnx.GraphProto) -> bool:
         if condition is None:
             nodes.append(node)
             continue
-        taken = "then_branch" if numpy_helper.to_array(condition).all() else "else_branch"
-        branch = next(a.g for a in node.attribute if a.name == taken)
+        branch_name = "then_branch" if numpy_helper.to_array(condition).all() else "else_branch"
+        branch = next(a.g for a in node.attribute if a.name == branch_name)
         graph.initializer.extend(branch.initializer)
         nodes.extend(branch.node)
         results = zip(branch.output, node.output, strict=True)

@@ -55,8 +55,8 @@ def _connections(traced: Traced, binding: Binding, operands: Operands) -> dict[i
     }
 
 
-def differentiable(graph: fx.Graph, nodes: Sequence[object], wanted: set[fx.Node]) -> tuple[bool, ...]:
-    """Whether the values of these nodes require a gradient at the end; ``wanted``: arguments that require one.
+def differentiable(graph: fx.Graph, nodes: Sequence[object], arguments: set[fx.Node]) -> tuple[bool, ...]:
+    """Whether the values of these nodes require a gradient at the end; ``arguments``: arguments that require one.
 
     PyTorch's shape rules say that also of some results of regions without gradients (of ``pad``).
     """
@@ -65,7 +65,7 @@ def differentiable(graph: fx.Graph, nodes: Sequence[object], wanted: set[fx.Node
     if not flow.stopped:
         return tuple(flagged)
     return tuple(
-        f and any(n in wanted or _begins(n, flow.stopped) for n in flow.sources(x, _operands))
+        f and any(n in arguments or _begins(n, flow.stopped) for n in flow.sources(x, _operands))
         for f, x in zip(flagged, nodes)
     )
 

@@ -158,14 +158,14 @@ class _Cutter:
             self.roots[node] = self._root_of(node)
         self._mode = next(v.fake_mode for v in map(_value, self.graph.nodes) if isinstance(v, FakeTensor))
         self._outer = _Numbers(is_raw=True)
-        self._made: dict[fx.Node, fx.Node] = {}  # node of the graph -> that of the outer one that is its value
+        self._value_of: dict[fx.Node, fx.Node] = {}  # node of the graph -> that of the outer one that is its value
 
     def run(self) -> fx.GraphModule:
         """The outer graph."""
         self._check_deciders()
         _unify(self.graph, self._mode.shape_env)
         for node in self._inputs:
-            self._made[node] = self._outer.graph.node_copy(node)
+            self._value_of[node] = self._outer.graph.node_copy(node)
         self._outer.sources.update(self._sources())
         for level in range(1 + max(self._order.levels.values())):
             nodes = [n for n in self.graph.nodes if self._order.levels[n] == level]
@@ -174,7 +174,7 @@ class _Cutter:
             self._part([n for n in nodes if _role(n) == "part"], level)
             for node in nodes:
                 if _role(node) == "decides":
-                    self._made[node] = self._outer.graph.node_copy(node, self._outside)
+                    self._value_of[node] = self._outer.graph.node_copy(node, self._outside)
         self._outer.graph.output(tree_map(self._outside, self.graph.output_node().args[0]))
         return fx.GraphModule(self.module, self._outer.graph)
 
@@ -227,7 +227,7 @@ class _Cutter:
                 yield symbol, partial(self._read, node, path)
 
     def _read(self, node: fx.Node, path: Sequence[object]) -> fx.Node:
-        return _follow(self._outer.graph, self._made[node], path)
+        return _follow(self._outer.graph, self._value_of[node], path)
 
     def _outside(self, value: object) -> Any:
         """The value of an argument in the outer graph."""
@@ -236,7 +236,7 @@ class _Cutter:
         root = self.roots[value]
         if root.op == "get_attr":
             return self._outer.graph.node_copy(root)
-        return self._outer.of(_number(value)) if _role(root) == "number" else self._made[root]
+        return self._outer.of(_number(value)) if _role(root) == "number" else self._value_of[root]
 
     def _add_checks(self, node: fx.Node) -> None:
         """Of what a trace has assumed of sizes: it notes all but that an axis stays, which ``squeeze`` would drop, and
@@ -270,7 +270,7 @@ class _Cutter:
         program = self._make(fx.GraphModule(self.module, graph), part.values)
         call = self._outer.graph.call_function(program, tuple(map(self._argument, part.arguments)))
         for k, node in enumerate(results):
-            self._made[node] = self._outer.graph.call_function(operator.getitem, (call, k))
+            self._value_of[node] = self._outer.graph.call_function(operator.getitem, (call, k))
 
     def _is_read(self, node: fx.Node, level: int) -> bool:
         """Whether the value is read outside of its part."""
@@ -281,7 +281,7 @@ class _Cutter:
 
     def _argument(self, argument: fx.Node | sympy.Symbol) -> fx.Node:
         if isinstance(argument, fx.Node):
-            return self._made[argument]
+            return self._value_of[argument]
         node = self._outer.symbol(argument)
         return self._outer.graph.call_function(number_tensor, (node,)) if symbol_functions.is_float(argument) else node
 

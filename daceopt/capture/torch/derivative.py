@@ -149,20 +149,24 @@ def _lower(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
             alias(b, result, out)
 
 
-def _gradient(b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]) -> Names:
+def _gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
+) -> Names:
     call: AtenCall = node.attributes["call"]
     try:
         if call.backward is not None:
-            return _custom(b, call, inputs, grads_out, wanted)
-        return _trace(b, call, inputs, outputs, grads_out, wanted)
+            return _custom(b, call, inputs, grads_out, needs_grad)
+        return _trace(b, call, inputs, outputs, grads_out, needs_grad)
     except Unsupported as error:
         note_line(error, call.line)
         raise
 
 
-def _trace(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]) -> Names:
+def _trace(
+    b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
+) -> Names:
     present = [k for k, g in enumerate(grads_out) if g is not None]
-    by = [k for k, w in enumerate(wanted) if w and _has_gradient(call.operands[k])]
+    by = [k for k, w in enumerate(needs_grad) if w and _has_gradient(call.operands[k])]
     if not present or not by:
         return [None] * len(inputs)
     if not has_derivative(call.target):
@@ -259,14 +263,14 @@ def _tensor_operands(node: fx.Node) -> list[fx.Node]:
     return [n.args[0] if n.target is torch.ops.aten.detach.default else n for n in tensors]
 
 
-def _custom(b: Builder, call: AtenCall, inputs: Names, grads_out: Names, wanted: list[bool]) -> Names:
+def _custom(b: Builder, call: AtenCall, inputs: Names, grads_out: Names, needs_grad: list[bool]) -> Names:
     backward = call.backward
     assert backward is not None
     lengths = [len(call.arguments[name]) for name in ("results", "operands", "saved")]
     operands = call.operands[lengths[0] : lengths[0] + lengths[1]]
     results, saved = inputs[: lengths[0]], inputs[lengths[0] + lengths[1] :]
     present = [k for k, g in enumerate(grads_out) if g is not None]
-    by = [k for k in range(lengths[1]) if wanted[lengths[0] + k] and _has_gradient(operands[k])]
+    by = [k for k in range(lengths[1]) if needs_grad[lengths[0] + k] and _has_gradient(operands[k])]
 
     numbers = symbols_in(backward.saved)
 

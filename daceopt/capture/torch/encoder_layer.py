@@ -44,8 +44,8 @@ def encoder_layer(
     def attend(x: torch.Tensor) -> torch.Tensor:
         parts = functional.linear(x, qkv_weight, qkv_bias).chunk(3, -1)
         q, k, v = (p.unflatten(-1, (num_heads, embed_dim // num_heads)).transpose(1, 2) for p in parts)
-        seen = functional.scaled_dot_product_attention(q, k, v, visible)
-        return functional.linear(seen.transpose(1, 2).flatten(2), proj_weight, proj_bias)
+        heads = functional.scaled_dot_product_attention(q, k, v, visible)
+        return functional.linear(heads.transpose(1, 2).flatten(2), proj_weight, proj_bias)
 
     def feed(x: torch.Tensor) -> torch.Tensor:
         wide = functional.linear(x, ffn_weight_1, ffn_bias_1)
@@ -74,7 +74,7 @@ def in_turn(
 
 
 def _add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """In the type of ``made``, into which PyTorch adds."""
+    """In the type of ``y``, into which PyTorch adds."""
     return (y + x).to(y.dtype)
 
 

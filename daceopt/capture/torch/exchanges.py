@@ -86,8 +86,8 @@ def unversioned_arguments(graph: fx.Graph) -> tuple[int, ...]:
     """The positions of the arguments that are written by ``.data`` alone."""
     hidden = behind(graph)
     own = {storage(x) for _, x in hidden}
-    seen = {storage(x) for n in graph.nodes for x in written_nodes(n) if (n, x) not in hidden}
-    return tuple(k for k, memory in enumerate(map(storage, _arguments(graph))) if memory in own - seen)
+    visible = {storage(x) for n in graph.nodes for x in written_nodes(n) if (n, x) not in hidden}
+    return tuple(k for k, memory in enumerate(map(storage, _arguments(graph))) if memory in own - visible)
 
 
 def check(graph: fx.Graph) -> None:

@@ -141,14 +141,14 @@ class _Splitter:
     """Takes one function apart; ``tree`` is what it becomes, ``parts`` the trees of its parts by their names, each with
     its ``lists``: those that nobody knows by another name."""
 
-    made: FunctionText
+    text: FunctionText
     lists: frozenset[str]
     parts: dict[str, tuple[ast.FunctionDef, frozenset[str]]] = field(default_factory=dict)
     tree: ast.FunctionDef = field(init=False)
     _live: set[str] = field(default_factory=set)  # variables that may be read behind an error in these statements
 
     def run(self) -> None:
-        function = self.made.tree
+        function = self.text.tree
         _check(function)
         if not any(map(_is_open, function.body)):
             raise _Unsplit
@@ -303,7 +303,7 @@ class _Splitter:
         body = [exits.visit(s) for s in run]
         if not variables.leaves(body):
             body.append(_state(_ON, [ast.Name(n, ast.Load()) for n in gives]))
-        name = f"{self.made.tree.name}_{len(self.parts) + 1}"
+        name = f"{self.text.tree.name}_{len(self.parts) + 1}"
         if name in self._locals or name in self._readers:
             raise _Unsplit
         unset = [_parse(f"if type({n}) is str and {n} == {_UNBOUND!r}: del {n}") for n in late]

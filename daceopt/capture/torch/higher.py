@@ -21,9 +21,9 @@ from daceopt.capture.torch.traced import Traced
 from daceopt.errors import Unsupported
 
 
-def gradient_of(traced: Traced, wanted: Sequence[int], present: Sequence[int]) -> Traced:
+def gradient_of(traced: Traced, wrt: Sequence[int], present: Sequence[int]) -> Traced:
     """The graph from the arguments of ``traced``, and gradients of those differentiable outputs of its program that
-    ``given`` counts, to the gradients of the arguments ``wanted``.
+    ``present`` counts, to the gradients of the arguments ``wrt``.
 
     Raises Unsupported, with the node, for graphs that draw random numbers: they would draw others here.
     """
@@ -32,14 +32,14 @@ def gradient_of(traced: Traced, wanted: Sequence[int], present: Sequence[int]) -
     outputs = _differentiable(traced, body_graph, present)
     body = _Differentiable(body_graph.graph, body_graph.backwards)
     examples = [*map(fresh, traced.inputs), *(like(n.meta["val"]) for n in outputs)]
-    gradients = trace(lambda *values: body.gradients(outputs, wanted, values, len(traced.inputs)), examples)
+    gradients = trace(lambda *values: body.gradients(outputs, wrt, values, len(traced.inputs)), examples)
     gradients.graph.meta[custom_gradient.BACKWARDS] = gradients.backwards
     _drop_detached(gradients.graph)
     return _of_gradients(traced, gradients.graph, examples)
 
 
 def _differentiable(traced: Traced, traced_body: Functional, present: Sequence[int]) -> list[fx.Node]:
-    """Those differentiable outputs of the program that ``given`` counts."""
+    """Those differentiable outputs of the program that ``present`` counts."""
     planned = Plan(traced, traced_body)
     outputs = [n for n, o in zip(planned.nodes, planned.outputs) if o.differentiable]
     return [outputs[k] for k in present]
@@ -97,19 +97,19 @@ class _Differentiable(DynamoInterpreter):
         self._again = {k: _record(backwards[k], n) for n, k in _markers(graph)}
 
     def gradients(
-        self, outputs: Sequence[fx.Node], wanted: Sequence[int], values: Sequence[Any], count: int
+        self, outputs: Sequence[fx.Node], wrt: Sequence[int], values: Sequence[Any], count: int
     ) -> list[torch.Tensor | None]:
-        """Of the arguments ``wanted``: ``values`` are ``count`` arguments, then a gradient for each of ``outputs``."""
+        """Of the arguments ``wrt``: ``values`` are ``count`` arguments, then a gradient for each of ``outputs``."""
         arguments = list(values[:count])
-        for k in wanted:
+        for k in wrt:
             arguments[k] = arguments[k].detach().requires_grad_()
         # the fused attention's decomposition returns other statistics than its derivative reads
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             results = self.values_of(outputs, arguments)
         live = [(r, g) for r, g in zip(results, values[count:]) if r.requires_grad]
         if not live:
-            return [None] * len(wanted)
-        of, by, grads = [r for r, _ in live], [arguments[k] for k in wanted], [g for _, g in live]
+            return [None] * len(wrt)
+        of, by, grads = [r for r, _ in live], [arguments[k] for k in wrt], [g for _, g in live]
         # some formulas read what has no derivative (the factors of a solution), unless they are differentiated
         gradients = torch.autograd.grad(of, by, grads, allow_unused=True, create_graph=True)
         return [g if g is None else g.detach() for g in gradients]

@@ -157,10 +157,10 @@ def _check_types(traced: Traced, body: Functional) -> None:
 
 def _gradients(graph: Graph, traced: Traced, planned: Plan, binding: Sequence[tuple[str, int]]) -> Gradients | None:
     outputs = tuple(k for k, o in enumerate(planned.outputs) if o.differentiable)
-    wanted = tuple(k for k, (kind, at) in enumerate(binding) if kind == "tensor" and traced.requires_grad[at])
-    if not outputs or not wanted:
+    inputs = tuple(k for k, (kind, at) in enumerate(binding) if kind == "tensor" and traced.requires_grad[at])
+    if not outputs or not inputs:
         return None
-    return Gradients(wanted, outputs, sizes=_sizes(graph, traced, binding), reference=lambda: saved_bytes(traced))
+    return Gradients(inputs, outputs, sizes=_sizes(graph, traced, binding), reference=lambda: saved_bytes(traced))
 
 
 def _sizes(graph: Graph, traced: Traced, binding: Sequence[tuple[str, int]]) -> dict[str, int]:
@@ -234,5 +234,5 @@ def _add_output(graph: Graph, name: object, order: Sequence[int]) -> None:
     b = Builder(graph, "output")
     if list(order) != list(range(len(order))):
         name = b.transpose(name, order)
-    taken = name in graph.outputs or graph.producer(name) is None or graph.is_view(name)
-    graph.add_output(b.copy(name) if taken else name)
+    needs_copy = name in graph.outputs or graph.producer(name) is None or graph.is_view(name)
+    graph.add_output(b.copy(name) if needs_copy else name)

@@ -51,14 +51,14 @@ class _Operand(NamedTuple):
 def _without_gradient(call: fx.Node, path: tuple[int, ...]) -> frozenset[int]:
     """The positions of operands that require a gradient and get none; none of them where PyTorch cannot be asked."""
     operands = call.all_input_nodes
-    wanted = [x for x in operands if _requires_grad(x.meta.get("example_value"))]
-    if not wanted:
+    differentiable = [x for x in operands if _requires_grad(x.meta.get("example_value"))]
+    if not differentiable:
         return frozenset()
     try:
-        gradients = _gradients(call, path, wanted)
+        gradients = _gradients(call, path, differentiable)
     except Exception:  # a call with another's fake tensors may fail in any way
         return frozenset()
-    return frozenset(operands.index(x) for x, gradient in zip(wanted, gradients) if gradient is None)
+    return frozenset(operands.index(x) for x, gradient in zip(differentiable, gradients) if gradient is None)
 
 
 def _origin(node: fx.Node) -> tuple[fx.Node, tuple[int, ...]]:
@@ -70,8 +70,8 @@ def _origin(node: fx.Node) -> tuple[fx.Node, tuple[int, ...]]:
     return node, path
 
 
-def _gradients(call: fx.Node, path: tuple[int, ...], wanted: Sequence[fx.Node]) -> Sequence[torch.Tensor | None]:
-    with wanted[0].meta["example_value"].fake_mode, torch.enable_grad(), torch.random.fork_rng(devices=[]):
+def _gradients(call: fx.Node, path: tuple[int, ...], wrt: Sequence[fx.Node]) -> Sequence[torch.Tensor | None]:
+    with wrt[0].meta["example_value"].fake_mode, torch.enable_grad(), torch.random.fork_rng(devices=[]):
         values = {x: _fresh(x.meta.get("example_value")) for x in call.all_input_nodes}
         args, kwargs = fx.map_arg((call.args, call.kwargs), lambda x: _to_written(values[x]))
         target = getattr(args[0], str(call.target)) if call.op == "call_method" else call.target
@@ -79,7 +79,7 @@ def _gradients(call: fx.Node, path: tuple[int, ...], wanted: Sequence[fx.Node]) 
         outcome = reduce(operator.getitem, path, target(*rest, **kwargs))
         results = [r for r in tree_leaves(outcome) if _requires_grad(r)]
         grads = [torch.ones_like(r) for r in results]
-        return torch.autograd.grad(results, [values[x] for x in wanted], grads, allow_unused=True)
+        return torch.autograd.grad(results, [values[x] for x in wrt], grads, allow_unused=True)
 
 
 def _value(node: object) -> Any:

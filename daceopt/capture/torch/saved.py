@@ -58,11 +58,11 @@ def _functions_of(graph: fx.Graph) -> list[Any]:
 def _functions(tensors: list[Any]) -> Iterator[Any]:
     """All of autograd's functions behind these tensors."""
     waiting = [t.grad_fn for t in tensors if isinstance(t, torch.Tensor)]
-    seen = {None}
+    visited = {None}
     while waiting:
         function = waiting.pop()
-        if function not in seen:
-            seen.add(function)
+        if function not in visited:
+            visited.add(function)
             yield function
             waiting.extend(f for f, _ in function.next_functions)
 

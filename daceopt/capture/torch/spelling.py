@@ -17,14 +17,14 @@ _COLLECTIONS = (tuple, list, set, frozenset, slice)
 
 def check(builder: Any, guard: Guard) -> None:
     """Add to each guard of a value that has an equal one the condition that it is not that one."""
-    done = set()
+    names = set()
     for one in builder.check_fn_manager.output_graph.guards:
         kind = one.create_fn_name()
-        if (kind != "TYPE_MATCH" and kind not in _BY_EQUALITY) or one.name in done:
+        if (kind != "TYPE_MATCH" and kind not in _BY_EQUALITY) or one.name in names:
             continue
         same = _condition(builder.get(one), kind)
         if same is not None and not _is_of_library(builder, one):
-            done.add(one.name)
+            names.add(one.name)
             text = f"{one.name} is equal to what it was, and another value"
             builder.get_guard_manager(one).add_lambda_guard(same, [text], None)
 

@@ -43,15 +43,15 @@ class _Computation(NamedTuple):
     leaves: list[fx.Node]
     calls: list[fx.Node]
 
-    def run(self, values: Sequence[torch.Tensor], wanted: object) -> Any:
-        """``wanted``, where each node is replaced by its value."""
+    def run(self, values: Sequence[torch.Tensor], structure: object) -> Any:
+        """``structure``, where each node is replaced by its value."""
         results = dict(zip(self.leaves, values, strict=True))
         with torch.no_grad():
             for node in self.calls:
                 args, kwargs = map_arg((node.args, node.kwargs), results.__getitem__)
                 call = getattr(torch.Tensor, node.target) if node.op == "call_method" else node.target
                 results[node] = call(*args, **kwargs)
-        return map_arg(wanted, results.__getitem__)
+        return map_arg(structure, results.__getitem__)
 
 
 def answer(tx: Translator, ask: Callable[..., Any], *operands: VariableTracker) -> Any:
@@ -118,12 +118,12 @@ def _computation(graph: fx.Graph, nodes: Sequence[fx.Node]) -> _Computation | No
 
 
 def _needs(nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
-    seen, waiting = set(nodes), list(nodes)
+    visited, waiting = set(nodes), list(nodes)
     while waiting:
         node = waiting.pop()
         yield node
-        waiting += [n for n in node.all_input_nodes if n not in seen]
-        seen.update(node.all_input_nodes)
+        waiting += [n for n in node.all_input_nodes if n not in visited]
+        visited.update(node.all_input_nodes)
 
 
 def _is_pure(node: fx.Node) -> bool:

@@ -61,14 +61,14 @@ def _of_one(
     stride: int | torch.SymInt, order: Sequence[int], shape: Sequence[int | torch.SymInt], otherwise: tuple[int, ...]
 ) -> int | tuple[int, ...]:
     """The stride along an axis of one element, which is a product of extents inside of some axis in memory."""
-    wanted = _expression(stride)
-    if sympy.expand(wanted - sympy.Mul(*(_expression(shape[k]) for k in otherwise))) == 0:
+    expression = _expression(stride)
+    if sympy.expand(expression - sympy.Mul(*(_expression(shape[k]) for k in otherwise))) == 0:
         return otherwise
     for first in range(len(order), -1, -1):
         product = sympy.Mul(*(_expression(shape[k]) for k in order[first:]))
-        if sympy.expand(wanted - product) == 0:
+        if sympy.expand(expression - product) == 0:
             return tuple(order[first:])
-    return int(wanted) if wanted.is_Integer else otherwise
+    return int(expression) if expression.is_Integer else otherwise
 
 
 def _expression(size: object) -> sympy.Expr:

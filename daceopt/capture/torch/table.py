@@ -82,8 +82,8 @@ def foreign_source() -> str:
 
 def _is_foreign(entry: AtenRule) -> bool:
     """An own rule over a user's function, as ``pointwise`` makes one, is the user's."""
-    taken = [c.cell_contents for c in getattr(entry.rule, "__closure__", None) or ()]
-    return any(not identity.is_known(home(f)) for f in (entry.rule, *filter(callable, taken)))
+    closure = [c.cell_contents for c in getattr(entry.rule, "__closure__", None) or ()]
+    return any(not identity.is_known(home(f)) for f in (entry.rule, *filter(callable, closure)))
 
 
 def overload(name: str) -> Any:
@@ -121,8 +121,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     _load()
     unpooled = {torch.ops.aten.max_unpool2d.default: _max_unpool2d, torch.ops.aten.max_unpool3d.default: _max_unpool3d}
     every = {**foreach.decompositions(), **core_aten_decompositions(), **unpooled}
-    left = [overload(name) for name in _LEFT]
-    return {target: fn for target, fn in every.items() if target not in _RULES and target not in left}
+    excluded = [overload(name) for name in _LEFT]
+    return {target: fn for target, fn in every.items() if target not in _RULES and target not in excluded}
 
 
 def _max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int | torch.SymInt]) -> torch.Tensor:

@@ -145,14 +145,14 @@ class _CudaEmitter(Emitter):
     def _launcher(self, blocks: str, parameters: Sequence[str]) -> str:
         names = [p.rsplit(" ", 1)[1] for p in parameters]
         shape = ["stream", f"int64_t({blocks})", str(self._threads.count)]
-        taken = ", ".join(["void* stream", *parameters])
+        signature = ", ".join(["void* stream", *parameters])
         aligned = self._packed_arrays()
         kernels = [f"KERNEL_device<{n}>" for n in (16, 1)] if aligned else ["KERNEL_device"]
         calls = [f"dop::launch({', '.join([*shape, kernel, *names])});" for kernel in kernels]
         if aligned:
             calls = [f"if (dop::aligned({', '.join(aligned)})) {calls[0]}", f"else {calls[1]}"]
         lines = "\n".join(f"  {call}" for call in calls)
-        return f'extern "C" void KERNEL({taken}) {{\n{lines}\n}}\n'
+        return f'extern "C" void KERNEL({signature}) {{\n{lines}\n}}\n'
 
     def _packed_arrays(self) -> list[str]:
         """The arrays of which packs are moved."""
@@ -168,13 +168,13 @@ class _CudaEmitter(Emitter):
 
     def _blocks(self, grid: Sequence[Loop], body: Tree) -> Body:
         """The grid's loops as digits of the block's number, the innermost one first, and what one block does."""
-        left = "int64_t(blockIdx.x)"
+        number = "int64_t(blockIdx.x)"
         digits: list[Declare] = []
         for k, loop in reversed(list(enumerate(grid))):
             extent = self._names.size_text(loop.extent)
-            digit = left if k == 0 else f"{left} % ({extent})"
+            digit = number if k == 0 else f"{number} % ({extent})"
             digits.insert(0, Declare("int64_t", self._names.loop(loop.param), digit, const=True))
-            left = f"{left} / ({extent})"
+            number = f"{number} / ({extent})"
         ends = [None if loop.rest is None else self._names.size_text(loop.rest) for loop in grid]
         with self._within(grid):
             inner = self._inside(body)

@@ -61,8 +61,8 @@ def command() -> tuple[str, ...]:
 @cache
 def version() -> str:
     """The last line of what nvcc says of itself."""
-    done = subprocess.run([require_nvcc(), "--version"], capture_output=True, text=True, timeout=60)
-    return done.stdout.strip().rsplit("\n", 1)[-1]
+    answer = subprocess.run([require_nvcc(), "--version"], capture_output=True, text=True, timeout=60)
+    return answer.stdout.strip().rsplit("\n", 1)[-1]
 
 
 @cache

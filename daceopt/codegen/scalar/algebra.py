@@ -37,7 +37,7 @@ class _Rewriter:
         self._assignment_of = {a.symbol: a for a in assignments}
         self._types = dict(types_of) | {a.symbol: a.dtype for a in assignments}
         self._infer = scalar.Types(self._types)
-        self._taken = {str(s) for s in self._types}
+        self._names_in_use = {str(s) for s in self._types}
         self._symbols: dict[tuple[Any, str], Any] = {}
         self._out: list[Assignment] = []
 
@@ -112,8 +112,8 @@ class _Rewriter:
         return self._symbols[key]
 
     def _assign(self, hint: str, expr: sympy.Expr, dtype: types.DType) -> sympy.Expr:
-        symbol = scalar.symbol(fresh(hint, self._taken), dtype)
-        self._taken.add(str(symbol))
+        symbol = scalar.symbol(fresh(hint, self._names_in_use), dtype)
+        self._names_in_use.add(str(symbol))
         self._types[symbol] = dtype
         self._out.append(Assignment(symbol, expr, dtype))
         return symbol

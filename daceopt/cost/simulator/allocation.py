@@ -51,8 +51,8 @@ def allocate(tensors: Iterable[Lifetime], capacity: int, spill: str = LONGEST, e
     between others leaves, too. With ``early``, tensors get their places a task earlier as far as there is room when all
     have one, so that nothing leaves for it.
     """
-    wanted = sorted(tensors, key=lambda t: t.first)
-    resident, spilled = _keep(wanted, capacity, spill)
+    by_birth = sorted(tensors, key=lambda t: t.first)
+    resident, spilled = _keep(by_birth, capacity, spill)
     offsets, soon = _place(resident, capacity, frozenset())
     if early:
         reserved, before = _place(resident, capacity, _with_room(resident, capacity))
@@ -76,11 +76,11 @@ def _with_room(resident: Sequence[Lifetime], capacity: int) -> frozenset[str]:
     return frozenset(fitting)
 
 
-def _keep(wanted: Sequence[Lifetime], capacity: int, spill: str) -> tuple[list[Lifetime], list[str]]:
+def _keep(tensors: Sequence[Lifetime], capacity: int, spill: str) -> tuple[list[Lifetime], list[str]]:
     """Those of which never more are alive than fit, and the names of the others."""
     alive: dict[str, Lifetime] = {}
     out: dict[str, None] = {}
-    for tensor in wanted:
+    for tensor in tensors:
         if tensor.size > capacity:
             out[tensor.name] = None
             continue
@@ -89,7 +89,7 @@ def _keep(wanted: Sequence[Lifetime], capacity: int, spill: str) -> tuple[list[L
             victim = max(alive.values(), key=lambda t: (t.span, t.size) if spill == LONGEST else (t.size, t.span))
             out[victim.name] = None
             del alive[victim.name]
-    return [t for t in wanted if t.name not in out], list(out)
+    return [t for t in tensors if t.name not in out], list(out)
 
 
 def _place(resident: Sequence[Lifetime], capacity: int, soon: frozenset[str]) -> tuple[dict[str, int], frozenset[str]]:

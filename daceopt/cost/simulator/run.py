@@ -123,7 +123,7 @@ class _Simulation:
         promoted = self._promote(levels)
         traffic: Counter[str] = Counter(dict.fromkeys((*LEVELS, EXCHANGE), 0))
         tasks = [self._task(k, levels, promoted, traffic) for k in range(len(self.layers))]
-        done = Pipeline(self.machine, self.overlap).run(tasks)
+        outcome = Pipeline(self.machine, self.overlap).run(tasks)
         wished = self.graph.placements
         placements = {n: Placement(level, wished[n].binding if n in wished else ()) for n, level in levels.items()}
         return Run(
@@ -135,8 +135,8 @@ class _Simulation:
             tuple(dict.fromkeys(self.spilled)),
             dict(traffic),
             self._occupancy(levels, promoted),
-            tuple(done.events),
-            done.seconds,
+            tuple(outcome.events),
+            outcome.seconds,
         )
 
     # ---------------------------------------------------------------- where arrays live

@@ -85,13 +85,13 @@ class Pipeline:
         """In their order."""
         kernel = -1
         for k, task in enumerate(tasks):
-            done = self._schedule.seconds
+            end = self._schedule.seconds
             if task.kernel != kernel:
                 kernel = task.kernel
                 # the next launch is on its way while a kernel runs, unless kernels wait for one another
-                self._begun = (done if self._overlap == "none" else self._begun) + self._machine.launch
-            fetch = done if self._overlap == "none" else 0.0
-            start = 0.0 if self._overlap in OVERLAPS[2:] and task.beside else done
+                self._begun = (end if self._overlap == "none" else self._begun) + self._machine.launch
+            fetch = end if self._overlap == "none" else 0.0
+            start = 0.0 if self._overlap in OVERLAPS[2:] and task.beside else end
             self._task(k, task, max(start, self._begun), max(fetch, self._begun))
         return self._schedule
 
@@ -102,11 +102,11 @@ class Pipeline:
         for tile in range(task.tiles):
             room = self._room(fetched, fetch)
             begins = (self._load(k, task, x, tile, room if x.writer is None else earliest) for x in task.loads)
-            done = self._compute(k, task, max([earliest, self._computed[0], *begins]))
-            self._computed.append(done)
+            end = self._compute(k, task, max([earliest, self._computed[0], *begins]))
+            self._computed.append(end)
             if fetched:
-                self._outstanding.append((fetched, done))
-            ends.append(self._store(k, task, done))
+                self._outstanding.append((fetched, end))
+            ends.append(self._store(k, task, end))
         for name in task.writes:
             self._ends[name] = ends
 
@@ -138,20 +138,20 @@ class Pipeline:
 
     def _compute(self, k: int, task: Task, ready: float) -> float:
         """Kinds of work follow one another, each on its unit: the anchor first."""
-        done = ready
+        end = ready
         for kind, seconds in task.work.items():
             unit = self._machine.unit(kind).name
-            start = max(done, self._free.get(unit, 0.0))
-            done = self._free[unit] = start + seconds / task.tiles
-            self._record(unit, k, start, done)
-        return max(done, ready + task.floor / task.tiles)
+            start = max(end, self._free.get(unit, 0.0))
+            end = self._free[unit] = start + seconds / task.tiles
+            self._record(unit, k, start, end)
+        return max(end, ready + task.floor / task.tiles)
 
-    def _store(self, k: int, task: Task, done: float) -> float:
+    def _store(self, k: int, task: Task, computed_at: float) -> float:
         if task.to_shared:
-            done = self._move(WAY, k, done, task.to_shared / task.tiles / self._machine.shared.bandwidth)
+            computed_at = self._move(WAY, k, computed_at, task.to_shared / task.tiles / self._machine.shared.bandwidth)
         if task.to_memory:
-            done = self._move(DMA, k, done, task.to_memory / task.tiles / self._memory)
-        return done
+            computed_at = self._move(DMA, k, computed_at, task.to_memory / task.tiles / self._memory)
+        return computed_at
 
     def _move(self, unit: str, k: int, start: float, seconds: float) -> float:
         begin = self._ways[unit].take(start, seconds)

@@ -112,7 +112,7 @@ class DataParallel(nn.Module, Joinable):
 
     def forward(self, *arguments: object, **kwargs: object) -> Any:
         """The model's result; a backward pass from it leaves averages over ranks in ``.grad``."""
-        if self.daceopt_exchange.taken:  # the program that is traced exchanges what it computes
+        if self.daceopt_exchange.is_traced:  # the program that is traced exchanges what it computes
             return self.module(*arguments, **kwargs)
         return self._exchanging(arguments, kwargs)
 

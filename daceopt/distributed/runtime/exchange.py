@@ -55,7 +55,7 @@ class Exchange:
         self.has_own = False  # whether .grad may hold what was accumulated without an exchange
         self.synced_before = True  # whether gradients were exchanged behind the forward before
         self._published: set[int] = set()
-        self.taken = False  # whether whoever traces the model exchanges what it computes
+        self.is_traced = False  # whether whoever traces the model exchanges what it computes
 
     def use(self, strategy: Strategy, graph: str = "") -> None:
         """Exchange as ``strategy`` says from now on; ``graph``: the only one whose operators it groups, where it was
@@ -107,14 +107,14 @@ class Exchange:
             dist.all_gather(every, own, group=self.group)
         return torch.cat(every)
 
-    def base(self, wanted: str | Recipe) -> Recipe:
-        """``wanted``; ``disco`` for a choice among recipes."""
-        chosen = recipes.get(wanted) if isinstance(wanted, str) else wanted
+    def base(self, recipe: str | Recipe) -> Recipe:
+        """``recipe``; ``disco`` for a choice among recipes."""
+        chosen = recipes.get(recipe) if isinstance(recipe, str) else recipe
         return recipes.get("disco") if isinstance(chosen, Choice) else chosen
 
-    def recipe(self, wanted: str | Recipe) -> Recipe:
-        """``wanted`` with the steps that enact the buckets of the strategy."""
-        base = self.base(wanted)
+    def recipe(self, recipe: str | Recipe) -> Recipe:
+        """``recipe`` with the steps that enact the buckets of the strategy."""
+        base = self.base(recipe)
         names = {str(step).partition("{")[0] for step in base.steps}
         for step in ("tensor-fusion", "collective-placement"):
             base = base if step in names else base + step
@@ -122,23 +122,23 @@ class Exchange:
         placed: Recipe = base.with_options("collective-placement", wait=self.strategy.wait)
         return placed.with_options("tensor-fusion", buckets=buckets)
 
-    def module_recipe(self, wanted: str | Recipe, graph: str = "") -> Recipe:
+    def module_recipe(self, recipe: str | Recipe, graph: str = "") -> Recipe:
         """The same for the model's own graph, with the groups of operators that the strategy has for that."""
-        return self._group(wanted, graph, of_step=False)
+        return self._group(recipe, graph, of_step=False)
 
-    def step_recipe(self, wanted: str | Recipe, graph: str = "") -> Recipe:
+    def step_recipe(self, recipe: str | Recipe, graph: str = "") -> Recipe:
         """The same for the graph of a training step."""
-        return self._group(wanted, graph, of_step=True)
+        return self._group(recipe, graph, of_step=True)
 
-    def _group(self, wanted: str | Recipe, graph: str, of_step: bool) -> Recipe:
+    def _group(self, recipe: str | Recipe, graph: str, of_step: bool) -> Recipe:
         if self._grouped and graph != self._grouped:
-            return self.recipe(wanted)
+            return self.recipe(recipe)
         if self.strategy.groups and self.strategy.of_step is not of_step:
             graphs = ("a training step", "the model alone")[:: 1 if of_step else -1]
             message = f"the strategy groups operators of {graphs[1]}; {graphs[0]} takes its buckets only: search that"
             warnings.warn(message, FallbackWarning, stacklevel=2)
-            return self.recipe(wanted)
-        return self.recipe(enacting(self.strategy, self.base(wanted)))
+            return self.recipe(recipe)
+        return self.recipe(enacting(self.strategy, self.base(recipe)))
 
     def buckets(self, names: Collection[str]) -> list[Exchanged]:
         """What is reduced where just these parameters have a gradient; those without elements are in no bucket."""
@@ -166,11 +166,11 @@ class Exchange:
         if self.refusal:
             raise Unsupported(self.refusal)
         self.broadcast_buffers()
-        self.taken = self.has_own = True
+        self.is_traced = self.has_own = True
         try:
             yield
         finally:
-            self.taken = self.has_own = False  # where it failed, whoever runs the step in parts exchanges
+            self.is_traced = self.has_own = False  # where it failed, whoever runs the step in parts exchanges
 
     def broadcast_buffers(self, source: int = 0) -> None:
         """All ranks take the buffers of rank ``source`` of the group."""

@@ -36,16 +36,16 @@ def tune(exchange: Exchange, seconds: float, graph: TunedGraph, make: Make) -> T
     All ranks call it in the same place. Raises WorkerError where one does not, and what compiling the first raises.
     """
     start = time.perf_counter()
-    ranks, wanted = RankSearchers(exchange.watch), recipe_for("cpu", graph.recipe)
+    ranks, base = RankSearchers(exchange.watch), recipe_for("cpu", graph.recipe)
     first, exchange.tuner = exchange.strategy, None
     machines = ranks.all(platform.node())
-    record = TuningRecord(f"{graph.fingerprint} {first.digest()} {machines}", wanted)
+    record = TuningRecord(f"{graph.fingerprint} {first.digest()} {machines}", base)
     texts = ranks.agree(record.ways())
     if texts is None:
         texts = _simulate(exchange, ranks, graph, seconds)
         record.keep_ways(texts)
     strategies = _by_name(exchange, graph, first, texts)
-    recipes = [replace(_recipe(exchange, s, graph, wanted), name=name) for name, s in strategies.items()]
+    recipes = [replace(_recipe(exchange, s, graph, base), name=name) for name, s in strategies.items()]
 
     def make_with(recipe: Recipe) -> Contender:
         exchange.use(strategies[recipe.name])
@@ -62,10 +62,10 @@ def tune(exchange: Exchange, seconds: float, graph: TunedGraph, make: Make) -> T
     return result
 
 
-def _recipe(exchange: Exchange, strategy: Strategy, graph: TunedGraph, wanted: Recipe) -> Recipe:
+def _recipe(exchange: Exchange, strategy: Strategy, graph: TunedGraph, base: Recipe) -> Recipe:
     exchange.use(strategy, graph.fingerprint)
     recipe = exchange.step_recipe if graph.of_step else exchange.module_recipe
-    return recipe(wanted, graph.fingerprint)
+    return recipe(base, graph.fingerprint)
 
 
 def _by_name(exchange: Exchange, graph: TunedGraph, first: Strategy, texts: list[str]) -> dict[str, Strategy]:

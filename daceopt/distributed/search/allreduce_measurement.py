@@ -34,7 +34,7 @@ class _Spent(NamedTuple):
 
     alone: float
     beside: float
-    taken: float
+    delay: float
 
 
 def measure(
@@ -56,8 +56,8 @@ def measure(
     lines = [LinearTime.through([(n, spent[k]) for n, spent in measured.items()]) for k in range(len(_Spent._fields))]
     numbers = torch.tensor(lines, dtype=torch.float64)
     dist.broadcast(numbers, dist.get_global_rank(group, 0) if group is not None else 0, group)
-    alone, beside, taken = (LinearTime(*line) for line in numbers.tolist())
-    return AllReduceTime(dist.get_world_size(group), *alone, beside, taken)
+    alone, beside, computation = (LinearTime(*line) for line in numbers.tolist())
+    return AllReduceTime(dist.get_world_size(group), *alone, beside, computation)
 
 
 class _Products:
@@ -97,8 +97,8 @@ def _once(tensors: Sequence[torch.Tensor], products: _Products, group: torch.dis
     for work in works:
         work.wait()
     # the thread was off its core: for the reductions no longer than their threads worked, the rest is other programs'
-    taken = min(others, beside - own) + max(0.0, own - (products.count - before) * each)
-    return _Spent(alone / len(tensors), beside / len(tensors), max(0.0, taken) / len(tensors))
+    seconds = min(others, beside - own) + max(0.0, own - (products.count - before) * each)
+    return _Spent(alone / len(tensors), beside / len(tensors), max(0.0, seconds) / len(tensors))
 
 
 def _clocks() -> tuple[float, float, float]:

@@ -86,8 +86,8 @@ def _cost(graph: Graph, node: Node, times: KernelTimes, seconds: float) -> Opera
         kind = type_of(graph, node)
     if isinstance(node, KernelNode):
         work = times.work(node)
-        left = max(0.0, work.bytes - sum(writes.values()))  # of a gather no more is read than is picked
-        shrink = min(1.0, left / total) if (total := sum(reads.values())) else 1.0
+        gathered = max(0.0, work.bytes - sum(writes.values()))  # of a gather no more is read than is picked
+        shrink = min(1.0, gathered / total) if (total := sum(reads.values())) else 1.0
         reads = {n: b * shrink for n, b in reads.items()}
         kernel = node.kernel
         functions = _evaluations(kernel, times)

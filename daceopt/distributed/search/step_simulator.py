@@ -47,8 +47,8 @@ class PackedBuckets:
         sizes = np.array([sum(graph.gradients[g].bytes for g in bucket) for bucket in self.buckets], dtype=np.float64)
         self.seconds = model.seconds(sizes)
         self.total = float(self.seconds.sum())
-        self.taken = model.taken_seconds(sizes)
-        self.beside = model.beside_computing(sizes) - self.taken
+        self.delay = model.taken_seconds(sizes)
+        self.beside = model.beside_computing(sizes) - self.delay
         self._graph, self._waiting = graph, dict[int, float]()
 
     def waiting(self, bucket: int) -> float:
@@ -74,9 +74,9 @@ class _Reductions(NamedTuple):
 
     def computation_end(self, packed: PackedBuckets) -> float:
         """When it is: later by what reductions took of the core."""
-        taken = packed.taken[self.order[: self.complete + 1]]
-        partly = (1 - self.left) * float(taken[self.complete]) if self.complete < len(taken) else 0.0
-        return self.computed + float(taken[: self.complete].sum()) + partly
+        seconds = packed.delay[self.order[: self.complete + 1]]
+        partly = (1 - self.left) * float(seconds[self.complete]) if self.complete < len(seconds) else 0.0
+        return self.computed + float(seconds[: self.complete].sum()) + partly
 
     def alone(self, packed: PackedBuckets) -> Floats:
         """Seconds of what is left of each bucket then."""
@@ -117,13 +117,13 @@ class StepSimulator:
         ready = np.maximum.reduceat(ends[slots[packed.flat]], packed.starts)
         order = ready.argsort(kind="stable")
         ready, spent = ready[order], packed.beside[order]
-        done = np.cumsum(spent)
-        over = done + np.maximum.accumulate(ready - (done - spent))
+        end_times = np.cumsum(spent)
+        over = end_times + np.maximum.accumulate(ready - (end_times - spent))
         behind = packed.waiting(int(order[-1])) * max(self.slowdowns)
         computed = max(float(ends[-1]) - behind, float(ready[-1]))
         complete = int(over.searchsorted(computed, side="right"))
-        left = min(1.0, float((over[complete] - computed) / spent[complete])) if complete < len(over) else 0.0
-        return _Reductions(order, over - spent, over, computed, complete, left, float(ends[-1]) - computed)
+        rest = min(1.0, float((over[complete] - computed) / spent[complete])) if complete < len(over) else 0.0
+        return _Reductions(order, over - spent, over, computed, complete, rest, float(ends[-1]) - computed)
 
     def lower_bound(self, durations: Floats, packed: PackedBuckets) -> float:
         """Full overlap: the longer of computing and communicating, as if neither waited for the other."""
@@ -154,7 +154,7 @@ def _channel(reductions: _Reductions, packed: PackedBuckets) -> list[StepEvent]:
     events: list[StepEvent] = []
     clear, halted, alone = reductions.computation_end(packed), 0.0, reductions.alone(packed)
     for k, bucket in enumerate(reductions.order):
-        start, halted = float(reductions.starts[k]) + halted, halted + float(packed.taken[bucket])
+        start, halted = float(reductions.starts[k]) + halted, halted + float(packed.delay[bucket])
         if k < reductions.complete:
             end = float(reductions.ends[k]) + halted
         else:
@@ -171,7 +171,7 @@ def _pass(clock: Floats, reductions: _Reductions, packed: PackedBuckets, begins:
     for bucket, start, end in zip(reductions.order, reductions.starts, reductions.ends):
         reached = clock >= start if begins else clock > start
         part = np.clip((clock - start) / (end - start), 0.0, 1.0) if end > start else reached
-        passed += packed.taken[bucket] * part
+        passed += packed.delay[bucket] * part
     waited = reductions.computation_end(packed) + float(reductions.alone(packed).sum())
     late = clock > reductions.computed * (1 - _ROUNDING if begins else 1 + _ROUNDING)
     return np.where(late, waited + clock - reductions.computed, passed)

@@ -110,22 +110,22 @@ def of_groups(
     """
     reach = operators.reach
     owner: dict[str, frozenset[int]] = {}
-    wanted = [
+    whole_groups = [
         g for g in groups if g.members == g.exported and all(operators.graph.computations[k].fusible for k in g.members)
     ]
-    for group in wanted:
+    for group in whole_groups:
         owner |= {a: group.members for k in group.members for a in reach.operators[k].writes if a not in owner}
     totals: dict[frozenset[int], float] = {}
-    left = 0.0
+    rest = 0.0
     for arrays, seconds in kernels:
         members = next((owner[a] for a in sorted(arrays) if a in owner), None)
         if members is None:
-            left += seconds
+            rest += seconds
         else:
             totals[members] = totals.get(members, 0.0) + seconds
-    others = {g.members: estimate(reach, g) for g in wanted if g.members not in totals}
+    others = {g.members: estimate(reach, g) for g in whole_groups if g.members not in totals}
     total = sum(others.values())
-    return totals | {members: seconds * left / total for members, seconds in others.items() if total and left}
+    return totals | {members: seconds * rest / total for members, seconds in others.items() if total and rest}
 
 
 def prefer_known(measured: Mapping[frozenset[int], float], estimate: Estimate) -> Estimate:

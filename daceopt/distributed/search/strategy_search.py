@@ -111,8 +111,8 @@ def search(
     What is found can be enacted: candidates of which the program refuses a part go on without that."""
     start = time.perf_counter()
     rules = baselines(problem, groups)
-    left = None if budget is None else max(0.0, budget - (time.perf_counter() - start))
-    outcomes = SeededSearch(problem, list(rules.values()), effort or SearchEffort(), resume).run(processes, left)
+    rest = None if budget is None else max(0.0, budget - (time.perf_counter() - start))
+    outcomes = SeededSearch(problem, list(rules.values()), effort or SearchEffort(), resume).run(processes, rest)
     state = enactable(problem, [*(outcome.moves for outcome in outcomes), *rules.values()])
     times = {name: apply_moves(problem, moves).time for name, moves in rules.items()}
     spent = time.perf_counter() - start

@@ -101,11 +101,11 @@ class BuiltProgram:
         for k, whole in enumerate(self._entries):
             ones = {("grad", k): torch.ones_like(t) for (kind, k), t in results.items() if kind == "output"}
             arrays = {**ones, **tensors, **results}
-            taken = [arrays[role] for role in whole.inputs]
-            entry = whole.place(taken)
+            operands = [arrays[role] for role in whole.inputs]
+            entry = whole.place(operands)
             if k == 0 and (allocate := entry.memory(symbols).saved) is not None:
                 saved = allocate()
-            outputs = _call(entry, taken, saved, symbols)
+            outputs = _call(entry, operands, saved, symbols)
             if waits:
                 entry.wait()
             written = {entry.outputs[o]: tensors["input", at] for o, at in entry.in_place.items()}

@@ -102,17 +102,21 @@ def _module(
     )
     report = Report(type(model).__name__, recipe=_name(chosen.recipe))
     try:
-        seen = observe(model, args, kwargs, chosen)
-        report.notes += map(str, seen.breaks)
-        report.notes += seen.choices
-        report.reason = "; ".join(map(str, seen.refused)) or ("" if seen.graphs else "nothing in it was compiled")
-        report.operators = collect.aten_operators([graph for graph, _ in seen.graphs], [b.text for b in seen.refused])
-        for graph, tensors in seen.graphs:
+        observation = observe(model, args, kwargs, chosen)
+        report.notes += map(str, observation.breaks)
+        report.notes += observation.choices
+        report.reason = "; ".join(map(str, observation.refused)) or (
+            "" if observation.graphs else "nothing in it was compiled"
+        )
+        report.operators = collect.aten_operators(
+            [graph for graph, _ in observation.graphs], [b.text for b in observation.refused]
+        )
+        for graph, tensors in observation.graphs:
             report.recipe = recipe_for(graph.traced.device, chosen.recipe).name
             _graph(report, graph, tensors, measure)
         if measure:
             _calls(report, model, args, kwargs, chosen)
-            report.advice = advise(report, [*seen.refused, *seen.breaks])
+            report.advice = advise(report, [*observation.refused, *observation.breaks])
     except DaceoptError as error:
         report.reason = str(error)
     return report
@@ -187,11 +191,11 @@ def _onnx_program(
             "a call"
         )
         return
-    pair, taken = variant.pair, [inputs[k] for k in variant.positions] if inputs else ()
+    pair, tensors_in = variant.pair, [inputs[k] for k in variant.positions] if inputs else ()
     if variant.tail is not None:
         report.notes.append(str(variant.tail))
         report.operators = collect.operators(model, variant.tail.reasons)
-    tensors = {k: t.to(place) for k, t in _onnx_inputs(report, *pair.graphs.directions()[0], taken).items()}
+    tensors = {k: t.to(place) for k, t in _onnx_inputs(report, *pair.graphs.directions()[0], tensors_in).items()}
     names = ModelNames(
         [variants.input_names[k] for k in variant.positions], [f"output {v.name}" for v in pair.model.graph.output]
     )

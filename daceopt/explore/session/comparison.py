@@ -63,8 +63,8 @@ class Comparison:
         yield printable(f"{self.names[0]} -> {self.names[1]}")
         yield f"  kernels     {change(*self.kernels)}"
         yield f"  moves       {change(*self.bytes, 'B')}"
-        gone, new = self.labels[0], self.labels[1]
-        for sign, counts, other in (("-", gone, new), ("+", new, gone)):
+        old, new = self.labels[0], self.labels[1]
+        for sign, counts, other in (("-", old, new), ("+", new, old)):
             for label in counts:
                 if (count := counts[label] - other.get(label, 0)) > 0:
                     yield printable(f"  {sign} {label}" + (f" x {count}" if count > 1 else ""))

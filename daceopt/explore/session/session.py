@@ -159,7 +159,7 @@ class Session:
         inputs = self._subject.values() if self._verify == "numerics" else None
         attempts: list[Transformation] = []
         try:
-            done = change.run(
+            outcome = change.run(
                 program, self._verify, inputs, lambda transformation, graph: attempts.append(transformation)
             )
         except Exception as error:
@@ -167,7 +167,14 @@ class Session:
             message = explain(error, attempts[-1] if attempts else None, first)
             raise SessionError(f"{message}; the session is as it was, at version {start.number}") from error
         self._at = Version(
-            next(self._numbers), done.program, change.title, done.steps, done.records, start, done.notes, start.sizes
+            next(self._numbers),
+            outcome.program,
+            change.title,
+            outcome.steps,
+            outcome.records,
+            start,
+            outcome.notes,
+            start.sizes,
         )
         self._redo.clear()
         return self

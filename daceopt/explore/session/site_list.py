@@ -129,9 +129,9 @@ class SiteList(Sequence[FoundSite]):
         rows += [("near miss", str(m.transformation), m.direction, m.text, "") for m in self.near_misses]
         rows += [("could not look", name, "", why, "") for name, why in self.failures.items()]
         cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows[:_SHOWN])
-        left = f"<p>and {len(rows) - _SHOWN} more</p>" if len(rows) > _SHOWN else ""
+        note = f"<p>and {len(rows) - _SHOWN} more</p>" if len(rows) > _SHOWN else ""
         heads = "".join(f"<th>{name}</th>" for name in ("", "step", "direction", "site", "from"))
-        return f"<table><tr>{heads}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>{left}"
+        return f"<table><tr>{heads}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>{note}"
 
 
 def find(session: Walker, program: Program, common: Program, transformations: Iterable[Transformation]) -> SiteList:

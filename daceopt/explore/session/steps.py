@@ -52,7 +52,7 @@ class Change:
         """The requested recipe or step. Raises DaceoptError where it does not exist, or would be out of order."""
         change = _as_asked(step, version)
         check_order(version, change.steps)
-        if version.program.wanted is None and [s.level for s in change.steps] == [DIFFERENTIATE]:
+        if version.program.gradients is None and [s.level for s in change.steps] == [DIFFERENTIATE]:
             raise DaceoptError(f"{change.title}: {_why_not(version.program)}")
         return change
 
@@ -65,11 +65,11 @@ class Change:
     ) -> Done:
         """Edit ``program``, or give another one in its place. ``before`` is called before each step."""
         if self.among is not None:
-            trains = program.wanted is not None
+            trains = program.gradients is not None
             program_after, records, decision = choice.run(self.among, program, verify)
-            taken = next(r for r in self.among.recipes() if r.name == decision.chosen)
-            taken = taken.with_differentiation() if trains else taken
-            return Done(program_after, taken.resolve(), records, [str(decision)])
+            recipe = next(r for r in self.among.recipes() if r.name == decision.chosen)
+            recipe = recipe.with_differentiation() if trains else recipe
+            return Done(program_after, recipe.resolve(), records, [str(decision)])
         runner = Runner(Recipe(SESSION, self.steps), verify, inputs=inputs, before=before)
         return Done(program, self.steps, runner.apply(program, self.steps))
 
@@ -111,9 +111,9 @@ def _as_asked(step: object, version: Version) -> Change:
     return Change(str(resolved), (resolved,))
 
 
-def _of_recipe(wanted: Recipe, device: str) -> Change:
+def _of_recipe(base: Recipe, device: str) -> Change:
     """The requested recipe, for arrays on ``device``."""
-    recipe = recipe_for(device, wanted)
+    recipe = recipe_for(device, base)
     among = recipe if isinstance(recipe, Choice) else None
     return Change(f"recipe {recipe.name}", tuple(map(resolve, recipe.resolve())), among)
 

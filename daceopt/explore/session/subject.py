@@ -46,7 +46,7 @@ class Subject:
 
     @property
     def trains(self) -> bool:
-        return self.program.wanted is not None
+        return self.program.gradients is not None
 
     @property
     def device(self) -> torch.device:
@@ -131,8 +131,8 @@ def _of_onnx(source: object, inputs: Sequence[object], backward: bool | None) ->
 
 
 def _of_graph(title: str, graph: Graph, inputs: Sequence[object], backward: bool | None) -> Subject:
-    wanted, tensors = _all_gradients(graph) if backward else None, _tensors(graph, inputs)
-    subject = Subject(title, Program.of(graph, wanted), tensors)
+    gradients, tensors = _all_gradients(graph) if backward else None, _tensors(graph, inputs)
+    subject = Subject(title, Program.of(graph, gradients), tensors)
     if subject.device.type != "cpu":
         DevicePlacement(target.on(subject.device.type).name).run(graph)
     return subject

@@ -34,9 +34,9 @@ def measure(step: TrainingStep, *arguments: object, runs: int = RUNS) -> list[St
     Raises CaptureError where the step is no program, and what a step raises.
     """
     step(*arguments)
-    with step.observe() as seen:
+    with step.observe() as calls:
         step(*arguments)
-    program, inputs = seen[-1]
+    program, inputs = calls[-1]
     graphs = program.pair.graphs.directions()
     built = BuiltProgram.of(key("profile", *program.pair.report["programs"]), graphs, profiled=True)
     own = {k: t.detach().clone(memory_format=torch.contiguous_format) for k, t in enumerate(inputs)}

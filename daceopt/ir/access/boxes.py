@@ -185,17 +185,17 @@ def iterations(stage: Stage, extents: Mapping[Param, Dim], boxes: Mapping[str, B
 
     Raises IllegalSchedule where a place is written that is not a parameter and a number.
     """
-    wanted: dict[Param, list[Interval]] = {p: [] for p in stage.params}
+    needed: dict[Param, list[Interval]] = {p: [] for p in stage.params}
     for write in (a for a in stage.writes.values() if a.array in boxes):
         for p in (p for p in stage.params if p not in write.params()):
-            wanted[p].append(Interval.whole(extents[p]))
+            needed[p].append(Interval.whole(extents[p]))
         for value, interval in zip(write.index, boxes[write.array]):
             form = affine(value, extents)
             if not form.is_exact or len(form.terms) > 1 or any(f != 1 for _, f in form.terms):
                 raise IllegalSchedule(f"{write.array} is written at {value}; expected a parameter and a number")
             for p, _ in form.terms:
-                wanted[p].append(replace(interval, start=sympy.expand(interval.start - form.constant)))
-    return {p: hull(intervals, extents[p], p) for p, intervals in wanted.items()}
+                needed[p].append(replace(interval, start=sympy.expand(interval.start - form.constant)))
+    return {p: hull(intervals, extents[p], p) for p, intervals in needed.items()}
 
 
 def restrict(

@@ -87,7 +87,7 @@ def _position(graph: Graph, access: Access) -> tuple[Walk, Dim]:
 
 def is_bijective(index: Sequence[Dim], shape: Sequence[Dim], extents: Mapping[sympy.Symbol, Dim]) -> bool:
     """Does ``index`` visit every element of ``shape`` exactly once, as its parameters run through ``extents``?"""
-    seen: set[sympy.Symbol] = set()
+    params: set[sympy.Symbol] = set()
     for expr, size in zip(index, shape, strict=True):
         form = affine(expr, extents)
         if not form.is_integral or len(form.terms) > 1:
@@ -98,7 +98,7 @@ def is_bijective(index: Sequence[Dim], shape: Sequence[Dim], extents: Mapping[sy
             continue
         ((p, factor),) = form.terms
         start = 0 if factor == 1 else dim(size - 1)
-        if p in seen or abs(factor) != 1 or not same(extents[p], size) or not same(form.constant, start):
+        if p in params or abs(factor) != 1 or not same(extents[p], size) or not same(form.constant, start):
             return False
-        seen.add(p)
+        params.add(p)
     return True

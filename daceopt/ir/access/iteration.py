@@ -22,8 +22,8 @@ from daceopt.ir.scalar.symbols import Parameter, param
 
 def fresh_params(*kernels: Kernel) -> Iterator[sympy.Symbol]:
     """Parameters that none of ``kernels`` has; for kernels that are alike, the same ones."""
-    taken = {p for kernel in kernels for p in kernel.extents}
-    return (p for k in count() if (p := Parameter(f"i_f{k}")) not in taken)
+    params_in_use = {p for kernel in kernels for p in kernel.extents}
+    return (p for k in count() if (p := Parameter(f"i_f{k}")) not in params_in_use)
 
 
 def apart(kernel: Kernel, *others: Kernel) -> Kernel:
@@ -82,15 +82,15 @@ def unify(
     """
     if address_1.buffer != address_2.buffer or dim(address_1.constant - address_2.constant) != 0:
         return None
-    left = {p: c for p, c in address_1.terms if first.extents[p] != 1}
+    unmatched = {p: c for p, c in address_1.terms if first.extents[p] != 1}
     right = {p: c for p, c in address_2.terms if second.extents[p] != 1}
     mapping: dict[sympy.Symbol, sympy.Symbol] = {}
-    while left and right:
-        pair = next(((p, q) for p, c in left.items() for q, d in right.items() if dim(c - d) == 0), None)
+    while unmatched and right:
+        pair = next(((p, q) for p, c in unmatched.items() for q, d in right.items() if dim(c - d) == 0), None)
         if pair is None:
             return None
         p, q = pair
-        step = left[p]
+        step = unmatched[p]
         a, b = first.extents[p], second.extents[q]
         if dim(a - b) != 0:
             if (outer := quotient(b, a)) is not None and outer != 1:
@@ -99,13 +99,13 @@ def unify(
                 q = q_inner
             elif (outer := quotient(a, b)) is not None and outer != 1:
                 first, far, p_inner = split(first, p, b, second)
-                left = _replace(left, p, far, dim(step * b), p_inner, step)
+                unmatched = _replace(unmatched, p, far, dim(step * b), p_inner, step)
                 p = p_inner
             else:
                 return None
         mapping[q] = p
-        del left[p], right[q]
-    return None if left or right else (first, second, mapping)
+        del unmatched[p], right[q]
+    return None if unmatched or right else (first, second, mapping)
 
 
 def _replace(

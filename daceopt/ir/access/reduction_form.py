@@ -60,9 +60,9 @@ def form_of(graph: Graph, kernel: Kernel, stage: Stage, connector: str) -> Reduc
     """The form of what ``stage`` reduces into ``connector``."""
     reduced = stage.reduced_params(connector)
     own = [p for p in stage.params if p not in reduced and kernel.extents[p] != 1]
-    gone = [p for p in reduced if kernel.extents[p] != 1]
+    loops = [p for p in reduced if kernel.extents[p] != 1]
     kind = "all-reduce" if not own else "x-reduce" if _innermost(graph, kernel, stage) in own else "y-reduce"
-    return ReductionForm(kind, tuple(kernel.extents[p] for p in own), tuple(kernel.extents[p] for p in gone))
+    return ReductionForm(kind, tuple(kernel.extents[p] for p in own), tuple(kernel.extents[p] for p in loops))
 
 
 def _innermost(graph: Graph, kernel: Kernel, stage: Stage) -> sympy.Symbol:

@@ -90,15 +90,15 @@ def _terms(value: Dim) -> list[tuple[sympy.Expr, int]]:
 
 def _join(x: Dim, parts: list[tuple[Dim, Dim | None, Dim]]) -> list[tuple[sympy.Expr, Dim]]:
     """``(value, step)`` of digits of ``x``, neighbours put together where one step leads through both."""
-    done: list[tuple[Dim, Dim | None, Dim]] = []
+    digits: list[tuple[Dim, Dim | None, Dim]] = []
     for divisor, radix, step in sorted(parts, key=lambda part: _magnitude(part[0])):
-        below = done[-1] if done else None
+        below = digits[-1] if digits else None
         if below is not None and _follows(below, divisor, step):
             first, inner_radix, inner = below
-            done[-1] = (first, None if radix is None or inner_radix is None else dim(inner_radix * radix), inner)
+            digits[-1] = (first, None if radix is None or inner_radix is None else dim(inner_radix * radix), inner)
         else:
-            done.append((divisor, radix, step))
-    return [(digit(x, divisor, radix), step) for divisor, radix, step in done]
+            digits.append((divisor, radix, step))
+    return [(digit(x, divisor, radix), step) for divisor, radix, step in digits]
 
 
 def _follows(below: tuple[Dim, Dim | None, Dim], divisor: Dim, step: Dim) -> bool:

@@ -16,9 +16,9 @@ class Update(Protocol):
     def seed(self) -> float:
         """The gradient of the program's one differentiated output."""
 
-    def extend(self, graph: Graph, wanted: Sequence[str], gradients: Sequence[str | None]) -> None:
-        """Add to ``graph``, which computes the ``gradients`` of its inputs ``wanted`` (None: zero), more inputs, nodes
-        and outputs."""
+    def extend(self, graph: Graph, parameters: Sequence[str], gradients: Sequence[str | None]) -> None:
+        """Add to ``graph``, which computes the ``gradients`` of its inputs ``parameters`` (None: zero), more inputs,
+        nodes and outputs."""
 
 
 @dataclass(frozen=True)

@@ -39,29 +39,29 @@ class Role(NamedTuple):
 class Program:
     """What a recipe transforms.
 
-    ``wanted``: what to differentiate; None for inference, and where it is done. ``inputs`` and ``received`` are the
+    ``gradients``: what to differentiate; None for inference, and where it is done. ``inputs`` and ``received`` are the
     roles of the forward's and the backward's inputs by name; ``returned`` those of the backward's outputs in order.
     Outputs of the forward have the role of their position, whatever array is there. What the forward leaves for the
     backward are ``forward.saved`` and ``backward.saved``, in the same order.
     """
 
     forward: Graph
-    wanted: Gradients | None = None
+    gradients: Gradients | None = None
     backward: Graph | None = None
     inputs: dict[str, Role] = field(default_factory=dict)
     received: dict[str, Role] = field(default_factory=dict)
     returned: list[Role] = field(default_factory=list)
 
     @classmethod
-    def of(cls, graph: Graph, wanted: Gradients | None = None) -> Program:
+    def of(cls, graph: Graph, gradients: Gradients | None = None) -> Program:
         """The program of an imported graph, not differentiated yet."""
-        return cls(graph, wanted, inputs={n: Role(Kind.INPUT, k) for k, n in enumerate(graph.inputs)})
+        return cls(graph, gradients, inputs={n: Role(Kind.INPUT, k) for k, n in enumerate(graph.inputs)})
 
     def copy(self) -> Program:
         """A program of its own that is the same."""
         backward = None if self.backward is None else self.backward.copy()
         names = dict(self.inputs), dict(self.received), list(self.returned)
-        return Program(self.forward.copy(), self.wanted, backward, *names)
+        return Program(self.forward.copy(), self.gradients, backward, *names)
 
     def directions(self) -> Iterator[Graph]:
         """The forward graph, then the backward graph as it is by then."""

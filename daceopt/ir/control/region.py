@@ -284,8 +284,8 @@ def operand(graph: Graph, node: Region, name: str) -> str:
     for connector, array in graph.reads(node).items():
         if array == name and connector not in (CONDITION, TRIPS):
             return connector
-    taken, k = set(node.in_connectors), 0
-    while f"In{k}" in taken:
+    connectors, k = set(node.in_connectors), 0
+    while f"In{k}" in connectors:
         k += 1
     graph.read(node, f"In{k}", name)
     return f"In{k}"
@@ -303,15 +303,15 @@ def _execute(
     if t is not None and isinstance(node, Repeat):
         sizes[str(node.counter)] = t
     dtype = np.float64 if memory.reference else None
-    done = interpret(body, {**feeds, **values}, dtype, sizes, memory.disturbance)
-    return [done[n] for n in body.outputs]
+    values_after = interpret(body, {**feeds, **values}, dtype, sizes, memory.disturbance)
+    return [values_after[n] for n in body.outputs]
 
 
 @interprets("Conditional")
 def _conditional(memory: Memory, node: Conditional) -> None:
     reads, writes = memory.graph.reads(node), memory.graph.writes(node)
-    taken = bool(memory.array(reads[CONDITION]).reshape(()))
-    for k, value in enumerate(_execute(memory, node, 0 if taken else 1, {}, None)):
+    condition = bool(memory.array(reads[CONDITION]).reshape(()))
+    for k, value in enumerate(_execute(memory, node, 0 if condition else 1, {}, None)):
         memory.store(writes[f"Out{k}"], value)
 
 
@@ -319,18 +319,18 @@ def _conditional(memory: Memory, node: Conditional) -> None:
 def _repeat(memory: Memory, node: Repeat) -> None:
     reads, writes = memory.graph.reads(node), memory.graph.writes(node)
     values = {c.input: np.array(memory.array(reads[c.initial])) for c in node.carried}
-    wanted = None
+    count = None
     if node.trips is not None:
-        wanted = memory.number(node.trips)
+        count = memory.number(node.trips)
     elif TRIPS in reads:
-        wanted = int(memory.array(reads[TRIPS]).reshape(()))
+        count = int(memory.array(reads[TRIPS]).reshape(()))
     limit = None if node.limit is None else memory.number(node.limit)
     test = None if node.condition is None else node.carried[node.condition].input
     trips = 0
-    while (wanted is None or trips < wanted) and (test is None or bool(values[test].reshape(()))):
+    while (count is None or trips < count) and (test is None or bool(values[test].reshape(()))):
         if trips == limit:
             raise DaceoptError(f"{node.label}: more iterations than the {limit} that its outputs have room for")
-        t = (wanted or 0) - 1 - trips if node.descending else trips
+        t = (count or 0) - 1 - trips if node.descending else trips
         results = _execute(memory, node, 0, values, t)
         values = dict(zip(values, results))
         for s, value in zip(node.stacked, results[len(node.carried) :]):

@@ -83,8 +83,8 @@ class Body:
                 what = self.graph.source.names.get(name, name)
                 raise Unsupported(f"the size of {what!r} changes from iteration to iteration")
         for name in names:
-            taken = name in self.graph.outputs or not self.graph.producers(name) or self.graph.is_view(name)
-            self.graph.add_output(self.b.copy(name) if taken else name)
+            needs_copy = name in self.graph.outputs or not self.graph.producers(name) or self.graph.is_view(name)
+            self.graph.add_output(self.b.copy(name) if needs_copy else name)
 
 
 class LoopBuilder(Body):

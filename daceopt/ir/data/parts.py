@@ -16,14 +16,14 @@ from daceopt.ir.scalar.sizes import ALL_SIZES, Sizes
 
 def why_no_part(arrays: Arrays, name: str) -> str | None:
     """What keeps ``name`` from becoming a part of another array, or None."""
-    taken = {
+    reasons = {
         "a view": arrays.is_view(name),
         "a part already": arrays.is_part(name),
         "saved for the backward graph": name in arrays.saved,
         "an input, output or constant": not arrays.is_transient(name),
         "an array of rank 0": not arrays.shape(name),
     }
-    return next((text for text, holds in taken.items() if holds), None)
+    return next((text for text, holds in reasons.items() if holds), None)
 
 
 def within(arrays: Arrays, whole: str) -> list[str]:

@@ -203,7 +203,7 @@ def _with_own_params(kernel: Kernel, k: int) -> Kernel:
 
 def _without(tree: Tree, kernel: Kernel, moved: Several[int]) -> Tree:
     """The tree without the statements ``moved``, and without the locals that they write."""
-    gone = {a.array for k in moved for a in kernel.stages[k].writes.values()}
+    removed_locals = {a.array for k in moved for a in kernel.stages[k].writes.values()}
 
     def rest_of(node: Tree) -> Tree | None:
         if isinstance(node, Do):
@@ -213,7 +213,9 @@ def _without(tree: Tree, kernel: Kernel, moved: Several[int]) -> Tree:
             return None
         if isinstance(node, Sequence):
             return schedule.sequence(children)
-        return children[0] if isinstance(node, Alloc) and node.array in gone else replace(node, body=children[0])
+        return (
+            children[0] if isinstance(node, Alloc) and node.array in removed_locals else replace(node, body=children[0])
+        )
 
     rest = rest_of(tree)
     if rest is None:
@@ -237,9 +239,13 @@ def _compute_in_loop(graph: Graph, kernel: Kernel, k: int) -> tuple[Kernel, str,
     here, loops = restrict(stage, ranges, kernel.outer, lambda p, _: names.get(p, p))
     moved = [here if s is stage else s for s in kernel.stages]
     stages = [place_locals(s, {write.array: box}, {write.array: local}) for s in moved]
-    left = {p: n for p, n in kernel.extents.items() if p not in write.index}
+    other_extents = {p: n for p, n in kernel.extents.items() if p not in write.index}
     locals_left = {name: kind for name, kind in kernel.locals.items() if name != write.array}
-    return replace(kernel, stages=stages, extents=left, locals=locals_left), local, _nest(loops, Do(k, here.params))
+    return (
+        replace(kernel, stages=stages, extents=other_extents, locals=locals_left),
+        local,
+        _nest(loops, Do(k, here.params)),
+    )
 
 
 # ---------------------------------------------------------------- ends of loops

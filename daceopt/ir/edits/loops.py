@@ -166,10 +166,10 @@ def pack(nest: Nest) -> int:
 
 def _join_statements(trees: Sequence[Tree]) -> list[Tree]:
     """Statements beside loops: those in turn are one part."""
-    done: list[Tree] = []
+    parts: list[Tree] = []
     for tree in trees:
-        if isinstance(tree, Do) and done and not isinstance(done[-1], Loop):
-            done[-1] = schedule.sequence([done[-1], tree])
+        if isinstance(tree, Do) and parts and not isinstance(parts[-1], Loop):
+            parts[-1] = schedule.sequence([parts[-1], tree])
         else:
-            done.append(tree)
-    return done
+            parts.append(tree)
+    return parts

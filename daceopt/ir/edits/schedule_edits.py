@@ -103,8 +103,8 @@ def _rest(loop: Loop, size: int, block: Param) -> Dim | None:
     even = isinstance(loop.extent, int) and (loop.extent % size == 0 or loop.extent < size)
     if loop.rest is None:
         return None if even else dim(loop.extent - size * block)
-    left = loop.rest if even else sympy.Min(loop.extent, loop.rest, evaluate=False)
-    return dim(left - size * block)
+    iterations = loop.rest if even else sympy.Min(loop.extent, loop.rest, evaluate=False)
+    return dim(iterations - size * block)
 
 
 def tile(tree: Tree, sizes: dict[Param | str, int]) -> Tree:
@@ -127,8 +127,8 @@ def reorder(tree: Tree, params: Several[Param | str]) -> Tree:
 
     Guards between them go into the loops that they name, and no further.
     """
-    wanted = [str(p) for p in params]
-    return _reorder_chains(tree, wanted, lambda loops: [loops[n] for n in wanted])
+    names = [str(p) for p in params]
+    return _reorder_chains(tree, names, lambda loops: [loops[n] for n in names])
 
 
 def _reorder_chains(tree: Tree, names: Several[str], order: Any) -> Tree:
@@ -182,14 +182,14 @@ def fuse_loops(tree: Tree, param: Param | str) -> Tree:
     def change(node: Tree) -> Tree:
         if not isinstance(node, Sequence):
             return node
-        done: list[Tree] = []
+        children: list[Tree] = []
         for child in node.children:
-            last = done[-1] if done else None
+            last = children[-1] if children else None
             if isinstance(last, Loop) and isinstance(child, Loop) and _alike(last, child, param):
-                done[-1] = replace(last, body=schedule.sequence([last.body, child.body]))
+                children[-1] = replace(last, body=schedule.sequence([last.body, child.body]))
             else:
-                done.append(child)
-        return schedule.sequence(done)
+                children.append(child)
+        return schedule.sequence(children)
 
     return map_tree(tree, change)
 
@@ -319,18 +319,18 @@ def side_by_side(trees: Several[Tree], name: str = "block") -> Loop:
     tiles.
     """
     block, first = Parameter(name), sympy.S.Zero
-    done: list[Tree] = []
+    guards: list[Tree] = []
     for tree in trees:
         if not isinstance(tree, Loop) or tree.rest is not None:
             raise IllegalSchedule("only whole loops, without partial tiles, can stand side by side")
         end = first + tree.extent
-        one, bounds = tree.extent == 1, ((first, "<=", block),) if done else ()
+        one, bounds = tree.extent == 1, ((first, "<=", block),) if guards else ()
         condition = [relation(*c) for c in (((block, "==", first),) if one else (*bounds, (block, "<", end)))]
-        done.append(Guard(tuple(condition), substitute(tree.body, {tree.param: block - first})))
+        guards.append(Guard(tuple(condition), substitute(tree.body, {tree.param: block - first})))
         first = end
     head = trees[0]
     assert isinstance(head, Loop)
-    return replace(head, param=block, extent=dim(first), body=Sequence(tuple(done)))
+    return replace(head, param=block, extent=dim(first), body=Sequence(tuple(guards)))
 
 
 def call(tree: Tree, statement: int, params: Several[Param | str], microkernel: str = PRODUCT) -> Tree:

@@ -122,9 +122,9 @@ class Clusters(Generic[N]):
         backward = _Search(self._back, self._position, last, first, -1)
         while forward.waiting and backward.waiting:
             for search, other in ((forward, backward), (backward, forward)):
-                met = search.step(other.reached)
-                if met is not None:
-                    return [*reversed(forward.trail(met)), *backward.trail(met)[1:]]
+                common = search.step(other.reached)
+                if common is not None:
+                    return [*reversed(forward.trail(common)), *backward.trail(common)[1:]]
         return None
 
     def obstacle(self, a: N, b: N) -> list[N] | None:

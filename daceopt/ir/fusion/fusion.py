@@ -98,8 +98,8 @@ def _align_rest(graph: Graph, first: Kernel, second: Kernel, mapping: dict[sympy
         theirs = address(graph, access)
         if theirs is None or theirs.buffer not in addresses:
             continue
-        taken = {mapping[q] for q in access.params() if q in mapping}
-        free = {c: p for p, c in addresses[theirs.buffer].terms if p not in taken}
+        matched = {mapping[q] for q in access.params() if q in mapping}
+        free = {c: p for p, c in addresses[theirs.buffer].terms if p not in matched}
         for q, coefficient in theirs.terms:
             p = free.get(coefficient)
             if q in mapping or p is None or first.extents[p] != second.extents[q]:
@@ -172,10 +172,10 @@ class _Merger:
         return written_to_locals(stage, locals_, self._needed)
 
 
-def fresh_local(graph: Graph, array: str, taken: Collection[str]) -> str:
-    """A name for a local that has the values of ``array``: one that neither the graph nor ``taken`` has."""
+def fresh_local(graph: Graph, array: str, names_in_use: Collection[str]) -> str:
+    """A name for a local that has the values of ``array``: one that neither the graph nor ``names_in_use`` has."""
     names = chain([f"{array}_l"], (f"{array}_l{k}" for k in count(2)))
-    return next(n for n in names if n not in taken and graph.is_free(n))
+    return next(n for n in names if n not in names_in_use and graph.is_free(n))
 
 
 def written_to_locals(stage: Stage, locals_: Mapping[str, Access], needed: Callable[[str], bool]) -> Stage:
@@ -278,8 +278,8 @@ def shrink_locals(kernel: Kernel) -> Kernel:
     """The form that is emitted: locals live inside one iteration of the outer loops, whose parameters leave their
     indices."""
     written = {n: _written_index(kernel.stages, n) or () for n in kernel.locals}
-    gone = {n: [k for k, e in enumerate(index) if e in kernel.outer] for n, index in written.items()}
-    return kernel.without_dimensions(gone)
+    outer_axes = {n: [k for k, e in enumerate(index) if e in kernel.outer] for n, index in written.items()}
+    return kernel.without_dimensions(outer_axes)
 
 
 def expand_locals(kernel: Kernel) -> Kernel:

@@ -196,10 +196,10 @@ class FusionPlan:
         """
         tried: set[FusionGroup] = set()
         while (group := self.group_of(node)).kernel is not None:
-            left = [p for p in self.producers_of(group) if p.kernel is not None and p not in tried and may(p, group)]
-            if not left:
+            untried = [p for p in self.producers_of(group) if p.kernel is not None and p not in tried and may(p, group)]
+            if not untried:
                 return
-            tried.add(producer := max(left, key=lambda p: max(map(self.elements_of, self.edge(p, group)))))
+            tried.add(producer := max(untried, key=lambda p: max(map(self.elements_of, self.edge(p, group)))))
             reason = attempt(producer, group)
             if reason is not None:
                 self.misses.append((node, reason))

@@ -113,10 +113,10 @@ class MergeMemory:
             words = names | {old: new for one, other in forms for old, new in zip(one.roots, other.roots)}
             words |= {f"{old}_l": f"{new}_l" for old, new in names.items()}
             return re.sub(r"\w+", lambda word: words.get(word[0], word[0]), outcome.result)
-        taken = {*first.kernel.locals, *second.kernel.locals}
+        locals_in_use = {*first.kernel.locals, *second.kernel.locals}
         for local, array in outcome.locals_of.items():
-            names[local] = fresh_local(self._graph, names[array], taken)
-            taken.add(names[local])
+            names[local] = fresh_local(self._graph, names[array], locals_in_use)
+            locals_in_use.add(names[local])
         return outcome.result.over(names)
 
 

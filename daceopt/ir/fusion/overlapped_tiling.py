@@ -73,8 +73,8 @@ class _Tiling:
             self._own[k] = self._own_ranges(k)
         read = {a.array: box for a in local if (box := self._read_box(a.array, k)) is not None}
         if read:
-            wanted = iterations(stage, self._old.extents, read)
-            self._needed[k] = {p: move_inside(i, self._old.extents[p], sizes) for p, i in wanted.items()}
+            domain = iterations(stage, self._old.extents, read)
+            self._needed[k] = {p: move_inside(i, self._old.extents[p], sizes) for p, i in domain.items()}
             self._homes |= {a.array: self._reach(a, self._needed[k]) for a in local}
 
     def _own_ranges(self, k: int) -> Ranges:

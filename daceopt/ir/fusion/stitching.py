@@ -91,10 +91,10 @@ def side_by_side(
 def _apart(whole: Kernel, kernels: Sequence[Kernel], trees: Sequence[Tree]) -> Iterator[Tree]:
     """Each tree over the statements and parameters that its kernel has in ``whole``; tiles are called after the
     parameter that they are of."""
-    left, first = iter(whole.extents), 0
+    free_params, first = iter(whole.extents), 0
     for kernel, tree in zip(kernels, trees):
         own = dict.fromkeys(p for stage in kernel.stages for p in stage.params)
-        names: dict[Param, Param] = dict(zip(own, islice(left, len(own))))
+        names: dict[Param, Param] = dict(zip(own, islice(free_params, len(own))))
         names |= {loop.param: _tile(loop.param, names, kernel) for loop in schedule.loops(tree)[1:]}
         yield _over(substitute(tree, names), names, first)
         first += len(kernel.stages)

@@ -92,8 +92,8 @@ class Operator(LibraryNode):
 
     def output_connector(self, position: int) -> str:
         """The connector of an output, which from now on may be there."""
-        taken = len(self.output_connectors)
-        self.output_connectors += [f"Extra_{k}" for k in range(taken, position + 1)]
+        present = len(self.output_connectors)
+        self.output_connectors += [f"Extra_{k}" for k in range(present, position + 1)]
         return self.output_connectors[position]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Operator:
@@ -183,13 +183,13 @@ def _numbered_names(stem: str, count: int) -> list[str]:
     return [f"{stem}_{i}" for i in range(count)]
 
 
-def _connectors(formals: Any, count: int, taken: set[str]) -> list[str]:
+def _connectors(formals: Any, count: int, names_in_use: set[str]) -> list[str]:
     """Connector names for ``count`` operands: the schema's, with a capital, so that they never meet an array's name."""
     names: list[str] = []
     for formal in formals:
         stem = re.sub(r"[^A-Za-z0-9]+", "_", formal.name).strip("_") or "Operand"
         stem = stem[0].upper() + stem[1:]
-        stem = f"{stem}_out" if stem in taken else stem
+        stem = f"{stem}_out" if stem in names_in_use else stem
         variadic = formal.option == formal.option.Variadic
         names += _numbered_names(stem, count - len(names)) if variadic else [stem]
     names += [f"Extra_{i}" for i in range(len(names), count)]

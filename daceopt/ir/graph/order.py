@@ -60,18 +60,18 @@ class Order:
 def check(graph: DataflowGraph, nodes: Sequence[Node]) -> None:
     """Raise IllegalOrder unless ``nodes`` are those of ``graph``, each once, and each after all that it reads."""
     where = f"order of graph {graph.name}"
-    done: set[Node] = set()
+    earlier: set[Node] = set()
     for node in nodes:
         if node not in graph:
             raise IllegalOrder(f"{where}: {label_of(node)} is no node of it")
-        if node in done:
+        if node in earlier:
             raise IllegalOrder(f"{where}: {_node_name(graph, node)} runs twice")
         for name, source in sources_of(graph, node):
-            if source not in done:
+            if source not in earlier:
                 needed = f"reads {name}, which {_node_name(graph, source)} writes"
                 raise IllegalOrder(f"{where}: {_node_name(graph, node)} {needed}, and that does not run before it")
-        done.add(node)
-    if missing := [_node_name(graph, node) for node in graph.compute() if node not in done]:
+        earlier.add(node)
+    if missing := [_node_name(graph, node) for node in graph.compute() if node not in earlier]:
         raise IllegalOrder(f"{where}: {', '.join(missing)} does not run")
 
 

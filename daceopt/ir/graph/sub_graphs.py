@@ -61,7 +61,7 @@ class SubGraph:
 
 def check(graph: DataflowGraph, groups: Sequence[SubGraph]) -> None:
     """Raise ValueError unless each array is in one sub-graph at most, exists, and has the axis that is split."""
-    seen: set[str] = set()
+    members: set[str] = set()
     for group in groups:
         if group.factor < 1 or group.clusters < 1 or group.halos not in HALOS:
             counts = f"{group.factor} instances on {group.clusters} clusters, halos {group.halos}"
@@ -73,11 +73,11 @@ def check(graph: DataflowGraph, groups: Sequence[SubGraph]) -> None:
         if group.is_split and sorted(n for names in group.instances for n in names) != sorted(group.axes):
             raise ValueError("sub-graph: its instances do not write each of its arrays once")
         for name, axis in group.axes.items():
-            if not graph.has(name) or graph.is_view(name) or name in seen:
+            if not graph.has(name) or graph.is_view(name) or name in members:
                 raise ValueError(f"sub-graph: {name} is in two of them, a view, or no array of the graph")
             if not 0 <= axis < max(len(graph.shape(name)), 1):
                 raise ValueError(f"sub-graph: {name} has no axis {axis}, its shape is {graph.shape(name)}")
-            seen.add(name)
+            members.add(name)
 
 
 def _writers(graph: DataflowGraph, names: Sequence[str] | Mapping[str, int]) -> list[Node]:

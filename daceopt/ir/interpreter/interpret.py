@@ -141,8 +141,8 @@ class _Execution:
         start, function = identity(access.wcr, wide), UFUNC[access.wcr]
         if connector not in totals:
             totals[connector] = np.full(whole.of(axes).extents, start, wide)
-        gone = tuple(k for k in range(len(whole.params)) if k not in axes)
-        part = function.reduce(value, axis=gone, initial=start, dtype=wide)
+        reduced_axes = tuple(k for k in range(len(whole.params)) if k not in axes)
+        part = function.reduce(value, axis=reduced_axes, initial=start, dtype=wide)
         total = totals[connector][piece.of(axes).places()]
         total[...] = function(total, part)
 

@@ -161,11 +161,15 @@ class Kernel:
         stages = [s.with_accesses(lambda a: replace(a, array=names.get(a.array, a.array))) for s in self.stages]
         return replace(self, stages=stages, locals={names.get(old, old): kind for old, kind in self.locals.items()})
 
-    def without_dimensions(self, gone: Mapping[str, Collection[int]]) -> Kernel:
+    def without_dimensions(self, removed_axes: Mapping[str, Collection[int]]) -> Kernel:
         """The same with locals that lack these dimensions, of which each access has one element."""
 
         def others(array: str, items: tuple[_Item, ...]) -> tuple[_Item, ...]:
-            return tuple(e for k, e in enumerate(items) if k not in gone[array]) if array in gone else items
+            return (
+                tuple(e for k, e in enumerate(items) if k not in removed_axes[array])
+                if array in removed_axes
+                else items
+            )
 
         stages = [s.with_accesses(lambda a: replace(a, index=others(a.array, a.index))) for s in self.stages]
         return replace(self, stages=stages, locals={n: (t, others(n, shape)) for n, (t, shape) in self.locals.items()})

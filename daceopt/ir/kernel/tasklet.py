@@ -125,12 +125,12 @@ def substitute(expr: sympy.Expr, mapping: Mapping[sympy.Symbol, sympy.Expr]) -> 
 
 def _twins(expr: sympy.Expr, mapping: Mapping[sympy.Symbol, sympy.Expr]) -> list[sympy.Symbol]:
     """The symbols that become what one before them is."""
-    seen: set[sympy.Expr] = set()
+    earlier: set[sympy.Expr] = set()
     pairs = []
     for symbol in sorted(expr.free_symbols, key=str) if len(expr.free_symbols) > 1 else ():
         value = mapping.get(symbol, symbol)
-        pairs += [symbol] if value in seen else []
-        seen.add(value)
+        pairs += [symbol] if value in earlier else []
+        earlier.add(value)
     return pairs
 
 
@@ -178,23 +178,23 @@ def fuse(
     Symbols that ``second`` assigns get fresh names where they collide with those of ``first`` or with ``reserved``;
     returned with the assignments is the map from every symbol of ``second`` that changed to what it became.
     """
-    taken = {str(a.symbol) for a in first} | {str(s) for s in free_symbols(first)} | set(reserved)
-    taken |= {str(s) for s in free_symbols(second)}
+    names_in_use = {str(a.symbol) for a in first} | {str(s) for s in free_symbols(first)} | set(reserved)
+    names_in_use |= {str(s) for s in free_symbols(second)}
     renaming = dict(wiring)
     for a in second:
-        name = fresh(str(a.symbol), taken)
-        taken.add(name)
+        name = fresh(str(a.symbol), names_in_use)
+        names_in_use.add(name)
         if name != str(a.symbol):
             renaming[a.symbol] = scalar.symbol(name, a.dtype)
     return (*first, *rename(second, renaming)), renaming
 
 
-def fresh(name: str, taken: Iterable[str]) -> str:
+def fresh(name: str, names_in_use: Iterable[str]) -> str:
     """``name``, or ``name_2``, ``name_3`` ... when taken."""
-    taken = set(taken)
-    if name not in taken:
+    names_in_use = set(names_in_use)
+    if name not in names_in_use:
         return name
-    return next(c for k in range(2, len(taken) + 3) if (c := f"{name}_{k}") not in taken)
+    return next(c for k in range(2, len(names_in_use) + 3) if (c := f"{name}_{k}") not in names_in_use)
 
 
 def eliminate_dead(assignments: Sequence[Assignment], live: Iterable[str]) -> Assignments:
@@ -223,13 +223,13 @@ def share(
 
 
 def _merge_equal(assignments: Sequence[Assignment], keep: frozenset[str]) -> Assignments:
-    seen: dict[tuple[sympy.Expr, str], sympy.Symbol] = {}
+    first_of: dict[tuple[sympy.Expr, str], sympy.Symbol] = {}
     renaming: dict[sympy.Symbol, sympy.Symbol] = {}
     result = []
     for a in assignments:
         expr = substitute(a.expr, renaming)
         key = (expr, types.name_of(a.dtype))
-        first = seen.setdefault(key, a.symbol)
+        first = first_of.setdefault(key, a.symbol)
         if first != a.symbol:
             renaming[a.symbol] = first
             if str(a.symbol) not in keep:
@@ -259,7 +259,7 @@ class _Sharing:
         self._types = dict(dtypes) | {a.symbol: a.dtype for a in assignments}
         self._infer = scalar.Types(self._types)
         self._parents = parents
-        self._taken = {str(s) for s in self._types} | {str(s) for s in free_symbols(assignments)}
+        self._names_in_use = {str(s) for s in self._types} | {str(s) for s in free_symbols(assignments)}
         self._replaced: dict[sympy.Expr, sympy.Expr] = {}
         self._out: list[Assignment] = []
 
@@ -287,8 +287,8 @@ class _Sharing:
         if self._parents[expr] < 2 or not self._worth(expr):
             return rebuilt
         dtype = self._infer.strong(expr)
-        symbol = scalar.symbol(fresh("t", self._taken), dtype)
-        self._taken.add(str(symbol))
+        symbol = scalar.symbol(fresh("t", self._names_in_use), dtype)
+        self._names_in_use.add(str(symbol))
         self._out.append(Assignment(symbol, rebuilt, dtype))
         self._replaced[expr] = symbol
         return symbol

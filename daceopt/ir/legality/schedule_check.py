@@ -250,16 +250,16 @@ def _partial(kernel: Kernel, do: Do, p: sympy.Symbol, value: sympy.Expr, loops: 
 
 def _digits(kernel: Kernel, do: Do, base: sympy.Expr, digits: list[tuple[Dim, Dim | None, sympy.Symbol, Dim]]) -> Dim:
     """The number of values that ``base`` must take for its digits to go over their whole extents."""
-    left = list(digits)
+    rest = list(digits)
     total: Dim = 1
-    while left:
-        fitting = [d for d in left if same(d[0], total)]
+    while rest:
+        fitting = [d for d in rest if same(d[0], total)]
         part = min(fitting, key=lambda d: d[3] != 1, default=None)  # one of a single value says nothing
         if part is None:
             refuse(kernel, f"statement {do.statement}: the digits of {base} do not follow one another")
-        left.remove(part)
+        rest.remove(part)
         _, radix, p, extent = part
-        if ((radix is None) != (not left) and extent != 1) or (radix is not None and not same(radix, extent)):
+        if ((radix is None) != (not rest) and extent != 1) or (radix is not None and not same(radix, extent)):
             refuse(kernel, f"statement {do.statement}: {p} takes {radix} values of {base}; expected {extent}")
         total = dim(total * extent)
     return total
@@ -331,10 +331,10 @@ class _Tiles:
         bounds: list[tuple[Dim, bool]] = []
         for k, bound in enumerate([self._total, *(step for step, _ in self._levels[:-1])]):
             inside = self._levels[k:]
-            taken = sum((step * loop.param for step, loop in inside[:-1]), sympy.S.Zero)
+            inner_start = sum((step * loop.param for step, loop in inside[:-1]), sympy.S.Zero)
             reached = prod(loop.extent for _, loop in inside)
             within = isinstance(reached, int) and isinstance(bound, int) and reached <= bound
-            bounds.append((bound - taken, not within and not ALL_SIZES.are_equal(reached, bound)))
+            bounds.append((bound - inner_start, not within and not ALL_SIZES.are_equal(reached, bound)))
         return bounds
 
 

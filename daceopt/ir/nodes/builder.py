@@ -253,8 +253,8 @@ class Builder:
     def squeeze(self, x: str, axes: Sequence[int] | None = None, out: str | None = None) -> str:
         """Drop extents of 1 at ``axes`` (default: all of them)."""
         shape, strides = self.graph.shape(x), self.graph.strides(x)
-        gone = {k for k, s in enumerate(shape) if s == 1} if axes is None else {a % len(shape) for a in axes}
-        keep = [k for k in range(len(shape)) if k not in gone]
+        unit_axes = {k for k, s in enumerate(shape) if s == 1} if axes is None else {a % len(shape) for a in axes}
+        keep = [k for k in range(len(shape)) if k not in unit_axes]
         view = self.graph.add_view(x, self.label, [shape[k] for k in keep], [strides[k] for k in keep])
         return self._deliver(view, out)
 
@@ -312,8 +312,8 @@ class Builder:
         self.library(Contraction, {"A": a2, "B": b2}, {"Y": y}, alpha=alpha)
         if direct or (rank_a > 1 and rank_b > 1):
             return y
-        gone = [len(full) - 2] * (rank_a == 1) + [len(full) - 1] * (rank_b == 1)
-        return self.squeeze(y, gone, out=out)
+        unit_axes = [len(full) - 2] * (rank_a == 1) + [len(full) - 1] * (rank_b == 1)
+        return self.squeeze(y, unit_axes, out=out)
 
     def grouped_product(self, a: str, b: str, ends: str, *, inner: bool = False) -> str:
         """What a :class:`~daceopt.ir.nodes.library.GroupedProduct` of these operands writes."""

@@ -46,13 +46,13 @@ class Domains:
         self.kernel = kernel
         self.sizes = SizeParameters(frozenset(kernel.extents) | {loop.param for loop in loops})
         self._assumed = [] if graph is None else graph.assumptions
-        self._made: dict[int, tuple[isl.Set, Functions, dict[sympy.Symbol, isl.PwAff]]] = {}
+        self._instances: dict[int, tuple[isl.Set, Functions, dict[sympy.Symbol, isl.PwAff]]] = {}
 
     def functions(self, k: int) -> tuple[isl.Set, Functions, dict[sympy.Symbol, isl.PwAff]]:
         """The domain of statement ``k``, what makes functions on it, and those of its parameters."""
-        if k not in self._made:
-            self._made[k] = self._functions(k)
-        return self._made[k]
+        if k not in self._instances:
+            self._instances[k] = self._functions(k)
+        return self._instances[k]
 
     def _functions(self, k: int) -> tuple[isl.Set, Functions, dict[sympy.Symbol, isl.PwAff]]:
         params = self.kernel.stages[k].params
@@ -213,11 +213,11 @@ def _solve(instance: _Instance, params: dict[sympy.Expr, Param], domains: Domain
         bases[base] = bases.get(base, sympy.S.Zero) + divisor * p
     symbols = frozenset(c.symbol for group in instance.columns for c in group)
     solution: dict[sympy.Symbol, sympy.Expr] = {}
-    for base, left in bases.items():
+    for base, rest in bases.items():
         digits = affine(base, symbols).terms
         for symbol, step in sorted(digits, key=lambda item: -item[1] if isinstance(item[1], int) else 0):
-            solution[symbol] = digit(left, step, None)
-            left = pymod(left, step)
+            solution[symbol] = digit(rest, step, None)
+            rest = pymod(rest, step)
     return solution
 
 

@@ -241,8 +241,8 @@ class Types:
             return self._meet(expr.args[1:2])
         if rule == "pow" and _is_natural(expr.exp):
             return self._arithmetic(expr.args[:1])
-        met = self._arithmetic(expr.args)
-        return met if rule == "same" else self._floating(met)
+        common = self._arithmetic(expr.args)
+        return common if rule == "same" else self._floating(common)
 
     def _symbol(self, expr: Expr) -> types.DType:
         if expr in self._symbols:
@@ -262,8 +262,8 @@ class Types:
         weak_integer = any(t is Weak.INTEGER for t in kinds)
         if weak_integer and not weak_float and all(types.is_bool(t) for t in strong):
             return dace.bool_ if all(map(self._is_bit, args)) else dace.int64
-        met = types.promote(*strong)
-        return Weak.FLOAT if weak_float and not types.is_float(met) else met
+        common = types.promote(*strong)
+        return Weak.FLOAT if weak_float and not types.is_float(common) else common
 
     def _is_bit(self, expr: Expr) -> bool:
         """Whether a value that is a bool or of no type of its own is 0 or 1."""
@@ -272,16 +272,16 @@ class Types:
         return _rule(expr) == "select" and all(map(self._is_bit, expr.args[1:])) if expr.args else False
 
     def _arithmetic(self, args: Iterable[Expr]) -> types.DType | Weak:
-        met = self._meet(args)
-        return dace.int64 if not isinstance(met, Weak) and types.is_bool(met) else met
+        common = self._meet(args)
+        return dace.int64 if not isinstance(common, Weak) and types.is_bool(common) else common
 
-    def _floating(self, met: types.DType | Weak) -> types.DType | Weak:
-        return met if not isinstance(met, Weak) and types.is_float(met) else Weak.FLOAT
+    def _floating(self, common: types.DType | Weak) -> types.DType | Weak:
+        return common if not isinstance(common, Weak) and types.is_float(common) else Weak.FLOAT
 
-    def _resolve(self, met: types.DType | Weak) -> types.DType:
-        if not isinstance(met, Weak):
-            return met
-        return dace.int64 if met is Weak.INTEGER else self._default
+    def _resolve(self, common: types.DType | Weak) -> types.DType:
+        if not isinstance(common, Weak):
+            return common
+        return dace.int64 if common is Weak.INTEGER else self._default
 
 
 def _is_natural(exponent: Expr) -> bool:

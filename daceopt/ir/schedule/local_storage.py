@@ -18,13 +18,13 @@ def fold_locals(kernel: Kernel, tree: Tree) -> Kernel:
     ``tree`` is a legal schedule, so what is read in an iteration was written in it. What this gives is for execution in
     ``tree`` alone.
     """
-    gone: dict[str, set[int]] = {}
+    removed_axes: dict[str, set[int]] = {}
     dos = schedule.dos(tree)
     for node, around in schedule.walk(tree):
         if isinstance(node, Alloc) and node.array not in kernel.kept_locals():
             outside = {n.param for n in around if isinstance(n, Loop)}
-            gone[node.array] = _single(kernel, dos, node.array, outside)
-    return kernel.without_dimensions(gone) if any(gone.values()) else kernel
+            removed_axes[node.array] = _single(kernel, dos, node.array, outside)
+    return kernel.without_dimensions(removed_axes) if any(removed_axes.values()) else kernel
 
 
 def _single(kernel: Kernel, dos: Sequence[Do], array: str, outside: set[sympy.Symbol]) -> set[int]:

@@ -59,8 +59,8 @@ def in_loops(kernel: Kernel, tree: Tree, outer: list[Loop]) -> Kernel:
             stage = stages[node.statement]
             stages[node.statement] = stage.subs(dict(zip(stage.params, node.index, strict=True)), params)
             dos[node.statement] = Do(node.statement, params)
-    left = {p for k, s in enumerate(kernel.stages) if k not in dos for p in s.params}
-    extents |= {p: kernel.extents[p] for p in kernel.extents if p in left}
+    unscheduled = {p for k, s in enumerate(kernel.stages) if k not in dos for p in s.params}
+    extents |= {p: kernel.extents[p] for p in kernel.extents if p in unscheduled}
     shared = tuple(loop.param for loop in outer)
     written = schedule.map_tree(tree, lambda n: dos[n.statement] if isinstance(n, Do) else n)
     return Kernel(kernel.label, extents, stages, shared, kernel.locals, written)

@@ -258,12 +258,12 @@ def guarded_chain(tree: Tree) -> tuple[list[Loop], list[sympy.Basic], Tree]:
 
 def nest_guarded_loops(headers: Several[Loop], condition: Iterable[sympy.Basic], body: Tree) -> Tree:
     """``body`` inside loops like ``headers``, each relation directly inside of the last loop that it names."""
-    left = dict.fromkeys(condition)
+    conditions = dict.fromkeys(condition)
     for header in reversed(headers):
-        here = [c for c in left if header.param in c.free_symbols]
-        left = {c: None for c in left if c not in here}
+        here = [c for c in conditions if header.param in c.free_symbols]
+        conditions = {c: None for c in conditions if c not in here}
         body = replace(header, body=add_guard(here, body))
-    return add_guard(left, body)
+    return add_guard(conditions, body)
 
 
 def add_guard(condition: Iterable[sympy.Basic], body: Tree) -> Tree:
@@ -320,18 +320,18 @@ _NOTHING = Do(0, ())
 
 def _nests(kernel: Kernel, statements: Several[int], inside: tuple[Param, ...]) -> Tree:
     """The statements in turn, those that name the same serial loop together in it; ``inside``: the loops around."""
-    done: list[Tree] = []
+    nests: list[Tree] = []
     for p, group in groupby(statements, lambda k: _serial(kernel, k, inside)):
         members = list(group)
         if p is None:
-            done += [_nest(kernel, k, inside) for k in members]
+            nests += [_nest(kernel, k, inside) for k in members]
             continue
         body = _nests(kernel, members, (*inside, p))
         for array in (a for a in kernel.locals if _home(kernel, a) == p):
             if any(array == access.array for k in members for access in kernel.stages[k].writes.values()):
                 body = Alloc(array, "thread", body)
-        done.append(replace(loop_of(kernel, p), body=body))
-    return sequence(done)
+        nests.append(replace(loop_of(kernel, p), body=body))
+    return sequence(nests)
 
 
 def _home(kernel: Kernel, array: str) -> Param | None:
@@ -383,7 +383,7 @@ _ALONE: _How = (False, "")
 class _Placing:
     def __init__(self, kernel: Kernel, tree: Tree):
         self._kernel = kernel
-        self._wanted: dict[int, list[tuple[Partial, _How]]] = {}  # id of a loop -> what collects around it
+        self._partials: dict[int, list[tuple[Partial, _How]]] = {}  # id of a loop -> what collects around it
         for node, around in walk(tree):
             if isinstance(node, Do):
                 self._do(node, around)
@@ -405,19 +405,19 @@ class _Placing:
                 self._want(reduced[-1], Partial(node.statement, connector, wide=False), _ALONE)
 
     def _want(self, loop: Loop, partial: Partial, how: _How) -> None:
-        self._wanted.setdefault(id(loop), []).append((partial, how))
+        self._partials.setdefault(id(loop), []).append((partial, how))
 
     def _place(self, tree: Tree) -> Tree:
         new = with_children(tree, [self._place(c) for c in children(tree)])
-        wanted = self._wanted.get(id(tree), []) if isinstance(tree, Loop) else []
-        return _collecting(wanted, new)
+        partials = self._partials.get(id(tree), []) if isinstance(tree, Loop) else []
+        return _collecting(partials, new)
 
 
-def _collecting(wanted: list[tuple[Partial, _How]], body: Tree) -> Tree:
+def _collecting(partials: list[tuple[Partial, _How]], body: Tree) -> Tree:
     """``body`` inside accumulators, those of lanes innermost."""
     outer: dict[tuple[int, str], tuple[Partial, _How]] = {}
     lanes: list[Partial] = []
-    for partial, how in wanted:
+    for partial, how in partials:
         key = (partial.statement, partial.connector)
         if key in outer:
             lanes.append(partial)
@@ -456,13 +456,13 @@ def collective(reduced: Iterable[Loop]) -> str:
 def reduced_loops(stage: Stage, connector: str, do: Do, around: Several[Tree]) -> list[Loop]:
     """The loops around ``do`` that the write ``connector`` reduces over; a local lives inside of its ``Alloc``, and
     what a ``Call`` stands for collects by itself."""
-    gone = set(stage.reduced_params(connector))
-    if not gone:
+    reduced = set(stage.reduced_params(connector))
+    if not reduced:
         return []
     array = stage.writes[connector].array
     start = next((k for k, n in enumerate(around) if isinstance(n, Alloc) and n.array == array), 0)
     end = next((k for k, n in enumerate(around) if isinstance(n, Call)), len(around))
-    over = {p for q, e in zip(stage.params, do.index) if q in gone for p in sympy.sympify(e).free_symbols}
+    over = {p for q, e in zip(stage.params, do.index) if q in reduced for p in sympy.sympify(e).free_symbols}
     return [n for n in around[start:end] if isinstance(n, Loop) and n.param in over]
 
 

@@ -127,11 +127,11 @@ def _word(line: Scanner, large: Mapping[str, np.ndarray]) -> Any:
 
 def array(line: Scanner, dtype: types.DType, shape: list[int], large: Mapping[str, np.ndarray]) -> np.ndarray:
     """The elements that are next, as an array of this type and shape."""
-    kind, wanted = types.to_numpy(dtype), math.prod(shape)
+    kind, count = types.to_numpy(dtype), math.prod(shape)
     if not line.take("<"):
         values = np.array(read(line, _no_symbol, large), dtype=np.object_)
-        if values.shape != (wanted,):
-            raise line.error(f"{wanted} numbers for an array of shape {shape}", f"an array of shape {values.shape}")
+        if values.shape != (count,):
+            raise line.error(f"{count} numbers for an array of shape {shape}", f"an array of shape {values.shape}")
         return np.array([line.convert(v, kind) for v in values], dtype=kind).reshape(shape)
     digest = line.inside_until(">").split()[-1]
     if digest not in large:

@@ -38,17 +38,17 @@ class Lines:
             raise GraphTextError("the text ends where another line was expected")
         number, line = self._lines[self._at]
         if _depth(number, line) not in depths:
-            wanted = " or ".join(str(len(_STEP) * d) for d in depths)
-            raise GraphTextError(f"line {number}: expected {wanted} blanks at its begin, found {_line_text(line)}")
+            blanks = " or ".join(str(len(_STEP) * d) for d in depths)
+            raise GraphTextError(f"line {number}: expected {blanks} blanks at its begin, found {_line_text(line)}")
         self._at += 1
         return Scanner(line.strip(), number)
 
     def block(self, depth: int) -> tuple[int, str]:
         """Go past all lines from ``depth`` on inwards: the number of the first, and the text, moved to the left."""
         rest = self._lines[self._at :]
-        taken = list(itertools.takewhile(lambda line: _depth(*line) >= depth, rest))
-        self._at += len(taken)
-        return (taken[0][0] if taken else 0), "\n".join(line[len(_STEP) * depth :] for _, line in taken)
+        lines = list(itertools.takewhile(lambda line: _depth(*line) >= depth, rest))
+        self._at += len(lines)
+        return (lines[0][0] if lines else 0), "\n".join(line[len(_STEP) * depth :] for _, line in lines)
 
 
 def _depth(number: int, line: str) -> int:

@@ -314,9 +314,9 @@ def _reduction(combine: Callable[..., Any]) -> Rule:
         x, all_ints = step[0], types.is_integer(step.dtype)
         if not all_ints or x.size == 0 or (not axes and step.node.attribute("noop_with_empty_axes", 0)):
             return None
-        gone = sorted({a % x.ndim for a in axes or range(x.ndim)})
-        outer = [k for k in range(x.ndim) if k not in gone]
-        rows = x.transpose([*outer, *gone]).reshape([*(x.shape[k] for k in outer), -1])
+        reduced_axes = sorted({a % x.ndim for a in axes or range(x.ndim)})
+        outer = [k for k in range(x.ndim) if k not in reduced_axes]
+        rows = x.transpose([*outer, *reduced_axes]).reshape([*(x.shape[k] for k in outer), -1])
         reduced = [_tidy(combine(*row)) for row in rows.reshape(-1, rows.shape[-1])]
         return _fill(reduced, step.shape)
 

@@ -355,5 +355,5 @@ def _by_lowering(memory: Memory, node: Operator) -> list[np.ndarray]:
     for name in registry.present(names_out):
         graph.add_output(name)
     registry.lower_all(graph)
-    done = interpret(graph, feeds, np.float64 if memory.reference else None)
-    return [done[n] for n in graph.outputs]
+    values = interpret(graph, feeds, np.float64 if memory.reference else None)
+    return [values[n] for n in graph.outputs]

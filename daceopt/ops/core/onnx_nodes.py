@@ -93,11 +93,11 @@ def _infer(graph: Graph, proto: onnx.GraphProto, arrays: Mapping[str, str]) -> d
     opsets = [helper.make_opsetid(domain, version) for domain, version in graph.source.opset.items()]
     model = helper.make_model(copied, opset_imports=opsets or None)
     try:
-        done = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        typed_model = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     except (shape_inference.InferenceError, RuntimeError) as error:
         raise Unsupported(f"shapes of graph {proto.name!r} cannot be inferred: {error}") from error
     declared = {v.name: v.type.tensor_type for v in (*proto.value_info, *proto.output)}
-    return declared | {v.name: v.type.tensor_type for v in (*done.graph.value_info, *done.graph.output)}
+    return declared | {v.name: v.type.tensor_type for v in (*typed_model.graph.value_info, *typed_model.graph.output)}
 
 
 def trial(

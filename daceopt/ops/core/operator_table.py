@@ -56,13 +56,13 @@ def counts(rows: Iterable[Coverage]) -> dict[str, int]:
 
 def compact(names: Iterable[str]) -> str:
     """Element types in few words: ``float32 float64 int8-64``. A group stands for all of its members."""
-    left = dict.fromkeys(names)
+    rest = dict.fromkeys(names)
     words = []
-    while left:
-        name = next(iter(left))
-        label, members = next(((g, m) for g, m in _GROUPS.items() if name in m and left.keys() >= m), (name, {name}))
+    while rest:
+        name = next(iter(rest))
+        label, members = next(((g, m) for g, m in _GROUPS.items() if name in m and rest.keys() >= m), (name, {name}))
         words.append(label)
-        left = {n: None for n in left if n not in members}
+        rest = {n: None for n in rest if n not in members}
     return " ".join(words)
 
 

@@ -80,7 +80,7 @@ _IMAGES = {"reflect": _mirror, "edge": _repeat, "wrap": _cyclic}
 
 @gradient("BorderPad", domain="daceopt")
 def border_pad_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """Axis by axis the gradient of each element and of its images, the innermost axis, which shortens most, first."""
     gradient = require(grads_out, 0)

@@ -61,10 +61,10 @@ def bit_cast(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 @supports("BitCast")
 def why_not_bit_cast(graph: Graph, node: Operator) -> str | None:
     own = graph.dtype(graph.operand(node, 0))
-    wanted = graph.dtype(graph.result(node, 0))
-    if own == wanted or _width(own) == _width(wanted) >= 8:
+    target = graph.dtype(graph.result(node, 0))
+    if own == target or _width(own) == _width(target) >= 8:
         return None
-    return f"{types.name_of(own)} to {types.name_of(wanted)}; expected types of the same whole number of bytes"
+    return f"{types.name_of(own)} to {types.name_of(target)}; expected types of the same whole number of bytes"
 
 
 def _width(dtype: types.DType) -> int:

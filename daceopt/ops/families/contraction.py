@@ -27,11 +27,11 @@ def integer_matmul(b: Builder, first: str, second: str, out: str) -> str:
     first = b.unsqueeze(first, [0]) if rank_a == 1 else first
     second = b.unsqueeze(second, [1]) if rank_b == 1 else second
     left, right = b.unsqueeze(first, [-1]), b.unsqueeze(second, [-3])
-    gone = [-3] * (rank_a == 1) + [-1] * (rank_b == 1)
-    if not gone:
+    unit_axes = [-3] * (rank_a == 1) + [-1] * (rank_b == 1)
+    if not unit_axes:
         return b.reduce("sum", lambda x, y: x * y, left, right, axes=[-2], out=out)
     product = b.reduce("sum", lambda x, y: x * y, left, right, axes=[-2])
-    return b.squeeze(product, [g + 1 if g == -3 else g for g in gone], out=out)
+    return b.squeeze(product, [g + 1 if g == -3 else g for g in unit_axes], out=out)
 
 
 @lowering("Gemm", types=NUMBERS, factors=True)

@@ -127,9 +127,9 @@ def if_(b: Builder, node: Operator, inputs: Names, outputs: Results) -> None:
     """A choice at run time; where the condition is known, the nodes of the branch that is taken."""
     condition, outside = require(inputs, 0), _outside(node, inputs)
     _check_single(b.graph, [condition], "the condition of If")
-    taken = values.scalar_value(b.graph, condition)
-    if taken is not None:
-        results = onnx_nodes.add(b, _branch(node, bool(taken)), outside)
+    is_then = values.scalar_value(b.graph, condition)
+    if is_then is not None:
+        results = onnx_nodes.add(b, _branch(node, bool(is_then)), outside)
         for result, out in zip(results, outputs):
             if out is not None:
                 name = _result(b.graph, out, b.graph.shape(result), b.graph.dtype(result), "the branch's result")
@@ -148,8 +148,8 @@ def if_(b: Builder, node: Operator, inputs: Names, outputs: Results) -> None:
     choice.finish([str(n) for n in declared])
 
 
-def _branch(node: Operator, taken: bool) -> Any:
-    return node.attribute("then_branch" if taken else "else_branch")
+def _branch(node: Operator, is_then: bool) -> Any:
+    return node.attribute("then_branch" if is_then else "else_branch")
 
 
 # -------------------------------------------------------------------- Loop

@@ -19,7 +19,7 @@ def roll(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 @gradient("Roll", domain="daceopt")
 def roll_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """Back again."""
     dy = require(grads_out, 0)

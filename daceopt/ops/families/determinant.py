@@ -33,7 +33,7 @@ def _reference(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], para
 
 @gradient("Det")
 def determinant_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """dx = dy det(x) inverse(x)^T; as in PyTorch 0 where the determinant is."""
     x, dy = require(inputs, 0), require(grads_out, 0)

@@ -25,8 +25,8 @@ def parse(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     hidden = "".join(spare[:width])
     full = [_open(t, hidden[width - (rank - len(t.replace("...", ""))) :]) for t, rank in zip(terms, ranks)]
     if not arrow:
-        seen = [c for t in terms for c in t.replace("...", "")]
-        right = ("..." if width else "") + "".join(sorted(c for c in set(seen) if seen.count(c) == 1))
+        labels = [c for t in terms for c in t.replace("...", "")]
+        right = ("..." if width else "") + "".join(sorted(c for c in set(labels) if labels.count(c) == 1))
     return full, _open(right, hidden)
 
 
@@ -70,9 +70,9 @@ def _diagonal(b: Builder, array: str, labels: str) -> Term:
 
 def _squeeze(b: Builder, array: str, term: str, sizes: dict[str, Dim]) -> Term:
     """Drop dimensions of extent 1 that are larger elsewhere: they broadcast."""
-    gone = [k for k, (c, n) in enumerate(zip(term, b.graph.shape(array))) if n == 1 and sizes[c] != 1]
-    letters = "".join(c for k, c in enumerate(term) if k not in gone)
-    return (b.squeeze(array, gone), letters) if gone else (array, term)
+    unit_axes = [k for k, (c, n) in enumerate(zip(term, b.graph.shape(array))) if n == 1 and sizes[c] != 1]
+    letters = "".join(c for k, c in enumerate(term) if k not in unit_axes)
+    return (b.squeeze(array, unit_axes), letters) if unit_axes else (array, term)
 
 
 def _sum(b: Builder, term: Term, needed: set[str]) -> Term:

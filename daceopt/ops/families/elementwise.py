@@ -147,7 +147,7 @@ def stop_gradient(b: Builder, node: Operator, inputs: Names, outputs: Names) -> 
 
 @gradient("StopGradient", domain="daceopt")
 def stop_gradient_rule(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """No gradient passes."""
     return [None]
@@ -216,7 +216,7 @@ def _literal(value: float | None) -> Any:
 @lowering("IsInf", types=FLOATS)
 def is_infinite(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     detect = {scalar.gt: node.attribute("detect_positive"), scalar.lt: node.attribute("detect_negative")}
-    signs = [sign for sign, wanted in detect.items() if wanted]
+    signs = [sign for sign, is_detected in detect.items() if is_detected]
 
     def fn(x: sympy.Expr) -> sympy.Expr:
         hit = reduce(scalar.logical_or, [sign(x, 0) for sign in signs], sympy.Integer(0))

@@ -109,15 +109,15 @@ def fused_attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -
 
 @gradient(NAME, domain=DOMAIN)
 def fused_attention_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """By one node; a gradient by what was added to the scores is as large as they are, and takes all of them."""
     dy, y = grads_out[0], require(outputs, 0)
     if dy is None:
         return [None] * len(inputs)
-    if len(wanted) > 3 and wanted[3]:
+    if len(needs_grad) > 3 and needs_grad[3]:
         return by_all_scores(b, node, inputs, y, dy)
-    gradients: Names = [_like(b, n) if w else None for n, w in zip(all_required(inputs, 3), wanted)]
+    gradients: Names = [_like(b, n) if w else None for n, w in zip(all_required(inputs, 3), needs_grad)]
     operands = [*all_required(inputs, 3), values.at(inputs, 3), y, require(outputs, 1), dy]
     b.graph.add_operator(GRADIENT, operands, gradients, node.attributes, DOMAIN)
     return [*gradients, *[None] * (len(inputs) - len(gradients))]

@@ -86,7 +86,7 @@ def group_normalization_again(b: Builder, node: Operator, inputs: Names, outputs
 
 @gradient("InstanceNormalization", "GroupNormalization")
 def group_normalization_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """As layer normalization. Sums over the elements of each channel serve the gradients of all operands."""
     x, scale, dy = require(inputs, 0), require(inputs, 1), grads_out[0]
@@ -94,9 +94,9 @@ def group_normalization_gradient(
     shape = _split_channels(node, b.graph.shape(x))
     grouped, axes = b.reshape(x, shape), range(2, len(shape))
     normal = (grouped, *statistics_left(b, grouped, axes, node, outputs))
-    parts = through_statistics(b, normal, grads_out[1:], axes) if wanted[0] else []
+    parts = through_statistics(b, normal, grads_out[1:], axes) if needs_grad[0] else []
     if dy is not None:
-        parts += _through_groups(b, normal, b.reshape(dy, shape), (node, scale), wanted, result)
+        parts += _through_groups(b, normal, b.reshape(dy, shape), (node, scale), needs_grad, result)
     if parts:
         dx = b.elementwise(lambda *p: sympy.Add(*p), *parts) if len(parts) > 1 else parts[0]
         result[0] = b.reshape(dx, b.graph.shape(x))
@@ -104,7 +104,12 @@ def group_normalization_gradient(
 
 
 def _through_groups(
-    b: Builder, normal: tuple[str, str, str], dy: str, scaled: tuple[Operator, str], wanted: list[bool], result: Names
+    b: Builder,
+    normal: tuple[str, str, str],
+    dy: str,
+    scaled: tuple[Operator, str],
+    needs_grad: list[bool],
+    result: Names,
 ) -> list[str]:
     """The gradient by what is normalized, where it is wanted; those of scale and bias are put into ``result``."""
     (node, scale), shape = scaled, b.graph.shape(normal[0])
@@ -114,10 +119,10 @@ def _through_groups(
     sum_g = b.reduce("sum", None, dy, axes=space, keepdims=True, dtype=dtype)
     sum_gn = b.reduce("sum", lambda g, *n: g * unit(*n), dy, *normal, axes=space, keepdims=True, dtype=dtype)
     for position, total in ((1, sum_gn), (2, sum_g)):
-        if wanted[position]:
+        if needs_grad[position]:
             own = (shape[1], b.graph.shape(factor)[1], *[1] * len(space))
             result[position] = b.reshape(sum_like(b, None, total, like=scale, shape=own), b.graph.shape(scale))
-    if not wanted[0]:
+    if not needs_grad[0]:
         return []
     n = count_of(b, normal[0], range(2, len(shape)))
     mean_g, mean_gn = (

@@ -215,7 +215,7 @@ def why_not_reverse_sequence(graph: Graph, node: Operator) -> str | None:
 
 @gradient("ReverseSequence")
 def reverse_sequence_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """A reversal is its own transpose."""
     dy = require(grads_out, 0)
@@ -236,7 +236,7 @@ def _scatter_add(b: Builder, index: str, rows: str, shape: Sequence[Dim]) -> str
 
 @gradient("Gather")
 def gather_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """Rows of dy are added to the rows they were read from; the gathered axis is brought to the front as a view."""
     dy = require(grads_out, 0)
@@ -251,7 +251,7 @@ def gather_gradient(
 
 @gradient("GatherElements")
 def gather_elements_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """Elements of dy are added at their row-major positions in dx."""
     dy = require(grads_out, 0)

@@ -46,7 +46,7 @@ def concat(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 @gradient("Concat")
 def concat_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """Views of the parts of dy."""
     dy, result = grads_out[0], [None] * len(inputs)
@@ -55,7 +55,7 @@ def concat_gradient(
     axis = node.attribute("axis", 1) % len(b.graph.shape(dy))
     grads: Names = []
     start: Any = 0
-    for name, want in zip(all_required(inputs), wanted):
+    for name, want in zip(all_required(inputs), needs_grad):
         size = b.graph.shape(name)[axis]
         grads.append(b.slice(dy, [start], [start + size], axes=[axis]) if want else None)
         start = start + size
@@ -165,7 +165,7 @@ def why_not_pad(graph: Graph, node: Operator) -> str | None:
 
 @gradient("Pad", when=lambda node: node.attribute("mode", "constant") == "constant")
 def pad_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """The part of dy that x was copied to: a view, or a copy into zeros where the padding was negative."""
     result: Names = [None] * len(inputs)
@@ -173,9 +173,9 @@ def pad_gradient(
     if dy is None:
         return result
     inner = _unpad(b, dy, b.graph.shape(require(inputs, 0)), _begins(b.graph, node, inputs))
-    if wanted[0]:
+    if needs_grad[0]:
         result[0] = inner
-    if value is not None and wanted[2]:
+    if value is not None and needs_grad[2]:
         result[2] = _value_gradient(b, dy, inner, value)
     return result
 

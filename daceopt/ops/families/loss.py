@@ -147,20 +147,20 @@ def _normaliser(b: Builder, labels: str, weights: str | None, like: str) -> str:
 # -------------------------------------------------------------------- gradients
 
 
-def _refuse_weights(node: Operator, wanted: list[bool]) -> None:
+def _refuse_weights(node: Operator, needs_grad: list[bool]) -> None:
     """As PyTorch does."""
-    if any(wanted[2:]):
+    if any(needs_grad[2:]):
         raise Unsupported(f"{node.op_type} has no gradient by the weights of its classes")
 
 
 @gradient("NegativeLogLikelihoodLoss")
 def negative_log_likelihood_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """-1 at the label's class, scaled."""
-    _refuse_weights(node, wanted)
+    _refuse_weights(node, needs_grad)
     nothing: Names = [None] * len(inputs)
-    if grads_out[0] is None or not wanted[0]:
+    if grads_out[0] is None or not needs_grad[0]:
         return nothing
     dx = b.graph.add_array("loss_grad", b.graph.shape(require(inputs, 0)), b.graph.dtype(require(inputs, 0)))
     scale = _scale(b, node, inputs, grads_out[0])
@@ -171,16 +171,16 @@ def negative_log_likelihood_gradient(
 
 @gradient("SoftmaxCrossEntropyLoss")
 def softmax_cross_entropy_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """(softmax - 1 at the label's class), scaled; and what comes through the logarithms of the softmax.
 
     Through the sum that was kept: exp(x - top). Nothing depends on the largest score: what passes through it cancels.
     """
-    _refuse_weights(node, wanted)
+    _refuse_weights(node, needs_grad)
     nothing: Names = [None] * len(inputs)
     by_loss, by_log_prob, by_total = grads_out[0], values.at(grads_out, 1), values.at(grads_out, 3)
-    if not wanted[0] or (by_loss is None and by_log_prob is None and by_total is None):
+    if not needs_grad[0] or (by_loss is None and by_log_prob is None and by_total is None):
         return nothing
     x = require(inputs, 0)
     batch, _, *rest = b.graph.shape(x)

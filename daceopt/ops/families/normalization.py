@@ -95,7 +95,7 @@ def layer_normalization_again(b: Builder, node: Operator, inputs: Names, outputs
 
 @gradient("LayerNormalization")
 def layer_normalization_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """With n the normalized values and g = dy * scale: dx = r (g - mean(g) - n mean(g n)), and through the statistics
     (dm - dr r r n) / count."""
@@ -103,15 +103,15 @@ def layer_normalization_gradient(
     result: Names = [None] * len(inputs)
     axes = _axes(b.graph, node, x)
     centre, inverse = statistics_left(b, x, axes, node, outputs)
-    if wanted[0]:
+    if needs_grad[0]:
         parts = [] if dy is None else [_centred_gradient(b, (x, centre, inverse), (dy, scale), axes)]
         parts += through_statistics(b, (x, centre, inverse), grads_out[1:], axes)
         result[0] = b.elementwise(lambda *p: sympy.Add(*p), *parts) if len(parts) > 1 else next(iter(parts), None)
     if dy is None:
         return result
-    if wanted[1]:
+    if needs_grad[1]:
         result[1] = sum_like(b, lambda g, *n: g * unit(*n), dy, x, centre, inverse, like=scale)
-    if len(inputs) > 2 and inputs[2] is not None and wanted[2]:
+    if len(inputs) > 2 and inputs[2] is not None and needs_grad[2]:
         result[2] = sum_like(b, None, dy, like=inputs[2])
     return result
 
@@ -187,7 +187,7 @@ def rms_normalization_again(b: Builder, node: Operator, inputs: Names, outputs: 
 
 @gradient("RMSNormalization")
 def rms_normalization_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """With n the normalized values and g = dy * scale: dx = r (g - n mean(g n)), and through r: -dr r r n / count."""
     x, scale, dy = require(inputs, 0), require(inputs, 1), grads_out[0]
@@ -195,7 +195,7 @@ def rms_normalization_gradient(
     saved = kept_statistics(b, x, outputs, (1,), _reduced_shape(b, x, axes))
     inverse = _inverse_deviation(b, _mean_square(b, x, axes), node) if saved is None else saved[0]
     result: Names = [None] * len(inputs)
-    if wanted[0] and dy is not None:
+    if needs_grad[0] and dy is not None:
         mean_gn = mean(b, lambda d, s, v, r: d * s * (v * r), dy, scale, x, inverse, axes=axes, keepdims=True)
 
         def fn(d: sympy.Expr, s: sympy.Expr, v: sympy.Expr, r: sympy.Expr, w: sympy.Expr) -> sympy.Expr:
@@ -203,12 +203,12 @@ def rms_normalization_gradient(
 
         result[0] = b.elementwise(fn, dy, scale, x, inverse, mean_gn, label="norm_grad")
     dr = values.at(grads_out, 1)
-    if wanted[0] and dr is not None:
+    if needs_grad[0] and dr is not None:
         count = count_of(b, x, axes)
         dr = b.reshape(b.cast(dr, b.graph.dtype(x)), b.graph.shape(inverse))
         through = b.elementwise(lambda g, v, r: -g * r * r * (v * r) / count, dr, x, inverse, label="statistics_grad")
         result[0] = _both(b, result[0], through)
-    if wanted[1] and dy is not None:
+    if needs_grad[1] and dy is not None:
         result[1] = sum_like(b, lambda d, v, r: d * (v * r), dy, x, inverse, like=scale)
     return result
 
@@ -299,7 +299,7 @@ def batch_moments(graph: Graph, node: Operator) -> dict[int, tuple[Shape, DType]
 
 @gradient("BatchNormalization", when=_training)
 def batch_normalization_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """As layer normalization, with the statistics over the batch and the scale for each channel.
 
@@ -307,19 +307,19 @@ def batch_normalization_gradient(
     dx = 2 (x - mean) d / n.
     """
     moments = _batch_moments(b, node, require(inputs, 0), outputs)
-    result = _through_output(b, node, inputs, moments, grads_out[0], wanted)
+    result = _through_output(b, node, inputs, moments, grads_out[0], needs_grad)
     by_statistics = [
         _both(b, _statistic_gradient(b, node, values.at(grads_out, k)), values.at(grads_out, k + 2)) for k in (1, 2)
     ]
-    if wanted[0] and any(by_statistics):
+    if needs_grad[0] and any(by_statistics):
         through = _through_batch_statistics(b, node, require(inputs, 0), moments[0], by_statistics)
         result[0] = _both(b, result[0], through)
-    if wanted[0] and (by_inverse := values.at(grads_out, 5)) is not None:
+    if needs_grad[0] and (by_inverse := values.at(grads_out, 5)) is not None:
         axes = _batch_axes(node, len(b.graph.shape(require(inputs, 0))))
         (through,) = through_statistics(b, (require(inputs, 0), *moments), (None, by_inverse), axes)
         result[0] = _both(b, result[0], through)
     for k, g in ((3, values.at(grads_out, 1)), (4, values.at(grads_out, 2))):
-        if wanted[k] and g is not None:
+        if needs_grad[k] and g is not None:
             momentum = sympy.Float(node.attribute("momentum", 0.9))
             result[k] = b.elementwise(lambda v, m=momentum: v * m, g)
     return result
@@ -358,7 +358,7 @@ def _through_batch_statistics(
 
 
 def _through_output(
-    b: Builder, node: Operator, inputs: Names, moments: tuple[str, str], dy: str | None, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, moments: tuple[str, str], dy: str | None, needs_grad: list[bool]
 ) -> Names:
     result: Names = [None] * len(inputs)
     if dy is None:
@@ -368,7 +368,7 @@ def _through_output(
     centre, inverse = moments
     d_bias = b.reduce("sum", None, dy, axes=axes, keepdims=True)
     d_scale = b.reduce("sum", lambda g, *n: g * unit(*n), dy, x, centre, inverse, axes=axes, keepdims=True)
-    if wanted[0]:
+    if needs_grad[0]:
         result[0] = _batch_input_gradient(
             b,
             (dy, x, centre, inverse, _statistic(b, node, scale, len(b.graph.shape(x)))),
@@ -376,7 +376,7 @@ def _through_output(
             element_count(b.graph, x, axes),
         )
     for position, total in ((1, d_scale), (2, d_bias)):
-        if wanted[position]:
+        if needs_grad[position]:
             result[position] = b.reshape(total, b.graph.shape(scale))
     return result
 

@@ -374,16 +374,16 @@ _CELLS = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}
 @lowering("RNN", "GRU", "LSTM", types=FLOATS, factors=True)
 def recurrent(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """One loop per direction; two directions are joined afterwards."""
-    wanted: Names = [*outputs, *[None] * (3 - len(outputs))][: 3 if node.op_type == "LSTM" else 2]
+    results: Names = [*outputs, *[None] * (3 - len(outputs))][: 3 if node.op_type == "LSTM" else 2]
     directions = DIRECTIONS[node.attribute("direction")]
     own, each = functions(node), len(DEFAULT[node.op_type])
     parts: list[Names] = []
     for which, reverse in enumerate(directions):
         layer = _Layer(b, node, inputs, which, reverse, own[which * each :][:each])
-        parts.append(wanted if len(directions) == 1 else [_half(b.graph, layer, n) for n in wanted])
+        parts.append(results if len(directions) == 1 else [_half(b.graph, layer, n) for n in results])
         _CELLS[node.op_type](layer, parts[-1])
     if len(directions) > 1:
-        for k, out in enumerate(wanted):
+        for k, out in enumerate(results):
             if out is not None:
                 axis = len(b.graph.shape(out)) - (2 if node.attribute("layout", 0) else 3)
                 b.graph.add_operator("Concat", [p[k] for p in parts], [out], {"axis": axis})
@@ -403,9 +403,9 @@ def why_not_recurrent(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
     if node.attribute("direction") not in DIRECTIONS:
         return f"direction {node.attribute('direction')!r}; expected one of {', '.join(DIRECTIONS)}"
-    names, wanted = list(node.attribute("activations") or ()), len(activation_names(node))
-    if names and len(names) < wanted:
-        return f"{len(names)} activations; expected {wanted}"
+    names, count = list(node.attribute("activations") or ()), len(activation_names(node))
+    if names and len(names) < count:
+        return f"{len(names)} activations; expected {count}"
     unknown = [n for n in activation_names(node) if n.lower() not in ACTIVATIONS]
     if unknown:
         return f"activation {unknown[0]!r}; expected one of {', '.join(ACTIVATIONS)}"
@@ -447,9 +447,9 @@ def _why_misshapen(graph: Graph, node: Operator, inputs: Names) -> str | None:
     for name, conn, shape in zip(inputs, node.input_connectors, expected):
         if name is not None and shape is not None and graph.shape(name) != tuple(dim(e) for e in shape):
             return f"{conn} has shape {graph.shape(name)}, expected {shape}"
-    wanted = {"Y": _y_shape(node, steps, state), "Y_c": memory}
+    shapes = {"Y": _y_shape(node, steps, state), "Y_c": memory}
     for name, conn in zip(graph.outputs_of(node), node.output_connectors):
-        shape = wanted.get(conn, state)
+        shape = shapes.get(conn, state)
         if name is not None and graph.shape(name) != tuple(shape):
             return f"{conn} has shape {graph.shape(name)}, expected {tuple(shape)}"
     return None

@@ -52,8 +52,8 @@ def activation_names(node: Operator) -> list[str]:
     """One list for each direction, one after the other."""
     default = DEFAULT[node.op_type]
     names = list(node.attribute("activations") or ())
-    wanted = len(default) * len(DIRECTIONS[node.attribute("direction")])
-    return names[:wanted] if len(names) >= wanted else default * (wanted // len(default))
+    count = len(default) * len(DIRECTIONS[node.attribute("direction")])
+    return names[:count] if len(names) >= count else default * (count // len(default))
 
 
 def _clip(form: Callable[..., sympy.Expr], parameters: Sequence[object], clip: float | None) -> Function:

@@ -147,7 +147,7 @@ def _gradient(*op_types: str) -> Callable[[Callable[..., str]], Callable[..., st
     def register(rule: Callable[..., str]) -> Callable[..., str]:
         @gradient(*op_types)
         def whole(
-            b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+            b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
         ) -> Names:
             axes, dy, absent = reduced_axes(b.graph, node, inputs), grads_out[0], [None] * (len(inputs) - 1)
             if dy is None or axes is None:

@@ -51,13 +51,13 @@ def why_not_align(graph: Graph, node: Operator) -> str | None:
 
 @gradient("RoiAlign", "MaxRoiPool")
 def pool_regions_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """By the image: to the neighbours of samples by their weights, to the place of a maximum. Where regions are has no
     gradient, as in torchvision."""
     result: Names = [None] * len(inputs)
     x, dy = require(inputs, 0), grads_out[0]
-    if dy is None or not wanted[0]:
+    if dy is None or not needs_grad[0]:
         return result
     result[0] = b.graph.add_array("roi_grad", b.graph.shape(x), b.graph.dtype(x))
     operands, parameters = _operands(b, node, inputs, dy)

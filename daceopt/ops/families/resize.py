@@ -299,12 +299,12 @@ def _nearest(b: Builder, x: str, axes: dict[int, Axis], out: str | None) -> str:
 
 @gradient("Resize", "Upsample")
 def resize_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """Each axis by the transpose of its taps."""
     result: Names = [None] * len(inputs)
     dy = grads_out[0]
-    if dy is None or not wanted[0]:
+    if dy is None or not needs_grad[0]:
         return result
     shape = b.graph.shape(require(inputs, 0))
     axes = _resized_axes(b.graph, node, inputs, shape, b.graph.shape(dy))

@@ -40,7 +40,7 @@ def why_not_cumulate(graph: Graph, node: Operator) -> str | None:
 
 @gradient("CumSum")
 def cumulative_sum_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """The running sum of dy, counted from the other end."""
     dy = require(grads_out, 0)
@@ -64,7 +64,7 @@ def _reference(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], para
 
 @gradient("CumProd")
 def cumulative_product_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """Products of all factors but one, summed: exact where factors are zero."""
     x, dy = require(inputs, 0), require(grads_out, 0)

@@ -95,7 +95,7 @@ def why_not_scatter(graph: Graph, node: Operator) -> str | None:
     "ScatterElements", "Scatter", "ScatterND", when=lambda node: node.attribute("reduction", "none") in ("none", "add")
 )
 def scatter_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """Updates get dy from where they went; replaced data get none."""
     dy = grads_out[0]
@@ -103,9 +103,9 @@ def scatter_gradient(
         return [None, None, None]
     data, indices, updates = all_required(inputs)
     where = _place(b, node, data, indices)
-    d_updates = _read_rows(b, dy, where, b.graph.shape(updates)) if wanted[2] else None
-    if not wanted[0] or node.attribute("reduction", "none") == "add":
-        return [dy if wanted[0] else None, None, d_updates]
+    d_updates = _read_rows(b, dy, where, b.graph.shape(updates)) if needs_grad[2] else None
+    if not needs_grad[0] or node.attribute("reduction", "none") == "add":
+        return [dy if needs_grad[0] else None, None, d_updates]
     d_data = b.graph.add_array("scatter_grad", b.graph.shape(dy), b.graph.dtype(dy))
     zeros = b.full(b.graph.shape(updates), 0, b.graph.dtype(dy))
     _scatter_rows(b, dy, where, zeros, d_data, _REDUCTIONS["none"])
@@ -191,7 +191,7 @@ def why_not_tensor_scatter(graph: Graph, node: Operator) -> str | None:
 
 @gradient("TensorScatter")
 def tensor_scatter_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """The update gets dy from where it was written, the cache the rest."""
     dy, absent = grads_out[0], [None] * (len(inputs) - 2)

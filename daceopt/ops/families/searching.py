@@ -59,8 +59,8 @@ def _running_extremum(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray
     for k in range(x.shape[1]):
         value = x[:, k : k + 1]
         reached = value >= best if parameters[3] else value <= best
-        taken = (value != value) | ((best == best) & reached)
-        best, place = np.where(taken, value, best), np.where(taken, k, place)
+        is_better = (value != value) | ((best == best) & reached)
+        best, place = np.where(is_better, value, best), np.where(is_better, k, place)
         for result, now in zip(results, (best, place)):
             if result is not None:
                 result[:, k : k + 1] = now
@@ -74,10 +74,10 @@ class Wanted(enum.IntEnum):
     MEDIAN_WITHOUT_NAN = 2  # the same among those that are numbers
 
 
-def ranked_index(b: Builder, x: str, axis: int, out: str, wanted: Wanted, rank: int = 0) -> None:
+def ranked_index(b: Builder, x: str, axis: int, out: str, statistic: Wanted, rank: int = 0) -> None:
     """Write to ``out`` (int64, 1 along ``axis``) where it is: of equal elements, the one that ATen finds."""
     algorithm.call(
-        b, "ranked_index", [x], [out], [*algorithm.extents_around(b.graph.shape(x), axis), int(wanted), rank]
+        b, "ranked_index", [x], [out], [*algorithm.extents_around(b.graph.shape(x), axis), int(statistic), rank]
     )
 
 
@@ -86,16 +86,16 @@ def _ranked_index(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], p
     """By ATen, of ranks: which of equal elements is found depends on the steps of its selections."""
     import torch
 
-    x, (wanted, rank) = algorithm.around(inputs[0], parameters), parameters[3:]
+    x, (statistic, rank) = algorithm.around(inputs[0], parameters), parameters[3:]
     if not 0 <= rank < x.shape[1]:
         raise IndexError(f"kthvalue: no element of rank {rank} along an axis of {x.shape[1]} elements")
     if x.size == 0:
         return
     ranks = np.unique(x, return_inverse=True)[1].reshape(x.shape).astype(np.float64)
     rows = torch.from_numpy(np.where(x != x, np.nan, ranks))
-    if wanted == Wanted.RANK:
+    if statistic == Wanted.RANK:
         ranked = torch.kthvalue(rows, rank + 1, 1, keepdim=True)
     else:
-        median = torch.median if wanted == Wanted.MEDIAN else torch.nanmedian
+        median = torch.median if statistic == Wanted.MEDIAN else torch.nanmedian
         ranked = median(rows, 1, keepdim=True)
     outputs[0][...] = ranked.indices.numpy().reshape(outputs[0].shape)

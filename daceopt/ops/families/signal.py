@@ -75,7 +75,7 @@ def why_not_transform(graph: Graph, node: Operator) -> str | None:
 
 @gradient("DFT")
 def fourier_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """The transform of dy in the other direction: a DFT matrix is symmetric, so its adjoint is its conjugate."""
     nothing: Names = [None] * len(inputs)

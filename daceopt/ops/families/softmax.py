@@ -85,7 +85,7 @@ def hardmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 @gradient("Softmax")
 def softmax_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     y = require(outputs, 0)
     return [_through(b, y, require(grads_out, 0), _axes(b, node, y))]
@@ -93,7 +93,7 @@ def softmax_gradient(
 
 @gradient(GUARDED, domain=DOMAIN)
 def guarded_softmax_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """As that of Softmax: a row of zeros gives zeros."""
     return [_through(b, require(outputs, 0), require(grads_out, 0), (-1,))]
@@ -107,7 +107,7 @@ def _through(b: Builder, y: str, dy: str, axes: tuple[int, ...]) -> str:
 
 @gradient("LogSoftmax")
 def log_softmax_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """dx = dy - exp(y) sum(dy)"""
     y, dy = require(outputs, 0), require(grads_out, 0)

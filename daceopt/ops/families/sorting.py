@@ -89,12 +89,12 @@ def why_not_top_k(graph: Graph, node: Operator) -> str | None:
 
 @gradient("TopK")
 def top_k_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """dy is added where the values were found; where nothing reads the indices, they are looked for again."""
     absent: Names = [None] * (len(inputs) - 1)
     dy, x = grads_out[0], require(inputs, 0)
-    if dy is None or not wanted[0]:
+    if dy is None or not needs_grad[0]:
         return [None, *absent]
     axis = axis_of(b.graph, node, x, -1)
     places = values.at(outputs, 1) or _top_places(b, node, x, axis, b.graph.shape(dy))

@@ -44,7 +44,7 @@ def take(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 @gradient("Take", domain=DOMAIN)
 def take_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """Rows of dy are added to the rows that they were read from."""
     dy = require(grads_out, 0)
@@ -91,7 +91,7 @@ def take_along(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
 
 @gradient("TakeAlong", domain=DOMAIN)
 def take_along_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """Elements of dy are added at their row-major positions."""
     dy = require(grads_out, 0)

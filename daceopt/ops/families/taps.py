@@ -145,7 +145,7 @@ def _repeats(table: Table, extent: int) -> int:
 
 @gradient("Taps", domain=DOMAIN)
 def taps_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """Each axis by the transpose of its table, in the opposite order."""
     dy = require(grads_out, 0)

@@ -47,13 +47,13 @@ _PANEL = 64, 1024  # queries beside all keys, where there are at most so many: a
 
 @gradient(NAME, domain=DOMAIN)
 def tiled_attention_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """By tiles; a gradient by what was added to the scores is as large as they are, and takes all of them."""
     dy, y = grads_out[0], require(outputs, 0)
     if dy is None:
         return [None] * len(inputs)
-    if len(wanted) > 3 and wanted[3]:
+    if len(needs_grad) > 3 and needs_grad[3]:
         return by_all_scores(b, node, inputs, y, dy)
     wide = types.compute_type(b.graph.dtype(y))
     dot = b.reduce("sum", lambda g, r: g * r, dy, y, axes=(-1,), dtype=wide, label="attention_dot")
@@ -61,7 +61,7 @@ def tiled_attention_gradient(
     names = all_required(inputs, 3)
     gradients: Names = [
         b.graph.add_array("attention_grad", b.graph.shape(n), b.graph.dtype(n)) if w else None
-        for n, w in zip(names, wanted)
+        for n, w in zip(names, needs_grad)
     ]
     operands = [*names, values.at(inputs, 3), dy, base, inverse, dot]
     b.graph.add_operator(GRADIENT, operands, gradients, node.attributes, DOMAIN)
@@ -81,8 +81,8 @@ def by_tiles(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
         if any(results.values()):
             outer = BATCH, HEAD, MEMBER, ROWS if near == Q else KEYS
             tiles = AttentionTiles(b, node, (q, k, v), values.at(inputs, 3), outer, tile)
-            wanted = {name: out for name, out in results.items() if out is not None}
-            b.graph.add_kernel(_Pass(tiles, near, dy, row).kernel(wanted).rename_locals_apart(b.graph))
+            results_of = {name: out for name, out in results.items() if out is not None}
+            b.graph.add_kernel(_Pass(tiles, near, dy, row).kernel(results_of).rename_locals_apart(b.graph))
     for own, out in zip((dk, dv), shared, strict=True):
         if own is not None and out is not None and own != out:
             _add_heads(b, own, b.graph.shape(out), out)

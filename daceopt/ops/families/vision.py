@@ -87,11 +87,11 @@ def why_not_columns(graph: Graph, node: Operator) -> str | None:
 
 @gradient("Col2Im")
 def columns_to_image_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
 ) -> Names:
     """Each block element reads dy where it was added."""
     absent: Names = [None] * len(inputs)
-    if grads_out[0] is None or not wanted[0]:
+    if grads_out[0] is None or not needs_grad[0]:
         return absent
     image, block, step, pads = _blocks(b.graph, node, inputs)
     rank, counts = len(image), _counts(image, block, step, pads)

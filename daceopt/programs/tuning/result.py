@@ -57,9 +57,9 @@ class TuningResult:
         changed = "; ".join(v.text for v in self.changes)
         first, own = self.seconds
         times = f"{1e3 * own:.3f} ms, {first / own:.2f} times as fast as {self.trials[0].text}"
-        left = f"; {self.untried} more were left after {self.budget:.3g} s" if self.untried else ""
+        note = f"; {self.untried} more were left after {self.budget:.3g} s" if self.untried else ""
         what = f"{self.name}{f' ({changed})' if changed else ''}"
-        return f"{what} is the fastest of {len(self.trials)} ways as measured: {times}{left}"
+        return f"{what} is the fastest of {len(self.trials)} ways as measured: {times}{note}"
 
     def report(self) -> str:
         """All that was tried, the fastest first."""

@@ -41,7 +41,7 @@ class Variation:
 
     def to_json(self) -> list[object]:
         """As :meth:`from_json` reads it."""
-        return [self.text, [[e.method, list(e.given), dict(e.options)] for e in self.edits]]
+        return [self.text, [[e.method, list(e.arguments), dict(e.options)] for e in self.edits]]
 
     @classmethod
     def from_json(cls, data: Any) -> Variation:

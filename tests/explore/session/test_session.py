@@ -19,7 +19,7 @@ from tests.onnx_models import FLOAT, proto
 
 def test_a_module_begins_at_its_captured_graph() -> None:
     at = session()
-    assert at.title == "Blocks" and not at.path and at.program.wanted is not None
+    assert at.title == "Blocks" and not at.path and at.program.gradients is not None
     assert {n.op_type for n in at.forward.operators()} >= {"MatMul", "LayerNormalization", "Gelu"}
     assert at.report().inputs == ["x: float32[4, 8]"]
 
@@ -33,8 +33,8 @@ def test_the_model_stays_as_it_was() -> None:
 
 def test_an_optimized_module_gives_its_options() -> None:
     model = daceopt.optimized_module(Blocks(), backward=False)
-    assert daceopt.explore(model, torch.randn(4, 8)).program.wanted is None
-    assert daceopt.explore(model, torch.randn(4, 8), backward=True).program.wanted is not None
+    assert daceopt.explore(model, torch.randn(4, 8)).program.gradients is None
+    assert daceopt.explore(model, torch.randn(4, 8), backward=True).program.gradients is not None
 
 
 def test_onnx_files_and_graphs(tmp_path: Path) -> None:

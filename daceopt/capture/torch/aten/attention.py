@@ -172,8 +172,8 @@ def _hide(t: Translation, scores: str, mask: str | None) -> str:
         return scores
     shape = broadcast_shapes(t.shape_of(scores), t.shape_of(mask))
     if types.is_bool(t.dtype_of(mask)):
-        seen, hidden = (t.b.constant(np.asarray(v).astype(types.to_numpy(t.dtype))) for v in (0, -np.inf))
-        mask = str(t.operator("Where", mask, seen, hidden, results=[Promise(t.shape_of(mask), t.dtype)]))
+        visible, hidden = (t.b.constant(np.asarray(v).astype(types.to_numpy(t.dtype))) for v in (0, -np.inf))
+        mask = str(t.operator("Where", mask, visible, hidden, results=[Promise(t.shape_of(mask), t.dtype)]))
     return str(t.operator("Add", scores, t.cast(mask, t.dtype), results=[Promise(shape, t.dtype)]))
 
 
@@ -199,8 +199,8 @@ def _softmax(t: Translation, scores: str, guarded: bool) -> str:
     )
     alive = t.b.elementwise(lambda m: scalar.ne(m, -scalar.infinity()), top, label="alive")
     zero = t.b.constant(np.asarray(0).astype(types.to_numpy(t.dtype)))
-    seen = t.operator("Where", alive, scores, zero, results=[_like(t, scores)])
-    weights = t.operator("Softmax", seen, results=[_like(t, scores)], axis=-1)
+    visible = t.operator("Where", alive, scores, zero, results=[_like(t, scores)])
+    weights = t.operator("Softmax", visible, results=[_like(t, scores)], axis=-1)
     return str(t.operator("Where", alive, weights, zero, results=[_like(t, scores)]))
 
 

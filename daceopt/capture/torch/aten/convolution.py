@@ -102,7 +102,7 @@ def convolution_backward(
     }
     if transposed or not all(isinstance(k, int) for k in t.shape_of(weight)):
         raise Unsupported("gradients of a transposed convolution, or of one with a kernel of symbolic size")
-    promised = [p if wanted else None for p, wanted in zip(t.promised, output_mask)]
+    promised = [p if needs_grad else None for p, needs_grad in zip(t.promised, output_mask)]
     dx, dw, db = (None if p is None else t.graph.add_array(t.label, *p) for p in promised)
     if dx is not None:
         t.b.library(ConvolutionBackwardData, {"dY": grad_output, "W": weight}, {"dX": dx}, **window)

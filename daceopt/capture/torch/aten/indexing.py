@@ -71,8 +71,8 @@ def gather(t: Translation, self: str, dim: int, index: str, sparse_grad: bool) -
     if t.shape_of(data)[axis] == 0:
         raise Unsupported("indices into an axis without elements")
     promise = Promise(t.shape_of(places), t.dtype)
-    taken = t.operator("TakeAlong", data, places, domain="daceopt", results=[promise], axis=axis)
-    return t.reshape(taken, t.shape)
+    elements = t.operator("TakeAlong", data, places, domain="daceopt", results=[promise], axis=axis)
+    return t.reshape(elements, t.shape)
 
 
 # -------------------------------------------------------------------- x[i, :, j]
@@ -314,18 +314,18 @@ def _put_by_mask(t: Translation, self: str, mask: str, values: str, accumulate: 
     return t.reshape(written, t.shape)
 
 
-def _taken_rows(t: Translation, taken: str, rows: Dim, count: Dim) -> str:
-    """The ``count`` positions where ``taken`` [rows] is 1 and not 0; an error where there are more or fewer."""
+def _taken_rows(t: Translation, mask: str, rows: Dim, count: Dim) -> str:
+    """The ``count`` positions where ``mask`` [rows] is 1 and not 0; an error where there are more or fewer."""
     before = t.operator(
-        "CumSum", taken, t.b.constant(np.asarray(0)), results=[Promise((rows,), dace.int64)], exclusive=1
+        "CumSum", mask, t.b.constant(np.asarray(0)), results=[Promise((rows,), dace.int64)], exclusive=1
     )
-    total = t.b.reduce("sum", None, taken, axes=(0,), keepdims=False)
+    total = t.b.reduce("sum", None, mask, axes=(0,), keepdims=False)
     places, own, positions = (t.graph.add_array("rows", (n,), dace.int64) for n in (rows, rows, count))
 
     def place(i: tuple[sympy.Symbol, ...], m: sympy.Expr, k: sympy.Expr, n: sympy.Expr) -> sympy.Expr:
         return scalar.checked(scalar.eq(n, count), scalar.select(scalar.gt(m, 0), k, count), checks.ROWS)
 
-    inputs = {"m": (taken, lambda i: (i,)), "k": (before, lambda i: (i,)), "n": (total, lambda i: ())}
+    inputs = {"m": (mask, lambda i: (i,)), "k": (before, lambda i: (i,)), "n": (total, lambda i: ())}
     t.b.map((rows,), inputs, {"out": (places, lambda i: (i,))}, place, label="rows")
     t.b.map((rows,), {}, {"out": (own, lambda i: (i,))}, lambda i: scalar.cast(i[0], dace.int64), label="rows")
     none = t.expand(t.b.constant(np.asarray(0)), (dim(count + 1),))

@@ -118,10 +118,10 @@ class _Stack:
 
         Each takes the parameters as they are, without a copy.
         """
-        done = [
+        directions = [
             self._direction(x, own, [self._rows(s, k, k + 1) for s in states], bool(k)) for k, own in enumerate(weights)
         ]
-        results, *final = zip(*done, strict=True)
+        results, *final = zip(*directions, strict=True)
         return [self._join(results, axis=2), *(self._join(states) for states in final)]
 
     def _direction(self, x: str, own: Sequence[str], states: Sequence[str], reverse: bool) -> tuple[str, ...]:

@@ -203,11 +203,11 @@ def slice_scatter(t: Translation, self: str, src: str, dim: int, start: Dim | No
     def element(i: tuple[sympy.Symbol, ...], x: sympy.Expr, s: sympy.Expr) -> sympy.Expr:
         ahead = i[axis] - first
         place = ahead if step == 1 else scalar.idiv(ahead, step)
-        taken = scalar.logical_and(scalar.ge(ahead, 0), scalar.lt(place, count))
+        is_inside = scalar.logical_and(scalar.ge(ahead, 0), scalar.lt(place, count))
         if step != 1:
-            taken = scalar.logical_and(taken, scalar.eq(scalar.pymod(ahead, step), 0))
+            is_inside = scalar.logical_and(is_inside, scalar.eq(scalar.pymod(ahead, step), 0))
         value = scalar.load(s, *i[:axis], scalar.clamp(place, count), *i[axis + 1 :])
-        return scalar.select(taken, value, x)
+        return scalar.select(is_inside, value, x)
 
     return _replace(t, self, src, element)
 

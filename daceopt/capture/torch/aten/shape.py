@@ -98,8 +98,8 @@ def squeeze(t: Translation, self: str, dim: int | list[int] | None = None) -> st
     1."""
     shape = t.shape_of(self)
     dims = range(len(shape)) if dim is None else [dim] if isinstance(dim, int) else dim
-    wanted = {axis_in(d, len(shape)) for d in dims} if shape else set()
-    return drop_axes(t, self, [k for k in sorted(wanted) if shape[k] == 1])
+    axes = {axis_in(d, len(shape)) for d in dims} if shape else set()
+    return drop_axes(t, self, [k for k in sorted(axes) if shape[k] == 1])
 
 
 # -------------------------------------------------------------------- parts

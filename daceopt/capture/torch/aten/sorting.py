@@ -76,24 +76,24 @@ def nanmedian_dim(t: Translation, self: str, dim: int, keepdim: bool) -> tuple[s
     return _of_rank(t, self, dim, Wanted.MEDIAN_WITHOUT_NAN)
 
 
-def _middle_of_all(t: Translation, x: str, wanted: Wanted) -> str:
+def _middle_of_all(t: Translation, x: str, statistic: Wanted) -> str:
     x = flat(t, x)
     if t.shape_of(x)[0] == 0:
         return t.b.full((), float("nan"), t.dtype_of(x))
-    return t.reshape(_pick(t, x, 0, wanted)[0], ())
+    return t.reshape(_pick(t, x, 0, statistic)[0], ())
 
 
-def _of_rank(t: Translation, self: str, dim: int, wanted: Wanted, rank: int = 0) -> tuple[str, str]:
+def _of_rank(t: Translation, self: str, dim: int, statistic: Wanted, rank: int = 0) -> tuple[str, str]:
     if not t.shape_of(self):
         return _scalar(t, self)
-    value, place = _pick(t, self, axis_in(dim, len(t.shape_of(self))), wanted, rank)
+    value, place = _pick(t, self, axis_in(dim, len(t.shape_of(self))), statistic, rank)
     return t.reshape(value, t.shape), t.reshape(place, t.shape)
 
 
-def _pick(t: Translation, x: str, axis: int, wanted: Wanted, rank: int = 0) -> tuple[str, str]:
+def _pick(t: Translation, x: str, axis: int, statistic: Wanted, rank: int = 0) -> tuple[str, str]:
     """An element along ``axis`` and its place, 1 along that axis."""
     place = t.graph.add_array("place", reduced_shape(t.shape_of(x), [axis], True), dace.int64)
-    ranked_index(t.b, _comparable(t, x), axis, place, wanted, rank)
+    ranked_index(t.b, _comparable(t, x), axis, place, statistic, rank)
     return _elements_at(t, x, place, axis), place
 
 
@@ -141,7 +141,7 @@ def _insertion(t: Translation, boundaries: str, value: object, order: str | None
     count = t.graph.size(values) if shared else t.shape_of(values)[-1]
     rows: Dim = 1 if shared else dim(sympy.Mul(*shape[:-1]))
     out = t.graph.add_array("places", (rows, count), dace.int64)
-    lines, wanted = b.reshape(boundaries, (rows, shape[-1])), b.reshape(values, (rows, count))
+    lines, searched = b.reshape(boundaries, (rows, shape[-1])), b.reshape(values, (rows, count))
     sorter = None if order is None else b.reshape(order, (rows, shape[-1]))
-    search_sorted(b, lines, wanted, sorter, out, shared, right)
+    search_sorted(b, lines, searched, sorter, out, shared, right)
     return t.cast(t.reshape(out, t.shape), t.dtype)

@@ -77,10 +77,10 @@ def _collect(t: Translation, x: str, centre: str, axes: Sequence[int]) -> str:
 
 def _divide(count: Dim, correction: object, dtype: DType) -> Scalar:
     """Division by ``max(0, count - correction)``, where 0 / 0 is NaN."""
-    left = sympy.sympify(count) - sympy.nsimplify(correction)
-    if not left.is_number:
-        return lambda s: s / scalar.maximum(scalar.cast(left, types.compute_type(dtype)), 0)
-    return lambda s: s / left if left > 0 else s * scalar.infinity()
+    divisor = sympy.sympify(count) - sympy.nsimplify(correction)
+    if not divisor.is_number:
+        return lambda s: s / scalar.maximum(scalar.cast(divisor, types.compute_type(dtype)), 0)
+    return lambda s: s / divisor if divisor > 0 else s * scalar.infinity()
 
 
 # -------------------------------------------------------------------- norms

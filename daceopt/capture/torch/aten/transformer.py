@@ -46,8 +46,8 @@ def encoder_layer(
 
     def attend(x: str) -> str:
         qkv = _linear(t, x, qkv_weight, qkv_bias)
-        seen = _attention(t, qkv, embed_dim, num_heads, hidden)
-        return _linear(t, seen, proj_weight, proj_bias)
+        heads = _attention(t, qkv, embed_dim, num_heads, hidden)
+        return _linear(t, heads, proj_weight, proj_bias)
 
     def feed(x: str) -> str:
         wide = _linear(t, x, ffn_weight_1, ffn_bias_1)

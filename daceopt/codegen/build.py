@@ -242,14 +242,10 @@ class GeneratedProgram:
     def _address(self, name: str) -> BufferAddress:
         """Where a buffer of the frame is."""
         graph = self.graph
-        if name == frame.STATUS:
-            return BufferAddress("status")
-        if name == frame.REPORTS:
-            return BufferAddress("reports")
+        if name in _OF_A_CALL:
+            return BufferAddress(_OF_A_CALL[name])
         if name.startswith(frame.SEEN):
             return BufferAddress("seen", int(name.removeprefix(frame.SEEN)))
-        if name in (SEED, frame.STREAM):
-            return BufferAddress("seed" if name == SEED else "stream")
         if name in self.plan.saved:
             return BufferAddress("saved", offset=size_text(self.plan.saved[name]))
         for source, names in (("output", graph.outputs), ("constant", self.bound), ("input", self.inputs)):
@@ -263,6 +259,14 @@ class GeneratedProgram:
                 return BufferAddress("saved", offset=offset)
             return BufferAddress("lent", graph.outputs.index(owner), offset)
         raise BuildError(f"{graph.name}: the frame reads {name!r}, which is no input, output, constant or intermediate")
+
+
+_OF_A_CALL = {
+    frame.STATUS: "status",
+    frame.REPORTS: "reports",
+    SEED: "seed",
+    frame.STREAM: "stream",
+}  # buffer -> source
 
 
 def _schedule(graph: Graph, node: KernelNode) -> str:

@@ -8,7 +8,7 @@ on a CPU; on a device ``libs/torch_call.py`` does, as it prints the call.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -202,19 +202,24 @@ def _decode(value: object, tensors: list[torch.Tensor], sizes: Sequence[int]) ->
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
-    if kind == "tensor":
-        return tensors[content]
     if kind == "size":
         return sizes[content]
-    if kind == "item":
-        return tensors[content].item()
-    if kind == "number":
-        return float(tensors[content].item())
-    if kind == "float":
-        return float.fromhex(content)
-    if kind == "complex":
-        return complex(*map(float.fromhex, content))
+    if kind in _OF_TENSOR:
+        return _OF_TENSOR[kind](tensors[content])
+    if kind in _OF_TEXT:
+        return _OF_TEXT[kind](content)
     return torch.device(content) if kind == "device" else getattr(torch, content)
+
+
+_OF_TENSOR: dict[str, Callable[[torch.Tensor], Any]] = {
+    "tensor": lambda tensor: tensor,
+    "item": lambda tensor: tensor.item(),
+    "number": lambda tensor: float(tensor.item()),
+}
+_OF_TEXT: dict[str, Callable[[Any], float | complex]] = {
+    "float": float.fromhex,
+    "complex": lambda parts: complex(*map(float.fromhex, parts)),
+}
 
 
 def _tensor(array: np.ndarray, name: str) -> torch.Tensor:

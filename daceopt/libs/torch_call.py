@@ -7,7 +7,7 @@ operators that are written in it. The arguments find the types of the operator's
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from daceopt.ir.nodes.library import DenseNode
 
 _READ = ("item", "number")  # kinds of arguments that the host reads of an array
-_KINDS = {"tensor": "kArray", "item": "kItem", "number": "kItem", "size": "kSize"}
 
 
 class TorchCall(TorchOperators):
@@ -124,31 +123,18 @@ def _tag(values: Any) -> Iterator[tuple[str, Any]]:
 
 def _value(value: Any) -> str:
     """An argument of the payload as a ``daceopt::CallValue``; raises Unsupported for integers of more than 64 bits."""
-    if value is None:
-        return _make("kNone")
-    if isinstance(value, bool):
-        return _make("kBool", int(value))
-    if isinstance(value, int):
-        if not -(2**63) < value < 2**63:
-            raise Unsupported(f"the argument {value}: expected an integer of 64 bits")
-        return _make("kInteger", value)
-    if isinstance(value, str):
-        return _make("kText", text=value)
-    if isinstance(value, list):
-        return _make("kList", items=map(_value, value))
+    if not isinstance(value, dict):
+        return _PLAIN[type(value)](value)
     ((kind, content),) = value.items()
-    if kind in _KINDS:
-        return _make(_KINDS[kind], content)
-    if kind == "float":
-        return _make("kFloat", real=float.fromhex(content))
-    if kind == "complex":
-        real, imaginary = map(float.fromhex, content)
-        return _make("kComplex", 0, real, imaginary)
-    if kind == "torch":
-        return _make("kName", text=content)
-    if kind == "device":
-        return _make("kDevice")
-    raise DaceoptError(f"an argument of the kind {kind!r} in a call of ATen")
+    if kind not in _TAGGED:
+        raise DaceoptError(f"an argument of the kind {kind!r} in a call of ATen")
+    return _TAGGED[kind](content)
+
+
+def _integer(value: int) -> str:
+    if not -(2**63) < value < 2**63:
+        raise Unsupported(f"the argument {value}: expected an integer of 64 bits")
+    return _make("kInteger", value)
 
 
 def _make(
@@ -162,5 +148,24 @@ def _make(
     parts = number(real), number(imaginary), literal(text), f"{{{', '.join(items)}}}"
     return f"daceopt::CallValue{{daceopt::CallValue::{kind}, {integer}, {', '.join(parts)}}}"
 
+
+# by the type of JSON, and by the kind that aten_call wrote before the content
+_PLAIN: dict[type, Callable[[Any], str]] = {
+    type(None): lambda _: _make("kNone"),
+    bool: lambda value: _make("kBool", int(value)),
+    int: _integer,
+    str: lambda value: _make("kText", text=value),
+    list: lambda value: _make("kList", items=map(_value, value)),
+}
+_TAGGED: dict[str, Callable[[Any], str]] = {
+    "tensor": lambda content: _make("kArray", content),
+    "item": lambda content: _make("kItem", content),
+    "number": lambda content: _make("kItem", content),
+    "size": lambda content: _make("kSize", content),
+    "float": lambda content: _make("kFloat", real=float.fromhex(content)),
+    "complex": lambda content: _make("kComplex", 0, float.fromhex(content[0]), float.fromhex(content[1])),
+    "torch": lambda content: _make("kName", text=content),
+    "device": lambda _: _make("kDevice"),
+}
 
 register(TorchCall())

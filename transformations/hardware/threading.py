@@ -77,11 +77,11 @@ class Threading(KernelStep):
         *outer, vector = nest.loops
         if not outer and not reduced and vector.kind == "vector":
             return replace(nest, loops=(replace(vector, kind="parallel vector", when=when),))
-        lead = next((k for k, loop in enumerate(outer) if loop.param in reduced), len(outer))
-        lead = min(lead, next((k for k, loop in enumerate(outer) if loop.rest is not None), len(outer)))
-        sums = lead < len(outer) and outer[lead].param in reduced and (vector.param in reduced or not lead)
-        if sums and not at_least(count(outer[:lead]), chosen(self.few, limits().few)):
-            lead += at_least(outer[lead].extent, 2)
+        band = list(takewhile(lambda loop: loop.param not in reduced and loop.rest is None, outer))
+        lead, following = len(band), outer[len(band) : len(band) + 1]
+        sums = any(loop.param in reduced for loop in following) and (vector.param in reduced or not band)
+        if sums and not at_least(count(band), chosen(self.few, limits().few)):
+            lead += at_least(following[0].extent, 2)
         return replace(nest, loops=(*self._parallel(outer, lead, when), vector)) if lead else None
 
     def _parallel(self, loops: Sequence[Loop], lead: int, when: sympy.Basic | None) -> tuple[Loop, ...]:

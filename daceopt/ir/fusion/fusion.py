@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from math import prod
-from typing import Any
 
 import sympy
 
@@ -96,15 +95,16 @@ def _align_rest(graph: Graph, first: Kernel, second: Kernel, mapping: dict[sympy
     addresses = {**_by_buffer(graph, first.reads()), **_by_buffer(graph, first.writes())}
     for access in second.reads():
         theirs = address(graph, access)
-        if theirs is None or theirs.buffer not in addresses:
+        mine = None if theirs is None else addresses.get(theirs.buffer)
+        if theirs is None or mine is None:
             continue
-        matched = {mapping[q] for q in access.params() if q in mapping}
-        free = {c: p for p, c in addresses[theirs.buffer].terms if p not in matched}
-        for q, coefficient in theirs.terms:
-            p = free.get(coefficient)
-            if q in mapping or p is None or first.extents[p] != second.extents[q]:
+        matched = {mapping.get(q) for q in access.params()}
+        param_of = {step: p for p, step in mine.terms if p not in matched}
+        for q, step in theirs.terms:
+            p = param_of.get(step)
+            if p is None or q in mapping or first.extents[p] != second.extents[q]:
                 continue
-            if not any(q in s.params and any(mapping.get(o) == p for o in s.params) for s in second.stages):
+            if p not in {mapping.get(o) for s in second.stages if q in s.params for o in s.params}:
                 mapping[q] = p
 
 
@@ -235,17 +235,13 @@ def copies(kernel: Kernel) -> dict[str, str]:
 def common_parameters(kernel: Kernel) -> tuple[sympy.Symbol, ...]:
     """Parameters that can be shared parallel loops: in every stage's domain, and no local result is reduced over
     them."""
-    common = [p for p in kernel.extents if all(p in s.params for s in kernel.stages)]
-    consumed = [a for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals]
-    names = {a.array for a in consumed}
-    barred: set[Any] = set()
-    for access in consumed:
-        barred |= _read_elsewhere(access, _written_index(kernel.stages, access.array) or ())
-    for stage in kernel.stages:
-        for conn, access in stage.writes.items():
-            if access.array in names:
-                barred.update(stage.reduced_params(conn))
-    return tuple(p for p in common if p not in barred)
+    reads = [a for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals]
+    index = {name: _written_index(kernel.stages, name) or () for name in {a.array for a in reads}}
+    writes = [(s, c) for s in kernel.stages for c, a in s.writes.items() if a.array in index]
+    carried = {p for access in reads for p in _read_elsewhere(access, index[access.array])}
+    reduced = {p for stage, connector in writes for p in stage.reduced_params(connector)}
+    shared = set(kernel.extents).intersection(*(s.params for s in kernel.stages)) - carried - reduced
+    return tuple(p for p in kernel.extents if p in shared)
 
 
 def _read_elsewhere(read: Access, written: tuple[Dim | None, ...]) -> set[sympy.Symbol]:

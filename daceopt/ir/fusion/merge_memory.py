@@ -93,14 +93,13 @@ class MergeMemory:
         accesses = (a for s in kernel.stages for a in (*s.reads.values(), *s.writes.values()))
         names = {name: k for k, name in enumerate(dict.fromkeys(a.array for a in accesses))}
         places = {n: _Place(*graph.root(n), tuple(graph.sources(n))) for n in names if n not in kernel.locals}
-        roots: dict[str, tuple[int, Dim]] = {}
-        for place in places.values():
-            roots.setdefault(place.root, (len(roots), place.offset))
-        arrays = tuple(
-            (graph.dtype(n), graph.shape(n), graph.strides(n), _start(roots, place)) for n, place in places.items()
-        )
+        offsets = {place.root: place.offset for place in reversed(places.values())}  # where the first one begins
+        roots = {root: (k, offsets[root]) for k, root in enumerate(dict.fromkeys(p.root for p in places.values()))}
+        arrays = [
+            (names[n], graph.dtype(n), graph.shape(n), graph.strides(n), _start(roots, places[n])) for n in places
+        ]
         locals_ = tuple((names.get(n), *kind) for n, kind in kernel.locals.items())
-        form = kernel.label, arrays, tuple(names[n] for n in places), locals_, body_of(kernel, names)
+        form = kernel.label, tuple(arrays), locals_, body_of(kernel, names)
         number = self._numbers.setdefault(form, len(self._numbers))
         written = tuple(dict.fromkeys(a.array for a in kernel.writes()))
         return _Form(kernel, number, names, places, roots, written)

@@ -189,29 +189,31 @@ def _check_domain(kernel: Kernel, do: Do, loops: Several[Loop]) -> None:
     loops = [loop for group in groups for loop in group]
     stage = kernel.stages[do.statement]
     by_base: dict[sympy.Expr, list[tuple[Dim, Dim | None, sympy.Symbol, Dim]]] = {}
-    used: dict[Any, Any] = {}
+    used: set[sympy.Symbol] = set()
+
+    def take(param: sympy.Symbol) -> None:
+        if param in used:
+            refuse(kernel, f"statement {do.statement} takes two parameters from the loop over {param}")
+        used.add(param)
+
     for p, value in zip(stage.params, do.index):
         if kernel.bounds(p)[1] is None:
             base, divisor, radix = as_digit(value)
             by_base.setdefault(base, []).append((divisor, radix, p, kernel.extents[p]))
         else:
-            used[_partial(kernel, do, p, value, loops)] = value
+            take(_partial(kernel, do, p, value, loops))
     for base in [b for b in by_base if _packs_of(b, loops)]:
         packs, pack = _packs_of(base, loops)
         total = _digits(kernel, do, base, by_base.pop(base))
         if not isinstance(total, int) or total % int(pack.extent):
             refuse(kernel, f"statement {do.statement}: {base} takes {total} values; expected whole packs")
-        if pack.param in used:
-            refuse(kernel, f"statement {do.statement} takes two parameters from the loop over {pack.param}")
-        used[pack.param] = base
+        take(pack.param)
         whole, divisor, radix = as_digit(packs)
         by_base.setdefault(whole, []).append((divisor, radix, base, total // int(pack.extent)))
     for base, digits in by_base.items():
         total = _digits(kernel, do, base, digits)
         for p in _mixed_parameters(kernel, do, base, total, loops):
-            if p in used:
-                refuse(kernel, f"statement {do.statement} takes two parameters from the loop over {p}")
-            used[p] = base
+            take(p)
     for loop in loops:
         if loop.param not in used and loop.extent != 1:
             refuse(kernel, f"statement {do.statement} runs again for each iteration of {loop.param}")

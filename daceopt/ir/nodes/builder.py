@@ -15,7 +15,7 @@ from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.nodes.library import Contraction, GroupedProduct, multiplies
 from daceopt.ir.scalar import scalar, types
-from daceopt.ir.scalar.affine import quotient, same
+from daceopt.ir.scalar.affine import same
 from daceopt.ir.scalar.dims import Dim, Shape, dim, row_major
 from daceopt.ir.scalar.extents import in_scalar_code
 from daceopt.ir.scalar.symbols import param
@@ -374,44 +374,26 @@ def reshaped_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     """Strides that view (shape, strides) as ``new`` in row-major order, or None when that needs a copy."""
     if any(s == 0 for s in (*shape, *new)):
         return row_major(new)
-    old = [(s, t) for s, t in zip(shape, strides) if s != 1]
+    runs: list[tuple[Dim, Dim]] = []  # neighbours that are contiguous: elements, and the stride of the innermost
+    for extent, stride in zip(shape, strides):
+        if runs and same(runs[-1][1], extent * stride):
+            runs[-1] = dim(runs[-1][0] * extent), stride
+        elif extent != 1:
+            runs.append((extent, stride))
     result: list[Dim] = []
-    k = 0
-    position = 0
-    while position < len(new):
-        if new[position] == 1:
+    size: Dim = 1  # elements of the last run that the dimensions so far go over
+    for extent in reversed(new):
+        if extent == 1 or not runs:
             result.append(0)
-            position += 1
+            size = dim(size * extent)
             continue
-        group, size_new = [new[position]], new[position]
-        if k >= len(old):
-            return None
-        size_old = old[k][0]
-        while dim(size_old - size_new) != 0:
-            if _smaller(size_new, size_old):
-                position += 1
-                if position >= len(new):
-                    return None
-                group.append(new[position])
-                size_new = dim(size_new * new[position])
-            else:
-                k += 1
-                if k >= len(old) or dim(old[k - 1][1] - old[k][0] * old[k][1]) != 0:
-                    return None
-                size_old = dim(size_old * old[k][0])
-        inner = old[k][1]
-        result.extend(dim(s * inner) for s in row_major(tuple(group)))
-        k, position = k + 1, position + 1
-    if k < len(old):
-        return None
-    return _tidy_unit_strides(new, result)
-
-
-def _smaller(a: Dim, b: Dim) -> bool:
-    """Does ``a`` divide ``b`` properly? Ints are simply compared."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a < b
-    return quotient(b, a) not in (None, 1)
+        total, inner = runs[-1]
+        result.append(dim(size * inner))
+        size = dim(size * extent)
+        if same(total, size):
+            runs.pop()
+            size = 1
+    return None if runs or size != 1 else _tidy_unit_strides(new, result[::-1])
 
 
 def _tidy_unit_strides(shape: Shape, strides: Sequence[Dim]) -> Shape:

@@ -43,18 +43,9 @@ _TEXT = "text"  # the element type of an array of strings
 
 def literal(value: Any, large: Large) -> str:
     """``value`` in the notation that :func:`read` takes; arrays of many elements are put into ``large``."""
-    if value is None or isinstance(value, (bool, np.bool_)):
-        return _WORDS[value if value is None else bool(value)]
-    if isinstance(value, (int, float, np.integer, np.floating)):
-        return repr(value.item() if isinstance(value, np.generic) else value)
-    if isinstance(value, str):
-        return json.dumps(value)
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(literal(v, large) for v in value)}]"
-    if isinstance(value, np.ndarray):
-        return _typed_text(value, large)
-    if isinstance(value, sympy.Basic):
-        return f"{{{expression_text.text(value)}}}"
+    write = next((write for kinds, write in _WRITERS if isinstance(value, kinds)), None)
+    if write is not None:
+        return write(value, large)
     if type(value).__name__ in _PROTOS:
         encoded = base64.b64encode(value.SerializeToString(deterministic=True)).decode()
         return f'proto {type(value).__name__} "{encoded}"'
@@ -69,6 +60,19 @@ def _typed_text(value: np.ndarray, large: Large) -> str:
     if value.dtype.kind in "OU":
         return f"{_TEXT}[{shape}] {json.dumps([_string(v) for v in value.reshape(-1)])}"
     return f"{types.name_of(types.from_numpy(value.dtype))}[{shape}] {values(value, large)}"
+
+
+# the first whose types a value is of writes it: bool is an int
+_WRITERS: tuple[tuple[tuple[type, ...], Callable[[Any, Large], str]], ...] = (
+    ((type(None),), lambda value, large: _WORDS[None]),
+    ((bool, np.bool_), lambda value, large: _WORDS[bool(value)]),
+    ((np.integer, np.floating), lambda value, large: repr(value.item())),
+    ((int, float), lambda value, large: repr(value)),
+    ((str,), lambda value, large: json.dumps(value)),
+    ((list, tuple), lambda value, large: f"[{', '.join(literal(v, large) for v in value)}]"),
+    ((np.ndarray,), _typed_text),
+    ((sympy.Basic,), lambda value, large: f"{{{expression_text.text(value)}}}"),
+)
 
 
 def _string(value: object) -> str:

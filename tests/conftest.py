@@ -40,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False  # xdist runs files of many tests first; of time it knows nothing
     for name in ("DACEOPT_TRACE", "DACEOPT_DISABLE_CACHE", "DACEOPT_LOGS"):
         os.environ.pop(name, None)
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait for work leave the cores to other workers
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest looks at the marks

@@ -19,9 +19,14 @@ from daceopt.ops.families.searching import Wanted
 from daceopt.ops.families.sorting import Ties
 from tests.libs.harness import RunFailed, buffers, compile_graph
 
-INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 FLOATS = ["float32", "float64"]
-NUMBERS = FLOATS + INTEGERS
+NUMBERS = [*FLOATS, "int8", "int64", "uint8", "uint64"]  # of integers the narrowest and the widest
+OTHERS = ["int16", "int32", "uint16", "uint32"]
+Types = Sequence[str]
+
+of_types = pytest.mark.parametrize(
+    "numbers", [NUMBERS, pytest.param(OTHERS, marks=pytest.mark.breadth)], ids=["numbers", "others"]
+)
 
 
 class Call(NamedTuple):
@@ -97,9 +102,10 @@ def ties_of(k: int, extent: int) -> list[Ties]:
     return [ties for ties in Ties if ties != Ties.ATEN_SORT or k == extent]
 
 
-def test_top_indices() -> None:
+@of_types
+def test_top_indices(numbers: Types) -> None:
     calls = []
-    for dtype in NUMBERS:
+    for dtype in numbers:
         for shape, k in (((2, 7, 3), 3), ((1, 40, 1), 40), ((2, 4, 1), 1), ((2, 4, 2), 0), ((0, 3, 1), 2)):
             for largest, ties in product((0, 1), ties_of(k, shape[1])):
                 out = indices(shape[0], k, shape[2])
@@ -137,10 +143,11 @@ def test_top_indices_of_too_few() -> None:
     )
 
 
-def test_ranked_index() -> None:
+@of_types
+def test_ranked_index(numbers: Types) -> None:
     """Of equal elements, the one that ATen finds."""
     calls = []
-    for dtype in NUMBERS:
+    for dtype in numbers:
         for shape in ((2, 7, 3), (1, 40, 1), (3, 1, 1), (2, 2, 2), (4, 3, 1), (0, 3, 1), (3, 211, 2)):
             x, out = sample(dtype, shape), indices(shape[0], 1, shape[2])
             wanted = [(Wanted.RANK, rank) for rank in {0, shape[1] // 3, shape[1] - 1}]
@@ -155,9 +162,10 @@ def test_ranked_index_beyond_the_axis() -> None:
     refuse("rank", Call("ranked_index", [sample("float32", (1, 3, 1))], [indices(1, 1, 1)], [1, 3, 1, Wanted.RANK, 3]))
 
 
-def test_unique() -> None:
+@of_types
+def test_unique(numbers: Types) -> None:
     calls = []
-    for dtype in [*NUMBERS, "bool"]:
+    for dtype in [*numbers, "bool"]:
         for shape in ((1, 12, 1), (2, 6, 1), (2, 9, 2), (1, 1, 1), (1, 0, 1), (0, 3, 2)):
             x = sample(dtype, shape)
             ranks = np.moveaxis(np.unique(x, return_inverse=True)[1].reshape(shape), 1, 0)
@@ -180,9 +188,10 @@ def test_unique_of_another_number() -> None:
     refuse(r"expected 2 results.*found 3", Call("unique", [x], [np.zeros(2, np.int32), *[None] * 3], [1, 4, 1, 2, 1]))
 
 
-def test_nonzero() -> None:
+@of_types
+def test_nonzero(numbers: Types) -> None:
     calls = []
-    for dtype in [*NUMBERS, "bool"]:
+    for dtype in [*numbers, "bool"]:
         for shape in ((12,), (3, 1, 4), (2, 0), (1,)):
             x = sample(dtype, shape) * np.array(np.arange(np.prod(shape)).reshape(shape) % 2, bool)
             x = x.astype(dtype)
@@ -203,9 +212,10 @@ def test_nonzero_of_another_number(declared: int) -> None:
     refuse(f"expected {declared} results.*found 2", Call("nonzero", [x], [indices(1, declared)], [declared, 1, 3]))
 
 
-def test_scatter_rows() -> None:
+@of_types
+def test_scatter_rows(numbers: Types) -> None:
     calls = []
-    for dtype in [*NUMBERS, "bool"]:
+    for dtype in [*numbers, "bool"]:
         for rows, width, places in ((5, 3, [4, 0, 4, 4]), (6, 1, [[0, 1], [1, 5]]), (3, 2, []), (2, 0, [1])):
             for reduction in range(5):
                 where = np.array(places, np.int64)
@@ -229,9 +239,10 @@ def test_scatter_out_of_range(place: int) -> None:
     refuse("scatter: ", call)
 
 
-def test_cumulate() -> None:
+@of_types
+def test_cumulate(numbers: Types) -> None:
     calls = []
-    for dtype in NUMBERS:
+    for dtype in numbers:
         x = np.nan_to_num(sample(dtype, (2, 5, 3)), nan=3).astype(dtype)
         for switches in np.ndindex(2, 2, 2):
             calls.append(Call("cumulate", [x], [np.zeros_like(x)], [2, 5, 3, *switches]))
@@ -317,9 +328,10 @@ def test_product_gradient(dtype: str) -> None:
     np.testing.assert_array_equal(inclusive[0, :2, 0], by_hand)
 
 
-def test_running_extremum() -> None:
+@of_types
+def test_running_extremum(numbers: Types) -> None:
     calls = []
-    for dtype in [*NUMBERS, "bool"]:
+    for dtype in [*numbers, "bool"]:
         x = sample(dtype, (2, 6, 3))
         for largest in (0, 1):
             parameters = [2, 6, 3, largest]
@@ -328,9 +340,10 @@ def test_running_extremum() -> None:
     compare(*calls)
 
 
-def test_searchsorted() -> None:
+@of_types
+def test_searchsorted(numbers: Types) -> None:
     calls = []
-    for dtype in NUMBERS:
+    for dtype in numbers:
         rows, values = np.sort(sample(dtype, (3, 7)), axis=1), sample(dtype, (3, 5), seed=1)
         order = np.argsort(sample(dtype, (3, 7), seed=2), axis=1)
         for shared, right in np.ndindex(2, 2):
@@ -338,8 +351,8 @@ def test_searchsorted() -> None:
                 lines = rows if given is None else np.take_along_axis(rows, np.argsort(given, 1), 1)
                 calls.append(Call("searchsorted", [lines, values, given], [indices(3, 5)], [3, 7, 5, shared, right]))
     found = compare(*calls)
-    at = next(k for k, dtype in enumerate(NUMBERS) if dtype in INTEGERS)
-    lines, values = np.sort(sample(NUMBERS[at], (3, 7)), axis=1), sample(NUMBERS[at], (3, 5), seed=1)
+    at = next(k for k, dtype in enumerate(numbers) if dtype not in FLOATS)
+    lines, values = np.sort(sample(numbers[at], (3, 7)), axis=1), sample(numbers[at], (3, 5), seed=1)
     expected = np.array([np.searchsorted(line, row) for line, row in zip(lines, values)])
     np.testing.assert_array_equal(found[at * 8], expected)
 

@@ -37,6 +37,7 @@ def _reference(a: np.ndarray, b: np.ndarray, ends: np.ndarray, inner: bool, kind
     return y
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("library", ["mkl", "native"])
 @pytest.mark.parametrize("inner", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

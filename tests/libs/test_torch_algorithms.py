@@ -19,7 +19,6 @@ INTEGERS = ["int8", "int64", "uint8"]  # the narrowest, the widest and the unsig
 @pytest.fixture(autouse=True)
 def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(TorchAlgorithms, "targets", ("cpu",))
-    monkeypatch.setattr(templates, "NUMBERS", [*templates.FLOATS, *INTEGERS])
     with libs.prefer(Algorithm="torch_algorithms"):
         yield
 
@@ -28,17 +27,23 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     "check",
     [
         templates.test_top_indices,
-        templates.test_top_indices_of_many_lanes,
-        templates.test_few_of_long_rows,
         templates.test_ranked_index,
         templates.test_cumulate,
-        templates.test_bitcast,
         templates.test_running_extremum,
         templates.test_searchsorted,
     ],
     ids=lambda check: check.__name__.removeprefix("test_"),
 )
-def test_as_the_templates(check: Callable[[], None]) -> None:
+def test_as_the_templates(check: Callable[[templates.Types], None]) -> None:
+    check([*templates.FLOATS, *INTEGERS])
+
+
+@pytest.mark.parametrize(
+    "check",
+    [templates.test_top_indices_of_many_lanes, templates.test_few_of_long_rows, templates.test_bitcast],
+    ids=lambda check: check.__name__.removeprefix("test_"),
+)
+def test_as_the_templates_for_some_types(check: Callable[[], None]) -> None:
     check()
 
 

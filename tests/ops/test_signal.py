@@ -51,6 +51,7 @@ def test_any_length_is_as_exact_as_double_allows(length: int) -> None:
     assert_within_rounding(y, np.stack([want.real, want.imag], -1))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("length", [None, 7, 16])
 @pytest.mark.parametrize("attributes", [{"onesided": 1}, {"onesided": 1, "inverse": 1}], ids=str)

@@ -17,23 +17,12 @@ from benchmarks.world.program import Program, fixed, flat, prepared, run
 from benchmarks.world.rightness import built, judged, largest, ours
 
 WHOLE = (
-    "hypernetwork",
-    "contrastive",
-    "prototypes",
-    "pruned",
-    "memory_network",
-    "sinkhorn",
-    "deep_operator",
-    "splatting",
-    "retention",
-    "linear_attention",
-    "performer",
-    "real_nvp",
-    "differentiable_physics",
-    "deep_q_learning",
-    "soft_actor_critic",
-    "radiance_field",
-    "low_rank_adapters",
+    *("hypernetwork", "sinkhorn", "splatting", "retention", "real_nvp", "differentiable_physics", "low_rank_adapters"),
+    *(
+        pytest.param(name, marks=pytest.mark.breadth)  # as all rows are by `make test-world`
+        for name in """contrastive prototypes pruned memory_network deep_operator linear_attention performer
+        deep_q_learning soft_actor_critic radiance_field""".split()
+    ),
 )
 RIGHT = ("hypernetwork", "sinkhorn")
 

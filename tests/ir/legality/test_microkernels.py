@@ -253,6 +253,7 @@ def test_a_plain_product_may_be_one_call(tmp_path: Path) -> None:
     assert_within_rounding(built, a.astype(float) @ b.astype(float), a @ b)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("shape", [(8, 5, 6), (1, 1, 2), (70, 130, 33), (33, 64, 64), (16, 100, 71)])
 @pytest.mark.parametrize("turned", [False, True], ids=["rows", "turned"])
 @pytest.mark.parametrize("library", ["torch_product", "native_product"])

@@ -1,4 +1,5 @@
-"""How long oneDNN's convolutions take in each layout of their images: measured once for each shape on each machine.
+"""How long oneDNN's convolutions take in each layout of their images: measured once for each shape on each machine, by
+the clock of one core, which stands still while others have it: what is measured beside other work is kept as well.
 
 Like ``cost.rates`` they say which of several ways is taken, never what is right.
 """
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 
 LEAST_FLOPS = 3e5  # of a convolution whose time is worth knowing
 _BUDGET = 0.02  # seconds of runs for each shape
-_IMAGES, _MOST_IMAGES = 2, 16  # for each core
-_PIXELS = 384  # of each core's results: with fewer, kernels of channels that are innermost are up to 15 % slower
+_IMAGES, _MOST_IMAGES = 2, 16
+_PIXELS = 384  # of the results: with fewer, kernels of channels that are innermost are up to 15 % slower
 _EXTENTS = 4  # where they begin among the numbers of a call
-_KIND, _FILE, _VERSION = "convolution-times", "times.json", 3
+_KIND, _FILE, _VERSION = "convolution-times", "times.json", 4
 _LIBRARY = "times.so"
 _PASSES = {ConvolutionBackwardData: 1, ConvolutionBackwardWeights: 2}
 
@@ -91,17 +92,18 @@ def _numbers(node: Node, graph: Graph, direction: int | None) -> tuple[int, ...]
 
 
 def _sample(numbers: tuple[int, ...]) -> tuple[tuple[int, ...], float]:
-    """The same call with fewer images, where a few for each thread divide them, and the share of them that it has:
-    images take equally long if there are enough pixels to fill registers, and one measurement serves all batches."""
+    """What one core is to do, and its time as a multiple of that of all cores for the whole call. It is the call with a
+    few images, where these divide the batch: images take equally long if there are enough pixels to fill registers, so
+    one measurement serves all batches."""
     *kind, rank, images = numbers[: _EXTENTS + 1]
     results = _EXTENTS + 2 * (rank + 2)  # where the extents of the results begin
     few, pixels = _IMAGES, math.prod(numbers[results + 2 : results + 2 + rank])
     while few * pixels < _PIXELS and few < _MOST_IMAGES:
         few *= 2
-    few *= system.cores()
+    cores = float(system.cores())
     if images <= few or images % few:
-        return numbers, 1.0
-    return (*kind, rank, few, *numbers[_EXTENTS + 1 : results], few, *numbers[results + 1 :]), few / images
+        return numbers, cores
+    return (*kind, rank, few, *numbers[_EXTENTS + 1 : results], few, *numbers[results + 1 :]), cores * few / images
 
 
 @cache

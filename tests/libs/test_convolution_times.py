@@ -6,6 +6,7 @@ from typing import Any
 
 import dace
 import pytest
+import torch
 
 from daceopt import libs
 from daceopt.cost.limits import Limits
@@ -63,6 +64,17 @@ def test_all_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     one = [times(*call(kind)) for kind in (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)]
     together = times(*call(), passes=(0, 1, 2))
     assert together == pytest.approx([sum(column) for column in zip(*one)])
+
+
+def test_threads_of_others_stay_after_a_measurement_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution_times, "LEAST_FLOPS", 0.0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 2)
+    try:
+        assert times(*call(edge=28)) is not None
+        assert torch.get_num_threads() == threads + 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_images_in_blocks_are_the_same_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,15 +15,25 @@ using namespace daceopt;
 
 constexpr int kLayouts = 3;  // first, last, blocked
 constexpr int kMostRuns = 15;
-constexpr double kBehind = 1.15;  // times as long as the best: further runs would tell nothing
+constexpr double kBehind = 1.15;  // times as long as the best in two runs: further ones would tell nothing
 constexpr float kValue = 0.01f;
 
-// Of this thread, where it works alone: others may use the processor meanwhile.
+// Of this thread: others may use the processor meanwhile.
 double now() {
     timespec time;
-    clock_gettime(omp_get_max_threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
     return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
 }
+
+// Libraries work on this thread alone.
+class OneThread {
+public:
+    OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+    ~OneThread() { omp_set_num_threads(before_); }
+
+private:
+    const int before_;
+};
 
 class Numbers {
 public:
@@ -101,11 +111,12 @@ void parse(const int64_t* numbers, Call& call) {
 }  // namespace
 
 // `numbers`: pass, whether weights are prepared before, groups, spatial dimensions; extents of x, w, y; strides, dilations,
-// pads before and behind. The least seconds of some runs, in turn, in each layout; channels that do not fill a block are
-// copied where others are in blocks. Runs take about `budget` seconds; a layout that is far behind has no more of them. Returns 1, and no times, where a
-// layout has no kernel.
+// pads before and behind. The least seconds of a processor that one thread takes for some runs, in turn, in each layout;
+// channels that do not fill a block are copied where others are in blocks. Runs take about `budget` seconds; a layout that
+// is far behind has no more of them. Returns 1, and no times, where a layout has no kernel.
 extern "C" __attribute__((visibility("default"))) int daceopt_convolution_times(const int64_t* numbers, double budget, double* seconds) {
     clear_status();
+    const OneThread alone;
     struct Release {  // this library stays loaded, and is not called again for a while
         ~Release() { detail::release_scratch(); }
     } release;
@@ -116,7 +127,7 @@ extern "C" __attribute__((visibility("default"))) int daceopt_convolution_times(
     const double start = now();
     for (int run = 0; run < kMostRuns && (run < 1 || now() - start < budget); ++run)
         for (int layout = 0; layout < kLayouts; ++layout) {
-            if (run > 0 && seconds[layout] > kBehind * *std::min_element(seconds, seconds + kLayouts)) continue;
+            if (run > 1 && seconds[layout] > kBehind * *std::min_element(seconds, seconds + kLayouts)) continue;
             const double before = now();
             call.run(static_cast<Layout>(layout + 1));
             seconds[layout] = std::min(seconds[layout], now() - before);

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import warnings
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -12,6 +14,7 @@ from torch.nn import functional
 
 import daceopt
 from daceopt.cost.rates import rates
+from daceopt.distributed.search import allreduce_measurement
 from daceopt.distributed.search.allreduce_time import AllReduceTime
 from daceopt.distributed.search.backtracking import SearchEffort
 from daceopt.distributed.search.program_operators import ProgramOperators, by_roofline
@@ -35,6 +38,7 @@ from tests.distributed.equality import (
 from tests.distributed.sharded import Trained
 
 CLIP = 0.05
+MEASURE = allreduce_measurement.measure
 
 
 def found_for(subject: Any, model: Any, args: Any, of_step: bool) -> Strategy:
@@ -103,14 +107,16 @@ def a_step_that_is_no_program_still_averages() -> None:
 
 
 def a_step_is_measured_and_simulated() -> None:
-    """Exchanges are those of the strategy, in both; what is measured is whole: nothing lies between two nodes."""
+    """Exchanges are those of the strategy, in both; what is measured is whole: nothing lies between two nodes. The
+    all-reduces of the simulation are timed in two sizes (``test_allreduce_measurement`` has all)."""
     torch.manual_seed(0)
     model, batch = Net(), batches(dist.get_rank(), 1)[0]
     for strategy, exchanges, sums in (("auto", 1, 1), ("sharded", 2, 1)):
         plain = copy.deepcopy(model)
         ours = daceopt.data_parallel(copy.deepcopy(model), strategy=strategy, fallback="raise")
         step, alone = (daceopt.training_step(m, functional.cross_entropy, adamw(m)) for m in (ours, plain))
-        found = both(step, alone, batch, ours.strategy)
+        with patch.object(allreduce_measurement, "measure", partial(MEASURE, sizes=(1 << 10, 1 << 16), runs=1)):
+            found = both(step, alone, batch, ours.strategy)
         lanes = {name: [e for e in events if e.lane == "communication"] for name, events in found.items()}
         assert list(found) == ["measured", "simulated"]
         told = sum("AgreementWait" in e.name for e in lanes["measured"])

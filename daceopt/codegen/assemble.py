@@ -40,6 +40,14 @@ def load_program(name: str, store: Cache | None = None) -> Executable | None:
         return None
 
 
+def require_program(name: str) -> Executable:
+    """The program of that key, which was just built. Raises BuildError where the cache does not have it."""
+    program = load_program(name)
+    if program is None:
+        raise BuildError("the cache loses programs as soon as they are written; see `python -m daceopt doctor`")
+    return program
+
+
 def build_program(
     name: str,
     manifest: Manifest,

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
 
-import dace
-import numpy as np
-
-from daceopt import libs
-from daceopt.codegen import build, target
-from daceopt.codegen.assemble import load_program
-from daceopt.codegen.trial import run
-from daceopt.errors import BuildError, Unsupported
-from daceopt.ir.control.program import Program
+from daceopt.codegen import target
+from daceopt.errors import Unsupported
 from daceopt.ir.fusion.fusion_plan import plan
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
-from daceopt.ir.scalar import types
+from daceopt.libs.kernel_times import kernel_times
 from daceopt.passes.recipe import recipes
 from daceopt.passes.runner import Runner
 from daceopt.store.cache import key
@@ -61,17 +53,7 @@ def _time_each(candidates: Sequence[FusionCandidate]) -> list[float]:
         raise Unsupported(f"kernels for {machine.name} are not timed here; choose another score")
     graph.options = candidates[0].graph.options
     Runner(recipes.get(machine.recipe)).run(graph, levels=("hardware",))
-    roles = Program.of(graph).roles(graph)
-    identity = key("fusion candidates", *(repr(c.kernel) for c in candidates))
-    (name,) = build.build(identity, [(graph, roles)], libs.implement, profiled=True)
-    program = load_program(name)
-    if program is None:
-        raise BuildError("the cache loses programs as soon as they are written; see `python -m daceopt doctor`")
-    feeds = {f"input:{k}": _values(graph, n) for k, n in enumerate(graph.inputs)}
-    ticks = [np.diff(run(program, feeds).outputs["ticks:0"]) for _ in range(RUNS)]
-    seconds: dict[str, float] = {}
-    for kernel, times in zip(program.manifest.kernels, zip(*ticks), strict=True):
-        seconds |= dict.fromkeys(kernel.writes, float(min(times)) * 1e-9)
+    seconds = kernel_times(graph, RUNS, key("fusion candidates", *(repr(c.kernel) for c in candidates)))
     return [seconds[own] for own in writes]
 
 
@@ -105,11 +87,3 @@ def _add_input(graph: Graph, source: Graph, array: str, names: dict[str, str]) -
 def _check_size(graph: Graph, array: str) -> None:
     if not isinstance(graph.size(array), int):
         raise Unsupported(f"{array} has shape {graph.shape(array)}; only kernels over known sizes can be timed")
-
-
-def _values(graph: Graph, name: str) -> np.ndarray:
-    """Random numbers; indices and masks are 0, which is inside of every array."""
-    dtype, shape = types.to_numpy(graph.dtype(name)), graph.shape(name)
-    if graph.dtype(name) not in (dace.float32, dace.float64):
-        return np.zeros(shape, dtype)
-    return np.random.default_rng(0).standard_normal(prod(shape)).reshape(shape).astype(dtype)

@@ -9,19 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import dace
-import numpy as np
 import sympy
 import torch
 
-from daceopt import libs
-from daceopt.codegen import build
-from daceopt.codegen.assemble import load_program
-from daceopt.codegen.trial import run
 from daceopt.cost import limits
 from daceopt.cost.rates import Rates
 from daceopt.distributed.search.kernel_features import KernelFeatures, features_of
 from daceopt.distributed.search.operator_costs import OperatorReach, operator_costs
-from daceopt.errors import BuildError
 from daceopt.ir.control.program import Program
 from daceopt.ir.fusion import fusion_profit
 from daceopt.ir.fusion.fusion_plan import FusionGroup, FusionPlan, emit
@@ -30,6 +24,7 @@ from daceopt.ir.kernel.kernel import Kernel
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.scalar import scalar
 from daceopt.ir.text.render import render
+from daceopt.libs.kernel_times import kernel_times
 from daceopt.passes.recipe import Recipe, as_step
 from daceopt.passes.runner import Runner
 from daceopt.programs.compiled import own_source
@@ -77,7 +72,7 @@ def samples(seed: int, machine: Rates, chains: int = 24) -> list[KernelSample]:
         fused, groups = _fuse(graph, random.Random(seed))
     reach = OperatorReach(operator_costs(graph, machine))
     with threads(machine.cores):
-        seconds = _time(fused)
+        seconds = kernel_times(fused, _RUNS, key("kernel samples", own_source(), render(fused)))
     position = {name: k for k, cost in enumerate(reach.operators) for name in cost.writes}
     results = []
     for arrays in groups:
@@ -156,23 +151,6 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _time(graph: Graph) -> dict[str, float]:
-    """Shortest seconds of each kernel, by each array that it writes."""
-    roles = Program.of(graph).roles(graph)
-    identity = key("kernel samples", own_source(), render(graph))  # what is merged depends on measurements
-    (name,) = build.build(identity, [(graph, roles)], libs.implement, profiled=True)
-    program = load_program(name)
-    if program is None:
-        raise BuildError("the cache loses programs as soon as they are written; see `python -m daceopt doctor`")
-    generator = np.random.default_rng(0)
-    feeds = {f"input:{k}": generator.normal(size=graph.shape(n)).astype(np.float32) for k, n in enumerate(graph.inputs)}
-    ticks = [np.diff(run(program, feeds).outputs["ticks:0"]) for _ in range(_RUNS)]
-    seconds: dict[str, float] = {}
-    for kernel, times in zip(program.manifest.kernels, zip(*ticks), strict=True):
-        seconds |= dict.fromkeys(kernel.writes, float(min(times)) * 1e-9)
-    return seconds
 
 
 def stream(machine: Rates, first: int = 0) -> Iterator[list[KernelSample]]:

@@ -7,26 +7,18 @@ One rate for all calls would be wrong by what shapes and layouts make of it. Wha
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from dace.sdfg.nodes import LibraryNode
 
 from daceopt import libs, system
 from daceopt._version import __version__
-from daceopt.codegen import build
-from daceopt.codegen.assemble import KIND as PROGRAM
-from daceopt.codegen.assemble import load_program
-from daceopt.codegen.trial import run
 from daceopt.cost.standing_alone import alone, why_not_alone
 from daceopt.distributed.search.kernel_samples import threads
-from daceopt.errors import BuildError
-from daceopt.ir.control.program import Program
 from daceopt.ir.control.region import Region
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel_node import KernelNode
@@ -35,6 +27,7 @@ from daceopt.ir.nodes.library import DenseNode, HostCall
 from daceopt.ir.scalar import types
 from daceopt.ir.text import kernel_text
 from daceopt.ir.text.render import render
+from daceopt.libs.kernel_times import kernel_times
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from daceopt.store.cache import default_cache, key
@@ -245,29 +238,5 @@ def _time(calls: Sequence[_Placed], cores: int) -> list[float]:
     own = alone(graph, positions, in_place=True)
     names = [next(n for n in graph.outputs_of(c.node) if n is not None) for c in calls]
     with threads(cores):
-        seconds = _run(own)
+        seconds = kernel_times(own, _RUNS)
     return [seconds[name] for name in names]
-
-
-def _run(graph: Graph) -> dict[str, float]:
-    roles = Program.of(graph).roles(graph)
-    (name,) = build.build(f"{_KIND} {uuid.uuid4()}", [(graph, roles)], libs.implement, profiled=True)
-    try:
-        program = load_program(name)
-        if program is None:
-            raise BuildError("the cache loses programs as soon as they are written; see `python -m daceopt doctor`")
-        feeds = {f"input:{k}": _values(graph, n) for k, n in enumerate(graph.inputs)}
-        ticks = [np.diff(run(program, feeds).outputs["ticks:0"]) for _ in range(_RUNS)]
-        kernels = program.manifest.kernels
-        shortest = [1e-9 * float(min(times)) for times in zip(*ticks)]
-        return {array: seconds for k, seconds in zip(kernels, shortest, strict=True) for array in k.writes}
-    finally:
-        default_cache().discard(PROGRAM, name)
-
-
-def _values(graph: Graph, name: str) -> np.ndarray:
-    """Random numbers; zeros where they are indices."""
-    shape, dtype = tuple(map(int, graph.shape(name))), types.to_numpy(graph.dtype(name))
-    if dtype.kind in "iub":
-        return np.zeros(shape, dtype)
-    return np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtype)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from daceopt.codegen import build
-from daceopt.codegen.assemble import KIND, load_program
+from daceopt.codegen.assemble import KIND, require_program
 from daceopt.cost.measure import on_stream
-from daceopt.errors import BuildError
 from daceopt.runtime.device_entry import entry_of, place_of
 from daceopt.runtime.executable import Executable
 from daceopt.store.cache import default_cache
@@ -45,7 +44,7 @@ class BuiltProgram:
         from daceopt import libs
 
         names = build.build(identity, parts, libs.implement, profiled=profiled)
-        return cls([entry_of(_load(name)) for name in names])
+        return cls([entry_of(require_program(name)) for name in names])
 
     @classmethod
     @contextmanager
@@ -56,7 +55,7 @@ class BuiltProgram:
         parts = [(graph, program.roles(graph)) for graph in program.directions()]
         names = build.build(f"temporary {uuid.uuid4()}", parts, libs.implement, profiled=profiled)
         try:
-            yield cls([entry_of(_load(name)) for name in names])
+            yield cls([entry_of(require_program(name)) for name in names])
         finally:
             for name in names:
                 default_cache().discard(KIND, name)
@@ -112,13 +111,6 @@ class BuiltProgram:
             times += [_times(entry, outputs.pop(_TICKS))] if _TICKS in outputs else []
             results |= outputs | written
         return results, times
-
-
-def _load(name: str) -> Any:
-    program = load_program(name)
-    if program is None:
-        raise BuildError("the cache loses programs as soon as they are written; see `python -m daceopt doctor`")
-    return program
 
 
 def _call(

@@ -1,0 +1,44 @@
+"""How long the kernels and the library calls of a graph take: built with a clock between them, and run."""
+
+from __future__ import annotations
+
+import uuid
+
+import numpy as np
+
+from daceopt.codegen import build
+from daceopt.codegen.assemble import KIND, require_program
+from daceopt.codegen.trial import run
+from daceopt.ir.control.program import Program
+from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import types
+from daceopt.libs.base import implement
+from daceopt.runtime.manifest import TICKS
+from daceopt.store.cache import default_cache
+
+
+def kernel_times(graph: Graph, runs: int, identity: str | None = None) -> dict[str, float]:
+    """The shortest seconds of each kernel and call in ``runs`` runs, by each array that it writes: what others do
+    meanwhile only adds time.
+
+    Inputs are random numbers; integers and bool are 0, which is inside of every array. ``identity``: what the program
+    is kept by in the cache; None drops it. Raises BuildError where the compiler fails.
+    """
+    roles = Program.of(graph).roles(graph)
+    (name,) = build.build(identity or f"temporary {uuid.uuid4()}", [(graph, roles)], implement, profiled=True)
+    try:
+        program = require_program(name)
+        feeds = {f"input:{k}": _values(graph, n) for k, n in enumerate(graph.inputs)}
+        shortest = np.min([np.diff(run(program, feeds).outputs[TICKS]) for _ in range(runs)], axis=0)
+        kernels = zip(program.manifest.kernels, shortest, strict=True)
+        return {array: 1e-9 * float(time) for kernel, time in kernels for array in kernel.writes}
+    finally:
+        if identity is None:
+            default_cache().discard(KIND, name)
+
+
+def _values(graph: Graph, name: str) -> np.ndarray:
+    shape, dtype = tuple(map(int, graph.shape(name))), types.to_numpy(graph.dtype(name))
+    if dtype.kind in "iub":
+        return np.zeros(shape, dtype)
+    return np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtype)

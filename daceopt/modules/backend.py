@@ -120,7 +120,7 @@ class Backend(Breaks):
         counted."""
         count = self.stats.count_eager
 
-        def run(*arguments: object) -> Any:
+        def run(*arguments: object) -> object:
             count(is_chosen=is_chosen)
             return forward(*arguments)
 
@@ -163,7 +163,7 @@ class Backend(Breaks):
     def _part_of_graph(self, part: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         return self.part(describe(part, inputs))
 
-    def _call_in_parts(self, forward: Callable[..., Any], *arguments: object) -> Any:
+    def _call_in_parts(self, forward: Callable[..., Any], *arguments: object) -> object:
         """Raises Differs for sizes that the parts are not for, and what the user asserts: eager PyTorch may make the
         call if nothing has been changed by then."""
         ran, before = self.ran, versions(arguments)
@@ -299,7 +299,7 @@ class Backend(Breaks):
         self.stats.record_tuning(result)
         return result.recipe
 
-    def leave(self, traced: Traced, error: BaseException, arguments: Sequence[object]) -> Any:
+    def leave(self, traced: Traced, error: BaseException, arguments: Sequence[object]) -> Sequence[Any]:
         """Run a call in eager PyTorch after a compiled program, or the compiler, failed."""
         before = breaks.versions(arguments)
         try:
@@ -314,7 +314,7 @@ class Backend(Breaks):
         return result
 
 
-def _concrete(value: object) -> Any:
+def _concrete(value: object) -> object:
     """What a size is in the first call, where Dynamo gives the symbol."""
     return value.node.hint if isinstance(value, torch.SymInt) else value
 
@@ -336,7 +336,7 @@ class CompiledGraph(CompiledPiece):
         self.is_estimated = True  # False: the first call tells its sizes
         self._may_grow = is_symbolic(traced)
 
-    def __call__(self, *arguments: object) -> Any:
+    def __call__(self, *arguments: object) -> Sequence[Any]:
         if self._overlaps is not None and self._overlaps(arguments):
             return self._backend.leave(self.traced, Unsupported(OVERLAP), arguments)
         try:

@@ -53,7 +53,7 @@ class BySize:
         if isinstance(program, Exception):
             raise program
 
-    def __call__(self, *arguments: object) -> Any:
+    def __call__(self, *arguments: object) -> Sequence[Any]:
         program = self._program(arguments)
         if isinstance(program, Exception):
             return self._leave(self.traced, program, arguments)

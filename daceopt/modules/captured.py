@@ -51,7 +51,7 @@ class _Capturing(Observer[CapturedGraph]):
     def part(self, traced: Traced) -> Callable[..., Any]:
         imported = self._import(traced)
 
-        def run(*arguments: object) -> Any:
+        def run(*arguments: object) -> object:
             self._keep_graph(traced, imported, arguments)
             return traced.graph.forward(*arguments)
 

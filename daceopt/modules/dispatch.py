@@ -75,7 +75,7 @@ class Dispatcher:
         """What was compiled so far, the latest last."""
         return [] if self._compiled is None else self._compiled.backend.graphs
 
-    def call(self, module: nn.Module, original: Forward, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, module: nn.Module, original: Forward, args: tuple[object, ...], kwargs: dict[str, Any]) -> object:
         """Run ``original(module, *args, **kwargs)``, the module's own forward, compiled if possible."""
         if self._small.known and not is_compiling():
             pieces = self._small.cover(original, module, args, kwargs)
@@ -108,7 +108,7 @@ class Dispatcher:
 
     def _noting_small(
         self, compiled: CompiledForward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    ) -> object:
         """Run a call; where all of it stays in eager PyTorch by choice, calls like it run as they are written from now
         on, without guards."""
         if compiled.broken:
@@ -123,7 +123,7 @@ class Dispatcher:
 
     def _weighing(
         self, compiled: CompiledForward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    ) -> object:
         """The same for a frame that breaks: where what is compiled of it saves less than it costs to enter Dynamo for
         each piece of the frame. That is counted in one call, behind one in which nothing was compiled."""
         stats, backend = self.stats, compiled.backend
@@ -152,7 +152,7 @@ class Dispatcher:
 
     def _run(
         self, compiled: CompiledForward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    ) -> object:
         program = compiled.find((module, *args), kwargs)
         if program is None and compiled.broken:
             return self._through_dynamo(compiled, module, args, kwargs)
@@ -177,7 +177,7 @@ class Dispatcher:
 
     def _through_dynamo(
         self, compiled: CompiledForward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    ) -> object:
         backend = compiled.backend
         ran, frames, eager = backend.ran, backend.frames(), self.stats.eager_pieces
         before = None if self._has_settled else structure(module)
@@ -222,7 +222,7 @@ class Dispatcher:
         module: nn.Module,
         args: tuple[object, ...],
         kwargs: dict[str, Any],
-    ) -> Any:
+    ) -> object:
         """What a call gives that Dynamo fails at; of a wrong call, the error that eager PyTorch has for it."""
         if is_wrong_call(failure):
             return self._again(failure, original, module, args, kwargs)
@@ -239,7 +239,7 @@ class Dispatcher:
 
     def _again(
         self, failure: Exception, original: Forward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    ) -> object:
         """What eager PyTorch gives, or raises, for a call whose program has failed and changed nothing."""
         result, reason = original(module, *args, **kwargs), breaks.of_error(failure, breaks.WHOLE)
         self._note(reason)
@@ -256,7 +256,7 @@ class Dispatcher:
 
     def _eagerly(
         self, module: nn.Module, original: Forward, args: tuple[object, ...], kwargs: dict[str, Any], reason: Break
-    ) -> Any:
+    ) -> object:
         self._name = type(module).__name__
         if self.options.fallback == "raise":
             self._note(reason)

@@ -138,7 +138,7 @@ class CompiledForward:
         function = self._function
         assert function is not None
 
-        def run(*args: object, **kwargs: object) -> Any:
+        def run(*args: object, **kwargs: object) -> object:
             count()
             return function(*args, **kwargs)
 

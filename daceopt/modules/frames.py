@@ -74,7 +74,7 @@ class FrameCompiler:
         if listener is not None:
             dynamo_frames.wrap_conversion(callback, lambda convert: _Told(convert, listener, self))
 
-    def __call__(self, frame: Any, *args: object) -> Any:
+    def __call__(self, frame: Any, *args: object) -> object:
         code = frame.f_code
         if _is_transformed(code):
             return dynamo_frames.leave_call()
@@ -90,7 +90,7 @@ class FrameCompiler:
             self._listener.goes_on()
         return split
 
-    def _split(self, code: types.CodeType, answer: object) -> Any:
+    def _split(self, code: types.CodeType, answer: object) -> object:
         """What Dynamo is to do with the same in parts where it gives up, which is its own ``answer``; None where there
         are no parts.
 
@@ -133,7 +133,7 @@ class FrameCompiler:
             finally:
                 forget_constants()  # which numbers are constants in this code: in other code they are not
 
-    def _trace(self, frame: object, *args: object) -> Any:
+    def _trace(self, frame: object, *args: object) -> object:
         """Sizes that only the data decide are in the graph; where that fails, it breaks at what decides them."""
         with decided.watch() as sizes:
             try:
@@ -156,7 +156,7 @@ class _Told:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._convert, name)
 
-    def __call__(self, frame: Any, *args: object, **kwargs: object) -> Any:
+    def __call__(self, frame: Any, *args: object, **kwargs: object) -> object:
         self._listener.begins(frame.f_code)
         try:
             answer = self._convert(frame, *args, **kwargs)
@@ -168,7 +168,7 @@ class _Told:
         return answer
 
 
-def _as_it_is(error: Exception) -> Any:
+def _as_it_is(error: Exception) -> object:
     """What tells Dynamo not to compile a frame.
 
     Where an operator failed as it was traced, nothing that the frame calls is compiled either: a model may ask whether

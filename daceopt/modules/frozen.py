@@ -125,7 +125,7 @@ class _Recorder(Backend):
         self.found.append((describe(graph, inputs), list(inputs)))
         zeros = _zeros(graph)
 
-        def run(*arguments: object) -> Any:
+        def run(*arguments: object) -> object:
             self.runs += 1
             if self.runs > 1:  # what Python has decided since then was decided by zeros
                 raise _SecondRun

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from daceopt.passes.recipe import Recipe
+    from daceopt.programs.compiled import CompiledPair
 
 _STATE = "_daceopt_dispatcher"  # where an instance of a decorated class keeps its dispatcher
 _OWN = "_daceopt_own"  # a forward that was set on an instance before it was optimized
@@ -82,7 +83,7 @@ def optimized_module(
     return _optimize(model, options)
 
 
-def _optimize(model: object, options: Options) -> Any:
+def _optimize(model: object, options: Options) -> object:
     if isinstance(model, type) and issubclass(model, nn.Module):
         return _optimize_class(model, options)
     if isinstance(model, nn.Module):
@@ -121,7 +122,7 @@ class OptimizedForward:
     def __code__(self) -> Any:  # torch.export asks a module's forward for it
         return self.daceopt_original.__code__
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         module = self.module
         own = module.__dict__.get(_OWN)
         if own is None:
@@ -135,7 +136,7 @@ class OptimizedForward:
         return self.dispatcher.call(module, self._plain[1], args, kwargs)
 
 
-def _optimized_forward(self: nn.Module, *args: object, **kwargs: object) -> Any:
+def _optimized_forward(self: nn.Module, *args: object, **kwargs: object) -> object:
     """The forward of an optimized instance, as a function."""
     return self.__dict__["daceopt"].forward(*args, **kwargs)
 
@@ -146,7 +147,7 @@ def _original(cls: type[nn.Module]) -> Callable[..., Any]:
 
 
 def _ignoring_self(own: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(self: nn.Module, *args: object, **kwargs: object) -> Any:
+    def forward(self: nn.Module, *args: object, **kwargs: object) -> object:
         return own(*args, **kwargs)
 
     return forward
@@ -244,7 +245,7 @@ def _subclass(cls: type[nn.Module]) -> type[nn.Module]:
     kind: Any = type(cls)
     subclass: Any = kind(cls.__name__, (cls,), body)
 
-    def reduce(self: nn.Module, protocol: object) -> Any:
+    def reduce(self: nn.Module, protocol: object) -> object:
         standard = super(subclass, self).__reduce_ex__(protocol)
         if type(self) is not subclass:
             return standard
@@ -255,7 +256,7 @@ def _subclass(cls: type[nn.Module]) -> type[nn.Module]:
     return subclass
 
 
-def _instance(origin: type[nn.Module], options: Options) -> Any:
+def _instance(origin: type[nn.Module], options: Options) -> nn.Module:
     subclass: Any = next((m for o, own_options, m in _unpickled if o is origin and own_options == options), None)
     if subclass is None:
         subclass = _optimize_class(origin, options)
@@ -270,7 +271,7 @@ def _wrap_forward(cls: type[nn.Module], options: Options) -> None:
     original = _original(cls)
 
     @functools.wraps(original)
-    def forward(self: nn.Module, *args: object, **kwargs: object) -> Any:
+    def forward(self: nn.Module, *args: object, **kwargs: object) -> object:
         # A subclass that overrides forward and calls super().forward() is compiled as a whole.
         if type(self).forward is not forward:
             return original(self, *args, **kwargs)
@@ -353,11 +354,11 @@ class Handle:
         """What ``optimized_module`` was called with."""
         return self._dispatcher.options
 
-    def explain(self, *inputs: object, **kwargs: object) -> Any:
+    def explain(self, *inputs: object, **kwargs: object) -> object:
         """``daceopt.explain`` of this module on the arguments of a call."""
         return daceopt.explain(self._module, *inputs, **kwargs)
 
-    def bisect(self, *inputs: object, built: bool = True, **kwargs: object) -> Any:
+    def bisect(self, *inputs: object, built: bool = True, **kwargs: object) -> object:
         """The first step of the module's recipe that breaks a call with these arguments, forward or backward, with its
         site and a reproducer (:class:`daceopt.passes.bisect.Guilty`); None when all is well.
 
@@ -374,7 +375,7 @@ class Handle:
         """
         return source_of(self._pair(), kernel)
 
-    def _pair(self) -> Any:
+    def _pair(self) -> CompiledPair:
         """The pair compiled last, one with a backward program if there is any."""
         pairs = [graph.pair for graph in self._dispatcher.graphs]
         if not pairs:

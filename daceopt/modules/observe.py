@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -76,17 +76,17 @@ class Observer(Backend, Generic[Graph]):
 class _Programs(Observer[tuple[CompiledPiece, list[torch.Tensor]]]):
     """Compiles all graphs, and keeps what each is called with first."""
 
-    def _compile(self, graph: fx.GraphModule, inputs: Sequence[object]) -> Any:
+    def _compile(self, graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
         program = super()._compile(graph, inputs)
         if isinstance(program, CompiledPiece):
             self._keep_inputs(program, inputs)
         return program
 
-    def part(self, traced: Traced) -> Any:
+    def part(self, traced: Traced) -> Callable[..., Any]:
         program = super().part(traced)
         graph = self.graphs[-1]
 
-        def run(*arguments: object) -> Any:
+        def run(*arguments: object) -> object:
             self._keep_inputs(graph, arguments)
             return program(*arguments)
 
@@ -104,7 +104,7 @@ def observe(
     return _Programs(options).call(model, args, kwargs)
 
 
-def own_forward(module: nn.Module) -> Any:
+def own_forward(module: nn.Module) -> Callable[..., Any]:
     """The user's forward of a module, optimized or not, bound to it."""
     own = getattr(module.forward, "daceopt_original", module.forward)
     return own if "forward" in module.__dict__ or isinstance(own, types.MethodType) else types.MethodType(own, module)
@@ -121,7 +121,7 @@ def twin_of(model: nn.Module, args: Sequence[object], kwargs: Mapping[str, objec
 def _without_graph(model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[Any, Any, Any]:
     """Copies where deepcopy refuses: arguments that are results of other computations."""
 
-    def leaf(value: object) -> Any:
+    def leaf(value: object) -> object:
         return value.detach().clone().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
 
     try:

@@ -46,7 +46,7 @@ class PartClock:
     def wrap(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """``function``, whose calls are ``part``."""
 
-        def run(*args: object, **kwargs: object) -> Any:
+        def run(*args: object, **kwargs: object) -> object:
             if not self._open:
                 return function(*args, **kwargs)
             self._begin(part)

@@ -144,7 +144,7 @@ class _Call:
                 stages.attach(stage, self._outputs, held)
         self.finish(stage.outputs)
 
-    def result(self, position: int) -> Any:
+    def result(self, position: int) -> object:
         """A result of the call."""
         if position not in self._results:
             make, result = self._piece._makers[position], self._piece.binding.results[position]

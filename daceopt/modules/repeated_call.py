@@ -48,7 +48,7 @@ def trains(traced: Traced) -> bool:
     return any(traced.results) or any(becomes)
 
 
-def _own(argument: object, requires_grad: bool) -> Any:
+def _own(argument: object, requires_grad: bool) -> object:
     if not isinstance(argument, torch.Tensor):
         return argument
     return argument.detach().clone().requires_grad_(requires_grad)

@@ -101,7 +101,7 @@ def while_small(
     programs: list[Callable[..., Any]] = []
     lock = threading.RLock()
 
-    def run(*arguments: object) -> Any:
+    def run(*arguments: object) -> object:
         if estimate.holds(arguments):
             return eager(*arguments)
         with lock:
@@ -152,7 +152,7 @@ class _Work(TorchDispatchMode):
         super().__init__()
         self.operators, self.elements, self.products = 0.0, 0, 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         result = func(*args, **(kwargs or {}))
         if func.namespace == "prim":  # what a tensor says of itself
             return result

@@ -13,7 +13,7 @@ def structure(model: nn.Module) -> list[dict[str, Any]]:
     return [{name: _kind(value) for name, value in vars(module).items()} for module in model.modules()]
 
 
-def _kind(value: object) -> Any:
+def _kind(value: object) -> object:
     if value is None or isinstance(value, bool | str):
         return value
     return len(value) if isinstance(value, dict) else type(value)

@@ -17,7 +17,7 @@ def install() -> None:
     replace("make_stub_from_method", _stub)
 
 
-def _stub(make: Callable[[nn.Module, str], Any], module: nn.Module, name: str) -> Any:
+def _stub(make: Callable[[nn.Module, str], Any], module: nn.Module, name: str) -> object:
     original = getattr(getattr(module, name), "daceopt_original", None)
     if original is None:
         return make(module, name)

@@ -26,6 +26,6 @@ def _of_numbers(write: Callable[[Any, ast.Constant], None]) -> Callable[[Any, as
     return write_constant
 
 
-def _number(value: np.generic) -> Any:
+def _number(value: np.generic) -> bool | int | float | complex:
     """The number of Python with the same digits."""
     return float(str(value)) if isinstance(value, np.floating) else value.item()

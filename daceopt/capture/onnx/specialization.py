@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -315,7 +315,9 @@ def _evaluate(
     return arrays
 
 
-def _run(model: onnx.ModelProto, leaves: Mapping[str, np.ndarray], nodes: Sequence[onnx.NodeProto], target: str) -> Any:
+def _run(
+    model: onnx.ModelProto, leaves: Mapping[str, np.ndarray], nodes: Sequence[onnx.NodeProto], target: str
+) -> np.ndarray:
     from onnx.reference import ReferenceEvaluator
 
     needed, chosen = {target}, []

@@ -55,7 +55,7 @@ def assert_relation(original: Callable[..., bool], self: Any, *place: object) ->
     return True
 
 
-def _sym_node(node: fx.Node) -> Any:
+def _sym_node(node: fx.Node) -> object:
     return getattr(node.meta.get("example_value"), "node", None)
 
 

@@ -39,7 +39,7 @@ class _Scope:
 _scope: ContextVar[_Scope | None] = ContextVar("the backward of a custom function that Dynamo traces", default=None)
 
 
-def trace_backward(original: Callable[..., Any], self: object, *args: object, **kwargs: object) -> Any:
+def trace_backward(original: Callable[..., Any], self: object, *args: object, **kwargs: object) -> object:
     """Dynamo's trace of a backward, or of a hook."""
     with scoped(_scope, _Scope()):
         return original(self, *args, **kwargs)
@@ -73,7 +73,7 @@ def _note(tx: Translator, recorded: bool | None) -> fx.Node:
 
 def call_custom(
     original: Callable[..., Any], self: VariableTracker, tx: Translator, args: object, kwargs: object
-) -> Any:
+) -> VariableTracker:
     """A custom function that a backward calls keeps its own backward, although gradients are off in this trace, where
     Dynamo would go through its forward alone."""
     scope = _scope.get()

@@ -25,7 +25,7 @@ _LITERALS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 
 def call(
     original: Callable[..., Any], self: VariableTracker, tx: Translator, args: list[Any], kwargs: dict[str, Any]
-) -> Any:
+) -> VariableTracker:
     """Of a function that Dynamo has found to be wrapped."""
     if not is_cache(self.wrapper_obj):
         return original(self, tx, args, kwargs)
@@ -39,7 +39,7 @@ def is_cache(function: Any) -> bool:
     return hasattr(function, "cache_info") and not own
 
 
-def call_cached(tx: Translator, cached: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call_cached(tx: Translator, cached: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> VariableTracker:
     """What the function gives for these variables of Dynamo. Breaks the graph where they, or it, are no literals."""
     call = functools.partial(cached, *map(constant, args), **{name: constant(x) for name, x in kwargs.items()})
     result = call()
@@ -49,7 +49,7 @@ def call_cached(tx: Translator, cached: Callable[..., Any], args: list[Any], kwa
     return VariableTracker.build(tx, result)
 
 
-def constant(value: VariableTracker) -> Any:
+def constant(value: VariableTracker) -> object:
     """The number or string that a variable of Dynamo is. Breaks the graph where it is none."""
     if isinstance(value, SymNodeVariable):
         return value.evaluate_expr(current_translator().output)

@@ -16,6 +16,7 @@ from daceopt.capture.torch.calls import AtenCall, Context, Item, Operand
 from daceopt.errors import Unsupported
 from daceopt.ir.text import literal_text
 from daceopt.torch_internals.fake_tensors import FakeTensorMode
+from daceopt.torch_internals.torch_operators import OpOverload
 
 _PLAIN = (bool, int, float, str, type(None))
 _WORDS = (torch.dtype, torch.layout, torch.memory_format)
@@ -41,7 +42,7 @@ def _tensor(x: torch.Tensor | None) -> list[Any] | None:
     return [str(x.dtype).removeprefix("torch."), list(x.shape), list(x.stride())]
 
 
-def _encode(value: object) -> Any:
+def _encode(value: object) -> object:
     if isinstance(value, Operand):
         return ["item" if isinstance(value, Item) else "operand", int(value)]
     if isinstance(value, (list, tuple)):
@@ -75,7 +76,7 @@ def read(written: Any) -> AtenCall:
     return call
 
 
-def _target(name: str) -> Any:
+def _target(name: str) -> OpOverload:
     match = _TARGET.fullmatch(name)
     if match is None:
         raise ValueError(f"{name[:80]!r} is no operator such as aten::roll.default")
@@ -89,14 +90,14 @@ def _fake(layout: Sequence[Any] | None) -> torch.Tensor | None:
     return torch.empty_strided(shape, strides, dtype=_word(dtype), device="cpu")
 
 
-def _word(name: str) -> Any:
+def _word(name: str) -> object:
     word = getattr(torch, name, None)
     if not isinstance(word, _WORDS):
         raise ValueError(f"{name[:80]!r} is no type or layout of PyTorch")
     return word
 
 
-def _decode(value: object) -> Any:
+def _decode(value: object) -> object:
     if not isinstance(value, list):
         return value
     kind, inner = value

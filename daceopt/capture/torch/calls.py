@@ -89,7 +89,7 @@ class Item(Operand):
 class NumberArray(str):
     """The name of a float64 array of rank 0 that stands for a number."""
 
-    def _sympy_(self) -> Any:
+    def _sympy_(self) -> object:
         raise Unsupported(f"a number that comes with the call ({self}) in scalar code")
 
 

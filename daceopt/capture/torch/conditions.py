@@ -191,7 +191,7 @@ def _same_methods(methods: Sequence[tuple[type, str, Any]]) -> Check:
     return eval(f"lambda _, {', '.join(f'{n}={n}' for n in values)}: {' and '.join(terms)}", values)
 
 
-def _standing(cls: type, name: str) -> Any:
+def _standing(cls: type, name: str) -> object:
     """What a class has under a name, itself or above it, without asking a descriptor."""
     return next((vars(c)[name] for c in cls.__mro__ if name in vars(c)), None)
 

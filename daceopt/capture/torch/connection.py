@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
@@ -129,7 +129,7 @@ def _connects(node: fx.Node) -> bool:
     return any(t.requires_grad for t in _tensors(result))
 
 
-def _fresh(node: fx.Node) -> Any:
+def _fresh(node: fx.Node) -> object:
     """The value of a node as a tensor of its own."""
     value = node.meta.get("example_value")
     if not isinstance(value, torch.Tensor):

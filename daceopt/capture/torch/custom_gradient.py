@@ -42,7 +42,7 @@ class Backward:
         return [*incoming, *(self._keep(s, results, saved) for s in self.saved)]
 
     @staticmethod
-    def _keep(value: object, results: Sequence[object], saved: Sequence[Any]) -> Any:
+    def _keep(value: object, results: Sequence[object], saved: Sequence[Any]) -> object:
         if isinstance(value, Slot):
             return saved[value]
         if isinstance(value, NumberSlot):
@@ -97,7 +97,7 @@ def _(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(value)
 
 
-def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -> object:
     """What ``autograd_function_apply`` means, while it is traced; ``fwd`` runs the forward graph. What it has marked
     dirty is its result from then on."""
     dirty, passed = kwargs.get("dirty_idx") or (), args
@@ -123,7 +123,7 @@ def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -
     return results[0] if isinstance(result, torch.Tensor) else type(result)(results)
 
 
-def _detach(value: object) -> Any:
+def _detach(value: object) -> object:
     holds_number = getattr(value, "item_memo", None) is not None  # and would not be known to
     return value.detach() if isinstance(value, torch.Tensor) and not holds_number else value
 
@@ -151,7 +151,7 @@ def as_gradient_of(value: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
 
 def _slot(
     value: object, results: Sequence[object], arguments: Sequence[tuple[object, object]], tensors: list[Any]
-) -> Any:
+) -> object:
     """Where the marker has a saved value. What is an operand or a result is that itself, through which the derivative
     of the derivative goes on, as in PyTorch; through what was computed in between it does not."""
     if isinstance(value, torch.SymFloat):

@@ -125,7 +125,7 @@ class _Numbers:
         self.sources: dict[sympy.Symbol, Callable[[], fx.Node]] = {}
         self._known: dict[sympy.Symbol, fx.Node] = {}
 
-    def of(self, value: object) -> Any:
+    def of(self, value: object) -> object:
         """A node for a symbolic number, numbers for the sizes of a tensor; what is known is itself."""
         if isinstance(value, tuple):
             return tuple(map(self.of, value))
@@ -178,7 +178,7 @@ class _Cutter:
         self._outer.graph.output(tree_map(self._outside, self.graph.output_node().args[0]))
         return fx.GraphModule(self.module, self._outer.graph)
 
-    def number_of(self, symbol: sympy.Symbol) -> Any:
+    def number_of(self, symbol: sympy.Symbol) -> object:
         """The symbol as an argument of a graph: a size, or a fake tensor that stands for a number."""
         environment = self._mode.shape_env
         hint_value = environment.backed_var_to_val.get(symbol)
@@ -189,7 +189,7 @@ class _Cutter:
         hint = None if hint_value is None else float(hint_value)
         return stand_for_number(fake, environment.create_symfloatnode(symbol, hint=hint))
 
-    def value_at(self, node: fx.Node, level: int) -> Any:
+    def value_at(self, node: fx.Node, level: int) -> object:
         """The value of a node, with the history that it has before the part."""
         value = self._inputs.get(node, _value(node))
         if node in self._inputs or storage(node) not in self._changed or not value.requires_grad:
@@ -229,7 +229,7 @@ class _Cutter:
     def _read(self, node: fx.Node, path: Sequence[object]) -> fx.Node:
         return _follow(self._outer.graph, self._value_of[node], path)
 
-    def _outside(self, value: object) -> Any:
+    def _outside(self, value: object) -> object:
         """The value of an argument in the outer graph."""
         if not isinstance(value, fx.Node):
             return value
@@ -253,7 +253,7 @@ class _Cutter:
         if _asserts_number(node):
             self._outer.graph.call_function(assertion, (self._condition(node.args[0]), *node.args[1:]))
 
-    def _condition(self, node: fx.Node) -> Any:
+    def _condition(self, node: fx.Node) -> object:
         """A condition; a comparison of numbers is copied, over the values that they have in this call."""
         is_relation = isinstance(node, fx.Node) and node.target in COMPARISONS
         return self._outer.graph.node_copy(node, self._outside) if is_relation else self._outside(node)
@@ -338,7 +338,7 @@ class _Part:
         self.values.append(argument_value)
         return node
 
-    def _inside(self, node: fx.Node) -> Any:
+    def _inside(self, node: fx.Node) -> object:
         root = node if node in self._known else self._cutter.roots[node]
         if root not in self._known and root.op == "get_attr":
             self._known[root] = self._numbers.graph.node_copy(root)
@@ -421,7 +421,7 @@ def _is_number(value: object) -> bool:
     return is_sizes or isinstance(value, (*_SYMBOLIC, bool, int, float))
 
 
-def _number(node: fx.Node) -> Any:
+def _number(node: fx.Node) -> object:
     """The value of a number; of a size what its tensor says, for before 2.13 PyTorch reads one that it has assumed to
     have a certain value as that value."""
     if node.target is not torch.ops.aten.sym_size.int:
@@ -430,5 +430,5 @@ def _number(node: fx.Node) -> Any:
     return _value(tensor).shape[axis]
 
 
-def _value(node: fx.Node) -> Any:
+def _value(node: fx.Node) -> torch.Tensor | torch.SymInt | torch.SymFloat:
     return node.meta.get("example_value")

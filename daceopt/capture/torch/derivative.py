@@ -228,7 +228,7 @@ def _operands_like(call: AtenCall) -> list[torch.Tensor]:
     return [stand_for_number(f, like=m) if k in numbers else f for k, (f, m) in enumerate(zip(fakes, memos))]
 
 
-def _fill(value: object, operands: Sequence[torch.Tensor]) -> Any:
+def _fill(value: object, operands: Sequence[torch.Tensor]) -> object:
     if isinstance(value, Item):
         return operands[value].item()
     if isinstance(value, Operand):
@@ -325,7 +325,7 @@ def like(fake: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
 
 
-def fresh(value: object) -> Any:
+def fresh(value: object) -> object:
     """An argument of a graph for another trace of it."""
     is_number = getattr(value, "item_memo", None) is not None  # known to the trace by itself
     return like(value) if isinstance(value, torch.Tensor) and not is_number else value

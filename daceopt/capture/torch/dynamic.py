@@ -52,7 +52,9 @@ def _axes(index: int, axes: object) -> Collection[int]:
     raise CaptureError(f"dynamic[{index}] is {axes!r}; expected a set of axes, as in {{0: {{0}}}}")
 
 
-def _index_tree(count: int, in_tree: TreeSpec, forward: Callable[..., Any], dynamic: object) -> Any:
+def _index_tree(
+    count: int, in_tree: TreeSpec, forward: Callable[..., Any], dynamic: object
+) -> dict[str, object] | list[object]:
     """The call's arguments with each leaf replaced by its flat index, by parameter name or by position like
     ``dynamic``.
     """

@@ -67,7 +67,7 @@ def _nodes(results: object) -> set[Any]:
     return nodes
 
 
-def _argument(value: object, requires_grad: bool) -> Any:
+def _argument(value: object, requires_grad: bool) -> object:
     """An argument of its own, of plain sizes."""
     if isinstance(value, torch.Tensor):
         size, stride = [_plain(n) for n in value.shape], [_plain(n) for n in value.stride()]
@@ -76,7 +76,7 @@ def _argument(value: object, requires_grad: bool) -> Any:
     return _plain(value)
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, torch.SymInt):
         return guards.example(value)
     return value.node.hint if isinstance(value, torch.SymFloat | torch.SymBool) else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import sympy
@@ -97,7 +96,7 @@ def operators(table: dict[str, str], derivative: str = "own") -> None:
 
     def add(name: str, op_type: str) -> None:
         @translates(name, derivative=derivative)
-        def rule(t: Translation, self: str) -> Any:
+        def rule(t: Translation, self: str) -> str:
             return t.operator(op_type, operand(t, self))
 
     for name, op_type in table.items():

@@ -109,7 +109,7 @@ class _Exits(ast.NodeTransformer):
         self.kinds.add(kind)
         return ast.copy_location(_state(kind, [ast.Name(n, ast.Load()) for n in self._outputs]), node)
 
-    def _inner(self, node: Any) -> Any:
+    def _inner(self, node: Any) -> ast.AST:
         self._depth += 1
         node.body = [self.visit(s) for s in node.body]
         self._depth -= 1

@@ -206,7 +206,7 @@ def _keep_checks(graph: fx.GraphModule) -> fx.GraphModule:
 class _Opening(fx.Interpreter):
     """Takes apart what autocast acts inside of; the shape rules of these operators do not know of it."""
 
-    def call_function(self, target: object, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+    def call_function(self, target: object, args: tuple[object, ...], kwargs: dict[str, Any]) -> object:
         opened = _OPENED.get(target)
         if opened is not None and _autocast_type(("cpu", "cuda"), args, kwargs) is None:
             opened = None
@@ -223,19 +223,19 @@ class DynamoInterpreter(_Opening):
         self._wholes: dict[int | None, FunctionalTensor] = {}  # memory -> the first tensor in it
         self.asserted: Sequence[torch.Tensor] = ()  # conditions of the assertions that have been met
 
-    def __call__(self, *inputs: object) -> Any:
+    def __call__(self, *inputs: object) -> list[object]:
         self.asserted, self._wholes = [], {}
         result = self.run(*inputs)
         return [*(result if isinstance(result, (list, tuple)) else [result]), *self.asserted]
 
-    def run_node(self, n: fx.Node) -> Any:
+    def run_node(self, n: fx.Node) -> object:
         try:
             return self._run_node(n)
         except Exception as error:
             note_line(error, line_of(n))
             raise
 
-    def _run_node(self, n: fx.Node) -> Any:
+    def _run_node(self, n: fx.Node) -> object:
         operands = {x: v for x in n.all_input_nodes if isinstance(v := self.env[x], FunctionalTensor)}
         before = {x: Before(value, self._wholes.get(storage(x), value)) for x, value in operands.items()}
         for operand in operands.keys() & written_nodes(n):
@@ -253,7 +253,7 @@ class DynamoInterpreter(_Opening):
                 raise Unsupported(f"{_name(n.target)} writes into {operand.name}, which requires a gradient")
         return result
 
-    def _hook(self, n: fx.Node) -> Any:
+    def _hook(self, n: fx.Node) -> object:
         """The first hook on a tensor sees its gradient first: the last one is applied to the tensor itself."""
         (tensor, *hook), _ = self.fetch_args_kwargs_from_env(n)
         registered = [*self._hooks.pop(n.args[0], []), hook]
@@ -284,12 +284,12 @@ class DynamoInterpreter(_Opening):
     def _differentiated(self) -> frozenset[fx.Node]:
         return frozenset() if self._is_detached else differentiable_nodes(self.graph)
 
-    def call_method(self, target: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_method(self, target: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if target == "unfold" and isinstance(args[0], FunctionalTensor):
             return windows(*args, **kwargs)
         return place(target, super().call_method(target, args, kwargs), args, kwargs)
 
-    def call_function(self, target: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_function(self, target: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if target is torch.ops.higher_order.autograd_function_apply:
             fwd, bwd, *operands = args
             return custom_gradient.apply(DynamoInterpreter(fwd, is_detached=True), bwd, *operands, **kwargs)
@@ -322,7 +322,7 @@ def _autocast_type(places: Sequence[str], *arguments: object) -> torch.dtype | N
     return torch.get_autocast_dtype(place) if place in places and torch.is_autocast_enabled(place) else None
 
 
-def _narrow(value: Any, dtype: torch.dtype) -> Any:
+def _narrow(value: Any, dtype: torch.dtype) -> torch.Tensor:
     is_wide = isinstance(value, torch.Tensor) and value.dtype == torch.float32
     return value.to(dtype) if is_wide else value
 
@@ -407,7 +407,7 @@ def _not_rewritten() -> Iterator[None]:
             torch_operators.forget_kernels(op)
 
 
-def _as_it_is(*args: object, **kwargs: object) -> Any:
+def _as_it_is(*args: object, **kwargs: object) -> object:
     return NotImplemented
 
 

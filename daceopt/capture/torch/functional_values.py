@@ -14,6 +14,6 @@ def plain(value: object) -> Any:
     return value_of(value)
 
 
-def snapshot(value: object) -> Any:
+def snapshot(value: object) -> object:
     """A tensor of its own that stays as this one is now; other values as they are."""
     return FunctionalTensor.to_functional(plain(value)) if isinstance(value, FunctionalTensor) else value

@@ -54,7 +54,7 @@ class _KeepingGradients(TorchDispatchMode):
         super().__init__()
         self._operands = operands
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         result = func(*args, **(kwargs or {}))
         if func._schema.is_mutable:
             for operand in self._operands:
@@ -67,7 +67,7 @@ def keeping_gradients(operands: Sequence[Before]) -> AbstractContextManager[Any]
     return _KeepingGradients(operands) if operands else nullcontext()
 
 
-def windows(tensor: FunctionalTensor, dimension: int, size: int, step: int) -> Any:
+def windows(tensor: FunctionalTensor, dimension: int, size: int, step: int) -> torch.Tensor:
     """``unfold`` in views through which functionalization writes right: its inverse of ``unfold`` itself loses what is
     in no window, and adds what is in several."""
     if tensor.dim() == 0:

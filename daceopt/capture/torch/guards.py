@@ -24,7 +24,7 @@ _MANY = 1024
 """Where nothing tells how large a size may be."""
 
 
-def environment(inputs: Sequence[object]) -> Any:
+def environment(inputs: Sequence[object]) -> object:
     """The ``ShapeEnv`` of the sizes of these arguments; None where all are numbers."""
     for x in inputs:
         sizes = x.shape if isinstance(x, torch.Tensor) else (x,)

@@ -120,7 +120,7 @@ class _Differentiable(DynamoInterpreter):
         self.run(*arguments)
         return [self.env[n] for n in nodes]
 
-    def call_function(self, target: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_function(self, target: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if target is torch.ops.daceopt.with_gradient.default:
             results, operands, saved, number = args
             return _custom(self.backwards[number], self._again[number], results, operands, saved)

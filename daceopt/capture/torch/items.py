@@ -50,7 +50,7 @@ _REFUSED = "Unsupported Tensor.item() call with capture_scalar_outputs=False"
 _TAKEN = "daceopt_items"  # where an attempt of Dynamo keeps the symbols it has for numbers -> the places
 
 
-def take_item(call: Callable[[], Any], variable: Any, tx: Translator, name: str) -> Any:
+def take_item(call: Callable[[], Any], variable: Any, tx: Translator, name: str) -> VariableTracker:
     """``call`` is Dynamo's own for ``variable.item()``, or ``variable.tolist()``."""
     place = tx.f_code, tx.instruction_pointer
     example = variable.as_proxy().node.meta.get("example_value")
@@ -75,7 +75,7 @@ def constant(variable: VariableTracker, tx: Translator) -> VariableTracker:
     return variable if number is None else VariableTracker.build(tx, number)
 
 
-def _kept_value(variable: Any, tx: Translator, name: str, place: Place) -> Any:
+def _kept_value(variable: Any, tx: Translator, name: str, place: Place) -> object:
     """What a module keeps, as long as it does not change with each look; else None."""
     number = state_values.answer(tx, getattr(torch.Tensor, name), variable)
     node = variable.as_proxy().node

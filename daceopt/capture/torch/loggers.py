@@ -27,7 +27,7 @@ def call(
     name: str,
     args: list[Any],
     kwargs: dict[str, Any],
-) -> Any:
+) -> VariableTracker:
     """What a logger does not show is no call; that it does not, and what it says of its levels, is guarded. A method
     behind a cache (``logger.warning_once``) has said it when the graph is made."""
     method: Any = getattr(type(self.value), name, None)
@@ -46,7 +46,7 @@ def call(
     return original(self, tx, name, args, kwargs) if shown else ConstantVariable.create(None)
 
 
-def attribute(original: Callable[..., Any], self: VariableTracker, tx: Translator, name: str) -> Any:
+def attribute(original: Callable[..., Any], self: VariableTracker, tx: Translator, name: str) -> VariableTracker:
     """``logging.debug`` and its like ask whether the root logger has handlers."""
     if name != "handlers" or self.source is None:
         return original(self, tx, name)

@@ -109,7 +109,7 @@ class Marks:
         """Arguments of an operator with the numbers in place of their marks, and of what C++ computed from these."""
         return tree_map_only(float, self._number, arguments)
 
-    def _number(self, value: float) -> Any:
+    def _number(self, value: float) -> object:
         if value in self._known:
             return self._known[value]()
         for mark, node in self._origins.items():
@@ -212,7 +212,7 @@ def _read(original: Callable[..., float], number: SymNode, file: str, line: int)
     return original(number, file, line) if mark is None else mark
 
 
-def _record(original: Callable[..., Any], mode: Any, func: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> Any:
+def _record(original: Callable[..., Any], mode: Any, func: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> object:
     """A call of an operator that a trace records."""
     marks = _reader.get()
     if marks:

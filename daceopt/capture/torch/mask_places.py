@@ -159,7 +159,7 @@ def _arguments(node: fx.Node, name: str) -> tuple[Any, Any]:
     return node.args[0], _argument(node, 1, name)
 
 
-def _argument(node: fx.Node, position: int, name: str) -> Any:
+def _argument(node: fx.Node, position: int, name: str) -> fx.Node:
     return node.args[position] if len(node.args) > position else node.kwargs.get(name)
 
 
@@ -172,5 +172,5 @@ def _is_mask(value: object) -> bool:
     return isinstance(example, torch.Tensor) and example.dtype is torch.bool and example.ndim > 0
 
 
-def _value(node: object) -> Any:
+def _value(node: object) -> torch.Tensor:
     return node.meta.get("example_value") if isinstance(node, fx.Node) else node

@@ -19,7 +19,7 @@ Method = Callable[..., Any]
 _CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda value: value, str, repr, ascii)  # {x}, {x!s}, {x!r}, {x!a}
 
 
-def call_context(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> Any:
+def call_context(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> VariableTracker:
     """Whether a context manager of torch does anything is decided by Python: a number that changes is a constant."""
     named = {name: _decide(value, tx) for name, value in kwargs.items()}
     return original(self, tx, [_decide(value, tx) for value in args], named)

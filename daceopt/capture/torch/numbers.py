@@ -49,7 +49,7 @@ MATHEMATICS: dict[Any, Any] = {math.exp: _exp, math.log: _log, math.log10: _log1
 _LARGEST = math.log(sys.float_info.max)
 
 
-def _has_power(x: Any, y: Any) -> Any:
+def _has_power(x: Any, y: Any) -> bool | torch.SymBool:
     """Whether ``x**y`` is a real number, and not beyond all: of two symbols the latter is not asked."""
     if isinstance(x, _SYMBOLIC):
         return x != 0 if isinstance(y, int) and y < 0 else True if isinstance(y, int) else x >= 0 if y >= 0 else x > 0
@@ -109,7 +109,7 @@ def symbols_kept(mode: Any) -> Iterator[None]:
         return
     original = mode.dispatch
 
-    def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         if func in RECURRENT and are_of_one_type(args):
             return whole_layer(*args)
         positions, names = _numbers(func)
@@ -139,11 +139,11 @@ def takes_float(func: Any, name: str) -> bool:
     return any(a.name == name and "number" not in str(a.type) and _is_number(a) for a in func._schema.arguments)
 
 
-def _example(value: object) -> Any:
+def _example(value: object) -> object:
     return tree_map(_hint, value)
 
 
-def _hint(value: object) -> Any:
+def _hint(value: object) -> object:
     if not isinstance(value, _SYMBOLIC):
         return value
     if value.node.has_hint():

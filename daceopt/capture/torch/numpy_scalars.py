@@ -15,7 +15,7 @@ Method = Callable[..., Any]
 _SCALAR = "daceopt_scalar"  # where an argument of a graph keeps the class that it has as a scalar
 
 
-def wrap(original: Method, self: Any, value: object) -> Any:
+def wrap(original: Method, self: Any, value: object) -> VariableTracker:
     """Dynamo's variable for a value of Python; the graph depends on the class of a scalar."""
     wrapped = original(self, value)
     if isinstance(value, np.generic) and isinstance(wrapped, NumpyNdarrayVariable):
@@ -24,7 +24,7 @@ def wrap(original: Method, self: Any, value: object) -> Any:
     return wrapped
 
 
-def is_instance(original: Method, self: VariableTracker, tx: Translator, value: Any, classes: Any) -> Any:
+def is_instance(original: Method, self: VariableTracker, tx: Translator, value: Any, classes: Any) -> VariableTracker:
     """``isinstance(value, classes)``."""
     kind = _class(value.realize())
     if kind is None:
@@ -32,7 +32,7 @@ def is_instance(original: Method, self: VariableTracker, tx: Translator, value: 
     return VariableTracker.build(tx, issubclass(kind, classes.as_python_constant()))
 
 
-def class_of(original: Method, self: VariableTracker, tx: Translator, value: Any) -> Any:
+def class_of(original: Method, self: VariableTracker, tx: Translator, value: Any) -> VariableTracker:
     """``type(value)``."""
     kind = _class(value.realize())
     return original(self, tx, value) if kind is None else VariableTracker.build(tx, kind)

@@ -82,15 +82,15 @@ def _gradients(call: fx.Node, path: tuple[int, ...], wrt: Sequence[fx.Node]) -> 
         return torch.autograd.grad(results, [values[x] for x in wrt], grads, allow_unused=True)
 
 
-def _value(node: object) -> Any:
+def _value(node: object) -> object:
     return node.meta.get("example_value") if isinstance(node, fx.Node) else None
 
 
-def _fresh(value: object) -> Any:
+def _fresh(value: object) -> object:
     return value.detach().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
 
 
-def _to_written(value: Any) -> Any:
+def _to_written(value: Any) -> object:
     """No leaf, so that the call may write into it."""
     return value.clone() if _requires_grad(value) else value
 

@@ -27,7 +27,7 @@ Placement = Callable[..., torch.Tensor]
 _SPACES = (torch, functional, torch.special, *torch_operators.NAMESPACES, torch.Tensor, torch.ops.aten, operator)
 
 
-def place(target: object, result: object, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
+def place(target: object, result: object, args: Sequence[object], kwargs: dict[str, Any]) -> object:
     """``result`` of the function or method ``target``, standing in memory as the operator's."""
     name = _name(target)
     placement = _PLACEMENTS.get(name, _in_rows if _is_one_loop(name, args) else None)

@@ -97,7 +97,7 @@ class Plan:
         return k
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise Unsupported(f"a result of type {type(value).__name__}")
@@ -134,7 +134,7 @@ def _strides(node: fx.Node, differentiable: bool) -> tuple[Any, ...]:
     return tuple(map(_argument, value.stride()))
 
 
-def _argument(value: object) -> Any:
+def _argument(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_argument(v) for v in value]
     if isinstance(value, (fx.Node, torch.SymInt)):

@@ -85,7 +85,7 @@ def _detach_results(graph: fx.Graph) -> None:
             output.replace_input_with(node, detached)
 
 
-def _as_result(value: object) -> Any:
+def _as_result(value: object) -> object:
     """A value as what autograd has computed, into which it may be written."""
     if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
         return value
@@ -100,7 +100,7 @@ class _Noting(fx.Interpreter):
         super().__init__(graph)
         self.garbage_collect_values = False
 
-    def run_node(self, n: fx.Node) -> Any:
+    def run_node(self, n: fx.Node) -> object:
         for key in (WRITES, SEQUENCE):
             n.meta.pop(key, None)
         value = n.meta["example_value"] = note(lambda: super(_Noting, self).run_node(n), n)

@@ -11,7 +11,9 @@ from daceopt.torch_internals.dynamo_tracing import Translator, VariableTracker, 
 from daceopt.torch_internals.torch_operators import checkpoint_arguments
 
 
-def call(original: Callable[..., Any], self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> Any:
+def call(
+    original: Callable[..., Any], self: VariableTracker, tx: Translator, args: Any, kwargs: Any
+) -> VariableTracker:
     """Dynamo's call of a region: it takes each for one that is not reentrant. Where no argument requires a gradient,
     nothing in one that is has any."""
     if not torch.is_grad_enabled() or not _is_reentrant(kwargs) or any(_requires_grad(a) for a in args[1:]):

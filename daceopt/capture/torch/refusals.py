@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
 
 import torch
 from torch import fx
@@ -68,12 +67,12 @@ def _try(node: fx.Node) -> None:
             raise Unsupported(f"eager PyTorch computes {node.name} in {theirs}; its shape rules say {ours}")
 
 
-def _one(node: fx.Node) -> Any:
+def _one(node: fx.Node) -> object:
     """The value of a node with one number in each tensor, and 1 for each size."""
     return tree_map(_shrunk, node.meta.get("example_value"))
 
 
-def _shrunk(value: object) -> Any:
+def _shrunk(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return torch.ones((1,) * value.ndim, dtype=value.dtype, device="cpu")
     if isinstance(value, torch.SymFloat):  # its own value would become an assumption

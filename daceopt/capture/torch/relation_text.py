@@ -15,7 +15,7 @@ _MOST_BITS = 4096  # of a power of numbers: a short text can say one that no mem
 
 
 def _limit(power: Callable[[sympy.Expr, sympy.Expr], Any]) -> Callable[[sympy.Expr, sympy.Expr], Any]:
-    def function(base: sympy.Expr, exponent: sympy.Expr) -> Any:
+    def function(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
         if base.is_number and exponent.is_number:
             bits = (abs(exponent) * sympy.log(abs(base) + 2, 2)).evalf(8)
             if not (bits.is_finite and bits <= _MOST_BITS):
@@ -53,7 +53,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def read(text: str, symbols: Mapping[str, object]) -> Any:
+def read(text: str, symbols: Mapping[str, object]) -> sympy.Basic:
     """What SymPy has printed as ``text``, over these symbols. Raises ValueError for anything else."""
     try:
         return _read(ast.parse(text, mode="eval").body, symbols)
@@ -61,7 +61,7 @@ def read(text: str, symbols: Mapping[str, object]) -> Any:
         raise ValueError(f"expected a condition on sizes, found {text[:80]!r} ({type(error).__name__})") from None
 
 
-def _read(node: ast.expr, symbols: Mapping[str, object]) -> Any:
+def _read(node: ast.expr, symbols: Mapping[str, object]) -> sympy.Basic:
     if isinstance(node, ast.Constant) and type(node.value) in (bool, int, float):
         return sympy.sympify(node.value)
     if isinstance(node, ast.Name) and node.id in symbols:

@@ -116,7 +116,7 @@ class SizeNames:
         """The extents of a tensor."""
         return tuple(self.dim(s) for s in sizes)
 
-    def symbol(self, name: str) -> Any:
+    def symbol(self, name: str) -> sympy.Symbol:
         """Our symbol for PyTorch's symbol ``name``."""
         if name not in self._known:
             self._known[name] = size(f"s{len(self._known)}")

@@ -54,7 +54,7 @@ class _Computation(NamedTuple):
         return map_arg(structure, results.__getitem__)
 
 
-def answer(tx: Translator, ask: Callable[..., Any], *operands: VariableTracker) -> Any:
+def answer(tx: Translator, ask: Callable[..., Any], *operands: VariableTracker) -> object:
     """What Python answers to ``ask`` of these tensors and constants; None where that is not known."""
     if len(tx.output.tracers) != 1 or (nodes := _nodes(operands)) is None:
         return None
@@ -91,7 +91,7 @@ def branch(original: Callable[..., Any], self: Any, instruction: Any) -> None:
         self.stack[-1] = value
 
 
-def _ask(ask: Callable[..., Any], computation: _Computation, nodes: object, values: Sequence[torch.Tensor]) -> Any:
+def _ask(ask: Callable[..., Any], computation: _Computation, nodes: object, values: Sequence[torch.Tensor]) -> object:
     operands = computation.run(values, nodes)
     if ask in _OF_ARRAYS:
         operands = [x.numpy() if isinstance(x, torch.Tensor) else x for x in operands]

@@ -86,7 +86,7 @@ def _is_foreign(entry: AtenRule) -> bool:
     return any(not identity.is_known(home(f)) for f in (entry.rule, *filter(callable, closure)))
 
 
-def overload(name: str) -> Any:
+def overload(name: str) -> OpOverload:
     """``"add.Tensor"`` -> ``torch.ops.aten.add.Tensor``; other namespaces as ``"daceopt::with_gradient.default"``."""
     namespace, _, rest = name.rpartition("::")
     packet, _, variant = rest.partition(".")

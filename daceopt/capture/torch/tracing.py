@@ -93,26 +93,26 @@ def _break(reason: str, hint: str) -> NoReturn:
     break_graph(reason, UNLIKE_PYTHON, [hint])
 
 
-def _draw(original: Method, self: Any, *args: object, **kwargs: object) -> Any:
+def _draw(original: Method, self: Any, *args: object, **kwargs: object) -> VariableTracker:
     if self.source is not None:
         _break("numbers of a random.Random that outlives the call", "draw them outside of forward")
     return original(self, *args, **kwargs)
 
 
-def _call_numpy(original: Method, self: Any, *args: object, **kwargs: object) -> Any:
+def _call_numpy(original: Method, self: Any, *args: object, **kwargs: object) -> VariableTracker:
     """Dynamo would draw other numbers, of PyTorch's generator."""
     if isinstance(getattr(self.value, "__self__", None), np.random.RandomState):
         _break("random numbers of NumPy", "draw them outside of forward, or by torch")
     return state_values.comparison(self, *args, **kwargs) or original(self, *args, **kwargs)
 
 
-def _wrap_list(original: Method, self: object, value: object) -> Any:
+def _wrap_list(original: Method, self: object, value: object) -> VariableTracker:
     if isinstance(value, collections.deque) and value.maxlen is not None:
         _break("a collections.deque with maxlen", "keep it outside of forward")
     return original(self, value)
 
 
-def _wrap_tensor(original: Method, self: Any, value: torch.Tensor) -> Any:
+def _wrap_tensor(original: Method, self: Any, value: torch.Tensor) -> VariableTracker:
     """The graph breaks where something is done with a sparse tensor, not where it comes in."""
     if value.layout in (torch.strided, torch.jagged):
         return original(self, value)
@@ -129,7 +129,7 @@ class _Sparse(UserDefinedObjectVariable):
     as_proxy = call_method = var_getattr = tp_getattro_impl = call_obj_hasattr = _break
 
 
-def _wrap_float(original: Method, self: Any, value: float) -> Any:
+def _wrap_float(original: Method, self: Any, value: float) -> VariableTracker:
     """A negative zero is a constant of its program, as NaN is: the symbol would have no sign."""
     if not is_negative_zero(value):
         return original(self, value)
@@ -141,7 +141,7 @@ def _enter_inference_mode(original: Method, self: object, *args: object) -> NoRe
     _break("torch.inference_mode inside of forward", "use torch.no_grad there")
 
 
-def _attribute_of_tensor(original: Method, self: VariableTracker, tx: Translator, name: str) -> Any:
+def _attribute_of_tensor(original: Method, self: VariableTracker, tx: Translator, name: str) -> VariableTracker:
     if name in _UNTRACED:
         _break(f"{name} of a tensor", "read it outside of forward")
     if name in inner_leaves.READ:
@@ -149,7 +149,7 @@ def _attribute_of_tensor(original: Method, self: VariableTracker, tx: Translator
     return original(self, tx, name)
 
 
-def _call_torch(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> Any:
+def _call_torch(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> VariableTracker:
     """The encoder leaves padded positions out (they are zero then) unless it is compiled, and asks whether it is."""
     forward = nn.TransformerEncoder.forward.__code__
     if self.value is nn.functional.batch_norm and momentum_of(args, kwargs).is_tensor():
@@ -182,7 +182,9 @@ def _has_sparse_gradient(function: Callable[..., Any], args: Any, kwargs: Any) -
     return bool(arguments["sparse"].realize().as_python_constant() and arguments["weight"].realize().requires_grad)
 
 
-def _call_method(original: Method, self: VariableTracker, tx: Translator, name: str, args: Any, kwargs: Any) -> Any:
+def _call_method(
+    original: Method, self: VariableTracker, tx: Translator, name: str, args: Any, kwargs: Any
+) -> VariableTracker:
     call = functools.partial(original, self, tx, name, args, kwargs)
     if name in ("item", "tolist"):
         return items.take_item(call, self, tx, name)
@@ -191,14 +193,14 @@ def _call_method(original: Method, self: VariableTracker, tx: Translator, name: 
     return _reshape(call, tx, name, (self, *args), kwargs) if name in CHANGES else call()
 
 
-def _insert(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: object) -> Any:
+def _insert(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: object) -> VariableTracker:
     """Dynamo makes the number of a tensor that is an index a constant: of one that has changed twice, not again."""
     if self.fn is operator.getitem:
         items.check_index(tx, args[1].realize())
     return original(self, tx, args, kwargs)
 
 
-def _call_builtin(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> Any:
+def _call_builtin(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> VariableTracker:
     """Dynamo's quotient of floats, rounded down, is another than Python's (``1 // 0.2`` is 4): that has constants."""
     if self.fn is operator.not_ and (truth := state_values.answer(tx, operator.not_, *args)) is not None:
         return ConstantVariable.create(truth)
@@ -222,14 +224,14 @@ def _check_domain(tx: Translator, function: object, args: Sequence[VariableTrack
         raise_in_code(error, tx)
 
 
-def _number(value: VariableTracker) -> Any:
+def _number(value: VariableTracker) -> object:
     """The number, or its symbol, that a variable stands for; None for anything else."""
     if isinstance(value, SymNodeVariable):
         return value.sym_num
     return value.value if isinstance(value, ConstantVariable) else None
 
 
-def _reshape(call: Callable[[], Any], tx: Translator, name: str, args: Any, kwargs: Any) -> Any:
+def _reshape(call: Callable[[], Any], tx: Translator, name: str, args: Any, kwargs: Any) -> VariableTracker:
     """The tensor whose shape a call changes, of which Dynamo would keep the shape that it had before.
 
     Of a view autograd would keep it, too (for what is written later into views of it): a view of that replaces it.
@@ -255,7 +257,9 @@ def _name(function: object) -> str:
     return str(getattr(function, "__name__", "")).partition(".")[0]
 
 
-def _set_attribute(original: Method, self: VariableTracker, tx: Translator, owner: Any, name: Any, value: Any) -> Any:
+def _set_attribute(
+    original: Method, self: VariableTracker, tx: Translator, owner: Any, name: Any, value: Any
+) -> VariableTracker:
     """Dynamo's own call for ``x.data = y`` would say of its tensor that it had the new memory from the beginning."""
     called = name.as_python_constant() if name.is_python_constant() and owner.is_tensor() else None
     if called == "requires_grad" and inner_leaves.is_passed_over(owner, value.realize(), tx):
@@ -270,7 +274,7 @@ def _set_attribute(original: Method, self: VariableTracker, tx: Translator, owne
     return original(self, tx, owner, name, value)
 
 
-def _call_float(original: Method, self: VariableTracker, tx: Translator, arg: Any) -> Any:
+def _call_float(original: Method, self: VariableTracker, tx: Translator, arg: Any) -> VariableTracker:
     """A layer of batch normalization without a momentum makes a number of its counter: a tensor does as well, here."""
     if tx.f_code.co_code != batch_norm_forward.__code__.co_code or not arg.is_tensor():
         return original(self, tx, arg)
@@ -283,14 +287,14 @@ def _is_differentiated(encoder: nn.TransformerEncoder, source: Any) -> bool:
     return bool(required) and torch.is_grad_enabled()
 
 
-def _trace_custom_forward(original: Method, self: VariableTracker, tx: Translator, ctx: Any, *args: object) -> Any:
+def _trace_custom_forward(original: Method, self: VariableTracker, tx: Translator, ctx: Any, *args: object) -> object:
     result = original(self, tx, ctx, *args)
     if "materialize_grads" in tx.output.side_effects.store_attr_mutations.get(ctx, ()):
         _break("ctx.set_materialize_grads of a torch.autograd.Function", "test gradients for being zero")
     return result
 
 
-def _register_hook(original: Method, self: VariableTracker, tx: Translator, name: str, hook: object) -> Any:
+def _register_hook(original: Method, self: VariableTracker, tx: Translator, name: str, hook: object) -> object:
     """Before 2.13 Dynamo makes an autograd function of it, for which gradients come in other parts."""
     if register_hook_op is None and self.source is None:
         _break("a hook on a tensor that forward computes", "PyTorch 2.13 or newer")
@@ -302,7 +306,7 @@ def _handle_exception(original: Method, self: Any, raised: ObservedException) ->
     original(self, raised)
 
 
-def _call_skipped(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> Any:
+def _call_skipped(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> VariableTracker:
     """TorchScript's ``isinstance`` is Python's outside of a script, but for the types of containers' elements."""
     if self.value is not torch.jit.isinstance or len(args) != 2 or not _names_classes(args[1]):
         return original(self, tx, args, kwargs)
@@ -332,7 +336,7 @@ def _end_in_loop(original: Method, code: object, exc: Exception) -> None:
     original(code, exc)
 
 
-def _run_node(original: Method, tracer: Any, node: fx.Node, args: Any, kwargs: Any, module: Any) -> Any:
+def _run_node(original: Method, tracer: Any, node: fx.Node, args: Any, kwargs: Any, module: Any) -> object:
     """A call on fake tensors, for what is known of its result."""
     is_whole = node.target in FUNCTIONS and are_of_one_type(args)
     with symbols_kept(tracer.fake_mode), whole_layers() if is_whole else nullcontext():
@@ -342,12 +346,12 @@ def _run_node(original: Method, tracer: Any, node: fx.Node, args: Any, kwargs: A
     return result
 
 
-def _apply_custom(original: Method, self: object, *args: object, **kwargs: object) -> Any:
+def _apply_custom(original: Method, self: object, *args: object, **kwargs: object) -> object:
     """What Dynamo asks of a custom function as a whole."""
     return marks.shape_alike(lambda: original(self, *args, **kwargs))
 
 
-def _evaluate(original: Method, self: Any, output_graph: object = None) -> Any:
+def _evaluate(original: Method, self: Any, output_graph: object = None) -> object:
     items.leave(current_translator().output, self.sym_num)
     return original(self, output_graph)
 
@@ -377,7 +381,7 @@ def _constant_float(original: Method, self: Any, file: str, line: int) -> float:
     return float(original(self, file, line))
 
 
-def _round(original: Method, self: torch.SymInt, ndigits: int | None = None) -> Any:
+def _round(original: Method, self: torch.SymInt, ndigits: int | None = None) -> int:
     """Digits before the point, which symbols do not round, are those of a constant."""
     return original(self, ndigits) if ndigits is None or ndigits >= 0 else round(int(self), ndigits)
 

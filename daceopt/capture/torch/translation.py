@@ -113,17 +113,24 @@ class Translation:
     def dtype_of(self, name: str) -> DType:
         return self.graph.dtype(name)
 
-    def operator(
+    def operator(self, op_type: str, *inputs: str | None, **options: Any) -> str:
+        """Add an operator node with one result, as :meth:`operators` does."""
+        (result,) = self.operators(op_type, *inputs, **options)
+        return result
+
+    def operators(
         self,
         op_type: str,
         *inputs: str | None,
         domain: str = "",
         results: Sequence[Promise | None] | None = None,
         **attributes: object,
-    ) -> Any:
-        """Add an operator node; one array, or a tuple for several ``results`` (default: those promised)."""
+    ) -> tuple[str, ...]:
+        """Add an operator node; its ``results`` (default: those promised)."""
         declared = self.promised if results is None else results
-        outputs = [None if p is None else self.graph.add_array(self.label, p.shape, p.dtype) for p in declared]
+        outputs: list[Any] = [
+            None if p is None else self.graph.add_array(self.label, p.shape, p.dtype) for p in declared
+        ]
         present = {k: v for k, v in attributes.items() if v is not None}
         coming = [k for k, v in present.items() if isinstance(v, NumberArray)]
         if coming:
@@ -132,7 +139,7 @@ class Translation:
             present["stream"] = self.stream()
         node = widening.add_operator(self.graph, op_type, inputs, outputs, present, domain)
         node.source_name = self.label
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        return tuple(outputs)
 
     def stream(self) -> int:
         """The number of another stream of random numbers: the same wherever and whenever the call is built, so that
@@ -183,7 +190,7 @@ class Translation:
         if self.graph.dtype(name) == dtype:
             return name
         promise = Promise(self.graph.shape(name), dtype)
-        return str(self.operator("Cast", name, results=[promise], to=types.to_onnx(dtype)))
+        return self.operator("Cast", name, results=[promise], to=types.to_onnx(dtype))
 
     def integers(self, values: Sequence[Dim]) -> str | None:
         """An int64 operand that states sizes; None where they are not all numbers (the declared shape says them)."""
@@ -196,7 +203,7 @@ class Translation:
         if tuple(shape) == self.graph.shape(name):
             return name
         promise = Promise(tuple(shape), self.graph.dtype(name))
-        return str(self.operator("Reshape", name, self.integers(shape), results=[promise]))
+        return self.operator("Reshape", name, self.integers(shape), results=[promise])
 
     def transpose(self, name: str, perm: Sequence[int]) -> str:
         """Axis k of the result is axis ``perm[k]``."""
@@ -204,14 +211,14 @@ class Translation:
         if list(perm) == list(range(len(shape))):
             return name
         promise = Promise(tuple(shape[p] for p in perm), self.graph.dtype(name))
-        return str(self.operator("Transpose", name, results=[promise], perm=list(perm)))
+        return self.operator("Transpose", name, results=[promise], perm=list(perm))
 
     def expand(self, name: str, shape: Sequence[Dim]) -> str:
         """``name`` broadcast to ``shape``."""
         if tuple(shape) == self.graph.shape(name):
             return name
         promise = Promise(tuple(shape), self.graph.dtype(name))
-        return str(self.operator("Expand", name, self.integers(shape), results=[promise]))
+        return self.operator("Expand", name, self.integers(shape), results=[promise])
 
     # ---------------------------------------------------------------- calls
 
@@ -298,7 +305,7 @@ def _is_differentiable(call: AtenCall) -> bool:
     )
 
 
-def _to_stored(value: object, dtype: DType) -> Any:
+def _to_stored(value: object, dtype: DType) -> sympy.Expr:
     """The value as the scalar code of an array of ``dtype`` has it."""
     return scalar.cast(value, types.compute_type(dtype))
 
@@ -362,7 +369,7 @@ class Importer:
                 self.values[node] = self._evaluate(node)
         return [self._value(x) for x in self.module.graph.output_node().args[0]]
 
-    def _evaluate(self, node: fx.Node) -> Any:
+    def _evaluate(self, node: fx.Node) -> object:
         try:
             with self.t.graph.label_nodes(origins=origins(node)):
                 return self._call(node)
@@ -370,13 +377,13 @@ class Importer:
             note_line(error, line_of(node))
             raise
 
-    def _constant(self, node: fx.Node) -> Any:
+    def _constant(self, node: fx.Node) -> str:
         value = getattr(self.module, str(node.target))
         if not isinstance(value, torch.Tensor):
             raise Unsupported(f"the graph holds {node.target}, a {type(value).__name__}; expected a tensor")
         return self.t.graph.add_constant("constant", to_numpy(value))
 
-    def _call(self, node: fx.Node) -> Any:
+    def _call(self, node: fx.Node) -> object:
         value = node.meta.get("val")
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             is_element = node.target is torch.ops.aten._local_scalar_dense.default
@@ -401,7 +408,7 @@ class Importer:
         number = self.t.apply(call, operands)
         return tuple(number) if isinstance(value, (tuple, list)) else number[0]
 
-    def _number(self, node: fx.Node, value: torch.SymFloat | torch.SymInt) -> Any:
+    def _number(self, node: fx.Node, value: torch.SymFloat | torch.SymInt) -> object:
         """A scalar expression over sizes, or an array where numbers that come with the call are in it."""
         if node.target is torch.ops.aten._local_scalar_dense.default and not self.t.sizes.is_known(value):
             return self._element(node, value)
@@ -469,7 +476,7 @@ class Importer:
         values = (n.meta.get("val") for n in self.module.graph.nodes)
         return holder_of(number, [next(v for v in values if isinstance(v, FakeTensor))])
 
-    def _value(self, x: object) -> Any:
+    def _value(self, x: object) -> object:
         return self.values[x] if isinstance(x, fx.Node) else x
 
 

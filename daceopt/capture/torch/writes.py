@@ -25,7 +25,7 @@ SEQUENCE = "daceopt_sequence"
 """In the meta of a node that writes: how many functions autograd had noted before."""
 
 
-def note(call: Callable[[], Any], node: fx.Node) -> Any:
+def note(call: Callable[[], Any], node: fx.Node) -> object:
     """Run a call of Dynamo's on fake values, and keep with its node what it writes into."""
     before = [(k, _State(t)) for k, leaf in enumerate(_leaves(node)) for t in _tensors(leaf)]
     result = call()

@@ -20,12 +20,12 @@ select, lt, le, gt, ge = scalar.select, scalar.lt, scalar.le, scalar.gt, scalar.
 
 @translates("relu")
 def relu(t: Translation, self: str) -> str:
-    return str(t.operator("Relu", self))
+    return t.operator("Relu", self)
 
 
 @translates("gelu")
 def gelu(t: Translation, self: str, approximate: str) -> str:
-    return str(t.operator("Gelu", self, approximate=approximate))
+    return t.operator("Gelu", self, approximate=approximate)
 
 
 pointwise("silu")(lambda x: x * scalar.sigmoid(x))

@@ -33,7 +33,7 @@ def scaled_dot_product_attention(
     """softmax(scale Q K' + mask) V; a row whose keys are all hidden is zero."""
     _check(t, query, key, value, attn_mask)
     if isinstance(scale, NumberArray):
-        query, scale = str(t.operator("Mul", query, t.array(scale, t.dtype), results=[_like(t, query)])), 1.0
+        query, scale = t.operator("Mul", query, t.array(scale, t.dtype), results=[_like(t, query)]), 1.0
     factor = _scale(t, query, scale)
     q, k, v = (_four(t, x) for x in (query, key, value))
     is_fixed = isinstance(t.shape_of(query)[-1], int)
@@ -153,7 +153,7 @@ def _spelt_out(
     if isinstance(dropout, NumberArray) or dropout > 0:
         ratio, training = ratio_of(t, dropout), t.b.constant(np.asarray(True))
         weights = t.operator("Dropout", weights, ratio, training, results=[_like(t, weights)])
-    return str(t.operator("MatMul", weights, value))
+    return t.operator("MatMul", weights, value)
 
 
 def _factor(t: Translation, scale: float | None, size: Dim) -> str:
@@ -173,8 +173,8 @@ def _hide(t: Translation, scores: str, mask: str | None) -> str:
     shape = broadcast_shapes(t.shape_of(scores), t.shape_of(mask))
     if types.is_bool(t.dtype_of(mask)):
         visible, hidden = (t.b.constant(np.asarray(v).astype(types.to_numpy(t.dtype))) for v in (0, -np.inf))
-        mask = str(t.operator("Where", mask, visible, hidden, results=[Promise(t.shape_of(mask), t.dtype)]))
-    return str(t.operator("Add", scores, t.cast(mask, t.dtype), results=[Promise(shape, t.dtype)]))
+        mask = t.operator("Where", mask, visible, hidden, results=[Promise(t.shape_of(mask), t.dtype)])
+    return t.operator("Add", scores, t.cast(mask, t.dtype), results=[Promise(shape, t.dtype)])
 
 
 def _causal(t: Translation, scores: str) -> str:
@@ -193,7 +193,7 @@ def _causal(t: Translation, scores: str) -> str:
 def _softmax(t: Translation, scores: str, guarded: bool) -> str:
     """Over the keys; with ``guarded``, rows of -inf become 0."""
     if not guarded:
-        return str(t.operator("Softmax", scores, results=[_like(t, scores)], axis=-1))
+        return t.operator("Softmax", scores, results=[_like(t, scores)], axis=-1)
     top = t.operator(
         "ReduceMax", scores, t.b.constant(np.asarray([-1], np.int64)), results=[_top(t, scores)], keepdims=1
     )
@@ -201,7 +201,7 @@ def _softmax(t: Translation, scores: str, guarded: bool) -> str:
     zero = t.b.constant(np.asarray(0).astype(types.to_numpy(t.dtype)))
     visible = t.operator("Where", alive, scores, zero, results=[_like(t, scores)])
     weights = t.operator("Softmax", visible, results=[_like(t, scores)], axis=-1)
-    return str(t.operator("Where", alive, weights, zero, results=[_like(t, scores)]))
+    return t.operator("Where", alive, weights, zero, results=[_like(t, scores)])
 
 
 def _top(t: Translation, scores: str) -> Promise:

@@ -35,4 +35,4 @@ def view_as(t: Translation, self: str, dtype: torch.dtype | None) -> str:
         return self
     if types.itemsize(own) != types.itemsize(t.dtype):
         raise Unsupported(f"{types.name_of(own)} seen as {types.name_of(t.dtype)}; expected types of one size")
-    return str(t.operator("BitCast", self, to=types.to_onnx(t.dtype)))
+    return t.operator("BitCast", self, to=types.to_onnx(t.dtype))

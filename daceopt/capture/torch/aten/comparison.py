@@ -15,7 +15,7 @@ _BOOL = types.from_name("bool")
 
 def _comparison(name: str, op_type: str) -> None:
     @translates(f"{name}.Tensor", f"{name}.Scalar")
-    def rule(t: Translation, self: str, other: object) -> Any:
+    def rule(t: Translation, self: str, other: object) -> str:
         """In the type in which both meet, to which numbers are rounded."""
         dtype = common_dtype(t, "self", "other")
         dtype = types.from_name("uint8") if types.is_bool(dtype) else dtype
@@ -40,7 +40,7 @@ def ne(t: Translation, self: str, other: ArrayOrNumber) -> str:
 
 def _logical(name: str, op_type: str) -> None:
     @translates(f"logical_{name}")
-    def rule(t: Translation, self: str, other: str) -> Any:
+    def rule(t: Translation, self: str, other: str) -> str:
         return t.operator(op_type, t.cast(self, _BOOL), t.cast(other, _BOOL))
 
 
@@ -50,7 +50,7 @@ for _name, _op_type in {"and": "And", "or": "Or", "xor": "Xor"}.items():
 
 @translates("logical_not")
 def logical_not(t: Translation, self: str) -> str:
-    return str(t.operator("Not", t.cast(self, _BOOL)))
+    return t.operator("Not", t.cast(self, _BOOL))
 
 
 def _question(name: str, fn: Any) -> None:

@@ -6,8 +6,6 @@ is the gradient by both parts. Arithmetic is in ``complex_functions.py``.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from daceopt.capture.torch.aten import scatter
@@ -50,11 +48,11 @@ def same(t: Translation, self: str, **options: object) -> str:
 
 @translates("detach", complexes=True)
 def detach(t: Translation, self: str) -> str:
-    return str(t.operator("StopGradient", self, domain="daceopt"))
+    return t.operator("StopGradient", self, domain="daceopt")
 
 
 @translates("daceopt::with_gradient", derivative="aten", complexes=True)
-def with_gradient(t: Translation, results: list[str], operands: list[str], saved: list[str], number: int) -> Any:
+def with_gradient(t: Translation, results: list[str], operands: list[str], saved: list[str], number: int) -> list[str]:
     """The results as they are; ``derivative.py`` has the rule."""
     return results
 
@@ -82,14 +80,14 @@ def as_complex(t: Translation, name: str) -> str:
     part = t.reshape(t.cast(name, t.dtype), shape)
     zero = t.b.full(shape, 0, t.dtype)
     both = [Promise((*shape[:-1], 2), t.dtype)]
-    return str(t.operator("Concat", part, zero, results=both, axis=len(shape) - 1))
+    return t.operator("Concat", part, zero, results=both, axis=len(shape) - 1)
 
 
 @translates("complex", complexes=True)
 def complex_(t: Translation, real: str, imag: str) -> str:
     check_precision(t)
     both = [t.reshape(t.expand(n, t.shape[:-1]), (*t.shape[:-1], 1)) for n in (real, imag)]
-    return str(t.operator("Concat", *both, axis=len(t.shape) - 1))
+    return t.operator("Concat", *both, axis=len(t.shape) - 1)
 
 
 @translates("zeros", "zeros_like", "new_zeros", "empty.memory_format", "empty_like", "new_empty", complexes=True)
@@ -180,7 +178,7 @@ def cat(t: Translation, tensors: list[str], dim: int) -> str:
     if any(not operand_is_complex(t, n) or len(t.shape_of(n)) != len(t.shape) for n in tensors):
         raise Unsupported("real and complex tensors joined")
     parts = [t.cast(n, t.dtype) for n in tensors]
-    return parts[0] if len(parts) == 1 else str(t.operator("Concat", *parts, axis=dim % (len(t.shape) - 1)))
+    return parts[0] if len(parts) == 1 else t.operator("Concat", *parts, axis=dim % (len(t.shape) - 1))
 
 
 @translates("stack", complexes=True)
@@ -189,7 +187,7 @@ def stack(t: Translation, tensors: list[str], dim: int) -> str:
         raise Unsupported("real and complex tensors joined")
     axis = dim % (len(t.shape) - 1)
     parts = [real.insert_axis(t, t.cast(n, t.dtype), axis) for n in tensors]
-    return parts[0] if len(parts) == 1 else str(t.operator("Concat", *parts, axis=axis))
+    return parts[0] if len(parts) == 1 else t.operator("Concat", *parts, axis=axis)
 
 
 @translates("flip", complexes=True)
@@ -217,4 +215,4 @@ def slice_scatter(t: Translation, self: str, src: str, dim: int, start: Dim | No
 def where(t: Translation, condition: str, self: str, other: str) -> str:
     check_precision(t)
     chosen = t.reshape(t.cast(condition, types.from_name("bool")), (*t.shape_of(condition), 1))
-    return str(t.operator("Where", chosen, as_complex(t, self), as_complex(t, other)))
+    return t.operator("Where", chosen, as_complex(t, self), as_complex(t, other))

@@ -152,7 +152,7 @@ def polar(t: Translation, abs: str, angle: str) -> str:
     check_precision(t)
     parts = [t.expand(t.cast(x, t.dtype), t.shape[:-1]) for x in (abs, angle)]
     both = [t.reshape(x, (*t.shape[:-1], 1)) for x in parts]
-    pairs = str(t.operator("Concat", *both, axis=len(t.shape) - 1))
+    pairs = t.operator("Concat", *both, axis=len(t.shape) - 1)
     return elements(t, lambda r, phi: (r * sympy.cos(phi), r * sympy.sin(phi)), pairs)
 
 
@@ -182,13 +182,13 @@ def _compare(t: Translation, x: str, y: ArrayOrNumber, function: Callable[..., s
 def conjugate(t: Translation, self: ArrayOrNumber) -> str:
     check_precision(t)
     signs = t.b.constant(np.asarray([1, -1], types.to_numpy(t.dtype)))
-    return str(t.operator("Mul", number(t, self), signs))
+    return t.operator("Mul", number(t, self), signs)
 
 
 @translates("neg", "_neg_view", complexes=True)
 def negative(t: Translation, self: ArrayOrNumber) -> str:
     check_precision(t)
-    return str(t.operator("Neg", number(t, self)))
+    return t.operator("Neg", number(t, self))
 
 
 @translates("add.Tensor", "add.Scalar", complexes=True)
@@ -211,7 +211,7 @@ def _sum(t: Translation, x: ArrayOrNumber, y: ArrayOrNumber, alpha: Number, oper
     check_precision(t)
     if alpha != 1:
         raise Unsupported(f"a sum of complex numbers with the factor {alpha}")
-    return str(t.operator(operator, _factor(t, x), _factor(t, y)))
+    return t.operator(operator, _factor(t, x), _factor(t, y))
 
 
 def _factor(t: Translation, value: ArrayOrNumber) -> str:
@@ -238,13 +238,13 @@ def div(t: Translation, self: str, other: ArrayOrNumber) -> str:
 def _by_real(t: Translation, x: str, y: Any, operator: str) -> str | None:
     """``x`` and ``y`` of which one is real, part by part; None where both are complex."""
     if not isinstance(y, str):
-        return str(t.operator(operator, as_complex(t, x), t.array(float(y), t.dtype)))
+        return t.operator(operator, as_complex(t, x), t.array(float(y), t.dtype))
     kinds = [operand_is_complex(t, n) for n in (x, y)]
     if all(kinds):
         return None
     factors = [t.cast(n, t.dtype) for n in (x, y)]
     both = [n if kind else t.reshape(n, (*t.shape_of(n), 1)) for n, kind in zip(factors, kinds)]
-    return str(t.operator(operator, *both))
+    return t.operator(operator, *both)
 
 
 # -------------------------------------------------------------------- sums and products
@@ -292,7 +292,7 @@ def _multiply(t: Translation, x: str, y: str) -> str:
     left = t.reshape(x, (*batch, rows, inner))
     right = t.reshape(_twofold(t, y), (*batch, inner, dim(2 * columns)))
     promise = Promise((*batch, rows, dim(2 * columns)), t.dtype)
-    return t.reshape(str(t.operator("MatMul", left, right, results=[promise])), t.shape)
+    return t.reshape(t.operator("MatMul", left, right, results=[promise]), t.shape)
 
 
 def _twofold(t: Translation, y: str) -> str:

@@ -53,9 +53,9 @@ def convolution(
     }
     operands = [input, weight] + ([] if bias is None else [bias])
     if not transposed:
-        return str(t.operator("Conv", *operands, **attributes))
+        return t.operator("Conv", *operands, **attributes)
     added = _per_dimension(output_padding, rank)
-    return str(t.operator("ConvTranspose", *operands, output_padding=added, **attributes))
+    return t.operator("ConvTranspose", *operands, output_padding=added, **attributes)
 
 
 @translates("conv_tbc")

@@ -22,7 +22,7 @@ def _product(t: Translation, left: str, right: str, shape: Shape | None = None, 
         kinds = " and ".join(types.name_of(t.dtype_of(x)) for x in (left, right))
         raise Unsupported(f"a product of {kinds}; expected the same type twice")
     promise = Promise(t.shape if shape is None else shape, t.dtype if dtype is None else dtype)
-    return str(t.operator("MatMul", left, right, results=[promise]))
+    return t.operator("MatMul", left, right, results=[promise])
 
 
 def _check_numbers(t: Translation) -> None:
@@ -35,14 +35,14 @@ def _scale(t: Translation, x: str, factor: object) -> str:
     if factor == 1:
         return x
     promise = Promise(t.shape_of(x), t.dtype_of(x))
-    return str(t.operator("Mul", x, t.array(factor, t.dtype), results=[promise]))
+    return t.operator("Mul", x, t.array(factor, t.dtype), results=[promise])
 
 
 def _sum(t: Translation, added: str, left: str, right: str, beta: Number, alpha: Number) -> str:
     """``beta * added + alpha * left @ right``, rounded once; what a beta of 0 hides may be NaN."""
     if t.dtype not in t.graph.options.factors:
         product = _scale(t, _product(t, left, right), alpha)
-        return product if beta == 0 else str(t.operator("Add", product, _scale(t, added, beta)))
+        return product if beta == 0 else t.operator("Add", product, _scale(t, added, beta))
     product = _product(t, left, right, dtype=types.compute_type(t.dtype))
 
     def combine(y: sympy.Expr, *c: sympy.Expr) -> sympy.Expr:
@@ -58,7 +58,7 @@ def linear(t: Translation, input: str, weight: str, bias: str | None) -> str:
     columns = weight if len(t.shape_of(weight)) == 1 else t.transpose(weight, [1, 0])
     if bias is None or t.dtype not in t.graph.options.factors or columns == weight:
         product = _product(t, input, columns)
-        return product if bias is None else str(t.operator("Add", product, bias))
+        return product if bias is None else t.operator("Add", product, bias)
     *lead, inner = t.shape_of(input)
     rows = dim(sympy.Mul(*lead))
     promise = Promise((rows, t.shape[-1]), t.dtype)
@@ -78,7 +78,7 @@ def matmul(t: Translation, self: str, **factor: str) -> str:
 def addmm(t: Translation, self: str, mat1: str, mat2: str, beta: Number, alpha: Number) -> str:
     _check_numbers(t)
     if alpha == 1 and beta == 1 and types.is_float(t.dtype) and len(t.shape_of(self)) == 1:
-        return str(t.operator("Gemm", mat1, mat2, self))
+        return t.operator("Gemm", mat1, mat2, self)
     return _sum(t, self, mat1, mat2, beta, alpha)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 
 
 @translates("detach")
 def detach(t: Translation, self: str) -> str:
-    return str(t.operator("StopGradient", self, domain="daceopt"))
+    return t.operator("StopGradient", self, domain="daceopt")
 
 
 @translates("daceopt::stop_gradient")
@@ -19,6 +17,6 @@ def stop_gradient(t: Translation, value: str) -> str:
 
 
 @translates("daceopt::with_gradient", derivative="aten")
-def with_gradient(t: Translation, results: list[str], operands: list[str], saved: list[str], number: int) -> Any:
+def with_gradient(t: Translation, results: list[str], operands: list[str], saved: list[str], number: int) -> list[str]:
     """The results as they are; ``derivative.py`` has the rule."""
     return results

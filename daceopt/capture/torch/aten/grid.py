@@ -29,7 +29,7 @@ def grid_sampler(
     if mode == "cubic" and padding != "zeros":
         raise Unsupported(f"cubic sampling with padding {padding}: each tap is brought inside by itself")
     options: dict[str, Any] = {"mode": mode, "padding_mode": padding, "align_corners": int(align_corners)}
-    y = str(t.operator("GridSample", input, grid, **options))
+    y = t.operator("GridSample", input, grid, **options)
     return _unknown(t, y, grid) if padding == "zeros" and mode != "nearest" else y
 
 
@@ -47,7 +47,7 @@ def _unknown(t: Translation, y: str, grid: str) -> str:
     return str(out)
 
 
-def _one_or_nan(coordinates: Iterable[object]) -> Any:
+def _one_or_nan(coordinates: Iterable[object]) -> sympy.Expr:
     factor: Any = sympy.Float(1)
     for g in coordinates:
         factor = scalar.select(scalar.logical_or(scalar.isnan(g), scalar.isinf(g)), scalar.nan(), factor)

@@ -42,7 +42,7 @@ def take_at(t: Translation, data: str, indices: str, axis: int, wraps: bool, bla
         raise Unsupported("indices into an axis without elements")
     promise = Promise(result, t.dtype_of(data))
     options = {"axis": axis, "wraps": int(wraps), "blank": blank}
-    return str(t.operator("Take", data, indices, domain="daceopt", results=[promise], **options))
+    return t.operator("Take", data, indices, domain="daceopt", results=[promise], **options)
 
 
 @translates("index_select")
@@ -105,7 +105,7 @@ class Places:
         t.b.elementwise(self._linear, *self.names, out=out, dtype=dace.int64, label="position")
         return out
 
-    def _linear(self, *index: object) -> Any:
+    def _linear(self, *index: object) -> sympy.Expr:
         places = [position(k, n) for k, n in zip(index, self.extents)]
         return linear(places, self.extents, range(len(places)))
 
@@ -284,7 +284,7 @@ def put_rows(t: Translation, rows: str, flat: str, updates: str, reduction: str)
     """``rows`` after its rows at ``flat`` were replaced by ``updates``, or combined with them."""
     places = t.reshape(flat, (*t.shape_of(flat), 1))
     promise = Promise(t.shape_of(rows), t.dtype_of(rows))
-    return str(t.operator("ScatterND", rows, places, updates, results=[promise], reduction=reduction))
+    return t.operator("ScatterND", rows, places, updates, results=[promise], reduction=reduction)
 
 
 def _masked_put(t: Translation, self: str, indices: Sequence[str | None], values: str, accumulate: bool) -> str:

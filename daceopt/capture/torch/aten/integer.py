@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from daceopt.capture.torch.calls import ArrayOrNumber
 from daceopt.capture.torch.elements import elements, operand
 from daceopt.capture.torch.table import translates
@@ -16,7 +14,7 @@ def _bitwise(name: str, op_type: str) -> None:
     overloads = [f"{name}.{v}" for v in ("Tensor", "Scalar", "Scalar_Tensor")]
 
     @translates(*overloads, *(f"__{name.removeprefix('bitwise_')}__.{v}" for v in ("Tensor", "Scalar")))
-    def rule(t: Translation, self: object, other: object) -> Any:
+    def rule(t: Translation, self: object, other: object) -> str:
         prefix = "" if types.is_bool(t.dtype) else "Bitwise"
         return t.operator(prefix + op_type, operand(t, self), operand(t, other))
 
@@ -27,7 +25,7 @@ for _name, _op_type in {"bitwise_and": "And", "bitwise_or": "Or", "bitwise_xor":
 
 @translates("bitwise_not")
 def bitwise_not(t: Translation, self: str) -> str:
-    return str(t.operator("Not" if types.is_bool(t.dtype) else "BitwiseNot", self))
+    return t.operator("Not" if types.is_bool(t.dtype) else "BitwiseNot", self)
 
 
 _VARIANTS = ("Tensor", "Tensor_Scalar", "Scalar_Tensor")

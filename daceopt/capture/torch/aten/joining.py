@@ -15,11 +15,11 @@ def cat(t: Translation, tensors: list[str], dim: int) -> str:
     parts = [n for n in parts if t.shape_of(n) != (0,)] or parts[:1]
     if len(parts) == 1:
         return t.cast(parts[0], t.dtype)
-    return str(t.operator("Concat", *(t.cast(n, t.dtype) for n in parts), axis=dim % rank))
+    return t.operator("Concat", *(t.cast(n, t.dtype) for n in parts), axis=dim % rank)
 
 
 @translates("stack")
 def stack(t: Translation, tensors: list[str], dim: int) -> str:
     axis = dim % len(t.shape)
     parts = [insert_axis(t, t.cast(n, t.dtype), axis) for n in tensors]
-    return parts[0] if len(parts) == 1 else str(t.operator("Concat", *parts, axis=axis))
+    return parts[0] if len(parts) == 1 else t.operator("Concat", *parts, axis=axis)

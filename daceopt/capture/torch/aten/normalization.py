@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import sympy
 import torch
@@ -37,9 +36,9 @@ def _statistics(t: Translation, x: str, axes: Sequence[int], eps: float) -> tupl
 @translates("native_layer_norm")
 def layer_norm(
     t: Translation, input: str, normalized_shape: list[Dim], weight: str | None, bias: str | None, eps: float
-) -> Any:
+) -> tuple[str, ...]:
     scale = _or_full(t, weight, 1, (1,), t.dtype)
-    return t.operator("LayerNormalization", input, scale, bias, axis=-len(normalized_shape), epsilon=eps)
+    return t.operators("LayerNormalization", input, scale, bias, axis=-len(normalized_shape), epsilon=eps)
 
 
 @translates("rms_norm")
@@ -48,7 +47,7 @@ def rms_norm(t: Translation, input: str, normalized_shape: list[Dim], weight: st
     if eps is None:
         eps = torch.finfo(types.to_torch(types.compute_type(t.dtype_of(input)))).eps
     scale = _or_full(t, weight, 1, (1,), t.dtype)
-    return str(t.operator("RMSNormalization", input, scale, axis=-len(normalized_shape), epsilon=eps))
+    return t.operator("RMSNormalization", input, scale, axis=-len(normalized_shape), epsilon=eps)
 
 
 # -------------------------------------------------------------------- over batches
@@ -65,7 +64,7 @@ def batch_norm_functional(
     training: bool,
     momentum: float | NumberArray,
     eps: float,
-) -> Any:
+) -> tuple[str, ...]:
     """Also the new running statistics: copies of the old ones outside of training."""
     if not training:
         return *batch_norm_inference(t, input, weight, bias, running_mean, running_var, momentum, eps), *(
@@ -73,7 +72,7 @@ def batch_norm_functional(
         )
     decay = 0.0 if isinstance(momentum, NumberArray) else 1.0 - momentum
     scale, shift = _affine(t, input, weight, bias)
-    y, new_mean, biased = t.operator(
+    y, new_mean, biased = t.operators(
         "BatchNormalization",
         *(input, scale, shift, running_mean, running_var),
         results=[t.promised[0], *(p._replace(dtype=types.compute_type(p.dtype)) for p in t.promised[3:])],
@@ -121,14 +120,14 @@ def _affine(t: Translation, x: str, weight: str | None, bias: str | None) -> tup
 @translates("_native_batch_norm_legit.no_stats")
 def batch_norm_no_stats(
     t: Translation, input: str, weight: str | None, bias: str | None, training: bool, momentum: float, eps: float
-) -> Any:
+) -> tuple[str, ...]:
     """The batch's own statistics, and nothing is kept of them."""
     scale, shift = _affine(t, input, weight, bias)
     channels = t.shape_of(input)[1]
     zero, one = (_or_full(t, None, value, (channels,), t.dtype) for value in (0, 1))
     operands = (input, scale, shift, zero, one)
     unread = Promise((channels,), types.compute_type(t.dtype))
-    y, _, _ = t.operator(
+    y, _, _ = t.operators(
         "BatchNormalization", *operands, results=[t.promised[0], unread, unread], training_mode=1, epsilon=eps
     )
     return y, *_batch_statistics(t, input, eps)
@@ -144,7 +143,7 @@ def batch_norm_inference(
     running_var: str,
     momentum: float,
     eps: float,
-) -> Any:
+) -> tuple[str, ...]:
     """Fixed statistics."""
     scale, shift = _affine(t, input, weight, bias)
     y = t.operator(
@@ -167,7 +166,7 @@ def group_norm(
     HxW: Dim,
     group: int,
     eps: float,
-) -> Any:
+) -> tuple[str, ...]:
     scale, shift = (_or_full(t, n, value, (C,), t.dtype) for n, value in ((weight, 1), (bias, 0)))
     y = t.operator("GroupNormalization", input, scale, shift, results=t.promised[:1], num_groups=group, epsilon=eps)
     grouped = t.b.reshape(input, (N, group, C // group, *t.shape_of(input)[2:]))

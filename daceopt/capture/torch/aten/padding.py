@@ -23,7 +23,7 @@ def constant_pad(t: Translation, self: str, pad: list[Dim], value: Number) -> st
     if not any(pad):
         return self
     fill = t.b.constant(np.asarray(value).astype(types.to_numpy(t.dtype)))
-    return str(t.operator("Pad", self, t.integers(pads), fill, mode="constant"))
+    return t.operator("Pad", self, t.integers(pads), fill, mode="constant")
 
 
 @translates("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
@@ -37,7 +37,7 @@ def replication_pad(t: Translation, self: str, padding: list[Dim]) -> str:
     pads = _pads_of(t, self, padding)
     if max(pads) <= MOST_REPEATED:
         return _pad_by_border(t, self, pads, "edge")
-    return str(t.operator("Pad", self, t.integers(pads), mode="edge"))
+    return t.operator("Pad", self, t.integers(pads), mode="edge")
 
 
 @translates("_pad_circular")
@@ -58,7 +58,7 @@ def _holds(shape: Any, added: list[int]) -> bool:
 
 
 def _pad_by_border(t: Translation, name: str, pads: list[int], mode: str) -> str:
-    return str(t.operator("BorderPad", name, begins=pads[: len(t.shape)], mode=mode, domain="daceopt"))
+    return t.operator("BorderPad", name, begins=pads[: len(t.shape)], mode=mode, domain="daceopt")
 
 
 def _pads_of(t: Translation, name: str, padding: list[Dim]) -> list[int]:
@@ -98,7 +98,7 @@ class _Windows:
             for n, k, d, p, s in zip(extents, self.kernel, self.dilation, self.padding, self.stride)
         ]
 
-    def place(self, axis: int, window: Any, element: Any) -> Any:
+    def place(self, axis: int, window: Any, element: Any) -> sympy.Expr:
         """The position in the image."""
         return window * self.stride[axis] + element * self.dilation[axis] - self.padding[axis]
 

@@ -54,7 +54,7 @@ pointwise("rad2deg")(lambda x: x * sympy.Float(180 / math.pi, 17))
 @translates("rsqrt")
 def rsqrt(t: Translation, self: str) -> str:
     root = t.operator("Sqrt", operand(t, self), results=[Promise(t.shape, types.compute_type(t.dtype))])
-    return str(t.operator("Reciprocal", root))
+    return t.operator("Reciprocal", root)
 
 
 # -------------------------------------------------------------------- arithmetic
@@ -64,14 +64,14 @@ def rsqrt(t: Translation, self: str) -> str:
 def add(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber, alpha: Number) -> str:
     if alpha != 1 or types.is_bool(t.dtype):
         return elements(t, lambda x, y, a: x + a * y, self, other, alpha)
-    return str(t.operator("Add", operand(t, self), operand(t, other)))
+    return t.operator("Add", operand(t, self), operand(t, other))
 
 
 @translates("sub.Tensor", "sub.Scalar")
 def sub(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber, alpha: Number) -> str:
     if alpha != 1:
         return elements(t, lambda x, y, a: x - a * y, self, other, alpha)
-    return str(t.operator("Sub", operand(t, self), operand(t, other)))
+    return t.operator("Sub", operand(t, self), operand(t, other))
 
 
 @translates("rsub.Tensor", "rsub.Scalar")
@@ -83,24 +83,24 @@ def rsub(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber, alpha: Numbe
 def mul(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber) -> str:
     if types.is_bool(t.dtype):
         return elements(t, scalar.logical_and, self, other)
-    return str(t.operator("Mul", operand(t, self), operand(t, other)))
+    return t.operator("Mul", operand(t, self), operand(t, other))
 
 
 @translates("div.Tensor", "div.Scalar")
 def div(t: Translation, self: ArrayOrNumber, other: ArrayOrNumber) -> str:
-    return str(t.operator("Div", operand(t, self), operand(t, other)))
+    return t.operator("Div", operand(t, self), operand(t, other))
 
 
 @translates("neg")
 def neg(t: Translation, self: str) -> str:
     if types.to_numpy(t.dtype).kind == "u":
         return elements(t, lambda x: -x, self)
-    return str(t.operator("Neg", self))
+    return t.operator("Neg", self)
 
 
 @translates("abs")
 def absolute(t: Translation, self: str) -> str:
-    return str(t.operator("Abs", self))
+    return t.operator("Abs", self)
 
 
 @pointwise("sign", "sgn")
@@ -190,7 +190,7 @@ translates("remainder.Tensor", derivative="aten")(remainder)
 
 @translates("pow.Tensor_Tensor", "pow.Tensor_Scalar")
 def power(t: Translation, self: str, exponent: ArrayOrNumber) -> str:
-    return str(t.operator("Pow", operand(t, self), operand(t, exponent)))
+    return t.operator("Pow", operand(t, self), operand(t, exponent))
 
 
 @translates("pow.Scalar")
@@ -206,7 +206,7 @@ def power_of_number(t: Translation, self: ArrayOrNumber, exponent: str) -> str:
 def _rounding(name: str, op_type: str) -> None:
     @translates(name)
     def rule(t: Translation, self: str) -> str:
-        return str(t.operator(op_type, self)) if types.is_float(t.dtype) else self
+        return t.operator(op_type, self) if types.is_float(t.dtype) else self
 
 
 for _name, _op_type in {"floor": "Floor", "ceil": "Ceil", "round": "Round"}.items():
@@ -231,7 +231,7 @@ def round_to(t: Translation, self: str, decimals: int) -> str:
 
 @translates("where.self")
 def where(t: Translation, condition: str, self: str, other: str) -> str:
-    return str(t.operator("Where", t.cast(condition, types.from_name("bool")), operand(t, self), operand(t, other)))
+    return t.operator("Where", t.cast(condition, types.from_name("bool")), operand(t, self), operand(t, other))
 
 
 pointwise("maximum", by="self other", opaque=True)(scalar.maximum)

@@ -204,7 +204,7 @@ def _maxima(t: Translation, x: str, rank: int, attributes: dict[str, Any]) -> tu
         raise Unsupported(f"a maximum over windows from {t.shape_of(x)} to {t.shape}: without elements")
     wide = _EXACT_IN.get(name) or t.dtype
     results = [_promise(t, rank, dtype=wide), _promise(t, rank, 1)]
-    y, flat = t.operator("MaxPool", _batch(t, t.cast(x, wide), rank), results=results, **attributes)
+    y, flat = t.operators("MaxPool", _batch(t, t.cast(x, wide), rank), results=results, **attributes)
     image = dim(sympy.Mul(*t.shape_of(x)[-rank:]))
     promise = t.promised[1]
     where = t.b.elementwise(lambda i: scalar.pymod(i, image), t.reshape(flat, promise.shape), dtype=promise.dtype)

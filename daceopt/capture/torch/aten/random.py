@@ -46,7 +46,7 @@ def generate(
     def value(i: tuple[sympy.Symbol, ...], seed: sympy.Expr, **operands: sympy.Expr) -> sympy.Expr:
         position = linear_index(i, shape)
 
-        def draw(k: int) -> Any:
+        def draw(k: int) -> sympy.Expr:
             if not wide:
                 return scalar.uniform(seed, number, 2 * position + k)
             high, low = (scalar.uniform(seed, number, 4 * position + 2 * k + half) for half in (0, 1))
@@ -77,7 +77,7 @@ def _refuse_unless(holds: bool, what: str) -> None:
         raise Unsupported(what)
 
 
-def _number(value: object) -> Any:
+def _number(value: object) -> sympy.Expr:
     if not isinstance(value, (bool, int, float)):
         raise Unsupported(f"the parameter {value} of a distribution; expected a number")
     return sympy.Integer(int(value)) if float(value).is_integer() else sympy.Float(value, 17)
@@ -89,7 +89,7 @@ def _number(value: object) -> Any:
 def _uniform(t: Translation, low: Number, high: Number) -> str:
     steps = _STEPS.get(types.name_of(t.dtype))
 
-    def fn(draw: Draw) -> Any:
+    def fn(draw: Draw) -> sympy.Expr:
         u = draw(0) if steps is None else scalar.floor(draw(0) * steps) * sympy.Rational(1, steps)
         return u * (high - low) + low
 
@@ -144,13 +144,13 @@ def _largest(t: Translation, keys: str, count: int) -> str:
     """Positions of the largest keys along the last axis."""
     shape = (*t.shape_of(keys)[:-1], count)
     results = [Promise(shape, t.dtype_of(keys)), Promise(shape, _INT64)]
-    return str(t.operator("TopK", keys, t.integers([count]), results=results, axis=-1)[1])
+    return t.operators("TopK", keys, t.integers([count]), results=results, axis=-1)[1]
 
 
 # -------------------------------------------------------------------- other distributions
 
 
-def _normal(draw: Draw) -> Any:
+def _normal(draw: Draw) -> sympy.Expr:
     """Box and Muller, 1958."""
     return sympy.sqrt(-2 * sympy.log(1 - draw(0))) * sympy.cos(draw(1) * sympy.Float(2 * math.pi, 17))
 
@@ -170,7 +170,7 @@ def normal(t: Translation, mean: str | float, std: str | float, **options: objec
     tensors = [v for v in (mean, std) if isinstance(v, str)]
     numbers = [None if isinstance(v, str) else _number(v) for v in (mean, std)]
 
-    def fn(draw: Draw, *operands: object) -> Any:
+    def fn(draw: Draw, *operands: object) -> sympy.Expr:
         rest = iter(operands)
         m, s = (next(rest) if v is None else v for v in numbers)
         s = scalar.checked(scalar.ge(s, 0), s, checks.DEVIATION) if numbers[1] is None else s
@@ -190,7 +190,7 @@ def _distribution(name: str, fn: Callable[..., sympy.Expr], *parameters: str, li
         return generate(t, lambda draw: fn(draw, *values))
 
 
-def _exponential(draw: Draw) -> Any:
+def _exponential(draw: Draw) -> sympy.Expr:
     return -sympy.log(1 - draw(0))
 
 
@@ -216,7 +216,7 @@ def bernoulli(t: Translation, self: str, **options: object) -> str:
     return generate(t, lambda draw, p: scalar.select(scalar.lt(draw(0), probability(p)), 1, 0), self, wide=wide)
 
 
-def probability(p: object) -> Any:
+def probability(p: object) -> sympy.Expr:
     """``p``, which is an error outside of [0, 1]."""
     return scalar.checked(scalar.logical_and(scalar.ge(p, 0), scalar.le(p, 1)), p, checks.PROBABILITY)
 
@@ -276,24 +276,24 @@ def ratio_of(t: Translation, p: float | NumberArray) -> str:
     )
 
 
-def _dropout(t: Translation, x: str, p: float, results: list[Promise]) -> Any:
+def _dropout(t: Translation, x: str, p: float, results: list[Promise]) -> tuple[str, ...]:
     ratio, training = ratio_of(t, p), t.b.constant(np.asarray(True))
-    return t.operator("Dropout", operand(t, x), ratio, training, results=results)
+    return t.operators("Dropout", operand(t, x), ratio, training, results=results)
 
 
 @translates("dropout")
 def dropout(t: Translation, input: str, p: float, train: bool) -> str:
     if not train or p == 0:
         return input
-    return str(_dropout(t, input, p, list(t.promised)))
+    return _dropout(t, input, p, list(t.promised))[0]
 
 
 @translates("native_dropout")
-def native_dropout(t: Translation, input: str, p: float, train: bool | None) -> tuple[str, str]:
+def native_dropout(t: Translation, input: str, p: float, train: bool | None) -> tuple[str, ...]:
     """With the mask of what is kept."""
     if train is False or p == 0:
         return input, t.expand(t.b.constant(np.asarray(True)), t.shape)
-    return tuple(_dropout(t, input, p, list(t.promised)))
+    return _dropout(t, input, p, list(t.promised))
 
 
 @translates("rrelu_with_noise_functional")

@@ -133,7 +133,7 @@ class _Stack:
         results += [Promise((1, batch, width), t.dtype_of(x)) for width in widths]
         options = {"hidden_size": widths[-1], "direction": "reverse" if reverse else "forward", **self.options}
         more = [None, self._stack(own[-1])] if self.projected else []  # no peepholes
-        y, *final = t.operator(self.kind, x, w, r, bias, None, *states, *more, results=results, **options)
+        y, *final = t.operators(self.kind, x, w, r, bias, None, *states, *more, results=results, **options)
         return t.reshape(y, (steps, batch, widths[0])), *final
 
     def _drop(self, x: str) -> str:
@@ -142,7 +142,7 @@ class _Stack:
             return x
         t = self.t
         ratio, training = t.b.constant(np.asarray(self.dropout, np.float32)), t.b.constant(np.asarray(True))
-        return str(t.operator("Dropout", x, ratio, training, results=[Promise(t.shape_of(x), t.dtype_of(x))]))
+        return t.operator("Dropout", x, ratio, training, results=[Promise(t.shape_of(x), t.dtype_of(x))])
 
     def _stack(self, x: str) -> str:
         """With an axis for directions."""

@@ -37,7 +37,7 @@ def reduce(t: Translation, op_type: str, x: str, axes: Sequence[int], keepdim: b
     if not axes:
         return x
     promise = Promise(reduced_shape(t.shape_of(x), axes, keepdim), t.dtype_of(x))
-    return str(t.operator(op_type, x, t.integers(axes), results=[promise], keepdims=int(keepdim)))
+    return t.operator(op_type, x, t.integers(axes), results=[promise], keepdims=int(keepdim))
 
 
 def flat(t: Translation, x: str) -> str:

@@ -105,7 +105,7 @@ def apply_tables(t: Translation, x: str, tables: Sequence[Table | None]) -> str:
     present = {lead + k: table for k, table in enumerate(tables) if table is not None}
     if not present:
         return x
-    return str(t.operator("Taps", x, domain=taps.DOMAIN, **taps.attributes(present)))
+    return t.operator("Taps", x, domain=taps.DOMAIN, **taps.attributes(present))
 
 
 def _tables(

@@ -21,7 +21,7 @@ def running(t: Translation, self: str, dim: int, dtype: object) -> str:
     if not t.shape_of(x):
         return x
     axis = t.b.constant(np.asarray(axis_in(dim, len(t.shape_of(x))), np.int64))
-    return str(t.operator("CumSum" if t.label == "cumsum" else "CumProd", x, axis))
+    return t.operator("CumSum" if t.label == "cumsum" else "CumProd", x, axis)
 
 
 @translates("cummax", "cummin", derivative="aten")

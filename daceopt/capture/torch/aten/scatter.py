@@ -45,7 +45,7 @@ class _Along:
             self.t.b.map(self.places, reads, {"out": (self._flat, lambda *i: i)}, self._position, label="position")
         return self.t.reshape(self._flat, (self.count,))
 
-    def _position(self, i: Any, k: sympy.Expr) -> Any:
+    def _position(self, i: Any, k: sympy.Expr) -> sympy.Expr:
         checked = [d for d, (n, m) in enumerate(zip(self.places, self.shape)) if d == self.axis or not _fits(n, m)]
         return linear([*i[: self.axis], scalar.cast(k, dace.int64), *i[self.axis + 1 :]], self.shape, checked)
 
@@ -127,7 +127,7 @@ def _reduce(t: Translation, at: _Along, data: str, src: str, reduce: str, includ
     return at.put(start, at.updates(src), _REDUCTIONS[reduce])
 
 
-def _identity(reduce: str, dtype: DType) -> Any:
+def _identity(reduce: str, dtype: DType) -> float:
     if reduce in ("sum", "prod"):
         return int(reduce == "prod")
     sign = -1 if reduce == "amax" else 1
@@ -226,7 +226,7 @@ def _same(a: Dim, b: Dim) -> bool:
     return dim(a - b) == 0
 
 
-def _first(start: object, extent: Dim) -> Any:
+def _first(start: object, extent: Dim) -> Dim:
     """Where a slice starts, as ATen clamps it."""
     if not isinstance(start, int):
         return start

@@ -80,7 +80,7 @@ def insert_axis(t: Translation, name: str, axis: int) -> str:
     shape = list(t.shape_of(name))
     axis = axis % (len(shape) + 1)
     promise = Promise((*shape[:axis], 1, *shape[axis:]), t.dtype_of(name))
-    return str(t.operator("Unsqueeze", name, t.integers([axis]), results=[promise]))
+    return t.operator("Unsqueeze", name, t.integers([axis]), results=[promise])
 
 
 def drop_axes(t: Translation, name: str, axes: Sequence[int]) -> str:
@@ -89,7 +89,7 @@ def drop_axes(t: Translation, name: str, axes: Sequence[int]) -> str:
     if not axes:
         return name
     promise = Promise(tuple(n for k, n in enumerate(shape) if k not in axes), t.dtype_of(name))
-    return str(t.operator("Squeeze", name, t.integers(sorted(axes)), results=[promise]))
+    return t.operator("Squeeze", name, t.integers(sorted(axes)), results=[promise])
 
 
 @translates("squeeze", "squeeze.dim", "squeeze.dims")
@@ -114,7 +114,7 @@ def slice_(t: Translation, self: str, dim: int, start: Dim | None, end: Dim | No
     return take(t, self, axis, 0 if start is None else start, _END if end is None else end, step, t.shape[axis])
 
 
-def _traced_start(t: Translation, axis: int, start: int) -> Any:
+def _traced_start(t: Translation, axis: int, start: int) -> Dim:
     """Where the slice starts by what PyTorch knew when it traced; ``start`` where that is not to be told."""
     assert t.call is not None
     source, result = t.call.operands[0], t.call.results[0]
@@ -134,7 +134,7 @@ def take(t: Translation, name: str, axis: int, start: Dim | None, end: Dim | Non
         return name
     promise = Promise((*shape[:axis], count, *shape[axis + 1 :]), t.dtype_of(name))
     operands = [extents_of(t, [start]), extents_of(t, [end]), t.integers([axis]), t.integers([step])]
-    return str(t.operator("Slice", name, *operands, results=[promise]))
+    return t.operator("Slice", name, *operands, results=[promise])
 
 
 @translates("select.int")
@@ -152,17 +152,17 @@ def pick(t: Translation, name: str, axis: int, index: Dim) -> str:
 
 
 @translates("split.Tensor", "unsafe_split.Tensor", "split_with_sizes", "unsafe_split_with_sizes")
-def split(t: Translation, self: str, dim: int, **requested: object) -> Any:
+def split(t: Translation, self: str, dim: int, **requested: object) -> tuple[str, ...]:
     """The promised results say how large the parts are."""
     axis = dim % len(t.shape_of(self))
     if len(t.promised) == 1:
         return (self,)
     sizes = extents_of(t, [p.shape[axis] for p in t.promised])
-    return t.operator("Split", self, sizes, axis=axis)
+    return t.operators("Split", self, sizes, axis=axis)
 
 
 @translates("unbind.int")
-def unbind(t: Translation, self: str, dim: int) -> Any:
+def unbind(t: Translation, self: str, dim: int) -> tuple[str, ...]:
     shape = t.shape_of(self)
     axis = dim % len(shape)
     if not t.promised:  # of an axis without elements
@@ -171,7 +171,7 @@ def unbind(t: Translation, self: str, dim: int) -> Any:
         return (drop_axes(t, self, [axis]),)
     part = Promise((*shape[:axis], 1, *shape[axis + 1 :]), t.dtype)
     sizes = t.integers([1] * len(t.promised))
-    parts = t.operator("Split", self, sizes, axis=axis, results=[part] * len(t.promised))
+    parts = t.operators("Split", self, sizes, axis=axis, results=[part] * len(t.promised))
     return tuple(drop_axes(t, n, [axis]) for n in parts)
 
 
@@ -208,13 +208,13 @@ def _roll(t: Translation, name: str, moved: dict[int, Any]) -> str:
         extent = shape[axis]
         if not isinstance(extent, int) and isinstance(shift, int):
             results = [Promise(shape, t.dtype)]
-            name = str(t.operator("Roll", name, domain="daceopt", axis=axis, shift=shift, results=results))
+            name = t.operator("Roll", name, domain="daceopt", axis=axis, shift=shift, results=results)
         elif not isinstance(shift, int):
             name = _roll_by_index(t, name, axis, shift)
         elif shift % extent:
             cut = extent - shift % extent
             parts = [take(t, name, axis, cut, _END, 1, extent - cut), take(t, name, axis, 0, cut, 1, cut)]
-            name = str(t.operator("Concat", *parts, axis=axis, results=[Promise(shape, t.dtype)]))
+            name = t.operator("Concat", *parts, axis=axis, results=[Promise(shape, t.dtype)])
     return name
 
 
@@ -232,7 +232,7 @@ def repeat(t: Translation, self: str, repeats: list[Dim]) -> str:
         return t.reshape(self, spread)
     if 0 in t.shape:
         return t.b.full(t.shape, 0, t.dtype)
-    return str(t.operator("Tile", t.reshape(self, spread), extents_of(t, repeats)))
+    return t.operator("Tile", t.reshape(self, spread), extents_of(t, repeats))
 
 
 @translates("diagonal")
@@ -273,7 +273,7 @@ def _map_by_index(t: Translation, name: str, index: Callable[[Sequence[Any]], Se
 def triangle(t: Translation, self: str, diagonal: int) -> str:
     if not isinstance(diagonal, int):
         raise Unsupported(f"a triangle from the diagonal {diagonal} on; expected a number")
-    return str(t.operator("Trilu", self, t.b.constant(np.asarray(diagonal, np.int64)), upper=int(t.label == "triu")))
+    return t.operator("Trilu", self, t.b.constant(np.asarray(diagonal, np.int64)), upper=int(t.label == "triu"))
 
 
 @translates("as_strided")

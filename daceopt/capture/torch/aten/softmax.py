@@ -30,6 +30,6 @@ def _along(t: Translation, op_type: str, x: str, dim: int) -> str:
     shape = t.shape_of(x)
     x = t.cast(x, t.dtype)
     if shape:
-        return str(t.operator(op_type, x, axis=axis_in(dim, len(shape))))
+        return t.operator(op_type, x, axis=axis_in(dim, len(shape)))
     vector = t.reshape(x, (1,))
     return t.reshape(t.operator(op_type, vector, results=[t.promised[0]._replace(shape=(1,))], axis=0), ())

@@ -27,7 +27,9 @@ Scalar = Callable[[Any], Any]
 
 
 @translates("var.correction", "std.correction", "var_mean.correction", "std_mean.correction", derivative="aten")
-def moments(t: Translation, self: str, dim: list[int] | None, correction: Number | None, keepdim: bool) -> Any:
+def moments(
+    t: Translation, self: str, dim: list[int] | None, correction: Number | None, keepdim: bool
+) -> str | tuple[str, str]:
     """The variance or the deviation, and the mean where that is a result: in two passes.
 
     Sums of elements and squares of a deviation need not be in the range of the elements: they are doubles.

@@ -66,29 +66,29 @@ def _like(t: Translation, x: str) -> Promise:
 
 
 def _add(t: Translation, x: str, y: str) -> str:
-    return str(t.operator("Add", x, y, results=[_like(t, x)]))
+    return t.operator("Add", x, y, results=[_like(t, x)])
 
 
 def _linear(t: Translation, x: str, weight: str, bias: str) -> str:
     promise = Promise((*t.shape_of(x)[:-1], t.shape_of(weight)[0]), t.dtype)
     product = t.operator("MatMul", x, t.transpose(weight, [1, 0]), results=[promise])
-    return str(t.operator("Add", product, bias, results=[promise]))
+    return t.operator("Add", product, bias, results=[promise])
 
 
 def _normalize(t: Translation, x: str, weight: str, bias: str, eps: float) -> str:
-    return str(t.operator("LayerNormalization", x, weight, bias, results=[_like(t, x)], axis=-1, epsilon=eps))
+    return t.operator("LayerNormalization", x, weight, bias, results=[_like(t, x)], axis=-1, epsilon=eps)
 
 
 def _attention(t: Translation, qkv: str, width: int, heads: int, visible: str | None) -> str:
     lead = t.shape_of(qkv)[:-1]
     q, k, v = (_columns(t, qkv, part * width, (part + 1) * width) for part in range(3))
     counts: dict[str, Any] = {"q_num_heads": heads, "kv_num_heads": heads, "scale": 1 / math.sqrt(width // heads)}
-    return str(t.operator("Attention", q, k, v, visible, results=[Promise((*lead, width), t.dtype)], **counts))
+    return t.operator("Attention", q, k, v, visible, results=[Promise((*lead, width), t.dtype)], **counts)
 
 
 def _columns(t: Translation, x: str, start: int, stop: int) -> str:
     bounds = [t.b.constant(np.asarray([v], np.int64)) for v in (start, stop, -1)]
-    return str(t.operator("Slice", x, *bounds, results=[Promise((*t.shape_of(x)[:-1], stop - start), t.dtype_of(x))]))
+    return t.operator("Slice", x, *bounds, results=[Promise((*t.shape_of(x)[:-1], stop - start), t.dtype_of(x))])
 
 
 def _visible(t: Translation, mask: str, mask_type: int | None) -> str:

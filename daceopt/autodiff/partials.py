@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from daceopt.ir.kernel.tasklet import Assignment
+from daceopt.ir.kernel.tasklet import Assignment, eliminate_dead
 from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.functions import CLASSES
 from daceopt.ir.scalar.types import DType
@@ -59,13 +59,9 @@ def needed_assignments(
     assignments: Sequence[Assignment], results: Iterable[sympy.Expr]
 ) -> tuple[tuple[Assignment, ...], set[str]]:
     """The assignments that ``results`` depend on, and the names of all symbols read by either."""
-    needed = {str(s) for e in results for s in e.free_symbols}
-    chain = []
-    for assignment in reversed(assignments):
-        if str(assignment.symbol) in needed:
-            chain.append(assignment)
-            needed |= {str(s) for s in assignment.expr.free_symbols}
-    return tuple(reversed(chain)), needed
+    names = {str(s) for e in results for s in e.free_symbols}
+    chain = eliminate_dead(assignments, names)
+    return chain, names | {str(s) for a in chain for s in a.expr.free_symbols}
 
 
 def equal_values(

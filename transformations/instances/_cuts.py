@@ -54,7 +54,7 @@ class Cut:
     """One way to cut a node: along ``axis`` of the first array that it writes, of ``extent`` elements.
 
     ``links``: array read (written by one node, or given) -> what a piece needs of it. ``whole``: arrays of which every
-    piece reads all. ``viewed``: those of ``links`` that are read through views or as parts.
+    piece reads all.
     """
 
     axis: int
@@ -62,7 +62,6 @@ class Cut:
     division: Division
     links: Mapping[str, Reach]
     whole: tuple[str, ...]
-    viewed: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,6 @@ class _Flows:
     def __init__(self, graph: Graph, node: Node):
         self._graph = graph
         self._known: dict[str, list[tuple[str, Flow]]] = {}  # array written -> (array read, flow)
-        self._viewed: set[str] = set()
         self._accesses: dict[str, list[tuple[str, Shape, Flow]]] = {}  # the same with the extents that are read
         for (read, written), flow in flows(graph, node).items():
             origins = list(self._origins(read, flow))
@@ -167,8 +165,6 @@ class _Flows:
             flow = view_flow(graph, name).then(flow)
             name = graph.view_source(name)
         for source in graph.sources(read):
-            if source != read:
-                self._viewed.add(source)
             yield source, flow if source == name else self._of_part(source, name, flow)
 
     def _of_part(self, source: str, whole: str, flow: Flow) -> Flow:
@@ -183,7 +179,7 @@ class _Flows:
         return Flow(tuple(dims), flow.out)
 
     def cut(self, divided: Division, axis: int) -> Cut:
-        """The way to cut the node that ``found`` is."""
+        """The way to cut the node as ``divided`` says."""
         links: dict[str, Reach | None] = {}
         for written, own in divided.axes.items():
             for read, flow in self._known.get(written, ()):
@@ -195,7 +191,7 @@ class _Flows:
         assert isinstance(extent, int)
         present = {name: link for name, link in links.items() if link is not None}
         whole = tuple(name for name, link in links.items() if link is None)
-        return Cut(axis, extent, divided, present, whole, frozenset(self._viewed & present.keys()))
+        return Cut(axis, extent, divided, present, whole)
 
     def streamed_reads(self, written: str) -> frozenset[str]:
         """What is read along the outermost axis of the array ``written``, also where that has one element."""

@@ -20,6 +20,7 @@ from daceopt.ir.scalar.functions import pymod
 from daceopt.ir.scalar.symbols import Parameter
 from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.conditions import relation
+from daceopt.ir.schedule.loop_form import loop_over
 from daceopt.ir.schedule.schedule import (
     KINDS,
     Alloc,
@@ -49,15 +50,6 @@ def rescope(tree: Tree, array: str, scope: str) -> Tree:
     if not any(isinstance(n, Alloc) and n.array == array for n, _ in schedule.walk(tree)):
         raise IllegalSchedule(f"there is no local {array}")
     return map_tree(tree, lambda n: replace(n, scope=scope) if isinstance(n, Alloc) and n.array == array else n)
-
-
-def loop_over(tree: Tree, param: Param | str) -> Loop:
-    """The first loop over ``param``. Raises IllegalSchedule where there is none."""
-    first = next((loop for loop in schedule.loops(tree) if str(loop.param) == str(param)), None)
-    if first is None:
-        names = ", ".join(dict.fromkeys(str(loop.param) for loop in schedule.loops(tree)))
-        raise IllegalSchedule(f"there is no loop over {param}; the loops are over {names or 'nothing'}")
-    return first
 
 
 def _each(tree: Tree, param: Param | str, change: Any) -> Tree:

@@ -106,6 +106,15 @@ def fresh(name: str, used: Collection[Param]) -> Param:
     return Parameter(unused)
 
 
+def loop_over(tree: Tree, param: Param | str) -> Loop:
+    """The first loop over ``param``. Raises IllegalSchedule where there is none."""
+    first = next((loop for loop in schedule.loops(tree) if str(loop.param) == str(param)), None)
+    if first is None:
+        names = ", ".join(dict.fromkeys(str(loop.param) for loop in schedule.loops(tree)))
+        raise IllegalSchedule(f"there is no loop over {param}; the loops are over {names or 'nothing'}")
+    return first
+
+
 def down_to(tree: Tree, param: Param | str) -> tuple[list[Loop], Loop]:
     """The loops from the top of ``tree`` down to the one over ``param``, around all statements; and that one.
 
@@ -119,11 +128,7 @@ def down_to(tree: Tree, param: Param | str) -> tuple[list[Loop], Loop]:
             if str(node.param) == str(param):
                 return loops, node
         node = node.body
-    loop = next((n for n in schedule.loops(tree) if str(n.param) == str(param)), None)
-    if loop is None:
-        names = ", ".join(dict.fromkeys(str(n.param) for n in schedule.loops(tree)))
-        raise IllegalSchedule(f"there is no loop over {param}; the loops are over {names or 'nothing'}")
-    within = {do.statement for do in schedule.dos(loop)}
+    within = {do.statement for do in schedule.dos(loop_over(tree, param))}
     outside = [do.statement for do in schedule.dos(tree) if do.statement not in within]
     who = f"s{outside[0]} stands outside of it" if outside else "a guard stands around it"
     raise IllegalSchedule(f"the loop over {param} is not around all statements: {who}")

@@ -89,8 +89,8 @@ def gradient(
 ) -> Callable[[Gradient], Gradient]:
     """Register a reverse-mode rule, used instead of differentiating the lowering of nodes for which ``when`` holds.
 
-    The rule ``(builder, node, inputs, outputs, grads_out, wanted)`` adds to the graph and returns one array (None is 0)
-    per input; forward arrays are there under their own names. Library nodes are registered by class name.
+    The rule ``(builder, node, inputs, outputs, grads_out, needs_grad)`` adds to the graph and returns one array (None
+    is 0) per input; forward arrays are there under their own names. Library nodes are registered by class name.
     """
 
     def register(rule: Gradient) -> Gradient:

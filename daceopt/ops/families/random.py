@@ -103,7 +103,25 @@ def why_not_dropout(graph: Graph, node: Operator) -> str | None:
 
 # -------------------------------------------------------------------- generators
 
-Draw = Callable[[int], sympy.Expr]  # the k-th number in [0, 1) that belongs to one element
+Draw = Callable[[int], sympy.Expr]  # the k-th number in [0, 1) that belongs to one element; k is 0 or 1
+
+
+def draws(seed: sympy.Expr | int, number: int, position: sympy.Expr, wide: bool) -> Draw:
+    """The numbers of the element at ``position`` of the stream ``number``: of 24 bits, or ``wide`` ones of 48."""
+
+    def draw(k: int) -> sympy.Expr:
+        if not wide:
+            return scalar.uniform(seed, number, 2 * position + k)
+        high, low = (scalar.uniform(seed, number, 4 * position + 2 * k + half) for half in (0, 1))
+        double = types.from_name("float64")
+        return scalar.cast(high, double) + scalar.cast(low, double) * sympy.Rational(1, 2**24)
+
+    return draw
+
+
+def standard_normal(draw: Draw) -> sympy.Expr:
+    """Two uniform numbers become one of the standard normal distribution (Box and Muller, 1958)."""
+    return sympy.sqrt(-2 * sympy.log(1 - draw(0))) * sympy.cos(draw(1) * sympy.Float(2 * math.pi, 17))
 
 
 def _generate(
@@ -126,16 +144,7 @@ def _generate(
 
     def value(i: tuple[sympy.Symbol, ...], seed: sympy.Expr | None = None, **operands: sympy.Expr) -> sympy.Expr:
         key = _bits(fixed) if fixed is not None else seed
-        position = linear_index(i, shape)
-
-        def draw(k: int) -> sympy.Expr:
-            if not wide:
-                return scalar.uniform(key, number, 2 * position + k)
-            high, low = (scalar.uniform(key, number, 4 * position + 2 * k + half) for half in (0, 1))
-            double = types.from_name("float64")
-            return scalar.cast(high, double) + scalar.cast(low, double) * sympy.Rational(1, 2**24)
-
-        return fn(draw, **operands)
+        return fn(draws(key, number, linear_index(i, shape), wide), **operands)
 
     b.map(shape, accesses, {"out": (out, lambda *i: i)}, value, label=node.op_type.lower())
 
@@ -154,14 +163,9 @@ def random_uniform(b: Builder, node: Operator, inputs: Names, outputs: Names) ->
 
 @lowering("RandomNormal", "RandomNormalLike")
 def random_normal(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """Two uniform numbers become a normal one (Box and Muller, 1958)."""
     mean, scale = (sympy.Float(node.attribute(name, default)) for name, default in (("mean", 0.0), ("scale", 1.0)))
-
-    def fn(draw: Draw) -> sympy.Expr:
-        radius = sympy.sqrt(-2 * sympy.log(1 - draw(0)))
-        return radius * sympy.cos(draw(1) * sympy.Float(2 * math.pi, 17)) * scale + mean
-
-    _generate(b, node, require(outputs, 0), require(outputs, 0), fn)
+    out = require(outputs, 0)
+    _generate(b, node, out, out, lambda draw: standard_normal(draw) * scale + mean)
 
 
 @supports("RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike")

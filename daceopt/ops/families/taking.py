@@ -17,7 +17,14 @@ from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.scalar import scalar
 from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering, supports
-from daceopt.ops.families.indexing import along, axis_of, position, scatter_along, whole, why_empty
+from daceopt.ops.families.indexing import (
+    along,
+    axis_of,
+    gather_elements_gradient,
+    position,
+    whole,
+    why_empty,
+)
 
 DOMAIN = "daceopt"
 
@@ -89,14 +96,7 @@ def take_along(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
     )
 
 
-@gradient("TakeAlong", domain=DOMAIN)
-def take_along_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, needs_grad: list[bool]
-) -> Names:
-    """Elements of dy are added at their row-major positions."""
-    dy = require(grads_out, 0)
-    data = require(inputs, 0)
-    return [scatter_along(b, require(inputs, 1), dy, b.graph.shape(data), axis_of(b.graph, node, data)), None]
+gradient("TakeAlong", domain=DOMAIN)(gather_elements_gradient)
 
 
 @supports("Take", "TakeAlong", domain=DOMAIN)

@@ -17,11 +17,10 @@ from daceopt.errors import Unsupported
 from daceopt.ir.scalar import checks, scalar, types
 from daceopt.ir.scalar.dims import Dim, Shape
 from daceopt.ir.scalar.types import DType
-from daceopt.ops.families.random import linear_index
+from daceopt.ops.families.random import Draw, draws, linear_index, standard_normal
 
 _DOUBLE, _INT64, _BOOL = (types.from_name(n) for n in ("float64", "int64", "bool"))
 _STEPS = {"bfloat16": 2**8, "float16": 2**11}  # so many numbers below 1 are drawn, since more would round to 1
-Draw = Callable[[int], Any]  # the k-th number in [0, 1) that belongs to one element; k is 0 or 1
 
 
 def generate(
@@ -44,14 +43,7 @@ def generate(
     reads["seed"] = (t.graph.seed(), lambda *i: (0,))
 
     def value(i: tuple[sympy.Symbol, ...], seed: sympy.Expr, **operands: sympy.Expr) -> sympy.Expr:
-        position = linear_index(i, shape)
-
-        def draw(k: int) -> sympy.Expr:
-            if not wide:
-                return scalar.uniform(seed, number, 2 * position + k)
-            high, low = (scalar.uniform(seed, number, 4 * position + 2 * k + half) for half in (0, 1))
-            return scalar.cast(high, _DOUBLE) + scalar.cast(low, _DOUBLE) * sympy.Rational(1, 2**24)
-
+        draw = draws(seed, number, linear_index(i, shape), bool(wide))
         return scalar.cast(fn(draw, *operands.values()), final)
 
     t.b.map(shape, reads, {"out": (out, lambda *i: i)}, value)
@@ -150,15 +142,10 @@ def _largest(t: Translation, keys: str, count: int) -> str:
 # -------------------------------------------------------------------- other distributions
 
 
-def _normal(draw: Draw) -> sympy.Expr:
-    """Box and Muller, 1958."""
-    return sympy.sqrt(-2 * sympy.log(1 - draw(0))) * sympy.cos(draw(1) * sympy.Float(2 * math.pi, 17))
-
-
 @translates("randn", "randn_like", "randn.generator")
 def randn(t: Translation, **options: object) -> str:
     _refuse_generator(options)
-    return generate(t, _normal)
+    return generate(t, standard_normal)
 
 
 @translates(
@@ -174,7 +161,7 @@ def normal(t: Translation, mean: str | float, std: str | float, **options: objec
         rest = iter(operands)
         m, s = (next(rest) if v is None else v for v in numbers)
         s = scalar.checked(scalar.ge(s, 0), s, checks.DEVIATION) if numbers[1] is None else s
-        return _normal(draw) * s + m
+        return standard_normal(draw) * s + m
 
     return generate(t, fn, *tensors)
 
@@ -195,7 +182,7 @@ def _exponential(draw: Draw) -> sympy.Expr:
 
 
 _distribution("exponential", lambda draw, rate: _exponential(draw) / rate, "lambd")
-_distribution("log_normal", lambda draw, mean, std: sympy.exp(_normal(draw) * std + mean), "mean", "std")
+_distribution("log_normal", lambda draw, mean, std: sympy.exp(standard_normal(draw) * std + mean), "mean", "std")
 _distribution(
     "cauchy",
     lambda draw, median, scale: median + scale * sympy.tan(sympy.Float(math.pi, 17) * (draw(0) - sympy.Rational(1, 2))),

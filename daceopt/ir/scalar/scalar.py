@@ -225,24 +225,11 @@ class Types:
         return all(s.is_integer and s not in self._symbols for s in expr.free_symbols)
 
     def _node(self, expr: Expr, rule: str) -> types.DType | Weak:
-        if rule in ("compare", "logical"):
-            return dace.bool_
-        if rule == "literal":
-            return Weak.FLOAT
-        if rule == "cast":
-            return self.canonical(expr.row.target)
-        if rule == "uniform":
-            return self.canonical(dace.float32)
-        if rule == "load":
-            return self.of(expr.args[0])
-        if rule == "select":
-            return self._meet(expr.args[1:])
-        if rule == "checked":
-            return self._meet(expr.args[1:2])
+        if rule in _TYPE_BY_RULE:
+            return _TYPE_BY_RULE[rule](self, expr)
         if rule == "pow" and _is_natural(expr.exp):
             return self._arithmetic(expr.args[:1])
-        common = self._arithmetic(expr.args)
-        return common if rule == "same" else self._floating(common)
+        return self._floating(self._arithmetic(expr.args))
 
     def _symbol(self, expr: Expr) -> types.DType:
         if expr in self._symbols:
@@ -282,6 +269,19 @@ class Types:
         if not isinstance(common, Weak):
             return common
         return dace.int64 if common is Weak.INTEGER else self._default
+
+
+_TYPE_BY_RULE: dict[str, Callable[[Types, Expr], types.DType | Weak]] = {
+    "compare": lambda kinds, expr: dace.bool_,
+    "logical": lambda kinds, expr: dace.bool_,
+    "literal": lambda kinds, expr: Weak.FLOAT,
+    "cast": lambda kinds, expr: kinds.canonical(expr.row.target),
+    "uniform": lambda kinds, expr: kinds.canonical(dace.float32),
+    "load": lambda kinds, expr: kinds.of(expr.args[0]),
+    "select": lambda kinds, expr: kinds._meet(expr.args[1:]),
+    "checked": lambda kinds, expr: kinds._meet(expr.args[1:2]),
+    "same": lambda kinds, expr: kinds._arithmetic(expr.args),
+}
 
 
 def _is_natural(exponent: Expr) -> bool:

@@ -1,4 +1,4 @@
-"""Prints the kernels of a program, those that are alike but for names once."""
+"""Prints the kernels of a program, those that are alike but for names and places of arrays once."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from daceopt.codegen.kernel_unit import KernelSource, home
+from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, home
 from daceopt.ir.access.kernel_pattern import KernelPattern, draw, pattern
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
+from daceopt.ir.scalar.dims import dim
 
 
 class KernelPrinter:
@@ -31,12 +32,15 @@ class KernelPrinter:
         if key not in self._known:
             self._known[key] = self._print(graph, kernel), like
         source, first = self._known[key]
-        names = dict(zip(first.names, like.names, strict=True))
+        moves = zip(first.names, like.names, first.starts, like.starts, strict=True)
+        places = {old: (new, dim(end - start)) for old, new, start, end in moves}
         draws = {str(draw(k)): number for k, number in enumerate(like.draws)}
-        arguments = tuple(
-            replace(a, array=names.get(a.array, a.array), value=draws.get(a.symbol, a.value)) for a in source.arguments
-        )
-        return replace(source, arguments=arguments)
+
+        def here(a: KernelArgument) -> KernelArgument:
+            array, distance = places.get(a.array, (a.array, 0))
+            return replace(a, array=array, offset=dim(a.offset + distance), value=draws.get(a.symbol, a.value))
+
+        return replace(source, arguments=tuple(map(here, source.arguments)))
 
 
 def _homes(graph: Graph, names: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:

@@ -112,7 +112,7 @@ class _Lowering:
         mapping = {connector: self._read(reference) for connector, reference in body.reads.items()}
         renaming: dict[sympy.Symbol, sympy.Symbol] = {}
         for a in body.assignments:
-            free = a.expr.free_symbols - set(renaming)
+            free = a.free_symbols - renaming.keys()
             renamed = {s: mapping[s.name] for s in free if s.name in mapping}
             renaming |= renamed | self._names.canonical(free - set(renamed))
             symbol = self._value(a.dtype)

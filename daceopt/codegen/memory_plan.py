@@ -180,6 +180,7 @@ class _Planner:
         self._last: dict[str, int] = {}
         self._blocks: list[_Block] = []
         self._block_of: dict[str, _Block] = {}
+        self._bytes_of: dict[str, Dim] = {}
 
     def place(self, result: MemoryPlan) -> MemoryPlan:
         """Add the buffers of the scope to ``result``."""
@@ -220,9 +221,10 @@ class _Planner:
     def _block_all(self) -> None:
         self._liveness()
         for position, node in enumerate(self._order):
-            for name in self._roots(self._graph.outputs_of(node)):
-                if self._first.get(name) == position:
-                    self._add(name, position, node)
+            born = [n for n in self._roots(self._graph.outputs_of(node)) if self._first.get(n) == position]
+            dying = self._dying(position, self._graph.inputs_of(node)) if born and self._reuse else []
+            for name in born:
+                self._add(name, position, node, dying)
             if node in self._scope.inner:
                 self._add_region(self._scope.inner[node], position)
 
@@ -231,10 +233,11 @@ class _Planner:
         if workspace.arena:
             self._blocks.append(_Block(workspace.arena_bytes, position, position, regions=[workspace]))
 
-    def _add(self, name: str, position: int, node: Node) -> None:
-        block = self._in_place(name, position, node) if self._reuse else None
+    def _add(self, name: str, position: int, node: Node, dying: Sequence[str]) -> None:
+        """A block for ``name``, which ``node`` writes: that of one of its inputs ``dying`` there, or another."""
+        block = self._in_place(name, position, node, dying) if self._reuse else None
         if block is None:
-            block = _Block(aligned_bytes(self._graph, name), position, position)
+            block = _Block(self._bytes(name), position, position)
             self._blocks.append(block)
         block.last = self._last[name]
         block.buffers.append(name)
@@ -280,17 +283,20 @@ class _Planner:
         roots = dict.fromkeys(self._graph.root(n)[0] for n in names if n is not None)
         return [r for r in roots if self._graph.is_transient(r) and r not in self._elsewhere]
 
-    def _in_place(self, name: str, position: int, node: Node) -> _Block | None:
-        operands: Sequence[str | None] = self._graph.inputs_of(node)
+    def _bytes(self, name: str) -> Dim:
+        if name not in self._bytes_of:
+            self._bytes_of[name] = aligned_bytes(self._graph, name)
+        return self._bytes_of[name]
+
+    def _dying(self, position: int, operands: Iterable[str | None]) -> list[str]:
+        """The buffers behind ``operands`` that are read there for the last time, and that have a block."""
+        return [r for r in self._roots(operands) if self._last[r] == position and r in self._block_of]
+
+    def _in_place(self, name: str, position: int, node: Node, dying: Sequence[str]) -> _Block | None:
         if not isinstance(node, KernelNode):
-            operands = overwritable(self._graph, node, name)
-        dying = [
-            r
-            for r in self._roots(operands)
-            if self._last[r] == position and r in self._block_of and self._block_of[r].buffers[-1] == r
-        ]
-        size = aligned_bytes(self._graph, name) if dying else 0
-        dying = [r for r in dying if aligned_bytes(self._graph, r) == size]
+            dying = self._dying(position, overwritable(self._graph, node, name))
+        size = self._bytes(name) if dying else 0
+        dying = [r for r in dying if self._block_of[r].buffers[-1] == r and self._bytes(r) == size]
         if not dying:
             return None
         if not isinstance(node, KernelNode):

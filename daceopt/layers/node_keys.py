@@ -34,7 +34,7 @@ class NodeKeys:
     def _key(self, graph: Graph, node: Node) -> Hashable:
         if isinstance(node, KernelNode):
             alike = pattern(graph, node.kernel)
-            return KernelNode, alike.form, None if node.tree is None else alike.number(node.tree)
+            return KernelNode, alike.form, alike.starts, None if node.tree is None else alike.number(node.tree)
         if not isinstance(node, (Operator, DenseNode)):
             return Node, id(node)
         return type(node), _properties(node), tuple(_operands(graph, node))

@@ -63,6 +63,17 @@ def test_repeated_layers_are_printed_once(layer: Layer, kernels: int) -> None:
     assert len(graph.kernels()) == 2 * kernels and _printed(graph) == kernels
 
 
+def test_rows_of_an_array_are_printed_once() -> None:
+    """Where they begin is an argument. Those that are further apart are another kernel, whose text is the same."""
+    graph = Graph("test")
+    b, x = Builder(graph), graph.add_input("x", (8, 16), F)
+    for pair in ((0, 1), (3, 4), (6, 5), (2, 7)):
+        rows = (graph.add_view(x, "row", (16,), (1,), 16 * k) for k in pair)
+        graph.add_output(b.elementwise(lambda u, v: u + v * 2, *rows, label="layer"))
+    assert _printed(graph) == 3
+    assert len({kernel_source(graph, node.kernel).name for node in graph.kernels()}) == 1
+
+
 def _drawn(number: int) -> Layer:
     def layer(b: Builder, x: str) -> str:
         y = b.graph.add_array("y", b.graph.shape(x), F)

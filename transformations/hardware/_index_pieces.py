@@ -50,7 +50,7 @@ class PlainPiece:
 
 def chooses(kernel: Kernel, stage: Stage) -> bool:
     """Does the scalar code look at where it is? Cheap."""
-    return any(not a.expr.free_symbols.isdisjoint(kernel.extents) for a in stage.assignments)
+    return any(not a.free_symbols.isdisjoint(kernel.extents) for a in stage.assignments)
 
 
 def pieces(

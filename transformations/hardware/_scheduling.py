@@ -68,7 +68,7 @@ class KernelStep(Transformation):
             return attempt(loops, self.edit)
         like = pattern(loops.graph, loops.kernel)
         step = type(self), str(self), limits()
-        key = step, loops.kernel.label, like.form, like.number(loops.tree), loops.is_scheduled
+        key = step, loops.kernel.label, like.form, like.starts, like.number(loops.tree), loops.is_scheduled
         if key not in _AFTER:
             after = attempt(loops, self.edit)
             if isinstance(after, str) or (after is not None and after.kernel.stages is not loops.kernel.stages):

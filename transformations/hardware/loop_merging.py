@@ -64,7 +64,7 @@ def _merge(
 
 def _fixed_parameters(bodies: Sequence[StatementInstance], references: Sequence[Reference]) -> set[Param]:
     """Parameters that are more than steps through memory."""
-    used = {s for body in bodies for a in body.assignments for s in a.expr.free_symbols}
+    used = {s for body in bodies for a in body.assignments for s in a.free_symbols}
     return used | {s for r in references for s in getattr(r.rest, "free_symbols", ())}
 
 

@@ -65,9 +65,10 @@ class _Rewriter:
         """``x`` where ``expr`` is softplus(x), log(1 + exp(x)) or log1p(exp(x)), directly or by assignment."""
         if expr.is_Symbol:
             a = self._assignment_of.get(expr)
-            if a is not None and types.is_float(a.dtype) and a.dtype == self._infer.strong(a.expr, a.dtype):
-                return self._softplus_of(a.expr)
-            return None
+            inner = None if a is None else self._softplus_of(a.expr)
+            if a is None or inner is None or not types.is_float(a.dtype):
+                return None
+            return inner if a.dtype == self._infer.strong(a.expr, a.dtype) else None
         if isinstance(expr, scalar.softplus):
             return expr.args[0]
         if isinstance(expr, scalar.log1p) and isinstance(expr.args[0], sympy.exp):

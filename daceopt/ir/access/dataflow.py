@@ -16,13 +16,15 @@ from daceopt.ir.scalar.dims import Dim, dim
 
 
 class Walk(NamedTuple):
-    """The element ``position`` of an array; ``whole``: the dimensions that are left open.
+    """The element ``position`` of an array; ``whole``: the dimensions that are left open; ``terms``: those of the
+    parameters along which it moves.
 
-    A parameter along which the array is repeated (stride 0) has a term of factor 0.
+    A parameter along which the array is repeated (stride 0) has a term of factor 0 in ``position``.
     """
 
     position: Affine
-    whole: tuple[int, ...] = ()
+    whole: tuple[int, ...]
+    terms: tuple[tuple[sympy.Symbol, Dim], ...]
 
 
 def walk(index: Sequence[Dim | None], strides: Sequence[Dim], params: Collection[sympy.Symbol] | None = None) -> Walk:
@@ -47,7 +49,8 @@ def _walk(index: tuple[Dim | None, ...], strides: tuple[Dim, ...], params: froze
         for p, factor in form.terms:
             steps[p] = dim(steps.get(p, 0) + factor * stride)
         constant, opaque = dim(constant + form.constant * stride), dim(opaque + form.opaque * stride)
-    return Walk(Affine(tuple(steps.items()), constant, opaque), tuple(whole))
+    moves = tuple((p, step) for p, step in steps.items() if step != 0)
+    return Walk(Affine(tuple(steps.items()), constant, opaque), tuple(whole), moves)
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,11 @@ class Address:
 
 def address(graph: Graph, access: Access) -> Address | None:
     """The address function of ``access``, or None when it is not affine (a run-time index). Views are seen through."""
-    place, start = _position(graph, access)
+    place = walk(access.index, graph.strides(access.array))
     if place.whole or not place.position.is_exact:
         return None
-    terms = tuple((p, step) for p, step in place.position.terms if step != 0)
-    return Address(graph.root(access.array)[0], dim(start + place.position.constant), terms)
+    root, start = graph.root(access.array)
+    return Address(root, dim(start + place.position.constant), place.terms)
 
 
 def same_elements(graph: Graph, a: Access, b: Access) -> bool:
@@ -76,8 +79,8 @@ def same_elements(graph: Graph, a: Access, b: Access) -> bool:
     (one, start), (other, begin) = _position(graph, a), _position(graph, b)
     if one.whole or other.whole or one.position.opaque != other.position.opaque:
         return False
-    steps = [{p: step for p, step in w.position.terms if step != 0} for w in (one, other)]
-    return dim(start + one.position.constant) == dim(begin + other.position.constant) and steps[0] == steps[1]
+    same_start = dim(start + one.position.constant) == dim(begin + other.position.constant)
+    return same_start and dict(one.terms) == dict(other.terms)
 
 
 def _position(graph: Graph, access: Access) -> tuple[Walk, Dim]:

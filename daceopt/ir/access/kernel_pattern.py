@@ -17,16 +17,19 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Access, Kernel
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.scalar import scalar
+from daceopt.ir.scalar.dims import Dim, dim
 from daceopt.ir.schedule.schedule import Alloc, Tree, map_tree
 
 
 @dataclass(frozen=True)
 class KernelPattern:
     """``form``: loops, statements, locals and the layout of arrays, a hashable value that calls arrays and draws by
-    numbers; ``names``: what these arrays are called here, and ``draws``: by which numbers is drawn here."""
+    numbers; ``names``: what these arrays are called here, ``starts``: the element of the buffer of each from which
+    places in that count, and ``draws``: by which numbers is drawn here."""
 
     form: Any
     names: tuple[str, ...]
+    starts: tuple[Dim, ...]
     draws: tuple[int, ...]
 
     def number(self, tree: Tree) -> Tree:
@@ -45,11 +48,15 @@ def pattern(graph: Graph, kernel: Kernel) -> KernelPattern:
     for stage in kernel.stages:
         for access in (*stage.reads.values(), *stage.writes.values()):
             numbers.setdefault(access.array, len(numbers))
-    for root in [graph.root(name)[0] for name in numbers if name not in kernel.locals]:
+    places = {name: graph.root(name) for name in numbers if name not in kernel.locals}
+    starts: dict[str, Dim] = {}
+    for root, offset in places.values():
         numbers.setdefault(root, len(numbers))
-    arrays = tuple(kernel.locals.get(name) or _array(graph, name, numbers) for name in numbers)
+        starts.setdefault(root, offset)
+    at = {n: (numbers[root], dim(offset - starts[root])) for n, (root, offset) in places.items()}
+    arrays = tuple(kernel.locals.get(name) or (*_layout(graph, name), at.get(name)) for name in numbers)
     form = arrays, body_of(alike, numbers), tuple(graph.assumptions), graph.options.target
-    return KernelPattern(form, tuple(numbers), draws)
+    return KernelPattern(form, tuple(numbers), tuple(starts.get(name, 0) for name in numbers), draws)
 
 
 def rename_locals(tree: Tree, names: Mapping[str, str]) -> Tree:
@@ -93,9 +100,8 @@ def _open(assignments: Iterable[Assignment], symbols: Mapping[sympy.Symbol, symp
         yield replace(a, expr=a.expr.xreplace(replacements)) if replacements else a
 
 
-def _array(graph: Graph, name: str, numbers: Mapping[str, int]) -> tuple[Any, ...]:
-    root, offset = graph.root(name)
-    return graph.dtype(name), graph.shape(name), graph.strides(name), numbers[root], offset
+def _layout(graph: Graph, name: str) -> tuple[Any, ...]:
+    return graph.dtype(name), graph.shape(name), graph.strides(name)
 
 
 def body_of(kernel: Kernel, numbers: Mapping[str, int]) -> tuple[Any, ...]:

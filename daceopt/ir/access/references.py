@@ -123,12 +123,12 @@ def resolve(graph: Graph, kernel: Kernel, access: Access, params: frozenset[Para
     if access.array in kernel.locals:
         dtype, shape = kernel.locals[access.array]
         strides = row_major(shape)
-        at, whole = walk(access.index, strides, params)
+        at, whole, _ = walk(access.index, strides, params)
         buffer, rest = KernelBuffer(access.array, 0, dtype, True), dim(at.opaque + at.constant)
     else:
         array, start = graph.root(access.array)
         shape, strides = graph.shape(access.array), graph.strides(access.array)
-        at, whole = walk(access.index, strides, params)
+        at, whole, _ = walk(access.index, strides, params)
         buffer, rest = KernelBuffer(array, dim(start + at.constant), graph.dtype(access.array)), at.opaque
     return Reference(buffer, at.terms, rest, tuple((shape[k], strides[k]) for k in whole), access.wcr)
 
@@ -217,5 +217,5 @@ def _body(graph: Graph, kernel: Kernel, do: Do, params: frozenset[Param], loops:
         do.statement,
         {c: r.at(index, loops) for c, r in reads.items()},
         {c: r.at(index, loops) for c, r in writes.items()},
-        tuple(a if not a.expr.free_symbols & changed.keys() else a.subs(changed) for a in stage.assignments),
+        tuple(a if a.free_symbols.isdisjoint(changed) else a.subs(changed) for a in stage.assignments),
     )

@@ -115,6 +115,7 @@ class _Merger:
         self._graph, self._first, self._second, self._needed = graph, first, second, needed
         self._extents = {**first.extents, **second.extents}
         self._stages = [*first.stages, *second.stages]
+        self._indices = _written_indices(self._stages)
         self._locals = {**first.locals, **second.locals}
         self._copied = copies(first)
         self.locals_of = dict(self._copied)  # array of the graph -> the local that has its values
@@ -159,9 +160,8 @@ class _Merger:
         each."""
         name = self.locals_of.get(write.array) or fresh_local(self._graph, write.array, self._locals)
         self.locals_of[write.array] = name
-        index = _written_index(self._stages, name)
-        if index is not None:  # an earlier merge made it, when the parameters may have stood in another order
-            return Access(name, index)
+        if name in self._indices:  # an earlier merge made it, when the parameters may have stood in another order
+            return Access(name, self._indices[name])
         params = tuple(p for p in self._extents if p in write.params())
         shape = tuple(self._extents[p] for p in params)
         self._locals[name] = (types.compute_type(self._graph.dtype(write.array)), shape)
@@ -206,7 +206,7 @@ def _is_rounded(graph: Graph, stage: Stage, conn: str) -> bool:
 
 def _rounding(stage: Stage, conn: str, dtype: DType) -> Stage:
     """The stage with what it reads there as memory holds it: others read that, and a value is the same to all."""
-    symbols = {s for a in stage.assignments for s in a.expr.free_symbols if str(s) == conn}
+    symbols = {s for a in stage.assignments for s in a.free_symbols if s.name == conn}
     rounded = {s: scalar.cast(s, dtype) for s in symbols}
     return replace(stage, assignments=tuple(a.subs(rounded) for a in stage.assignments))
 
@@ -236,7 +236,8 @@ def common_parameters(kernel: Kernel) -> tuple[sympy.Symbol, ...]:
     """Parameters that can be shared parallel loops: in every stage's domain, and no local result is reduced over
     them."""
     reads = [a for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals]
-    index = {name: _written_index(kernel.stages, name) or () for name in {a.array for a in reads}}
+    indices = _written_indices(kernel.stages)
+    index = {a.array: indices.get(a.array, ()) for a in reads}
     writes = [(s, c) for s in kernel.stages for c, a in s.writes.items() if a.array in index]
     carried = {p for access in reads for p in _read_elsewhere(access, index[access.array])}
     reduced = {p for stage, connector in writes for p in stage.reduced_params(connector)}
@@ -259,22 +260,26 @@ def _too_large(kernel: Kernel) -> str | None:
 
 def local_elements(kernel: Kernel) -> dict[str, Dim]:
     """Local -> its elements in one iteration of the shared loops. Locals are in the form of :func:`expand_locals`."""
-    indices = {name: _written_index(kernel.stages, name) or () for name in kernel.locals}
+    indices = _written_indices(kernel.stages)
     return {
-        name: prod(n for n, e in zip(shape, indices[name]) if e not in kernel.outer)
+        name: prod(n for n, e in zip(shape, indices.get(name, ())) if e not in kernel.outer)
         for name, (_, shape) in kernel.locals.items()
     }
 
 
-def _written_index(stages: Sequence[Stage], name: str) -> tuple[Dim | None, ...] | None:
-    return next((a.index for s in stages for a in s.writes.values() if a.array == name), None)
+def _written_indices(stages: Sequence[Stage]) -> dict[str, tuple[Dim | None, ...]]:
+    """Array -> where the first statement that writes it does so."""
+    indices: dict[str, tuple[Dim | None, ...]] = {}
+    for access in (a for s in stages for a in s.writes.values()):
+        indices.setdefault(access.array, access.index)
+    return indices
 
 
 def shrink_locals(kernel: Kernel) -> Kernel:
     """The form that is emitted: locals live inside one iteration of the outer loops, whose parameters leave their
     indices."""
-    written = {n: _written_index(kernel.stages, n) or () for n in kernel.locals}
-    outer_axes = {n: [k for k, e in enumerate(index) if e in kernel.outer] for n, index in written.items()}
+    written = _written_indices(kernel.stages)
+    outer_axes = {n: [k for k, e in enumerate(written.get(n, ())) if e in kernel.outer] for n in kernel.locals}
     return kernel.without_dimensions(outer_axes)
 
 
@@ -310,7 +315,8 @@ def collapse(kernel: Kernel) -> Kernel | None:
     if any(a.wcr and a.array in kernel.locals for s in kernel.stages for a in s.writes.values()):
         return None
     read = [a for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals]
-    if any(_written_index(kernel.stages, a.array) != a.index for a in read):
+    written = _written_indices(kernel.stages)
+    if any(written.get(a.array) != a.index for a in read):
         return None
     merged = _Collapsed(kernel)
     for stage in kernel.stages:
@@ -333,7 +339,7 @@ class _Collapsed:
         names = {c: self._read(a) for c, a in stage.reads.items()}
         mapping: dict[sympy.Symbol, sympy.Expr] = {}
         for assignment in stage.assignments:
-            for symbol in assignment.expr.free_symbols - set(mapping):
+            for symbol in assignment.free_symbols - mapping.keys():
                 if symbol.name in names:
                     mapping[symbol] = symbol_like(symbol, names[symbol.name])
             target = symbol_like(assignment.symbol, self._target(stage, assignment.symbol.name))

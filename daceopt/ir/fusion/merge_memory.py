@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -92,9 +92,7 @@ class MergeMemory:
         graph = self._graph
         accesses = (a for s in kernel.stages for a in (*s.reads.values(), *s.writes.values()))
         names = {name: k for k, name in enumerate(dict.fromkeys(a.array for a in accesses))}
-        places = {n: _Place(*graph.root(n), tuple(graph.sources(n))) for n in names if n not in kernel.locals}
-        offsets = {place.root: place.offset for place in reversed(places.values())}  # where the first one begins
-        roots = {root: (k, offsets[root]) for k, root in enumerate(dict.fromkeys(p.root for p in places.values()))}
+        places, roots = self._places(n for n in names if n not in kernel.locals)
         arrays = [
             (names[n], graph.dtype(n), graph.shape(n), graph.strides(n), _start(roots, places[n])) for n in places
         ]
@@ -103,6 +101,20 @@ class MergeMemory:
         number = self._numbers.setdefault(form, len(self._numbers))
         written = tuple(dict.fromkeys(a.array for a in kernel.writes()))
         return _Form(kernel, number, names, places, roots, written)
+
+    def _places(self, names: Iterable[str]) -> tuple[dict[str, _Place], dict[str, tuple[int, Dim]]]:
+        """Where arrays of the graph are, and the number and first offset of each of their buffers."""
+        places = {n: _Place(*self._graph.root(n), tuple(self._graph.sources(n))) for n in names}
+        offsets = {place.root: place.offset for place in reversed(places.values())}  # where the first one begins
+        roots = {root: (k, offsets[root]) for k, root in enumerate(dict.fromkeys(p.root for p in places.values()))}
+        return places, roots
+
+    def _form_over(self, form: _Form, names: Mapping[str, str]) -> _Form:
+        """The form of its kernel over other arrays, which lie as its own do."""
+        kernel = form.kernel.over(names)
+        called = {names.get(name, name): k for name, k in form.names.items()}
+        places, roots = self._places(n for n in called if n not in kernel.locals)
+        return _Form(kernel, form.number, called, places, roots, tuple(names.get(n, n) for n in form.written))
 
     def _translate(self, outcome: _Outcome, first: _Form, second: _Form) -> Kernel | str:
         """The outcome for kernels like those that it is of."""
@@ -116,7 +128,9 @@ class MergeMemory:
         for local, array in outcome.locals_of.items():
             names[local] = fresh_local(self._graph, names[array], locals_in_use)
             locals_in_use.add(names[local])
-        return outcome.result.over(names)
+        form = self._form_over(self._form(outcome.result), names)
+        self._forms[id(form.kernel)] = form
+        return form.kernel
 
 
 def _start(roots: Mapping[str, tuple[int, Dim]], place: _Place) -> tuple[int, Dim] | None:

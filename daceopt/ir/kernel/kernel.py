@@ -116,10 +116,10 @@ class Stage:
 
 
 def _subs_assignment(assignment: Assignment, mapping: Mapping[sympy.Symbol, Dim]) -> Assignment:
+    if assignment.free_symbols.isdisjoint(mapping):
+        return assignment
     expr = _subs(assignment.expr, mapping)
-    return (
-        assignment if expr is assignment.expr else Assignment(assignment.symbol, sympy.sympify(expr), assignment.dtype)
-    )
+    return Assignment(assignment.symbol, sympy.sympify(expr), assignment.dtype)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import dace
@@ -34,6 +35,11 @@ class Assignment:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Assignment:
         return self  # immutable, as SymPy expressions are
+
+    @cached_property
+    def free_symbols(self) -> frozenset[sympy.Symbol]:
+        """The symbols that its expression names."""
+        return frozenset(self.expr.free_symbols)
 
     def subs(self, mapping: Mapping[sympy.Symbol, sympy.Expr]) -> Assignment:
         """Replace symbols in the expression, and the assigned symbol too when it is in ``mapping``."""
@@ -101,7 +107,7 @@ def check_order(label: str, inputs: Iterable[str], assignments: Assignments, out
         raise ValueError(f"tasklet {label}: a symbol is assigned twice or is an input, among {names}")
     late = set(assigned)
     for a in assignments:
-        if used := late & {s.name for s in a.expr.free_symbols}:
+        if used := late & {s.name for s in a.free_symbols}:
             raise ValueError(f"tasklet {label}: {a.symbol} reads {sorted(used)[0]} before its assignment")
         late.discard(a.symbol.name)
 
@@ -157,7 +163,7 @@ def free_symbols(assignments: Iterable[Assignment]) -> set[sympy.Symbol]:
     free: set[sympy.Symbol] = set()
     assigned: set[sympy.Symbol] = set()
     for a in assignments:
-        free |= a.expr.free_symbols - assigned
+        free |= a.free_symbols - assigned
         assigned.add(a.symbol)
     return free
 
@@ -202,9 +208,9 @@ def eliminate_dead(assignments: Sequence[Assignment], live: Iterable[str]) -> As
     needed = set(live)
     alive = []
     for a in reversed(assignments):
-        if str(a.symbol) in needed:
+        if a.symbol.name in needed:
             alive.append(a)
-            needed |= {str(s) for s in a.expr.free_symbols}
+            needed |= {s.name for s in a.free_symbols}
     return tuple(reversed(alive))
 
 

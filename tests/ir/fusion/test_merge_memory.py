@@ -62,6 +62,20 @@ def test_each_merge_is_what_it_would_be_by_itself(needed: bool, monkeypatch: pyt
     assert len(firsts) == 1 and len({str(kernel) for kernel in expected}) == 3
 
 
+def test_what_was_merged_is_merged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, b, (x,) = start((12, 6))
+    rows = [graph.add_view(x, "rows", (2, 6), (6, 1), 6 * k) for k in (0, 4, 9)]
+    exps = [b.elementwise(sympy.exp, row) for row in rows]
+    sines = [b.elementwise(sympy.sin, e) for e in exps]
+    products = [b.elementwise(lambda u, v: u * v, s, row) for s, row in zip(sines, rows)]
+    finish(graph, *products)
+    kernels = [[_kernel(graph, array) for array in chain] for chain in zip(exps, sines, products)]
+    alone = [_merge(MergeMemory(graph), (_merge(MergeMemory(graph), (a, z)), c)) for a, z, c in kernels]
+    firsts, memory = _count_merges(monkeypatch), MergeMemory(graph)
+    assert [_merge(memory, (_merge(memory, (a, z)), c)) for a, z, c in kernels] == alone
+    assert len(firsts) == 2
+
+
 def test_whether_others_need_a_result_tells_pairs_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, pairs = _steps((0, 0), (4, 1))
     firsts, memory = _count_merges(monkeypatch), MergeMemory(graph)

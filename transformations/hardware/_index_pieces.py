@@ -83,10 +83,9 @@ class _StageSimplifier:
         self._graph, self._kernel, self._stage, self._places = graph, kernel, stage, places
         self._reads = dict(stage.reads)
         self._types = {scalar.symbol(c, self._dtype(a)): self._dtype(a) for c, a in stage.reads.items()}
+        self._dtypes = scalar.Types(self._types)
         self._made: list[Assignment] = []
-        self._indices: dict[
-            sympy.Symbol, sympy.Expr
-        ] = {}  # symbols of integers that follow from parameters alone -> what they are
+        self._indices: dict[sympy.Symbol, sympy.Expr] = {}  # integers that follow from parameters alone
         self._cuts: dict[Any, tuple[list[Cut], list[Cut]]] = {}  # assignment -> what its conditions and places want
 
     def _dtype(self, access: Access) -> DType:
@@ -159,12 +158,14 @@ class _StageSimplifier:
 
     def _select(self, expr: sympy.Expr) -> sympy.Expr:
         condition = self._simple(expr.args[0])
+        if self._by_condition:  # the region is cut there; what is chosen from is looked at in its parts
+            return expr
         if not condition.is_Integer:
             return expr.func(condition, *(self._simple(a) for a in expr.args[1:]))
         chosen = self._simple(expr.args[1] if condition else expr.args[2])
-        dtype = scalar.dtype_of(expr, self._types)
+        dtype = self._dtypes.strong(expr)
         # a number would be computed with, by other rules than those of machines
-        if not chosen.is_number and scalar.dtype_of(chosen, self._types) == dtype:
+        if not chosen.is_number and self._dtypes.strong(chosen) == dtype:
             return chosen
         symbol = scalar.symbol(fresh("chosen", [str(s) for s in self._types]), dtype)
         self._types[symbol] = dtype

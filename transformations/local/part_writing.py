@@ -14,7 +14,7 @@ from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Stage
 from daceopt.ir.kernel.kernel_node import KernelNode
-from daceopt.ir.scalar import types
+from daceopt.ir.scalar import scalar, types
 from daceopt.ir.scalar.dims import Dim
 from daceopt.ops.families.strided import why_not_laid_out
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -115,6 +115,8 @@ def _extents(graph: Graph, stage: Stage) -> dict[sympy.Symbol, Dim]:
 
 def _join_of(graph: Graph, stage: Stage) -> _Join | None:
     (write,) = stage.writes.values()
+    if not _copies_somewhere(stage):
+        return None
     shape, extents = graph.shape(write.array), _extents(graph, stage)
     places = places_settled(stage, extents)
     if len(places) != 1 or len(extents) != len(stage.params):
@@ -125,6 +127,21 @@ def _join_of(graph: Graph, stage: Stage) -> _Join | None:
         return None
     ends = [0, *sorted(k for k in ends_of if 0 < k < shape[axis]), shape[axis]]
     return _Join(stage, write.array, axis, tuple(pairwise(ends))) if len(ends) > 2 else None
+
+
+def _copies_somewhere(stage: Stage) -> bool:
+    """May what it writes be, at some place, what it has read there, and nothing that it computes? Cheap."""
+    values = {str(a.symbol): a.expr for a in stage.assignments}
+    waiting = [values[connector] for connector in stage.writes]
+    while waiting:
+        expr = waiting.pop()
+        if isinstance(expr, scalar.select):
+            waiting += expr.args[1:]
+        elif isinstance(expr, scalar.load) or str(expr) in stage.reads:
+            return True
+        elif expr.is_Symbol and str(expr) in values:
+            waiting.append(values[str(expr)])
+    return False
 
 
 def _copied_array(graph: Graph, stage: Stage, extents: dict[sympy.Symbol, Dim]) -> str | None:

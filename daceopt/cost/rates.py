@@ -285,10 +285,10 @@ def _alone(nbytes: int) -> float:
     import numpy as np
 
     source, target = np.ones(nbytes // 8, np.float32), np.zeros(nbytes // 8, np.float32)
-    start = _best(lambda: np.negative(source[:1], out=target[:1]), times=100, clock=_OWN)
+    start = least_seconds(lambda: np.negative(source[:1], out=target[:1]), times=100, clock=_OWN)
     patience = _BRIEF if nbytes < _SHARED else _LONG
     times = max(1, _REPEATED // nbytes)
-    spent = _best(lambda: np.negative(source, out=target), patience, times, clock=_OWN) - start
+    spent = least_seconds(lambda: np.negative(source, out=target), patience, times, clock=_OWN) - start
     return nbytes / max(spent, nbytes / _FASTEST)
 
 
@@ -302,7 +302,7 @@ def _operation() -> float:
     import numpy as np
 
     x, y = np.ones(_ELEMENTS, np.float32), np.empty(_ELEMENTS, np.float32)
-    return _best(lambda: np.tanh(x, out=y), times=20, clock=_OWN) / (_ELEMENTS * _TANH)
+    return least_seconds(lambda: np.tanh(x, out=y), times=20, clock=_OWN) / (_ELEMENTS * _TANH)
 
 
 def _products(cores: int) -> dict[str, float]:
@@ -330,7 +330,10 @@ def _turns(calls: Mapping[str, Multiply]) -> list[dict[str, float]]:
     operands = [np.ones((_EDGE, _EDGE), np.float32) for _ in range(3)]
     a, b, c = (ctypes.c_void_p(x.ctypes.data) for x in operands)
     return [
-        {name: _best(partial(multiply, a, b, c, _EDGE), seconds=0.01, clock=_OWN) for name, multiply in calls.items()}
+        {
+            name: least_seconds(partial(multiply, a, b, c, _EDGE), seconds=0.01, clock=_OWN)
+            for name, multiply in calls.items()
+        }
         for _ in range(_TURNS)
     ]
 
@@ -355,25 +358,25 @@ def _region(threads: int) -> float:
     library, nothing = ctypes.CDLL(str(openmp)), ctypes.CDLL(None).labs
     address = ctypes.cast(nothing, ctypes.c_void_p)
     arguments = (address, ctypes.c_void_p(0), ctypes.c_uint(threads), ctypes.c_uint(0))
-    spent = _best(lambda: library.GOMP_parallel(*arguments), _PATIENCE, enough=expected)
-    return min(max(spent - _best(lambda: nothing(0), seconds=0.01), 0.0), _BUSY * expected)
+    spent = least_seconds(lambda: library.GOMP_parallel(*arguments), _PATIENCE, enough=expected)
+    return min(max(spent - least_seconds(lambda: nothing(0), seconds=0.01), 0.0), _BUSY * expected)
 
 
 _OWN = time.thread_time  # of one thread, past the time in which others had its core
 
 
-def _best(
+def least_seconds(
     call: Callable[[], object],
     seconds: float = _BRIEF,
     times: int = 1,
     enough: float = 0.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """The shortest of the calls (``times`` at once) that fit into the time, or until one takes no more than ``enough``:
-    what others do only adds time."""
+    """The shortest of the calls (``times`` at once) that fit into ``seconds`` of ``clock``, or until one takes no more
+    than ``enough``: what others do only adds time."""
     call()
-    best, count, deadline = float("inf"), 0, time.perf_counter() + seconds
-    while best > enough and (count < _SAMPLES or time.perf_counter() < deadline):
+    best, count, deadline = float("inf"), 0, clock() + seconds
+    while best > enough and (count < _SAMPLES or clock() < deadline):
         start = clock()
         for _ in range(times):
             call()

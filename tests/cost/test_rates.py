@@ -61,7 +61,7 @@ def test_libraries_differ_where_one_is_faster_most_of_the_time(
 ) -> None:
     turns = {"mkl": iter(mkl), "other": iter(other)}
     monkeypatch.setattr(model, "_multipliers", {name: lambda name=name: lambda *_: name for name in turns})
-    monkeypatch.setattr(model, "_best", lambda call, seconds, clock: next(turns[call.func()]))
+    monkeypatch.setattr(model, "least_seconds", lambda call, seconds, clock: next(turns[call.func()]))
     measured = model._products(1)
     assert measured["other"] / measured["mkl"] == pytest.approx(faster)
 

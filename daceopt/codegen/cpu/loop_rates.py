@@ -10,7 +10,7 @@ from pathlib import Path
 
 from daceopt.codegen.compiler import CompileJob, compile_object, link
 from daceopt.codegen.kernel_unit import support_header
-from daceopt.cost.rates import register_loops
+from daceopt.cost.rates import least_seconds, register_loops
 from daceopt.errors import BuildError
 from daceopt.store.cache import default_cache
 
@@ -23,7 +23,6 @@ _SCALARS = 5  # accesses, operations and the iteration itself, as ``cost/loop_wo
 _EVICTED = 2 << 20  # elements that leave nothing else in the caches of a core
 _RUN = 1e-4  # seconds between two looks at the clock
 _PATIENCE = 0.02  # seconds for each loop
-_LEAST_RUNS = 24  # of a loop, however long others had the core
 _COLD = 24  # calls of kernels that are in no cache
 _FUNCTIONS = ("exp", "erf", "tanh", "log", "power", "sine", "division")
 
@@ -76,12 +75,7 @@ def _seconds(library: ctypes.CDLL, name: str) -> float:
     start = time.thread_time()
     call(ctypes.c_int64(8))
     times = max(1, int(_RUN * 8 / max(time.thread_time() - start, 1e-7)))
-    best, runs, deadline = float("inf"), 0, time.perf_counter() + _PATIENCE
-    while runs < _LEAST_RUNS or time.perf_counter() < deadline:
-        start = time.thread_time()
-        call(ctypes.c_int64(times))
-        best, runs = min(best, time.thread_time() - start), runs + 1
-    return best / times
+    return least_seconds(partial(call, ctypes.c_int64(times)), _PATIENCE, clock=time.thread_time) / times
 
 
 def _cold_call(library: ctypes.CDLL) -> float:

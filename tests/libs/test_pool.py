@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import dace
@@ -10,10 +12,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from daceopt.codegen.compiler import compile_objects
+from daceopt.codegen import toolchain
+from daceopt.codegen.compiler import Flags, compile_objects
 from daceopt.codegen.cuda.toolchain import nvcc
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.library import Pool, PoolBackward
+from daceopt.libs.base import Requirements
 from daceopt.libs.pool import DevicePool
 from tests.codegen.cuda import emulated_target
 from tests.libs.test_convolution import execute, make
@@ -56,12 +60,23 @@ CASES = {
 }
 
 
+def _linked_to_emulation(requirements: Callable[..., Requirements]) -> Callable[..., Requirements]:
+    """Programs for the host link nothing of a device."""
+
+    def linked(*args: object) -> Requirements:
+        needs = requirements(*args)
+        return replace(needs, flags=needs.flags + Flags(link=toolchain.get("cuda").link()))
+
+    return linked
+
+
 @pytest.fixture(params=["pool", "device_pool"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The pools of the host, and those of devices in the emulation, on arrays of the host."""
     if request.param == "device_pool":
         emulated_target.install(monkeypatch)
         monkeypatch.setattr(DevicePool, "targets", ("cpu",))
+        monkeypatch.setattr(DevicePool, "requirements", _linked_to_emulation(DevicePool.requirements))
     return str(request.param)
 
 

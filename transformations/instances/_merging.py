@@ -36,16 +36,16 @@ Item = tuple[int, int]
 class Use:
     """What a group does with an array: does it write it, and from where to where does it read it, how often."""
 
-    made: int | None
+    writer: int | None
     first: int
     last: int
     readers: int
 
     def join(self, other: Use) -> Use:
         """That of two groups together."""
-        maker = self.made if self.made is not None else other.made
+        writer = self.writer if self.writer is not None else other.writer
         first, last = min(self.first, other.first), max(self.last, other.last)
-        return Use(maker, first, last, self.readers + other.readers)
+        return Use(writer, first, last, self.readers + other.readers)
 
 
 @dataclass
@@ -146,9 +146,9 @@ class Merging:
         """From which position to which a group has the array; to the end where others read it."""
         inside = use.readers == len(self._readers.get(name, ())) and not self._graph.is_kept(name)
         last = use.last - 1 if inside and self._overwritten[use.last] == name else use.last
-        if use.made is None:
+        if use.writer is None:
             return use.first, last
-        return use.made, last if inside else self._size
+        return use.writer, last if inside else self._size
 
     def arrays(self) -> Iterator[tuple[str, int, bool]]:
         """(array that is computed, bytes, whether one group that fits writes it and alone reads it)"""
@@ -183,12 +183,12 @@ class Merging:
     def _join(self, a: int, b: int) -> Iterator[tuple[Item, Item]]:
         """Ways of ``a`` and of ``b`` such that each instance of ``b`` reads what its own instance of ``a`` writes."""
         crossing = list(self._crossing(a, b))
-        sources_in_use: set[Item] = set()
+        paired: set[Item] = set()
         for way in self.groups[b].ways:
             sources = {self._source(way, maker, name, reader) for maker, name, reader in crossing}
             into = sources.pop() if len(sources) == 1 else None
-            if into is not None and into in self.groups[a].ways and into not in sources_in_use:
-                sources_in_use.add(into)
+            if into is not None and into in self.groups[a].ways and into not in paired:
+                paired.add(into)
                 yield into, way
 
     def _crossing(self, a: int, b: int) -> Iterator[tuple[int, str, int]]:

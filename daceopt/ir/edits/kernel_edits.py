@@ -344,13 +344,13 @@ class _Part:
     ):
         self._loop, self._suffix, self._known = loop, suffix, sizes
         self._elsewhere = elsewhere
-        own = self._named(loop.param)
+        own = self._param_of_part(loop.param)
         self.extents: dict[sympy.Symbol, Dim] = {own: size}
         self._names: dict[sympy.Symbol, Param] = {loop.param: own}
         self._values: dict[sympy.Symbol, sympy.Expr] = {loop.param: own + begin}
         self._tree = replace(loop, param=own, extent=size, body=self._below(loop.body, {own: size}))
 
-    def _named(self, p: Param) -> Param:
+    def _param_of_part(self, p: Param) -> Param:
         if not self._suffix and p not in self._elsewhere:
             return p
         return fresh(f"{p}{self._suffix or '_middle'}", self._known)
@@ -358,7 +358,7 @@ class _Part:
     def _below(self, tree: Tree, around: dict[sympy.Symbol, Dim]) -> Tree:
         if not isinstance(tree, Loop):
             return schedule.with_children(tree, [self._below(c, around) for c in schedule.children(tree)])
-        new = self._names.setdefault(tree.param, self._named(tree.param))
+        new = self._names.setdefault(tree.param, self._param_of_part(tree.param))
         self._values[tree.param] = new
         rest = None if tree.rest is None else self._partial_rest(tree, around)
         self.extents[new] = tree.extent if rest is None else sympy.Min(tree.extent, rest, evaluate=False)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from daceopt import system
@@ -14,7 +13,6 @@ from daceopt.errors import BuildError
 from daceopt.store.cache import Cache, default_cache
 
 logger = logging.getLogger("daceopt.build")
-_running: set[Future[None]] = set()
 _asked: set[tuple[Path, CompileJob]] = set()  # by the cache's folder: once in a process
 
 
@@ -28,15 +26,8 @@ def start(jobs: Sequence[CompileJob]) -> None:
     _asked.update((store.folder, job) for job in fresh)
     pool = ThreadPoolExecutor(system.cores(), thread_name_prefix="daceopt-ahead")
     for job in fresh:
-        future = pool.submit(_compile, store, job)
-        _running.add(future)
-        future.add_done_callback(_running.discard)
+        pool.submit(_compile, store, job)
     pool.shutdown(wait=False)
-
-
-def settle() -> None:
-    """Wait until nothing of it runs: for who measures."""
-    wait(tuple(_running))
 
 
 def _compile(store: Cache, job: CompileJob) -> None:
@@ -44,6 +35,3 @@ def _compile(store: Cache, job: CompileJob) -> None:
         compile_object(job, store)
     except (BuildError, OSError) as error:
         logger.debug("%s not compiled ahead: %s", job.label, error)
-
-
-os.register_at_fork(after_in_child=_running.clear)  # threads stay with the parent

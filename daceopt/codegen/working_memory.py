@@ -57,11 +57,11 @@ class WorkingMemory:
         """The saved block and the larger arena."""
         return self.saved_bytes + max(d.arena for d in self.directions)
 
-    def holders(self, count: int = 4) -> list[tuple[str, int]]:
-        """The largest arrays among those that are alive when most is."""
+    def holders(self) -> list[tuple[str, int]]:
+        """The four largest arrays among those that are alive when most is."""
         moments = [d.fullest for d in self.directions if d.fullest is not None]
         fullest = max(moments, key=lambda moment: moment.bytes, default=None)
-        return list(fullest.alive[:count]) if fullest is not None else []
+        return list(fullest.alive[:4]) if fullest is not None else []
 
 
 def plan_memory(program: Program, sizes: Mapping[str, int] | None = None) -> WorkingMemory:

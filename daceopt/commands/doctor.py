@@ -34,7 +34,7 @@ class Finding:
 
     topic: str
     status: str
-    found: str
+    detail: str
     advice: str = ""
 
 
@@ -59,7 +59,7 @@ def render(findings: list[Finding]) -> str:
     width = max(len(finding.topic) for finding in findings)
     lines = []
     for finding in findings:
-        lines.append(f"{finding.status:8}{finding.topic:{width}}  {finding.found}")
+        lines.append(f"{finding.status:8}{finding.topic:{width}}  {finding.detail}")
         if finding.advice:
             lines.append(f"{'':8}{'':{width}}  -> {finding.advice}")
     missing = sum(finding.status == MISSING for finding in findings)

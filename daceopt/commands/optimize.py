@@ -186,8 +186,8 @@ def _feeds(compiled: OnnxModel, path: Path | None) -> Arrays:
     """Arrays for the model's inputs: those of the file, or random ones."""
     if path is not None:
         return from_file(path, compiled.input_names)
-    if compiled.wanted:
-        raise DaceoptError(f"the program depends on {compiled.wanted}: give inputs, {_inputs_text(compiled)}")
+    if compiled.dependence:
+        raise DaceoptError(f"the program depends on {compiled.dependence}: give inputs, {_inputs_text(compiled)}")
     reference, names = _reference(compiled)
     random = dict(zip(names, random_inputs(reference).values(), strict=True))
     missing = [name for name in compiled.input_names if name not in random]

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import dace
 
 from daceopt import system
-from daceopt.codegen import ahead
 from daceopt.codegen.compiler import CompileJob, compile_objects, link, object_key
 from daceopt.cost.limits import assumed_limits
 from daceopt.errors import Unsupported
@@ -124,9 +123,7 @@ def _write(folder: Path, numbers: tuple[int, ...]) -> None:
 
 def _measure(numbers: tuple[int, ...]) -> Times | None:
     seconds = (ctypes.c_double * len(Times._fields))()
-    measure = _library()
-    ahead.settle()
-    failed = measure((ctypes.c_int64 * len(numbers))(*numbers), ctypes.c_double(_BUDGET), seconds)
+    failed = _library()((ctypes.c_int64 * len(numbers))(*numbers), ctypes.c_double(_BUDGET), seconds)
     return None if failed else Times(*seconds)
 
 

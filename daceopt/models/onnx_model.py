@@ -149,9 +149,9 @@ class OnnxModel:
         return [f"{name}: {e}" for name, e in zip(self.input_names, expected, strict=True)]
 
     @property
-    def wanted(self) -> str:
+    def dependence(self) -> str:
         """On what of a call its program depends, in words; empty where one program is for all calls."""
-        return "" if self._variants is None else self._variants.wanted
+        return "" if self._variants is None else self._variants.dependence
 
     @property
     def sdfg(self) -> dace.SDFG:

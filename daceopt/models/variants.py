@@ -152,7 +152,7 @@ class Variants:
         return [v.name for v in self._inputs]
 
     @property
-    def wanted(self) -> str:
+    def dependence(self) -> str:
         """On what of a call its program depends, in words."""
         needs = self._needs
         sized = [v.name for v in self._inputs if v.name not in needs.values and needs.sizes and needs.is_open(v)]

@@ -117,12 +117,12 @@ class _Recorder(Backend):
 
     def __init__(self) -> None:
         super().__init__(Options(), Stats(), lambda reason, error: None)
-        self.found: list[tuple[Traced, list[Any]]] = []
+        self.captures: list[tuple[Traced, list[Any]]] = []
         self.results: Sequence[Any] = ()
         self.runs = 0
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[object], **_: object) -> Callable[..., Any]:
-        self.found.append((describe(graph, inputs), list(inputs)))
+        self.captures.append((describe(graph, inputs), list(inputs)))
         zeros = _zeros(graph)
 
         def run(*arguments: object) -> object:
@@ -137,7 +137,7 @@ class _Recorder(Backend):
     @property
     def has_all(self) -> bool:
         """Is the call one graph that ran once?"""
-        return len(self.found) == self.runs == 1
+        return len(self.captures) == self.runs == 1
 
 
 def _zeros(graph: fx.GraphModule) -> list[torch.Tensor] | None:
@@ -186,10 +186,10 @@ def _record(
         if not backend.runs or backend.has_all:
             raise CaptureError(f"{title}: the call fails: {reason_of(error)}") from error
     if not backend.has_all:
-        count = f"{len(backend.found)} or more" if backend.found else "none"
+        count = f"{len(backend.captures)} or more" if backend.captures else "none"
         why = "; ".join(b.text for b in backend.new_breaks()) or "nothing of it can be compiled"
         raise CaptureError(f"{title} is no single graph ({count} found): {why}")
-    ((traced, arguments),) = backend.found
+    ((traced, arguments),) = backend.captures
     return traced, arguments, backend.results, expected
 
 

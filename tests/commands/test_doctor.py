@@ -32,8 +32,8 @@ def test_report_names_everything(monkeypatch, tmp_path: Path) -> None:
     ):
         assert topic in findings
     assert not [finding for finding in findings.values() if finding.status == MISSING]
-    assert str(tmp_path) in findings["cache"].found
-    assert "libraries" in findings or findings["Contraction"].found.startswith("uses ")
+    assert str(tmp_path) in findings["cache"].detail
+    assert "libraries" in findings or findings["Contraction"].detail.startswith("uses ")
 
 
 def test_missing_compiler_is_exit_code_one(tmp_path: Path) -> None:
@@ -65,12 +65,12 @@ def test_threads_are_those_that_programs_run_on(monkeypatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     (finding,) = doctor._threads()
-    assert finding.found == "torch and daceopt use 3, 2 of 8 cores are ours, OMP_NUM_THREADS=3"
+    assert finding.detail == "torch and daceopt use 3, 2 of 8 cores are ours, OMP_NUM_THREADS=3"
     assert finding.status == NOTE and "set OMP_NUM_THREADS=2" in finding.advice
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.delenv("OMP_NUM_THREADS")
     (finding,) = doctor._threads()
-    assert finding.status == "ok" and "OMP_NUM_THREADS is not set" in finding.found
+    assert finding.status == "ok" and "OMP_NUM_THREADS is not set" in finding.detail
     assert "OMP_NUM_THREADS=2 would use all cores" in finding.advice
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     (finding,) = doctor._threads()
@@ -83,8 +83,8 @@ def test_what_cuda_needs_is_no_need_of_others(monkeypatch) -> None:
     monkeypatch.setattr(toolchain, "driver", lambda: None)
     compiler, devices = doctor._devices()
     assert (compiler.status, devices.status) == (NOTE, NOTE)
-    assert "CUDA_HOME" in compiler.advice and devices.found == "no driver"
+    assert "CUDA_HOME" in compiler.advice and devices.detail == "no driver"
     monkeypatch.setattr(toolchain, "driver", lambda: "NVIDIA UNIX x86_64 Kernel Module  580.65")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     _, driver, devices = doctor._devices()
-    assert driver.found.endswith("580.65") and "install a build of torch with CUDA" in devices.advice
+    assert driver.detail.endswith("580.65") and "install a build of torch with CUDA" in devices.advice

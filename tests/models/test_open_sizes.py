@@ -38,4 +38,4 @@ def test_one_program_for_all_sizes(declared: list[str | int | None]) -> None:
         ours, (theirs,) = model(x), session.run(None, {"x": x})
         assert_within_rounding(ours, theirs.astype(np.float64))
         programs.add(model.pair)
-    assert len(programs) == 1 and not model.wanted
+    assert len(programs) == 1 and not model.dependence

@@ -349,17 +349,17 @@ class _Surveyor(_Importer):
 
     def __init__(self, model: onnx.ModelProto):
         super().__init__(model, fallback=True, patient=True)
-        self.found = Survey()
+        self.findings = Survey()
         self.left_out: set[str] = set()
 
     def survey(self) -> Survey:
         self._read()
-        self.found.types = {
+        self.findings.types = {
             name: (types.to_onnx(self.graph.dtype(array)), len(self.graph.shape(array)))
             for name, array in self.names.items()
             if name not in self.left_out
         }
-        return self.found
+        return self.findings
 
     def _tolerant(self, add: Callable[[onnx.NodeProto], None], proto: onnx.NodeProto, results: Sequence[str]) -> None:
         named = [name for name in results if name]
@@ -369,10 +369,10 @@ class _Surveyor(_Importer):
         try:
             add(proto)
         except NotKnownYet as gap:
-            self.found.refused[named[0]] = gap
+            self.findings.refused[named[0]] = gap
             self.pending.update(name for name in named if name not in self.names)
         except Unsupported as error:
-            self.found.refused[named[0]] = error
+            self.findings.refused[named[0]] = error
             self.left_out.update(named)
 
 

@@ -87,7 +87,7 @@ class _Cut:
         self, model: onnx.ModelProto, surveyed: Survey, refused: Mapping[str, str], reasons: Mapping[str, str]
     ):
         graph = model.graph
-        self.model, self.found, self.reasons = model, surveyed, reasons
+        self.model, self.survey, self.reasons = model, surveyed, reasons
         self.constants = {t.name: t for t in graph.initializer}
         self.inputs = {v.name: v for v in graph.input if v.name not in self.constants}
         self.types = {v.name: v for v in (*graph.input, *graph.value_info, *graph.output)}
@@ -140,9 +140,9 @@ class _Cut:
         declared = self.types.get(name)
         if declared is not None and declared.type.tensor_type.elem_type and declared.type.tensor_type.HasField("shape"):
             return declared
-        if name not in self.found.types:  # the import of the native part will say what it lacks
+        if name not in self.survey.types:  # the import of the native part will say what it lacks
             return declared if declared is not None else onnx.ValueInfoProto(name=name)
-        kind, rank = self.found.types[name]
+        kind, rank = self.survey.types[name]
         return onnx.helper.make_tensor_value_info(name, kind, [None] * rank)
 
     def _model(

@@ -175,26 +175,13 @@ def _trace(
         )
 
     numbers = symbols_in(call.traced)
-
-    def vjp(*values: torch.Tensor) -> list[torch.Tensor | None]:
-        for holder in values[len(inputs) + len(present) :]:
-            holder.item()  # so that the trace knows the number
-        operands = list(values[: len(inputs)])
-        for k in by:
-            operands[k] = operands[k].detach().requires_grad_()
-        with torch.enable_grad():
-            results = _invoke(call, operands)
-        pairs = [(results[k], g) for k, g in zip(present, values[len(inputs) :]) if results[k].requires_grad]
-        if not pairs:  # none depends on these operands
-            return [None] * len(by)
-        of, grads = zip(*pairs)
-        return list(torch.autograd.grad(of, [operands[k] for k in by], grads, allow_unused=True))
-
     grads = [call.results[k] for k in present]
     try:
         fakes = [*_operands_like(call), *(like(g) for g in grads if g is not None)]
         with guards.note_assumptions(fakes, call.context.assumed):
-            traced = trace(vjp, [*fakes, *(holder_of(n, call.operands) for n in numbers)])
+            traced = trace(
+                _vjp(call, len(inputs), present, by), [*fakes, *(holder_of(n, call.operands) for n in numbers)]
+            )
     except RuntimeError as error:
         if _NO_DERIVATIVE.search(str(error)) is None:  # the formula needs what only data tell, say
             raise Unsupported(f"the derivative of {call.target}, by PyTorch's formula: {error}") from error
@@ -203,6 +190,29 @@ def _trace(
     _reuse_results(importer, call, outputs)
     gradients = importer.run([*inputs, *(grads_out[k] for k in present), *[None] * len(numbers)])
     return _by_position(gradients, by, len(inputs))
+
+
+def _vjp(
+    call: AtenCall, count: int, present: Sequence[int], by: Sequence[int]
+) -> Callable[..., list[torch.Tensor | None]]:
+    """Of ``count`` operands, the gradients of the results ``present`` and holders of numbers: the gradients ``by``
+    these operands."""
+
+    def vjp(*values: torch.Tensor) -> list[torch.Tensor | None]:
+        for holder in values[count + len(present) :]:
+            holder.item()  # so that the trace knows the number
+        operands = list(values[:count])
+        for k in by:
+            operands[k] = operands[k].detach().requires_grad_()
+        with torch.enable_grad():
+            results = _invoke(call, operands)
+        pairs = [(results[k], g) for k, g in zip(present, values[count:]) if results[k].requires_grad]
+        if not pairs:  # none depends on these operands
+            return [None] * len(by)
+        of, grads = zip(*pairs)
+        return list(torch.autograd.grad(of, [operands[k] for k in by], grads, allow_unused=True))
+
+    return vjp
 
 
 def _refuse(b: Builder, inputs: Names, by: Sequence[int], reason: str) -> Names:

@@ -85,7 +85,19 @@ def import_plan(
     logger.info("imported a graph of Dynamo: %d operators, %d inputs", len(graph.operators()), len(graph.inputs))
     for name, why in context.hosted.items():
         logger.debug("  %s runs in ATen: %s", name, why)
-    serialized = Binding(
+    notes = {"binding": _binding(traced, body, planned, binding, symbols).to_json()}
+    gradients = _gradients(graph, traced, planned, binding)
+    return Imported(graph, gradients, hosted=context.hosted, notes=notes, device=traced.device)
+
+
+def _binding(
+    traced: Traced,
+    body: Functional,
+    planned: Plan,
+    binding: Sequence[tuple[str, int]],
+    symbols: dict[str, tuple[int, int | None]],
+) -> Binding:
+    return Binding(
         tuple(binding),
         (*planned.outputs, *[Output((), False)] * len(planned.asserted)),
         tuple(planned.results),
@@ -96,8 +108,6 @@ def import_plan(
         exchanges.unversioned_arguments(traced.graph.graph),
         exchanges.exchanged_arguments(traced.graph.graph),
     )
-    gradients, notes = _gradients(graph, traced, planned, binding), {"binding": serialized.to_json()}
-    return Imported(graph, gradients, hosted=context.hosted, notes=notes, device=traced.device)
 
 
 def _check_sizes(results: Sequence[Result], symbols: Collection[str]) -> None:

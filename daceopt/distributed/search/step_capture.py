@@ -53,14 +53,14 @@ class _Capture(Backend):
     def __init__(self, parameters: Mapping[int, str]) -> None:
         super().__init__(Options(), Stats(), self._leave)
         self._parameters = parameters
-        self.found: list[tuple[Traced, dict[int, str], list[Any]]] = []
+        self.captures: list[tuple[Traced, dict[int, str], list[Any]]] = []
 
     def _leave(self, reason: Break, error: BaseException) -> None:
         raise CaptureError(f"a part of the step has no graph: {reason.text}") from error
 
     def add(self, traced: Traced, inputs: Sequence[object]) -> Any:
         names = enumerate(self._parameters.get(id(x)) for x in inputs)
-        self.found.append((traced, {k: name for k, name in names if name is not None}, list(inputs)))
+        self.captures.append((traced, {k: name for k, name in names if name is not None}, list(inputs)))
         return traced.graph.forward
 
 
@@ -86,10 +86,10 @@ def capture(
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
         frames.compile_frames(own_forward(called), backend, dynamic=False)(*arguments, **named)
     breaks = backend.new_breaks()
-    if len(backend.found) != 1:
+    if len(backend.captures) != 1:
         why = f": {'; '.join(b.text for b in breaks)}" if breaks else ""
-        raise CaptureError(f"a strategy is for a step of one graph, and this one has {len(backend.found)}{why}")
-    traced, names, inputs = backend.found[0]
+        raise CaptureError(f"a strategy is for a step of one graph, and this one has {len(backend.captures)}{why}")
+    traced, names, inputs = backend.captures[0]
     if step is not None:
         return lower(_imported_step(step, traced, names, inputs, world), recipe)
     return lower(_import(traced, names, world), recipe)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """``found`` and what rules make of the same step (``rules``), as simulated; ``bound``: full overlap with the
+    """``time`` and what rules make of the same step (``rules``), as simulated; ``bound``: full overlap with the
     kernels that were found and one call for all gradients; ``seconds``: of the search, ``evaluated`` candidates."""
 
     strategy: Strategy
@@ -39,7 +39,7 @@ class SearchOutcome:
     exhausted: bool
 
     @property
-    def found(self) -> StepTime:
+    def time(self) -> StepTime:
         return self.state.time
 
     @property
@@ -50,7 +50,7 @@ class SearchOutcome:
     @property
     def gain(self) -> float:
         """(T_rule - T_found) / T_found, of the best rule (DisCo, section 6.2)."""
-        return self.rules[self.best_rule].seconds / self.found.seconds - 1 if self.found.seconds else 0.0
+        return self.rules[self.best_rule].seconds / self.time.seconds - 1 if self.time.seconds else 0.0
 
     @property
     def possible(self) -> float:
@@ -58,7 +58,7 @@ class SearchOutcome:
         return self.rules[self.best_rule].seconds / self.bound - 1 if self.bound else 0.0
 
     def __str__(self) -> str:
-        rows = [*self.rules.items(), ("searched", self.found)]
+        rows = [*self.rules.items(), ("searched", self.time)]
         lines = [f"  {name:16} {_ms(t.seconds)}  {_ms(t.computation)}  {_ms(t.communication)}" for name, t in rows]
         head = f"  {'':16} {'step':>11}  {'compute':>11}  {'reduce':>11}"
         ended = "no better one for long" if self.exhausted else "the time was over"

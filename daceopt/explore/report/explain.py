@@ -187,8 +187,8 @@ def _onnx_program(
     variant = _variant(variants, inputs)
     if variant is None:
         report.notes.append(
-            f"no program yet: one is compiled at the first call with new {variants.wanted}; give explain the inputs of "
-            "a call"
+            f"no program yet: one is compiled at the first call with new {variants.dependence}; give explain the "
+            "inputs of a call"
         )
         return
     pair, tensors_in = variant.pair, [inputs[k] for k in variant.positions] if inputs else ()

@@ -86,7 +86,7 @@ class SiteList(Sequence[FoundSite]):
     look, by name; ``whole``: those that have no single sites and edit a program as a whole; ``late``: those that were
     not looked for, because their level comes before that of steps that were applied."""
 
-    found: tuple[FoundSite, ...]
+    sites: tuple[FoundSite, ...]
     near_misses: tuple[FoundNearMiss, ...] = ()
     failures: dict[str, str] = field(default_factory=dict)
     whole: tuple[str, ...] = ()
@@ -99,10 +99,10 @@ class SiteList(Sequence[FoundSite]):
     def __getitem__(self, place: slice) -> Sequence[FoundSite]: ...
 
     def __getitem__(self, place: int | slice) -> FoundSite | Sequence[FoundSite]:
-        return self.found[place]
+        return self.sites[place]
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.sites)
 
     def matching(self, text: str) -> SiteList:
         """Those whose step, name or origin contains ``text``, near misses as well."""
@@ -110,10 +110,10 @@ class SiteList(Sequence[FoundSite]):
         def fits(one: FoundSite | FoundNearMiss) -> bool:
             return text.lower() in str(one).lower()
 
-        return SiteList(tuple(filter(fits, self.found)), tuple(filter(fits, self.near_misses)))
+        return SiteList(tuple(filter(fits, self.sites)), tuple(filter(fits, self.near_misses)))
 
     def __str__(self) -> str:
-        lines = [plural(len(self.found), "site"), *(f"  [{k}] {site}" for k, site in enumerate(self.found))]
+        lines = [plural(len(self.sites), "site"), *(f"  [{k}] {site}" for k, site in enumerate(self.sites))]
         lines += [f"{len(self.near_misses)} near misses"] if self.near_misses else []
         lines += [f"  {miss}" for miss in self.near_misses]
         lines += [f"{name} could not look: {printable(why)}" for name, why in self.failures.items()]
@@ -125,7 +125,7 @@ class SiteList(Sequence[FoundSite]):
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        rows = [(str(k), str(s.transformation), s.direction, s.text, s.origin) for k, s in enumerate(self.found)]
+        rows = [(str(k), str(s.transformation), s.direction, s.text, s.origin) for k, s in enumerate(self.sites)]
         rows += [("near miss", str(m.transformation), m.direction, m.text, "") for m in self.near_misses]
         rows += [("could not look", name, "", why, "") for name, why in self.failures.items()]
         cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows[:_SHOWN])

@@ -44,19 +44,29 @@ class KernelPattern:
 def pattern(graph: Graph, kernel: Kernel) -> KernelPattern:
     """The pattern of a kernel of ``graph``. Its label and its schedule are no part of it."""
     alike, draws = with_open_draws(kernel)
-    numbers: dict[str, int] = {}
-    for stage in kernel.stages:
-        for access in (*stage.reads.values(), *stage.writes.values()):
-            numbers.setdefault(access.array, len(numbers))
+    numbers = array_numbers(kernel)
     places = {name: graph.root(name) for name in numbers if name not in kernel.locals}
-    starts: dict[str, Dim] = {}
-    for root, offset in places.values():
+    starts = buffer_starts(places.values())
+    for root in starts:
         numbers.setdefault(root, len(numbers))
-        starts.setdefault(root, offset)
     at = {n: (numbers[root], dim(offset - starts[root])) for n, (root, offset) in places.items()}
     arrays = tuple(kernel.locals.get(name) or (*_layout(graph, name), at.get(name)) for name in numbers)
     form = arrays, body_of(alike, numbers), tuple(graph.assumptions), graph.options.target
     return KernelPattern(form, tuple(numbers), tuple(starts.get(name, 0) for name in numbers), draws)
+
+
+def array_numbers(kernel: Kernel) -> dict[str, int]:
+    """The arrays that a kernel accesses, numbered in the order of its accesses."""
+    accesses = (a for s in kernel.stages for a in (*s.reads.values(), *s.writes.values()))
+    return {name: k for k, name in enumerate(dict.fromkeys(a.array for a in accesses))}
+
+
+def buffer_starts(places: Iterable[tuple[str, Dim]]) -> dict[str, Dim]:
+    """The buffers of ``places`` in their order, each with the offset of its first place, from which others count."""
+    starts: dict[str, Dim] = {}
+    for root, offset in places:
+        starts.setdefault(root, offset)
+    return starts
 
 
 def rename_locals(tree: Tree, names: Mapping[str, str]) -> Tree:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from daceopt.ir.access.kernel_pattern import body_of
+from daceopt.ir.access.kernel_pattern import array_numbers, body_of, buffer_starts
 from daceopt.ir.fusion.fusion import fresh_local, merge_with_locals
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.kernel.kernel import Kernel
@@ -90,8 +90,7 @@ class MergeMemory:
 
     def _new_form(self, kernel: Kernel) -> _Form:
         graph = self._graph
-        accesses = (a for s in kernel.stages for a in (*s.reads.values(), *s.writes.values()))
-        names = {name: k for k, name in enumerate(dict.fromkeys(a.array for a in accesses))}
+        names = array_numbers(kernel)
         places, roots = self._places(n for n in names if n not in kernel.locals)
         arrays = [
             (names[n], graph.dtype(n), graph.shape(n), graph.strides(n), _start(roots, places[n])) for n in places
@@ -105,9 +104,8 @@ class MergeMemory:
     def _places(self, names: Iterable[str]) -> tuple[dict[str, _Place], dict[str, tuple[int, Dim]]]:
         """Where arrays of the graph are, and the number and first offset of each of their buffers."""
         places = {n: _Place(*self._graph.root(n), tuple(self._graph.sources(n))) for n in names}
-        offsets = {place.root: place.offset for place in reversed(places.values())}  # where the first one begins
-        roots = {root: (k, offsets[root]) for k, root in enumerate(dict.fromkeys(p.root for p in places.values()))}
-        return places, roots
+        starts = buffer_starts((place.root, place.offset) for place in places.values())
+        return places, {root: (k, start) for k, (root, start) in enumerate(starts.items())}
 
     def _form_over(self, form: _Form, names: Mapping[str, str]) -> _Form:
         """The form of its kernel over other arrays, which lie as its own do."""

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +74,20 @@ def _beyond_their_share(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
             yield item
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Millions of objects of imported modules, which stay, are not looked through again and again, nor are others
     whenever Dynamo has compiled something. It does not time guards, for which it empties the CPU's caches: that is a
     seventh of a small test."""
+    gc.disable()
+    result = yield
+    gc.enable()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     if "torch._dynamo.guards" in sys.modules:
         sys.modules["torch._dynamo.config"].run_gc_after_compile = False  # type: ignore[attr-defined]
         sys.modules["torch._dynamo.guards"].profile_guard_manager = lambda *_: 0.0  # type: ignore[attr-defined]
+    return result
 
 
 _LONG = 60  # about how many tests take as long as one of those

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from daceopt.torch_internals import autograd_engine, cuda_state, functorch, modes, torch_operators
+from daceopt.torch_internals import autograd_engine, cuda_state, decompositions, functorch, modes, torch_operators
 from daceopt.torch_internals.functional_tensors import (
     FunctionalTensor,
     FunctionalTensorMode,
@@ -157,3 +158,33 @@ def test_files_for_running_programs_bring_no_compiler() -> None:
     code = f"import sys; from daceopt.torch_internals import {light}; print([m for m in {heavy} if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_operators_are_whole_in_a_block_and_have_their_own_kernels_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator, key = torch.ops.aten.matmul.default, torch._C.DispatchKey.CPU
+    before = dict(operator.py_kernels)
+    blocks = []
+    for form in (_stays, _stays, _is_else, _stays):
+        with decompositions.whole_operators({operator: form}):
+            blocks.append(dict(operator.py_kernels))
+            with decompositions.whole_operators({operator: form}):
+                assert operator.py_kernels == blocks[-1]
+            assert operator.py_kernels == blocks[-1]
+            with FakeTensorMode():
+                assert (torch.ones(2, 3) @ torch.ones(3, 4)).shape == (2, 4)
+        assert operator.py_kernels == before
+    assert [set(kernels) for kernels in blocks] == [set(blocks[0])] * 4 and set(blocks[0]) > set(before)
+    forms = [kernels[torch_operators.COMPOSITE] for kernels in blocks]
+    assert forms == [_stays, _stays, _is_else, _stays]
+    monkeypatch.setitem(operator.py_kernels, key, _is_else)
+    with decompositions.whole_operators({operator: _stays}):
+        assert operator.py_kernels[key] is _is_else, "a kernel of somebody else, since the block before"
+    assert operator.py_kernels == {**before, key: _is_else}
+
+
+def _stays(*_: object, **__: object) -> object:
+    return NotImplemented
+
+
+def _is_else(*_: object, **__: object) -> object:
+    return NotImplemented

@@ -28,7 +28,7 @@ class Registry:
 
     def names(self) -> list[str]:
         """All names, sorted. Imports nothing but the package itself."""
-        return sorted({*self._files, *self._entry_points(), *self._loaded})
+        return sorted({*self._files, *self._entry_points, *self._loaded})
 
     def get(self, name: str) -> Any:
         """The thing called ``name``; loaded files come first. Raises DaceoptError with what exists."""
@@ -39,8 +39,8 @@ class Registry:
         module = self._files.get(name)
         if module is not None:
             return self._from_module(name, importlib.import_module(module))
-        if name in self._entry_points():
-            return self._entry_points()[name].load()
+        if name in self._entry_points:
+            return self._entry_points[name].load()
         listed = f"no {self._kind} is called {name!r}; there are: {', '.join(self.names())}"
         raise DaceoptError(listed + did_you_mean(name, self.names()))
 
@@ -70,7 +70,7 @@ class Registry:
             self._check_name(name, module)
 
     def _check_name(self, name: str, module: ModuleType) -> None:
-        owner = self._files.get(name) or (name in self._entry_points() and "a plug-in")
+        owner = self._files.get(name) or (name in self._entry_points and "a plug-in")
         other = self._files_of.get(name, module.__name__)
         if name in self._loaded and other != module.__name__:
             owner = getattr(sys.modules.get(other), "__file__", other)
@@ -88,6 +88,7 @@ class Registry:
     def _files(self) -> dict[str, str]:
         return dict(_modules(importlib.import_module(self._package)))
 
+    @cached_property
     def _entry_points(self) -> dict[str, Any]:
         return {e.name: e for e in entry_points(group=self._package)}
 

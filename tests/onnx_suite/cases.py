@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import pickle
 import re
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
+_KEPT = Path(__file__).parents[2] / "build" / "onnx-cases"
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 _TEXT_OR_COMPLEX = (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 
@@ -48,12 +53,24 @@ class Case:
 
 @cache
 def cases() -> dict[str, Case]:
-    """All cases by name, about six seconds for the first caller."""
+    """All cases by name. The first process computes what is expected of them and keeps it for others."""
+    versions = (onnx.__version__, onnx.__file__, np.__version__, sys.version)
+    kept = _KEPT / hashlib.sha256("\n".join(versions).encode()).hexdigest()
+    if not kept.exists():
+        _KEPT.mkdir(parents=True, exist_ok=True)
+        new = kept.with_suffix(f".{os.getpid()}")
+        new.write_bytes(pickle.dumps(_compute()))
+        new.replace(kept)
+    return {test.name: Case(kind, test.name, test) for kind, test in pickle.loads(kept.read_bytes())}
+
+
+def _compute() -> list[tuple[str, Any]]:
+    """Kinds and tests of ONNX. Six seconds: expected outputs come from loops in Python."""
     from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the suite divides by zero on purpose
-        return {t.name: Case(kind, t.name, t) for kind in KINDS for t in load_model_tests(kind=kind)}
+        return [(kind, test) for kind in KINDS for test in load_model_tests(kind=kind)]
 
 
 def share_of(name: str, shares: int) -> int:

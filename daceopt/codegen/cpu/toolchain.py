@@ -16,10 +16,11 @@ UNIT = 4, 8
 """The least and about the most kernels that gcc takes at once: its start and our headers cost as much as one of them.
 More gain nothing, and where a program changes, units are what is compiled anew."""
 
-_BOTH = re.compile(r"\bsinf?\("), re.compile(r"\bcosf?\(")
+# A word boundary behind the first letters leaves these to be searched for as a text, fifty times as fast.
+_BOTH = re.compile(r"sin(?<=\bsin)f?\("), re.compile(r"cos(?<=\bcos)f?\(")
 _APART = tuple(f"-fno-builtin-{name}" for name in ("sin", "cos", "sinf", "cosf"))
 
-_INTEGER_VALUES = re.compile(r"\bu?int\d+_t [av]\d")  # as kernels name what they compute and what they collect
+_INTEGER_VALUES = re.compile(r"int(?:(?<=\bint)|(?<=\buint))\d+_t [av]\d")  # as kernels name what they compute, collect
 
 
 def host(*specific: str) -> tuple[str, ...]:

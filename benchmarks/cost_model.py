@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import itertools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,30 +18,25 @@ from daceopt.cost.kernel_class import WITHIN, ModelError, keep, kernel_class
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.explore.report.model_error import SHORT
 from daceopt.ir.kernel.kernel_node import KernelNode
+from daceopt.runtime.executable import Executable, TimedExecutable
 
 _LEAST_CALLS, _MOST_CALLS = 7, 40
 
 
-@dataclass
-class _Timed:
+class _Timed(TimedExecutable):
     """An executable that keeps what its kernels take."""
 
-    executable: Any
-    rows: list[list[int]] = field(default_factory=list)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.executable, name)
+    def __init__(self, executable: Executable) -> None:
+        super().__init__(executable)
+        self.rows: list[dict[str, float]] = []
 
     def run(self, pointers: Sequence[int], symbols: tuple[int, ...] = ()) -> None:
-        times = (ctypes.c_int64 * (len(self.executable.manifest.kernels) + 1))()
-        self.executable.run_timed(pointers, symbols, times)
-        self.rows.append([after - before for before, after in itertools.pairwise(times)])
+        super().run(pointers, symbols)
+        self.rows.append(self.by_array())
 
     def shortest(self) -> dict[str, float]:
         """Array -> the seconds of the kernel that writes it."""
-        best = [1e-9 * min(times) for times in zip(*self.rows)]
-        kernels = self.executable.manifest.kernels
-        return {array: spent for kernel, spent in zip(kernels, best) for array in kernel.writes}
+        return {array: min(row[array] for row in self.rows) for array in self.rows[0]}
 
 
 @case

@@ -30,7 +30,7 @@ from daceopt.ir.kernel.kernel_node import KernelNode
 from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import dim
 from daceopt.ir.schedule import schedule, schedule_text
-from daceopt.runtime.manifest import TICKS, Assumption, KernelInfo, Manifest, SavedArray, Symbol, Tensor
+from daceopt.runtime.manifest import Assumption, KernelInfo, Manifest, SavedArray, Symbol, Tensor
 from daceopt.runtime.sources import Sources
 
 logger = logging.getLogger("daceopt.build")
@@ -41,24 +41,21 @@ def build(
     identity: str,
     parts: Sequence[tuple[Graph, Roles]],
     implement: Callable[[Graph], Requirements],
-    profiled: bool = False,
 ) -> list[str]:
     """Build one program per graph and store it; returns their keys for ``assemble.load_program``.
 
     ``implement`` replaces the library nodes of a copy of each graph by C++ calls. The sources of all programs compile
-    in one go, equal kernels once. A ``profiled`` program has one more output, ``ticks:0``: int64, the nanoseconds of a
-    clock before its first node and after each of ``manifest.kernels``; the clock is that of the device, where kernels
-    have a stream, and the run waits for its end. Raises BuildError and Unsupported.
+    in one go, equal kernels once. Raises BuildError and Unsupported.
     """
     generated: list[GeneratedProgram] = []
     for k, (graph, roles) in enumerate(parts):
-        generated.append(GeneratedProgram(graph, roles, implement, k, profiled))
+        generated.append(GeneratedProgram(graph, roles, implement, k))
         if k < len(parts) - 1:
             ahead.start(generated[-1].jobs)  # while the next one is printed
     compile_objects([job for program in generated for job in program.jobs])
     names = []
     for k, program in enumerate(generated):
-        name = program_key(identity, k, profiled)
+        name = program_key(identity, k)
         build_program(name, program.manifest, program.jobs, program.constants, sources=program.sources)
         names.append(name)
         logger.info("built %s: %d kernels and calls", program.manifest.name, len(program.manifest.kernels))
@@ -76,7 +73,6 @@ class GeneratedProgram:
         roles: Roles,
         implement: Callable[[Graph], Requirements],
         position: int,
-        profiled: bool = False,
         suffix: str = "",
     ):
         self.suffix = suffix
@@ -90,13 +86,12 @@ class GeneratedProgram:
             self.graph.order = in_place.order_of(self.graph)
         needs = implement(self.graph)
         order.check(self.graph, self.graph.nodes())
-        ticks = self._add_ticks() if profiled else None
         self.target = target.get(graph.options.target)
         self.plan = memory_plan.as_built(self.graph)
         self.graph.overwrites = self.plan.over
         if not self.target.has_stream:  # its kernels may still run when the host looks whether one has failed
             self.graph.in_place = in_place.decide(self.graph, failing)
-        self.frame = ProgramFrame(self.graph, ticks, reports=bool(needs.flags.includes))
+        self.frame = ProgramFrame(self.graph, reports=bool(needs.flags.includes))
         self.inputs = [n for n in self.graph.inputs if n in roles]
         self.bound = [n for n in self.graph.constants if n in self.frame.buffers]
         self.manifest = self._manifest(needs)
@@ -109,13 +104,6 @@ class GeneratedProgram:
         """NumPy's files know no narrow types: their bits are stored."""
         value = self.graph.constants[name]
         return value.view(types.to_numpy(types.bits(self.graph.dtype(name))))
-
-    def _add_ticks(self) -> str:
-        """An output for the times, which the frame itself writes."""
-        name = self.graph.add_array("ticks", (len(self.graph.nodes()) + 1,), dace.int64)
-        self.graph.add_output(name)
-        self.roles[name] = TICKS
-        return name
 
     def _manifest(self, needs: Requirements) -> Manifest:
         graph = self.graph

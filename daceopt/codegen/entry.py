@@ -81,6 +81,7 @@ class ProgramSource:
             **self._frame_parts(symbols),
             **self._reporting_parts(),
             suffix=self.suffix,
+            timed=self._timed_run(),
             outputs=self.manifest.results,
             symbols="\n".join(_symbol(i, name) for i, name in enumerate(symbols)),
             sizes="\n".join(f"    out[{i}] = {_expression(text, symbols)};" for i, text in enumerate(self._sizes())),
@@ -114,6 +115,12 @@ class ProgramSource:
             "attempt": _ATTEMPT if shared else "program();",
             "at_end": "if (daceopt::at_end) daceopt::at_end();" if shared else "",
         }
+
+    def _timed_run(self) -> str:
+        """The times of a run: by events of the device, where the host does not wait for its kernels."""
+        if not self.manifest.has_stream:
+            return _TIMED.format(suffix=self.suffix)
+        return _TIMED_ON_DEVICE.format(**_CODES, suffix=self.suffix, stream=self._address(BufferAddress("stream")))
 
     def _sizes(self) -> list[str]:
         return [self.arena, self.saved, *(extent for shape in self.shapes for extent in shape)]
@@ -201,6 +208,23 @@ _REPORTED = """
     if (status & {index}) return report(bad_index, "an index is out of range");{checks}
     if (status) return report(failed, "a kernel failed");"""
 
+_TIMED = """\
+    static thread_local int64_t* now;
+    now = times;
+    return daceopt_run_marked{suffix}(pointers, symbols, [](int64_t node) {{ now[node] = daceopt_now(); }});"""
+
+_TIMED_ON_DEVICE = """\
+    static thread_local void* stream;
+    stream = {stream};
+    const int code = daceopt_run_marked{suffix}(pointers, symbols, [](int64_t node) {{ daceopt_tick(stream, node); }});
+    if (code != {ok}) return code;
+    try {{
+        daceopt_ticks(times);
+    }} catch (const std::exception& error) {{
+        return report({failed}, error.what());
+    }}
+    return {ok};"""
+
 _TEMPLATE = """\
 #include <daceopt/frame.h>
 {status_include}
@@ -267,9 +291,7 @@ EXPORTED int daceopt_run{suffix}(void** pointers, const int64_t* symbols) {{
 }}
 
 EXPORTED int daceopt_run_timed{suffix}(void** pointers, const int64_t* symbols, int64_t* times) {{
-    static thread_local int64_t* now;
-    now = times;
-    return daceopt_run_marked{suffix}(pointers, symbols, [](int64_t node) {{ now[node] = daceopt_now(); }});
+{timed}
 }}
 
 EXPORTED int daceopt_earlier{suffix}() {{

@@ -32,18 +32,15 @@ class ProgramFrame(FrameWalk):
     the four above. ``kernels``: each distinct kernel by its name; ``calls``: the kernel's name of each kernel node.
     ``host_reads``: how many times the host waits for its kernels and reads what control flow depends on.
 
-    Library nodes must be C++ tasklets over whole arrays by now. Raises ``Unsupported`` for any other node. ``ticks``
-    names an int64 array of the graph: the frame writes the nanoseconds of a steady clock into it, before the first node
-    and after each; where kernels have a stream, of events on it, for which the run waits. ``reports``: library calls
-    report errors into ``daceopt/status.h``.
+    Library nodes must be C++ tasklets over whole arrays by now. Raises ``Unsupported`` for any other node. ``reports``:
+    library calls report errors into ``daceopt/status.h``.
     """
 
-    def __init__(self, graph: Graph, ticks: str | None = None, reports: bool = False):
+    def __init__(self, graph: Graph, reports: bool = False):
         self._code = CodeFlow()
         super().__init__(graph, self._code)
         self._target = target.get(graph.options.target)
         self._printer = KernelPrinter(self._target.print_kernel)
-        self._ticks = ticks
         self.buffers: dict[str, FrameBuffer] = {}
         self.kernels: dict[str, KernelSource] = {}
         self.calls: dict[nodes.Node, str] = {}
@@ -56,8 +53,6 @@ class ProgramFrame(FrameWalk):
                 self._begin_changes(reports)
             self._add(node)
             self._tick(k)
-        if ticks is not None and self._target.has_stream:
-            self._code.add(f"daceopt_ticks({self._stream()}, {ticks});")
 
     @property
     def declarations(self) -> list[str]:
@@ -76,16 +71,8 @@ class ProgramFrame(FrameWalk):
         self._code.add(f"if ({failed}) return;\n{status} = {checks.CHANGING};")
 
     def _tick(self, k: int) -> None:
-        """Tell who watches the run that node ``k`` is next. In a profiled program the clock is read here: that of the
-        device, where the host does not wait for it."""
+        """Tell who watches the run that node ``k`` is next."""
         self._code.add(f"if (mark) mark({k});")
-        if self._ticks is None:
-            return
-        self._buffer(self._scope.place(self._ticks)[0])
-        if self._target.has_stream:
-            self._code.add(f"daceopt_tick({self._stream()}, {k});")
-        else:
-            self._code.add(f"{self._ticks}[{k}] = daceopt_now();")
 
     def _stream(self) -> str:
         return self._buffer(FrameBuffer(STREAM, 1, dace.uint8))

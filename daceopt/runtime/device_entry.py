@@ -86,8 +86,7 @@ class PlacedEntry(ExecutableEntry):
         self.constants = [c.data_ptr() for c in self._constants]
         self._scratch: dict[int, Callable[[], torch.Tensor]] = {}  # bytes -> what allocates an arena
         manifest = executable.manifest
-        recorded = manifest.repeats and not manifest.is_profiled  # which waits for its end, as a recording cannot
-        self.graphs = device_graphs.graphs_for(device, len(manifest.kernels)) if recorded else None
+        self.graphs = device_graphs.graphs_for(device, len(manifest.kernels)) if manifest.repeats else None
         self._current, self._stream = _current_device(device), _current_stream(device)
 
     def stream(self) -> tuple[int, ...]:

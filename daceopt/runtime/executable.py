@@ -8,9 +8,11 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -103,8 +105,8 @@ class Executable:
             self._fail(status)
 
     def run_timed(self, pointers: Sequence[int], symbols: tuple[int, ...], times: ctypes.Array[ctypes.c_int64]) -> None:
-        """The same; ``times``, one more than ``manifest.kernels``, get the nanoseconds of the host's clock before each
-        of them, and behind the last."""
+        """The same; ``times``, one more than ``manifest.kernels``, get the nanoseconds of a clock before each of them,
+        and behind the last: that of the device, where kernels have a stream, and the run waits for its end."""
         if status := self._functions.run_timed(self._pack(*pointers), self._pack_symbols(symbols), times):
             self._fail(status)
 
@@ -177,6 +179,31 @@ class Executable:
         if status == EARLIER:
             raise EarlierCallFailed(f"{self.manifest.name} failed in an earlier call: {message}")
         raise (RunIndexError if status == BAD_INDEX else RunError)(f"{self.manifest.name}: {message}")
+
+
+class TimedExecutable:
+    """An executable whose runs note what its kernels take; ``seconds``: of each of ``manifest.kernels``, in the latest
+    run."""
+
+    def __init__(self, executable: Executable) -> None:
+        self._executable = executable
+        # a run waits for its end, as no recording of it can
+        self.manifest = replace(executable.manifest, repeats=False)
+        self.seconds: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executable, name)
+
+    def run(self, pointers: Sequence[int], symbols: tuple[int, ...] = ()) -> None:
+        """As that of the executable."""
+        times = (ctypes.c_int64 * (len(self.manifest.kernels) + 1))()
+        self._executable.run_timed(pointers, symbols, times)
+        self.seconds = [1e-9 * (after - before) for before, after in pairwise(times)]
+
+    def by_array(self) -> dict[str, float]:
+        """The seconds of the latest run, by each array that a kernel writes."""
+        kernels = zip(self.manifest.kernels, self.seconds, strict=True)
+        return {array: seconds for kernel, seconds in kernels for array in kernel.writes}
 
 
 class Exports:

@@ -11,8 +11,6 @@ from typing import Any
 from daceopt.errors import BuildError
 
 FORMAT = 9
-TICKS = "ticks:0"
-"""What the times of a profiled program are called among its outputs."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +110,6 @@ class Manifest:
     def pointer_count(self) -> int:
         """Length of the pointer list of a call."""
         return len(self.inputs) + len(self.constants) + len(self.outputs) + 3 + self.has_stream
-
-    @property
-    def is_profiled(self) -> bool:
-        """Does it write the times of its kernels?"""
-        return any(t.name == TICKS for t in self.outputs)
 
     @property
     def device(self) -> str:

@@ -8,7 +8,9 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +18,11 @@ import pytest
 from daceopt.codegen.assemble import build_program, load_program, program_key
 from daceopt.codegen.compiler import CompileJob
 from daceopt.errors import BuildError, RunError, RunIndexError
-from daceopt.runtime.executable import _LOADED, load
+from daceopt.runtime.executable import _LOADED, TimedExecutable, load
 from daceopt.runtime.manifest import KernelInfo, Manifest, Symbol, Tensor
 from daceopt.store import sealed
 from daceopt.store.cache import Cache
-from tests.codegen.programs import SCALE, build_scale, run_scale, scale_jobs
+from tests.codegen.programs import SCALE, build_scale, run_scale, scale_jobs, scale_source
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +212,15 @@ def test_warm_path_imports_neither_dace_nor_sympy() -> None:
         "assert not {'dace', 'onnx', 'sympy', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_times_of_kernels(store: Cache) -> None:
+    body = "if (mark) mark(0);\nfor (int64_t i = 0; i < n; ++i) y[i] = 3.0f * x[i];\nif (mark) mark(1);"
+    manifest = replace(SCALE, kernels=(KernelInfo("scale", ("y", "z")),))
+    jobs = [CompileJob(replace(scale_source(body), manifest=manifest).text(), "frame")]
+    program = build_program(program_key("timed"), manifest, jobs, store=store)
+    timed: Any = TimedExecutable(program)
+    x = np.ones(1000, np.float32)
+    assert (run_scale(timed, x) == 3).all() and (run_scale(program, x) == 3).all()
+    assert timed.by_array().keys() == {"y", "z"} and 0 < timed.by_array()["y"] < 60
+    assert program.manifest.repeats and not timed.manifest.repeats and timed.sizes((5,)) == program.sizes((5,))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -13,22 +14,21 @@ from daceopt.codegen import build
 from daceopt.codegen.assemble import KIND, require_program
 from daceopt.cost.measure import on_stream
 from daceopt.runtime.device_entry import entry_of, place_of
-from daceopt.runtime.executable import Executable
+from daceopt.runtime.executable import Executable, TimedExecutable
 from daceopt.store.cache import default_cache
 
 if TYPE_CHECKING:
     from daceopt.ir.control.program import Program
-    from daceopt.ir.graph.graph import Graph
+    from daceopt.programs.compiled import CompiledPair
     from daceopt.runtime.invocation import ExecutableEntry
 
 Role = tuple[str, int]
 Times = dict[str, float]
-_TICKS = ("ticks", 0)
 _SEED = 0
 
 
 class BuiltProgram:
-    """Built programs of one or both directions; ``profiled`` ones read a clock between their nodes.
+    """Built programs of one or both directions.
 
     They run where their inputs are, for which they were built: on the host or on a device.
     """
@@ -37,23 +37,18 @@ class BuiltProgram:
         self._entries = entries
 
     @classmethod
-    def of(
-        cls, identity: str, parts: Sequence[tuple[Graph, Mapping[str, str]]], profiled: bool = False
-    ) -> BuiltProgram:
-        """Build ``parts``, graphs with the roles of their arrays, into the cache. Raises BuildError and Unsupported."""
-        from daceopt import libs
-
-        names = build.build(identity, parts, libs.implement, profiled=profiled)
-        return cls([entry_of(require_program(name)) for name in names])
+    def of(cls, pair: CompiledPair) -> BuiltProgram:
+        """Both directions of a compiled program, or the one that it has."""
+        return cls([entry_of(program) for program in (pair.forward, pair.backward) if program is not None])
 
     @classmethod
     @contextmanager
-    def temporary(cls, program: Program, profiled: bool = False) -> Iterator[BuiltProgram]:
+    def temporary(cls, program: Program) -> Iterator[BuiltProgram]:
         """Build a program under a name that never comes again, and drop it from the cache at the end."""
         from daceopt import libs
 
         parts = [(graph, program.roles(graph)) for graph in program.directions()]
-        names = build.build(f"temporary {uuid.uuid4()}", parts, libs.implement, profiled=profiled)
+        names = build.build(f"temporary {uuid.uuid4()}", parts, libs.implement)
         try:
             yield cls([entry_of(require_program(name)) for name in names])
         finally:
@@ -72,7 +67,7 @@ class BuiltProgram:
         ``inputs``: contiguous tensors by position in the trace. ``gradients``: those of the outputs by position; ones
         where they are not given. Raises what a run raises, and EarlierCallFailed for what a device has reported.
         """
-        return self._run(inputs, gradients or {}, waits=True)[0]
+        return self._run(self._entries, inputs, gradients or {}, waits=True)
 
     def runner(self, inputs: Mapping[int, torch.Tensor]) -> Callable[[], object]:
         """What runs each program once, to be measured: on a device it returns the seconds that this takes there."""
@@ -80,24 +75,34 @@ class BuiltProgram:
         gradients = {k: torch.ones_like(t) for (kind, k), t in results.items() if kind == "output"}
 
         def call() -> None:
-            self._run(inputs, gradients, waits=False)
+            self._run(self._entries, inputs, gradients, waits=False)
 
         device = place_of(self._entries[0].executable.manifest, inputs.values())
         return on_stream(call, ahead=True, device=device) if device.type == "cuda" else call
 
     def times(self, inputs: Mapping[int, torch.Tensor]) -> list[Times]:
-        """The seconds of each node in one call, of each program that was built as a profiled one."""
-        return self._run(inputs, {}, waits=True)[1]
+        """The seconds of each node in one call of each program, by the first array that it writes."""
+        self._run([entry for entry, _ in self._timed], inputs, {}, waits=True)
+        return [dict(zip((k.writes[0] for k in e.manifest.kernels), e.seconds, strict=True)) for _, e in self._timed]
+
+    @cached_property
+    def _timed(self) -> list[tuple[ExecutableEntry, TimedExecutable]]:
+        timed = [TimedExecutable(entry.executable) for entry in self._entries]
+        return [(entry_of(cast("Executable", executable)), executable) for executable in timed]
 
     def _run(
-        self, inputs: Mapping[int, torch.Tensor], gradients: Mapping[int, torch.Tensor], waits: bool
-    ) -> tuple[dict[Role, torch.Tensor], list[Times]]:
+        self,
+        entries: Sequence[ExecutableEntry],
+        inputs: Mapping[int, torch.Tensor],
+        gradients: Mapping[int, torch.Tensor],
+        waits: bool,
+    ) -> dict[Role, torch.Tensor]:
         tensors: dict[Role, torch.Tensor] = {("input", k): t for k, t in inputs.items()}
         tensors |= {("grad", k): t for k, t in gradients.items()}
-        symbols = tuple(tensors["input", k].shape[axis] for k, axis in self._entries[0].symbols)
+        symbols = tuple(tensors["input", k].shape[axis] for k, axis in entries[0].symbols)
         results: dict[Role, torch.Tensor] = {}
-        saved, times = None, []
-        for k, whole in enumerate(self._entries):
+        saved = None
+        for k, whole in enumerate(entries):
             ones = {("grad", k): torch.ones_like(t) for (kind, k), t in results.items() if kind == "output"}
             arrays = {**ones, **tensors, **results}
             operands = [arrays[role] for role in whole.inputs]
@@ -108,9 +113,8 @@ class BuiltProgram:
             if waits:
                 entry.wait()
             written = {entry.outputs[o]: tensors["input", at] for o, at in entry.in_place.items()}
-            times += [_times(entry, outputs.pop(_TICKS))] if _TICKS in outputs else []
             results |= outputs | written
-        return results, times
+        return results
 
 
 def _call(
@@ -121,9 +125,3 @@ def _call(
     seed = _SEED if entry.uses_seed else None
     entry.invoke([t.data_ptr() for t in inputs], outputs, saved, seed, symbols, memory.arena)
     return dict(zip(entry.outputs, outputs))
-
-
-def _times(entry: ExecutableEntry, ticks: torch.Tensor) -> Times:
-    elapsed = ticks.diff().tolist()
-    nodes = entry.executable.manifest.kernels
-    return {node.writes[0]: t * 1e-9 for node, t in zip(nodes, elapsed, strict=True)}

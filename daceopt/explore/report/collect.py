@@ -145,7 +145,7 @@ def calibrate(machine: Machine, directions: Iterable[Direction], sizes: Mapping[
 
 
 def measured_seconds(direction: Direction, node: Node) -> float | None:
-    """The seconds of a node in the profiled run."""
+    """The seconds of a node, as measured."""
     return _by_result(direction, node, direction.seconds)
 
 

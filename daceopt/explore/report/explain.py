@@ -304,7 +304,7 @@ def _boundary(roles: Mapping[str, str], names: ModelNames) -> dict[str, str]:
 
 
 def _measure(report: Report, pair: CompiledPair, tensors: Tensors) -> list[dict[str, float]]:
-    """Seconds by node of each direction; a note when the profiled run fails."""
+    """Seconds by node of each direction; a note when a run fails."""
     dense = {k: t.detach().contiguous() for k, t in tensors.items()}
     try:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Times of single kernels, from programs that read a clock between their nodes."""
+"""Times of single kernels: the shortest of several runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from daceopt.explore.report.built_program import BuiltProgram, Times
-from daceopt.store.cache import key
 
 if TYPE_CHECKING:
     import torch
@@ -20,15 +19,13 @@ def profile(pair: CompiledPair, inputs: Mapping[int, torch.Tensor], runs: int = 
     """The shortest seconds of every node over ``runs`` calls: of the forward, then of the backward program if any.
 
     ``inputs``: contiguous tensors by position in the trace; gradients of the outputs are ones. A node is named by the
-    first array that it writes. The programs are built on the first profile of a pair. Raises BuildError, Unsupported
-    and what a run raises.
+    first array that it writes. Raises what a run raises.
     """
-    identity = key("profile", *pair.report["programs"])
-    return shortest(BuiltProgram.of(identity, pair.graphs.directions(), profiled=True), inputs, runs)
+    return shortest(BuiltProgram.of(pair), inputs, runs)
 
 
 def shortest(program: BuiltProgram, inputs: Mapping[int, torch.Tensor], runs: int = RUNS) -> list[Times]:
-    """The shortest seconds of every node of a profiled program over ``runs`` calls."""
+    """The shortest seconds of every node of a program over ``runs`` calls."""
     best: list[Times] = []
     for _ in range(runs):
         times = program.times(inputs)

@@ -89,7 +89,7 @@ def measure_alone(
     tensors = {k: _random(own, name, sizes).to(place.device) for k, name in enumerate(own.inputs)}
     times: list[float] = []
     whole, added = finish(Program.of(own))
-    with BuiltProgram.temporary(whole, profiled=True) as program:
+    with BuiltProgram.temporary(whole) as program:
         program.times(tensors)  # what is loaded, allocated and created at a first call
         with progress.parts(100, "% of the runs") as counter:
             start = time.perf_counter()

@@ -89,7 +89,7 @@ def _program(
     report: Report, subject: Subject, program: Program, sizes: Mapping[str, int], measure: bool, code: bool
 ) -> None:
     lowered = all(not part.operators() for g in program.directions() for part in everything(g))
-    with BuiltProgram.temporary(program, profiled=True) if measure else nullcontext() as built:
+    with BuiltProgram.temporary(program) if measure else nullcontext() as built:
         times = shortest(built, subject.tensors) if built is not None else [{}, {}]
         codes = (
             [by_result(e) for e in built.executables()] if built is not None else _print_code(program, code and lowered)

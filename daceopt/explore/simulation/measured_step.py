@@ -15,7 +15,6 @@ from daceopt.distributed.search.strategy_state import simulate
 from daceopt.distributed.search.timed_step import time_step
 from daceopt.explore.report.built_program import BuiltProgram, Times
 from daceopt.ir.nodes.collective import AgreementWait, CollectiveStart, CollectiveWait
-from daceopt.store.cache import key
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,7 +37,7 @@ def measure(step: TrainingStep, *arguments: object, runs: int = RUNS) -> list[St
         step(*arguments)
     program, inputs = calls[-1]
     graphs = program.pair.graphs.directions()
-    built = BuiltProgram.of(key("profile", *program.pair.report["programs"]), graphs, profiled=True)
+    built = BuiltProgram.of(program.pair)
     own = {k: t.detach().clone(memory_format=torch.contiguous_format) for k, t in enumerate(inputs)}
     runs_times = [built.times(own) for _ in range(runs)]
     shortest = min(runs_times, key=lambda times: sum(sum(t.values()) for t in times))

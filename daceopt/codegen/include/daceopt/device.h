@@ -23,7 +23,7 @@ extern "C" void daceopt_copy(void* stream, void* to, const void* from, int64_t b
   if (error != cudaSuccess) throw std::runtime_error(std::string("a copy did not start: ") + cudaGetErrorString(error));
 }
 
-// ---------------------------------------------------------------- times between nodes, in programs that ask for them
+// ---------------------------------------------------------------- times between nodes, in runs that are timed
 
 // Lets nothing on the stream begin before the host has given it all of a run: times are those of the device then, and
 // not those of the calls that start its kernels. Not longer than `most` cycles, for a library may wait for the device.
@@ -81,21 +81,18 @@ extern "C" void daceopt_tick(void* stream, int64_t k) {
   events.record(static_cast<cudaStream_t>(stream));
 }
 
-// Waits for the end of the run; `ticks`, memory of the device, gets the nanoseconds of each time since the first.
-extern "C" void daceopt_ticks(void* stream, int64_t* ticks) {
+// Waits for the end of the run; `times` gets the nanoseconds of each time since the first.
+extern "C" void daceopt_ticks(int64_t* times) {
   DaceoptEvents& events = daceopt_events();
   *events.open = 1;
   daceopt_clocked(cudaEventSynchronize(events.made.back()));
-  std::vector<int64_t> found(events.made.size());
-  for (size_t k = 1; k < found.size(); ++k) {
+  times[0] = 0;
+  for (size_t k = 1; k < events.made.size(); ++k) {
     float milliseconds = 0;
     daceopt_clocked(cudaEventElapsedTime(&milliseconds, events.made[k - 1], events.made[k]));
-    found[k] = found[k - 1] + int64_t(double(milliseconds) * 1e6 + 0.5);
+    times[k] = times[k - 1] + int64_t(double(milliseconds) * 1e6 + 0.5);
   }
   events.clear();
-  const cudaStream_t own = static_cast<cudaStream_t>(stream);
-  daceopt_clocked(cudaMemcpyAsync(ticks, found.data(), found.size() * sizeof(int64_t), cudaMemcpyHostToDevice, own));
-  daceopt_clocked(cudaStreamSynchronize(own));
 }
 
 // ---------------------------------------------------------------- what control flow depends on

@@ -5,4 +5,4 @@
 extern "C" void daceopt_read(void* stream, void* to, const void* from, int64_t bytes);
 extern "C" void daceopt_copy(void* stream, void* to, const void* from, int64_t bytes);
 extern "C" void daceopt_tick(void* stream, int64_t k);
-extern "C" void daceopt_ticks(void* stream, int64_t* ticks);
+extern "C" void daceopt_ticks(int64_t* times);

@@ -1,4 +1,4 @@
-"""Programs with a stream that take the time between their nodes, by the events of the emulation."""
+"""Programs with a stream take the time between their nodes by events, those of the emulation here."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from daceopt.ir.nodes.builder import Builder
 from daceopt.programs import derivation
 from daceopt.runtime import device_graphs
 from daceopt.runtime.device_entry import entry_of
-from daceopt.runtime.manifest import TICKS
+from daceopt.runtime.executable import TimedExecutable
 from tests.codegen.cuda import emulated_target
 
 
 def _graph() -> Graph:
-    graph = Graph("profiled")
+    graph = Graph("timed")
     x = graph.add_input("x", (64, 48), dace.float32)
     b = Builder(graph)
     row = b.reduce("sum", lambda v: v / 48, x, axes=(1,), keepdims=True)
@@ -32,28 +32,28 @@ def _graph() -> Graph:
     return graph
 
 
-def _program(profiled: bool) -> Any:
+def _program() -> Any:
     derived = derivation.derive(Imported(_graph(), device="cuda"), recipes.get("gpu"))
-    (name,) = build.build("test of ticks", derived.directions(), libs.implement, profiled=profiled)
+    (name,) = build.build("test of times", derived.directions(), libs.implement)
     return load_program(name)
 
 
 def test_each_node_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     emulated_target.install_on_host(monkeypatch)
-    program = _program(True)
+    program: Any = TimedExecutable(_program())
     assert len(program.manifest.kernels) > 1
     given = {"input:0": np.random.default_rng(0).standard_normal((64, 48)).astype(np.float32)}
-    plain = trial.run(_program(False), given).outputs
+    plain = trial.run(_program(), given).outputs
     for _ in range(2):  # the second on events of its own
         found = trial.run(program, given).outputs
-        ticks = found.pop(TICKS)
-        assert ticks[0] == 0 and (np.diff(ticks) > 0).all() and len(ticks) == len(program.manifest.kernels) + 1
-        assert ticks[-1] < 60e9
+        assert len(program.seconds) == len(program.manifest.kernels)
+        assert all(seconds > 0 for seconds in program.seconds) and sum(program.seconds) < 60
         assert found.keys() == plain.keys() and all(np.array_equal(found[k], plain[k]) for k in plain)
 
 
 def test_what_waits_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     emulated_target.install_on_host(monkeypatch)
     monkeypatch.setattr(device_graphs, "graphs_for", lambda device, kernels: f"graphs of {kernels} kernels")
-    profiled, plain = (entry_of(_program(p)).place([]) for p in (True, False))
-    assert profiled.graphs is None and plain.graphs is not None  # type: ignore[attr-defined]
+    program = _program()
+    timed, plain = (entry_of(p).place([]) for p in (TimedExecutable(program), program))
+    assert timed.graphs is None and plain.graphs is not None  # type: ignore[attr-defined]

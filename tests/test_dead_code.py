@@ -34,7 +34,7 @@ def _definitions(tree: ast.AST, path: str, owner: ast.ClassDef | None = None) ->
         if isinstance(node, Definition):
             yield Place(node, owner, f"{path}:{node.lineno}")
             yield from _definitions(node, path, node if isinstance(node, ast.ClassDef) else None)
-        else:
+        elif not isinstance(node, ast.expr):
             yield from _definitions(node, path, owner)
 
 

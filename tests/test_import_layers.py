@@ -107,10 +107,12 @@ def modules() -> dict[str, Path]:
 
 
 def statements(tree: ast.AST, where: str = "top") -> Iterator[tuple[ast.AST, str]]:
-    """Every node, and whether it runs when the module is imported, in a function, or never."""
+    """Every node that is no expression, and whether it runs when the module is imported, in a function, or never."""
     for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr):
+            continue
         inner = where
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             inner = "function"
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             inner = "types"
@@ -163,13 +165,19 @@ def test_no_room_imports_from_a_floor_above() -> None:
 
 
 @cache
-def weight(module: str) -> frozenset[str]:
-    """The heavy packages that importing a module of the house brings along."""
-    waiting, seen, found = [module], set(), set()
+def imports_at_top() -> dict[str, list[str]]:
+    """Each module -> what it imports when it is imported."""
     at_top: dict[str, list[str]] = {}
     for edge in imports():
         if edge.where == "top":
             at_top.setdefault(edge.source, []).append(edge.target)
+    return at_top
+
+
+@cache
+def weight(module: str) -> frozenset[str]:
+    """The heavy packages that importing a module of the house brings along."""
+    waiting, seen, found = [module], set(), set()
     while waiting:
         name = waiting.pop()
         if name in seen:
@@ -179,7 +187,7 @@ def weight(module: str) -> frozenset[str]:
             found.update(heavy for heavy in HEAVY if f"{name}.".startswith(f"{heavy}."))
             continue
         parts = name.split(".")
-        waiting += [*at_top.get(name, ()), *(".".join(parts[:k]) for k in range(2, len(parts)))]
+        waiting += [*imports_at_top().get(name, ()), *(".".join(parts[:k]) for k in range(2, len(parts)))]
     return frozenset(found)
 
 

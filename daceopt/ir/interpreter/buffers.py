@@ -54,7 +54,7 @@ class Memory:
         """A symbolic extent under this execution's sizes."""
         if isinstance(extent, int):
             return extent
-        return int(extent.xreplace({s: sympy.Integer(self.sizes[str(s)]) for s in extent.free_symbols}))
+        return int(extent.xreplace({s: sympy.Integer(self.sizes[s.name]) for s in extent.free_symbols}))
 
     def numpy_dtype(self, dtype: DType) -> np.dtype[Any]:
         return types.to_numpy(dace.float64 if self.reference and types.is_float(dtype) else dtype)
@@ -65,11 +65,11 @@ class Memory:
             values.setdefault(name, np.asarray(size))
         reference = dace.float64 if self.reference else None
         for a in assignments:
-            bound = {s: values[str(s)] for s in a.expr.free_symbols}
+            bound = {s: values[s.name] for s in a.expr.free_symbols}
             result = scalar.evaluate(a.expr, bound, reference, a.dtype)
             with np.errstate(all="ignore"):
                 value = np.asarray(result).astype(self.numpy_dtype(a.dtype))
-            values[str(a.symbol)] = value if self.disturbance is None else self.disturbance.scalar(a.expr, value)
+            values[a.symbol.name] = value if self.disturbance is None else self.disturbance.scalar(a.expr, value)
 
     def buffer(self, root: str) -> np.ndarray:
         if root not in self._buffers:

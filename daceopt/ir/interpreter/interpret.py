@@ -86,10 +86,10 @@ class _Execution:
 
     def __init__(self, memory: Memory, kernel: Kernel):
         self.memory, self.kernel = memory, kernel
-        self.extents = {str(p): memory.number(e) for p, e in kernel.extents.items()}
+        self.extents = {p.name: memory.number(e) for p, e in kernel.extents.items()}
         self.outer = kernel.outer
         self.locals: dict[str, np.ndarray] = {}
-        lead = [self.extents[str(p)] for p in self.outer]
+        lead = [self.extents[p.name] for p in self.outer]
         for name, (dtype, shape) in kernel.locals.items():
             own = [memory.number(e) for e in shape or (1,)]
             self.locals[name] = poison((*lead, *own), memory.numpy_dtype(dtype))
@@ -99,7 +99,7 @@ class _Execution:
             self._stage(stage)
 
     def _stage(self, stage: Stage) -> None:
-        params = tuple(map(str, dict.fromkeys([*(self.outer if self.kernel.locals else []), *stage.params])))
+        params = tuple(p.name for p in dict.fromkeys([*(self.outer if self.kernel.locals else []), *stage.params]))
         whole = Iterations(params, (0,) * len(params), tuple(self.extents[p] for p in params))
         if 0 in whole.extents and not any(a.wcr for a in stage.writes.values()):
             return
@@ -121,7 +121,7 @@ class _Execution:
 
     def _kept_axes(self, access: Access, iterations: Iterations) -> list[int]:
         """The axes that choose the element which is written; along the others it is collected."""
-        named = {str(s) for e in self._place(access)[1] if isinstance(e, sympy.Expr) for s in e.free_symbols}
+        named = {s.name for e in self._place(access)[1] if isinstance(e, sympy.Expr) for s in e.free_symbols}
         return [k for k, p in enumerate(iterations.params) if p in named]
 
     def _collect(
@@ -171,8 +171,8 @@ class _Execution:
             offset += self.memory.number(form.constant) * stride
             for p, factor in form.terms:
                 step = self.memory.number(factor) * stride
-                steps[str(p)] += step
-                offset += step * starts[str(p)]
+                steps[p.name] += step
+                offset += step * starts[p.name]
         is_open = [k for k, expr in enumerate(index) if expr is None]
         shape = [self.memory.number(self.memory.graph.shape(access.array)[k]) for k in is_open]
         shape, steps_of = [*shape, *iterations.extents], [*(strides[k] for k in is_open), *steps.values()]

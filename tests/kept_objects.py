@@ -6,7 +6,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from daceopt.store import sealed
+from daceopt.store import sealed, storage
 from daceopt.store.cache import LAYOUT, Cache
 
 _KIND = "object"
@@ -17,6 +17,13 @@ def take(kept: Path, cache: Path) -> None:
     """Copy what ``kept`` has into the new folder of a cache."""
     if _objects(kept).is_dir():
         shutil.copytree(_objects(kept), _objects(cache))
+
+
+def share(cache: Path, other: Path) -> None:
+    """Let a new folder of a cache have the objects of ``cache``. Their names tell the flags, which may be others."""
+    _objects(cache).mkdir(mode=0o700, parents=True, exist_ok=True)
+    storage.make_private(_objects(other).parent)
+    _objects(other).symlink_to(_objects(cache))
 
 
 def keep(kept: Path, cache: Path, since: float) -> None:

@@ -44,3 +44,14 @@ def test_damage_is_seen(tmp_path: Path) -> None:
     kept_objects.take(kept, later.folder)
     (again,) = compile_objects(JOBS[:1], later)
     assert again.read_bytes() == made.read_bytes()
+
+
+def test_a_folder_shares_objects_but_those_with_other_flags(tmp_path: Path, monkeypatch) -> None:
+    run, other = Cache(tmp_path / "run"), Cache(tmp_path / "other")
+    kept_objects.share(run.folder, other.folder)
+    (plain,) = compile_objects(JOBS[:1], other)
+    monkeypatch.setattr(compiler, "_always", compiler.Flags(compile=("-g1",)))
+    (flagged,) = compile_objects(JOBS[:1], other)
+    assert flagged.read_bytes() != plain.read_bytes() and len(run.keys("object")) == 2
+    monkeypatch.setattr(compiler, "_start", lambda *_: 1 / 0)  # nothing is compiled again
+    assert compile_objects(JOBS[:1], run)[0].read_bytes() == flagged.read_bytes()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import kept_objects
 from tests.sanitizer.__main__ import EIGHTHS
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +30,7 @@ def _library(name: str) -> str:
 
 
 def run(libraries: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    kept_objects.share(Path(os.environ["DACEOPT_CACHE_DIR"]), folder)
     environment = {
         **os.environ,
         "LD_PRELOAD": libraries,

@@ -21,10 +21,10 @@ from daceopt.ops.core import values
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering, supports
 
 
-def position(index: sympy.Expr, extent: Dim) -> sympy.Expr:
-    """A run-time index in int64; negative ones count from the end."""
+def position(index: sympy.Expr, extent: Dim, wraps: bool = True) -> sympy.Expr:
+    """A run-time index in int64; negative ones count from the end where it ``wraps``, else they are no index."""
     wide = scalar.cast(index, dace.int64)
-    return scalar.select(scalar.lt(wide, 0), wide + extent, wide)
+    return scalar.select(scalar.lt(wide, 0), wide + extent, wide) if wraps else wide
 
 
 def axis_of(graph: Graph, node: Operator, x: str, default: int = 0) -> int:
@@ -53,15 +53,17 @@ def gather(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     gather_rows(b, data, indices, axis_of(b.graph, node, data), out)
 
 
-def gather_rows(b: Builder, data: str, indices: str, axis: int, out: str) -> None:
-    """The map of :func:`gather`."""
+def gather_rows(
+    b: Builder, data: str, indices: str, axis: int, out: str, wraps: bool = True, label: str = "gather"
+) -> None:
+    """The map of :func:`gather`, one that loads; ``wraps`` as of :func:`position`."""
     shape, depth = b.graph.shape(data), len(b.graph.shape(indices))
     b.map(
         b.graph.shape(out),
         {"x": (data, along(axis, depth)), "k": (indices, lambda *i: i[axis : axis + depth])},
         {"out": (out, lambda *i: i)},
-        lambda i, x, k: scalar.load(x, position(k, shape[axis])),
-        label="gather",
+        lambda i, x, k: scalar.load(x, position(k, shape[axis], wraps)),
+        label=label,
     )
 
 
@@ -72,15 +74,17 @@ def gather_elements(b: Builder, node: Operator, inputs: Names, outputs: Names) -
     gather_along(b, data, indices, axis_of(b.graph, node, data), out)
 
 
-def gather_along(b: Builder, data: str, indices: str, axis: int, out: str) -> None:
-    """The map of :func:`gather_elements`."""
+def gather_along(
+    b: Builder, data: str, indices: str, axis: int, out: str, wraps: bool = True, label: str = "gather_elements"
+) -> None:
+    """The map of :func:`gather_elements`, one that loads; ``wraps`` as of :func:`position`."""
     shape = b.graph.shape(data)
     b.map(
         b.graph.shape(out),
         {"x": (data, whole(len(shape))), "k": (indices, lambda *i: i)},
         {"out": (out, lambda *i: i)},
-        lambda i, x, k: scalar.load(x, *i[:axis], position(k, shape[axis]), *i[axis + 1 :]),
-        label="gather_elements",
+        lambda i, x, k: scalar.load(x, *i[:axis], position(k, shape[axis], wraps), *i[axis + 1 :]),
+        label=label,
     )
 
 

@@ -8,45 +8,30 @@ data[i... with indices[i...] at ``axis``], no negative indices.
 from __future__ import annotations
 
 import dace
-import sympy
 
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.operands import require
 from daceopt.ir.nodes.builder import Builder
 from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.scalar import scalar
-from daceopt.ir.scalar.dims import Dim, dim
+from daceopt.ir.scalar.dims import dim
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering, supports
 from daceopt.ops.families.indexing import (
-    along,
     axis_of,
+    gather_along,
     gather_elements_gradient,
-    position,
-    whole,
+    gather_rows,
     why_empty,
 )
 
 DOMAIN = "daceopt"
 
 
-def place_of(index: sympy.Expr, extent: Dim, wraps: bool) -> sympy.Expr:
-    """A run-time index in int64; negative ones count from the end where they are allowed, else they are no index."""
-    return position(index, extent) if wraps else scalar.cast(index, dace.int64)
-
-
 @lowering("Take", domain=DOMAIN, types=ANY)
 def take(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """One map that loads."""
     data, indices, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
     axis, wraps = axis_of(b.graph, node, data), bool(node.attribute("wraps"))
-    shape, depth = b.graph.shape(data), len(b.graph.shape(indices))
-    b.map(
-        b.graph.shape(out),
-        {"x": (data, along(axis, depth)), "k": (indices, lambda *i: i[axis : axis + depth])},
-        {"out": (out, lambda *i: i)},
-        lambda i, x, k: scalar.load(x, place_of(k, shape[axis], wraps)),
-        label="take",
-    )
+    gather_rows(b, data, indices, axis, out, wraps, label="take")
 
 
 @gradient("Take", domain=DOMAIN)
@@ -84,16 +69,8 @@ def _without_blank(b: Builder, node: Operator, rows: str, indices: str) -> str:
 
 @lowering("TakeAlong", domain=DOMAIN, types=ANY)
 def take_along(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """One map that loads."""
     data, indices, out = require(inputs, 0), require(inputs, 1), require(outputs, 0)
-    axis = axis_of(b.graph, node, data)
-    b.map(
-        b.graph.shape(out),
-        {"x": (data, whole(len(b.graph.shape(data)))), "k": (indices, lambda *i: i)},
-        {"out": (out, lambda *i: i)},
-        lambda i, x, k: scalar.load(x, *i[:axis], scalar.cast(k, dace.int64), *i[axis + 1 :]),
-        label="take_along",
-    )
+    gather_along(b, data, indices, axis_of(b.graph, node, data), out, wraps=False, label="take_along")
 
 
 gradient("TakeAlong", domain=DOMAIN)(gather_elements_gradient)

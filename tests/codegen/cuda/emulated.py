@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import shutil
 import subprocess
 from collections.abc import Sequence
 from functools import cache
@@ -26,6 +27,7 @@ if (_compiler := system.compiler()) is not None and _compiler.family == "gcc":
     FLAGS += ("-fno-gnu-unique",)
 # what a statement need not read; what nvcc takes; digits of loops that never run; what programs compare
 FLAGS += ("-Wno-unused", "-Wno-unknown-pragmas", "-Wno-div-by-zero", "-Wno-tautological-compare")
+_LIBRARY = "emulated.so"
 ORDERS = (0, 1, 2)  # of threads between two barriers, see emulation.h
 
 
@@ -52,7 +54,19 @@ def emulation() -> Path:
         if compiler.family == "gcc":
             subprocess.run([*start, "-x", "c++-header", str(own), "-o", f"{own}.gch"], check=True)
 
-    return default_cache().build("emulation", key("emulation", text(), FLAGS, system.fingerprint()), write)
+    return default_cache().build("object", key(str(EMULATION), text(), FLAGS, system.fingerprint()), write)
+
+
+def _compiled(unit: str) -> Path:
+    """The library of a unit, kept from run to run as objects are."""
+
+    def write(folder: Path) -> None:
+        command = [*system.require_compiler().command, *FLAGS, "-shared", "-include", str(emulation() / EMULATION.name)]
+        command += ["-x", "c++", "-", "-x", "none", str(emulation() / "emulation.o"), "-o", str(folder / _LIBRARY)]
+        done = subprocess.run(command, input=unit, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    return default_cache().build("object", key(unit, text(), FLAGS, system.fingerprint()), write) / _LIBRARY
 
 
 def library_of(sources: Sequence[KernelSource], folder: Path) -> ctypes.CDLL:
@@ -60,10 +74,7 @@ def library_of(sources: Sequence[KernelSource], folder: Path) -> ctypes.CDLL:
     unit = "\n".join(dict.fromkeys(s.unit for s in sources))
     target = folder / f"emulated_{hashlib.sha256((unit + text()).encode()).hexdigest()[:16]}.so"
     if not target.exists():
-        command = [*system.require_compiler().command, *FLAGS, "-shared", "-include", str(emulation() / EMULATION.name)]
-        command += ["-x", "c++", "-", "-x", "none", str(emulation() / "emulation.o"), "-o", str(target)]
-        done = subprocess.run(command, input=unit, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        shutil.copyfile(_compiled(unit), target)  # each test has variables of its own
     library = ctypes.CDLL(str(target))
     library.emulation_error.restype = ctypes.c_char_p
     library.emulation_stream.restype = ctypes.c_void_p

@@ -9,10 +9,12 @@ from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 import sympy
 
+from daceopt.ir.scalar import types
 from daceopt.ir.scalar.dims import Dim
-from daceopt.ir.scalar.functions import absolute, idiv, maximum, minimum, pymod
+from daceopt.ir.scalar.functions import CLASSES, absolute, idiv, maximum, minimum, pymod
 
 Loops = Iterable[tuple[sympy.Symbol, Dim]]
 """Parameters of loops and their extents, the outermost first."""
@@ -90,6 +92,19 @@ def _quotient(a: int | Fraction, b: int | Fraction) -> int:
     return 0 if b == 0 else int(Fraction(a, b))
 
 
+def _cast(dtype: types.DType) -> Callable[[int | Fraction], int]:
+    """Rounded towards 0, where the integer type ``dtype`` has the number."""
+    limits = np.iinfo(types.to_numpy(dtype))
+
+    def convert(x: int | Fraction) -> int:
+        if not limits.min <= int(x) <= limits.max:
+            raise KeyError(x)
+        return int(x)
+
+    return convert
+
+
+_INTEGERS = [t for t in types.ALL if types.is_integer(t) and not types.is_narrow(t)]
 _FUNCTIONS: dict[type, Callable[..., int | Fraction]] = {
     sympy.Add: lambda *terms: sum(terms),
     sympy.Mul: lambda *factors: math.prod(factors),
@@ -104,4 +119,5 @@ _FUNCTIONS: dict[type, Callable[..., int | Fraction]] = {
     absolute: abs,
     idiv: _quotient,
     pymod: lambda a, b: 0 if b == 0 else a % b,
+    **{CLASSES[f"cast_{types.name_of(t)}"]: _cast(t) for t in _INTEGERS},
 }

@@ -60,7 +60,8 @@ class Sizes:
             return expr > 0
         expr = sympy.sympify(expr)
         if not expr.free_symbols:
-            return bool(value_of(expr, {}, expr) > 0)
+            value = value_of(expr, {}, None)
+            return bool(expr.is_extended_positive) if value is None else value > 0
         return _is_positive(expr) or bool(expr.is_integer and self.is_natural(expr - 1))
 
     def are_equal(self, a: Dim, b: Dim) -> bool:
@@ -86,7 +87,8 @@ def _is_positive(expr: sympy.Expr) -> bool:
 @lru_cache(1 << 15)
 def _is_natural(sizes: Sizes, expr: sympy.Expr) -> bool:
     if not expr.free_symbols:
-        return bool(value_of(expr, {}, expr) >= 0)
+        value = value_of(expr, {}, None)
+        return bool(expr.is_extended_nonnegative) if value is None else value >= 0
     expr = sympy.expand(expr)
     if signs.is_natural(expr):
         return True

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import dace
 import pytest
 import sympy
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from daceopt.ir.graph.graph import Graph
+from daceopt.ir.scalar import functions
 from daceopt.ir.scalar.functions import idiv, pymod
 from daceopt.ir.scalar.size_examples import value_of
 from daceopt.ir.scalar.sizes import ALL_SIZES, Sizes
@@ -53,6 +55,11 @@ COUNT = sympy.floor(N / 4)
         (N - 4 * sympy.floor(N / 4) - 3 * sympy.floor(N / 3), False),
         (sympy.Symbol("x", integer=True), False),  # a value in scalar code
         (sympy.Symbol("x", real=True) ** 2, True),
+        (sympy.sqrt(2) - 1, True),
+        (functions.cast(functions.cast(sympy.S.Zero, dace.int64), dace.int64), True),
+        (functions.cast(sympy.Integer(-3), dace.int32) + 2, False),
+        (functions.cast(sympy.Integer(2**40), dace.int32), False),  # another number: nobody asks for it
+        (functions.select(functions.lt(0, 1), 1, 2), False),  # not computed here
     ],
 )
 def test_what_is_never_negative(expr: Any, holds: bool) -> None:

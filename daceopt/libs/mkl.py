@@ -59,11 +59,13 @@ class Mkl(Library):
         return contraction.emit(node, graph, "contraction_mkl")
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        """Nothing to link: the symbols are looked up in the process."""
+        """Nothing of MKL's to link: the symbols are looked up in the process."""
+        memory = support("scratch.cpp", header="contraction.h")
         if isinstance(node, GroupedProduct):
-            return grouped_product.requirements(node, graph, "contraction_mkl.cpp")
+            return memory + grouped_product.requirements(node, graph, "contraction_mkl.cpp")
         assert isinstance(node, Contraction)
-        return support("contraction_mkl.cpp", header="contraction.h", define=contraction.element_macro(node, graph))
+        macro = contraction.element_macro(node, graph)
+        return memory + support("contraction_mkl.cpp", header="contraction.h", define=macro)
 
 
 def _multiply() -> Multiply | None:

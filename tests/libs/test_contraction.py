@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -359,3 +360,56 @@ def test_batches_have_as_many_dimensions_as_arrays_have(library: str, batches: i
     batch = [2 if k in (0, 3, batches - 1) else 1 for k in range(batches)]
     a, b = random(*batch, 3, 4), random(*batch, 4, 5)
     check(library, a.swapaxes(0, 3), b)
+
+
+def run_again(library: str, a: np.ndarray, b: np.ndarray, alpha: float = 1.0, calls: int = 3) -> np.ndarray:
+    """What the last of some calls gives: from the second on, products of subnormal factors are of scaled copies."""
+    y = np.full((a.shape[0], b.shape[1]), 7, dtype=a.dtype)
+    graph, memory = build(a, b, y, alpha=alpha)
+    with libs.prefer(Contraction=library):
+        run = compile_graph(graph)
+    for _ in range(calls):
+        run(*memory)
+    return y
+
+
+TYPES = {"mkl": ("float32", "float64"), "onednn_product": ("float32",)}
+BLAS = [(name, dtype) for name in LIBRARIES for dtype in TYPES.get(name, ())]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of subnormal numbers are read on x86-64 alone")
+@pytest.mark.parametrize(("library", "dtype"), BLAS)
+def test_scaled_factors_keep_bits_below_the_smallest_number(library: str, dtype: str) -> None:
+    smallest = np.finfo(dtype).smallest_subnormal
+    a, b = np.full((33, 64), smallest, dtype), np.full((64, 40), 0.5, dtype)
+    assert (run_again(library, a, b) == 32 * smallest).all()  # unscaled, each half is rounded to 0
+    assert (run_again(library, -a, b, alpha=4.0) == -128 * smallest).all()
+
+
+@pytest.mark.parametrize("views", [("rows", "rows"), ("columns", "padded"), ("padded", "columns")])
+@pytest.mark.parametrize("largest", [-1.0, 0.9])
+@pytest.mark.parametrize(("library", "dtype"), BLAS)
+def test_factors_with_many_subnormal_numbers(library: str, dtype: str, largest: float, views: tuple[str, str]) -> None:
+    generator, limits = np.random.default_rng(3), np.finfo(dtype)
+    lowest, highest = np.log2(limits.smallest_subnormal), np.log2(limits.max)
+
+    def factor(*shape: int) -> np.ndarray:
+        powers = generator.uniform(lowest, largest * highest if largest > 0 else largest, shape)
+        return (generator.choice([-1, 1], shape) * np.exp2(powers.astype(np.longdouble))).astype(dtype)
+
+    a, b = VIEWS[views[0]](factor(70, 33)), VIEWS[views[1]](np.clip(factor(33, 50), -1, 1))
+    y = run_again(library, a, b)
+    wide_a, wide_b = a.astype(np.longdouble), b.astype(np.longdouble)
+    rounding = 33 * (limits.eps * (abs(wide_a) @ abs(wide_b)) + limits.smallest_subnormal)
+    assert (abs(y - wide_a @ wide_b) <= rounding).all()
+
+
+@pytest.mark.parametrize(("library", "dtype"), BLAS)
+@pytest.mark.parametrize("value", [np.inf, np.nan, "largest"])
+def test_numbers_that_no_scale_takes(library: str, dtype: str, value: float | str) -> None:
+    a, b = np.full((20, 16), np.finfo(dtype).smallest_subnormal, dtype), random(16, 24, dtype=dtype)
+    a[3, 5] = a[4, 1] = np.finfo(dtype).max if value == "largest" else value
+    b[5] = b[1] = 1
+    y = run_again(library, a, b)
+    np.testing.assert_array_equal(y[3:5], np.full((2, 24), a[3, 5]))
+    assert (abs(y[5:]) < 1e-30).all()

@@ -1,6 +1,7 @@
 // Matrix products by the MKL inside torch, found in the process rather than linked: torch is loaded before any program.
 // Of one type: DACEOPT_T, or bfloat16 (DACEOPT_NARROW), for each takes a second to compile.
 #include "daceopt/contraction_widened.h"
+#include "daceopt/subnormal_factors.h"
 #include "daceopt/torch_symbol.h"
 
 namespace daceopt {
@@ -33,10 +34,15 @@ GemmBatch<T> batch_function() {
 
 struct Mkl {
     template <typename T>
-    static void gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
-                     int64_t ldb, T* c, int64_t ldc) {
+    static void product(char ta, char tb, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
+                        int64_t ldb, T* c, int64_t ldc) {
         const T beta = 0;
         gemm_function<T>()(&ta, &tb, &m, &n, &k, &alpha, a, &lda, b, &ldb, &beta, c, &ldc);
+    }
+    template <typename T>
+    static void gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
+                     int64_t ldb, T* c, int64_t ldc) {
+        detail::multiply_watching<T>(product<T>, ta, tb, m, n, k, alpha, a, lda, b, ldb, c, ldc);
     }
     // As fast as a parallel loop of sequential products, and splits few large ones too.
     template <typename T>

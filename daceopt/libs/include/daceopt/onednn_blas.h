@@ -5,6 +5,7 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include "daceopt/contraction_impl.h"
+#include "daceopt/subnormal_factors.h"
 
 namespace daceopt {
 
@@ -17,7 +18,10 @@ struct OneDnn {
 
     static void gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
                      int64_t ldb, float* c, int64_t ldc) {
-        if (!product(ta, tb, m, n, k, alpha, a, lda, b, ldb, c, ldc)) fail("Contraction", "oneDNN refused a product");
+        const auto call = [](auto... operands) {
+            if (!product(operands...)) fail("Contraction", "oneDNN refused a product");
+        };
+        detail::multiply_watching<float>(call, ta, tb, m, n, k, alpha, a, lda, b, ldb, c, ldc);
     }
 
     // Many products: one thread each, since oneDNN starts no threads inside of a parallel region. Few: all threads for each.

@@ -14,6 +14,7 @@ enum class Purpose : int {
     kTurned,    // factors whose rows and columns change places
     kRows,      // rows of a batch, one after the other
     kResult,    // a result that is turned round afterwards
+    kLeftFactor, kRightFactor,  // times powers of two
     kCount
 };
 

@@ -57,17 +57,42 @@ class SmallCalls:
 
 def key_of(original: Forward, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Key | None:
     """What a call that may be one of them is told by; None where that is not all that it is told by."""
-    is_told = all(isinstance(a, _TOLD) for a in (*args, *kwargs.values()))
+    is_told = all(map(_is_told, (*args, *kwargs.values())))
     return _likeness(original, module, args, kwargs) if is_told else None
 
 
 _TOLD = (Tensor, bool, int, float, str, type(None))
+_CONTAINERS = (dict, list, tuple)  # their subclasses may hold more than their members
+_DEEPEST = 3  # containers in one another
+_MOST = 64  # members of a container
+
+
+def _is_told(argument: object, depth: int = 0) -> bool:
+    if argument.__class__ not in _CONTAINERS:
+        return isinstance(argument, _TOLD)
+    members = _members_of(argument)
+    return depth < _DEEPEST and len(members) <= _MOST and all(_is_told(m, depth + 1) for m in members)
+
+
+def _members_of(container: Any) -> Any:
+    return container.values() if container.__class__ is dict else container
 
 
 def _likeness(original: Forward, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Key:
     key = [original, module.training, is_grad_enabled()]
     for a in args:  # a comprehension would be one more call, of which there are few enough to be seen
-        key.append(a.shape if isinstance(a, Tensor) else a.__class__)
+        key.append(a.shape if isinstance(a, Tensor) else _kind(a))
     for name, a in kwargs.items():
-        key += [name, a.shape if isinstance(a, Tensor) else a.__class__]
+        key += [name, a.shape if isinstance(a, Tensor) else _kind(a)]
     return tuple(key)
+
+
+def _kind(argument: object, depth: int = 0) -> object:
+    """Of what is no tensor its class; of a container of few also its keys, and what its members are told by."""
+    if argument.__class__ not in _CONTAINERS or depth == _DEEPEST:
+        return argument.__class__
+    members = _members_of(argument)
+    if len(members) > _MOST:
+        return argument.__class__
+    keys = tuple(argument) if isinstance(argument, dict) else ()
+    return argument.__class__, keys, tuple([m.shape if isinstance(m, Tensor) else _kind(m, depth + 1) for m in members])

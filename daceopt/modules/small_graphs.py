@@ -38,8 +38,9 @@ _PASSES = 3  # over the elements of a forward pass, with its backward pass
 _KNOWN = frozenset(
     "_local_scalar_dense _to_copy alias arange argmax argmin bernoulli cat clone constant_pad_nd copy cumsum detach "
     "diag_embed dot embedding empty empty_like fill flip full full_like gather index index_add index_put index_select "
-    "linalg_vector_norm logsumexp mse_loss mv native_dropout new_zeros nll_loss_forward ones ones_like repeat roll "
-    "scalar_tensor scatter scatter_add sort stack topk tril triu unbind var var_mean zeros zeros_like".split()
+    "linalg_vector_norm logsumexp mse_loss mv native_dropout new_empty new_full new_ones new_zeros nll_loss_forward "
+    "ones ones_like repeat roll scalar_tensor scatter scatter_add scatter_reduce sort stack topk tril triu unbind var "
+    "var_mean zero zeros zeros_like".split()
 )
 """Operators beside those that torch marks (views, pointwise, reductions) whose time is that of their elements."""
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from daceopt import optimized_module
 from daceopt.errors import Unsupported
-from daceopt.modules import call_times
+from daceopt.modules import call_times, small_calls
 
 pytestmark = pytest.mark.usefixtures("interpreted", "small_in_eager")
 
@@ -196,6 +196,42 @@ def test_pieces_of_a_broken_frame_that_save_less(first, programs):
     calls, eager, pieces, chosen, found = stats_of(model)
     assert (calls, eager, found) == (6, 3, programs) and pieces == chosen
     assert "to enter Dynamo for each piece takes 70.0 us" in model.daceopt.stats.choices[-1]
+
+
+class Batch(nn.Module):
+    """Pieces of a model that takes its tensors in containers."""
+
+    def forward(self, batch):
+        y = batch["x"] + 1
+        torch._dynamo.graph_break()
+        return torch.tanh(y) * 2 + batch["more"][0]
+
+
+def test_members_of_containers_tell_calls_as_well(monkeypatch):
+    covered = []
+
+    def cover(self, *call):
+        covered.append(of_call(self, *call))
+        return covered[-1]
+
+    of_call = small_calls.SmallCalls.cover
+    monkeypatch.setattr(small_calls.SmallCalls, "cover", cover)
+    model = optimized_module(Batch(), fallback="silent")
+    for x in (X, X, X, X, X, X + 1, torch.randn(3, 8)):
+        batch = {"x": x, "more": (x, [1])}
+        assert torch.equal(model(batch), Batch()(batch))
+    assert covered[-2] > 0 and covered[-1] == 0  # another shape is looked at
+
+
+@pytest.mark.parametrize("container", [lambda x: [x], lambda x: (x, 1), lambda x: {"a": {"b": [x]}}])
+def test_a_container_is_told_by_the_shapes_in_it(container):
+    def key(x):
+        return small_calls.key_of(Batch.forward, Batch(), (container(x),), {})
+
+    assert key(X) == key(X + 1) != key(X[:1])
+    assert small_calls.key_of(Batch.forward, Batch(), ([[[[X]]]],), {}) is None
+    assert small_calls.key_of(Batch.forward, Batch(), ([X] * 65,), {}) is None
+    assert small_calls.key_of(Batch.forward, Batch(), ([object()],), {}) is None
 
 
 def test_pieces_are_not_counted_in_the_place_of_a_profiler():

@@ -104,6 +104,11 @@ def test_as_strided_counts_in_memory(perm):
     check(lambda x: (x * 2).permute(perm).as_strided((5, 4), (3, 2)), X)
 
 
+def test_as_strided_chunks():
+    """Overlapping chunks of an axis in the middle, forward and backward, as sliding attention has them."""
+    check(lambda x: x.repeat(1, 4, 1).as_strided((2, 3, 6, 4), (48, 12, 4, 1)), X)
+
+
 def test_as_strided_of_nothing():
     check(lambda x: ((x * 2)[:, 1, ::2].as_strided((0, 2), (1, 0)), x[:, 3:].as_strided((2, 0), (7, 1), 5) + 1), X)
 

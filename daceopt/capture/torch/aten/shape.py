@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from daceopt.capture.torch.aten.indexing import at_least_1d, take_at
+from daceopt.capture.torch.aten.memory_axes import MemoryAxis, memory_axes
 from daceopt.capture.torch.calls import NumberArray, Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
@@ -284,9 +285,13 @@ def as_strided(t: Translation, self: str, size: list[Dim], stride: list[Dim], st
         return t.b.full(t.shape, 0, t.dtype)
     order = _memory_order(t.call.operands[0])
     check_memory(t, self, size, stride, storage_offset, order is not None)
-    flat = t.reshape(t.transpose(self, order or ()), (t.graph.size(self),))
-    first = storage_offset or 0
-    return _map_by_index(t, flat, lambda i: [first + sum(p * s for p, s in zip(i, stride))])
+    elements, first = t.graph.size(self), storage_offset or 0
+    if all(isinstance(n, int) for n in (*size, *stride, first, elements)):
+        axes = memory_axes(size, stride, first, elements)
+    else:
+        axes = [MemoryAxis(elements, first, tuple(stride))]
+    memory = t.reshape(t.transpose(self, order or ()), [axis.extent for axis in axes])
+    return _map_by_index(t, memory, lambda i: [a.start + sum(p * f for p, f in zip(i, a.factors)) for a in axes])
 
 
 def _memory_order(fake: torch.Tensor) -> list[int] | None:

@@ -285,14 +285,14 @@ _ONLY_CALLS = {
 def support(
     source: str,
     *,
-    header: str,
+    header: str = "",
     flags: Flags | None = None,
     define: str = "",
     version: str = "",
     standard: str = "",
     target: str = "cpu",
 ) -> Requirements:
-    """Return requirements of a call into ``src/<source>``, declared in ``daceopt/<header>``.
+    """Return requirements of a call into ``src/<source>``, declared in ``daceopt/<header>`` if generated code calls it.
 
     ``flags`` are the external library's, for that source and for linking; ``define`` is one macro, NAME=value;
     ``standard``: the C++ that its headers need, where that is more than ours. ``target``: the machine whose compiler
@@ -307,8 +307,14 @@ def support(
     text = _source(source) if on_host else support_header("", ("cuda.h",)) + _source(source)
     compiled = own + Flags(includes=external.includes) + options
     job = CompileJob(text, "kernel", compiled, f"daceopt {source} {define}", target)
-    frame = own + Flags(headers=(f"daceopt/{header}",), link=external.link)
+    frame = own + Flags(headers=(f"daceopt/{header}",) if header else (), link=external.link)
     return Requirements(frame, (job,))
+
+
+def working_memory() -> Requirements:
+    """What library calls keep for each thread (``daceopt/scratch.h``): compiled alike for all libraries, since a
+    program that calls several of them links it once."""
+    return support("scratch.cpp")
 
 
 @cache

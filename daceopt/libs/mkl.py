@@ -12,7 +12,7 @@ from daceopt.cost.rates import Multiply, register_product
 from daceopt.ir.nodes.library import Contraction, GroupedProduct
 from daceopt.ir.scalar import types
 from daceopt.libs import contraction, grouped_product
-from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.libs.base import Library, Missing, Requirements, register, support, working_memory
 
 if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
@@ -60,12 +60,11 @@ class Mkl(Library):
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Nothing of MKL's to link: the symbols are looked up in the process."""
-        memory = support("scratch.cpp", header="contraction.h")
         if isinstance(node, GroupedProduct):
-            return memory + grouped_product.requirements(node, graph, "contraction_mkl.cpp")
+            return working_memory() + grouped_product.requirements(node, graph, "contraction_mkl.cpp")
         assert isinstance(node, Contraction)
         macro = contraction.element_macro(node, graph)
-        return memory + support("contraction_mkl.cpp", header="contraction.h", define=macro)
+        return working_memory() + support("contraction_mkl.cpp", header="contraction.h", define=macro)
 
 
 def _multiply() -> Multiply | None:

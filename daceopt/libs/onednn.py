@@ -23,7 +23,7 @@ from daceopt.ir.nodes.library import (
     takes_narrow,
 )
 from daceopt.ir.scalar.dims import Dim, is_dense
-from daceopt.libs.base import Library, Missing, Requirements, choose, register, support
+from daceopt.libs.base import Library, Missing, Requirements, choose, register, support, working_memory
 from daceopt.libs.emission import boolean, braces, element, extent, first_iteration, hold, number
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _LIBRARY_WHEEL, _HEADER_WHEEL = "onednn-cpu-gomp", "onednn-devel-cpu-gomp"
 _INSTALL = f"pip install {_LIBRARY_WHEEL} {_HEADER_WHEEL} (Linux on x86-64)"
-SOURCES = ("onednn_convolution.cpp", "onednn_weights.cpp", "depthwise.cpp", "scratch.cpp")
+SOURCES = ("onednn_convolution.cpp", "onednn_weights.cpp", "depthwise.cpp")
 _ABSENT = "daceopt::Tensor{nullptr, {}, {}}"
 _LAYOUTS = {"": "kFastest", "first": "kFirst", "last": "kLast", "blocked": "kBlocked"}
 
@@ -60,7 +60,7 @@ class OneDnnWheels(Library):
         """Requirements of calls into these sources of ours, declared in ``daceopt/<header>``."""
         define, version = f"DACEOPT_BLOCK={BLOCK}", f"onednn-{self.version()}"
         parts = [support(s, header=header, flags=flags(), define=define, version=version) for s in sources]
-        return sum(parts, Requirements())
+        return sum(parts, working_memory())
 
 
 class OneDnn(OneDnnWheels):

@@ -34,7 +34,7 @@ class OneDnnProduct(onednn.OneDnnWheels):
         return contraction.emit(node, graph, "contraction_onednn")
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        return self.support("contraction_onednn.cpp", "scratch.cpp", header="contraction.h")
+        return self.support("contraction_onednn.cpp", header="contraction.h")
 
 
 class OneDnnNarrowProduct(OneDnnProduct):
@@ -60,7 +60,7 @@ class OneDnnNarrowProduct(OneDnnProduct):
         """As for float32, from a source of its own."""
         assert isinstance(node, Contraction)
         header = "contraction_held.h" if node.held_over or node.packed else "contraction.h"
-        needs = self.support("contraction_narrow.cpp", "scratch.cpp", header=header)
+        needs = self.support("contraction_narrow.cpp", header=header)
         return needs + self.support("onednn_weights.cpp", header="onednn.h") if node.packed else needs
 
 

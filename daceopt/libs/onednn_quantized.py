@@ -66,7 +66,7 @@ class OneDnnQuantized(onednn.OneDnnWheels):
         return f"{declared}daceopt::onednn_quantized_product({tensors}, {rescaling}{weights});"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
-        return self.support("onednn_quantized.cpp", "onednn_weights.cpp", "scratch.cpp", header="quantized.h")
+        return self.support("onednn_quantized.cpp", "onednn_weights.cpp", header="quantized.h")
 
 
 def _why_not_weights(node: DenseNode, graph: Graph, name: str) -> str | None:

@@ -21,7 +21,7 @@ from daceopt.modules import call_times
 from daceopt.modules.description import specialise
 from daceopt.modules.repeated_call import trains
 from daceopt.torch_internals import torch_operators
-from daceopt.torch_internals.fake_tensors import FakeTensorMode
+from daceopt.torch_internals.fake_tensors import DataDependentOutputException, FakeTensorMode
 from daceopt.torch_internals.fx_tracing import compile_forward
 from daceopt.torch_internals.modes import TorchDispatchMode
 from daceopt.torch_internals.pytree import tree_leaves
@@ -140,21 +140,29 @@ def _work(traced: Traced, inputs: Sequence[object]) -> _Work:
             fake.constant = real
     mode = next((f.fake_mode for f in fakes if isinstance(f, torch.Tensor)), None) or FakeTensorMode()
     compile_forward(traced.graph)  # which would print the error as well
-    with torch.no_grad(), mode, _Work() as work:
+    longest = max((n for f in fakes if isinstance(f, torch.Tensor) for n in f.shape), default=1)
+    with torch.no_grad(), mode, _Work(longest) as work:
         traced.graph.forward(*fakes)
     return work
 
 
 class _Work(TorchDispatchMode):
     """Counts calls of operators, elements that they read and write, and operations of products. NotImplementedError for
-    an operator of whose time nothing is known."""
+    an operator of whose time nothing is known. ``longest``: of all axes of the arguments; a number that only data tell
+    is taken to be as large, as one that counts what they hold may be."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int) -> None:
         super().__init__()
         self.operators, self.elements, self.products = 0.0, 0, 0
+        self._longest = longest
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
-        result = func(*args, **(kwargs or {}))
+        try:
+            result = func(*args, **(kwargs or {}))
+        except DataDependentOutputException:
+            dtype = args[0].dtype
+            result = self._longest if not dtype.is_floating_point else float(self._longest)
+            result = bool(result) if dtype == torch.bool else result
         if func.namespace == "prim":  # what a tensor says of itself
             return result
         product = flop_registry.get(func.overloadpacket)

@@ -29,7 +29,7 @@ def memory_axes(size: Sequence[int], stride: Sequence[int], offset: int, element
     while True:
         axes = _axes(steps, stride, offset, elements)
         beyond = next((k for k, axis in enumerate(axes) if axis.highest(size) >= axis.extent), None)
-        if not beyond:
+        if not beyond:  # none, or the outermost, which nothing goes beyond
             return axes
         del steps[beyond - 1]
 

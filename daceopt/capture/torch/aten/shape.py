@@ -7,11 +7,11 @@ from typing import Any
 
 import dace
 import numpy as np
-import torch
 
 from daceopt.capture.torch.aten.indexing import at_least_1d, take_at
-from daceopt.capture.torch.aten.memory_axes import MemoryAxis, memory_axes
+from daceopt.capture.torch.aten.memory_axes import memory_axes
 from daceopt.capture.torch.calls import NumberArray, Promise
+from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import CaptureError, Unsupported
@@ -283,23 +283,11 @@ def as_strided(t: Translation, self: str, size: list[Dim], stride: list[Dim], st
     assert t.call is not None
     if 0 in size:
         return t.b.full(t.shape, 0, t.dtype)
-    order = _memory_order(t.call.operands[0])
-    check_memory(t, self, size, stride, storage_offset, order is not None)
-    elements, first = t.graph.size(self), storage_offset or 0
-    if all(isinstance(n, int) for n in (*size, *stride, first, elements)):
-        axes = memory_axes(size, stride, first, elements)
-    else:
-        axes = [MemoryAxis(elements, first, tuple(stride))]
+    order = dense_order(t.call.operands[0])
+    check_memory(t, self, size, stride, storage_offset, order is not None)  # all of them are numbers then
+    axes = memory_axes(size, stride, storage_offset or 0, t.graph.size(self))
     memory = t.reshape(t.transpose(self, order or ()), [axis.extent for axis in axes])
     return _map_by_index(t, memory, lambda i: [a.start + sum(p * f for p, f in zip(i, a.factors)) for a in axes])
-
-
-def _memory_order(fake: torch.Tensor) -> list[int] | None:
-    """The axes from the slowest to the fastest in memory, where the elements are there without gaps."""
-    if not all(isinstance(n, int) for n in (*fake.shape, *fake.stride())):
-        return list(range(fake.dim())) if fake.is_contiguous() else None
-    order = sorted(range(fake.dim()), key=lambda k: (fake.shape[k] != 1, -fake.stride(k)))
-    return order if fake.permute(order).is_contiguous() else None
 
 
 def check_memory(

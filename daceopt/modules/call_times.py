@@ -44,3 +44,14 @@ WEIGHTS = {"gelu": 5.0, "native_layer_norm": 2.5, "native_batch_norm": 2.5, "_so
 
 PRODUCT = 2.0
 """The same of products and convolutions."""
+
+ELEMENTS = {
+    **dict.fromkeys(("rand", "rand_like", "randn", "randn_like", "normal", "uniform", "randint", "randperm"), 20),
+    **dict.fromkeys(
+        ("avg_pool2d", "max_pool2d_with_indices", "im2col", "col2im", "pixel_shuffle", "pixel_unshuffle"), 20
+    ),
+    **dict.fromkeys(("upsample_nearest1d", "upsample_nearest2d", "upsample_linear1d", "upsample_bilinear2d"), 15),
+    **dict.fromkeys(("channel_shuffle", "nonzero", "bucketize"), 10),
+}
+"""ATen's operators whose elements take longer than those of others, in terms of these (one thread of an EPYC, 20,000 to
+100,000 elements: pools 1.4 to 2.9 ns, random numbers 3, a sum or a product 0.05 to 0.15)."""

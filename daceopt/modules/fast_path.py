@@ -89,7 +89,7 @@ class CompiledForward:
         self.backend, own = backend, frames.twin(original)
         self.run = frames.compile_frames(own, backend, backend.sizes, **settings)
         self.is_stale = False  # whether a call went wrong in it: Dynamo never looks again at code in which one does
-        self.broken = False  # whether Dynamo broke the frame, so that its calls go through Dynamo
+        self.broken = False  # whether Dynamo broke the frame, or has left it, so that its calls go through Dynamo
         self._function = own if isinstance(own, types.FunctionType) else None
         self._programs: dict[Any, Forward | None] = {}  # guards -> what runs; None: the frame is broken
         self._checked: list[tuple[Any, Forward]] = []  # guards of whole frames, and what runs
@@ -167,7 +167,7 @@ class CompiledForward:
         live = [(e.guard_manager, self._programs[e.guard_manager]) for e in entries]
         self._checked = [(guards, program) for guards, program in live if program is not None]
         self._programs = dict(live)
-        self.broken = bool(live) and not self._checked
+        self.broken = not self._checked
 
     def _unwrapped_code(self, code: types.CodeType) -> Forward | None:
         function = self._function

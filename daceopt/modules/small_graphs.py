@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,13 +37,21 @@ _ELEMENT, _OPERATION = 0.15e-3, 2e-6  # microseconds that fusion saves at most: 
 _PASSES = 3  # over the elements of a forward pass, with its backward pass
 
 _KNOWN = frozenset(
-    "_local_scalar_dense _to_copy alias arange argmax argmin bernoulli cat clone constant_pad_nd copy cumsum detach "
-    "diag_embed dot embedding empty empty_like fill flip full full_like gather index index_add index_put index_select "
-    "linalg_vector_norm logsumexp mse_loss mv native_dropout new_empty new_full new_ones new_zeros nll_loss_forward "
-    "ones ones_like repeat roll scalar_tensor scatter scatter_add scatter_reduce sort stack topk tril triu unbind var "
+    "_adaptive_avg_pool2d _local_scalar_dense _prelu_kernel _to_copy _unsafe_index _unsafe_index_put _unsafe_view "
+    "alias arange argmax argmin as_strided_scatter bernoulli binary_cross_entropy binary_cross_entropy_with_logits "
+    "cat clone constant_pad_nd copy cummax cummin cumprod cumsum detach diag_embed diagonal_scatter dot embedding "
+    "empty empty_like empty_permuted empty_strided eye fill flip floor_divide full full_like gather glu hardswish "
+    "huber_loss index index_add index_copy index_fill index_put index_select linalg_vector_norm linspace "
+    "log_sigmoid_forward logcumsumexp logsumexp masked_scatter mse_loss mv native_dropout native_group_norm new_empty "
+    "new_empty_strided new_full new_ones new_zeros nll_loss2d_forward nll_loss_forward ones ones_like "
+    "reflection_pad1d reflection_pad2d repeat repeat_interleave replication_pad1d replication_pad2d roll rot90 rsub "
+    "scalar_tensor scatter scatter_add scatter_reduce select_scatter slice_scatter smooth_l1_loss soft_margin_loss "
+    "sort stack take topk tril tril_indices triu triu_indices unbind unsafe_split unsafe_split_with_sizes var "
     "var_mean zero zeros zeros_like".split()
 )
 """Operators beside those that torch marks (views, pointwise, reductions) whose time is that of their elements."""
+
+_KNOWN_BY_NAME = _KNOWN | call_times.WEIGHTS.keys() | call_times.ELEMENTS.keys()
 
 
 @dataclass(frozen=True)
@@ -174,13 +183,23 @@ class _Work(TorchDispatchMode):
         if not func.is_view:
             if not _is_known(func):
                 raise NotImplementedError(str(func))
-            self.elements += _elements(list(_tensors((args, result))))
+            self.elements += call_times.ELEMENTS.get(_name(func), 1) * _elements(list(_tensors((args, result))))
         return result
 
 
+@cache
 def _is_known(func: Any) -> bool:
-    marked = torch.Tag.pointwise in func.tags or torch.Tag.reduction in func.tags
-    return marked or _name(func) in _KNOWN | call_times.WEIGHTS.keys()
+    return _name(func) in _KNOWN_BY_NAME or any(
+        tag in (torch.Tag.pointwise, torch.Tag.reduction) for tag in _tags(func)
+    )
+
+
+def _tags(func: Any) -> Iterator[torch.Tag]:
+    """Of an operator, and of the form that does not work in place, which alone torch marks."""
+    yield from func.tags
+    if func.namespace == "aten":
+        packet = getattr(torch.ops.aten, _name(func), func.overloadpacket)
+        yield from (tag for overload in packet.overloads() for tag in getattr(packet, overload).tags)
 
 
 def _name(func: Any) -> str:

@@ -270,3 +270,47 @@ def test_torch_compile_leaves_small_graphs_as_well():
         warnings.simplefilter("error")
         compiled = torch.compile(nn.Linear(8, 8), backend="daceopt", fullgraph=True)
         assert compiled(X).shape == (4, 8)
+
+
+class Called(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: nn.functional.max_pool1d(x, 2),
+        lambda x: nn.functional.interpolate(x[None], 16, mode="linear"),
+        lambda x: x.repeat_interleave(torch.full((4,), 2), 0, output_size=8),
+        lambda x: (x + 1).masked_fill_(x > 0, 2.0),  # what works in place has no mark
+        nn.functional.glu,
+    ],
+    ids=["pool", "interpolation", "repeat", "in place", "glu"],
+)
+def test_the_times_of_what_torch_does_not_mark_are_known(function):
+    model = optimized_module(Called(function), fallback="raise")
+    for _ in range(2):
+        assert torch.equal(model(X), function(X))
+    assert stats_of(model)[2:] == (2, 2, 0)
+
+
+class Skipped(nn.Module):
+    """Dynamo leaves the frame, because its graph breaks in a loop, and compiles what that calls."""
+
+    def forward(self, x):
+        for _ in range(2):
+            torch._dynamo.graph_break()
+            x = _deep(x)
+        return x
+
+
+def test_pieces_below_a_frame_that_dynamo_leaves_are_weighed():
+    model = optimized_module(Skipped(), fallback="silent")
+    for _ in range(6):
+        assert torch.allclose(model(X), Skipped()(X), atol=1e-6)
+    assert stats_of(model)[3] > 0 and "to enter Dynamo for each piece" in model.daceopt.stats.choices[-1]

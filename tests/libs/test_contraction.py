@@ -10,6 +10,7 @@ from dataclasses import replace
 import dace
 import numpy as np
 import pytest
+import torch
 
 from daceopt import libs
 from daceopt.cost import rates
@@ -177,6 +178,15 @@ def test_result_may_be_transposed_or_padded(library: str) -> None:
 def test_large_enough_for_threads(library: str) -> None:
     check(library, random(4, 130, 65), random(4, 65, 70), bias=random(70), activation="relu")
     check(library, random(300, 65)[:, ::2], random(33, 90), residual=random(300, 90))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("shape", [(64, 8, 8), (64, 64, 64), (64, 65, 64)], ids=str)  # oneDNN's own threads: the last
+def test_who_calls_has_as_many_threads_as_before(library: str, shape: tuple[int, int, int]) -> None:
+    before, (rows, inner, columns) = torch.get_num_threads(), shape
+    check(library, random(rows, inner), VIEWS["columns"](random(inner, columns)))
+    check(library, random(4, rows, inner), random(4, inner, columns), y=np.zeros((4, rows, columns), np.float32))
+    assert torch.get_num_threads() == before
 
 
 @pytest.mark.share(5)

@@ -14,6 +14,8 @@ from daceopt.torch_internals.release import name_if_known, private_names
 
 with private_names():
     from torch._dynamo import config as _config
+    from torch._dynamo import utils as _utils
+    from torch._dynamo.bytecode_transformation import create_instruction as _instruction
     from torch._dynamo.exc import ObservedAttributeError as ObservedAttributeError
     from torch._dynamo.exc import ObservedException as ObservedException
     from torch._dynamo.exc import ObservedLookupError as ObservedLookupError
@@ -61,6 +63,21 @@ def current_backend() -> Any:
 def break_graph(reason: str, explanation: str, hints: Sequence[str] = ()) -> NoReturn:
     """End Dynamo's graph before the instruction that it is at."""
     raise unimplemented(gb_type=reason, context="", explanation=explanation, hints=[*hints])
+
+
+def numpy_call(target: object) -> tuple[str, str]:
+    """What a node of Dynamo's graph calls of NumPy, ``function``, ``method`` or ``operator``, and its name; empty where
+    it is another call."""
+    if isinstance(target, _utils.numpy_to_tensor_wrapper):
+        return "function", target.f.__name__
+    if isinstance(target, _utils.numpy_method_wrapper):
+        return "method", target.method
+    return ("operator", target.op.__name__) if isinstance(target, _utils.numpy_operator_wrapper) else ("", "")
+
+
+def subscript_with(codegen: Any, index: object) -> None:
+    """Let the code that Dynamo writes replace what it has loaded last, ``x``, by ``x[index]``."""
+    codegen.extend_output([codegen.create_load_const(index), _instruction("BINARY_SUBSCR")])
 
 
 def restart_tracing() -> NoReturn:

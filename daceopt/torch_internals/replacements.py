@@ -17,6 +17,7 @@ Function = Callable[..., Any]
 REPLACED = {
     "RandomVariable.call_method": ("torch._dynamo.variables.misc", "self tx name args kwargs"),
     "NumpyVariable.call_function": ("torch._dynamo.variables.misc", "self tx args kwargs"),
+    "PyCodegen.__call__": ("torch._dynamo.codegen", "self value allow_cache"),
     "VariableBuilder.wrap_listlike": ("torch._dynamo.variables.builder", "self value"),
     "VariableBuilder._wrap": ("torch._dynamo.variables.builder", "self value"),
     "BuiltinVariable.call_isinstance": ("torch._dynamo.variables.builtin", "self tx arg isinstance_type_var"),

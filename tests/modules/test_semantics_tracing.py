@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import decimal
 import functools
+import operator
 import random
 import warnings
 from collections import deque
@@ -42,6 +44,42 @@ def test_the_class_of_a_scalar_of_numpy():
     def scenario(optimize):
         net = optimize(module(_weighted_by_class))
         return [net(normal(3), weight) for weight in weights]
+
+    check(scenario, fallback="silent")
+
+
+def _shares(a):
+    """As I-BERT computes fixed points."""
+    mantissas, exponents = np.frexp(a)
+    return [int(decimal.Decimal(m * 2**8).quantize(decimal.Decimal(1))) for m in mantissas] + [
+        int(e) for e in exponents
+    ]
+
+
+_NUMPY_RESULTS = {
+    "reduction": lambda a: a.mean(),
+    "function": lambda a: np.max(a) + np.dot(a, a),
+    "element": lambda a: a[1],
+    "element plus": lambda a: a[1] * 2 + a[0],
+    "several results": lambda a: np.frexp(a[0]),
+    "in place": lambda a: operator.iadd(a.sum(), 1),
+    "in place of an array": lambda a: operator.iadd(np.array(2.0), 1),
+    "array": lambda a: np.array(a[0]),
+    "view": lambda a: a[:1].reshape(()),
+    "ellipsis": lambda a: a[0, ...],
+    "copy": lambda a: np.zeros(()).copy(),
+    "class": lambda a: (isinstance(a.sum(), np.floating), isinstance(a.sum(), np.ndarray), type(a[0]) is np.float64),
+    "decimal": _shares,
+}
+
+
+@pytest.mark.parametrize("compute", _NUMPY_RESULTS.values(), ids=_NUMPY_RESULTS)
+def test_scalars_that_numpy_computes(compute):
+    """Results of NumPy leave a graph as the class that NumPy gives them."""
+
+    def scenario(optimize):
+        y, found = optimize(module(lambda self, x: (x * 2, compute(x.detach().numpy()))))(normal(3))
+        return [y, str([type(v) for v in found] if isinstance(found, tuple) else type(found)), found]
 
     check(scenario, fallback="silent")
 

@@ -389,6 +389,7 @@ def _round(original: Method, self: torch.SymInt, ndigits: int | None = None) -> 
 _REPLACED: Mapping[str, Method] = {
     "RandomVariable.call_method": _draw,
     "NumpyVariable.call_function": _call_numpy,
+    "PyCodegen.__call__": numpy_scalars.load,
     "VariableBuilder.wrap_listlike": _wrap_list,
     "VariableBuilder._wrap": numpy_scalars.wrap,
     "BuiltinVariable.call_isinstance": numpy_scalars.is_instance,

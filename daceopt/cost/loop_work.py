@@ -41,6 +41,7 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
 }
 _TRANSPOSED = 16  # bytes that the transposition of a float32 takes through registers: in and out twice
 _FLOAT = 4
+_UNROLLED = 16  # iterations of float32, a line of the caches: a loop of no more has no start, it is a few instructions
 
 
 def loop_work(graph: Graph, kernel: Kernel, number: Number) -> Units:
@@ -48,9 +49,10 @@ def loop_work(graph: Graph, kernel: Kernel, number: Number) -> Units:
 
     ``byte``: loaded and stored by vector loops, wherever it lies. ``operation``: on a float32 in a vector. Functions:
     evaluations in vectors. ``strided``: elements that a vector loop reads or writes one by one. ``entry``: starts of
-    vector loops. ``lanes``: sums over the lanes of a vector. ``wide``: elements that are added to sums in float64, side
-    by side in memory. ``scalar``: accesses, operations and iterations outside of vectors. ``multiplication``:
-    multiply-adds of micro-kernels.
+    vector loops; one no longer than a line is unrolled, so the loop around it starts in its place, for which what is
+    read of the same place stays in registers. ``lanes``: sums over the lanes of a vector. ``wide``: elements that are
+    added to sums in float64, side by side in memory. ``scalar``: accesses, operations and iterations outside of
+    vectors. ``multiplication``: multiply-adds of micro-kernels.
     """
     tree = schedule.schedule_of(kernel)
     paths = schedule.paths(tree)
@@ -87,7 +89,7 @@ class _Instance:
             return {"scalar": self._count * (1 + accesses + sum(functions.values()))}
         counts = {unit: n * self._count * self._width() for unit, n in functions.items()}
         if not values.elements:  # the first statement of the loop
-            counts["entry"] = self._starts(vector)
+            counts["entry"] = self._starts(self._around(vector) or vector)
         for connector, access in (*self._stage.reads.items(), *self._stage.writes.items()):
             element = (access.array, access.index)
             if access.wcr is not None and self._collectors(connector):
@@ -112,6 +114,12 @@ class _Instance:
         """How often the vector loop starts."""
         return prod(self._number(loop.extent) for loop in self._loops[: _place(self._loops, vector)])
 
+    def _around(self, vector: Loop) -> Loop | None:
+        """The loop that runs in place of ``vector`` where the compiler unrolls that."""
+        place = _place(self._loops, vector)
+        is_short = isinstance(vector.extent, int | sympy.Integer) and vector.extent * self._width() <= _UNROLLED
+        return self._loops[place - 1] if is_short and place else None
+
     def _writes(self) -> Iterable[Access]:
         return self._stage.writes.values()
 
@@ -127,8 +135,14 @@ class _Instance:
         if step == 0 and None not in access.index:
             return {}
         if step == 1:
-            return {"byte": self._count * self._itemsize(access.array)}
+            return {"byte": self._count * self._itemsize(access.array) / self._repetitions(access, vector)}
         return {"strided": self._count}
+
+    def _repetitions(self, access: Access, vector: Loop) -> float:
+        """The iterations for which a register holds what one has loaded."""
+        around = self._around(vector)
+        is_same = around is not None and None not in access.index and self._step(access, around.param) == 0
+        return self._number(around.extent) if around is not None and is_same else 1.0
 
     def _step(self, access: Access, p: Param) -> float | None:
         """Elements between neighbours along loop ``p``, by indices that are not read; None where that is unknown."""

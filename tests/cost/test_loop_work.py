@@ -85,6 +85,24 @@ def test_strides_are_walked_element_by_element() -> None:
     assert found["strided"] == 64 * 256 and found["byte"] == 2 * 4 * 64 * 256
 
 
+@pytest.mark.parametrize(("lanes", "starts", "loads"), [(16, 4, 4 * 16), (48, 4 * 100, 4 * 100 * 48)])
+def test_a_loop_no_longer_than_a_line_is_part_of_the_one_around_it(lanes: int, starts: int, loads: int) -> None:
+    """It does not start, and what it reads of the same place again stays in registers: a factor of each channel, of
+    images in blocks of sixteen."""
+    graph, (block, place, lane) = Graph("test"), (Kernel.param(k) for k in range(3))
+    x, out = (add("x", (4, 100, lanes), dace.float32) for add in (graph.add_input, graph.add_array))
+    factor = graph.add_input("factor", (4, lanes), dace.float32)
+    index = (block, place, lane)
+    reads = {"x": Access(x, index), "factor": Access(factor, (block, lane))}
+    product = Assignment(sympy.Symbol("out"), sympy.Symbol("x") * sympy.Symbol("factor"), dace.float32)
+    stage = Stage(index, reads, {"out": Access(out, index)}, (product,))
+    graph.add_kernel(Kernel("scaled", {block: 4, place: 100, lane: lanes}, [stage]))
+    graph.add_output(out)
+    found = loops_of(graph)
+    assert found["entry"] == starts
+    assert found["byte"] == 4 * (2 * 4 * 100 * lanes + loads)
+
+
 @pytest.mark.parametrize(("axis", "unit"), [(1, "lanes"), (0, "wide")])
 def test_sums_along_vectors_and_beside_them(axis: int, unit: str) -> None:
     graph = Graph("test")

@@ -35,6 +35,12 @@ def test_what_is_measured_is_plausible() -> None:
         assert all(a[0] < b[0] and a[1] >= b[1] > 1e8 for a, b in pairwise(table))
 
 
+def test_memory_is_measured_from_the_start_of_a_line() -> None:
+    elements = model._ordinary(1000)
+    assert elements.shape == (1000,) and elements.dtype == "float32" and elements.flags.writeable
+    assert elements.ctypes.data % 64 == 0
+
+
 def test_the_best_of_all_measurements_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     store = Cache(tmp_path / "cache")
     monkeypatch.setattr(model, "default_cache", lambda: store)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from daceopt.codegen.compiler import CompileJob, compile_object, link
 from daceopt.codegen.kernel_unit import support_header
+from daceopt.cost.limits import limits
 from daceopt.cost.rates import least_seconds, register_loops
 from daceopt.errors import BuildError
 from daceopt.store.cache import default_cache
@@ -20,7 +21,7 @@ _LINE = 16  # elements of float32 in a line of the caches, and in a short loop
 _STEPS = 8  # multiplications and additions of a polynomial
 _COPIED = 8  # bytes of an element that is loaded and stored
 _SCALARS = 5  # accesses, operations and the iteration itself, as ``cost/loop_work.py`` counts them
-_EVICTED = 2 << 20  # elements that leave nothing else in the caches of a core
+_EVICTED = 2  # times the last cache, written: what leaves nothing else in any cache
 _RUN = 1e-4  # seconds between two looks at the clock
 _PATIENCE = 0.02  # seconds for each loop
 _COLD = 24  # calls of kernels that are in no cache
@@ -81,10 +82,10 @@ def _seconds(library: ctypes.CDLL, name: str) -> float:
 def _cold_call(library: ctypes.CDLL) -> float:
     import numpy as np
 
-    (addresses, _held), memory = _operands(), np.zeros(_EVICTED, np.float32)
+    (addresses, _held), memory = _operands(), np.zeros(_EVICTED * limits().l3 // 4, np.float32)
     call = library["daceopt_cold_call"]
     call.restype = ctypes.c_double
-    operands = (*addresses, ctypes.c_void_p(memory.ctypes.data), ctypes.c_int64(_EVICTED))
+    operands = (*addresses, ctypes.c_void_p(memory.ctypes.data), ctypes.c_int64(memory.size))
     return 1e-9 * min(float(call(*operands)) for _ in range(_COLD))
 
 

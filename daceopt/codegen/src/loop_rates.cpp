@@ -26,10 +26,6 @@ DACEOPT_VALUE(division, 1.0f / v)
 // a line of the caches apart, as in a transposition
 DACEOPT_LOOP(strided, _Pragma("omp simd") for (int64_t i = 0; i < n / 16; ++i) y[i] = x[16 * i] + 1.0f;)
 DACEOPT_LOOP(wide, _Pragma("omp simd") for (int64_t i = 0; i < n; ++i) sums[i] += double(x[i]);)
-// of sixteen columns, in registers
-DACEOPT_LOOP(columns, alignas(64) double a[16] = {}; for (int64_t k = 0; k < n / 16; ++k) {
-  _Pragma("omp simd") for (int64_t i = 0; i < 16; ++i) a[i] = a[i] + double(x[16 * k + i]);
-} for (int64_t i = 0; i < 16; ++i) sums[i] = a[i];)
 // each needs the one before it
 DACEOPT_LOOP(scalar, float v = 1.0f; for (int64_t i = 0; i < n; ++i) { v = x[i] + v * 0.5f; y[i] = v; })
 // sixteen at a time
@@ -43,7 +39,7 @@ DACEOPT_LOOP(lanes, for (int64_t k = 0; k < n / 16; ++k) {
   y[k] = v;
 })
 
-// Nanoseconds of a call of a kernel that is in no cache of this core: ``memory`` has what pushes it out.
+// Nanoseconds of a call of a kernel that is in no cache, nor are its operands: ``memory`` has what pushes them out.
 extern "C" __attribute__((visibility("default"))) double daceopt_cold_call(
     const float* __restrict__ x, float* __restrict__ y, double* __restrict__ sums, volatile float* memory, int64_t n) {
   using Loop = void (*)(const float*, float*, double*, int64_t, int64_t);

@@ -29,7 +29,7 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
     ast.Pow: _power,
 }
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+_FUNCTIONS: dict[str, Callable[..., Any]] = {  # SymPy's, and PyTorch's for what Python computes of whole numbers
     "Min": min,
     "Max": max,
     "Mod": operator.mod,
@@ -39,12 +39,31 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "floor": math.floor,
     "ceiling": math.ceil,
     "int_floor": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "CeilDiv": lambda a, b: -(-a // b),
+    "IntTrueDiv": operator.truediv,
+    "FloatTrueDiv": operator.truediv,
+    "PowByNatural": operator.pow,
+    "FloatPow": operator.pow,
+    "ToFloat": float,
+    "TruncToFloat": lambda a: float(math.trunc(a)),
+    "TruncToInt": math.trunc,
+    "FloorToInt": math.floor,
+    "CeilToInt": math.ceil,
+    "RoundToInt": round,
+    "LShift": operator.lshift,
+    "RShift": operator.rshift,
+    "Identity": lambda a: a,
+    **{f"BitwiseFn_bitwise_{name}": getattr(operator, f"{name}_") for name in ("and", "or")},
+    "BitwiseFn_bitwise_xor": operator.xor,
+    **{f"OpaqueUnaryFn_{name}": getattr(math, name) for name in "sqrt exp log log2 sin cos tan".split()},
+    **{f"OpaqueUnaryFn_{name}": getattr(math, name) for name in "sinh cosh tanh asin acos atan asinh acosh".split()},
     "int_ceil": lambda a, b: -(-a // b),
 }
 
 
 def evaluate(text: str, sizes: Mapping[str, int]) -> int:
-    """The value of arithmetic over names as SymPy prints it.
+    """The value of arithmetic over names as SymPy prints it, with PyTorch's own functions.
 
     Raises KeyError for a name without a size, ValueError for anything but arithmetic.
     """
@@ -62,6 +81,11 @@ def names(text: str) -> set[str]:
     tree = ast.parse(text, mode="eval")
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in called}
+
+
+def check(text: str) -> None:
+    """Raises ValueError for what is no such arithmetic."""
+    _parse(text)
 
 
 @lru_cache(4096)

@@ -529,3 +529,32 @@ def test_whole_numbers_of_a_float_that_leave_the_program(count):
     for rate in (0.5, 1.5, 2.75, 100.25):
         assert torch.equal(model(X, rate), X * rate)
         assert model.count == count(rate)
+
+
+_COUNTS = {
+    "power": lambda n: 2 ** (n - 1),
+    "large power": lambda n: 2 ** (10 * n),
+    "its own power": lambda n: n**n,
+    "shifts": lambda n: (1 << n) - (n >> 1),
+    "bits": lambda n: (n & 6) + (n | 5) + (n ^ 3),
+    "above": lambda n: math.ceil(n / 3),
+    "below": lambda n: math.floor(n / 3),
+    "toward zero": lambda n: int(n / 3),
+    "nearest": lambda n: round(n / 4),
+    "floors": lambda n: n // 3 + n % 3 - (-n // 4),
+    "root": lambda n: int(math.sqrt(n)),
+}
+
+
+@pytest.mark.parametrize("of_argument", [True, False], ids=["argument", "size"])
+@pytest.mark.parametrize("count", _COUNTS.values(), ids=_COUNTS)
+def test_what_python_computes_of_whole_numbers_leaves_the_program(count, of_argument):
+    class Counting(nn.Module):
+        def forward(self, x, n):
+            return x * 2, count(n if of_argument else x.shape[0])
+
+    model = optimized_module(Counting(), fallback="raise")
+    for n in (5, 7, 8, 12):
+        x = X[:1].expand(n, 4)
+        y, found = model(x, n)
+        assert torch.equal(y, x * 2) and found == count(n) and type(found) is int

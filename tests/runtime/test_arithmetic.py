@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from daceopt.runtime.arithmetic import evaluate, names
+from daceopt.runtime.arithmetic import check, evaluate, names
 
 
 def test_names_of_an_expression_are_what_its_value_needs():
@@ -13,3 +13,27 @@ def test_names_of_an_expression_are_what_its_value_needs():
     assert evaluate(text, {"s0": 1, "s1": 4, "s3": 5}) == 9
     with pytest.raises(KeyError):
         evaluate(text, {"s0": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("PowByNatural(2, 3*s0 - 1)", 2**14),
+        ("CeilToInt(IntTrueDiv(s0, 3))", 2),
+        ("FloorToInt(FloatTrueDiv(ToFloat(-s0), 3.0))", -2),
+        ("TruncToInt(IntTrueDiv(-s0, 3))", -1),
+        ("RoundToInt(IntTrueDiv(s0, 2))", 2),
+        ("TruncToInt(TruncToFloat(OpaqueUnaryFn_sqrt(s0)))", 2),
+        ("LShift(s0, 2) + RShift(s0, 1) + CeilDiv(s0, 2) + CleanDiv(s0, 5)", 26),
+        ("BitwiseFn_bitwise_and(s0, 6) + BitwiseFn_bitwise_or(s0, 2) + BitwiseFn_bitwise_xor(s0, 1)", 15),
+    ],
+)
+def test_what_python_computes_of_whole_numbers(text, value):
+    check(text)
+    assert evaluate(text, {"s0": 5}) == value
+
+
+def test_what_is_no_arithmetic_is_refused():
+    for text in ("Eq(s0, 1)", "s0.real", "s0 if s0 else 1"):
+        with pytest.raises(ValueError, match="expected arithmetic over sizes"):
+            check(text)

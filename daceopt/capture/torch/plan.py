@@ -14,6 +14,7 @@ from daceopt.capture.torch.gradient_scopes import hidden_arguments
 from daceopt.capture.torch.strides import dense_order, layout
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import Unsupported
+from daceopt.runtime import arithmetic
 from daceopt.runtime.binding import Output, Result
 
 _aten = torch.ops.aten
@@ -52,7 +53,7 @@ class Plan:
         if not isinstance(value, fx.Node):
             return Result("constant", value=_plain(value))
         if isinstance(value.meta.get("val"), (torch.SymInt, int)):
-            return Result("size", value=str(value.meta["val"]))
+            return Result("size", value=_number_text(value.meta["val"]))
         first = self._values.index(value)
         if first < position:
             return Result("same", first)
@@ -95,6 +96,16 @@ class Plan:
         elif differentiable and not self.outputs[k].differentiable:
             self.outputs[k] = replace(self.outputs[k], differentiable=True)
         return k
+
+
+def _number_text(number: torch.SymInt | int) -> str:
+    """A whole number as text over size symbols. Raises Unsupported for one that a call could not compute."""
+    text = str(number)
+    try:
+        arithmetic.check(text)
+    except ValueError as error:
+        raise Unsupported(f"a number that forward returns: {error}") from None
+    return text
 
 
 def _plain(value: object) -> object:

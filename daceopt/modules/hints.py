@@ -30,6 +30,11 @@ def kind(pattern: str, reason: str, instead: str = "") -> Hint:
 _OUTSIDE = "take it out of forward"
 _EFFECT = f"{_OUTSIDE}, or into a forward hook"
 _MASKS = "torch.where(mask, a, b), or a product with the mask, which keep the shape"
+_SELECTING = r"nonzero|masked_select|_?unique\w*|bincount|repeat_interleave"
+_BRANCH = "a branch depends on what a tensor holds"
+_INSTEAD_OF_BRANCH = (
+    "torch.where where both sides are cheap, torch.cond where they are not, or decide outside of the model"
+)
 _ITEMS = "keep the number a tensor, or read it outside of the model"
 _DENSE = "programs are over dense ones"
 _AROUND = "enter it around the call of the model"
@@ -38,17 +43,18 @@ _PADDED = "a padded tensor with a mask"
 HINTS: tuple[Hint, ...] = (
     # what data decide
     _hint("^Data-dependent assertion|^an assert on the values", "an assertion depends on what a tensor holds", _ITEMS),
+    _hint("^Data-dependent branching", _BRANCH, _INSTEAD_OF_BRANCH),
     _hint(
-        "^Data-dependent branching",
-        "a branch depends on what a tensor holds",
-        "torch.where where both sides are cheap, torch.cond where they are not, or decide outside of the model",
-    ),
-    _hint(
-        r"^Dynamic shape operator.*?Operator `(?:aten\.)?(\w+)[\w.]*`"
-        r"|(?:aten)[.:]+(nonzero|masked_select|_?unique\w*|bincount|repeat_interleave)(?:\.\w+)?\W*$",
+        rf"^Dynamic shape operator.*?Operator `(?:aten\.)?({_SELECTING})[\w.]*`"
+        rf"|(?:aten)[.:]+({_SELECTING})(?:\.\w+)?\W*$",
         r"the size of what \1\2 gives depends on what a tensor holds",
         _MASKS,
     ),
+    _hint(
+        r"^Dynamic shape operator.*?Operator `(?:aten\.)?(\w+)[\w.]*`",
+        r"the size of what \1 gives, or keeps, depends on what a tensor holds",
+    ),
+    _hint("Could not guard on data-dependent expression.*?Size-like symbols: none", _BRANCH, _INSTEAD_OF_BRANCH),
     _hint(
         "Could not guard on data-dependent expression",
         "a branch, or a shape, depends on a size that only the data decide",
@@ -123,7 +129,7 @@ HINTS: tuple[Hint, ...] = (
     # what is written into
     _hint(r"(\w+ writes into \w+, which requires a gradient)", r"\1", "the same without out= or inplace=True"),
     _hint(
-        r"^torch\.\* op returned non-Tensor.*?value type: (\w+).*?target: (\S+)",
+        r"^torch\.\* op returned non-Tensor.*?value type: (\w+).*?target: (?:<Wrapped \w+ <original )?([^\s>]+)",
         r"\2 returned a non-Tensor, of type \1",
         "ask before the call of the model",
     ),

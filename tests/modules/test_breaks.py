@@ -281,6 +281,17 @@ SAID = {
     "the derivative of aten.index_put.default, by PyTorch's formula: aten.nonzero.default": (
         "the size of what nonzero gives depends on what a tensor holds"
     ),
+    "Dynamic shape operator\n  Explanation: Operator `aten._ctc_loss.Tensor`'s output shape": (
+        "the size of what _ctc_loss gives, or keeps, depends on what a tensor holds"
+    ),
+    "Could not guard on data-dependent expression Eq(u0, 1) (unhinted: Eq(u0, 1)).  (Size-like symbols: none)": (
+        "a branch depends on what a tensor holds"
+    ),
+    "Could not guard on data-dependent expression Eq(u0, 1) (unhinted: Eq(u0, 1)).  (Size-like symbols: u0)": (
+        "a branch, or a shape, depends on a size that only the data decide"
+    ),
+    "torch.* op returned non-Tensor\n  Explanation: x\n\n  Developer debug context: example_value type: int; op: call_"
+    "function; target: <Wrapped function <original sum>>": "sum returned a non-Tensor, of type int",
     "Failed to trace builtin operator\n  Explanation: builtin operator `print` with": ("print writes to the terminal"),
     "x has layout torch.sparse_csr; expected a dense tensor": "a sparse tensor: programs are over dense ones",
     "NotImplementedError:": "PyTorch cannot tell the shapes of what it computes",

@@ -92,11 +92,10 @@ def _refuse_hidden(write: fx.Node, operand: fx.Node) -> None:
     """Unless one side alone is differentiated."""
     if not requires_grad(operand):
         return
+    name = getattr(write.target, "__name__", write.target)
     owner = next(n for n in write.graph.nodes if storage(n) == storage(operand))
     if family(operand) != family(owner):
-        raise Unsupported(
-            f"{write.target} lets {operand.name}, a detached value, require a gradient; write into a clone"
-        )
+        raise Unsupported(f"{name} lets {operand.name}, a detached value, require a gradient; write into a clone")
     node = write
     while node.next.op != "root":
         node = node.next
@@ -104,7 +103,7 @@ def _refuse_hidden(write: fx.Node, operand: fx.Node) -> None:
             continue
         for read in node.all_input_nodes:
             if requires_grad(read) and storage(read) == storage(operand) and family(read) != family(operand):
-                raise Unsupported(f"{write.target} changes {read.name}, which is differentiated, where it is detached")
+                raise Unsupported(f"{name} changes {read.name}, which is differentiated, where it is detached")
 
 
 def differentiable_nodes(graph: fx.Graph) -> frozenset[fx.Node]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from daceopt.capture.torch import function_parts
 from daceopt.modules import frames
 from daceopt.modules.frame_entries import count_entries
+from daceopt.modules.guard_state import Guards
 from daceopt.modules.written_frames import is_as_written
 from daceopt.torch_internals.dynamo_frames import backend_callable, programs_of
 
@@ -92,7 +93,8 @@ class CompiledForward:
         self.broken = False  # whether Dynamo broke the frame, or has left it, so that its calls go through Dynamo
         self._function = own if isinstance(own, types.FunctionType) else None
         self._programs: dict[Any, Forward | None] = {}  # guards -> what runs; None: the frame is broken
-        self._checked: list[tuple[Any, Forward]] = []  # guards of whole frames, and what runs
+        self._guards: dict[Any, Guards] = {}  # the same guards
+        self._checked: list[tuple[Guards, Forward]] = []  # of whole frames, and what runs
         self._frame = None if self._function is None else Frame(self._function)
 
     count_entries = staticmethod(count_entries)
@@ -114,8 +116,7 @@ class CompiledForward:
         if variables is None:
             return None
         for k, (guards, program) in enumerate(self._checked):
-            # without an entry it tells objects by the addresses of dead ones
-            if guards.cache_entry is not None and guards.check(variables):
+            if guards.hold(variables):
                 if k:  # the next call is probably like this one
                     self._checked = [self._checked[k], *self._checked[:k], *self._checked[k + 1 :]]
                 return program
@@ -131,7 +132,7 @@ class CompiledForward:
             code = None if guards.cache_entry is None else guards.cache_entry.code
             if program is None and code is not None and is_as_written(code) and guards.check(variables):
                 self._programs[guards] = self._count(count)
-                self._checked = [(g, p) for g, p in self._programs.items() if p is not None]
+                self._check_programs()
                 self.broken = not self._checked
 
     def _count(self, count: Callable[[], None]) -> Forward:
@@ -164,10 +165,14 @@ class CompiledForward:
         for entry in entries:
             if entry.guard_manager not in self._programs:
                 self._programs[entry.guard_manager] = self._unwrapped_code(entry.code) if is_whole else None
-        live = [(e.guard_manager, self._programs[e.guard_manager]) for e in entries]
-        self._checked = [(guards, program) for guards, program in live if program is not None]
-        self._programs = dict(live)
+        self._programs = {e.guard_manager: self._programs[e.guard_manager] for e in entries}
+        self._check_programs()
         self.broken = not self._checked
+
+    def _check_programs(self) -> None:
+        scope = {} if self._function is None else self._function.__globals__
+        self._guards = {guards: self._guards.get(guards) or Guards(guards, scope) for guards in self._programs}
+        self._checked = [(self._guards[g], program) for g, program in self._programs.items() if program is not None]
 
     def _unwrapped_code(self, code: types.CodeType) -> Forward | None:
         function = self._function

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
+
+import torch
 
 from daceopt.torch_internals.release import private_names
 
 with private_names():
     from torch._C._dynamo.guards import DictGuardManager as DictGuardManager
+    from torch._C._dynamo.guards import TensorGuards
     from torch._dynamo.guards import GuardBuilder as GuardBuilder
     from torch._dynamo.guards import _get_closure_vars
     from torch._dynamo.source import AttrSource as AttrSource
@@ -35,3 +39,14 @@ def is_of_global(source: Source) -> bool:
 def names_in_guards() -> dict[str, Any]:
     """What the texts of sources name, besides the variables of the frame."""
     return dict(_get_closure_vars())
+
+
+def state_guards(*tensors: torch.Tensor) -> Any:
+    """What compares types, element types, sizes, strides and so on of tensors with what they are now, all in one call
+    (``check(*tensors)``)."""
+    return TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+
+
+def without_nodes(root: Any, nodes: Collection[int]) -> Any:
+    """The tree of guards ``root`` without those nodes, by ``id``, and what is below them."""
+    return root.clone_manager(lambda node: id(node) not in nodes)

@@ -254,7 +254,8 @@ FLOATS: dict[str, Callable[[Model, torch.Tensor], torch.Tensor]] = {
     "layer norm": lambda s, x: F.layer_norm(s.a(x), (4,), eps=1e-2 * s.tau),
     "rms norm": lambda s, x: F.rms_norm(s.a(x), (4,), eps=1e-2 * s.tau),
     "group norm": lambda s, x: F.group_norm(s.a(x), 2, eps=1e-2 * s.step),
-    "batch norm": lambda s, x: F.batch_norm(s.a(x), None, None, training=True, eps=1e-2 * s.tau),
+    # squared: without, the gradient by the bias is zero, of which rounding leaves what each CPU pleases
+    "batch norm": lambda s, x: F.batch_norm(s.a(x), None, None, training=True, eps=1e-2 * s.tau) + s.a(x) ** 2,
     "nothing dropped": lambda s, x: F.dropout(s.a(x), 0.5 * s.tau, training=False),
     "smoothed labels": lambda s, x: F.cross_entropy(s.a(x), LABELS, label_smoothing=0.1 * s.tau),
     "smooth l1": lambda s, x: F.smooth_l1_loss(s.a(x), x, beta=0.9 * s.tau),

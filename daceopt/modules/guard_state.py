@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from operator import attrgetter, is_
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -124,7 +124,7 @@ class _Tree:
         """Globals are written to all the time, so those that are modules, or dictionaries, are looked up."""
         for accessor, child in zip(node.get_accessors(), node.get_child_managers()):
             name = _key(accessor, "DictGetItemGuardAccessor")
-            if isinstance(name, str) and isinstance(scope.get(name), ModuleType | dict):
+            if isinstance(name, str) and type(scope.get(name)) in (ModuleType, dict):
                 self.globals.append((scope, name, scope[name]))
                 self.visit(child, scope[name])
 
@@ -152,7 +152,7 @@ class _Tree:
 
     def _member(self, accessor: Any, value: object) -> object:
         kind = type(accessor).__name__
-        if isinstance(value, dict):
+        if _is_dictionary(value):
             return value.get(_key(accessor, "DictGetItemGuardAccessor"), _ANYTHING)
         if type(value) is tuple:
             at = _key(accessor, "TupleGetItemGuardAccessor")
@@ -176,7 +176,7 @@ class _Tree:
         return own
 
     def _watch(self, value: object) -> None:
-        if isinstance(value, dict):
+        if _is_dictionary(value):
             self.words[object_words.version(value)] = value
         elif isinstance(value, torch.Tensor):
             self.tensors.append(value)
@@ -197,6 +197,11 @@ def _static_kinds(value: object) -> set[str]:
     if isinstance(value, torch.Tensor):
         return _OF_TENSOR if type(value) in (torch.Tensor, nn.Parameter) else set()
     return _OF_VALUE if _is_constant(value) else {*_OF_IDENTITY, "TYPE_MATCH"}
+
+
+def _is_dictionary(value: object) -> TypeGuard[dict[Any, Any]]:
+    """Not one whose class may read otherwise than what is written."""
+    return type(value) in (dict, OrderedDict)
 
 
 def _is_constant(value: object) -> bool:

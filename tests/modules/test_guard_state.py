@@ -17,6 +17,21 @@ from daceopt.modules import guard_state, object_words
 pytestmark = pytest.mark.skipif(not object_words.are_known(), reason="this Python has the words elsewhere")
 
 
+FACTOR = 1.0
+TABLE = {"factor": 1.0, "inner": {"shift": 0.0}}
+
+
+class Defaults(dict):
+    """Reads otherwise than it was written."""
+
+    def __missing__(self, key):
+        return 1.0
+
+
+def _shift(x):
+    return x + 1.0
+
+
 class Settings:
     def __init__(self):
         self.scale = 2.0
@@ -41,13 +56,14 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = nn.ModuleList(Layer() for _ in range(12))
-        self.settings = Settings()
+        self.settings, self.defaults = Settings(), Defaults(factor=1.0)
         self.register_buffer("shift", torch.ones(4))
 
     def forward(self, x, y=None):
         for layer in self.layers:
             x = layer(x)
-        x = x * self.settings.scale + self.shift
+        x = x * self.settings.scale * self.defaults["factor"] + self.shift
+        x = _shift(x) * FACTOR * TABLE["factor"] + TABLE["inner"]["shift"]
         return x if y is None else x + y
 
 
@@ -59,6 +75,8 @@ CHANGES = {
     "mode": lambda m: m.layers[3].norm.train(),
     "number": lambda m: setattr(m.layers[5], "factor", 2.5),
     "number of a plain object": lambda m: setattr(m.settings, "scale", 3.0),
+    "member of a dictionary of another class": lambda m: m.defaults.__setitem__("factor", 3.0),
+    "class of a dictionary": lambda m: setattr(m, "defaults", {"factor": 2.0}),
     "member of a list": lambda m: m.layers[2].parts.__setitem__(0, 5.0),
     "tuple": lambda m: setattr(m.layers[2], "shape", (4, 4)),
     "layer": lambda m: m.layers.__setitem__(7, Other()),
@@ -110,6 +128,32 @@ def test_a_change_shows(few, change):
     assert state.allows(variables) is not True
     for _ in range(12):  # through the guards, and by the next state
         torch.testing.assert_close(optimized(x), plain(x))
+
+
+@pytest.mark.parametrize(
+    "change",
+    (
+        lambda patch: patch.setitem(globals(), "FACTOR", 2.0),
+        lambda patch: patch.setitem(globals(), "TABLE", {"factor": 1.0, "inner": {"shift": 4.0}}),
+        lambda patch: patch.setitem(TABLE, "factor", 3.0),
+        lambda patch: patch.setitem(TABLE["inner"], "shift", 3.0),
+        lambda patch: patch.setattr(F, "relu", torch.abs),
+        lambda patch: patch.setattr(_shift, "__code__", (lambda x: x - 1.0).__code__),
+        lambda patch: patch.setattr(Layer, "forward", lambda self, x: self.linear(x)),
+    ),
+    ids=("number", "dictionary", "member", "inner member", "function", "code", "method"),
+)
+def test_a_change_around_the_model_shows(few, monkeypatch, change):
+    model, plain, x = Model().eval(), Model().eval(), torch.randn(3, 4)
+    plain.load_state_dict(model.state_dict())
+    optimized, [guards] = _settled(model, x)
+    state, variables = guards._state, {"self": optimized, "x": x, "y": None}
+    assert state.allows(variables) is True
+    with monkeypatch.context() as patch:
+        change(patch)
+        assert state.allows(variables) is not True
+        for _ in range(3):
+            torch.testing.assert_close(optimized(x), plain(x))
 
 
 def test_inputs_are_checked_each_time(few):

@@ -15,7 +15,8 @@ _MAX_BITS = 4096
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    if not 0 <= exponent <= _MAX_EXPONENT or Fraction(base).numerator.bit_length() > _MAX_BITS:
+    is_large = exponent > _MAX_EXPONENT and abs(base) > 1
+    if exponent < 0 or is_large or Fraction(base).numerator.bit_length() > _MAX_BITS:
         raise ValueError(f"power {exponent} of a size; expected an exponent from 0 to {_MAX_EXPONENT}")
     return base**exponent
 
@@ -43,15 +44,15 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {  # SymPy's, and PyTorch's for what
     "CeilDiv": lambda a, b: -(-a // b),
     "IntTrueDiv": operator.truediv,
     "FloatTrueDiv": operator.truediv,
-    "PowByNatural": operator.pow,
-    "FloatPow": operator.pow,
+    "PowByNatural": _power,
+    "FloatPow": lambda a, b: float(a) ** float(b),
     "ToFloat": float,
     "TruncToFloat": lambda a: float(math.trunc(a)),
     "TruncToInt": math.trunc,
     "FloorToInt": math.floor,
     "CeilToInt": math.ceil,
     "RoundToInt": round,
-    "LShift": operator.lshift,
+    "LShift": lambda a, b: a * _power(2, b),
     "RShift": operator.rshift,
     "Identity": lambda a: a,
     **{f"BitwiseFn_bitwise_{name}": getattr(operator, f"{name}_") for name in ("and", "or")},

@@ -37,3 +37,15 @@ def test_what_is_no_arithmetic_is_refused():
     for text in ("Eq(s0, 1)", "s0.real", "s0 if s0 else 1"):
         with pytest.raises(ValueError, match="expected arithmetic over sizes"):
             check(text)
+
+
+@pytest.mark.parametrize("text", ("s0**(10**9)", "PowByNatural(s0, 10**9)", "LShift(s0, 10**9)", "s0**(-1)"))
+def test_no_text_makes_a_number_without_bound(text):
+    with pytest.raises(ValueError, match="expected an exponent"):
+        evaluate(text, {"s0": 5})
+
+
+def test_powers_of_one_have_any_exponent():
+    assert evaluate("PowByNatural(s0, 10**9)", {"s0": 1}) == 1
+    with pytest.raises(ValueError, match="OverflowError"):
+        evaluate("FloatPow(s0, 10**9)", {"s0": 5})

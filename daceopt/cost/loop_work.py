@@ -142,7 +142,7 @@ class _Instance:
         """The iterations for which a register holds what one has loaded."""
         around = self._around(vector)
         is_same = around is not None and None not in access.index and self._step(access, around.param) == 0
-        return self._number(around.extent) if around is not None and is_same else 1.0
+        return max(1.0, self._number(around.extent)) if around is not None and is_same else 1.0
 
     def _step(self, access: Access, p: Param) -> float | None:
         """Elements between neighbours along loop ``p``, by indices that are not read; None where that is unknown."""

@@ -10,14 +10,13 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-_MAX_EXPONENT = 64
-_MAX_BITS = 4096
+_MAX_BITS = 1 << 18  # of a power
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    is_large = exponent > _MAX_EXPONENT and abs(base) > 1
-    if exponent < 0 or is_large or Fraction(base).numerator.bit_length() > _MAX_BITS:
-        raise ValueError(f"power {exponent} of a size; expected an exponent from 0 to {_MAX_EXPONENT}")
+    bits = max(map(int.bit_length, Fraction(base).as_integer_ratio()))
+    if exponent < 0 or (bits > 1 and exponent * bits > _MAX_BITS):
+        raise ValueError(f"power {exponent} of a size; expected an exponent from 0 on, and at most {_MAX_BITS} bits")
     return base**exponent
 
 

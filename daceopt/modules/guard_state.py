@@ -74,7 +74,8 @@ class State:
         self._tree, self._others = tree, others  # the tree keeps what is looked at alive
         self._words = object_words.Words(list(tree.words))
         self._functions, self._codes = tree.functions, list(map(_code, tree.functions))
-        self._tensor_guards = state_guards(*tree.tensors) if tree.tensors else None
+        self._tensors = list(tree.tensors.values())
+        self._tensor_guards = state_guards(*self._tensors) if self._tensors else None
 
     def allows(self, variables: Mapping[str, Any]) -> bool | None:
         """What the guards say of a call; None where the state is another, so that they have to be checked."""
@@ -87,7 +88,7 @@ class State:
             self._words.are_unchanged()
             and all(scope.get(name) is value for scope, name, value in tree.globals)
             and all(map(is_, map(_code, self._functions), self._codes))
-            and (self._tensor_guards is None or self._tensor_guards.check(*tree.tensors))
+            and (self._tensor_guards is None or self._tensor_guards.check(*self._tensors))
         )
         return True if is_same else None
 
@@ -117,7 +118,7 @@ class _Tree:
         self.globals: list[tuple[dict[str, Any], str, object]] = []
         self.words: dict[int, object] = {}  # by address; of which object
         self.functions: list[FunctionType] = []
-        self.tensors: list[torch.Tensor] = []
+        self.tensors: dict[int, torch.Tensor] = {}  # by id: guards of one that comes twice never hold
         self._types: list[type] = []
 
     def visit_globals(self, node: Any, scope: dict[str, Any]) -> None:
@@ -179,7 +180,7 @@ class _Tree:
         if _is_dictionary(value):
             self.words[object_words.version(value)] = value
         elif isinstance(value, torch.Tensor):
-            self.tensors.append(value)
+            self.tensors[id(value)] = value
         elif not _is_constant(value):
             self.words[object_words.type_of(value)] = value
             self._types.append(type(value))

@@ -40,7 +40,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {  # SymPy's, and PyTorch's for what
     "ceiling": math.ceil,
     "int_floor": operator.floordiv,
     "CleanDiv": operator.floordiv,
-    "CeilDiv": lambda a, b: -(-a // b),
+    **dict.fromkeys(("CeilDiv", "int_ceil"), lambda a, b: -(-a // b)),
     "IntTrueDiv": operator.truediv,
     "FloatTrueDiv": operator.truediv,
     "PowByNatural": _power,
@@ -58,7 +58,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {  # SymPy's, and PyTorch's for what
     "BitwiseFn_bitwise_xor": operator.xor,
     **{f"OpaqueUnaryFn_{name}": getattr(math, name) for name in "sqrt exp log log2 sin cos tan".split()},
     **{f"OpaqueUnaryFn_{name}": getattr(math, name) for name in "sinh cosh tanh asin acos atan asinh acosh".split()},
-    "int_ceil": lambda a, b: -(-a // b),
 }
 
 

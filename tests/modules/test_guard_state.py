@@ -203,6 +203,16 @@ def test_a_state_that_changes_all_the_time_is_recorded_ever_more_rarely(few, mon
     assert 2 <= len(records) <= 4
 
 
+def test_tied_parameters_have_a_state(few):
+    model, x = Model().eval(), torch.randn(3, 4)
+    model.layers[1].linear.weight = model.layers[0].linear.weight
+    optimized, [guards] = _settled(model, x)
+    variables = {"self": optimized, "x": x, "y": None}
+    assert guards._state.allows(variables) is True
+    optimized.layers[1].linear.weight = nn.Parameter(torch.zeros(4, 4))
+    assert guards._state.allows(variables) is not True
+
+
 def test_small_trees_have_no_state():
     model, x = nn.Linear(4, 4), torch.randn(3, 4)
     _, [guards] = _settled(model, x)

@@ -158,14 +158,15 @@ def _boundary(traced: Traced, pair: CompiledPair, binding: Binding, further: Fur
     """What PyTorch knows of the program, by positions among its inputs."""
     position = _positions(binding)
     is_seen = any(o.differentiable for o in binding.outputs)
-    connected = connections(traced, binding, _computed_gradients(pair, binding)) if is_seen else {}
+    arguments, outputs = connections(traced, binding, _computed_gradients(pair, binding)) if is_seen else ({}, {})
     return TensorBoundary(
         outputs=binding.outputs,
         complex_inputs=frozenset(binding.complex),
         mutations=[(position[argument], output) for argument, output in binding.mutations],
         unversioned=frozenset(position[k] for k in binding.unversioned if k in position),
         exchanged=frozenset(position[k] for k in binding.exchanged if k in position),
-        connected={position[argument]: outputs for argument, outputs in connected.items()},
+        connected={position[argument]: of for argument, of in arguments.items()},
+        later=outputs,
         further=further,
     )
 

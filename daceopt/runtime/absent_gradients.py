@@ -7,15 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 
-def has_spread(read: Iterable[int], grads: Sequence[torch.Tensor | None], own: Sequence[torch.Tensor | None]) -> bool:
+def has_spread(
+    read: Iterable[int],
+    later: Mapping[int, frozenset[int]],
+    grads: Sequence[torch.Tensor | None],
+    own: Sequence[torch.Tensor | None],
+) -> bool:
     """Whether the zero that stands for an absent gradient may have met an infinite derivative in a program that reads
-    those of the outputs ``read``."""
-    if all(grads[k] is not None for k in read):
+    those of the outputs ``read``. ``later``: per output those that are computed from it. Where one of these has a
+    gradient, zero is only added to what comes from there, as of a model that returns its loss and the logits."""
+    present = {k for k, g in enumerate(grads) if g is not None}
+    if all(k in present or not present.isdisjoint(later.get(k, ())) for k in read):
         return False
-    present = [g for g in own if g is not None]
-    if not present or not torch.stack([g.sum() for g in present]).isnan().any():  # a sum reads once and writes nothing
+    gradients = [g for g in own if g is not None]
+    if not gradients or not torch.stack([g.sum() for g in gradients]).isnan().any():  # a sum reads once, writes nothing
         return False
-    return any(bool(torch.isnan(g).any()) for g in present)
+    return any(bool(torch.isnan(g).any()) for g in gradients)
 
 
 def settle(

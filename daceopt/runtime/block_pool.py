@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from daceopt.runtime.strides import row_major
@@ -53,6 +54,13 @@ def allocator(
     if math.prod(shape) * dtype.itemsize >= THRESHOLD:
         return partial(allocate, shape, dtype, strides)
     return partial(empty_strided_cpu, shape, row_major(shape) if strides is None else strides, dtype)
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | None = None) -> torch.Tensor:
+    """A dense CPU tensor of zeros, to read alone: pages that nobody has written are one for all, so that they take no
+    memory, and are read from the caches."""
+    memory = torch.from_numpy(np.zeros((math.prod(shape) or 1) * dtype.itemsize, np.uint8)).view(dtype)
+    return memory.as_strided(shape, row_major(shape) if strides is None else strides)
 
 
 def stats() -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -63,7 +63,8 @@ class TensorBoundary:
     ``outputs``: how each is in memory, and whether autograd sees it (None: in rows, and those with a gradient are
     seen). ``mutations``: (input, output) pairs, new values of inputs; those whose output is
     differentiable are left to the caller. ``connected``: per input that requires a gradient the outputs that depend on
-    it (None: not known). ``complex_inputs`` are complex tensors, whose arrays have both parts along one more axis.
+    it (None: not known); ``later``: per output those that are computed from it. ``complex_inputs`` are complex tensors,
+    whose arrays have both parts along one more axis.
     ``unversioned``: changed inputs whose versions stay; ``exchanged``: those that get memory of their own.
     ``further``: whom the program's node of autograd asks for gradients that its backward program does not compute
     (None: there is a first derivative only).
@@ -72,6 +73,7 @@ class TensorBoundary:
     outputs: Sequence[Output] | None = None
     mutations: Sequence[tuple[int, int]] = ()
     connected: Mapping[int, frozenset[int]] | None = None
+    later: Mapping[int, frozenset[int]] = field(default_factory=dict)
     complex_inputs: frozenset[int] = frozenset()
     unversioned: frozenset[int] = frozenset()
     exchanged: frozenset[int] = frozenset()

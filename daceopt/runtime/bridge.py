@@ -210,7 +210,7 @@ class TorchProgram:
                 arrays[at] = self.in_memory_order(k, arrays[at])
         for k in self.grads:
             grad = grads[k]
-            arrays.append(self.zero(k, ran) if grad is None else self.in_memory_order(k, grad))
+            arrays.append(self._zero(k, ran) if grad is None else self.in_memory_order(k, grad))
         dense = [t if t.is_contiguous() and not (t.is_neg() or t.is_conj()) else _dense(t) for t in arrays]
         entry = self.backward.place(dense)
         memory = entry.memory(ran.symbols)
@@ -263,10 +263,10 @@ class TorchProgram:
         order = self.orders.get(output)
         return tensor if order is None else tensor.permute(order)
 
-    def zero(self, output: int, ran: Ran) -> torch.Tensor:
-        """The gradient of an output that nothing depends on, as it is in memory, beside the call's inputs."""
+    def _zero(self, output: int, ran: Ran) -> torch.Tensor:
+        """The gradient of an output that nothing depends on, as it is in memory, beside the call's inputs; to read."""
         memory = self.forward.place(list(ran.inputs)).memory(ran.symbols)
-        return self.in_memory_order(output, memory.outputs[self._order.index(output)]().zero_())
+        return self.in_memory_order(output, memory.zero(self._order.index(output)))
 
 
 class Ran(NamedTuple):
@@ -367,7 +367,8 @@ def _backward(
     else:
         gradients = _gradients(ctx, program, grads, needs_grad, one_of_many or keeps_graph())
         further = program.boundary.further
-        if absent and further is not None and absent_gradients.has_spread(program.grads, grads, gradients):
+        later = program.boundary.later
+        if absent and further is not None and absent_gradients.has_spread(program.grads, later, grads, gradients):
             gradients = further.present_gradients(ctx.operands, grads, needs_grad, _changed_arguments(ctx), ctx.seed)
     if absent or program.has_absent:
         absent_gradients.settle(program.boundary.connected, ctx.operands, grads, needs_grad, gradients)

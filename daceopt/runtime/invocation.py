@@ -27,7 +27,7 @@ class CallMemory:
     without one), and the bytes of its arena. ``forms``: of the outputs that are not what the program writes.
     """
 
-    __slots__ = ("arena", "outputs", "saved")
+    __slots__ = ("_forms", "_is_on_host", "_zeros", "arena", "outputs", "saved")
 
     def __init__(
         self,
@@ -37,18 +37,26 @@ class CallMemory:
         allocator: Allocator = block_pool.allocator,
         forms: Mapping[int, Output] = _AS_WRITTEN,
     ) -> None:
-        outputs = list(zip(sizes.shapes, dtypes))
-        self.outputs = [
-            _nothing if k in in_place else allocator(*(forms[k].form(*like) if k in forms else like))
-            for k, like in enumerate(outputs)
-        ]
+        arrays = list(zip(sizes.shapes, dtypes))
+        self._forms = [forms[k].form(*array) if k in forms else (*array, None) for k, array in enumerate(arrays)]
+        self.outputs = [_nothing if k in in_place else allocator(*form) for k, form in enumerate(self._forms)]
         self.saved = allocator((sizes.saved,), torch.uint8) if sizes.saved else None
         self.arena = sizes.arena
+        self._is_on_host = allocator is block_pool.allocator
+        self._zeros: dict[int, torch.Tensor] = {}  # on the host
 
     def allocate(self) -> list[torch.Tensor]:
         """Uninitialised outputs in their forms, in the program's order; empty ones for those that are written in
         place."""
         return [make() for make in self.outputs]
+
+    def zero(self, output: int) -> torch.Tensor:
+        """A tensor of zeros like that output, to read alone: on the host one for all calls."""
+        if not self._is_on_host:
+            return self.outputs[output]().zero_()
+        if output not in self._zeros:
+            self._zeros[output] = block_pool.zeros(*self._forms[output])
+        return self._zeros[output]
 
 
 _NOTHING = torch.empty(0, device="cpu")

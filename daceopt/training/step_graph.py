@@ -244,7 +244,7 @@ def trained_arguments(traced: Traced) -> list[int]:
     if others:
         raise Unsupported(f"{others[0]}, an argument of the call, requires a gradient")
     binding = Binding((), (), tuple(Result("output", k) for k in range(len(results))), ())
-    return [k for k, outputs in connections(traced, binding).items() if outputs]
+    return [k for k, outputs in connections(traced, binding).arguments.items() if outputs]
 
 
 def _loss_output(binding: Binding) -> int:

@@ -16,6 +16,10 @@ pytestmark = pytest.mark.usefixtures("interpreted")
 INF, NAN = float("inf"), float("nan")
 
 
+def _loss_and_logits(logits):
+    return (logits * logits).mean(), logits
+
+
 def mlp():
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
 
@@ -351,6 +355,45 @@ def test_an_absent_gradient_does_not_meet_an_infinite_derivative():
     def scenario(optimize):
         net = optimize(module(lambda self, x: ((x * self.w).sum(), (x * x).sum().sqrt()), w=normal(3)))
         x = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+        net(x)[0].backward()
+        return grads(net, x)
+
+    check(scenario)
+
+
+def test_a_loss_beside_what_it_is_computed_from():
+    def scenario(optimize):
+        net = optimize(module(lambda self, x: _loss_and_logits((x * self.w).sqrt()), w=normal(3)))
+        x = normal(2, 3).abs().double().requires_grad_()
+        net(x)[0].backward()
+        return grads(net, x)
+
+    check(scenario)
+
+
+@pytest.mark.parametrize("use", [torch.zeros_like, torch.Tensor.detach, lambda y: y.new_ones(3), lambda y: y > 2])
+def test_an_absent_gradient_with_an_infinite_derivative_beside_a_loss_that_does_not_differentiate_it(use):
+    def scenario(optimize):
+        def forward(self, x):
+            y = (x * x).sum(0).sqrt()
+            return (use(y) * self.w + x).sum(), y
+
+        net, x = optimize(module(forward, w=normal(3))), torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+        net(x)[0].backward()
+        return grads(net, x)
+
+    check(scenario)
+
+
+def test_an_absent_gradient_with_an_infinite_derivative_of_what_is_written_behind_the_loss():
+    def scenario(optimize):
+        def forward(self, x):
+            y = x * self.w
+            loss = (y * 2).sum()
+            y.add_((x * x).sum().sqrt())
+            return loss, y
+
+        net, x = optimize(module(forward, w=normal(3))), torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
         net(x)[0].backward()
         return grads(net, x)
 

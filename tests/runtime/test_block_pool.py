@@ -207,3 +207,11 @@ def test_a_forked_child_can_allocate():
         t[0] = 7.0
         os._exit(0 if float(kept[0]) == 5.0 and float(t[0]) == 7.0 else 1)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+@pytest.mark.parametrize("size", [3, 300])
+def test_zeros_have_the_form_that_is_asked_for(dtype, size):
+    zeros = block_pool.zeros((2, size, size), dtype, (1, 2 * size, 2))
+    assert torch.equal(zeros, torch.zeros(2, size, size, dtype=dtype)) and zeros.stride() == (1, 2 * size, 2)
+    assert block_pool.zeros((size, 0), dtype).shape == (size, 0)

@@ -48,6 +48,12 @@ def test_memory_of_a_call():
     assert out.shape == (5,) and out.dtype is torch.bfloat16 and saved.shape == (40,) and memory.arena == 320
 
 
+def test_zeros_in_place_of_an_absent_gradient_are_those_of_the_call_before():
+    memory = ExecutableEntry(Recording(0)).memory((5,))
+    zero = memory.zero(0)
+    assert torch.equal(zero, torch.zeros(5, dtype=torch.bfloat16)) and memory.zero(0) is zero
+
+
 def test_a_small_arena_serves_one_call_after_another():
     program = Recording(64)
     entry = ExecutableEntry(program)

@@ -1,4 +1,4 @@
-"""Which arguments of a graph autograd connects with which of its results.
+"""Which arguments and results of a graph autograd connects with which of its results.
 
 Where no gradient is computed, that of a connected argument is zero, and any other has none at all.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import fx
@@ -24,35 +24,50 @@ if TYPE_CHECKING:
 Operands = Callable[[fx.Node], Sequence[fx.Node]]
 
 
-def connections(traced: Traced, binding: Binding, computed: Collection[int] = ()) -> dict[int, frozenset[int]]:
-    """Per argument that requires a gradient, the outputs of the program that depend on it.
+class Connections(NamedTuple):
+    """Per argument that requires a gradient, and per output of the program that is not written in place, the outputs
+    that depend on it.
+    """
+
+    arguments: dict[int, frozenset[int]]
+    outputs: dict[int, frozenset[int]]
+
+
+def connections(traced: Traced, binding: Binding, computed: Collection[int] = ()) -> Connections:
+    """What autograd connects.
 
     ``computed``: arguments whose gradients the program computes, which therefore depend on some output. Of which one,
     and whether the others depend on any, PyTorch's formulas say: the target of a loss and the operand that only gives
     ``type_as`` its type have no gradient.
     """
-    rough = _connections(traced, binding, _operands)
+    rough = _connections(traced, binding, _operands).arguments
     if all(not outputs or (k in computed and len(outputs) == 1) for k, outputs in rough.items()):
-        return rough
+        return Connections(rough, {})  # no two outputs depend on the same
     gradients = OperandGradients()
-    exact = _connections(traced, binding, lambda node: gradients.with_gradient(node, _operands(node)))
-    return {k: outputs if k in computed and not exact[k] else exact[k] for k, outputs in rough.items()}
+    exact, later = _connections(traced, binding, lambda node: gradients.with_gradient(node, _operands(node)))
+    return Connections({k: of if k in computed and not exact[k] else exact[k] for k, of in rough.items()}, later)
 
 
-def _connections(traced: Traced, binding: Binding, operands: Operands) -> dict[int, frozenset[int]]:
+def _connections(traced: Traced, binding: Binding, operands: Operands) -> Connections:
     graph, flow = traced.graph.graph, _Flow(traced.graph.graph)
     arguments = [n for n in graph.nodes if n.op == "placeholder"]
     reached: dict[int, set[fx.Node]] = {}
+    at: dict[fx.Node, int] = {}  # outputs whose values never change
     for result, bound, flag in zip(graph.output_node().args[0], binding.results, traced.results, strict=True):
         if flag and bound.kind == "output":
             reached.setdefault(bound.index, set()).update(flow.sources(result, operands))
+            if not flow.is_written(result):
+                at[result] = bound.index
     for argument, output in binding.mutations:
         reached.setdefault(output, set()).update(flow.sources(arguments[argument], operands))
-    return {
-        k: frozenset(output for output, sources in reached.items() if node in sources)
-        for k, node in enumerate(arguments)
-        if traced.requires_grad[k]
-    }
+
+    def dependent(node: fx.Node) -> frozenset[int]:
+        return frozenset(output for output, sources in reached.items() if node in sources)
+
+    outputs: dict[int, frozenset[int]] = {}
+    for node, k in at.items():
+        outputs[k] = outputs.get(k, frozenset()) | dependent(node) - {k}
+    return Connections({k: dependent(n) for k, n in enumerate(arguments) if traced.requires_grad[k]}, outputs)
 
 
 def differentiable(graph: fx.Graph, nodes: Sequence[object], arguments: set[fx.Node]) -> tuple[bool, ...]:
@@ -96,6 +111,10 @@ class _Flow:
             for operand in set(written_nodes(node)) - set(unrecorded_nodes(node)):
                 writes.setdefault(storage(operand), []).append(node)
         return writes
+
+    def is_written(self, node: fx.Node) -> bool:
+        """Whether something is written into its memory in place."""
+        return bool(self._writes.get(storage(node)))
 
     def sources(self, result: fx.Node, operands: Operands) -> set[fx.Node]:
         """All nodes on which ``result`` depends differentiably: a write counts for what is read after it. ``operands``

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 import torch
 from torch.nn import functional
@@ -70,3 +72,20 @@ def test_what_has_no_elements_does_not_speak_for_what_has_some() -> None:
     (gradient,) = torch.autograd.grad(compiled(*leaves)[1].sum(), leaves[2], allow_unused=True)
     (expected,) = torch.autograd.grad(products(*leaves)[1].sum(), leaves[2])
     torch.testing.assert_close(gradient, expected)
+
+
+def test_outputs_that_are_computed_from_another_one() -> None:
+    def later(model: Callable[[torch.Tensor], Sequence[torch.Tensor]]) -> dict[int, frozenset[int]]:
+        backend = make_backend(compile_interpreted)
+        torch._dynamo.optimize(backend, nopython=True)(model)(X.clone().requires_grad_())
+        (piece,) = backend.graphs
+        return dict(piece.program.boundary.later)
+
+    def written(x: torch.Tensor) -> Sequence[torch.Tensor]:
+        y = x * 2
+        loss = y.sum()
+        return loss, y.add_(x)
+
+    assert later(lambda x: (y := x.exp(), y.sum(), y.detach().sum() + x.sum())) == {0: {1}, 1: set(), 2: set()}
+    assert later(lambda x: (y := x.exp(), z := y * 2, z.type_as(y) + 1)) == {0: {1, 2}, 1: {2}, 2: set()}
+    assert later(written) == {0: set()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -30,8 +30,8 @@ class _Timed(TimedExecutable):
         super().__init__(executable)
         self.rows: list[dict[str, float]] = []
 
-    def run(self, pointers: Sequence[int], symbols: tuple[int, ...] = ()) -> None:
-        super().run(pointers, symbols)
+    def run(self, *call: Any) -> None:
+        super().run(*call)
         self.rows.append(self.by_array())
 
     def shortest(self) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from typing import cast
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from daceopt.ir.control.program import Program
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.scalar import types
 from daceopt.libs.base import implement
-from daceopt.runtime.executable import Executable, TimedExecutable
+from daceopt.runtime.executable import TimedExecutable
 from daceopt.store.cache import default_cache
 
 
@@ -32,7 +31,7 @@ def kernel_times(graph: Graph, runs: int, identity: str | None = None) -> dict[s
         feeds = {f"input:{k}": _values(graph, n) for k, n in enumerate(graph.inputs)}
         shortest: dict[str, float] = {}
         for _ in range(runs):
-            run(cast("Executable", program), feeds)
+            run(program, feeds)
             shortest = {name: min(t, shortest.get(name, t)) for name, t in program.by_array().items()}
         return shortest
     finally:

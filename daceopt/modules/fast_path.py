@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _COMPILED = "__compiled_fn"
 
 Forward = Callable[..., Any]
+Program = tuple[Guards, Forward | None]  # and what runs where they hold; None: the frame is broken
 
 
 class Frame:
@@ -92,9 +93,8 @@ class CompiledForward:
         self.is_stale = False  # whether a call went wrong in it: Dynamo never looks again at code in which one does
         self.broken = False  # whether Dynamo broke the frame, or has left it, so that its calls go through Dynamo
         self._function = own if isinstance(own, types.FunctionType) else None
-        self._programs: dict[Any, Forward | None] = {}  # guards -> what runs; None: the frame is broken
-        self._guards: dict[Any, Guards] = {}  # the same guards
-        self._checked: list[tuple[Guards, Forward]] = []  # of whole frames, and what runs
+        self._programs: dict[Any, Program] = {}  # by Dynamo's guards
+        self._checked: list[tuple[Guards, Forward]] = []  # of whole frames
         self._frame = None if self._function is None else Frame(self._function)
 
     count_entries = staticmethod(count_entries)
@@ -128,12 +128,11 @@ class CompiledForward:
         variables = None if self._frame is None else self._frame.bind(args, kwargs)
         if variables is None:
             return
-        for guards, program in list(self._programs.items()):
-            code = None if guards.cache_entry is None else guards.cache_entry.code
-            if program is None and code is not None and is_as_written(code) and guards.check(variables):
-                self._programs[guards] = self._count(count)
-                self._check_programs()
-                self.broken = not self._checked
+        for key, (guards, program) in list(self._programs.items()):
+            code = None if key.cache_entry is None else key.cache_entry.code
+            if program is None and code is not None and is_as_written(code) and key.check(variables):
+                self._programs[key] = guards, self._count(count)
+                self._note_programs()
 
     def _count(self, count: Callable[[], None]) -> Forward:
         function = self._function
@@ -162,17 +161,18 @@ class CompiledForward:
             return
         cached = programs_of(self._function.__code__, self.run.region)
         entries = [entry for entry in cached if entry.code is not None]  # the others' guards are of objects that died
-        for entry in entries:
-            if entry.guard_manager not in self._programs:
-                self._programs[entry.guard_manager] = self._unwrapped_code(entry.code) if is_whole else None
-        self._programs = {e.guard_manager: self._programs[e.guard_manager] for e in entries}
-        self._check_programs()
+        known = self._programs
+        self._programs = {e.guard_manager: known.get(e.guard_manager) or self._program(e, is_whole) for e in entries}
+        self._note_programs()
+
+    def _note_programs(self) -> None:
+        self._checked = [(guards, program) for guards, program in self._programs.values() if program is not None]
         self.broken = not self._checked
 
-    def _check_programs(self) -> None:
-        scope = {} if self._function is None else self._function.__globals__
-        self._guards = {guards: self._guards.get(guards) or Guards(guards, scope) for guards in self._programs}
-        self._checked = [(self._guards[g], program) for g, program in self._programs.items() if program is not None]
+    def _program(self, entry: Any, is_whole: bool) -> Program:
+        assert self._function is not None
+        guards = Guards(entry.guard_manager, self._function.__globals__)
+        return guards, self._unwrapped_code(entry.code) if is_whole else None
 
     def _unwrapped_code(self, code: types.CodeType) -> Forward | None:
         function = self._function

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -181,23 +180,22 @@ class Executable:
         raise (RunIndexError if status == BAD_INDEX else RunError)(f"{self.manifest.name}: {message}")
 
 
-class TimedExecutable:
-    """An executable whose runs note what its kernels take; ``seconds``: of each of ``manifest.kernels``, in the latest
-    run."""
+class TimedExecutable(Executable):
+    """A loaded program whose runs note what its kernels take; ``seconds``: of each of ``manifest.kernels``, in the
+    latest run."""
 
     def __init__(self, executable: Executable) -> None:
-        self._executable = executable
+        vars(self).update(vars(executable))
         # a run waits for its end, as no recording of it can
         self.manifest = replace(executable.manifest, repeats=False)
         self.seconds: list[float] = []
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._executable, name)
-
-    def run(self, pointers: Sequence[int], symbols: tuple[int, ...] = ()) -> None:
-        """As that of the executable."""
+    def run(
+        self, pointers: Sequence[int], symbols: tuple[int, ...] = (), mark: Callable[[int], None] | None = None
+    ) -> None:
+        """As that of the executable, without marks."""
         times = (ctypes.c_int64 * (len(self.manifest.kernels) + 1))()
-        self._executable.run_timed(pointers, symbols, times)
+        self.run_timed(pointers, symbols, times)
         self.seconds = [1e-9 * (after - before) for before, after in pairwise(times)]
 
     def by_array(self) -> dict[str, float]:

@@ -10,7 +10,6 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -219,7 +218,7 @@ def test_times_of_kernels(store: Cache) -> None:
     manifest = replace(SCALE, kernels=(KernelInfo("scale", ("y", "z")),))
     jobs = [CompileJob(replace(scale_source(body), manifest=manifest).text(), "frame")]
     program = build_program(program_key("timed"), manifest, jobs, store=store)
-    timed: Any = TimedExecutable(program)
+    timed = TimedExecutable(program)
     x = np.ones(1000, np.float32)
     assert (run_scale(timed, x) == 3).all() and (run_scale(program, x) == 3).all()
     assert timed.by_array().keys() == {"y", "z"} and 0 < timed.by_array()["y"] < 60

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -88,7 +88,7 @@ class BuiltProgram:
     @cached_property
     def _timed(self) -> list[tuple[ExecutableEntry, TimedExecutable]]:
         timed = [TimedExecutable(entry.executable) for entry in self._entries]
-        return [(entry_of(cast("Executable", executable)), executable) for executable in timed]
+        return [(entry_of(executable), executable) for executable in timed]
 
     def _run(
         self,

@@ -40,7 +40,7 @@ def _program() -> Any:
 
 def test_each_node_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     emulated_target.install_on_host(monkeypatch)
-    program: Any = TimedExecutable(_program())
+    program = TimedExecutable(_program())
     assert len(program.manifest.kernels) > 1
     given = {"input:0": np.random.default_rng(0).standard_normal((64, 48)).astype(np.float32)}
     plain = trial.run(_program(), given).outputs

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import exp, log
-from pathlib import Path
+from typing import Any
 
 from daceopt import system as facts
-from daceopt.store.cache import default_cache, key
+from daceopt.store.cache import key
+from daceopt.store.values import Values
 
-_KIND, _FILE, _VERSION = "model-error", "errors.json", 1
+_KIND, _VERSION = "model-error", 2
 WITHIN = 1.25
 """A factor within which a time is called known."""
 
@@ -60,24 +60,20 @@ class ModelError:
 
 def keep(errors: Mapping[str, ModelError]) -> None:
     """Keep what was measured on this machine, by class, in the place of what was before."""
-    store, identity = default_cache(), _identity()
-    content = json.dumps({name: asdict(error) for name, error in errors.items()})
-    store.discard(_KIND, identity)
-    store.put(_KIND, identity, lambda folder: _write(folder, content))
+    _ERRORS.keep(_identity(), dict(errors))
 
 
 def last_errors() -> dict[str, ModelError] | None:
     """What was measured on this machine last; None where nothing was."""
-    return default_cache().read(_KIND, _identity(), _read)
+    return _ERRORS.find(_identity())
 
 
 def _identity() -> str:
     return key(_KIND, _VERSION, facts.fingerprint(), facts.march())
 
 
-def _write(folder: Path, content: str) -> None:
-    (folder / _FILE).write_text(content)
+def _parse(content: dict[str, Any]) -> dict[str, ModelError]:
+    return {name: ModelError(**fields) for name, fields in content.items()}
 
 
-def _read(entry: Path) -> dict[str, ModelError]:
-    return {name: ModelError(**fields) for name, fields in json.loads((entry / _FILE).read_text()).items()}
+_ERRORS = Values(_KIND, _parse)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
+from typing import Any
 
 from daceopt import system as facts
 from daceopt.cost.limits import Limits
-from daceopt.store.cache import default_cache, key
+from daceopt.store.cache import key
+from daceopt.store.values import Values
 
-_KIND, _FILE, _VERSION = "machine", "machine.json", 3
+_KIND, _VERSION = "machine", 4
 _WORKING_SETS = (256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20)  # bytes that a copy touches; the last is memory
 _GEMM = 1024
 
@@ -98,25 +98,19 @@ def this_machine() -> Machine:
 
 def best_known(who: Sequence[object], fresh: Machine) -> Machine:
     """What was measured now, or before on what ``who`` stands for, where that was faster; it is kept."""
-    store, identity = default_cache(), key(_KIND, _VERSION, *who)
-    stored = store.read(_KIND, identity, _read)
-    if stored is None:
-        store.put(_KIND, identity, lambda folder: _write(folder, fresh))
-        return fresh
-    best = stored.best(fresh)
+    identity = key(_KIND, _VERSION, *who)
+    stored = _MACHINES.find(identity)
+    best = fresh if stored is None else stored.best(fresh)
     if best != stored:
-        store.discard(_KIND, identity)
-        store.put(_KIND, identity, lambda folder: _write(folder, best))
+        _MACHINES.keep(identity, best)
     return best
 
 
-def _read(entry: Path) -> Machine:
-    fields = json.loads((entry / _FILE).read_text())
+def _parse(fields: dict[str, Any]) -> Machine:
     return Machine(**{**fields, **{name: tuple(map(tuple, fields[name])) for name in ("bandwidths", "rates")}})
 
 
-def _write(folder: Path, machine: Machine) -> None:
-    (folder / _FILE).write_text(json.dumps(asdict(machine)))
+_MACHINES = Values(_KIND, _parse)
 
 
 def measure(cores: int) -> Machine:

@@ -7,28 +7,27 @@ programs in the cache stay valid when they are measured again.
 from __future__ import annotations
 
 import ctypes
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
 from math import log
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from daceopt import system as facts
 from daceopt.cost.limits import Limits, assumed_limits
 from daceopt.scoped import scoped
-from daceopt.store.cache import default_cache, key
+from daceopt.store.cache import key
+from daceopt.store.values import Values
 
 if TYPE_CHECKING:
     import numpy as np
 
-_KIND, _FILE, _VERSION = "rates", "rates.json", 6
+_KIND, _VERSION = "rates", 7
 _SETS = (32 << 10, 256 << 10, 1 << 20, 4 << 20, 32 << 20, 128 << 20)  # bytes that a copy touches; the last is memory
 _SHARED = 16 << 20  # of sets from here on, cores share the way to memory
 _LINE = 64  # bytes of a line of the caches
@@ -223,35 +222,30 @@ _TABLES = "alone", "together", "products", "loops"
 
 @cache
 def _own() -> Rates:
-    return default_cache().make(_KIND, _identity(), lambda folder: _write(folder, measure()), _read)
+    return _RATES.make(_identity(), measure)
 
 
-def _read(entry: Path) -> Rates:
-    fields = json.loads((entry / _FILE).read_text())
+def _parse(fields: dict[str, Any]) -> Rates:
     pairs = {name: tuple(map(tuple, fields.pop(name))) for name in _TABLES}
     wrong = [n for n, v in fields.items() if isinstance(v, bool) or not isinstance(v, int | float)]
     if wrong or not all(len(p) == 2 and isinstance(p[1], int | float) for own in pairs.values() for p in own):
-        raise ValueError(f"{_FILE} has other values than rates: {wrong or pairs}")
+        raise ValueError(f"other values than rates: {wrong or pairs}")
     return Rates(**{**fields, **pairs})
+
+
+_RATES = Values(_KIND, _parse)
 
 
 def measured_rates() -> Rates | None:
     """Those of this machine, where they have been measured."""
-    return _own() if default_cache().get(_KIND, _identity()) is not None else None
+    return _own() if _RATES.find(_identity()) is not None else None
 
 
 def calibrate() -> Rates:
     """Measure this machine again; what is kept is the best of both."""
-    store, identity = default_cache(), _identity()
-    best = _own().best(measure())
-    store.discard(_KIND, identity)
-    store.put(_KIND, identity, lambda folder: _write(folder, best))
+    _RATES.keep(_identity(), _own().best(measure()))
     _own.cache_clear()
     return _own()
-
-
-def _write(folder: Path, rates: Rates) -> None:
-    (folder / _FILE).write_text(json.dumps(asdict(rates)))
 
 
 # -------------------------------------------------------------------- measurement

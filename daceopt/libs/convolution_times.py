@@ -7,7 +7,6 @@ Like ``cost.rates`` they say which of several ways is taken, never what is right
 from __future__ import annotations
 
 import ctypes
-import json
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -25,6 +24,7 @@ from daceopt.ir.nodes import blocked
 from daceopt.ir.nodes.library import ConvolutionBackwardData, ConvolutionBackwardWeights, outlasts_calls
 from daceopt.libs import base, onednn
 from daceopt.store.cache import default_cache, key
+from daceopt.store.values import Values
 
 if TYPE_CHECKING:
     from daceopt.ir.graph.graph import Graph
@@ -34,7 +34,7 @@ _BUDGET = 0.02  # seconds of runs for each shape
 _IMAGES, _MOST_IMAGES = 2, 16
 _PIXELS = 384  # of the results: with fewer, kernels of channels that are innermost are up to 15 % slower
 _EXTENTS = 4  # where they begin among the numbers of a call
-_KIND, _FILE, _VERSION = "convolution-times", "times.json", 4
+_KIND, _VERSION = "convolution-times", 5
 _LIBRARY = "times.so"
 _PASSES = {ConvolutionBackwardData: 1, ConvolutionBackwardWeights: 2}
 
@@ -108,17 +108,16 @@ def _sample(numbers: tuple[int, ...]) -> tuple[tuple[int, ...], float]:
 @cache
 def _lookup(numbers: tuple[int, ...]) -> Times | None:
     identity = key(_KIND, _VERSION, system.fingerprint(), system.cores(), onednn.OneDnn().version(), numbers)
-    (times,) = default_cache().make(_KIND, identity, lambda folder: _write(folder, numbers), _read)
+    (times,) = _TIMES.make(identity, lambda: (_measure(numbers),))
     return times
 
 
-def _read(entry: Path) -> tuple[Times | None]:
-    content = json.loads((entry / _FILE).read_text(encoding="utf-8"))
-    return (None if content is None else Times(*map(float, content)),)
+def _parse(content: list[Any]) -> tuple[Times | None]:
+    (times,) = content
+    return (None if times is None else Times(*map(float, times)),)
 
 
-def _write(folder: Path, numbers: tuple[int, ...]) -> None:
-    (folder / _FILE).write_text(json.dumps(_measure(numbers)), encoding="utf-8")
+_TIMES = Values(_KIND, _parse)
 
 
 def _measure(numbers: tuple[int, ...]) -> Times | None:

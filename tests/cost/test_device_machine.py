@@ -15,6 +15,7 @@ from daceopt.cost import device_machine, machine
 from daceopt.cost.device_machine import machine_of
 from daceopt.cost.machine import Machine
 from daceopt.cost.measure import Elapsed
+from daceopt.store import values
 from daceopt.store.cache import Cache
 
 DEVICE = Machine("NVIDIA", 0, 0, 50 << 20, 0, ((6 << 20, 8e12), (400 << 20, 3e12)), 5e13, ((2, 7e14), (8, 6e13)))
@@ -32,7 +33,7 @@ def test_each_kind_of_element_has_its_rate() -> None:
 
 def test_what_is_kept_of_a_device_is_read_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     store = Cache(tmp_path / "cache")
-    monkeypatch.setattr(machine, "default_cache", lambda: store)
+    monkeypatch.setattr(values, "default_cache", lambda: store)
     assert machine.best_known(["NVIDIA", True], DEVICE) == DEVICE
     slow = replace(DEVICE, flops=1.0, rates=((2, 1.0), (8, 7e13)))
     assert machine.best_known(["NVIDIA", True], slow) == replace(DEVICE, rates=((2, 7e14), (8, 7e13)))

@@ -19,6 +19,7 @@ from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.nodes.builder import Builder
 from daceopt.passes.runner import Runner
+from daceopt.store import values
 from daceopt.store.cache import Cache
 from tests.cost.test_rates import TWO
 
@@ -165,7 +166,7 @@ def test_errors_by_number_and_by_time(monkeypatch: pytest.MonkeyPatch, tmp_path)
     error = ModelError.of([(2e-6, 1e-6), (3e-6, 3e-6)])
     assert error == ModelError(2, pytest.approx(2**0.5), 0.5, pytest.approx(2**0.25), 0.75)
     store = Cache(tmp_path / "cache")
-    monkeypatch.setattr(kernel_class, "default_cache", lambda: store)
+    monkeypatch.setattr(values, "default_cache", lambda: store)
     assert kernel_class.last_errors() is None
     kernel_class.keep({"sums": error})
     kernel_class.keep({"streaming": error})

@@ -9,6 +9,7 @@ import pytest
 
 from daceopt.cost import machine
 from daceopt.cost.machine import Machine
+from daceopt.store import values
 from daceopt.store.cache import Cache
 
 MACHINE = Machine("test", 2, 32 << 10, 1 << 20, 8 << 20, ((1 << 20, 100e9), (1 << 30, 10e9)), 1e12)
@@ -29,7 +30,7 @@ def test_the_bound_is_that_of_the_level_that_holds_the_data() -> None:
 
 def test_the_best_measurement_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     store = Cache(tmp_path / "cache")
-    monkeypatch.setattr(machine, "default_cache", lambda: store)
+    monkeypatch.setattr(values, "default_cache", lambda: store)
     fast, slow = MACHINE, replace(MACHINE, bandwidths=((1 << 20, 120e9), (1 << 30, 5e9)), flops=1e11)
     for measured, expected in (
         (fast, fast),

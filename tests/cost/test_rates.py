@@ -22,6 +22,7 @@ from daceopt.ir.kernel.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel.tasklet import Assignment
 from daceopt.ir.nodes.builder import Builder
 from daceopt.passes.runner import Runner
+from daceopt.store import values
 from daceopt.store.cache import Cache
 
 TWO = Rates(2, 1e-8, 1e-6, 1e-11, 1e11, ((1 << 20, 1e11), (1 << 30, 1e10)), ((1 << 21, 2e11), (1 << 30, 15e9)))
@@ -43,7 +44,7 @@ def test_memory_is_measured_from_the_start_of_a_line() -> None:
 
 def test_the_best_of_all_measurements_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     store = Cache(tmp_path / "cache")
-    monkeypatch.setattr(model, "default_cache", lambda: store)
+    monkeypatch.setattr(values, "default_cache", lambda: store)
     busy = replace(TWO, region=5e-6, alone=((1 << 20, 1e10), (1 << 30, 2e10)))
     model._own.cache_clear()
     monkeypatch.setattr(model, "measure", lambda: busy)

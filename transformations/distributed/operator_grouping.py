@@ -56,7 +56,6 @@ class OperatorGrouping(Transformation):
 
     level: ClassVar[str] = "local"
     groups: tuple[Group, ...] = ()
-    max_stages: int = 48
 
     def run_program(self, program: Program) -> Outcome:
         """Each group in the direction that its names say."""
@@ -96,7 +95,7 @@ class OperatorGrouping(Transformation):
                 members[group] = [written[a] for a in own]
             except Unsupported as error:
                 refused.append(RefusedMerge(group, len(group[2]) - 1, str(error)))
-        plan = FusionPlan(graph, self.max_stages, keeps_order=False)
+        plan = FusionPlan(graph, keeps_order=False)
         for group, arrays in members.items():
             try:
                 _unite(plan, [graph.producer(a) for a in arrays], group)

@@ -19,6 +19,10 @@ from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Loop, Tree
 from daceopt.transformations.hardware._scheduling import KernelStep, at_least, count, reduced_params, with_shared_locals
 
+_ROWS = 8  # that share a block
+_LONG = 1024  # elements of a row that fill one
+_FEW = 16  # iterations that one thread does alone
+
 
 @dataclass(frozen=True)
 class BlockMapping(KernelStep):
@@ -33,14 +37,11 @@ class BlockMapping(KernelStep):
     before:  for i < m: vector for j < n: s[j] += x[i, j]                              (columns)
     after:   for i_chunk: block for i < 8: vector for j < n: s[j] += x[i + 8*i_chunk, j]
 
-    Rows of ``long`` elements or more (of statements that share them, more), and of unknown length, have a block each.
-    Reduced loops of less than ``few`` iterations are left to one thread.
+    Rows of 1024 elements or more (of statements that share them, more), and of unknown length, have a block each.
+    Reduced loops of less than 16 iterations are left to one thread.
     """
 
     threads: int = 256
-    rows: int = 8
-    long: int = 1024
-    few: int = 16
 
     def edit(self, form: KernelLoops) -> Tree | str | None:
         if any(loop.kind in schedule.HARDWARE for loop in schedule.loops(form.tree)):
@@ -80,25 +81,25 @@ class BlockMapping(KernelStep):
         reduced_loops = [loop for loop in others if loop.param in reduced]
         if vector.param not in reduced:
             return self._columns(form, parallel, reduced_loops, vector)
-        if parallel and not at_least(count([*reduced_loops, vector]), self.few):
+        if parallel and not at_least(count([*reduced_loops, vector]), _FEW):
             block, tile, mapping = self._tile(parallel[-1])
             return form.with_loops(
                 [*parallel[:-1], *block, tile, *reduced_loops, replace(vector, kind="serial")], mapping
             )
-        if not parallel or at_least(dim(vector.extent * pack(nest)), self.long):
+        if not parallel or at_least(dim(vector.extent * pack(nest)), _LONG):
             block, tile, mapping = self._tile(vector)
             return form.with_loops([*parallel, *reduced_loops, *block, tile], mapping)
-        outer, inner, mapping = split_loop(parallel[-1], self.rows)
+        outer, inner, mapping = split_loop(parallel[-1], _ROWS)
         return form.with_loops([*parallel[:-1], outer, replace(inner, kind="block"), *reduced_loops, vector], mapping)
 
     def _columns(
         self, form: KernelLoops, parallel: Sequence[Loop], reduced_loops: Sequence[Loop], vector: Loop
     ) -> Tree:
-        if not at_least(count(reduced_loops), self.few):
+        if not at_least(count(reduced_loops), _FEW):
             block, tile, mapping = self._tile(vector)
             return form.with_loops([*parallel, *block, tile, *reduced_loops], mapping)
         longest = max(reduced_loops, key=lambda loop: loop.extent if isinstance(loop.extent, int) else 1 << 40)
-        outer, inner, mapping = split_loop(longest, self.rows, "chunk")
+        outer, inner, mapping = split_loop(longest, _ROWS, "chunk")
         rest = [loop for loop in reduced_loops if loop is not longest]
         return form.with_loops([*parallel, outer, *rest, replace(inner, kind="block"), vector], mapping)
 
@@ -112,8 +113,8 @@ class BlockMapping(KernelStep):
             return self._row_per_thread(form)
         row = max((dim(nest.loops[-1].extent * pack(nest)) for nest in form.nests if nest.loops), key=_size, default=1)
         # a warp holds a row of as many: its lanes meet without the others (``row-holding``)
-        if form.shared and not at_least(row, self.long + 1) and self.rows * _bytes(form) <= CUDA.shared // 2:
-            return self._with_shared(form, self.rows)
+        if form.shared and not at_least(row, _LONG + 1) and _ROWS * _bytes(form) <= CUDA.shared // 2:
+            return self._with_shared(form, _ROWS)
         return with_shared_locals(form.on(form.with_nests(self._tile_of(nest) for nest in form.nests)))
 
     def _tile_of(self, nest: Nest) -> Nest:
@@ -141,7 +142,7 @@ class BlockMapping(KernelStep):
             for reference in (r for b in form.bodies_of(nest) for r in b.references() if not r.buffer.local):
                 outer += often * (reference.step(along) == 1)
                 inner += often * (vector is not None and reference.step(vector) == pack(nest))
-        return outer > inner and at_least(form.shared[-1].extent, self.few)
+        return outer > inner and at_least(form.shared[-1].extent, _FEW)
 
 
 def _then(

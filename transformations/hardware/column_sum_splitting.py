@@ -15,7 +15,7 @@ from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import MOST_IN_OWN_TYPE, Loop, Tree
 from daceopt.transformations.hardware._scheduling import KernelStep, at_least, chosen
 
-_LEAST = 4  # rows at a time that are worth it
+_LEAST, _MOST = 4, 8  # rows at a time
 _WIDE = 64  # columns for which blocks of rows are worth it
 _ROUNDED_ONCE = ("sum", "max", "min")  # errors of products would add up over all rows
 
@@ -35,11 +35,10 @@ class ColumnSumSplitting(KernelStep):
     after:   for i_block < m / 8: for i < 8: { vector for j < 512: s[j] += x[8 * i_block + i, j]; ... }
 
     The accumulators, of float64 for sums of float32, are read and written once for as many rows; the error is that of
-    seven additions in float32. ``rows``: at most as many, and a divisor of how many there are. ``enough``: blocks of
-    rows that threads need for a good balance; None: what the machine says (``cost/limits.py``).
+    seven additions in float32. ``enough``: blocks of rows that threads need for a good balance; None: what the machine
+    says (``cost/limits.py``).
     """
 
-    rows: int = 8
     enough: int | None = None
 
     def edit(self, form: KernelLoops) -> Tree | None:
@@ -69,7 +68,7 @@ class ColumnSumSplitting(KernelStep):
         return loop.extent if loop.extent <= MOST_IN_OWN_TYPE else self._divisor(loop.extent)
 
     def _divisor(self, extent: int) -> int:
-        return next((k for k in range(min(self.rows, extent - 1), 0, -1) if extent % k == 0), 0)
+        return next((k for k in range(min(_MOST, extent - 1), 0, -1) if extent % k == 0), 0)
 
     def _of_shared(self, form: KernelLoops) -> Tree | None:
         """The innermost shared loop in blocks, where columns are sums over it."""

@@ -19,6 +19,9 @@ from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Alloc, Param
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
+_SHARED = CUDA.shared // 2  # bytes of locals of a block: what collective operations exchange takes up to 8 KiB each
+_FEW = 512  # iterations that statements share
+
 
 @dataclass(frozen=True)
 class KernelFission(Transformation):
@@ -29,18 +32,15 @@ class KernelFission(Transformation):
              for i: for j: g[j] += u[i, j]
 
     A sum over the loops that the statements share needs all blocks; what it reads of their locals goes through memory.
-    Such sums over the same loops are one kernel.
-    ``shared``: bytes of locals that a block may hold. Sums over different loops of one statement become two kernels.
+    Such sums over the same loops are one kernel. Sums over different loops of one statement become two kernels.
 
-    So do statements that share less than ``few`` iterations of ``long`` elements or more each, as the channels of a
+    So do statements that share less than 512 iterations of ``long`` elements or more each, as the channels of a
     batch normalization: their blocks would not fill a device, nor could ``grid-reduction`` cut what they reduce.
     """
 
     level: ClassVar[str] = "hardware"
     sites_are_independent: ClassVar[bool] = True
 
-    shared: int = CUDA.shared // 2  # what collective operations exchange takes up to 8 KiB each
-    few: int = 512
     long: int = 8192
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
@@ -69,13 +69,13 @@ class KernelFission(Transformation):
             return False
         shared = prod(kernel.extents[p] for p in kernel.outer)
         most = max(prod(kernel.extents[p] for p in s.params if p not in kernel.outer) for s in kernel.stages)
-        return isinstance(shared, int) and isinstance(most, int) and shared < self.few and most >= self.long
+        return isinstance(shared, int) and isinstance(most, int) and shared < _FEW and most >= self.long
 
     def _is_large(self, kernel: Kernel) -> bool:
         places = [n for n, _ in schedule.walk(schedule.schedule_of(kernel)) if isinstance(n, Alloc)]
         locals_ = [kernel.locals[n.array] for n in places if n.scope != "register"]
         sizes = [prod(shape) * types.itemsize(dtype) for dtype, shape in locals_]
-        return not all(isinstance(n, int) for n in sizes) or sum(sizes) > self.shared
+        return not all(isinstance(n, int) for n in sizes) or sum(sizes) > _SHARED
 
 
 def _small_runs(kernel: Kernel) -> list[list[int]]:

@@ -15,6 +15,7 @@ from daceopt.ir.schedule.schedule import Tree
 from daceopt.transformations.hardware._scheduling import KernelStep, at_least
 
 _VECTOR = 16  # elements of the widest vectors
+_CHUNK = 256
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,9 @@ class LaneSumSplitting(KernelStep):
     after:   for j_chunk: vector for j < 256: s += x[256 * j_chunk + j]
 
     256 elements in 16 lanes are 16 additions each: the error stays below that of a pairwise sum, and the additions of
-    one chunk need not wait for those of the last. ``size``: elements, of each lane and vector alike; where a somewhat
-    smaller number of whole vectors divides the loop, that, so that all chunks are equally long.
+    one chunk need not wait for those of the last. Where a somewhat smaller number of whole vectors divides the loop, it
+    is that, so that all chunks are equally long.
     """
-
-    size: int = 256
 
     def edit(self, form: KernelLoops) -> Tree | None:
         mapping: dict[sympy.Symbol, sympy.Expr] = {}
@@ -43,11 +42,11 @@ class LaneSumSplitting(KernelStep):
         return form.with_nests(nests) if mapping else None
 
     def _chunk(self, extent: Dim) -> int:
-        whole = range(self.size, self.size // 2, -_VECTOR) if isinstance(extent, int) else ()
-        return next((n for n in whole if extent % n == 0), self.size)
+        whole = range(_CHUNK, _CHUNK // 2, -_VECTOR) if isinstance(extent, int) else ()
+        return next((n for n in whole if extent % n == 0), _CHUNK)
 
     def _is_long(self, form: KernelLoops, nest: Nest) -> bool:
-        if not nest.loops or nest.loops[-1].kind != "vector" or not at_least(nest.loops[-1].extent, self.size + 1):
+        if not nest.loops or nest.loops[-1].kind != "vector" or not at_least(nest.loops[-1].extent, _CHUNK + 1):
             return False
         p = nest.loops[-1].param
         writes = [r for body in form.bodies_of(nest) for r in body.writes.values() if r.wcr and p not in r.params()]

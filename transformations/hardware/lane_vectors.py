@@ -13,10 +13,12 @@ from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Loop, Tree
 from daceopt.transformations.hardware._scheduling import KernelStep, at_least, count, reduced_params
 
+_BYTES = 16  # that one access moves
+
 
 @dataclass(frozen=True)
 class LaneVectors(KernelStep):
-    """Cut the vector loop into as many neighbours as ``bytes`` hold, which one thread runs.
+    """Cut the vector loop into as many neighbours as 16 bytes hold, which one thread runs.
 
     before:  vector for j < 1024: y[j] = f(x[j])
     after:   vector for j_pack < 256: unroll for j < 4: y[4*j_pack + j] = f(x[4*j_pack + j])
@@ -28,7 +30,6 @@ class LaneVectors(KernelStep):
     well, which ``block-mapping`` then merges. Sums over other loops, which lanes hold for each of their columns, stay.
     """
 
-    bytes: int = 16
     least: int = 32
 
     def edit(self, form: KernelLoops) -> Tree | str | None:
@@ -45,7 +46,7 @@ class LaneVectors(KernelStep):
     def _width(self, form: KernelLoops) -> int:
         """The same for all statements, which may hand values on from one iteration to the same one of another."""
         kinds = [r.buffer.dtype for b in form.bodies.values() for r in b.references() if not r.buffer.local]
-        return self.bytes // max((types.itemsize(t) for t in kinds), default=self.bytes)
+        return _BYTES // max((types.itemsize(t) for t in kinds), default=_BYTES)
 
     def _walks(self, form: KernelLoops, nest: Nest, width: int) -> bool:
         vector = _vector(nest)

@@ -18,18 +18,17 @@ class LongLoopSplitting(KernelStep):
     before:  vector for j < 1000000: s += x[j]
     after:   for j_block < 245: vector for j < 4096: s += x[4096 * j_block + j]
 
-    Where ``few`` iterations are around it, nothing is gained. A block of ``size`` elements is long beside what its
-    start costs, and short enough for a good balance. What is None says the machine (``cost/limits.py``).
+    Where enough iterations are around it, nothing is gained. A block of ``size`` elements (None: what the machine says,
+    ``cost/limits.py``) is long beside what its start costs, and short enough for a good balance.
     """
 
     size: int | None = None
-    few: int | None = None
 
     def edit(self, form: KernelLoops) -> Tree | None:
         nest = form.single
         if nest is None or not nest.loops or nest.loops[-1].kind != "vector":
             return None
-        size, few = chosen(self.size, limits().block), chosen(self.few, limits().few)
+        size, few = chosen(self.size, limits().block), limits().few
         vector = nest.loops[-1]
         reduced = reduced_params(form, nest)
         flat = len(nest.loops) == 1 and not reduced

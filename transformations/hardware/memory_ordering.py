@@ -17,6 +17,8 @@ from daceopt.passes.transform import NearMiss, Site, Transformation
 Successors = dict[Node, list[Node]]  # node -> the nodes that need it, each once
 Touched = dict[Node, dict[str, int]]  # node -> the arena's buffers that it reads or writes, and their bytes
 
+_PLANS = 3  # orders for which memory is planned
+
 
 @dataclass(frozen=True)
 class MemoryOrdering(Transformation):
@@ -30,16 +32,15 @@ class MemoryOrdering(Transformation):
     outputs back, which runs each node as late as its readers allow; in the order that the graph has, but with nodes
     that free more than they write as soon as they can run (a weight's gradient, before the one that goes on), or with
     those that write more than they free as late as they can (what is computed again); and with the former of the order
-    from the outputs back. Memory is planned for at most ``plans`` of these orders, those of which least is alive at
-    once, as long as that could be less than what is planned already. The smallest arena is taken if it is smaller by
-    the share ``least`` than in the order that the graph has.
+    from the outputs back. Memory is planned for at most three of these orders, those of which least is alive at once,
+    as long as that could be less than what is planned already. The smallest arena is taken if it is smaller by the
+    share ``least`` than in the order that the graph has.
     """
 
     level: ClassVar[str] = "hardware"
     changes_dataflow: ClassVar[bool] = False
     sites_are_independent: ClassVar[bool] = True
     least: float = 0.02
-    plans: int = 3
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         nodes = graph.nodes()
@@ -47,7 +48,7 @@ class MemoryOrdering(Transformation):
         touched = {node: _buffers(graph, node) for node in nodes}
         nearest = self._arena_bytes(graph, nodes) * (1 - self.least)
         best = None
-        for bound, order in _by_bound(graph, _orders(nodes, after, before, touched))[: self.plans]:
+        for bound, order in _by_bound(graph, _orders(nodes, after, before, touched))[:_PLANS]:
             if bound < nearest and (size := self._arena_bytes(graph, order)) < nearest:
                 nearest, best = size, order
         if best is not None:

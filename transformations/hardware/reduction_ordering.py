@@ -22,15 +22,13 @@ class ReductionOrdering(KernelStep):
     after:   for j_block: for i < m: vector for j < 512: s[512 * j_block + j] += x[i, j]      (many columns)
 
     Rows (the vector loop is reduced) collect in a scalar. Columns collect in an array: of ``columns`` elements at a
-    time where there are more than ``array``; of all of them, by the longest reduced loop, where there are fewer.
-    ``few``: as many iterations outside of the reduction are enough to share; of columns that stay in registers, such
-    as those of a block of channels, one for each core. What is None says the machine
-    (``cost/limits.py``): an array of accumulators of float64 fills the first-level cache.
+    time (None: what the machine says, ``cost/limits.py``) where accumulators of float64 for all of them would more than
+    fill the first-level cache; of all of them, by the longest reduced loop, where there are fewer. Of columns that stay
+    in registers, such as those of a block of channels, one iteration for each core outside of the reduction is enough
+    to share.
     """
 
     columns: int | None = None
-    array: int | None = None
-    few: int | None = None
 
     def edit(self, form: KernelLoops) -> Tree | None:
         nest = form.single
@@ -45,7 +43,7 @@ class ReductionOrdering(KernelStep):
 
     def _longest_first(self, parallel: Sequence[Loop], reduced_loops: Sequence[Loop]) -> Sequence[Loop]:
         """With few rows, threads share a reduced loop: the first that is long enough."""
-        few = chosen(self.few, limits().few)
+        few = limits().few
         wide = next((loop for loop in reduced_loops if at_least(loop.extent, few)), None)
         if wide is None or at_least(count(parallel), few):
             return reduced_loops
@@ -53,10 +51,9 @@ class ReductionOrdering(KernelStep):
 
     def _columns(self, form: KernelLoops, nest: Nest, parallel: Sequence[Loop], reduced_loops: Sequence[Loop]) -> Tree:
         vector = nest.loops[-1]
-        few = chosen(self.few, limits().few if at_least(vector.extent, _LANES + 1) else limits().cores)
+        few = limits().few if at_least(vector.extent, _LANES + 1) else limits().cores
         many = at_least(count(parallel), few) if parallel else False
-        array = chosen(self.array, limits().accumulators)
-        if at_least(vector.extent if many else count([*parallel, vector]), array + 1):
+        if at_least(vector.extent if many else count([*parallel, vector]), limits().accumulators + 1):
             outer, inner, mapping = split_loop(vector, chosen(self.columns, limits().columns))
             return form.with_loops([*parallel, outer, *reduced_loops, inner], mapping)
         if many:

@@ -24,14 +24,13 @@ class Threading(KernelStep):
     before:  for i < 12: for j < 64: for k < 512: ...
     after:   parallel for i < 12: parallel for j < 64: for k < 512: ...
 
-    A loop over which all is reduced is shared only where fewer than ``few`` iterations stand outside of it: each thread
-    then has accumulators of its own. ``work``: weighted iterations below which starting threads costs more than it
-    saves. What is None says the machine (``cost/limits.py``).
+    A loop over which all is reduced is shared only where few iterations stand outside of it: each thread then has
+    accumulators of its own. ``work``: weighted iterations below which starting threads costs more than it saves. What
+    is None says the machine (``cost/limits.py``).
     """
 
     work: int | None = None
     enough: int | None = None
-    few: int | None = None
 
     def edit(self, form: KernelLoops) -> Tree | None:
         if form.kernel.is_tiled:
@@ -80,7 +79,7 @@ class Threading(KernelStep):
         band = list(takewhile(lambda loop: loop.param not in reduced and loop.rest is None, outer))
         lead, following = len(band), outer[len(band) : len(band) + 1]
         sums = any(loop.param in reduced for loop in following) and (vector.param in reduced or not band)
-        if sums and not at_least(count(band), chosen(self.few, limits().few)):
+        if sums and not at_least(count(band), limits().few):
             lead += at_least(following[0].extent, 2)
         return replace(nest, loops=(*self._parallel(outer, lead, when), vector)) if lead else None
 

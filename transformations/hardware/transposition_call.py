@@ -11,6 +11,8 @@ from daceopt.ir.schedule import schedule
 from daceopt.ir.schedule.schedule import Call, Do, Loop, Tree
 from daceopt.transformations.hardware._scheduling import KernelStep, at_least
 
+_LEAST = 8  # elements along each side of a tile for which it is worth it
+
 
 @dataclass(frozen=True)
 class TranspositionCall(KernelStep):
@@ -21,10 +23,7 @@ class TranspositionCall(KernelStep):
 
     The micro-kernel turns blocks of 8 x 8 or 16 x 16 elements round in registers; a vector loop would gather them one
     by one.
-    ``least``: elements along each side of a tile for which it is worth it.
     """
-
-    least: int = 8
 
     def edit(self, loops: KernelLoops) -> Tree | None:
         if not any(len(s.reads) == len(s.writes) == 1 and len(s.params) > 1 for s in loops.kernel.stages):
@@ -36,7 +35,7 @@ class TranspositionCall(KernelStep):
             return tree
         inner = tree.body
         is_tile = inner.kind in ("serial", "vector") and isinstance(inner.body, Do)
-        if not is_tile or not all(at_least(loop.extent, self.least) for loop in (tree, inner)):
+        if not is_tile or not all(at_least(loop.extent, _LEAST) for loop in (tree, inner)):
             return tree
         body = loops.bodies[inner.body.statement]  # type: ignore[union-attr]
         if not is_copy(loops.kernel, body):

@@ -18,6 +18,9 @@ from daceopt.passes.transform import NearMiss, Site, Transformation, label_of
 
 _Steady = dict[str, tuple[str, ...]]  # array -> the loops, the innermost last, in whose iterations it is the same
 
+_ROWS = 32  # of a product in all iterations together: of fewer, packing costs more than it saves
+_MOST = 512  # rows of one product: of more, packing is a small part of what a library does
+
 
 @dataclass(frozen=True)
 class WeightHolding(Transformation):
@@ -30,13 +33,7 @@ class WeightHolding(Transformation):
     (docs/decisions/dense-libraries.md). In a loop it does so in the first iteration, into memory of the call. Layers of
     recurrent networks have this form: a step of an LSTM (16 rows, 512 x 2048, kept by PyTorch as (out, in)) took
     0.67 ms by oneDNN on one core of an AMD EPYC, 0.57 by rows that lie dense, and 0.34 by panels that are packed once.
-
-    ``rows``: of a product in all iterations together; of fewer, packing costs more than it saves. ``most``: rows of one
-    product; of more, packing is a small part of what a library does.
     """
-
-    rows: int = 32
-    most: int = 512
 
     level: ClassVar[str] = "hardware"
     sites_are_independent: ClassVar[bool] = True
@@ -62,9 +59,9 @@ class WeightHolding(Transformation):
         shape, rows = body.shape(names["Y"]), hint(body.shape(names["A"])[-2])
         if len(shape) != 2 or body.dtype(names["B"]) not in (dace.float32, dace.float64, *body.options.factors):
             return f"nothing holds a factor of {body.dtype(names['B'])} in a product of {len(shape)} dimensions"
-        if rows > self.most:
+        if rows > _MOST:
             return f"{rows} rows hide what packing costs"
-        return f"{rows * trips} rows in {trips} iterations do not pay for packing" if rows * trips < self.rows else None
+        return f"{rows * trips} rows in {trips} iterations do not pay for packing" if rows * trips < _ROWS else None
 
     def apply(self, site: Site) -> None:
         for node, loops in site["calls"]:

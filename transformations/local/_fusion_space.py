@@ -14,7 +14,7 @@ from daceopt.cost.planned_kernel import kernel_bytes, kernel_seconds
 from daceopt.cost.work import kernel_flops
 from daceopt.ir.fusion import fusion_profit
 from daceopt.ir.fusion.fusion import merge
-from daceopt.ir.fusion.fusion_plan import FusionPlan
+from daceopt.ir.fusion.fusion_plan import MOST_STAGES, FusionPlan
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.graph.kinds import Node
 from daceopt.ir.kernel.kernel import Kernel
@@ -56,14 +56,14 @@ class FusionCandidate:
 
 
 class FusionSpace:
-    """Which kernels of ``graph`` can be one. ``max_stages`` bounds the statements of one kernel; ``profitable`` leaves
-    out what ``ir.fusion.fusion_profit`` says would be slower. ``misses`` has (node, reason) of nodes that take no part.
+    """Which kernels of ``graph`` can be one. ``profitable`` leaves out what ``ir.fusion.fusion_profit`` says would be
+    slower. ``misses`` has (node, reason) of nodes that take no part.
     """
 
-    def __init__(self, graph: Graph, max_stages: int, profitable: bool):
-        self.graph, self._max_stages, self._profitable = graph, max_stages, profitable
+    def __init__(self, graph: Graph, profitable: bool):
+        self.graph, self._profitable = graph, profitable
         self._times = KernelTimes(graph)
-        plan = FusionPlan(graph, max_stages)
+        plan = FusionPlan(graph)
         self._nodes, self.misses = plan.nodes, plan.misses
         self._groups = groups = [plan.group_of(node) for node in plan.nodes]
         position = {g: k for k, g in enumerate(groups)}
@@ -212,8 +212,8 @@ class FusionSpace:
 
     def _merge(self, candidate: FusionCandidate, k: int, mask: int) -> FusionCandidate | str:
         other = self.single[k]
-        if len(candidate.kernel.stages) + len(other.kernel.stages) > self._max_stages:
-            return f"one kernel would have more than {self._max_stages} statements"
+        if len(candidate.kernel.stages) + len(other.kernel.stages) > MOST_STAGES:
+            return f"one kernel would have more than {MOST_STAGES} statements"
         feeds, fed = self._feeds(candidate.mask, 1 << k), self._feeds(1 << k, candidate.mask)
         late = fed or (not feeds and k < min(bits(candidate.mask)))
         first, second = (other.kernel, candidate.kernel) if late else (candidate.kernel, other.kernel)

@@ -45,7 +45,6 @@ class FusionExploration(Transformation):
     budget: int = 12
     selection: str = "program"
     profitable: bool = True
-    max_stages: int = 48
 
     def __post_init__(self) -> None:
         estimate(self.score)
@@ -55,7 +54,7 @@ class FusionExploration(Transformation):
             raise DaceoptError(f"budget={self.budget}: expected 1 or more")
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        space = FusionSpace(graph, self.max_stages, self.profitable)
+        space = FusionSpace(graph, self.profitable)
         for candidate in self._choose(space):
             yield Site(graph, candidate.members, {"kernel": candidate.kernel})
         yield from (NearMiss(node, reason) for node, reason in space.misses)

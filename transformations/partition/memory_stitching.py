@@ -40,14 +40,13 @@ class MemoryStitching(Transformation):
     sites_are_independent: ClassVar[bool] = True
     rules: Any = TABLE_2
     capacity: int | None = None
-    max_stages: int = 48
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", RuleSet.of(self.rules))
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         eligible = [n for n in graph.nodes() if is_eligible(n)]
-        plan = FusionPlan(graph, self.max_stages, eligible)
+        plan = FusionPlan(graph, eligible=eligible)
         growth = Growth(plan, self.rules, eligible, _Stitching(graph, self.capacity).judge)
         growth.run()
         for group in plan.fused_groups():

@@ -6,11 +6,8 @@ One rate for all calls would be wrong by what shapes and layouts make of it. Wha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dace.sdfg.nodes import LibraryNode
@@ -30,7 +27,8 @@ from daceopt.ir.text.render import render
 from daceopt.libs.kernel_times import kernel_times
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
-from daceopt.store.cache import default_cache, key
+from daceopt.store.cache import key
+from daceopt.store.values import Values
 
 if TYPE_CHECKING:
     from daceopt.distributed.search.operator_costs import OperatorReach
@@ -39,7 +37,8 @@ if TYPE_CHECKING:
     from daceopt.distributed.search.training_graph import KernelGroup
     from daceopt.ir.graph.graph import Graph
 
-_KIND, _FILE, _VERSION = "step-times", "seconds.json", 1
+_KIND, _VERSION = "step-times", 2
+_SECONDS = Values(_KIND, float)
 _RUNS = 9
 _MOST_BYTES = 512 << 20  # of the operands of calls that are timed in one program
 _OWN = frozenset(LibraryNode.__properties__)
@@ -74,12 +73,12 @@ def measure(step: CapturedStep, cores: int = 1, kernels: bool = False) -> StepTi
     exchange. Raises BuildError where the compiler fails.
     """
     nodes = [n for n in _nodes(step, cores) if kernels or n.captured is not None]
-    seconds_of = {n.identity: _lookup(n.identity) for n in nodes}
+    seconds_of = {n.identity: _SECONDS.find(n.identity) for n in nodes}
     missing = {n.identity: n for n in reversed(nodes) if seconds_of[n.identity] is None}
     for some in _together([n for n in nodes if missing.get(n.identity) is n]):
         for node, seconds in zip(some, _time(some, cores)):
             seconds_of[node.identity] = seconds
-            default_cache().put(_KIND, node.identity, partial(_write, seconds=seconds))
+            _SECONDS.keep(node.identity, seconds)
     times = [(n, value) for n in nodes if (value := seconds_of[n.identity]) is not None]
     calls = {n.captured: value for n, value in times if n.captured is not None}
     return StepTimes(calls, [(_writes(n), value) for n, value in times if n.captured is None])
@@ -205,16 +204,6 @@ def _arrays(graph: Graph, node: Node) -> dict[str, str]:
 def _bytes(graph: Graph, node: Node) -> int:
     names = {graph.root(n)[0] for n in _arrays(graph, node)}
     return sum(int(graph.size(n)) * graph.dtype(n).bytes for n in names)
-
-
-def _lookup(identity: str) -> float | None:
-    return default_cache().read(
-        _KIND, identity, lambda entry: float(json.loads((entry / _FILE).read_text(encoding="utf-8")))
-    )
-
-
-def _write(folder: Path, seconds: float) -> None:
-    (folder / _FILE).write_text(json.dumps(seconds), encoding="utf-8")
 
 
 # -------------------------------------------------------------------- measurement

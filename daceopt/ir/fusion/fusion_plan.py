@@ -44,6 +44,9 @@ Accept: TypeAlias = Callable[[FusionGroup, FusionGroup, Kernel], str | None]
 Attempt: TypeAlias = Callable[[FusionGroup, FusionGroup], str | None]
 May: TypeAlias = Callable[[FusionGroup, FusionGroup], bool]
 
+MOST_STAGES = 48
+"""Statements of one kernel."""
+
 
 class FusionPlan:
     """A partition of a graph's nodes into groups whose quotient graph stays acyclic.
@@ -54,7 +57,7 @@ class FusionPlan:
     def __init__(
         self,
         graph: Graph,
-        max_stages: int = 48,
+        max_stages: int = MOST_STAGES,
         eligible: Collection[Node] | None = None,
         opened: Mapping[Node, Kernel] | None = None,
         keeps_order: bool = True,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,9 +19,10 @@ from daceopt.programs.compiled import own_source
 from daceopt.programs.tuning.variations import Variation
 from daceopt.store import builders
 from daceopt.store.cache import default_cache, key
+from daceopt.store.values import Values
 
 EAGER = "eager PyTorch"
-_FINDING, _TRIAL, _WAYS, _FILE = "tuned", "trial", "ways", "tuned.json"
+_FINDING = "tuned"
 
 
 @dataclass(frozen=True)
@@ -95,16 +96,15 @@ class TuningResult:
         target.write_text(recipe_text(name, head, steps, lines), encoding="utf-8")
         return target
 
-    def to_json(self) -> str:
+    def to_json(self) -> dict[str, object]:
         """As :meth:`from_json` reads it."""
         own = {name: getattr(self, name) for name in ("name", "seconds", "untried", "budget")}
         trials = [[trial.text, trial.speedup] for trial in self.trials]
-        return json.dumps({**own, "trials": trials, "changes": [v.to_json() for v in self.changes]})
+        return {**own, "trials": trials, "changes": [v.to_json() for v in self.changes]}
 
     @classmethod
-    def from_json(cls, text: str) -> TuningResult:
+    def from_json(cls, data: Any) -> TuningResult:
         """Raises ValueError, TypeError or KeyError for what :meth:`to_json` did not write."""
-        data = json.loads(text)
         first, own = data["seconds"]
         changes = tuple(map(Variation.from_json, data["changes"]))
         trials = tuple(TuningTrial(str(words), float(speedup)) for words, speedup in data["trials"])
@@ -119,6 +119,11 @@ def alternatives(recipe: str | Recipe, trains: bool | None = None) -> tuple[Reci
     return chosen.recipes(trains) if isinstance(chosen, Choice) else (chosen,)
 
 
+_RESULTS = Values(_FINDING, TuningResult.from_json)
+_SPEEDUPS = Values("trial", float)
+_WAYS = Values("ways", lambda texts: list(map(str, texts)))
+
+
 class TuningRecord:
     """What is known of tuning one program on this machine: trials as they are made, so that a search which was ended
     goes on where it was, and what was found. ``program`` identifies it, ``device``: where calls run."""
@@ -126,42 +131,30 @@ class TuningRecord:
     def __init__(self, program: str, recipe: Recipe, device: torch.device | None = None) -> None:
         where = "" if device is None or device.type != "cuda" else torch.cuda.get_device_name(device)
         rest = torch.get_num_threads(), own_source(), where
-        self._cache = default_cache()
         self._key = builders.choose(
-            self._cache, _FINDING, lambda machine: key(_FINDING, program, recipe.fingerprint(), machine, *rest)
+            default_cache(), _FINDING, lambda machine: key(_FINDING, program, recipe.fingerprint(), machine, *rest)
         )
 
     def result(self) -> TuningResult | None:
         """What was found."""
-        return self._cache.read(_FINDING, self._key, lambda entry: TuningResult.from_json((entry / _FILE).read_text()))
+        return _RESULTS.find(self._key)
 
     def keep(self, result: TuningResult) -> None:
         """Let it be found from now on, in place of what a shorter search has found."""
-        self._cache.discard(_FINDING, self._key)
-        self._write(_FINDING, self._key, result.to_json())
+        _RESULTS.keep(self._key, result.to_json())
 
     def speedup(self, text: str) -> float | None:
         """That of a trial; None where it was not made."""
-        return self._cache.read(
-            _TRIAL, key(self._key, text), lambda entry: float(json.loads((entry / _FILE).read_text()))
-        )
+        return _SPEEDUPS.find(key(self._key, text))
 
     def keep_trial(self, trial: TuningTrial) -> None:
         """Let it be known to a search that goes on."""
-        self._write(_TRIAL, key(self._key, trial.text), json.dumps(trial.speedup))
+        _SPEEDUPS.keep(key(self._key, trial.text), trial.speedup)
 
     def ways(self) -> list[str] | None:
         """Ways to try that were found by a search of another kind, as texts; None where there was none."""
-        return self._cache.read(
-            _WAYS, self._key, lambda entry: [str(text) for text in json.loads((entry / _FILE).read_text())]
-        )
+        return _WAYS.find(self._key)
 
     def keep_ways(self, texts: Sequence[str]) -> None:
         """Let them be known to a search that goes on."""
-        self._write(_WAYS, self._key, json.dumps(list(texts)))
-
-    def _write(self, kind: str, name: str, text: str) -> None:
-        def write(folder: Path) -> None:
-            (folder / _FILE).write_text(text)
-
-        self._cache.put(kind, name, write)
+        _WAYS.keep(self._key, list(texts))

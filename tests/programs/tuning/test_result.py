@@ -56,4 +56,4 @@ def test_what_is_no_change_is_refused(data: Any) -> None:
 
 def test_results_are_data() -> None:
     best = result("cpu", variations(recipes.get("cpu"))[0])
-    assert TuningResult.from_json(best.to_json()) == best
+    assert TuningResult.from_json(json.loads(json.dumps(best.to_json()))) == best

@@ -161,8 +161,8 @@ class CompiledForward:
             return
         cached = programs_of(self._function.__code__, self.run.region)
         entries = [entry for entry in cached if entry.code is not None]  # the others' guards are of objects that died
-        known = self._programs
-        self._programs = {e.guard_manager: known.get(e.guard_manager) or self._program(e, is_whole) for e in entries}
+        programs = self._programs
+        self._programs = {e.guard_manager: programs.get(e.guard_manager) or self._program(e, is_whole) for e in entries}
         self._note_programs()
 
     def _note_programs(self) -> None:

@@ -126,6 +126,21 @@ def test_workspace_in_another_layout(library: str, last: bool) -> None:
     assert_within_rounding(dx, wide.grad)
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_windows_of_padding_alone_leave_no_gradient(library: str, last: bool) -> None:
+    """A window with a gap in which the image lies; eager PyTorch's index is beyond the image."""
+    window = Case((2, 3, 2, 9), (2, 2), (1, 1), (1, 1), (3, 1)).attributes
+    x, y, dy = make((2, 3, 2, 9), last), make((2, 3, 1, 10), last), make((2, 3, 1, 10), last)
+    where, dx = torch.empty_like(y, dtype=torch.uint8), torch.full_like(x, 7.0)
+    execute(
+        library,
+        (Pool(kind="max", **window), {"X": x}, {"Y": y, "Workspace": where}),
+        (PoolBackward(kind="max", **window), {"dY": dy, "Workspace": where}, {"dX": dx}),
+    )
+    assert torch.all(y == -torch.inf)
+    assert not dx.any()
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=["int8", "uint8"])
 def test_maximum_of_bytes(library: str, dtype: torch.dtype) -> None:
     x = (make((2, 3, 9, 8), False) * 100).to(dtype)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "daceopt/pool.h"
@@ -218,69 +219,6 @@ void clear(const PoolShape& s, const Part& part, T* dx) {
             }
 }
 
-// Channels [first, last) of an image, where lanes would run along rows: each result knows the one element that it is from.
-template <typename T, typename Where>
-void follow_maxima(const PoolShape& s, const Part& part, const T* dy, const Where* where, T* dx) {
-    struct Step {
-        int64_t at[3], offset;
-    };
-    std::vector<Step> steps;  // by position in the window
-    for (int64_t d = 0; d < s.kernel[kDepth]; ++d)
-        for (int64_t h = 0; h < s.kernel[kHeight]; ++h)
-            for (int64_t w = 0; w < s.kernel[kWidth]; ++w) {
-                const int64_t i[3] = {d * s.dilation[0] - s.pad[0], h * s.dilation[1] - s.pad[1], w * s.dilation[2] - s.pad[2]};
-                steps.push_back({{i[0], i[1], i[2]}, i[0] * s.in_strides[2] + i[1] * s.in_strides[3] + i[2] * s.in_strides[4]});
-            }
-    const auto lies_inside = [&](int dimension, int64_t i) { return i >= 0 && i < s.in[dimension]; };
-    for (int64_t c = part.first; c < part.last; ++c) {
-        T* image = dx + part.image * s.in_strides[0] + c * s.in_strides[1];
-        const T* gradient = dy + part.image * s.out_strides[0] + c * s.out_strides[1];
-        const Where* position = where + part.image * s.where_strides[0] + c * s.where_strides[1];
-        for (int64_t d = 0; d < s.out[kDepth]; ++d)
-            for (int64_t h = 0; h < s.out[kHeight]; ++h)
-                for (int64_t w = 0; w < s.out[kWidth]; ++w) {
-                    const Step& step = steps[position[d * s.where_strides[2] + h * s.where_strides[3] + w * s.where_strides[4]]];
-                    const int64_t i[3] = {d * s.stride[0], h * s.stride[1], w * s.stride[2]};
-                    if (!lies_inside(0, i[0] + step.at[0]) || !lies_inside(1, i[1] + step.at[1]) || !lies_inside(2, i[2] + step.at[2]))
-                        continue;  // a window of padding alone
-                    image[i[0] * s.in_strides[2] + i[1] * s.in_strides[3] + i[2] * s.in_strides[4] + step.offset] +=
-                        gradient[d * s.out_strides[2] + h * s.out_strides[3] + w * s.out_strides[4]];
-                }
-    }
-}
-
-template <typename T, typename Where>
-struct MaximumBackward {
-    const T* dy;
-    const Where* where;
-    T* dx;
-    Lanes lanes{};
-    Offsets offset{};
-
-    void prepare(const PoolShape& s, const Part& part) { clear(s, part, dx); }
-
-    void begin(const PoolShape&, const Lanes& row, const int64_t (&)[3], const Offsets& start) {
-        lanes = row;
-        offset = start;
-    }
-
-    void window(int64_t k, const Range& range, int64_t in_offset) {
-        T* out = dx + in_offset;
-        const T* gradient = dy + offset.out;
-        const Where* at = where + offset.where;
-        const int64_t in_step = lanes.in_step, out_step = lanes.out_step, where_step = lanes.where_step;
-        if (in_step == 1 && out_step == 1 && where_step == 1) {
-#pragma omp simd
-            for (int64_t l = range.first; l < range.last; ++l) out[l] += at[l] == Where(k) ? gradient[l] : T(0);
-        } else {
-            for (int64_t l = range.first; l < range.last; ++l)
-                if (at[l * where_step] == Where(k)) out[l * in_step] += gradient[l * out_step];
-        }
-    }
-
-    void end() {}
-};
-
 // Elements of the window at result o along one dimension that lie inside of the input, or of the padded input.
 int64_t elements(const PoolShape& s, int dimension, int64_t o, bool padding) {
     const int64_t low = padding ? -s.pad[dimension] : 0, high = s.in[dimension] + (padding ? s.pad_end[dimension] : 0);
@@ -291,6 +229,94 @@ int64_t elements(const PoolShape& s, int dimension, int64_t o, bool padding) {
     }
     return count;
 }
+
+// Whether lanes that compare, at each position of a window, are faster than following each result to its one element:
+// lanes that fill vectors, windows of few positions (of 3x3 and 24 channels following takes a seventh of the time, of
+// 64 channels as long).
+bool compares_lanes(const PoolShape& s) {
+    return along_channels(s) && s.where_strides[1] == 1 && s.channels % kChannelBlock == 0 &&
+           s.kernel[kDepth] * s.kernel[kHeight] * s.kernel[kWidth] <= 9;
+}
+
+template <typename T, typename Where>
+struct MaximumBackward {
+    const T* dy;
+    const Where* where;
+    T* dx;
+    Offsets offset{};
+
+    void prepare(const PoolShape& s, const Part& part) { clear(s, part, dx); }
+
+    void begin(const PoolShape&, const Lanes&, const int64_t (&)[3], const Offsets& start) { offset = start; }
+
+    void window(int64_t k, const Range& range, int64_t in_offset) {
+        T* out = dx + in_offset;
+        const T* gradient = dy + offset.out;
+        const Where* at = where + offset.where;
+#pragma omp simd
+        for (int64_t l = range.first; l < range.last; ++l) out[l] += at[l] == Where(k) ? gradient[l] : T(0);
+    }
+
+    void end() {}
+};
+
+// Each result knows the one element that it is from: an addition for each, innermost for the channels [first, last) of a
+// part where these are dense in memory.
+template <typename T, typename Where>
+class Places {
+public:
+    Places(const PoolShape& shape, const T* gradient, const Where* positions, T* result)
+        : s(shape), dy(gradient), where(positions), dx(result), channels(along_channels(shape)) {
+        for (int64_t d = 0; d < s.kernel[kDepth]; ++d)
+            for (int64_t h = 0; h < s.kernel[kHeight]; ++h)
+                for (int64_t w = 0; w < s.kernel[kWidth]; ++w)
+                    steps.push_back((d * s.dilation[kDepth] - s.pad[kDepth]) * s.in_strides[2] +
+                                    (h * s.dilation[kHeight] - s.pad[kHeight]) * s.in_strides[3] +
+                                    (w * s.dilation[kWidth] - s.pad[kWidth]) * s.in_strides[4]);
+        for (int dimension = 0; dimension < 3; ++dimension)
+            for (int64_t o = 0; o < s.out[dimension]; ++o) padding[dimension].push_back(elements(s, dimension, o, false) == 0);
+    }
+
+    void follow(const Part& part) const {
+        const int64_t planes = channels ? 1 : part.last - part.first;
+        for (int64_t c = part.first; c < part.first + planes; ++c)
+            for (int64_t d = 0; d < s.out[kDepth]; ++d)
+                for (int64_t h = 0; h < s.out[kHeight]; ++h) {
+                    if (padding[kDepth][d] || padding[kHeight][h]) continue;
+                    if (channels) row(part, d, h, part.last - part.first);
+                    else row({part.image, c, c + 1}, d, h, std::integral_constant<int64_t, 1>());
+                }
+    }
+
+private:
+    // The results of one row, in so many lanes.
+    template <typename Count>
+    void row(const Part& part, int64_t d, int64_t h, Count lanes) const {
+        const auto place = [&](const int64_t (&strides)[5], int64_t z, int64_t y) {
+            return part.image * strides[0] + part.first * strides[1] + z * strides[2] + y * strides[3];
+        };
+        T* image = dx + place(s.in_strides, d * s.stride[kDepth], h * s.stride[kHeight]);
+        const T* gradient = dy + place(s.out_strides, d, h);
+        const Where* position = where + place(s.where_strides, d, h);
+        const int64_t* step = steps.data();
+        const int64_t across = s.where_strides[1], stride = s.stride[kWidth] * s.in_strides[4];
+        for (int64_t w = 0; w < s.out[kWidth]; ++w) {
+            T* pixel = image + w * stride;
+            const T* in = gradient + w * s.out_strides[4];
+            const Where* at = position + w * s.where_strides[4];
+            if (padding[kWidth][w]) continue;
+            for (int64_t l = 0; l < lanes; ++l) pixel[step[at[l * across]] + l] += in[l];
+        }
+    }
+
+    const PoolShape& s;
+    const T* dy;
+    const Where* where;
+    T* dx;
+    bool channels;
+    std::vector<int64_t> steps;    // by position in the window
+    std::vector<char> padding[3];  // results along each dimension whose windows are of padding alone
+};
 
 // The divisor of each lane; the average of nothing is 0.
 template <typename T>
@@ -508,13 +534,16 @@ void max_pool(const PoolShape& shape, const T* x, T* y, Where* where) {
 
 template <typename T, typename Where>
 void max_pool_backward(const PoolShape& shape, const T* dy, const Where* where, T* dx) {
-    if (along_channels(shape)) return visit(shape, [&] { return MaximumBackward<T, Where>{dy, where, dx}; });
-    const int64_t parts = shape.batch * shape.channels, size = shape.in[0] * shape.in[1] * shape.in[2];
-#pragma omp parallel for schedule(static) if (parts * size > kParallelPoolElements)
+    if (compares_lanes(shape)) return visit(shape, [&] { return MaximumBackward<T, Where>{dy, where, dx}; });
+    const int64_t block = along_channels(shape) ? kChannelBlock : 1, blocks = (shape.channels + block - 1) / block;
+    const int64_t parts = shape.batch * blocks, size = shape.channels * shape.in[0] * shape.in[1] * shape.in[2];
+    const Places<T, Where> places(shape, dy, where, dx);
+#pragma omp parallel for schedule(static) if (shape.batch * size > kParallelPoolElements)
     for (int64_t i = 0; i < parts; ++i) {
-        const Part part{i / shape.channels, i % shape.channels, i % shape.channels + 1};
+        const int64_t first = i % blocks * block;
+        const Part part{i / blocks, first, std::min(first + block, shape.channels)};
         clear(shape, part, dx);
-        follow_maxima(shape, part, dy, where, dx);
+        places.follow(part);
     }
 }
 

@@ -185,10 +185,22 @@ class TimedExecutable(Executable):
     latest run."""
 
     def __init__(self, executable: Executable) -> None:
-        vars(self).update(vars(executable))
+        self._executable = executable
         # a run waits for its end, as no recording of it can
-        self.manifest = replace(executable.manifest, repeats=False)
+        self._prepare(replace(executable.manifest, repeats=False))
         self.seconds: list[float] = []
+
+    @cached_property
+    def constants(self) -> tuple[np.ndarray, ...]:
+        return self._executable.constants
+
+    @cached_property
+    def sources(self) -> Sources:
+        return self._executable.sources
+
+    @cached_property
+    def _functions(self) -> Exports:
+        return self._executable._functions
 
     def run(
         self, pointers: Sequence[int], symbols: tuple[int, ...] = (), mark: Callable[[int], None] | None = None

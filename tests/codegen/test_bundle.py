@@ -14,6 +14,7 @@ from daceopt.codegen.bundle import Bundle, BundledProgram
 from daceopt.errors import BuildError
 from daceopt.ir.graph.graph import Graph
 from daceopt.ir.nodes.builder import Builder
+from daceopt.runtime.executable import Executable, TimedExecutable
 from daceopt.runtime.invocation import ExecutableEntry
 
 
@@ -30,7 +31,7 @@ def scaled(bundle: Bundle, factor: float, dtype: dace.typeclass = dace.float32) 
     return bundle.add(graph, roles, libs.implement)
 
 
-def run(program: BundledProgram, x: torch.Tensor) -> torch.Tensor:
+def run(program: Executable, x: torch.Tensor) -> torch.Tensor:
     entry = ExecutableEntry(program)
     memory = entry.memory((len(x),))
     outputs = memory.allocate()
@@ -47,6 +48,8 @@ def test_programs_of_one_bundle() -> None:
         assert run(program, x).tolist() == (np.arange(5) * factor + 1).tolist()
     assert len({id(p.outcome.run) for p in programs.values()}) == 4
     assert run(scaled(bundle, 6.0), torch.ones(2)).tolist() == [7, 7], "a bundle goes on after it was built"
+    timed = TimedExecutable(programs[2.0])
+    assert run(timed, torch.ones(2)).tolist() == [3, 3] and timed.seconds and timed.source() == programs[2.0].source()
 
 
 def test_one_that_does_not_compile_harms_no_other() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+WRONG_CALL = "daceopt_wrong_call"
+"""An attribute of errors of eager PyTorch's own: of calls that are wrong, whoever runs them."""
+
 
 class DaceoptError(Exception):
     """Base class: catch this to catch all of daceopt's own errors.

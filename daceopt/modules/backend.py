@@ -19,9 +19,9 @@ from daceopt.capture.torch.argument_order import in_order, put_in_order
 from daceopt.capture.torch.collection import resume
 from daceopt.capture.torch.lifting import lift_tensors
 from daceopt.capture.torch.traced import Traced
-from daceopt.errors import RunError, SizesError, Unsupported
+from daceopt.errors import WRONG_CALL, RunError, SizesError, Unsupported
 from daceopt.modules import breaks, frames, repeated_call, written_frames
-from daceopt.modules.breaks import WRONG_CALL, Break, Breaks, reason_of, versions
+from daceopt.modules.breaks import Break, Breaks, reason_of, versions
 from daceopt.modules.by_size import BySize, own_mode
 from daceopt.modules.description import describe, identity, is_symbolic
 from daceopt.modules.options import Options
@@ -109,6 +109,11 @@ class Backend(Breaks):
         """Whether somebody repeats, in eager PyTorch, a call in which the program that is made now fails."""
         return self.entry is not None and self._code is self.entry
 
+    @property
+    def raises_again(self) -> bool:
+        """Whether somebody makes a call again, in eager PyTorch, in which the first program raises."""
+        return self.is_repeated or (self.entry is not None and self.options.fallback == "raise")
+
     def _as_written(self, graph: fx.GraphModule) -> Callable[..., Any]:
         """Python runs the frame, and Dynamo what that calls; the graph, which may mean something else, never runs."""
         written_frames.leave(graph, self.stats.count_eager)
@@ -152,7 +157,8 @@ class Backend(Breaks):
         count = len(self.graphs)
         try:
             with own_mode():
-                outer = cutting.in_parts(graph, inputs, self._part_of_graph, may_fail=self.is_repeated)
+                make = lambda part, inputs: self.part(describe(part, inputs))  # noqa: E731
+                outer = cutting.in_parts(graph, inputs, make, may_fail=self.is_repeated)
         except Exception:
             del self.graphs[count:]
             raise
@@ -160,16 +166,12 @@ class Backend(Breaks):
             self.stats.record(part.pair, _shapes(part))
         return partial(self._call_in_parts, outer.forward)
 
-    def _part_of_graph(self, part: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        return self.part(describe(part, inputs))
-
     def _call_in_parts(self, forward: Callable[..., Any], *arguments: object) -> object:
-        """Raises Differs for sizes that the parts are not for, and what the user asserts: eager PyTorch may make the
-        call if nothing has been changed by then."""
+        """Raises Differs, and what the user's code raises: eager PyTorch may make the call if nothing has changed."""
         ran, before = self.ran, versions(arguments)
         try:
             return forward(*arguments)
-        except (cutting.Differs, AssertionError) as error:
+        except Exception as error:  # of a call between the parts, too
             self.ran = ran
             setattr(error, WRONG_CALL, versions(arguments) == before)
             raise
@@ -307,7 +309,7 @@ class Backend(Breaks):
             result = traced.graph.forward(*arguments)
         except Exception as wrong:  # the call itself is, and the error says how
             # what it has changed until then (running statistics) must not change a second time
-            setattr(wrong, breaks.WRONG_CALL, breaks.versions(arguments) == before)
+            setattr(wrong, WRONG_CALL, breaks.versions(arguments) == before)
             raise wrong.with_traceback(None) from None
         self.stats.count_eager()
         self._refused(breaks.of_error(error, breaks.part_of(traced.graph), reason_of(error)), error)

@@ -26,9 +26,6 @@ _PYTHON = sysconfig.get_path("stdlib") + os.sep
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)')
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
 
-WRONG_CALL = "daceopt_wrong_call"
-"""An attribute of errors of eager PyTorch's own: of calls that are wrong, whoever runs them."""
-
 WHOLE = "as a whole"
 BETWEEN = "where its graph breaks, between compiled pieces"
 

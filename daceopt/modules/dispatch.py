@@ -20,10 +20,10 @@ from torch import nn
 from torch.compiler import is_compiling
 
 from daceopt.capture.torch.dynamic import mark
-from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, MemoryBudgetError
+from daceopt.errors import WRONG_CALL, CaptureError, DaceoptError, FallbackWarning, MemoryBudgetError
 from daceopt.logs import caller_depth
 from daceopt.modules import breaks, options
-from daceopt.modules.breaks import WRONG_CALL, Break, SourceLine
+from daceopt.modules.breaks import Break, SourceLine
 from daceopt.modules.call_times import ENTRY
 from daceopt.modules.options import Options
 from daceopt.modules.small_calls import SmallCalls, key_of

@@ -30,6 +30,7 @@ with private_names():
     from torch._dynamo.variables.base import VariableTracker as VariableTracker
     from torch._dynamo.variables.builtin import IN_PLACE_DESUGARING_MAP as _IN_PLACE
     from torch._dynamo.variables.constant import ConstantVariable as ConstantVariable
+    from torch._dynamo.variables.functions import UserFunctionVariable as _UserFunction
     from torch._dynamo.variables.lazy import LazySymNodeFormatString as LazySymNodeFormatString
     from torch._dynamo.variables.lazy import LazyVariableTracker as LazyVariableTracker
     from torch._dynamo.variables.lists import BaseListVariable as BaseListVariable
@@ -113,6 +114,11 @@ def frame_count() -> int:
 def settings(**values: object) -> AbstractContextManager[None]:
     """A block in which Dynamo has other settings (``torch._dynamo.config``)."""
     return _config.patch(**values)
+
+
+def inside_of(function: Callable[..., Any]) -> VariableTracker:
+    """A function of PyTorch whose code Dynamo is to trace, where it would be one call."""
+    return _UserFunction(function)
 
 
 def switch_gradients(translator: object, enabled: bool) -> AbstractContextManager[None]:

@@ -13,7 +13,7 @@ from torch import nn
 from daceopt import optimized_module
 from daceopt.errors import FallbackWarning
 from daceopt.torch_internals.release import number_of
-from tests.modules.asserting import Asserted, Caught, ReadAsserted, Refused
+from tests.modules.asserting import DEMANDS, Asserted, Caught, Counting, Demanding, Handled, ReadAsserted, Refused
 from tests.numerics import assert_within_rounding
 from tests.twins import module
 
@@ -320,6 +320,49 @@ def test_an_assertion_that_is_caught():
     theirs, ours = Caught(), optimized_module(Caught(), fallback="silent")
     for add in (0.0, 5.0, 0.0):
         torch.testing.assert_close(ours(torch.ones(3) * add), theirs(torch.ones(3) * add))
+
+
+def _outcome(net, x):
+    """What a call gives or raises."""
+    try:
+        result = net(x)
+    except Exception as error:
+        return type(error), str(error)
+    if result.requires_grad:
+        net.zero_grad()
+        result.sum().backward()
+    return [result.detach().double(), *[p.grad.double() for p in net.parameters()]]
+
+
+@pytest.mark.parametrize("demand", DEMANDS)
+def test_a_branch_that_only_raises(demand):
+    """It is a check in the one program, and raises the user's error with its message."""
+    torch.manual_seed(0)
+    theirs = Demanding(demand)
+    ours = optimized_module(copy.deepcopy(theirs), recipe="cpu", fallback="raise")
+    raised = []
+    for scale in (1.0, 1000.0, 1.0, 1000.0):
+        x = torch.linspace(-1, 1.2, 20).reshape(5, 4) * scale
+        mine, wanted = _outcome(ours, x), _outcome(theirs, x)
+        raised.append(isinstance(wanted, tuple))
+        if raised[-1]:
+            assert mine == wanted
+        else:
+            torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-6)
+    assert raised == [False, True] * 2
+    assert ours.daceopt.stats.programs == 1 and not ours.daceopt.reasons
+
+
+@pytest.mark.parametrize("net", [Handled, Counting])
+def test_a_branch_whose_error_is_caught_or_follows_a_change(net):
+    theirs, ours = net(), optimized_module(net(), recipe="cpu", fallback="silent")
+    for scale in (1.0, 100.0, 1.0, 100.0):
+        mine, wanted = (_outcome(n, torch.linspace(-1, 1, 6) * scale) for n in (ours, theirs))
+        if isinstance(wanted, tuple):
+            assert mine == wanted
+        else:
+            torch.testing.assert_close(mine, wanted)
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
 
 
 def test_an_assertion_where_a_graph_is_refused():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import subprocess
 import sys
 from typing import Any
@@ -13,7 +15,16 @@ from torch.autograd import forward_ad
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from daceopt.torch_internals import autograd_engine, cuda_state, decompositions, functorch, modes, torch_operators
+from daceopt.torch_internals import (
+    autograd_engine,
+    cuda_state,
+    decompositions,
+    functorch,
+    modes,
+    raising_branches,
+    replacements,
+    torch_operators,
+)
 from daceopt.torch_internals.functional_tensors import (
     FunctionalTensor,
     FunctionalTensorMode,
@@ -188,3 +199,63 @@ def _stays(*_: object, **__: object) -> object:
 
 def _is_else(*_: object, **__: object) -> object:
     return NotImplemented
+
+
+def _raises(x: torch.Tensor) -> torch.Tensor:
+    if x.any():
+        raise IndexError("some", 3)
+    return x
+
+
+def _returns(x: torch.Tensor) -> torch.Tensor:
+    if x.all():
+        return x
+    x = x + 1
+    raise ValueError(f"{x}")
+
+
+def _may_return(x: torch.Tensor) -> torch.Tensor:
+    if x.any() and x.all():
+        raise IndexError("some")
+    return x
+
+
+def _is_caught(x: torch.Tensor) -> torch.Tensor:
+    with contextlib.suppress(IndexError):
+        if x.any():
+            raise IndexError("some")
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "side"),
+    [
+        (_raises, (True, "builtins:IndexError", ("some", 3))),
+        (_returns, (False, "", ())),
+        (_may_return, None),
+        (_is_caught, None),
+    ],
+)
+def test_the_side_of_a_branch_that_only_raises(monkeypatch: pytest.MonkeyPatch, function: Any, side: Any) -> None:
+    seen = []
+
+    def look(original: Any, translator: Any, instruction: Any) -> None:
+        if translator.f_code is function.__code__:
+            assert not raising_branches.is_branched_on(translator)
+            seen.append(raising_branches.raising_side(translator, instruction))
+        original(translator, instruction)
+
+    for name in replacements.branches():
+        owner, attribute = replacements.owner_of(name)
+        monkeypatch.setattr(owner, attribute, functools.partialmethod(_called, look, getattr(owner, attribute)))
+    replacements.renew_tables()
+    try:
+        torch.compile(function, backend="eager")(torch.full((2,), function is _returns))
+    finally:
+        monkeypatch.undo()
+        replacements.renew_tables()
+    assert seen[0] == side
+
+
+def _called(translator: Any, look: Any, original: Any, instruction: Any) -> None:
+    look(original, translator, instruction)

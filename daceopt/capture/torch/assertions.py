@@ -1,4 +1,7 @@
-"""Assertions on numbers of a call, which Dynamo leaves in graphs: programs check them, and raise what Python does."""
+"""What forward demands of its data, and raises an error for otherwise: programs check it, and raise what Python does.
+
+``assert condition`` and ``if condition: raise ...`` are branches one side of which only raises.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,34 @@ import torch
 from torch import fx
 
 from daceopt.capture.torch import items
+from daceopt.capture.torch.gradient_scopes import storage
+from daceopt.capture.torch.writes import written_nodes
+from daceopt.errors import WRONG_CALL, RunError
 from daceopt.torch_internals import torch_operators
-from daceopt.torch_internals.dynamo_tracing import current_translator
+from daceopt.torch_internals.dynamo_tracing import SymNodeVariable, VariableTracker, current_backend
 from daceopt.torch_internals.fake_tensors import FakeTensor
+from daceopt.torch_internals.raising_branches import class_at, is_branched_on, pass_by, raising_side
 
-_UNSAID = "assertion error"
-"""What Dynamo gives as the message of an assertion that has none."""
+_ASSERTION_ERROR = "builtins:AssertionError"
 
 
-def assertion(condition: object, message: str = "") -> None:
-    """The statement ``assert condition, message``; nothing is known of fake tensors."""
-    if not isinstance(condition, FakeTensor) and not condition:
-        raise AssertionError(*([] if message == _UNSAID else [message]))
+def assertion(
+    condition: object, arguments: tuple[object, ...] = (), error: str = _ASSERTION_ERROR, raises_if: bool = False
+) -> None:
+    """Raises the error where the condition is ``raises_if``; nothing is known of fake tensors.
+
+    An ``error`` without a name is made from data: somebody repeats the call in eager PyTorch, which raises it.
+    """
+    if isinstance(condition, FakeTensor) or bool(condition) is not raises_if:
+        return
+    if error:
+        raise class_at(error)(*arguments)
+    unnamed = RunError("forward raises an error that it makes from data")
+    setattr(unnamed, WRONG_CALL, True)
+    raise unnamed
 
 
 fx.node.has_side_effect(assertion)
-_MESSAGE = "daceopt_message"  # where an attempt of Dynamo keeps what the statement says that it is at
 _CALLS = (
     torch_operators.assert_async,
     torch_operators.assert_true,
@@ -33,42 +48,61 @@ _CALLS = (
 )
 
 
-def note_message(original: Callable[..., bool], self: Any, *args: Any) -> bool:
-    """Is Dynamo at an assertion? Then its message is kept for ``assert_relation``."""
-    is_assertion = original(self, *args)
-    setattr(self.output, _MESSAGE, self.stack[-1] if is_assertion else None)
-    return is_assertion
+def branch(original: Callable[..., None], self: Any, instruction: Any) -> None:
+    """A branch on data, one side of which only raises, is a check in the graph."""
+    value = self.stack[-1].realize()
+    side = raising_side(self, instruction) if _is_of_data(self.output, value) else None
+    if side is None or not (side.error or _is_repeated(self.output)):
+        items.leave(self.output, getattr(value, "sym_num", None))
+        original(self, instruction)
+        return
+    arguments = (value.as_proxy(), side.arguments, side.error, side.truth)
+    self.output.create_proxy("call_function", assertion, arguments, {})
+    pass_by(self, instruction, side)
 
 
-def assert_relation(original: Callable[..., bool], self: Any, *place: object) -> bool:
-    """A statement that asserts something of numbers that a graph has read is in the graph: Dynamo forgets it where
-    one side is a float, and has an error of its own for it."""
-    output = current_translator().output
-    message = output.__dict__.pop(_MESSAGE, None)
-    if message is None or not items.is_taken(output, self.expr):
-        return original(self, *place)
-    relation = next((n for n in reversed(output.graph.nodes) if _sym_node(n) is self), None)
-    if relation is None:
-        items.leave(output, torch.SymBool(self))
-    else:
-        output.create_node("call_function", assertion, (relation, message.as_python_constant()), {})
-    return True
+def is_branch(translator: Any, value: VariableTracker) -> bool:
+    """Is a boolean tensor of one element asked for its truth, by ``bool`` or ``item``, for a branch alone?"""
+    if not value.is_tensor() or not is_branched_on(translator) or not _is_of_data(translator.output, value):
+        return False
+    return bool(value.as_proxy().node.meta["example_value"].dtype is torch.bool)
 
 
-def _sym_node(node: fx.Node) -> object:
-    return getattr(node.meta.get("example_value"), "node", None)
+def _is_of_data(output: Any, value: VariableTracker) -> bool:
+    """Is it one element, or a number that the graph has read?"""
+    if len(output.tracers) != 1:
+        return False
+    if isinstance(value, SymNodeVariable):
+        number = getattr(value.sym_num, "node", None)
+        return number is not None and items.is_taken(output, number.expr)
+    if not value.is_tensor():
+        return False
+    example = value.as_proxy().node.meta.get("example_value")
+    is_plain = isinstance(example, torch.Tensor) and example.layout is torch.strided
+    return is_plain and all(type(n) is int and n == 1 for n in example.shape)
+
+
+def _is_repeated(output: Any) -> bool:
+    """Is a call in which the check fails made again, in eager PyTorch? Nothing may be changed by then."""
+    if not getattr(current_backend(), "raises_again", False):
+        return False
+    arguments = {storage(n) for n in output.graph.nodes if n.op == "placeholder"}
+    return arguments.isdisjoint(storage(x) for n in output.graph.nodes for x in written_nodes(n))
 
 
 def as_statements(graph: fx.GraphModule) -> None:
     """Let a graph of Dynamo, where PyTorch runs it, raise an AssertionError as Python would, and at once."""
     calls = [n for n in graph.graph.nodes if n.op == "call_function" and n.target in _CALLS]
     for node in calls:
-        node.target = assertion
+        operands = (*node.args, *node.kwargs.values())
+        node.target, node.args, node.kwargs = assertion, (operands[0], operands[1:]), {}
     if calls:
         graph.recompile()
 
 
-def condition(*args: object, **kwargs: object) -> torch.Tensor:
+def condition(
+    holds: torch.Tensor, arguments: object = (), error: str = _ASSERTION_ERROR, raises_if: bool = False
+) -> torch.Tensor:
     """What a call of ``assertion`` asks for, as a boolean tensor of rank 0."""
-    holds: torch.Tensor = args[0] if args else kwargs["condition"]
-    return holds.reshape(()) if holds.dtype is torch.bool else holds.reshape(()) != 0
+    truth = holds.reshape(()) if holds.dtype is torch.bool else holds.reshape(()) != 0
+    return truth.logical_not() if raises_if else truth

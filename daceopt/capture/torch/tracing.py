@@ -17,6 +17,7 @@ import numpy as np
 import sympy
 import torch
 from torch import fx, nn
+from torch.distributions import constraints
 
 from daceopt.capture.torch import (
     assertions,
@@ -60,6 +61,7 @@ from daceopt.torch_internals.dynamo_tracing import (
     current_backend,
     current_translator,
     function_of,
+    inside_of,
     raise_in_code,
 )
 from daceopt.torch_internals.replacements import branches, renew_tables, replace
@@ -71,6 +73,9 @@ OURS = "daceopt_backend"
 """The attribute that marks a backend whose graphs are traced so."""
 
 _EMBEDDINGS = (nn.functional.embedding, nn.functional.embedding_bag)
+
+_CHECKING = (nn.functional.gaussian_nll_loss,)
+"""Functions of torch that look at data, of which Dynamo would make one call."""
 
 _TRUE = ConstantVariable.create(True)
 
@@ -163,6 +168,8 @@ def _call_torch(original: Method, self: VariableTracker, tx: Translator, args: A
         tx.symbolic_locals["self"].realize().value, tx.symbolic_locals["src"]
     ):
         _break("nn.TransformerEncoder, which leaves padded positions out", "make it with enable_nested_tensor=False")
+    if self.value in _CHECKING:
+        return inside_of(self.value).call_function(tx, args, kwargs)
     if self.value is torch.is_grad_enabled:
         backward_switches.note_question(tx)
     _check_domain(tx, self.value, args)
@@ -186,6 +193,8 @@ def _call_method(
     original: Method, self: VariableTracker, tx: Translator, name: str, args: Any, kwargs: Any
 ) -> VariableTracker:
     call = functools.partial(original, self, tx, name, args, kwargs)
+    if name == "item" and assertions.is_branch(tx, self):
+        return self
     if name in ("item", "tolist"):
         return items.take_item(call, self, tx, name)
     if name == "requires_grad_" and not kwargs and inner_leaves.is_passed_over(self, [*args, _TRUE][0], tx):
@@ -204,6 +213,8 @@ def _call_builtin(original: Method, self: VariableTracker, tx: Translator, args:
     """Dynamo's quotient of floats, rounded down, is another than Python's (``1 // 0.2`` is 4): that has constants."""
     if self.fn is operator.not_ and (truth := state_values.answer(tx, operator.not_, *args)) is not None:
         return ConstantVariable.create(truth)
+    if self.fn is bool and len(args) == 1 and assertions.is_branch(tx, args[0].realize()):
+        return args[0].realize()
     if self.fn is range:
         args = [items.constant(x, tx) if x.is_tensor() else x for x in args]
     function = function_of(self.fn)
@@ -308,6 +319,9 @@ def _handle_exception(original: Method, self: Any, raised: ObservedException) ->
 
 def _call_skipped(original: Method, self: VariableTracker, tx: Translator, args: Any, kwargs: Any) -> VariableTracker:
     """TorchScript's ``isinstance`` is Python's outside of a script, but for the types of containers' elements."""
+    if self.value is constraints.is_dependent:
+        dependent = VariableTracker.build(tx, type(constraints.dependent))
+        return VariableTracker.build(tx, isinstance).call_function(tx, [*args, dependent], {})
     if self.value is not torch.jit.isinstance or len(args) != 2 or not _names_classes(args[1]):
         return original(self, tx, args, kwargs)
     return VariableTracker.build(tx, isinstance).call_function(tx, list(args), {})
@@ -381,6 +395,11 @@ def _constant_float(original: Method, self: Any, file: str, line: int) -> float:
     return float(original(self, file, line))
 
 
+def _branch(original: Method, self: Any, instruction: Any) -> None:
+    """A branch on a value: what a module keeps is known, and one that only raises otherwise is a check."""
+    state_values.branch(functools.partial(assertions.branch, original), self, instruction)
+
+
 def _round(original: Method, self: torch.SymInt, ndigits: int | None = None) -> int:
     """Digits before the point, which symbols do not round, are those of a constant."""
     return original(self, ndigits) if ndigits is None or ndigits >= 0 else round(int(self), ndigits)
@@ -425,9 +444,7 @@ _REPLACED: Mapping[str, Method] = {
     "SymNodeVariable.evaluate_expr": _evaluate,
     "is_int_specialization_case": _is_constant_int,
     "SymNode.guard_float": _constant_float,
-    "SymNode.expect_true": assertions.assert_relation,
     "guard_bool": _guard_truth,
-    "_detect_and_normalize_assert_statement": assertions.note_message,
     "SymInt.__round__": _round,
-    **dict.fromkeys(branches(), state_values.branch),
+    **dict.fromkeys(branches(), _branch),
 }

@@ -58,6 +58,10 @@ CASES = {
     "long row": Case((2, 3, 100), (40,), (30,), (20,)),
     "one channel": Case((2, 1, 6, 6), (2, 2), (2, 2), (0, 0)),
 }
+DILATED = {
+    "dilated": Case((2, 20, 12, 11), (3, 3), (2, 1), (1, 1), (2, 3)),
+    "dilated rows of several vectors": Case((2, 3, 6, 70), (3, 4), (2, 3), (1, 2), (1, 2)),
+}
 
 
 def _linked_to_emulation(requirements: Callable[..., Requirements]) -> Callable[..., Requirements]:
@@ -83,9 +87,9 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.share(5)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-@pytest.mark.parametrize("name", [*CASES, "dilated"])
+@pytest.mark.parametrize("name", [*CASES, *DILATED])
 def test_max(library: str, name: str, last: bool, dtype: torch.dtype) -> None:
-    case = CASES.get(name) or Case((2, 20, 12, 11), (3, 3), (2, 1), (1, 1), (2, 3))
+    case = CASES.get(name) or DILATED[name]
     x = make(case.shape, last, dtype)
     function = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}[len(case.kernel)]
     wide = x.double().requires_grad_()
@@ -189,16 +193,21 @@ def test_nan_and_infinity_are_maxima(library: str, last: bool) -> None:
     np.testing.assert_array_equal(y, expected)
 
 
-def test_places_of_equal_maxima_and_of_nan_in_large_windows(library: str) -> None:
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("window", [(6, 8), (3, 4)], ids=["large", "small"])
+@pytest.mark.parametrize("pad", [0, 1], ids=["inside", "padding"])
+def test_places_of_equal_maxima_and_of_nan(library: str, window: tuple[int, int], pad: int, last: bool) -> None:
     """The first of equal ones in the order of rows, the last NaN."""
-    x = (make((3, 5, 12, 16), False) * 3).round()
+    x = (make((3, 5, 12, 16), last) * 3).round()
     x[:, 1, 3, 5] = x[:, 1, 2, 6] = x[:, 2, 9, 1] = torch.nan
     x[:, 3] = -torch.inf
-    expected, flat = F.max_pool2d(x, (6, 8), return_indices=True)
-    y, where = torch.zeros_like(expected), torch.zeros(expected.shape, dtype=torch.uint8)
-    execute(library, (Pool(kind="max", kernel=[6, 8], strides=[6, 8]), {"X": x}, {"Y": y, "Workspace": where}))
+    expected, flat = F.max_pool2d(x, window, padding=pad, return_indices=True)
+    y, where = torch.zeros_like(expected), torch.zeros_like(expected, dtype=torch.uint8)
+    node = Pool(kind="max", kernel=list(window), strides=list(window), pads=[pad] * 4)
+    execute(library, (node, {"X": x}, {"Y": y, "Workspace": where}))
     np.testing.assert_array_equal(y, expected)
-    np.testing.assert_array_equal(where, flat // 16 % 6 * 8 + flat % 8)
+    place = [(flat // 16 + pad) % window[0], (flat % 16 + pad) % window[1]]
+    np.testing.assert_array_equal(where, place[0] * window[1] + place[1])
 
 
 @pytest.mark.slow

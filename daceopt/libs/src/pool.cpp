@@ -104,6 +104,7 @@ void visit(const PoolShape& s, Make make) {
     }
 }
 
+// In lanes along channels.
 template <typename T, typename Where>
 struct Maximum {
     static constexpr T kLowest =
@@ -129,19 +130,12 @@ struct Maximum {
         const T* in = x + in_offset;
         T* top = best.data();
         int32_t* at = position.data();
-        const int64_t step = lanes.in_step;
-        auto lane = [&](int64_t l, int64_t i) {
-            const T v = in[i];
+#pragma omp simd
+        for (int64_t l = range.first; l < range.last; ++l) {
+            const T v = in[l];
             const bool better = v > top[l] || v != v || at[l] < 0;
             top[l] = better ? v : top[l];
             at[l] = better ? int32_t(k) : at[l];
-        };
-        if (step == 1) {
-#pragma omp simd
-            for (int64_t l = range.first; l < range.last; ++l) lane(l, l);
-        } else {
-#pragma omp simd
-            for (int64_t l = range.first; l < range.last; ++l) lane(l, l * step);
         }
     }
 
@@ -151,6 +145,136 @@ struct Maximum {
             where[offset.where + l * lanes.where_step] = Where(std::max(position[l], 0));
     }
 };
+
+// Maxima in lanes along rows, of a copy of each image: rows have margins of the lowest number, so that lanes fill vectors and
+// no position of a window asks where the image ends, and columns stand by their remainder of the stride, so that lanes are
+// neighbours.
+template <typename T, typename Where>
+class MaximumOfRows {
+public:
+    MaximumOfRows(const PoolShape& shape, const T* input, T* result, Where* positions)
+        : s(shape), x(input), y(result), where(positions), lanes((s.out[kWidth] + kLanes - 1) / kLanes * kLanes) {
+        const int64_t stride = s.stride[kWidth], reach = (s.kernel[kWidth] - 1) * s.dilation[kWidth] / stride + lanes;
+        width = std::max(reach, (s.pad[kWidth] + s.in[kWidth] - 1) / stride + 1);
+        image.assign(s.in[kDepth] * s.in[kHeight] * stride * width, kLowest);
+        column.assign(lanes, 0);
+        for (int64_t l = 0; l < s.out[kWidth]; ++l) {
+            const auto outside = [&](int64_t k) {
+                const int64_t w = l * stride - s.pad[kWidth] + k * s.dilation[kWidth];
+                return k < s.kernel[kWidth] && (w < 0 || w >= s.in[kWidth]);
+            };
+            while (outside(column[l])) ++column[l];
+        }
+    }
+
+    void pool(int64_t n, int64_t c) {
+        copy(x + n * s.in_strides[0] + c * s.in_strides[1]);
+        for (int64_t d = 0; d < s.out[kDepth]; ++d)
+            for (int64_t h = 0; h < s.out[kHeight]; ++h) {
+                set_windows(d, h);
+                const auto place = [&](const int64_t (&strides)[5]) {
+                    return n * strides[0] + c * strides[1] + d * strides[2] + h * strides[3];
+                };
+                for (int64_t w = 0; w < s.out[kWidth]; w += kLanes)
+                    raise(w, y + place(s.out_strides), where ? where + place(s.where_strides) : nullptr);
+            }
+    }
+
+private:
+    static constexpr T kLowest = Maximum<T, Where>::kLowest;
+    static constexpr int64_t kLanes = 16;
+
+    struct Window {
+        const T* in;
+        int32_t position;
+    };
+
+    void copy(const T* from) {
+        const int64_t stride = s.stride[kWidth], pad = s.pad[kWidth];
+        for (int64_t d = 0; d < s.in[kDepth]; ++d)
+            for (int64_t h = 0; h < s.in[kHeight]; ++h) {
+                const T* line = from + d * s.in_strides[2] + h * s.in_strides[3];
+                T* to = &image[(d * s.in[kHeight] + h) * stride * width];
+                for (int64_t r = 0; r < stride; ++r) {
+                    const int64_t first = r >= pad ? 0 : (pad - r + stride - 1) / stride;
+                    const int64_t last = (pad + s.in[kWidth] - r + stride - 1) / stride;
+                    if (stride * s.in_strides[4] == 1) std::copy_n(line, s.in[kWidth], to + pad);
+                    else
+                        for (int64_t q = first; q < last; ++q) to[r * width + q] = line[(q * stride + r - pad) * s.in_strides[4]];
+                }
+            }
+    }
+
+    // All positions of the windows of a row of results that lie inside of the image's rows.
+    void set_windows(int64_t d, int64_t h) {
+        windows.clear();
+        for (int64_t k = 0; k < s.kernel[kDepth] * s.kernel[kHeight]; ++k) {
+            const int64_t z = d * s.stride[kDepth] - s.pad[kDepth] + k / s.kernel[kHeight] * s.dilation[kDepth];
+            const int64_t v = h * s.stride[kHeight] - s.pad[kHeight] + k % s.kernel[kHeight] * s.dilation[kHeight];
+            if (z < 0 || z >= s.in[kDepth] || v < 0 || v >= s.in[kHeight]) continue;
+            const T* row = &image[(z * s.in[kHeight] + v) * s.stride[kWidth] * width];
+            for (int64_t i = 0; i < s.kernel[kWidth]; ++i) {
+                const int64_t shift = i * s.dilation[kWidth], stride = s.stride[kWidth];
+                windows.push_back({row + shift % stride * width + shift / stride, int32_t(k * s.kernel[kWidth] + i)});
+            }
+        }
+    }
+
+    // A maximum is where the first element inside of the image is, if nothing else is larger.
+    void raise(int64_t begin, T* result, Where* places) const {
+        T top[kLanes];
+        int32_t at[kLanes];
+        const int32_t start = windows.empty() ? 0 : windows.front().position;
+#pragma omp simd
+        for (int64_t l = 0; l < kLanes; ++l) {
+            top[l] = kLowest;
+            at[l] = start + column[begin + l];
+        }
+        for (const Window& window : windows) {
+            const T* in = window.in + begin;
+            const int32_t k = window.position;
+#pragma omp simd
+            for (int64_t l = 0; l < kLanes; ++l) {
+                const T v = in[l];
+                const bool better = (v > top[l]) | (v != v);
+                top[l] = better ? v : top[l];
+                at[l] = better ? k : at[l];
+            }
+        }
+        const int64_t count = std::min(kLanes, s.out[kWidth] - begin);
+        write(top, count, result + begin * s.out_strides[4], s.out_strides[4]);
+        if (places) write(at, count, places + begin * s.where_strides[4], s.where_strides[4]);
+    }
+
+    template <typename From, typename To>
+    static void write(const From* from, int64_t count, To* to, int64_t step) {
+        if (step == 1 && count == kLanes)
+#pragma omp simd
+            for (int64_t l = 0; l < kLanes; ++l) to[l] = To(from[l]);
+        else
+            for (int64_t l = 0; l < count; ++l) to[l * step] = To(from[l]);
+    }
+
+    const PoolShape& s;
+    const T* x;
+    T* y;
+    Where* where;
+    int64_t lanes, width;  // of a row of results, filled up; of the columns of one remainder
+    std::vector<T> image;
+    std::vector<int32_t> column;  // the first inside of the image, of each window along a row
+    std::vector<Window> windows;
+};
+
+template <typename T, typename Where>
+void largest_of_rows(const PoolShape& s, const T* x, T* y, Where* where) {
+    const int64_t parts = s.batch * s.channels, size = s.in[0] * s.in[1] * s.in[2] + s.out[0] * s.out[1] * s.out[2];
+#pragma omp parallel if (parts * size > kParallelPoolElements)
+    {
+        MaximumOfRows<T, Where> images(s, x, y, where);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < parts; ++i) images.pool(i / s.channels, i % s.channels);
+    }
+}
 
 template <typename T>
 T larger(T v, T top) {
@@ -529,6 +653,7 @@ template <typename T, typename Where>
 void max_pool(const PoolShape& shape, const T* x, T* y, Where* where) {
     if (by_columns(shape)) return visit_columns(shape, x, [&] { return MaximumColumns<T, Where>(shape, y, where); });
     if (!where && along_channels(shape)) return largest_of_channels(shape, x, y);
+    if (!along_channels(shape)) return largest_of_rows(shape, x, y, where);
     visit(shape, [&] { return Maximum<T, Where>{x, y, where, {}, {}}; });
 }
 

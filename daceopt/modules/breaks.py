@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Sequence
@@ -117,9 +118,10 @@ class Breaks:
         self._broken.add(self._code)
         self._breaks.append(of_error(error, BETWEEN))
 
-    def on_failure(self, error: BaseException) -> None:
-        """Dynamo compiles nothing of the code, whatever it had before."""
-        part = f"in all of {function_name(self._code.co_name)}"
+    def on_failure(self, error: BaseException, leaves_calls: bool) -> None:
+        """Dynamo compiles nothing of the code, whatever it had before, and of what that calls if ``leaves_calls``."""
+        name = function_name(self._code.co_name)
+        part = f"in all of {name}" if leaves_calls else f"in all of {name} but for what it calls"
         self._breaks[self._begun :] = [of_error(error, part)]
 
     def goes_on(self) -> None:
@@ -167,10 +169,24 @@ def as_error(reason: Break, error: BaseException) -> DaceoptError:
 
 
 def innermost(stack: Iterable[Any]) -> SourceLine | None:
-    """The innermost of these frames (of ``traceback``) that is the user's; PyTorch's own where all are."""
+    """The innermost of these frames (of ``traceback``) that is the user's; the call of the model where all are
+    PyTorch's own."""
     places = [SourceLine(f.filename, f.lineno, function_name(f.name)) for f in stack if f.lineno is not None]
     lines = [p for p in places if not p.file.startswith((_OWN, "<"))]
-    return next((p for p in reversed(lines) if p.is_users), lines[-1] if lines else None)
+    return next((p for p in reversed(lines) if p.is_users), _caller() or (lines[-1] if lines else None))
+
+
+def _caller() -> SourceLine | None:
+    """The user's line from which the running call comes: of a model whose code is PyTorch's own, the call itself."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith("<"):
+            place = SourceLine(code.co_filename, frame.f_lineno, function_name(code.co_name))
+            if place.is_users:
+                return place
+        frame = frame.f_back
+    return None
 
 
 def function_name(name: str) -> str:

@@ -162,7 +162,7 @@ class _Told:
             answer = self._convert(frame, *args, **kwargs)
         except Exception as error:
             self._frames.has_given_up = not dynamo_frames.is_at_limit(error)
-            self._listener.on_failure(error)
+            self._listener.on_failure(error, leaves_calls=_leaves_calls(error))
             raise
         self._frames.has_given_up = False
         return answer
@@ -174,8 +174,11 @@ def _as_it_is(error: Exception) -> object:
     Where an operator failed as it was traced, nothing that the frame calls is compiled either: a model may ask whether
     it is compiled and do something else, which must not meet in one call with what it does if it is not.
     """
-    failed = isinstance(error, dynamo_frames.TorchRuntimeError)
-    return dynamo_frames.leave_frame_and_calls() if failed else dynamo_frames.leave_frame()
+    return dynamo_frames.leave_frame_and_calls() if _leaves_calls(error) else dynamo_frames.leave_frame()
+
+
+def _leaves_calls(error: Exception) -> bool:
+    return isinstance(error, dynamo_frames.TorchRuntimeError)
 
 
 def _is_transformed(code: types.CodeType) -> bool:

@@ -60,6 +60,7 @@ REPLACED = {
     "is_int_specialization_case": ("torch._dynamo.variables.builder", "value source"),
     "SymNode.guard_float": ("torch.fx.experimental.sym_node", "self file line"),
     "guard_bool": ("torch._dynamo.symbolic_convert", "a"),
+    "canonicalize_bool_expr": ("torch.fx.experimental.symbolic_shapes", "expr"),
     "SymInt.__round__": ("torch", "self ndigits"),
     "InstructionTranslatorBase.*": ("torch._dynamo.symbolic_convert", "self inst"),
     "proxy_call": ("torch.fx.experimental.proxy_tensor", "proxy_mode func pre_dispatch args kwargs"),

@@ -589,6 +589,15 @@ def test_backward_hooks_of_children_break_the_graph(when):
     assert seen == [1]
 
 
+def test_the_reason_where_all_code_is_of_pytorch():
+    """It names the line of the call."""
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    net[2].register_full_backward_hook(lambda *a: None)
+    optimized_module(net, recipe="cpu", fallback="warn")
+    with pytest.warns(FallbackWarning, match="hooks on gradients.*at .*test_module.*here`"):
+        net(torch.randn(3, 4)).sum().backward()  # here
+
+
 def test_parameter_hooks_run():
     _, ours = pair()
     seen = []

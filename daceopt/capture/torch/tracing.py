@@ -25,6 +25,7 @@ from daceopt.capture.torch import (
     cached_functions,
     decided,
     exchanges,
+    formulas,
     inner_leaves,
     items,
     loggers,
@@ -86,6 +87,7 @@ def install() -> None:
     """Replace the methods, if that is not done yet."""
     for name, method in _REPLACED.items():
         replace(name, method, when=_is_ours)
+    replace("canonicalize_bool_expr", formulas.normal_form)
     renew_tables()
     marks.install()
 

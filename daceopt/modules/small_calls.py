@@ -62,6 +62,7 @@ def key_of(original: Forward, module: nn.Module, args: tuple[object, ...], kwarg
 
 
 _TOLD = (Tensor, bool, int, float, str, type(None))
+_NAMES = (str, int, float, type(None))
 _CONTAINERS = (dict, list, tuple)  # their subclasses may hold more than their members
 _DEEPEST = 3  # containers in one another
 _MOST = 64  # members of a container
@@ -70,8 +71,15 @@ _MOST = 64  # members of a container
 def _is_told(argument: object, depth: int = 0) -> bool:
     if argument.__class__ not in _CONTAINERS:
         return isinstance(argument, _TOLD)
+    if isinstance(argument, dict) and not all(map(_is_name, argument)):
+        return False
     members = _members_of(argument)
     return depth < _DEEPEST and len(members) <= _MOST and all(_is_told(m, depth + 1) for m in members)
+
+
+def _is_name(key: object) -> bool:
+    """Whether a key of a dict may be kept, which keeps nothing else alive then."""
+    return key.__class__ in _NAMES or (type(key) is tuple and all(map(_is_name, key)))
 
 
 def _members_of(container: Any) -> Any:

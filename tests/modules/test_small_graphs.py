@@ -240,6 +240,8 @@ def test_a_container_is_told_by_the_shapes_in_it(container):
     assert small_calls.key_of(Batch.forward, Batch(), ([[[[X]]]],), {}) is None
     assert small_calls.key_of(Batch.forward, Batch(), ([X] * 65,), {}) is None
     assert small_calls.key_of(Batch.forward, Batch(), ([object()],), {}) is None
+    assert small_calls.key_of(Batch.forward, Batch(), ({object(): X},), {}) is None
+    assert small_calls.key_of(Batch.forward, Batch(), ({("user", "rates", "item"): X, 1: X},), {}) is not None
 
 
 def test_pieces_are_not_counted_in_the_place_of_a_profiler():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -549,3 +551,51 @@ def test_rows_chosen_by_a_mask_are_normalized():
         return grads(net, x)
 
     check(scenario, fallback="silent")
+
+
+class _Straight(torch.autograd.Function):
+    """Rounds, with the gradient of the identity."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+class _FirstAlone(torch.autograd.Function):
+    """A sum, whose second operand gets no gradient."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        return x + y
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 3, None
+
+
+def test_a_custom_function_gets_zeros_for_an_absent_gradient():
+    """What is behind it has a gradient of zeros; what is not has none."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            second = nn.functional.linear(x, _Straight.apply(self.second.weight * 3)) * 2 + self.second.bias
+            return _FirstAlone.apply(self.first(x), second).tanh()
+
+    theirs = Net()
+    ours = optimized_module(copy.deepcopy(theirs), recipe="cpu", fallback="raise")
+    x = torch.randn(3, 4)
+    for net in (theirs, ours):
+        net(x).sum().backward()
+    for mine, wanted in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert (mine.grad is None) == (wanted.grad is None)
+        if wanted.grad is not None:
+            torch.testing.assert_close(mine.grad, wanted.grad)
+    assert theirs.second.bias.grad is None and not theirs.second.weight.grad.any()

@@ -5,7 +5,7 @@ Where no gradient is computed, that of a connected argument is zero, and any oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -120,20 +120,21 @@ class _Flow:
         """All nodes on which ``result`` depends differentiably: a write counts for what is read after it. ``operands``
         gives those of a node that have a gradient."""
         position = self._position
-        read: dict[fx.Node, int] = {}  # node -> the last time when its value is read
-        waiting = [(result, len(position))]
+        # node, and whether it has a gradient -> the last time when its value is read
+        read: dict[tuple[fx.Node, bool], int] = {}
+        waiting = [(result, True, len(position))]
         while waiting:
-            node, when = waiting.pop()
-            if read.get(node, -1) >= when or not carries(node):
+            node, has_gradient, when = waiting.pop()
+            if read.get((node, has_gradient), -1) >= when or not carries(node):
                 continue
-            read[node] = when
+            read[node, has_gradient] = when
             writes = self._writes.get(storage(node), ())
             if node not in self.stopped and (not writes or self._connects(node)):  # what was written counts anyway
-                waiting.extend((x, position[node]) for x in operands(node))
+                waiting.extend((x, has, position[node]) for x, has in _gradients(node, has_gradient, operands))
             for write in writes:
                 if position[node] < position[write] < when:  # it may have no value of its own
-                    waiting.extend((x, position[write]) for x in write.all_input_nodes)
-        return set(read)
+                    waiting.extend((x, has_gradient, position[write]) for x in write.all_input_nodes)
+        return {node for node, has_gradient in read if has_gradient}
 
 
 def _connects(node: fx.Node) -> bool:
@@ -167,6 +168,16 @@ def _operands(node: fx.Node) -> Sequence[fx.Node]:
     grads = backward.graph.output_node().args[0]
     grads = grads if isinstance(grads, (list, tuple)) else [grads]
     return [x for x, g in zip(node.args[2:], grads) if isinstance(x, fx.Node) and g is not None]
+
+
+def _gradients(node: fx.Node, has_gradient: bool, operands: Operands) -> Iterator[tuple[fx.Node, bool]]:
+    """The operands that autograd reaches from a node, and whether these have a gradient where the node has one, or has
+    none: a custom autograd.Function is given zeros for one that is absent, any other node passes nothing on."""
+    is_custom = node.target is torch.ops.higher_order.autograd_function_apply
+    present = operands(node)
+    yield from ((x, has_gradient or is_custom) for x in present)
+    if is_custom:
+        yield from ((x, False) for x in node.args[2:] if isinstance(x, fx.Node) and x not in present)
 
 
 def carries(node: fx.Node) -> bool:

@@ -90,6 +90,11 @@ HINTS: tuple[Hint, ...] = (
         r"\1 is not to be traced (torch.compiler.disable, or a function of PyTorch's own)",
         _OUTSIDE,
     ),
+    _hint(
+        r"GetAttrVariable\(TensorVariable\(\), persistent\)",
+        "an nn.Buffer is assigned to a buffer of its module, as by self.p = self.p.to(...) that changes nothing",
+        f"register_buffer in the place of nn.Buffer; or {_OUTSIDE}",
+    ),
     kind(r"torch\.compiler\.disable", "a function that torch.compiler.disable keeps from being traced is called"),
     _hint(
         r"^Failed to trace builtin operator.*?builtin operator `(\S+?)` with argument types (\[.*?\])",

@@ -97,6 +97,23 @@ def test_a_warning_is_about_the_line(reason):
     assert model.daceopt.reasons[found.text] >= 1
 
 
+def test_a_buffer_that_is_assigned_to_itself():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.scale = nn.Linear(4, 4), nn.Buffer(torch.full((4,), 2.0))
+
+        def forward(self, x):
+            self.scale = self.scale.to(x.device)
+            return self.linear(x) * self.scale
+
+    theirs = Net()
+    net = optimized_module(copy.deepcopy(theirs), recipe="cpu", fallback="silent")
+    torch.testing.assert_close(net(torch.ones(3, 4)), theirs(torch.ones(3, 4)))
+    (reason,) = net.daceopt.reasons
+    assert reason.startswith("an nn.Buffer is assigned") and "self.scale.to" in reason
+
+
 def test_what_fallback_raises_has_the_line():
     model = optimized_module(Model(_pickles), fallback="raise")
     line = f"test_breaks.py:{line_of(_pickles)}"

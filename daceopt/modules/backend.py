@@ -164,16 +164,16 @@ class Backend(Breaks):
             raise
         for part in self.graphs[count:]:
             self.stats.record(part.pair, _shapes(part))
-        return partial(self._call_in_parts, outer.forward)
+        return partial(self._call_in_parts, outer.forward, self.raises_again)
 
-    def _call_in_parts(self, forward: Callable[..., Any], *arguments: object) -> object:
+    def _call_in_parts(self, forward: Callable[..., Any], is_repeated: bool, *arguments: object) -> object:
         """Raises Differs, and what the user's code raises: eager PyTorch may make the call if nothing has changed."""
         ran, before = self.ran, versions(arguments)
         try:
             return forward(*arguments)
         except Exception as error:  # of a call between the parts, too
             self.ran = ran
-            setattr(error, WRONG_CALL, versions(arguments) == before)
+            setattr(error, WRONG_CALL, is_repeated and versions(arguments) == before)
             raise
 
     def part(self, traced: Traced) -> Callable[..., Any]:
@@ -301,15 +301,18 @@ class Backend(Breaks):
         self.stats.record_tuning(result)
         return result.recipe
 
-    def leave(self, traced: Traced, error: BaseException, arguments: Sequence[object]) -> Sequence[Any]:
-        """Run a call in eager PyTorch after a compiled program, or the compiler, failed."""
+    def leave(
+        self, traced: Traced, error: BaseException, arguments: Sequence[object], is_repeated: bool
+    ) -> Sequence[Any]:
+        """Run a call in eager PyTorch after a compiled program failed. ``is_repeated``: with that program a call of the
+        model begins, which may be made again: what Python does before another one would be done twice."""
         before = breaks.versions(arguments)
         try:
             compile_forward(traced.graph)  # which would print the error as well
             result = traced.graph.forward(*arguments)
         except Exception as wrong:  # the call itself is, and the error says how
             # what it has changed until then (running statistics) must not change a second time
-            setattr(wrong, WRONG_CALL, breaks.versions(arguments) == before)
+            setattr(wrong, WRONG_CALL, is_repeated and breaks.versions(arguments) == before)
             raise wrong.with_traceback(None) from None
         self.stats.count_eager()
         self._refused(breaks.of_error(error, breaks.part_of(traced.graph), reason_of(error)), error)
@@ -328,7 +331,7 @@ class CompiledGraph(CompiledPiece):
     def __init__(self, backend: Backend, traced: Traced, pair: CompiledPair, is_average: bool = False) -> None:
         """``is_average``: its gradients are averages over ranks, those of further programs would be of this rank."""
         super().__init__(traced, pair, None if is_average else self)
-        self._backend = backend
+        self._backend, self._is_repeated = backend, backend.raises_again
         self._by_size: BySize | None = None  # for sizes that the program is not for
         self._higher_graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], CompiledGraph | BySize] = {}
         self._higher_calls: dict[tuple[tuple[bool, ...], tuple[bool, ...]], HigherCall] = {}
@@ -340,14 +343,14 @@ class CompiledGraph(CompiledPiece):
 
     def __call__(self, *arguments: object) -> Sequence[Any]:
         if self._overlaps is not None and self._overlaps(arguments):
-            return self._backend.leave(self.traced, Unsupported(OVERLAP), arguments)
+            return self._backend.leave(self.traced, Unsupported(OVERLAP), arguments, self._is_repeated)
         try:
             result = self.run(*arguments)
         except SizesError as error:
             self._by_size = self._by_size or self._backend.by_size(self.traced, error)
             return self._by_size(*arguments)
         except RunError as error:
-            return self._backend.leave(self.traced, error, arguments)
+            return self._backend.leave(self.traced, error, arguments, self._is_repeated)
         self._backend.ran += 1
         if self._backend.is_weighed:
             self._backend.gained += self._gain(arguments)

@@ -224,3 +224,36 @@ def test_a_wrong_call_changes_buffers_once(breaks):
                 net(x, ids)
     assert model.norm.num_batches_tracked == expected.norm.num_batches_tracked == 3
     torch.testing.assert_close(model.norm.running_mean, expected.norm.running_mean)
+
+
+class Noting(nn.Module):
+    """Notes what it does where its graph breaks, and raises in what follows: by its own code, or by PyTorch's."""
+
+    def __init__(self, raises: str) -> None:
+        super().__init__()
+        self.linear, self.raises, self.notes = nn.Linear(4, 4), raises, []
+
+    def forward(self, x, other):
+        try:
+            if x.sum() > 1e9:
+                self.notes.append("large")
+            self.notes.append("begun")
+            if self.raises == "own" and (other < 0).any():
+                raise ValueError("below zero")
+            return self.linear(x) + other
+        finally:
+            self.notes.append("done")
+
+
+@pytest.mark.parametrize("raises", ["own", "shape"])
+def test_a_wrong_call_does_once_what_python_does(raises):
+    model = Noting(raises)
+    expected = copy.deepcopy(model)
+    optimized_module(model, fallback="silent")
+    wrong = -torch.ones(3, 4) if raises == "own" else torch.ones(3, 5)
+    for other in (torch.ones(3, 4), wrong, torch.ones(3, 4), wrong):
+        for net in (expected, model):
+            net.notes.clear()
+            with pytest.raises((ValueError, RuntimeError)) if other is wrong else contextlib.nullcontext():
+                net(torch.ones(3, 4), other)
+        assert model.notes == expected.notes

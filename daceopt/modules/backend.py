@@ -302,7 +302,7 @@ class Backend(Breaks):
         return result.recipe
 
     def leave(
-        self, traced: Traced, error: BaseException, arguments: Sequence[object], is_repeated: bool
+        self, traced: Traced, error: BaseException, arguments: Sequence[object], is_repeated: bool = False
     ) -> Sequence[Any]:
         """Run a call in eager PyTorch after a compiled program failed. ``is_repeated``: with that program a call of the
         model begins, which may be made again: what Python does before another one would be done twice."""

@@ -53,7 +53,9 @@ class StepBackend(Backend):
         graph.program(graph.bind_tuned(inputs).plan, inputs)  # what cannot be compiled is refused now
         return graph
 
-    def leave(self, traced: Traced, error: BaseException, arguments: Sequence[object]) -> Any:
+    def leave(
+        self, traced: Traced, error: BaseException, arguments: Sequence[object], is_repeated: bool = False
+    ) -> Any:
         """Nothing has run: whoever called the step runs it in parts."""
         if isinstance(error, DaceoptError):
             raise error

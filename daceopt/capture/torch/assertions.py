@@ -18,7 +18,7 @@ from daceopt.errors import WRONG_CALL, RunError
 from daceopt.torch_internals import torch_operators
 from daceopt.torch_internals.dynamo_tracing import SymNodeVariable, VariableTracker, current_backend
 from daceopt.torch_internals.fake_tensors import FakeTensor
-from daceopt.torch_internals.raising_branches import class_at, is_branched_on, pass_by, raising_side
+from daceopt.torch_internals.raising_branches import RaisingSide, class_at, is_branched_on, pass_by, raising_side
 
 _ASSERTION_ERROR = "builtins:AssertionError"
 
@@ -52,7 +52,7 @@ def branch(original: Callable[..., None], self: Any, instruction: Any) -> None:
     """A branch on data, one side of which only raises, is a check in the graph."""
     value = self.stack[-1].realize()
     side = raising_side(self, instruction) if _is_of_data(self.output, value) else None
-    if side is None or not (side.error or _is_repeated(self.output)):
+    if side is None or not _can_check(self.output, side):
         items.leave(self.output, getattr(value, "sym_num", None))
         original(self, instruction)
         return
@@ -80,6 +80,13 @@ def _is_of_data(output: Any, value: VariableTracker) -> bool:
     example = value.as_proxy().node.meta.get("example_value")
     is_plain = isinstance(example, torch.Tensor) and example.layout is torch.strided
     return is_plain and all(type(n) is int and n == 1 for n in example.shape)
+
+
+def _can_check(output: Any, side: RaisingSide) -> bool:
+    """Does a program that raises what the side does leave what the code leaves? What Python has done before, as far as
+    Dynamo has traced it, is lost with the program; users rarely look at that behind an assertion."""
+    is_told = side.error == _ASSERTION_ERROR or (bool(side.error) and output.side_effects.is_empty())
+    return is_told or _is_repeated(output)
 
 
 def _is_repeated(output: Any) -> bool:

@@ -77,8 +77,7 @@ class Backend(Breaks):
         self.gained = 0.0  # microseconds at most, since somebody began to count
 
     orders_arguments = True
-    """Whether graphs without gradients take weights as they are in memory: not where arguments are known by identity.
-    """
+    """Whether graphs without gradients take weights as in memory: not where arguments are known by identity."""
 
     @staticmethod
     def frames() -> int:
@@ -121,8 +120,7 @@ class Backend(Breaks):
         return self.eager(graph.forward)
 
     def eager(self, forward: Callable[..., Any], is_chosen: bool = False) -> Callable[..., Any]:
-        """A graph that runs in eager PyTorch: it was refused, or that is fastest (``is_chosen``); its calls are
-        counted."""
+        """A graph that runs in eager PyTorch, refused or fastest there (``is_chosen``); its calls are counted."""
         count = self.stats.count_eager
 
         def run(*arguments: object) -> object:
@@ -157,7 +155,7 @@ class Backend(Breaks):
         count = len(self.graphs)
         try:
             with own_mode():
-                make = lambda part, inputs: self.part(describe(part, inputs))  # noqa: E731
+                make = lambda part, values: self.part(describe(part, values))  # noqa: E731
                 outer = cutting.in_parts(graph, inputs, make, may_fail=self.is_repeated)
         except Exception:
             del self.graphs[count:]
@@ -304,14 +302,13 @@ class Backend(Breaks):
     def leave(
         self, traced: Traced, error: BaseException, arguments: Sequence[object], is_repeated: bool = False
     ) -> Sequence[Any]:
-        """Run a call in eager PyTorch after a compiled program failed. ``is_repeated``: with that program a call of the
-        model begins, which may be made again: what Python does before another one would be done twice."""
+        """Run a call in eager PyTorch after a program failed; ``is_repeated``: with it a call of the model begins."""
         before = breaks.versions(arguments)
         try:
             compile_forward(traced.graph)  # which would print the error as well
             result = traced.graph.forward(*arguments)
         except Exception as wrong:  # the call itself is, and the error says how
-            # what it has changed until then (running statistics) must not change a second time
+            # what it has changed until then, or Python before it, must not change a second time
             setattr(wrong, WRONG_CALL, is_repeated and breaks.versions(arguments) == before)
             raise wrong.with_traceback(None) from None
         self.stats.count_eager()
@@ -325,7 +322,7 @@ def _concrete(value: object) -> object:
 
 
 class CompiledGraph(CompiledPiece):
-    """A program that goes over to others for sizes that it is not for, and to eager PyTorch where it fails; it counts
+    """A program that leaves sizes that it is not for to others, and calls in which it fails to eager PyTorch; it counts
     its calls, and compiles gradients that its backward program does not have when they are asked for."""
 
     def __init__(self, backend: Backend, traced: Traced, pair: CompiledPair, is_average: bool = False) -> None:

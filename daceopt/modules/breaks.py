@@ -116,13 +116,13 @@ class Breaks:
     def broke(self, error: BaseException) -> None:
         """Dynamo breaks the graph, and goes on behind."""
         self._broken.add(self._code)
-        self._breaks.append(of_error(error, BETWEEN))
+        self._breaks.append(_at_users_line(of_error(error, BETWEEN)))
 
     def on_failure(self, error: BaseException, leaves_calls: bool) -> None:
         """Dynamo compiles nothing of the code, whatever it had before, and of what that calls if ``leaves_calls``."""
         name = function_name(self._code.co_name)
         part = f"in all of {name}" if leaves_calls else f"in all of {name} but for what it calls"
-        self._breaks[self._begun :] = [of_error(error, part)]
+        self._breaks[self._begun :] = [_at_users_line(of_error(error, part))]
 
     def goes_on(self) -> None:
         """What Dynamo failed at is compiled in parts."""
@@ -169,11 +169,16 @@ def as_error(reason: Break, error: BaseException) -> DaceoptError:
 
 
 def innermost(stack: Iterable[Any]) -> SourceLine | None:
-    """The innermost of these frames (of ``traceback``) that is the user's; the call of the model where all are
-    PyTorch's own."""
+    """The innermost of these frames (of ``traceback``) that is the user's; PyTorch's own where all are."""
     places = [SourceLine(f.filename, f.lineno, function_name(f.name)) for f in stack if f.lineno is not None]
     lines = [p for p in places if not p.file.startswith((_OWN, "<"))]
-    return next((p for p in reversed(lines) if p.is_users), _caller() or (lines[-1] if lines else None))
+    return next((p for p in reversed(lines) if p.is_users), lines[-1] if lines else None)
+
+
+def _at_users_line(reason: Break) -> Break:
+    """A break in code of PyTorch's own is told of the call of the model."""
+    is_inner = reason.place is not None and not reason.place.is_users
+    return replace(reason, place=_caller() or reason.place) if is_inner else reason
 
 
 def _caller() -> SourceLine | None:

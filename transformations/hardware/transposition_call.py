@@ -28,20 +28,22 @@ class TranspositionCall(KernelStep):
     def edit(self, loops: KernelLoops) -> Tree | None:
         if not any(len(s.reads) == len(s.writes) == 1 and len(s.params) > 1 for s in loops.kernel.stages):
             return None
-        return schedule.map_tree(loops.tree, partial(self._called, loops))
+        return schedule.map_tree(loops.tree, partial(_as_call, loops))
 
-    def _called(self, loops: KernelLoops, tree: Tree) -> Tree:
-        if not (isinstance(tree, Loop) and tree.kind == "serial" and isinstance(tree.body, Loop)):
-            return tree
-        inner = tree.body
-        is_tile = inner.kind in ("serial", "vector") and isinstance(inner.body, Do)
-        if not is_tile or not all(at_least(loop.extent, _LEAST) for loop in (tree, inner)):
-            return tree
-        body = loops.bodies[inner.body.statement]  # type: ignore[union-attr]
-        if not is_copy(loops.kernel, body):
-            return tree
-        (source,), (target,) = body.reads.values(), body.writes.values()
-        crossed = {(source.step(a.param), target.step(b.param)) for a, b in ((tree, inner), (inner, tree))}
-        if (1, 1) not in crossed or source.buffer.local or target.buffer.local:
-            return tree
-        return Call(TRANSPOSITION, replace(tree, body=replace(inner, kind="serial")))
+
+def _as_call(loops: KernelLoops, tree: Tree) -> Tree:
+    """A tile that is transposed, as a call of the micro-kernel; any other tree as it is."""
+    if not (isinstance(tree, Loop) and tree.kind == "serial" and isinstance(tree.body, Loop)):
+        return tree
+    inner = tree.body
+    is_tile = inner.kind in ("serial", "vector") and isinstance(inner.body, Do)
+    if not is_tile or not all(at_least(loop.extent, _LEAST) for loop in (tree, inner)):
+        return tree
+    body = loops.bodies[inner.body.statement]  # type: ignore[union-attr]
+    if not is_copy(loops.kernel, body):
+        return tree
+    (source,), (target,) = body.reads.values(), body.writes.values()
+    crossed = {(source.step(a.param), target.step(b.param)) for a, b in ((tree, inner), (inner, tree))}
+    if (1, 1) not in crossed or source.buffer.local or target.buffer.local:
+        return tree
+    return Call(TRANSPOSITION, replace(tree, body=replace(inner, kind="serial")))

@@ -25,9 +25,8 @@ Operands = Callable[[fx.Node], Sequence[fx.Node]]
 
 
 class Connections(NamedTuple):
-    """Per argument that requires a gradient, and per output of the program that is not written in place, the outputs
-    that depend on it.
-    """
+    """Per argument that requires a gradient, and per output that is not written in place, the outputs that depend on
+    it."""
 
     arguments: dict[int, frozenset[int]]
     outputs: dict[int, frozenset[int]]
